@@ -1,0 +1,147 @@
+//! The command line: its words, and nothing about what they do.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use riverrun::models::CellKind;
+use riverrun_train::Precision;
+
+/// Recurrent networks at the speed of the memory they move.
+#[derive(Debug, Parser)]
+#[command(name = "riverrun", version, about, after_help = HELP)]
+pub struct Cli {
+    /// How much to say
+    #[command(flatten)]
+    pub verbosity: Verbosity,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const HELP: &str = "\
+Exit codes: 0 done, 1 a fault of riverrun, 2 a fault in what it was given, 130 interrupted.
+RUST_LOG chooses what is logged; NO_COLOR switches colours off.";
+
+/// How much goes to standard error.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Verbosity {
+    /// Log what the program decides, such as the routine of each operation (-vv for more)
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Show no progress, only results and errors
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train a model on a text, or without one on the selective copying task
+    Train(TrainArgs),
+    /// Generate text with a trained model
+    Generate(GenerateArgs),
+    /// List the devices of this machine
+    Devices,
+}
+
+const TRAIN_HELP: &str = "\
+Examples:
+  riverrun train                            selective copying: two minutes on two CPU cores
+  riverrun train shakespeare.txt            a character model of a text
+  cat *.txt | riverrun train - --out runs/all --device cuda:0 --dtype bf16
+  riverrun train --resume --out runs/all    go on after Ctrl-C
+
+The run's folder receives config.json, metrics.jsonl, checkpoint/, best/, loss.svg and loss.png.";
+
+/// Options of `riverrun train`. Those left out have the task's defaults, or the run's on `--resume`.
+#[derive(Debug, Clone, Default, Args)]
+#[command(after_help = TRAIN_HELP)]
+pub struct TrainArgs {
+    /// Text to learn: files in order, `-` for standard input; none for selective copying
+    pub paths: Vec<String>,
+    /// Task without a text [selective-copy]
+    #[arg(long, value_name = "NAME", conflicts_with = "paths")]
+    pub task: Option<String>,
+    /// Recurrent layer: min-gru, min-lstm or linear [default: min-gru]
+    #[arg(long, value_name = "CELL")]
+    pub model: Option<CellKind>,
+    /// Blocks of recurrent layer and MLP [default: 3]
+    #[arg(long, value_name = "N")]
+    pub layers: Option<usize>,
+    /// Channels [default: 128; selective copying 64]
+    #[arg(long, value_name = "N")]
+    pub width: Option<usize>,
+    /// Symbols in a sequence; blanks in selective copying [default: 256; selective copying 64]
+    #[arg(long, value_name = "N")]
+    pub context: Option<usize>,
+    /// Sequences in a batch [default: 16; selective copying 64]
+    #[arg(long, value_name = "N")]
+    pub batch: Option<usize>,
+    /// Steps of the whole run [default: 2000; selective copying 1000]
+    #[arg(long, value_name = "N")]
+    pub steps: Option<u64>,
+    /// Peak learning rate [default: 2e-3; selective copying 3e-3]
+    #[arg(long, value_name = "RATE")]
+    pub lr: Option<f64>,
+    /// Steps of linear warm-up [default: a tenth of the run, at most 100]
+    #[arg(long, value_name = "N")]
+    pub warmup: Option<u64>,
+    /// Decay of weight matrices [default: 0.1]
+    #[arg(long, value_name = "RATE")]
+    pub weight_decay: Option<f64>,
+    /// Part of the activations dropped in training [default: 0]
+    #[arg(long, value_name = "PART")]
+    pub dropout: Option<f64>,
+    /// Seed of weights, batches and dropout [default: 0]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Format of the arithmetic: f32, f16 or bf16; weights and moments stay f32 [default: f32]
+    #[arg(long, value_name = "FORMAT")]
+    pub dtype: Option<Precision>,
+    /// Part of the text that trains; the rest validates [default: 0.9]
+    #[arg(long, value_name = "PART")]
+    pub split: Option<f64>,
+    /// Tokens to copy, in selective copying [default: 16]
+    #[arg(long, value_name = "N", conflicts_with = "paths")]
+    pub data_tokens: Option<usize>,
+    /// Steps between evaluations; each saves a checkpoint [default: 20 a run, at most 500 apart]
+    #[arg(long, value_name = "N")]
+    pub eval_every: Option<u64>,
+    /// Where to compute: auto, cpu, cuda:0, vulkan, ...; see `riverrun devices`
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+    /// Folder of the run [default: runs/TASK-001, -002, ...]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Go on with the run in --out, with its own options; --steps may extend it
+    #[arg(long, requires = "out")]
+    pub resume: bool,
+}
+
+/// Options of `riverrun generate`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Example:\n  riverrun generate runs/text-001 --prompt 'ROMEO:' --tokens 300"
+)]
+pub struct GenerateArgs {
+    /// Folder of a run that was trained on text
+    pub run: PathBuf,
+    /// Text to go on from
+    #[arg(long, default_value = "")]
+    pub prompt: String,
+    /// Symbols to generate
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    pub tokens: usize,
+    /// Above 1 bolder, below 1 safer, 0 always the most likely symbol
+    #[arg(long, value_name = "T", default_value_t = 0.8)]
+    pub temperature: f64,
+    /// Draw from so many of the most likely symbols only
+    #[arg(long, value_name = "N")]
+    pub top_k: Option<usize>,
+    /// Seed of the draws
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Where to compute: auto, cpu, cuda:0, vulkan, ...
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+}

@@ -1,0 +1,5 @@
+//! The commands, one file each.
+
+pub mod devices;
+pub mod generate;
+pub mod train;

@@ -1,0 +1,55 @@
+//! The `riverrun` command.
+//!
+//! Results go to standard output; progress, logs and errors to standard error.
+
+mod args;
+mod commands;
+mod failure;
+mod report;
+
+use std::io::IsTerminal;
+use std::panic;
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use args::{Cli, Command, Verbosity};
+use failure::Failure;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log_to_stderr(cli.verbosity);
+    let quiet = cli.verbosity.quiet;
+    // The panic hook has told what happened; a panic is a fault of ours whatever the reason.
+    let result = panic::catch_unwind(|| match cli.command {
+        Command::Train(args) => commands::train::run(&args, quiet),
+        Command::Generate(args) => commands::generate::run(&args),
+        Command::Devices => commands::devices::run(),
+    })
+    .unwrap_or_else(|_| Err(Failure::Bug("a fault of riverrun, please report it".into())));
+    let Err(failure) = result else {
+        return ExitCode::SUCCESS;
+    };
+    match &failure {
+        Failure::User(_) | Failure::Bug(_) => eprintln!("error: {failure}"),
+        Failure::Interrupted | Failure::OutputClosed => {}
+    }
+    ExitCode::from(failure.exit_code())
+}
+
+fn log_to_stderr(verbosity: Verbosity) {
+    let level = match (verbosity.quiet, verbosity.verbose) {
+        (true, _) => "error",
+        (false, 0) => "warn",
+        (false, 1) => "warn,riverrun=debug,riverrun_kernels=debug,riverrun_train=debug",
+        (false, _) => "debug",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let colors = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colors)
+        .init();
+}

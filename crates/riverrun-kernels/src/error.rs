@@ -1,0 +1,56 @@
+//! The one error type of this crate.
+
+/// Why a kernel refused its arguments or could not run. Nothing has been launched when it is returned.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A slice or buffer does not have the length that the shape asks for.
+    #[error("{what}: expected {expected} elements, found {found}")]
+    Length {
+        /// Which argument.
+        what: &'static str,
+        /// Elements needed.
+        expected: usize,
+        /// Elements given.
+        found: usize,
+    },
+    /// A view does not have the sizes of the problem.
+    #[error("{what}: expected [B, T, D] = {expected:?}, found {found:?}")]
+    Shape {
+        /// Which argument.
+        what: &'static str,
+        /// Sizes of the problem.
+        expected: [usize; 3],
+        /// Sizes of the view.
+        found: [usize; 3],
+    },
+    /// The number of gate inputs does not fit the gate.
+    #[error("gate {gate} takes {expected} inputs, found {found}")]
+    Inputs {
+        /// The gate's name.
+        gate: &'static str,
+        /// Inputs needed.
+        expected: usize,
+        /// Inputs given.
+        found: usize,
+    },
+    /// The channel dimension is zero.
+    #[error("a recurrence needs at least one channel, found D = 0")]
+    NoChannels,
+    /// A forced routine cannot run this problem on this device.
+    #[error("routine `{routine}` cannot run here: {reason}")]
+    Routine {
+        /// The routine's name.
+        routine: &'static str,
+        /// What is missing.
+        reason: String,
+    },
+    /// The device cannot store or compute the element type.
+    #[error("{device} does not support {dtype} storage")]
+    Dtype {
+        /// The element type.
+        dtype: &'static str,
+        /// The device.
+        device: String,
+    },
+}

@@ -1,0 +1,14 @@
+//! Recurrent kernels for CPUs and GPUs, each held against a float64 oracle.
+//!
+//! One folder an operation. Inside it stand, side by side, the contract (`mod.rs`), the oracle, the
+//! CPU form and the GPU forms. This crate knows nothing of Burn: CPU kernels take slices, GPU
+//! kernels take CubeCL handles.
+
+mod element;
+mod error;
+mod real;
+pub mod recurrence;
+mod simd;
+
+pub use element::Element;
+pub use error::Error;

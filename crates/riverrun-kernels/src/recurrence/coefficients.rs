@@ -1,0 +1,254 @@
+//! The arithmetic of the gates on one element: inputs to `(a, b)`, and the gradient of a step back to the inputs.
+//!
+//! Each gate is a type, so that a kernel is compiled once per gate and its loops hold no choice.
+//! [`Gate::visit`] turns the run-time gate into that type.
+
+use std::marker::PhantomData;
+
+use super::{Candidate, Gate};
+use crate::real::Real;
+use crate::simd::Isa;
+
+/// A gate with `N` inputs.
+pub trait Coefficients<const N: usize>: Send + Sync + 'static {
+    /// `(a, b)` from the inputs.
+    fn forward<R: Real, I: Isa>(inputs: [R; N]) -> (R, R);
+
+    /// From `h_{t-1}` and `D_t = ∂L/∂h_t`: `a`, and `∂L/∂input` for every input.
+    fn backward<R: Real, I: Isa>(inputs: [R; N], h_prev: R, d: R) -> (R, [R; N]);
+}
+
+/// `act` of a candidate.
+pub trait Activation: Send + Sync + 'static {
+    /// `act(u)`.
+    fn value<R: Real, I: Isa>(u: R) -> R;
+    /// `(act(u), act'(u))`.
+    fn with_slope<R: Real, I: Isa>(u: R) -> (R, R);
+}
+
+/// [`Candidate::Identity`].
+pub struct Identity;
+/// [`Candidate::Tanh`].
+pub struct Tanh;
+/// [`Candidate::G`].
+pub struct G;
+
+impl Activation for Identity {
+    #[inline(always)]
+    fn value<R: Real, I: Isa>(u: R) -> R {
+        u
+    }
+
+    #[inline(always)]
+    fn with_slope<R: Real, I: Isa>(u: R) -> (R, R) {
+        (u, R::ONE)
+    }
+}
+
+impl Activation for Tanh {
+    #[inline(always)]
+    fn value<R: Real, I: Isa>(u: R) -> R {
+        u.tanh::<I>()
+    }
+
+    #[inline(always)]
+    fn with_slope<R: Real, I: Isa>(u: R) -> (R, R) {
+        let y = u.tanh::<I>();
+        // (1 - y)(1 + y), because 1 - y² has lost its digits where y is near ±1.
+        (y, (R::ONE - y) * (R::ONE + y))
+    }
+}
+
+impl Activation for G {
+    #[inline(always)]
+    fn value<R: Real, I: Isa>(u: R) -> R {
+        Self::with_slope::<R, I>(u).0
+    }
+
+    #[inline(always)]
+    fn with_slope<R: Real, I: Isa>(u: R) -> (R, R) {
+        let (s, t) = u.sigmoids::<I>();
+        if u >= R::ZERO {
+            (u + R::HALF, R::ONE)
+        } else {
+            (s, s * t)
+        }
+    }
+}
+
+/// [`Gate::Raw`].
+pub struct Raw;
+
+impl Coefficients<2> for Raw {
+    #[inline(always)]
+    fn forward<R: Real, I: Isa>([a, b]: [R; 2]) -> (R, R) {
+        (a, b)
+    }
+
+    #[inline(always)]
+    fn backward<R: Real, I: Isa>([a, _]: [R; 2], h_prev: R, d: R) -> (R, [R; 2]) {
+        (a, [d * h_prev, d])
+    }
+}
+
+/// [`Gate::Sigmoid`].
+pub struct Sigmoid;
+
+impl Coefficients<2> for Sigmoid {
+    #[inline(always)]
+    fn forward<R: Real, I: Isa>([k_a, b]: [R; 2]) -> (R, R) {
+        (k_a.sigmoids::<I>().0, b)
+    }
+
+    #[inline(always)]
+    fn backward<R: Real, I: Isa>([k_a, _]: [R; 2], h_prev: R, d: R) -> (R, [R; 2]) {
+        let (a, not_a) = k_a.sigmoids::<I>();
+        (a, [d * h_prev * (a * not_a), d])
+    }
+}
+
+/// [`Gate::MinGru`].
+pub struct MinGru<A>(PhantomData<A>);
+
+impl<A: Activation> Coefficients<2> for MinGru<A> {
+    #[inline(always)]
+    fn forward<R: Real, I: Isa>([k_z, k_h]: [R; 2]) -> (R, R) {
+        let (z, a) = k_z.sigmoids::<I>();
+        (a, z * A::value::<R, I>(k_h))
+    }
+
+    #[inline(always)]
+    fn backward<R: Real, I: Isa>([k_z, k_h]: [R; 2], h_prev: R, d: R) -> (R, [R; 2]) {
+        let (z, a) = k_z.sigmoids::<I>();
+        let (c, slope) = A::with_slope::<R, I>(k_h);
+        let dz = d * z;
+        (a, [dz * (c - h_prev) * a, dz * slope])
+    }
+}
+
+/// [`Gate::MinLstm`] with `f` and `i` as they are.
+pub struct MinLstm<A>(PhantomData<A>);
+
+impl<A: Activation> Coefficients<3> for MinLstm<A> {
+    #[inline(always)]
+    fn forward<R: Real, I: Isa>([k_f, k_i, k_h]: [R; 3]) -> (R, R) {
+        let (f, _) = k_f.sigmoids::<I>();
+        let (i, _) = k_i.sigmoids::<I>();
+        (f, i * A::value::<R, I>(k_h))
+    }
+
+    #[inline(always)]
+    fn backward<R: Real, I: Isa>([k_f, k_i, k_h]: [R; 3], h_prev: R, d: R) -> (R, [R; 3]) {
+        let (f, not_f) = k_f.sigmoids::<I>();
+        let (i, not_i) = k_i.sigmoids::<I>();
+        let (c, slope) = A::with_slope::<R, I>(k_h);
+        let di = d * i;
+        (f, [d * h_prev * f * not_f, di * c * not_i, di * slope])
+    }
+}
+
+/// [`Gate::MinLstm`] with `f' = f / (f + i)` and `i' = i / (f + i)`.
+pub struct NormalizedMinLstm<A>(PhantomData<A>);
+
+/// What the normalised gates are made of.
+struct Shares<R> {
+    /// `f' = f / (f + i)`.
+    forget: R,
+    /// `i' = i / (f + i)`.
+    input: R,
+    /// `e^-|k_f|`.
+    e_f: R,
+    /// `e^-|k_i|`.
+    e_i: R,
+}
+
+/// `f' = (1/i) / (1/f + 1/i)`, `i' = (1/f) / (1/f + 1/i)`, with `1/f = 1 + e^-k_f` and `1/i = 1 + e^-k_i` both taken
+/// relative to the larger power of e in them. One of the two is then at least 1 and the other at most 2, wherever
+/// `k_f` and `k_i` lie: nothing overflows, and nothing is ever 0/0. The same function as `σ(-d)` and `σ(d)` with
+/// `d = softplus(-k_f) - softplus(-k_i)`, without its logarithms and their cancellation.
+#[inline(always)]
+fn shares<R: Real, I: Isa>(k_f: R, k_i: R) -> Shares<R> {
+    // 1/f = e^max(-k_f, 0) (1 + e^-|k_f|).
+    let e_f = k_f.exp_decay::<I>();
+    let e_i = k_i.exp_decay::<I>();
+    let power_f = if k_f < R::ZERO { -k_f } else { R::ZERO };
+    let power_i = if k_i < R::ZERO { -k_i } else { R::ZERO };
+    let apart = power_f - power_i;
+    let smaller = apart.exp_decay::<I>();
+    let inverse_f = (R::ONE + e_f) * if apart >= R::ZERO { R::ONE } else { smaller };
+    let inverse_i = (R::ONE + e_i) * if apart >= R::ZERO { smaller } else { R::ONE };
+    let scale = R::ONE / (inverse_f + inverse_i);
+    Shares {
+        forget: inverse_i * scale,
+        input: inverse_f * scale,
+        e_f,
+        e_i,
+    }
+}
+
+/// `1 - σ(k) = σ(-k)`, given `e = e^-|k|`.
+#[inline(always)]
+fn complement<R: Real>(k: R, e: R) -> R {
+    let numerator = if k >= R::ZERO { e } else { R::ONE };
+    numerator / (R::ONE + e)
+}
+
+impl<A: Activation> Coefficients<3> for NormalizedMinLstm<A> {
+    #[inline(always)]
+    fn forward<R: Real, I: Isa>([k_f, k_i, k_h]: [R; 3]) -> (R, R) {
+        let s = shares::<R, I>(k_f, k_i);
+        (s.forget, s.input * A::value::<R, I>(k_h))
+    }
+
+    #[inline(always)]
+    fn backward<R: Real, I: Isa>([k_f, k_i, k_h]: [R; 3], h_prev: R, d: R) -> (R, [R; 3]) {
+        let s = shares::<R, I>(k_f, k_i);
+        let (c, slope) = A::with_slope::<R, I>(k_h);
+        let di = d * s.input;
+        let u = di * s.forget * (h_prev - c);
+        let d_k_f = u * complement(k_f, s.e_f);
+        let d_k_i = -u * complement(k_i, s.e_i);
+        (s.forget, [d_k_f, d_k_i, di * slope])
+    }
+}
+
+/// Work to be done with a gate's type.
+pub trait Visitor {
+    /// What the work gives.
+    type Output;
+
+    /// Does it.
+    fn visit<C: Coefficients<N>, const N: usize>(self) -> Self::Output;
+}
+
+impl Gate {
+    /// Calls `visitor` with the type of this gate.
+    pub(super) fn visit<V: Visitor>(self, visitor: V) -> V::Output {
+        use Candidate as C;
+        match self {
+            Gate::Raw => visitor.visit::<Raw, 2>(),
+            Gate::Sigmoid => visitor.visit::<Sigmoid, 2>(),
+            Gate::MinGru {
+                candidate: C::Identity,
+            } => visitor.visit::<MinGru<Identity>, 2>(),
+            Gate::MinGru { candidate: C::Tanh } => visitor.visit::<MinGru<Tanh>, 2>(),
+            Gate::MinGru { candidate: C::G } => visitor.visit::<MinGru<G>, 2>(),
+            Gate::MinLstm {
+                candidate,
+                normalized: false,
+            } => match candidate {
+                C::Identity => visitor.visit::<MinLstm<Identity>, 3>(),
+                C::Tanh => visitor.visit::<MinLstm<Tanh>, 3>(),
+                C::G => visitor.visit::<MinLstm<G>, 3>(),
+            },
+            Gate::MinLstm {
+                candidate,
+                normalized: true,
+            } => match candidate {
+                C::Identity => visitor.visit::<NormalizedMinLstm<Identity>, 3>(),
+                C::Tanh => visitor.visit::<NormalizedMinLstm<Tanh>, 3>(),
+                C::G => visitor.visit::<NormalizedMinLstm<G>, 3>(),
+            },
+        }
+    }
+}

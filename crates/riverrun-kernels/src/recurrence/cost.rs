@@ -1,0 +1,110 @@
+//! What a recurrence must move and compute, whatever the machine: the floor that kernels are measured against.
+
+use super::{Candidate, Gate, Problem};
+
+/// One of the two passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Pass {
+    /// Inputs to `h`.
+    Forward,
+    /// Gradient of `h` to gradients of the inputs.
+    Backward,
+}
+
+/// Operations counted for one exponential or hyperbolic tangent: about what its polynomial takes.
+pub const ELEMENTARY: usize = 16;
+
+/// Bytes that must move for tensors and states of `element_size` bytes an element: each input read once, each output
+/// written once.
+///
+/// | pass | read | written |
+/// | --- | --- | --- |
+/// | forward | the gate's inputs, `h_0` | `h`, `h_last` |
+/// | backward | the inputs (raw and sigmoid: only the first), `h`, `∂L/∂h`, `h_0`, `∂L/∂h_last` | `∂L/∂input` of every input, `∂L/∂h_0` |
+///
+/// In `[B, T, D]` tensors: raw and sigmoid 3 and 5, minGRU 3 and 6, minLSTM 4 and 8; and 2 and 3 states `[B, D]`. A reset mask is
+/// not counted: it has one byte where the tensors have `D` elements.
+pub fn bytes(problem: &Problem, pass: Pass, element_size: usize) -> usize {
+    let inputs = problem.gate.inputs();
+    let (tensors, states) = match (pass, problem.gate) {
+        (Pass::Forward, _) => (inputs + 1, 2),
+        (Pass::Backward, Gate::Raw | Gate::Sigmoid) => (5, 3),
+        (Pass::Backward, _) => (inputs + 2 + inputs, 3),
+    };
+    (tensors * problem.shape.elements() + states * problem.shape.state()) * element_size
+}
+
+/// Arithmetic operations of a pass: 1 for an addition, subtraction, multiplication, division or choice,
+/// [`ELEMENTARY`] for an exponential or hyperbolic tangent, negations free.
+pub fn flops(problem: &Problem, pass: Pass) -> usize {
+    // Both σ(k) and σ(-k): an exponential, 1 + e, a division, e times it, two choices.
+    let sigmoids = ELEMENTARY + 5;
+    let activation = |candidate| match (candidate, pass) {
+        (Candidate::Identity, _) => 0,
+        (Candidate::Tanh, Pass::Forward) => ELEMENTARY,
+        (Candidate::Tanh, Pass::Backward) => ELEMENTARY + 3,
+        (Candidate::G, Pass::Forward) => sigmoids + 2,
+        (Candidate::G, Pass::Backward) => sigmoids + 4,
+    };
+    // Three exponentials, max(-k, 0) twice, the difference, two choices, two sums, two products; then a sum, a
+    // division and two products.
+    let shares = 3 * ELEMENTARY + 2 + 1 + 2 + 2 + 2 + 4;
+    // The gate: forward with b = i · act, backward with its gradients from D.
+    let gate = match (problem.gate, pass) {
+        (Gate::Raw, Pass::Forward) => 0,
+        (Gate::Raw, Pass::Backward) => 1,
+        (Gate::Sigmoid, Pass::Forward) => sigmoids,
+        (Gate::Sigmoid, Pass::Backward) => sigmoids + 3,
+        (Gate::MinGru { candidate }, Pass::Forward) => sigmoids + activation(candidate) + 1,
+        (Gate::MinGru { candidate }, Pass::Backward) => sigmoids + activation(candidate) + 5,
+        (
+            Gate::MinLstm {
+                candidate,
+                normalized,
+            },
+            pass,
+        ) => {
+            let gates = if normalized { shares } else { 2 * sigmoids };
+            let complements = if normalized { 2 * 3 } else { 0 };
+            let own = if pass == Pass::Forward {
+                1
+            } else {
+                7 + complements
+            };
+            gates + activation(candidate) + own
+        }
+    };
+    // Forward: a h + b. Backward: D = g + carry, carry = a D.
+    (gate + 2) * problem.shape.elements()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recurrence::Shape;
+
+    #[test]
+    fn raw_moves_three_and_five_tensors() {
+        let problem = Problem::new(Shape::new(2, 100, 8), Gate::Raw);
+        assert_eq!(bytes(&problem, Pass::Forward, 4), (3 * 1600 + 2 * 16) * 4);
+        assert_eq!(bytes(&problem, Pass::Backward, 4), (5 * 1600 + 3 * 16) * 4);
+        assert_eq!(flops(&problem, Pass::Forward), 2 * 1600);
+    }
+
+    #[test]
+    fn min_gru_moves_three_and_six_tensors() {
+        let gate = Gate::MinGru {
+            candidate: Candidate::Identity,
+        };
+        let problem = Problem::new(Shape::new(1, 10, 4), gate);
+        assert_eq!(bytes(&problem, Pass::Forward, 2), (3 * 40 + 2 * 4) * 2);
+        assert_eq!(bytes(&problem, Pass::Backward, 2), (6 * 40 + 3 * 4) * 2);
+    }
+
+    #[test]
+    fn no_steps_cost_only_the_states() {
+        let problem = Problem::new(Shape::new(3, 0, 4), Gate::Raw);
+        assert_eq!(bytes(&problem, Pass::Forward, 4), 2 * 12 * 4);
+        assert_eq!(flops(&problem, Pass::Backward), 0);
+    }
+}

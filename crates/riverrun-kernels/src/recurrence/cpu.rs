@@ -1,0 +1,303 @@
+//! The recurrence on the CPU: vector instructions over channels, threads over sequences and blocks of channels.
+//!
+//! Every channel of every sequence is computed in the order of time and by itself, so results do not depend on the
+//! number of threads or on how the work was cut, and a sequence that is not finite harms no other. One step of a
+//! stream is a problem with `T = 1`.
+//!
+//! Carries are kept in [`Element::Acc`]. `h` is stored rounded, and the backward pass and the next chunk of a
+//! sequence start from what is stored: in `f32` and `f64`, chunks give bit for bit what the whole gives.
+
+mod kernel;
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::coefficients::{Coefficients, Visitor};
+use super::{Problem, Rows, RowsMut, Shape};
+use crate::simd::Level;
+use crate::{Element, Error};
+use kernel::{Backward, Forward, LANES, WIDTH};
+
+/// Computes `h`.
+///
+/// * `inputs`: as many `[B, T, D]` as the gate takes, see [`Gate`](super::Gate).
+/// * `h0`: `[B, D]`, zero if absent.
+/// * `reset`: `[B, T]`; where set, `h_{t-1}` counts as 0.
+/// * `h`: `[B, T, D]`, every element written, whatever was there. Its last row in the order of time is `h_last`,
+///   see [`last`].
+///
+/// # Errors
+/// [`Error::NoChannels`], [`Error::Inputs`], [`Error::Shape`], [`Error::Length`]; then nothing has been written.
+pub fn forward<E: Element>(
+    problem: &Problem,
+    inputs: &[Rows<E>],
+    h0: Option<&[E]>,
+    reset: Option<&[bool]>,
+    h: RowsMut<E>,
+) -> Result<(), Error> {
+    check(problem, inputs, h0, reset)?;
+    check_shape("h", problem.shape, h.shape())?;
+    problem.gate.visit(ForwardPass {
+        problem,
+        inputs,
+        h0,
+        reset,
+        h: &h,
+    });
+    Ok(())
+}
+
+/// Computes the gradients of a loss from its gradient with respect to `h`.
+///
+/// * `inputs`, `h0`, `reset`: as given to [`forward`], which gave `h`.
+/// * `d_h`: `∂L/∂h`, `[B, T, D]`. `d_h_last`: `∂L/∂h_last` on top of it, `[B, D]`, zero if absent.
+/// * `d_inputs`: one `[B, T, D]` per input; `d_h0`: `[B, D]`, if wanted. Every element is written, whatever was there.
+///
+/// # Errors
+/// [`Error::NoChannels`], [`Error::Inputs`], [`Error::Shape`], [`Error::Length`]; then nothing has been written.
+pub fn backward<E: Element>(
+    problem: &Problem,
+    inputs: &[Rows<E>],
+    h0: Option<&[E]>,
+    reset: Option<&[bool]>,
+    h: Rows<E>,
+    d_h: Rows<E>,
+    d_h_last: Option<&[E]>,
+    d_inputs: Vec<RowsMut<E>>,
+    d_h0: Option<&mut [E]>,
+) -> Result<(), Error> {
+    check(problem, inputs, h0, reset)?;
+    problem.check(d_inputs.len())?;
+    check_shape("h", problem.shape, h.shape())?;
+    check_shape("d_h", problem.shape, d_h.shape())?;
+    check_state("d_h_last", problem.shape, d_h_last)?;
+    check_state("d_h0", problem.shape, d_h0.as_deref())?;
+    d_inputs
+        .iter()
+        .try_for_each(|d| check_shape("d_input", problem.shape, d.shape()))?;
+
+    // A state [B, D] is a [B, 1, D] tensor.
+    let state = Shape::new(problem.shape.batch, 1, problem.shape.dim);
+    let d_h0 = d_h0
+        .map(|d_h0| RowsMut::contiguous(d_h0, state))
+        .transpose()?;
+    let pass = BackwardPass {
+        problem,
+        inputs,
+        h0,
+        reset,
+        h,
+        d_h,
+        d_h_last,
+        d_inputs: &d_inputs,
+        d_h0: d_h0.as_ref(),
+    };
+    problem.gate.visit(pass);
+    Ok(())
+}
+
+/// Copies `h_last` out of `h`: the row of the last step in the order of time, or `h_0` if there is no step.
+///
+/// # Errors
+/// [`Error::Shape`], [`Error::Length`].
+pub fn last<E: Element>(
+    problem: &Problem,
+    h: Rows<E>,
+    h0: Option<&[E]>,
+    h_last: &mut [E],
+) -> Result<(), Error> {
+    let Shape { batch, steps, dim } = problem.shape;
+    check_shape("h", problem.shape, h.shape())?;
+    check_state("h0", problem.shape, h0)?;
+    check_state("h_last", problem.shape, Some(h_last))?;
+    match (steps.checked_sub(1), h0) {
+        (Some(end), _) => {
+            let t = if problem.reverse { 0 } else { end };
+            for b in 0..batch {
+                h_last[b * dim..][..dim].copy_from_slice(h.row(b, t));
+            }
+        }
+        (None, Some(h0)) => h_last.copy_from_slice(h0),
+        (None, None) => h_last.fill(E::default()),
+    }
+    Ok(())
+}
+
+struct ForwardPass<'a, E> {
+    problem: &'a Problem,
+    inputs: &'a [Rows<'a, E>],
+    h0: Option<&'a [E]>,
+    reset: Option<&'a [bool]>,
+    h: &'a RowsMut<'a, E>,
+}
+
+impl<E: Element> Visitor for ForwardPass<'_, E> {
+    type Output = ();
+
+    fn visit<C: Coefficients<N>, const N: usize>(self) {
+        let Self {
+            problem,
+            inputs,
+            h0,
+            reset,
+            h,
+        } = self;
+        let level = Level::best();
+        for_each_block::<E>(problem.shape, |b, channels| {
+            let task = Forward::<E, C, N> {
+                problem,
+                inputs: std::array::from_fn(|k| &inputs[k]),
+                h0: h0.map(|h0| state_row(h0, problem.shape, b, &channels)),
+                reset: reset.map(|reset| reset_row(reset, problem.shape, b)),
+                h,
+                b,
+                channels,
+                gate: std::marker::PhantomData,
+            };
+            level.run(task);
+        });
+    }
+}
+
+struct BackwardPass<'a, E> {
+    problem: &'a Problem,
+    inputs: &'a [Rows<'a, E>],
+    h0: Option<&'a [E]>,
+    reset: Option<&'a [bool]>,
+    h: Rows<'a, E>,
+    d_h: Rows<'a, E>,
+    d_h_last: Option<&'a [E]>,
+    d_inputs: &'a [RowsMut<'a, E>],
+    d_h0: Option<&'a RowsMut<'a, E>>,
+}
+
+impl<E: Element> Visitor for BackwardPass<'_, E> {
+    type Output = ();
+
+    fn visit<C: Coefficients<N>, const N: usize>(self) {
+        let Self {
+            problem,
+            inputs,
+            h0,
+            reset,
+            h,
+            d_h,
+            d_h_last,
+            d_inputs,
+            d_h0,
+        } = self;
+        let level = Level::best();
+        for_each_block::<E>(problem.shape, |b, channels| {
+            let task = Backward::<E, C, N> {
+                problem,
+                inputs: std::array::from_fn(|k| &inputs[k]),
+                h0: h0.map(|h0| state_row(h0, problem.shape, b, &channels)),
+                reset: reset.map(|reset| reset_row(reset, problem.shape, b)),
+                h: &h,
+                d_h: &d_h,
+                d_h_last: d_h_last.map(|d| state_row(d, problem.shape, b, &channels)),
+                d_inputs: std::array::from_fn(|k| &d_inputs[k]),
+                d_h0,
+                b,
+                channels,
+                gate: std::marker::PhantomData,
+            };
+            level.run(task);
+        });
+    }
+}
+
+/// Calls `work` once for every sequence and block of its channels; blocks are disjoint and at most [`WIDTH`] wide.
+fn for_each_block<E: Element>(shape: Shape, work: impl Fn(usize, Range<usize>) + Sync) {
+    // Under this many elements a thread takes longer to wake than to compute.
+    const SERIAL: usize = 16 * 1024;
+
+    let serial = shape.elements() <= SERIAL;
+    let threads = if serial {
+        1
+    } else {
+        rayon::current_num_threads()
+    };
+    let width = block_width(shape, threads);
+    let blocks = shape.dim.div_ceil(width);
+    let work = |task: usize| {
+        let start = task % blocks * width;
+        work(task / blocks, start..shape.dim.min(start + width));
+    };
+    let tasks = shape.batch * blocks;
+    if serial || threads == 1 {
+        (0..tasks).for_each(work);
+    } else {
+        (0..tasks).into_par_iter().for_each(work);
+    }
+}
+
+/// Channels of a block: as many as there are, because long rows are what memory streams best, but enough blocks to
+/// keep the threads evenly busy.
+fn block_width(shape: Shape, threads: usize) -> usize {
+    // Narrower rows than this waste the memory's streams, so below it blocks serve only idle threads.
+    const STREAM: usize = 8 * LANES;
+
+    let enough = |width: usize, tasks: usize| shape.batch * shape.dim.div_ceil(width) >= tasks;
+    let halve = |width: usize| (width / 2).next_multiple_of(LANES);
+    let mut width = shape.dim.next_multiple_of(LANES).min(WIDTH);
+    while threads > 1 && width > STREAM && !enough(width, 4 * threads) {
+        width = halve(width);
+    }
+    while threads > 1 && width > LANES && !enough(width, threads) {
+        width = halve(width);
+    }
+    width
+}
+
+fn state_row<'a, E>(state: &'a [E], shape: Shape, b: usize, channels: &Range<usize>) -> &'a [E] {
+    &state[b * shape.dim..][channels.clone()]
+}
+
+fn reset_row(reset: &[bool], shape: Shape, b: usize) -> &[bool] {
+    &reset[b * shape.steps..][..shape.steps]
+}
+
+fn check<E>(
+    problem: &Problem,
+    inputs: &[Rows<E>],
+    h0: Option<&[E]>,
+    reset: Option<&[bool]>,
+) -> Result<(), Error> {
+    problem.check(inputs.len())?;
+    let shape = problem.shape;
+    inputs
+        .iter()
+        .try_for_each(|input| check_shape("input", shape, input.shape()))?;
+    check_state("h0", shape, h0)?;
+    check_length("reset", shape.batch * shape.steps, reset.map(<[bool]>::len))
+}
+
+fn check_shape(what: &'static str, expected: Shape, found: Shape) -> Result<(), Error> {
+    let sizes = |shape: Shape| [shape.batch, shape.steps, shape.dim];
+    if expected == found {
+        Ok(())
+    } else {
+        Err(Error::Shape {
+            what,
+            expected: sizes(expected),
+            found: sizes(found),
+        })
+    }
+}
+
+fn check_state<E>(what: &'static str, shape: Shape, state: Option<&[E]>) -> Result<(), Error> {
+    check_length(what, shape.state(), state.map(<[E]>::len))
+}
+
+fn check_length(what: &'static str, expected: usize, found: Option<usize>) -> Result<(), Error> {
+    match found {
+        Some(found) if found != expected => Err(Error::Length {
+            what,
+            expected,
+            found,
+        }),
+        _ => Ok(()),
+    }
+}

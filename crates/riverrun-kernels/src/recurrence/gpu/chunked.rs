@@ -1,0 +1,155 @@
+//! Chunks of time in three launches, for devices that promise no order between cubes:
+//! every chunk is reduced to one affine map, the maps are applied one after another to give each chunk
+//! its first state, and [`super::unit`] runs every chunk from there. The inputs are read twice.
+
+use cubecl::prelude::*;
+
+use super::tile::*;
+use super::unit::lane;
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(super) fn reduce_chunks_forward<F: Float, C: Float, N: Size>(
+    in0: &[Vector<F, N>],
+    in1: &[Vector<F, N>],
+    in2: &[Vector<F, N>],
+    reset: &[F],
+    maps: &mut [Vector<f32, N>],
+    cuts: &mut [u32],
+    geometry: Geometry,
+    batches: usize,
+    chunk_len: usize,
+    #[comptime] config: Config,
+    #[define(F, C)] _dtypes: [ElemType; 2],
+) {
+    let at = lane(&geometry, batches, chunk_len);
+    if !at.inside {
+        terminate!();
+    }
+    let mut a = Vector::<f32, N>::new(1.0f32);
+    let mut b = Vector::<f32, N>::new(0.0f32);
+    let mut cut = 0u32;
+    let start = at.chunk * chunk_len;
+    let end = (start + chunk_len).min(geometry.steps);
+    let tiles = (end - start).div_ceil(comptime!(config.len));
+    for i in 0..tiles {
+        let first = start + i * comptime!(config.len);
+        let tile = load_forward::<F, C, N>(
+            in0, in1, in2, reset, &geometry, at.batch, at.col, first, config,
+        );
+        let run = reduce_forward::<C, N>(&tile, config);
+        let total = run_then::<N>(&Run::<N> { a, h: b, cut }, &run);
+        a = total.a;
+        b = total.h;
+        cut = total.cut;
+    }
+    let total = Run::<N> { a, h: b, cut };
+    write_map::<N>(
+        total,
+        maps,
+        cuts,
+        at.chunk * batches + at.batch,
+        at.col,
+        geometry.cols,
+    );
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(super) fn reduce_chunks_backward<F: Float, N: Size>(
+    in0: &[Vector<F, N>],
+    in1: &[Vector<F, N>],
+    in2: &[Vector<F, N>],
+    h: &[Vector<F, N>],
+    h0: &[Vector<F, N>],
+    d_h: &[Vector<F, N>],
+    reset: &[F],
+    maps: &mut [Vector<f32, N>],
+    cuts: &mut [u32],
+    geometry: Geometry,
+    batches: usize,
+    chunk_len: usize,
+    #[comptime] config: Config,
+    #[define(F)] _dtype: ElemType,
+) {
+    let at = lane(&geometry, batches, chunk_len);
+    if !at.inside {
+        terminate!();
+    }
+    let mut a = Vector::<f32, N>::new(1.0f32);
+    let mut b = Vector::<f32, N>::new(0.0f32);
+    let mut cut = 0u32;
+    let start = at.chunk * chunk_len;
+    let end = (start + chunk_len).min(geometry.steps);
+    let tiles = (end - start).div_ceil(comptime!(config.len));
+    for i in 0..tiles {
+        let first = start + i * comptime!(config.len);
+        let tile = load_backward::<F, N>(
+            in0, in1, in2, h, h0, d_h, reset, &geometry, at.batch, at.col, first, config,
+        );
+        let run = reduce_backward::<F, N>(&tile, &geometry, first, config);
+        let total = run_then::<N>(&Run::<N> { a, h: b, cut }, &run);
+        a = total.a;
+        b = total.h;
+        cut = total.cut;
+    }
+    let total = Run::<N> { a, h: b, cut };
+    write_map::<N>(
+        total,
+        maps,
+        cuts,
+        at.chunk * batches + at.batch,
+        at.col,
+        geometry.cols,
+    );
+}
+
+/// `maps` holds `a` and `h` of each chunk, row after row; `cuts` one word a row.
+#[cube]
+fn write_map<N: Size>(
+    run: Run<N>,
+    maps: &mut [Vector<f32, N>],
+    cuts: &mut [u32],
+    row: usize,
+    col: usize,
+    cols: usize,
+) {
+    maps[(row * 2) * cols + col] = run.a;
+    maps[(row * 2 + 1) * cols + col] = run.h;
+    if col == 0 {
+        cuts[row] = run.cut;
+    }
+}
+
+/// Units: `cols · batches`. Writes the state before each chunk.
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(super) fn carry_chunks<F: Float, N: Size>(
+    initial: &[Vector<F, N>],
+    maps: &[Vector<f32, N>],
+    cuts: &[u32],
+    carries: &mut [Vector<f32, N>],
+    cols: usize,
+    batches: usize,
+    chunks: usize,
+    #[comptime] has_initial: bool,
+    #[define(F)] _dtype: ElemType,
+) {
+    let pos = ABSOLUTE_POS;
+    if pos >= cols * batches {
+        terminate!();
+    }
+    let col = pos % cols;
+    let batch = pos / cols;
+    let mut state = Vector::<f32, N>::new(0.0f32);
+    if comptime!(has_initial) {
+        state = Vector::cast_from(initial[pos]);
+    }
+    for chunk in 0..chunks {
+        let row = chunk * batches + batch;
+        carries[row * cols + col] = state;
+        let run = Run::<N> {
+            a: maps[(row * 2) * cols + col],
+            h: maps[(row * 2 + 1) * cols + col],
+            cut: cuts[row],
+        };
+        state = run_through::<N>(&run, state);
+    }
+}

@@ -1,0 +1,132 @@
+//! The GPU forms: three routines, one rule that chooses among them.
+//!
+//! | routine | reads inputs | needs | good for |
+//! | --- | --- | --- | --- |
+//! | [`Routine::Unit`] | once | nothing | short sequences |
+//! | [`Routine::Chained`] | once | device-scope memory order, 256 units a cube | everything longer |
+//! | [`Routine::Chunked`] | twice | nothing | long sequences elsewhere (WebGPU) |
+
+mod chained;
+mod chunked;
+mod gate;
+mod handover;
+mod launch;
+mod tile;
+mod unit;
+mod workspace;
+
+pub use launch::{Backward, Forward, Inputs, Strided, Tuning, backward, forward};
+pub use workspace::handover_fault;
+
+use cubecl::client::Client;
+use cubecl::ir::{ElemType, FloatKind};
+
+use super::{Problem, Routine};
+use crate::Error;
+
+/// A storage type of the GPU kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dtype {
+    /// 32-bit floating point.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+impl Dtype {
+    /// The three of them.
+    pub const ALL: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+
+    /// Bytes of one element.
+    pub fn size(self) -> usize {
+        match self {
+            Dtype::F32 => 4,
+            Dtype::F16 | Dtype::Bf16 => 2,
+        }
+    }
+
+    /// The name users know.
+    pub fn name(self) -> &'static str {
+        match self {
+            Dtype::F32 => "f32",
+            Dtype::F16 => "f16",
+            Dtype::Bf16 => "bf16",
+        }
+    }
+
+    /// CubeCL's name of the type.
+    pub fn elem(self) -> ElemType {
+        ElemType::Float(match self {
+            Dtype::F32 => FloatKind::F32,
+            Dtype::F16 => FloatKind::F16,
+            Dtype::Bf16 => FloatKind::BF16,
+        })
+    }
+
+    /// Whether buffers of this type can be made and computed with on the device.
+    pub fn supported(self, client: &Client) -> bool {
+        use cubecl::ir::features::TypeUsage;
+        let usage = client.properties().type_usage(self.elem());
+        usage.contains(TypeUsage::Buffer) && usage.contains(TypeUsage::Conversion)
+    }
+}
+
+impl Routine {
+    /// Why this device cannot run the routine, if it cannot.
+    pub fn missing(self, client: &Client) -> Option<String> {
+        if self != Routine::Chained {
+            return None;
+        }
+        let properties = client.properties();
+        if !properties.features.device_memory_scope {
+            return Some("the device promises no memory order between cubes".into());
+        }
+        let units = properties.hardware.max_units_per_cube;
+        if units < 256 {
+            return Some(format!("needs 256 units a cube, the device has {units}"));
+        }
+        None
+    }
+
+    /// The routine for a problem: the forced one if there is one, else by measured rule.
+    ///
+    /// # Errors
+    /// [`Error::Routine`] when the forced routine cannot run on the device.
+    pub fn choose(
+        client: &Client,
+        problem: &Problem,
+        forced: Option<Routine>,
+    ) -> Result<Self, Error> {
+        if let Some(routine) = forced {
+            return match routine.missing(client) {
+                Some(reason) => Err(Error::Routine {
+                    routine: routine.name(),
+                    reason,
+                }),
+                None => Ok(routine),
+            };
+        }
+        let shape = problem.shape;
+        // A unit runs a short sequence before a chain could hand its first state on.
+        let routine = if shape.steps <= 64 {
+            Routine::Unit
+        } else if Routine::Chained.missing(client).is_none() {
+            Routine::Chained
+        } else if shape.state() >= 1 << 16 {
+            Routine::Unit
+        } else {
+            Routine::Chunked
+        };
+        tracing::debug!(
+            routine = routine.name(),
+            batch = shape.batch,
+            steps = shape.steps,
+            dim = shape.dim,
+            gate = problem.gate.name(),
+            "recurrence routine"
+        );
+        Ok(routine)
+    }
+}

@@ -1,0 +1,391 @@
+//! Steps held in registers: loading them, reducing them to one affine map, and applying a state to them.
+//!
+//! Both passes are one recurrence over a state `S`, in the order of their own steps `s = 0, 1, …`:
+//! forward `S <- a S + b` and the output is the new `S`; backward (`s` counts from the last step)
+//! `D = g + S`, `S <- a D`, and the outputs are the input gradients made of `D`. So everything between
+//! the registers and the state (chunks, hand-over) is shared.
+
+use cubecl::prelude::*;
+
+use super::gate::{coefficients, gradients};
+use crate::recurrence::Gate;
+
+/// Where the elements lie. Everything counts in vectors of channels.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(crate) struct Geometry {
+    /// Vectors of a row, `D / N`.
+    pub cols: usize,
+    /// Steps, `T`.
+    pub steps: usize,
+    /// First element, stride of a sequence and stride of a step of each input.
+    pub offset_0: usize,
+    pub batch_0: usize,
+    pub step_0: usize,
+    pub offset_1: usize,
+    pub batch_1: usize,
+    pub step_1: usize,
+    pub offset_2: usize,
+    pub batch_2: usize,
+    pub step_2: usize,
+}
+
+/// What changes the generated code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Config {
+    pub gate: Gate,
+    pub reverse: bool,
+    /// All gate inputs (and their gradients) live in one `[B, T, G·D]` buffer.
+    pub packed: bool,
+    /// A state to start from: `h0` forward, `∂L/∂h_last` backward.
+    pub initial: bool,
+    /// Backward only: `h0` exists.
+    pub h0: bool,
+    pub reset: bool,
+    /// Steps a unit keeps in registers.
+    pub len: usize,
+}
+
+impl Config {
+    pub(crate) fn needs_p1(&self, backward: bool) -> bool {
+        !(backward && matches!(self.gate, Gate::Raw | Gate::Sigmoid))
+    }
+
+    pub(crate) fn needs_p2(&self) -> bool {
+        self.gate.inputs() == 3
+    }
+}
+
+/// The affine map of a run of steps: `S -> a S + h`, with `a` replaced by 0 for good where the run holds
+/// a reset (`cut`), so that a state that is not finite cannot pass it.
+#[derive(CubeType, Clone, Copy)]
+pub(crate) struct Run<N: Size> {
+    pub a: Vector<f32, N>,
+    pub h: Vector<f32, N>,
+    pub cut: u32,
+}
+
+/// The state after the run.
+#[cube]
+pub(crate) fn run_through<N: Size>(run: &Run<N>, state: Vector<f32, N>) -> Vector<f32, N> {
+    select(run.cut != 0, run.h, fma(run.a, state, run.h))
+}
+
+/// `first`, then `second`.
+#[cube]
+pub(crate) fn run_then<N: Size>(first: &Run<N>, second: &Run<N>) -> Run<N> {
+    Run::<N> {
+        a: select(second.cut != 0, second.a, first.a * second.a),
+        h: run_through::<N>(second, first.h),
+        cut: first.cut | second.cut,
+    }
+}
+
+/// The row of the step `t` of the forward order.
+#[cube]
+fn row_of(t: usize, steps: usize, #[comptime] reverse: bool) -> usize {
+    if comptime!(reverse) { steps - 1 - t } else { t }
+}
+
+/// Forward: the coefficients of `len` steps, in registers.
+#[derive(CubeType)]
+pub(crate) struct ForwardTile<C: Float, N: Size> {
+    a: Array<Vector<C, N>>,
+    b: Array<Vector<C, N>>,
+    cut: Array<u32>,
+}
+
+#[cube]
+pub(crate) fn load_forward<F: Float, C: Float, N: Size>(
+    in0: &[Vector<F, N>],
+    in1: &[Vector<F, N>],
+    in2: &[Vector<F, N>],
+    reset: &[F],
+    geometry: &Geometry,
+    batch: usize,
+    col: usize,
+    first: usize,
+    #[comptime] config: Config,
+) -> ForwardTile<C, N> {
+    let len = comptime!(config.len);
+    let mut a = Array::<Vector<C, N>>::new(len);
+    let mut b = Array::<Vector<C, N>>::new(len);
+    let mut cut = Array::<u32>::new(len);
+    let mut p0 = Array::<Vector<F, N>>::new(len);
+    let mut p1 = Array::<Vector<F, N>>::new(len);
+    let mut p2 = Array::<Vector<F, N>>::new(len);
+    let base_0 = geometry.offset_0 + batch * geometry.batch_0 + col;
+    let base_1 = geometry.offset_1 + batch * geometry.batch_1 + col;
+    let base_2 = geometry.offset_2 + batch * geometry.batch_2 + col;
+    #[unroll]
+    for u in 0..len {
+        let t = (first + u).min(geometry.steps - 1);
+        let row = row_of(t, geometry.steps, config.reverse);
+        p0[u] = in0[base_0 + row * geometry.step_0];
+        p1[u] = in1[base_1 + row * geometry.step_1];
+        if comptime!(config.needs_p2()) {
+            p2[u] = in2[base_2 + row * geometry.step_2];
+        }
+        if comptime!(config.reset) {
+            cut[u] = u32::cast_from(reset[batch * geometry.steps + row] != F::from_int(0));
+        }
+    }
+    #[unroll]
+    for u in 0..len {
+        let x0 = Vector::<f32, N>::cast_from(p0[u]);
+        let x1 = Vector::<f32, N>::cast_from(p1[u]);
+        let mut x2 = x1;
+        if comptime!(config.needs_p2()) {
+            x2 = Vector::<f32, N>::cast_from(p2[u]);
+        }
+        let step = coefficients::<N>(x0, x1, x2, config.gate);
+        // Past the end a step does nothing: S -> 1 S + 0, and resets nothing.
+        let inside = first + u < geometry.steps;
+        a[u] = Vector::cast_from(select(inside, step.a, Vector::new(1.0f32)));
+        b[u] = Vector::cast_from(select(inside, step.b, Vector::new(0.0f32)));
+        if comptime!(config.reset) {
+            cut[u] = select(inside, cut[u], 0u32);
+        }
+    }
+    ForwardTile::<C, N> { a, b, cut }
+}
+
+#[cube]
+pub(crate) fn reduce_forward<C: Float, N: Size>(
+    tile: &ForwardTile<C, N>,
+    #[comptime] config: Config,
+) -> Run<N> {
+    let mut run_a = Vector::<f32, N>::new(1.0f32);
+    let mut run_h = Vector::<f32, N>::new(0.0f32);
+    let mut run_cut = 0u32;
+    #[unroll]
+    for u in 0..comptime!(config.len) {
+        let a = Vector::<f32, N>::cast_from(tile.a[u]);
+        let b = Vector::<f32, N>::cast_from(tile.b[u]);
+        if comptime!(config.reset) {
+            let zero = Vector::<f32, N>::new(0.0f32);
+            let cut = tile.cut[u] != 0;
+            run_a = select(cut, zero, run_a);
+            run_h = select(cut, zero, run_h);
+            run_cut = run_cut | tile.cut[u];
+        }
+        run_h = fma(a, run_h, b);
+        run_a = run_a * a;
+    }
+    Run::<N> {
+        a: run_a,
+        h: run_h,
+        cut: run_cut,
+    }
+}
+
+/// Runs the state through the tile, writing it after each step; returns the last.
+#[cube]
+pub(crate) fn apply_forward<F: Float, C: Float, N: Size>(
+    tile: &ForwardTile<C, N>,
+    state: Vector<f32, N>,
+    h: &mut [Vector<F, N>],
+    geometry: &Geometry,
+    batch: usize,
+    col: usize,
+    first: usize,
+    inside: bool,
+    #[comptime] config: Config,
+) -> Vector<f32, N> {
+    let mut state = state;
+    let base = batch * geometry.steps * geometry.cols + col;
+    #[unroll]
+    for u in 0..comptime!(config.len) {
+        if comptime!(config.reset) {
+            state = select(tile.cut[u] != 0, Vector::new(0.0f32), state);
+        }
+        state = fma(
+            Vector::<f32, N>::cast_from(tile.a[u]),
+            state,
+            Vector::<f32, N>::cast_from(tile.b[u]),
+        );
+        let t = first + u;
+        if inside && t < geometry.steps {
+            h[base + row_of(t, geometry.steps, config.reverse) * geometry.cols] =
+                Vector::cast_from(state);
+        }
+    }
+    state
+}
+
+/// Backward: what `len` steps need, in registers and in the storage type; gates are computed again.
+#[derive(CubeType)]
+pub(crate) struct BackwardTile<F: Float, N: Size> {
+    p0: Array<Vector<F, N>>,
+    p1: Array<Vector<F, N>>,
+    p2: Array<Vector<F, N>>,
+    g: Array<Vector<F, N>>,
+    h_prev: Array<Vector<F, N>>,
+    cut: Array<u32>,
+}
+
+#[cube]
+pub(crate) fn load_backward<F: Float, N: Size>(
+    in0: &[Vector<F, N>],
+    in1: &[Vector<F, N>],
+    in2: &[Vector<F, N>],
+    h: &[Vector<F, N>],
+    h0: &[Vector<F, N>],
+    d_h: &[Vector<F, N>],
+    reset: &[F],
+    geometry: &Geometry,
+    batch: usize,
+    col: usize,
+    first: usize,
+    #[comptime] config: Config,
+) -> BackwardTile<F, N> {
+    let len = comptime!(config.len);
+    let mut p0 = Array::<Vector<F, N>>::new(len);
+    let mut p1 = Array::<Vector<F, N>>::new(len);
+    let mut p2 = Array::<Vector<F, N>>::new(len);
+    let mut g = Array::<Vector<F, N>>::new(len);
+    let mut h_prev = Array::<Vector<F, N>>::new(len);
+    let mut cut = Array::<u32>::new(len);
+    let base_0 = geometry.offset_0 + batch * geometry.batch_0 + col;
+    let base_1 = geometry.offset_1 + batch * geometry.batch_1 + col;
+    let base_2 = geometry.offset_2 + batch * geometry.batch_2 + col;
+    let base_h = batch * geometry.steps * geometry.cols + col;
+    let last = geometry.steps - 1;
+    #[unroll]
+    for u in 0..len {
+        let t = last - (first + u).min(last);
+        let row = row_of(t, geometry.steps, config.reverse);
+        p0[u] = in0[base_0 + row * geometry.step_0];
+        if comptime!(config.needs_p1(true)) {
+            p1[u] = in1[base_1 + row * geometry.step_1];
+        }
+        if comptime!(config.needs_p2()) {
+            p2[u] = in2[base_2 + row * geometry.step_2];
+        }
+        g[u] = d_h[base_h + row * geometry.cols];
+        if t > 0 {
+            h_prev[u] = h[base_h + row_of(t - 1, geometry.steps, config.reverse) * geometry.cols];
+        } else if comptime!(config.h0) {
+            h_prev[u] = h0[batch * geometry.cols + col];
+        } else {
+            h_prev[u] = Vector::new(F::from_int(0));
+        }
+        if comptime!(config.reset) {
+            cut[u] = u32::cast_from(reset[batch * geometry.steps + row] != F::from_int(0));
+            if cut[u] != 0 {
+                h_prev[u] = Vector::new(F::from_int(0));
+            }
+        }
+    }
+    BackwardTile::<F, N> {
+        p0,
+        p1,
+        p2,
+        g,
+        h_prev,
+        cut,
+    }
+}
+
+/// The inputs of step `u` of the tile, widened.
+#[cube]
+fn widened<F: Float, N: Size>(
+    tile: &BackwardTile<F, N>,
+    #[comptime] u: usize,
+    #[comptime] config: Config,
+) -> (Vector<f32, N>, Vector<f32, N>, Vector<f32, N>) {
+    let x0 = Vector::<f32, N>::cast_from(tile.p0[u]);
+    let mut x1 = x0;
+    if comptime!(config.needs_p1(true)) {
+        x1 = Vector::<f32, N>::cast_from(tile.p1[u]);
+    }
+    let mut x2 = x0;
+    if comptime!(config.needs_p2()) {
+        x2 = Vector::<f32, N>::cast_from(tile.p2[u]);
+    }
+    (x0, x1, x2)
+}
+
+#[cube]
+pub(crate) fn reduce_backward<F: Float, N: Size>(
+    tile: &BackwardTile<F, N>,
+    geometry: &Geometry,
+    first: usize,
+    #[comptime] config: Config,
+) -> Run<N> {
+    let mut run_a = Vector::<f32, N>::new(1.0f32);
+    let mut run_h = Vector::<f32, N>::new(0.0f32);
+    let mut run_cut = 0u32;
+    #[unroll]
+    for u in 0..comptime!(config.len) {
+        let (x0, x1, x2) = widened::<F, N>(tile, u, config);
+        let a = coefficients::<N>(x0, x1, x2, config.gate).a;
+        if first + u < geometry.steps {
+            run_h = a * (Vector::<f32, N>::cast_from(tile.g[u]) + run_h);
+            run_a = run_a * a;
+            if comptime!(config.reset) {
+                let zero = Vector::<f32, N>::new(0.0f32);
+                let cut = tile.cut[u] != 0;
+                run_a = select(cut, zero, run_a);
+                run_h = select(cut, zero, run_h);
+                run_cut = run_cut | tile.cut[u];
+            }
+        }
+    }
+    Run::<N> {
+        a: run_a,
+        h: run_h,
+        cut: run_cut,
+    }
+}
+
+/// Runs the state backwards through the tile, writing the input gradients; returns the last state.
+#[cube]
+pub(crate) fn apply_backward<F: Float, N: Size>(
+    tile: &BackwardTile<F, N>,
+    state: Vector<f32, N>,
+    d0: &mut [Vector<F, N>],
+    d1: &mut [Vector<F, N>],
+    geometry: &Geometry,
+    batch: usize,
+    col: usize,
+    first: usize,
+    inside: bool,
+    #[comptime] config: Config,
+) -> Vector<f32, N> {
+    let mut state = state;
+    let inputs = comptime!(if config.packed {
+        config.gate.inputs()
+    } else {
+        1
+    });
+    let width = geometry.cols * inputs;
+    let base = batch * geometry.steps * width + col;
+    let last = geometry.steps - 1;
+    #[unroll]
+    for u in 0..comptime!(config.len) {
+        if first + u < geometry.steps {
+            let (x0, x1, x2) = widened::<F, N>(tile, u, config);
+            let d = Vector::<f32, N>::cast_from(tile.g[u]) + state;
+            let a = coefficients::<N>(x0, x1, x2, config.gate).a;
+            let h_prev = Vector::<f32, N>::cast_from(tile.h_prev[u]);
+            let grads = gradients::<N>(x0, x1, x2, h_prev, d, config.gate);
+            state = a * d;
+            if comptime!(config.reset) {
+                state = select(tile.cut[u] != 0, Vector::new(0.0f32), state);
+            }
+            if inside {
+                let i = base + row_of(last - (first + u), geometry.steps, config.reverse) * width;
+                d0[i] = Vector::cast_from(grads.d0);
+                if comptime!(config.packed) {
+                    d0[i + geometry.cols] = Vector::cast_from(grads.d1);
+                    if comptime!(config.needs_p2()) {
+                        d0[i + 2 * geometry.cols] = Vector::cast_from(grads.d2);
+                    }
+                } else {
+                    d1[i] = Vector::cast_from(grads.d1);
+                }
+            }
+        }
+    }
+    state
+}

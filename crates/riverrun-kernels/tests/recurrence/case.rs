@@ -1,0 +1,210 @@
+//! Problems with their data, and running them: by the oracle, and by the CPU kernels in any storage type.
+
+use riverrun_kernels::Element;
+use riverrun_kernels::recurrence::{Gate, Problem, Rows, RowsMut, cpu, oracle};
+
+/// What of the optional arguments a case has.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    pub h0: bool,
+    pub reset: bool,
+    pub reverse: bool,
+    pub d_h_last: bool,
+}
+
+impl Options {
+    /// All sixteen.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..16).map(Self::nth)
+    }
+
+    /// One of the sixteen, by its number; later ones start over.
+    pub fn nth(n: usize) -> Self {
+        Self {
+            h0: n & 1 != 0,
+            reset: n & 2 != 0,
+            reverse: n & 4 != 0,
+            d_h_last: n & 8 != 0,
+        }
+    }
+}
+
+/// A problem and its data, in `f64`.
+#[derive(Debug, Clone)]
+pub struct Case {
+    pub problem: Problem,
+    pub inputs: Vec<Vec<f64>>,
+    pub h0: Option<Vec<f64>>,
+    pub reset: Option<Vec<bool>>,
+    pub d_h: Vec<f64>,
+    pub d_h_last: Option<Vec<f64>>,
+}
+
+/// All that forward and backward give.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    pub h: Vec<f64>,
+    pub h_last: Vec<f64>,
+    pub d_inputs: Vec<Vec<f64>>,
+    pub d_h0: Vec<f64>,
+}
+
+impl Outcome {
+    /// Every tensor with its name.
+    pub fn tensors(&self) -> Vec<(String, &[f64])> {
+        let mut tensors = vec![
+            ("h".into(), &self.h[..]),
+            ("h_last".into(), &self.h_last[..]),
+        ];
+        for (k, d_input) in self.d_inputs.iter().enumerate() {
+            tensors.push((format!("d_input {k}"), d_input));
+        }
+        tensors.push(("d_h0".into(), &self.d_h0));
+        tensors
+    }
+}
+
+/// A small generator (SplitMix64), so that a seed gives the same data for ever.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Uniform in `[-bound, bound)`.
+    pub fn within(&mut self, bound: f64) -> f64 {
+        bound * ((self.bits() >> 11) as f64 / (1_u64 << 52) as f64 - 1.0)
+    }
+
+    pub fn vec(&mut self, n: usize, bound: f64) -> Vec<f64> {
+        (0..n).map(|_| self.within(bound)).collect()
+    }
+}
+
+impl Case {
+    /// Random data: `|a| < 1` of both signs for the raw gate, gates from nearly shut to nearly open for the others.
+    pub fn random(problem: Problem, options: Options, seed: u64) -> Self {
+        let mut random = Random(seed);
+        let shape = problem.shape;
+        let last = problem.gate.inputs() - 1;
+        let bound = |k: usize| match problem.gate {
+            Gate::Raw => 1.0,
+            _ if k == last => 2.0,
+            _ => 5.0,
+        };
+        let inputs = (0..=last)
+            .map(|k| random.vec(shape.elements(), bound(k)))
+            .collect();
+        let mark = |_| random.bits().is_multiple_of(8);
+        let reset = options
+            .reset
+            .then(|| (0..shape.batch * shape.steps).map(mark).collect());
+        Self {
+            problem: problem.reversed(options.reverse),
+            inputs,
+            h0: options.h0.then(|| random.vec(shape.state(), 1.0)),
+            reset,
+            d_h: random.vec(shape.elements(), 1.0),
+            d_h_last: options.d_h_last.then(|| random.vec(shape.state(), 1.0)),
+        }
+    }
+
+    /// The same with every number rounded to `E`.
+    pub fn rounded<E: Element>(mut self) -> Self {
+        let round = |x: &mut Vec<f64>| x.iter_mut().for_each(|x| *x = E::from_f64(*x).to_f64());
+        self.inputs.iter_mut().for_each(round);
+        self.h0.iter_mut().for_each(round);
+        round(&mut self.d_h);
+        self.d_h_last.iter_mut().for_each(round);
+        self
+    }
+
+    /// Of the oracle.
+    pub fn oracle(&self) -> Outcome {
+        let inputs: Vec<&[f64]> = self.inputs.iter().map(Vec::as_slice).collect();
+        let (h0, reset) = (self.h0.as_deref(), self.reset.as_deref());
+        let d_h_last = self.d_h_last.as_deref();
+        let h = oracle::forward(&self.problem, &inputs, h0, reset).unwrap();
+        let d = oracle::backward(&self.problem, &inputs, h0, reset, &self.d_h, d_h_last).unwrap();
+        let h_last = oracle::last(&self.problem, &h, h0);
+        Outcome {
+            h,
+            h_last,
+            d_inputs: d.inputs,
+            d_h0: d.h0,
+        }
+    }
+
+    /// Of the CPU kernels with storage in `E`, contiguous, every output filled with NaN beforehand.
+    pub fn cpu<E: Element>(&self) -> Outcome {
+        let (problem, shape) = (&self.problem, self.problem.shape);
+        let narrow = |x: &[f64]| x.iter().map(|&x| E::from_f64(x)).collect::<Vec<E>>();
+        let poison = |n: usize| vec![E::from_f64(f64::NAN); n];
+        let rows = |x| Rows::<E>::contiguous(x, shape).unwrap();
+
+        let inputs: Vec<Vec<E>> = self.inputs.iter().map(|x| narrow(x)).collect();
+        let inputs: Vec<Rows<E>> = inputs.iter().map(|x| rows(x)).collect();
+        let h0 = self.h0.as_deref().map(narrow);
+        let (h0, reset) = (h0.as_deref(), self.reset.as_deref());
+        let mut h = poison(shape.elements());
+        let out = RowsMut::contiguous(&mut h, shape).unwrap();
+        cpu::forward(problem, &inputs, h0, reset, out).unwrap();
+        let mut h_last = poison(shape.state());
+        cpu::last(problem, rows(&h), h0, &mut h_last).unwrap();
+
+        let d_h = narrow(&self.d_h);
+        let d_h_last = self.d_h_last.as_deref().map(narrow);
+        let mut d_inputs = vec![poison(shape.elements()); inputs.len()];
+        let mut d_h0 = poison(shape.state());
+        let out = d_inputs
+            .iter_mut()
+            .map(|x| RowsMut::contiguous(x, shape).unwrap())
+            .collect();
+        cpu::backward(
+            problem,
+            &inputs,
+            h0,
+            reset,
+            rows(&h),
+            rows(&d_h),
+            d_h_last.as_deref(),
+            out,
+            Some(&mut d_h0),
+        )
+        .unwrap();
+
+        let widen = |x: &[E]| x.iter().map(|x| x.to_f64()).collect::<Vec<f64>>();
+        Outcome {
+            h: widen(&h),
+            h_last: widen(&h_last),
+            d_inputs: d_inputs.iter().map(|x| widen(x)).collect(),
+            d_h0: widen(&d_h0),
+        }
+    }
+}
+
+/// Asserts that two outcomes are equal bit for bit, NaN included.
+#[track_caller]
+pub fn assert_same(found: &Outcome, expected: &Outcome) {
+    for ((name, found), (_, expected)) in found.tensors().iter().zip(expected.tensors()) {
+        assert_same_bits(name, found, expected);
+    }
+}
+
+/// Asserts that two tensors are equal bit for bit, NaN included.
+#[track_caller]
+pub fn assert_same_bits(name: &str, found: &[f64], expected: &[f64]) {
+    assert_eq!(found.len(), expected.len(), "{name}");
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        assert_eq!(
+            found.to_bits(),
+            expected.to_bits(),
+            "{name}[{i}]: {found} and {expected}"
+        );
+    }
+}

@@ -1,0 +1,222 @@
+//! Sampling text from a trained run.
+//!
+//! The prompt goes through the model as one sequence; after it the model takes one step for each
+//! symbol, with the state carried. A step's cost does not grow with what was generated.
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use riverrun::models::{LanguageModel, LmState};
+use riverrun::nn::Sequence;
+
+use crate::checkpoint::{MODEL, load_module};
+use crate::tasks::Vocabulary;
+use crate::{Error, RunDir, TaskConfig};
+
+/// How symbols are drawn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampling {
+    /// Symbols to generate.
+    pub tokens: usize,
+    /// Logits are divided by this; 0 takes the most likely symbol always.
+    pub temperature: f64,
+    /// Draw only from so many of the most likely symbols; `None` from all.
+    pub top_k: Option<usize>,
+    /// Seed of the draws.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            tokens: 500,
+            temperature: 0.8,
+            top_k: None,
+            seed: 0,
+        }
+    }
+}
+
+/// A trained model with its vocabulary.
+pub struct Generator {
+    model: LanguageModel,
+    vocabulary: Vocabulary,
+    symbols: Vec<Vec<u8>>,
+    device: Device,
+}
+
+impl Generator {
+    /// Opens the best model of a run, or the latest where none was evaluated yet.
+    ///
+    /// # Errors
+    /// A folder that is no run, or holds no model, or whose task is not text; a damaged file.
+    pub fn open(dir: &RunDir, device: &Device) -> Result<Self, Error> {
+        let config = dir.config()?;
+        let TaskConfig::Text(task) = config.task else {
+            return Err(Error::Invalid(format!(
+                "{} was trained on selective copying: only a run on text can generate text",
+                dir.path().display()
+            )));
+        };
+        let none = || Error::NoModel {
+            dir: dir.path().into(),
+            what: "model",
+        };
+        let folder = dir.best().or_else(|| dir.checkpoint()).ok_or_else(none)?;
+        let device = device.clone().without_autodiff();
+        let model = load_module(config.model.init(&device), &folder.join(MODEL))?;
+        let symbols = task.vocabulary.symbols();
+        Ok(Self {
+            model,
+            vocabulary: task.vocabulary,
+            symbols,
+            device,
+        })
+    }
+
+    /// The symbols that the model knows.
+    pub fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
+    }
+
+    /// Reads a prompt and gives the symbols after it as they are made, each as the bytes it is written
+    /// with. Without a prompt the model starts as after a line break, or after its first symbol where
+    /// it knows none.
+    ///
+    /// # Errors
+    /// A symbol in the prompt that the model does not know; a temperature below 0 or not a number; a
+    /// `top_k` of 0.
+    pub fn stream(&self, prompt: &[u8], sampling: Sampling) -> Result<Stream<'_>, Error> {
+        if !(sampling.temperature >= 0.0 && sampling.temperature.is_finite()) {
+            return Err(Error::Invalid(format!(
+                "--temperature {} must be 0 or more",
+                sampling.temperature
+            )));
+        }
+        if sampling.top_k == Some(0) {
+            return Err(Error::Invalid("--top-k must be at least 1".into()));
+        }
+        let mut tokens = self.vocabulary.encode(prompt)?;
+        if tokens.is_empty() {
+            tokens = self.vocabulary.encode(b"\n").unwrap_or_else(|_| vec![0]);
+        }
+        let tokens: Vec<i32> = tokens.into_iter().map(i32::from).collect();
+        let length = tokens.len();
+        let prompt =
+            Tensor::<2, Int>::from_data(TensorData::new(tokens, [1, length]), &self.device);
+        let (logits, state) = self.model.forward(prompt, Sequence::new());
+        let [_, _, vocab] = logits.dims();
+        let logits = logits.narrow(1, length - 1, 1).reshape([1, vocab]);
+        let rng = ChaCha8Rng::seed_from_u64(sampling.seed);
+        Ok(Stream {
+            generator: self,
+            state,
+            logits,
+            rng,
+            left: sampling.tokens,
+            sampling,
+        })
+    }
+}
+
+/// Symbols in the making; see [`Generator::stream`].
+pub struct Stream<'a> {
+    generator: &'a Generator,
+    state: LmState,
+    /// `[1, V]`: what comes next.
+    logits: Tensor<2>,
+    rng: ChaCha8Rng,
+    left: usize,
+    sampling: Sampling,
+}
+
+impl<'a> Iterator for Stream<'a> {
+    type Item = Result<&'a [u8], Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        let logits = match self.logits.try_to_vec_as::<f32>() {
+            Ok(logits) => logits,
+            Err(error) => {
+                self.left = 0;
+                return Some(Err(Error::device(error)));
+            }
+        };
+        let token = draw(&logits, &self.sampling, self.rng.random());
+        if self.left > 0 {
+            let Generator { model, device, .. } = self.generator;
+            let token = Tensor::<1, Int>::from_data([token as i32], device);
+            let (logits, state) = model.step(token, Some(self.state.clone()));
+            (self.logits, self.state) = (logits, state);
+        }
+        Some(Ok(&self.generator.symbols[token]))
+    }
+}
+
+/// Draws an index; `uniform` is in [0, 1).
+fn draw(logits: &[f32], sampling: &Sampling, uniform: f64) -> usize {
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    // Equal logits keep their order, so the draw is the same everywhere.
+    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+    if sampling.temperature == 0.0 {
+        return order[0];
+    }
+    order.truncate(sampling.top_k.unwrap_or(usize::MAX));
+    let top = f64::from(logits[order[0]]);
+    let weight = |&i: &usize| ((f64::from(logits[i]) - top) / sampling.temperature).exp();
+    let total: f64 = order.iter().map(weight).sum();
+    let mut left = uniform * total;
+    for &index in &order {
+        left -= weight(&index);
+        if left < 0.0 {
+            return index;
+        }
+    }
+    // Rounding can leave a hair of the total over.
+    *order.last().expect("a vocabulary has symbols")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOGITS: [f32; 4] = [0.0, 2.0, 1.0, 2.0];
+
+    fn sampling(temperature: f64, top_k: Option<usize>) -> Sampling {
+        Sampling {
+            temperature,
+            top_k,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn temperature_zero_takes_the_first_of_the_highest() {
+        assert_eq!(draw(&LOGITS, &sampling(0.0, None), 0.99), 1);
+    }
+
+    #[test]
+    fn draws_follow_the_softmax() {
+        let total: f64 = LOGITS.iter().map(|&l| f64::from(l).exp()).sum();
+        let n = 10_000;
+        let mut counts = [0; 4];
+        for i in 0..n {
+            counts[draw(&LOGITS, &sampling(1.0, None), (i as f64 + 0.5) / n as f64)] += 1;
+        }
+        for (count, logit) in counts.iter().zip(LOGITS) {
+            let expected = f64::from(logit).exp() / total * n as f64;
+            assert!((f64::from(*count) - expected).abs() <= 1.0, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn top_k_leaves_the_rest_out() {
+        for i in 0..100 {
+            assert_ne!(
+                draw(&LOGITS, &sampling(5.0, Some(3)), f64::from(i) / 100.0),
+                0
+            );
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What a run reports, one JSON object a line.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The data that a report is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Split {
+    /// Batches since the report before, each seen before its own update.
+    Train,
+    /// The whole validation set, after this step's update.
+    Validation,
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Train => "train",
+            Self::Validation => "validation",
+        })
+    }
+}
+
+/// One line of `metrics.jsonl`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Steps done.
+    pub step: u64,
+    /// What the loss is over.
+    pub split: Split,
+    /// Mean cross-entropy in nats a scored token.
+    pub loss: f64,
+    /// Part of the scored tokens that were right, 0 to 1, for tasks that have right answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
+    /// Tokens read a second: in training since the report before, or in this evaluation.
+    pub tokens_per_s: f64,
+    /// Learning rate of the last step.
+    pub lr: f64,
+    /// Time that the run has taken, over all its sessions.
+    pub seconds: f64,
+}
+
+impl Report {
+    /// The loss in bits a token.
+    pub fn bits(&self) -> f64 {
+        self.loss / std::f64::consts::LN_2
+    }
+}

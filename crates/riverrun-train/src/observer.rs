@@ -1,0 +1,49 @@
+//! How a run tells of itself.
+
+use crate::Report;
+
+/// What a run is about to do.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Steps that were done before, by the sessions that this one continues.
+    pub done: u64,
+    /// Steps of the whole run.
+    pub steps: u64,
+    /// Tokens that the model reads in a step.
+    pub tokens_per_step: usize,
+    /// Trainable numbers in the model.
+    pub parameters: usize,
+}
+
+/// Receives the progress of a run. Every method has an empty default.
+///
+/// All calls come from the thread that trains and hold it up: they should be quick.
+pub trait Observer {
+    /// The run starts or goes on.
+    fn begin(&mut self, plan: &Plan) {
+        let _ = plan;
+    }
+
+    /// A step has been given to the device; it may still be computing.
+    fn step(&mut self, done: u64) {
+        let _ = done;
+    }
+
+    /// A line was added to the metrics.
+    fn report(&mut self, report: &Report) {
+        let _ = report;
+    }
+
+    /// An evaluation is under way: `batch` of `of` batches are done.
+    fn evaluating(&mut self, batch: usize, of: usize) {
+        let _ = (batch, of);
+    }
+
+    /// A checkpoint of this step is on the disk.
+    fn saved(&mut self, step: u64) {
+        let _ = step;
+    }
+
+    /// The run ends, for whatever reason.
+    fn end(&mut self) {}
+}

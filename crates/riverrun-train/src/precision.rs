@@ -1,0 +1,93 @@
+//! The number format of a run's arithmetic.
+
+use std::fmt;
+use std::str::FromStr;
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{FloatDType, Tensor};
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// The format in which a model computes while it trains.
+///
+/// The weights that the optimizer moves, its moments and the loss are f32 whatever the format; below
+/// f32, each step computes on a rounded copy of the weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// 32-bit floats.
+    #[default]
+    F32,
+    /// IEEE half precision, with the loss scaled up during the backward pass.
+    F16,
+    /// bfloat16.
+    Bf16,
+}
+
+impl Precision {
+    /// Burn's name for the format.
+    pub fn dtype(self) -> FloatDType {
+        match self {
+            Self::F32 => FloatDType::F32,
+            Self::F16 => FloatDType::F16,
+            Self::Bf16 => FloatDType::BF16,
+        }
+    }
+
+    /// What the loss is multiplied by before the backward pass, and the gradients divided by after it.
+    ///
+    /// The gradient of a mean over 10^4 and more tokens starts below 10^-4, where f16 has few bits
+    /// left; with this factor it starts near 1. bf16 has the range of f32 and needs none.
+    pub fn loss_scale(self) -> f64 {
+        match self {
+            Self::F16 => 4096.0,
+            Self::F32 | Self::Bf16 => 1.0,
+        }
+    }
+
+    /// The model to compute with: the model itself, or a rounded copy whose parameters keep their ids.
+    pub(crate) fn working_copy<M: Module>(self, model: &M) -> M {
+        match self {
+            Self::F32 => model.clone(),
+            Self::F16 | Self::Bf16 => model.clone().map(&mut Round(self.dtype())),
+        }
+    }
+}
+
+/// Rounds every parameter and makes the result a leaf of its own for the backward pass.
+struct Round(FloatDType);
+
+impl ModuleMapper for Round {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, tensor, mapper) = param.consume();
+        let tracked = tensor.is_require_grad();
+        let rounded = tensor.detach().cast(self.0).set_require_grad(tracked);
+        Param::from_mapped_value(id, rounded, mapper)
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        })
+    }
+}
+
+impl FromStr for Precision {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        match name {
+            "f32" => Ok(Self::F32),
+            "f16" => Ok(Self::F16),
+            "bf16" => Ok(Self::Bf16),
+            _ => Err(Error::Invalid(format!(
+                "unknown dtype {name:?}: it is one of f32, f16, bf16"
+            ))),
+        }
+    }
+}

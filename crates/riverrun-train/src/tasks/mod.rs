@@ -1,0 +1,106 @@
+//! Tasks: what a model is trained on.
+//!
+//! A task gives batches by number, not from a stream: batch `n` is a function of the run's seed and
+//! of `n` alone. That is what lets a resumed run see exactly what an unbroken one would have seen.
+
+mod corpus;
+mod selective_copy;
+mod text;
+mod vocabulary;
+
+pub use corpus::Corpus;
+pub use selective_copy::{SelectiveCopy, SelectiveCopyConfig};
+pub use text::{Text, TextConfig};
+pub use vocabulary::Vocabulary;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+
+use crate::{Error, RunConfig, TaskConfig};
+
+/// Sequences with their targets, on the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// Number of sequences, B.
+    pub rows: usize,
+    /// Length of each sequence, T.
+    pub length: usize,
+    /// Tokens `[B, T]`, row by row.
+    pub inputs: Vec<i32>,
+    /// How many of the last positions of a sequence are scored, L ≤ T.
+    pub scored: usize,
+    /// What the model must say at the scored positions, `[B, L]`.
+    pub targets: Vec<i32>,
+    /// How many of the first rows count; the rest only fill the batch to its usual shape, so that a
+    /// device never meets a second shape.
+    pub counted: usize,
+}
+
+/// A source of numbered batches.
+pub trait Task: Send + Sync {
+    /// Name for folders and messages, such as `selective-copy`.
+    fn name(&self) -> &'static str;
+
+    /// Number of distinct tokens; tokens are `0..vocab()`.
+    fn vocab(&self) -> usize;
+
+    /// The training batch of a step; steps count from 0.
+    fn train_batch(&self, step: u64) -> Batch;
+
+    /// How many batches the validation set has.
+    fn validation_batches(&self) -> usize;
+
+    /// Validation batch `index < validation_batches()`; the same at every evaluation.
+    fn validation_batch(&self, index: usize) -> Batch;
+
+    /// Whether a share of right answers means something for this task, beside the loss.
+    fn has_accuracy(&self) -> bool;
+
+    /// Tokens that the model reads in a training step.
+    fn tokens_per_step(&self) -> usize;
+}
+
+/// Opens the task that a configuration names, reading its text if it has one.
+///
+/// # Errors
+/// A text that cannot be read, is empty, too short for the context, or is no longer the text the
+/// configuration was made for; sizes that make no sense.
+pub fn open(config: &RunConfig) -> Result<Box<dyn Task>, Error> {
+    let (training, seed) = (&config.training, config.training.seed);
+    Ok(match &config.task {
+        TaskConfig::SelectiveCopy(task) => Box::new(SelectiveCopy::new(
+            task.clone(),
+            training.context,
+            training.batch,
+            seed,
+        )?),
+        TaskConfig::Text(task) => {
+            let corpus = Corpus::read(&task.sources)?;
+            Box::new(Text::new(
+                task,
+                &corpus,
+                training.context,
+                training.batch,
+                seed,
+            )?)
+        }
+    })
+}
+
+/// The random generator of batch `index` in one of a run's streams; no two share their numbers.
+fn batch_rng(seed: u64, purpose: Purpose, index: u64) -> ChaCha8Rng {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    // The high bit of the stream number keeps validation apart from training at every step.
+    rng.set_stream(match purpose {
+        Purpose::Training => index,
+        Purpose::Validation => index | 1 << 63,
+    });
+    rng
+}
+
+/// What random numbers are drawn for.
+#[derive(Clone, Copy)]
+enum Purpose {
+    Training,
+    Validation,
+}

@@ -1,0 +1,58 @@
+//! The one error type of this crate.
+
+/// Why an operation, a layer or a device specification was refused.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Two tensors do not fit together.
+    #[error("{what}: expected shape {expected:?}, found {found:?}")]
+    Shape {
+        /// Which argument.
+        what: &'static str,
+        /// The shape needed.
+        expected: Vec<usize>,
+        /// The shape given.
+        found: Vec<usize>,
+    },
+    /// Two tensors differ in dtype.
+    #[error("{what}: expected dtype {expected}, found {found}")]
+    Dtype {
+        /// Which argument.
+        what: &'static str,
+        /// The dtype needed.
+        expected: String,
+        /// The dtype given.
+        found: String,
+    },
+    /// Two tensors live on different devices.
+    #[error("{what}: expected a tensor on {expected}, found one on {found}")]
+    Device {
+        /// Which argument.
+        what: &'static str,
+        /// The device needed.
+        expected: String,
+        /// The device given.
+        found: String,
+    },
+    /// A device specification that this build or machine cannot satisfy.
+    #[error("no device `{spec}`: {reason}")]
+    NoDevice {
+        /// What was asked for.
+        spec: String,
+        /// Why it is not there, and what is.
+        reason: String,
+    },
+    /// A name that is not in its list.
+    #[error("unknown {what} `{name}`; one of: {known}")]
+    Unknown {
+        /// What kind of name.
+        what: &'static str,
+        /// The name given.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// A kernel refused its arguments.
+    #[error(transparent)]
+    Kernel(#[from] riverrun_kernels::Error),
+}

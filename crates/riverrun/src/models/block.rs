@@ -1,0 +1,83 @@
+//! The residual block.
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
+use burn::tensor::{Device, Tensor, activation};
+
+use super::{Cell, CellKind, CellState};
+use crate::nn::{Recurrent, Sequence};
+
+/// Configuration of [`Block`].
+#[derive(Config, Debug)]
+pub struct BlockConfig {
+    /// Features of the residual stream.
+    pub width: usize,
+    /// The recurrent layer.
+    pub cell: CellKind,
+    /// The recurrent state is this many times the width; more than 1 adds a projection back.
+    #[config(default = 1)]
+    pub expansion: usize,
+    /// The MLP's inner features are this many times the width.
+    #[config(default = 4)]
+    pub mlp: usize,
+    /// Probability of dropping an element of each branch while training.
+    #[config(default = 0.0)]
+    pub dropout: f64,
+    /// Whether the recurrent layer's projection has a bias.
+    #[config(default = true)]
+    pub bias: bool,
+}
+
+/// `x + cell(norm(x))`, then `x + mlp(norm(x))`; the MLP is two linear layers with GELU between.
+#[derive(Module, Debug)]
+pub struct Block {
+    /// Before the recurrence.
+    pub norm_cell: RmsNorm,
+    /// The recurrence.
+    pub cell: Cell,
+    /// From an expanded state back to the width.
+    pub out: Option<Linear>,
+    /// Before the MLP.
+    pub norm_mlp: RmsNorm,
+    /// Width to inner features.
+    pub up: Linear,
+    /// Inner features to width.
+    pub down: Linear,
+    /// On both branches.
+    pub dropout: Dropout,
+}
+
+impl BlockConfig {
+    /// A block with fresh weights.
+    pub fn init(&self, device: &Device) -> Block {
+        let (width, hidden) = (self.width, self.width * self.expansion);
+        let norm = || RmsNormConfig::new(width).init(device);
+        Block {
+            norm_cell: norm(),
+            cell: self.cell.init(width, hidden, self.bias, device),
+            out: (self.expansion != 1)
+                .then(|| LinearConfig::new(hidden, width).with_bias(false).init(device)),
+            norm_mlp: norm(),
+            up: LinearConfig::new(width, self.mlp * width).init(device),
+            down: LinearConfig::new(self.mlp * width, width).init(device),
+            dropout: DropoutConfig::new(self.dropout).init(),
+        }
+    }
+}
+
+impl Recurrent for Block {
+    type State = CellState;
+
+    fn run(&self, x: Tensor<3>, sequence: Sequence<CellState>) -> (Tensor<3>, CellState) {
+        let (y, state) = self.cell.run(self.norm_cell.forward(x.clone()), sequence);
+        let y = match &self.out {
+            Some(out) => out.forward(y),
+            None => y,
+        };
+        let x = x + self.dropout.forward(y);
+        let y = self.up.forward(self.norm_mlp.forward(x.clone()));
+        let y = self.down.forward(activation::gelu_approximate(y));
+        (x + self.dropout.forward(y), state)
+    }
+}

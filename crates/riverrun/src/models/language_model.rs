@@ -1,0 +1,103 @@
+//! A language model: tokens in, logits of the next token out.
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
+use burn::tensor::{Device, Int, Tensor};
+
+use super::{Block, BlockConfig, CellKind, CellState};
+use crate::nn::{Recurrent, Sequence};
+
+/// Configuration of [`LanguageModel`].
+#[derive(Config, Debug)]
+pub struct LanguageModelConfig {
+    /// Distinct tokens.
+    pub vocab: usize,
+    /// Features of the residual stream.
+    pub width: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// The recurrent layer.
+    #[config(default = "CellKind::MinGru")]
+    pub cell: CellKind,
+    /// The recurrent state is this many times the width.
+    #[config(default = 1)]
+    pub expansion: usize,
+    /// The MLP's inner features are this many times the width.
+    #[config(default = 4)]
+    pub mlp: usize,
+    /// Probability of dropping an element of each branch while training.
+    #[config(default = 0.0)]
+    pub dropout: f64,
+    /// Whether the recurrent layers' projections have biases.
+    #[config(default = true)]
+    pub bias: bool,
+}
+
+/// Embedding, residual blocks, norm, projection to the vocabulary.
+#[derive(Module, Debug)]
+pub struct LanguageModel {
+    /// `[vocab, width]`.
+    pub embedding: Embedding,
+    /// The blocks, first to last.
+    pub blocks: Vec<Block>,
+    /// Before the projection.
+    pub norm: RmsNorm,
+    /// `[width, vocab]`, without bias.
+    pub out: Linear,
+}
+
+/// The states of all blocks.
+#[derive(Debug, Clone)]
+pub struct LmState {
+    /// First block to last.
+    pub blocks: Vec<CellState>,
+}
+
+impl LmState {
+    /// The same values, cut off from the graph that made them: truncated backpropagation through time.
+    pub fn detach(self) -> Self {
+        Self { blocks: self.blocks.into_iter().map(Tensor::detach).collect() }
+    }
+}
+
+impl LanguageModelConfig {
+    /// A model with fresh weights.
+    pub fn init(&self, device: &Device) -> LanguageModel {
+        let block = BlockConfig::new(self.width, self.cell)
+            .with_expansion(self.expansion)
+            .with_mlp(self.mlp)
+            .with_dropout(self.dropout)
+            .with_bias(self.bias);
+        LanguageModel {
+            embedding: EmbeddingConfig::new(self.vocab, self.width).init(device),
+            blocks: (0..self.layers).map(|_| block.init(device)).collect(),
+            norm: RmsNormConfig::new(self.width).init(device),
+            out: LinearConfig::new(self.width, self.vocab).with_bias(false).init(device),
+        }
+    }
+}
+
+impl LanguageModel {
+    /// Runs over tokens `[B, T]`: logits `[B, T, vocab]` and the state after the last.
+    pub fn forward(&self, tokens: Tensor<2, Int>, sequence: Sequence<LmState>) -> (Tensor<3>, LmState) {
+        let mut x = self.embedding.forward(tokens);
+        let mut states = Vec::with_capacity(self.blocks.len());
+        for (i, block) in self.blocks.iter().enumerate() {
+            let start = Sequence {
+                state: sequence.state.as_ref().map(|state| state.blocks[i].clone()),
+                reset: sequence.reset.clone(),
+            };
+            let (y, state) = block.run(x, start);
+            x = y;
+            states.push(state);
+        }
+        (self.out.forward(self.norm.forward(x)), LmState { blocks: states })
+    }
+
+    /// One token of each sequence, `[B]`: logits `[B, vocab]` and the next state.
+    pub fn step(&self, tokens: Tensor<1, Int>, state: Option<LmState>) -> (Tensor<2>, LmState) {
+        let (logits, state) = self.forward(tokens.unsqueeze_dim(1), Sequence::from(state));
+        (logits.squeeze_dim(1), state)
+    }
+}

@@ -1,0 +1,74 @@
+//! minGRU.
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Device, Tensor};
+
+use super::{Recurrent, Sequence, gated};
+use crate::ops::{Candidate, Gate};
+
+/// Configuration of [`MinGru`].
+#[derive(Config, Debug)]
+pub struct MinGruConfig {
+    /// Features of the input.
+    pub d_input: usize,
+    /// Features of the state and output.
+    pub d_hidden: usize,
+    /// Whether the projection has a bias.
+    #[config(default = true)]
+    pub bias: bool,
+    /// The candidate's activation.
+    #[config(default = "Candidate::Identity")]
+    pub candidate: Candidate,
+    /// Whether time runs from the last step to the first.
+    #[config(default = false)]
+    pub reverse: bool,
+}
+
+/// minGRU: `z_t = σ(W_z x_t + b_z)`, `h_t = (1 - z_t) ∘ h_{t-1} + z_t ∘ act(W_h x_t + b_h)`.
+///
+/// All gates come from the input alone, so training is one projection and one scan over time. Parameters:
+/// `2 d_hidden (d_input + 1)`. The candidate has no `tanh` unless asked for, as in the paper.
+///
+/// Source: Feng et al., *Were RNNs All We Needed?* (2024), section 3.1.
+#[derive(Module, Debug)]
+pub struct MinGru {
+    /// `[d_input, 2 d_hidden]`: `W_z` beside `W_h`.
+    pub projection: Linear,
+    /// The candidate's activation.
+    #[module(skip)]
+    pub candidate: Candidate,
+    /// Whether time runs from the last step to the first.
+    #[module(skip)]
+    pub reverse: bool,
+}
+
+impl MinGruConfig {
+    /// A layer with fresh weights (the initialiser of Burn's `Linear`).
+    pub fn init(&self, device: &Device) -> MinGru {
+        MinGru {
+            projection: LinearConfig::new(self.d_input, 2 * self.d_hidden)
+                .with_bias(self.bias)
+                .init(device),
+            candidate: self.candidate,
+            reverse: self.reverse,
+        }
+    }
+}
+
+impl MinGru {
+    /// `[B, T, d_input]` and a state `[B, d_hidden]` to `[B, T, d_hidden]` and the next state.
+    pub fn forward(&self, x: Tensor<3>, state: Option<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
+        self.run(x, Sequence::from(state))
+    }
+}
+
+impl Recurrent for MinGru {
+    type State = Tensor<2>;
+
+    fn run(&self, x: Tensor<3>, sequence: Sequence<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
+        let gate = Gate::MinGru { candidate: self.candidate };
+        gated::run(&self.projection, gate, self.reverse, x, sequence)
+    }
+}

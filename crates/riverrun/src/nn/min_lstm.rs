@@ -1,0 +1,81 @@
+//! minLSTM.
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Device, Tensor};
+
+use super::{Recurrent, Sequence, gated};
+use crate::ops::{Candidate, Gate};
+
+/// Configuration of [`MinLstm`].
+#[derive(Config, Debug)]
+pub struct MinLstmConfig {
+    /// Features of the input.
+    pub d_input: usize,
+    /// Features of the state and output.
+    pub d_hidden: usize,
+    /// Whether the projection has a bias.
+    #[config(default = true)]
+    pub bias: bool,
+    /// The candidate's activation.
+    #[config(default = "Candidate::Identity")]
+    pub candidate: Candidate,
+    /// Whether the gates are normalised to `f' + i' = 1`.
+    #[config(default = true)]
+    pub normalized: bool,
+    /// Whether time runs from the last step to the first.
+    #[config(default = false)]
+    pub reverse: bool,
+}
+
+/// minLSTM: `f_t = σ(W_f x_t + b_f)`, `i_t = σ(W_i x_t + b_i)`, `h_t = f'_t ∘ h_{t-1} + i'_t ∘ act(W_h x_t + b_h)`
+/// with `f' = f / (f + i)` and `i' = i / (f + i)`, or the plain gates.
+///
+/// Parameters: `3 d_hidden (d_input + 1)`.
+///
+/// Source: Feng et al., *Were RNNs All We Needed?* (2024), section 3.2.
+#[derive(Module, Debug)]
+pub struct MinLstm {
+    /// `[d_input, 3 d_hidden]`: `W_f`, `W_i`, `W_h` side by side.
+    pub projection: Linear,
+    /// The candidate's activation.
+    #[module(skip)]
+    pub candidate: Candidate,
+    /// Whether the gates are normalised.
+    #[module(skip)]
+    pub normalized: bool,
+    /// Whether time runs from the last step to the first.
+    #[module(skip)]
+    pub reverse: bool,
+}
+
+impl MinLstmConfig {
+    /// A layer with fresh weights (the initialiser of Burn's `Linear`).
+    pub fn init(&self, device: &Device) -> MinLstm {
+        MinLstm {
+            projection: LinearConfig::new(self.d_input, 3 * self.d_hidden)
+                .with_bias(self.bias)
+                .init(device),
+            candidate: self.candidate,
+            normalized: self.normalized,
+            reverse: self.reverse,
+        }
+    }
+}
+
+impl MinLstm {
+    /// `[B, T, d_input]` and a state `[B, d_hidden]` to `[B, T, d_hidden]` and the next state.
+    pub fn forward(&self, x: Tensor<3>, state: Option<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
+        self.run(x, Sequence::from(state))
+    }
+}
+
+impl Recurrent for MinLstm {
+    type State = Tensor<2>;
+
+    fn run(&self, x: Tensor<3>, sequence: Sequence<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
+        let gate = Gate::MinLstm { candidate: self.candidate, normalized: self.normalized };
+        gated::run(&self.projection, gate, self.reverse, x, sequence)
+    }
+}

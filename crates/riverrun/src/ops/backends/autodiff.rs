@@ -1,0 +1,215 @@
+//! Differentiation.
+//!
+//! Burn's graph has one output a node. The states are one node, and the last state is a second one whose only
+//! parent is the first: in the backward pass it runs before its parent and leaves its gradient, `[B, D]`, where
+//! the parent picks it up. So a gradient of the last state costs `B·D`, not a tensor of `B·T·D` zeros.
+
+use std::sync::{Arc, Mutex};
+
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, AutodiffBackend, Backend, TensorMetadata};
+use burn::tensor::Shape;
+use burn_autodiff::NodeId;
+use burn_autodiff::checkpoint::base::Checkpointer;
+use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn_autodiff::grads::Gradients;
+use burn_autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
+
+use crate::ops::{GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
+
+/// A tensor of the differentiating backend.
+type Tracked<B, C> = FloatTensor<Autodiff<B, C>>;
+
+/// Where the last state's node leaves its gradient for the states' node.
+type Slot<B> = Arc<Mutex<Option<FloatTensor<B>>>>;
+
+fn take<B: Backend>(slot: &Slot<B>) -> Option<FloatTensor<B>> {
+    slot.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
+}
+
+/// The backward step of the states; `N` parents: the inputs, then `h0` if there is one.
+#[derive(Debug)]
+struct States;
+
+#[derive(Debug, Clone)]
+struct StatesSaved<B: Backend> {
+    /// Checkpointed nodes of the inputs, one (packed) or two.
+    inputs: Vec<NodeId>,
+    h0: Option<FloatTensor<B>>,
+    reset: Option<FloatTensor<B>>,
+    h: FloatTensor<B>,
+    d_h_last: Slot<B>,
+    spec: ScanSpec,
+}
+
+impl<B: RecurrenceOps, const N: usize> Backward<B, N> for States {
+    type State = StatesSaved<B>;
+
+    fn backward(self, ops: Ops<Self::State, N>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let saved = ops.state;
+        let d_h = grads.consume::<B>(&ops.node);
+        let mut inputs = saved
+            .inputs
+            .iter()
+            .map(|&id| checkpointer.retrieve_node_output::<FloatTensor<B>>(id))
+            .collect::<Vec<_>>()
+            .into_iter();
+        let mut next = || inputs.next().expect("as many inputs as were saved");
+        let inputs = match saved.inputs.len() {
+            1 => GateInputs::Packed(next()),
+            _ => GateInputs::Separate(next(), next()),
+        };
+        let maybe = |tensor: Option<FloatTensor<B>>| tensor.map_or(Maybe::None, Maybe::Some);
+        let gradients = B::recurrence_backward(
+            inputs,
+            maybe(saved.h0),
+            maybe(saved.reset),
+            saved.h,
+            d_h,
+            maybe(take::<B>(&saved.d_h_last)),
+            saved.spec,
+        );
+        let d_inputs = match gradients.inputs {
+            GateInputs::Separate(a, b) => vec![a, b],
+            GateInputs::Packed(x) => vec![x],
+        };
+        for (parent, gradient) in ops.parents.into_iter().zip(d_inputs.into_iter().chain([gradients.h0])) {
+            if let Some(parent) = parent {
+                grads.register::<B>(parent.id, gradient);
+            }
+        }
+    }
+}
+
+/// The backward step of the last state.
+#[derive(Debug)]
+struct Last;
+
+impl<B: Backend> Backward<B, 1> for Last {
+    type State = (Slot<B>, Shape);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+        let (slot, shape) = ops.state;
+        let gradient = grads.consume::<B>(&ops.node);
+        let [parent] = ops.parents;
+        if let Some(parent) = parent {
+            // The parent runs only if it has a gradient of its own: a zero that takes no memory.
+            let (device, dtype) = (gradient.device(), gradient.dtype());
+            let zero = B::float_zeros(Shape::new([1, 1, 1]), &device, dtype.into());
+            grads.register::<B>(parent.id, B::float_expand(zero, shape));
+            *slot.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(gradient);
+        }
+    }
+}
+
+fn primitives<B: Backend, C: CheckpointStrategy>(tensors: &[Tracked<B, C>]) -> GateInputs<B> {
+    match tensors {
+        [x] => GateInputs::Packed(x.clone().into_primitive()),
+        [a, b] => GateInputs::Separate(a.clone().into_primitive(), b.clone().into_primitive()),
+        _ => unreachable!("one packed input or two separate ones"),
+    }
+}
+
+fn run<B: RecurrenceOps, C: CheckpointStrategy, const N: usize>(
+    guards: [NodeGuard; N],
+    inputs: Vec<Tracked<B, C>>,
+    h0: Option<Tracked<B, C>>,
+    reset: Option<FloatTensor<B>>,
+    spec: ScanSpec,
+) -> (Tracked<B, C>, Tracked<B, C>) {
+    let maybe = |tensor: Option<FloatTensor<B>>| tensor.map_or(Maybe::None, Maybe::Some);
+    let start = h0.map(|h0| h0.into_primitive());
+    let (h, last) =
+        B::recurrence(primitives::<B, C>(&inputs), maybe(start.clone()), maybe(reset.clone()), spec);
+    let slot: Slot<B> = Arc::default();
+    let states = match Backward::<B, N>::prepare::<C>(States, guards).compute_bound().stateful() {
+        OpsKind::Tracked(mut prep) => {
+            let saved = StatesSaved {
+                inputs: inputs.iter().map(|input| prep.checkpoint(input)).collect(),
+                h0: start,
+                reset,
+                h: h.clone(),
+                d_h_last: slot.clone(),
+                spec,
+            };
+            prep.finish(saved, h)
+        }
+        OpsKind::UnTracked(prep) => prep.finish(h),
+    };
+    let shape = states.shape();
+    let last = match Backward::<B, 1>::prepare::<C>(Last, [states.node()]).compute_bound().stateful() {
+        OpsKind::Tracked(prep) => prep.finish((slot, shape), last),
+        OpsKind::UnTracked(prep) => prep.finish(last),
+    };
+    (states, last)
+}
+
+impl<B: RecurrenceOps, C: CheckpointStrategy> RecurrenceOps for Autodiff<B, C> {
+    fn recurrence(
+        inputs: GateInputs<Self>,
+        h0: Maybe<Self>,
+        reset: Maybe<Self>,
+        spec: ScanSpec,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let empty = inputs.first().shape()[1] == 0;
+        let inputs = match inputs {
+            GateInputs::Separate(a, b) => vec![a, b],
+            GateInputs::Packed(x) => vec![x],
+        };
+        let h0 = h0.into_option();
+        let reset = reset.into_option().map(|reset| reset.into_primitive());
+        let start = h0.clone();
+        let (h, last) = match (inputs.as_slice(), &h0) {
+            ([x], None) => run::<B, C, 1>([x.node()], inputs, h0, reset, spec),
+            ([x], Some(s)) => run::<B, C, 2>([x.node(), s.node()], inputs, h0, reset, spec),
+            ([a, b], None) => run::<B, C, 2>([a.node(), b.node()], inputs, h0, reset, spec),
+            ([a, b], Some(s)) => {
+                run::<B, C, 3>([a.node(), b.node(), s.node()], inputs, h0, reset, spec)
+            }
+            _ => unreachable!("one packed input or two separate ones"),
+        };
+        // After no steps the last state is the initial one, and so is its gradient.
+        match start {
+            Some(start) if empty => (h, start),
+            _ => (h, last),
+        }
+    }
+
+    fn recurrence_forward(
+        inputs: GateInputs<Self>,
+        h0: Maybe<Self>,
+        reset: Maybe<Self>,
+        spec: ScanSpec,
+    ) -> FloatTensor<Self> {
+        Self::recurrence(inputs, h0, reset, spec).0
+    }
+
+    fn recurrence_backward(
+        inputs: GateInputs<Self>,
+        h0: Maybe<Self>,
+        reset: Maybe<Self>,
+        h: FloatTensor<Self>,
+        d_h: FloatTensor<Self>,
+        d_h_last: Maybe<Self>,
+        spec: ScanSpec,
+    ) -> ScanGradients<Self> {
+        let inner = |tensor: FloatTensor<Self>| tensor.into_primitive();
+        let option = |tensor: Maybe<Self>| tensor.into_option().map_or(Maybe::None, |t| Maybe::Some(inner(t)));
+        let gate = match inputs {
+            GateInputs::Separate(a, b) => GateInputs::Separate(inner(a), inner(b)),
+            GateInputs::Packed(x) => GateInputs::Packed(inner(x)),
+        };
+        let gradients = B::recurrence_backward(
+            gate, option(h0), option(reset), inner(h), inner(d_h), option(d_h_last), spec,
+        );
+        ScanGradients {
+            inputs: match gradients.inputs {
+                GateInputs::Separate(a, b) => {
+                    GateInputs::Separate(Self::from_inner(a), Self::from_inner(b))
+                }
+                GateInputs::Packed(x) => GateInputs::Packed(Self::from_inner(x)),
+            },
+            h0: Self::from_inner(gradients.h0),
+        }
+    }
+}
