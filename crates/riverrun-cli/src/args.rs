@@ -40,8 +40,76 @@ pub enum Command {
     Train(TrainArgs),
     /// Generate text with a trained model
     Generate(GenerateArgs),
-    /// List the devices of this machine
+    /// List the devices of this machine, and which routine each operation would take on each
     Devices,
+    /// Check every kernel on this machine against the float64 oracle, forward and every gradient
+    Verify(VerifyArgs),
+    /// Measure kernels against the machine's copy bandwidth
+    Bench(BenchArgs),
+}
+
+/// Options of `riverrun verify`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Exit code 1 if anything is wrong.\nExample:\n  riverrun verify --device cuda:0 --long"
+)]
+pub struct VerifyArgs {
+    /// Where: auto, all, cpu, cuda:0, vulkan, ...
+    #[arg(long, value_name = "DEVICE", default_value = "all")]
+    pub device: String,
+    /// Operation: recurrence
+    #[arg(long, value_name = "NAME")]
+    pub op: Option<String>,
+    /// Only this storage type: f32, f16, bf16, f64
+    #[arg(long, value_name = "TYPE")]
+    pub dtype: Option<String>,
+    /// Large problems too: up to 65 537 steps and 5120 channels
+    #[arg(long)]
+    pub long: bool,
+}
+
+/// Options of `riverrun bench`.
+#[derive(Debug, Clone, Args)]
+pub struct BenchArgs {
+    /// What to measure
+    #[command(subcommand)]
+    pub what: BenchCommand,
+}
+
+/// What can be measured.
+#[derive(Debug, Clone, Subcommand)]
+pub enum BenchCommand {
+    /// The linear recurrence: bytes per second, part of the copy bandwidth measured in the same run
+    Recurrence(BenchRecurrenceArgs),
+}
+
+/// Options of `riverrun bench recurrence`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "A result that is wrong is not timed, and ends the run with exit code 1.\nExamples:\n  riverrun bench recurrence --device cuda:0 --json recurrence.json\n  riverrun bench recurrence --device cpu --shapes 4x1024x512"
+)]
+pub struct BenchRecurrenceArgs {
+    /// Where: auto, cpu, cuda:0, vulkan, ...
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+    /// Shapes BxTxD, separated by commas [default: a set that fits the device]
+    #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
+    pub shapes: Vec<String>,
+    /// Gates: raw, min-gru, min-lstm, ... separated by commas [default: those of the shape's set]
+    #[arg(long, value_name = "GATES", value_delimiter = ',')]
+    pub gates: Vec<String>,
+    /// Storage types, separated by commas [default: f32,f16,bf16 on a GPU, f32 on the CPU]
+    #[arg(long, value_name = "TYPES", value_delimiter = ',')]
+    pub dtypes: Vec<String>,
+    /// Force a routine: unit, chained, chunked [default: the measured choice]
+    #[arg(long, value_name = "NAME")]
+    pub routine: Option<String>,
+    /// Try these tunings too, as vector:len:planes:share (GPU), separated by commas
+    #[arg(long, value_name = "TUNINGS", value_delimiter = ',')]
+    pub tunings: Vec<String>,
+    /// Write the results here too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 const TRAIN_HELP: &str = "\
@@ -104,7 +172,7 @@ pub struct TrainArgs {
     /// Tokens to copy, in selective copying [default: 16]
     #[arg(long, value_name = "N", conflicts_with = "paths")]
     pub data_tokens: Option<usize>,
-    /// Steps between evaluations; each saves a checkpoint [default: 20 a run, at most 500 apart]
+    /// Steps between evaluations; each saves a checkpoint [default: 20 a run, 10 to 500 apart]
     #[arg(long, value_name = "N")]
     pub eval_every: Option<u64>,
     /// Where to compute: auto, cpu, cuda:0, vulkan, ...; see `riverrun devices`

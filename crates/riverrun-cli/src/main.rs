@@ -5,6 +5,7 @@
 mod args;
 mod commands;
 mod failure;
+mod memory;
 mod report;
 
 use std::io::IsTerminal;
@@ -18,6 +19,7 @@ use args::{Cli, Command, Verbosity};
 use failure::Failure;
 
 fn main() -> ExitCode {
+    memory::keep_freed();
     let cli = Cli::parse();
     log_to_stderr(cli.verbosity);
     let quiet = cli.verbosity.quiet;
@@ -26,6 +28,8 @@ fn main() -> ExitCode {
         Command::Train(args) => commands::train::run(&args, quiet),
         Command::Generate(args) => commands::generate::run(&args),
         Command::Devices => commands::devices::run(),
+        Command::Verify(args) => commands::verify::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
     })
     .unwrap_or_else(|_| Err(Failure::Bug("a fault of riverrun, please report it".into())));
     let Err(failure) = result else {

@@ -6,6 +6,7 @@
 
 mod element;
 mod error;
+mod memory;
 mod real;
 pub mod recurrence;
 mod simd;

@@ -149,12 +149,13 @@ impl TrainingConfig {
     }
 
     /// Sets the number of steps, and the warm-up and intervals that suit it: a tenth of the run up to
-    /// 100 steps of warm-up, 20 evaluations or one each 500 steps, 200 reports or one each 50 steps.
+    /// 100 steps of warm-up, 20 evaluations 10 to 500 steps
+    /// apart, 100 reports at most 50 steps apart.
     pub fn set_steps(&mut self, steps: u64) {
         self.steps = steps;
         self.warmup = (steps / 10).min(100);
-        self.eval_every = (steps / 20).clamp(1, 500);
-        self.report_every = (steps / 200).clamp(1, 50);
+        self.eval_every = (steps / 20).clamp(10, 500);
+        self.report_every = (steps / 100).clamp(1, 50);
     }
 
     /// The learning rate over the run.

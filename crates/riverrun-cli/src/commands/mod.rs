@@ -1,5 +1,7 @@
 //! The commands, one file each.
 
+pub mod bench;
 pub mod devices;
 pub mod generate;
 pub mod train;
+pub mod verify;

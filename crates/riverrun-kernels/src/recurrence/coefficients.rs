@@ -11,6 +11,9 @@ use crate::simd::Isa;
 
 /// A gate with `N` inputs.
 pub trait Coefficients<const N: usize>: Send + Sync + 'static {
+    /// Which inputs [`Coefficients::backward`] looks at.
+    const BACKWARD_READS: [bool; N] = [true; N];
+
     /// `(a, b)` from the inputs.
     fn forward<R: Real, I: Isa>(inputs: [R; N]) -> (R, R);
 
@@ -80,6 +83,8 @@ impl Activation for G {
 pub struct Raw;
 
 impl Coefficients<2> for Raw {
+    const BACKWARD_READS: [bool; 2] = [true, false];
+
     #[inline(always)]
     fn forward<R: Real, I: Isa>([a, b]: [R; 2]) -> (R, R) {
         (a, b)
@@ -95,6 +100,8 @@ impl Coefficients<2> for Raw {
 pub struct Sigmoid;
 
 impl Coefficients<2> for Sigmoid {
+    const BACKWARD_READS: [bool; 2] = [true, false];
+
     #[inline(always)]
     fn forward<R: Real, I: Isa>([k_a, b]: [R; 2]) -> (R, R) {
         (k_a.sigmoids::<I>().0, b)

@@ -9,15 +9,17 @@
 
 mod kernel;
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use rayon::prelude::*;
 
 use super::coefficients::{Coefficients, Visitor};
+use super::cost::{self, Pass};
 use super::{Problem, Rows, RowsMut, Shape};
 use crate::simd::Level;
 use crate::{Element, Error};
-use kernel::{Backward, Forward, LANES, WIDTH};
+use kernel::{Backward, Block, Forward, LANES, WIDTH};
 
 /// Computes `h`.
 ///
@@ -38,13 +40,13 @@ pub fn forward<E: Element>(
 ) -> Result<(), Error> {
     check(problem, inputs, h0, reset)?;
     check_shape("h", problem.shape, h.shape())?;
-    problem.gate.visit(ForwardPass {
+    let given = Given {
         problem,
         inputs,
         h0,
         reset,
-        h: &h,
-    });
+    };
+    problem.gate.visit(ForwardPass { given, h: &h });
     Ok(())
 }
 
@@ -82,16 +84,20 @@ pub fn backward<E: Element>(
     let d_h0 = d_h0
         .map(|d_h0| RowsMut::contiguous(d_h0, state))
         .transpose()?;
-    let pass = BackwardPass {
+    let given = Given {
         problem,
         inputs,
         h0,
         reset,
+    };
+    let d_h0 = d_h0.as_ref();
+    let pass = BackwardPass {
+        given,
         h,
         d_h,
         d_h_last,
         d_inputs: &d_inputs,
-        d_h0: d_h0.as_ref(),
+        d_h0,
     };
     problem.gate.visit(pass);
     Ok(())
@@ -124,11 +130,44 @@ pub fn last<E: Element>(
     Ok(())
 }
 
-struct ForwardPass<'a, E> {
+/// What both passes are given.
+struct Given<'a, E> {
     problem: &'a Problem,
     inputs: &'a [Rows<'a, E>],
     h0: Option<&'a [E]>,
     reset: Option<&'a [bool]>,
+}
+
+impl<E: Element> Given<'_, E> {
+    /// One sequence and block of channels of it.
+    fn block<C: Coefficients<N>, const N: usize>(
+        &self,
+        pass: Pass,
+        b: usize,
+        channels: Range<usize>,
+    ) -> Block<'_, E, C, N> {
+        // What moves more than this has gone from the caches, or driven everything else out of them, by the time
+        // that its results are used.
+        const CACHED: usize = 16 << 20;
+
+        let shape = self.problem.shape;
+        Block {
+            problem: self.problem,
+            inputs: std::array::from_fn(|k| &self.inputs[k]),
+            h0: self.h0.map(|h0| state_row(h0, shape, b, &channels)),
+            reset: self
+                .reset
+                .map(|reset| &reset[b * shape.steps..][..shape.steps]),
+            b,
+            channels,
+            streaming: cost::bytes(self.problem, pass, size_of::<E>()) > CACHED,
+            gate: PhantomData,
+        }
+    }
+}
+
+struct ForwardPass<'a, E> {
+    given: Given<'a, E>,
     h: &'a RowsMut<'a, E>,
 }
 
@@ -136,35 +175,17 @@ impl<E: Element> Visitor for ForwardPass<'_, E> {
     type Output = ();
 
     fn visit<C: Coefficients<N>, const N: usize>(self) {
-        let Self {
-            problem,
-            inputs,
-            h0,
-            reset,
-            h,
-        } = self;
+        let Self { given, h } = self;
         let level = Level::best();
-        for_each_block::<E>(problem.shape, |b, channels| {
-            let task = Forward::<E, C, N> {
-                problem,
-                inputs: std::array::from_fn(|k| &inputs[k]),
-                h0: h0.map(|h0| state_row(h0, problem.shape, b, &channels)),
-                reset: reset.map(|reset| reset_row(reset, problem.shape, b)),
-                h,
-                b,
-                channels,
-                gate: std::marker::PhantomData,
-            };
-            level.run(task);
+        for_each_block(given.problem.shape, |b, channels| {
+            let block = given.block::<C, N>(Pass::Forward, b, channels);
+            level.run(Forward { block, h });
         });
     }
 }
 
 struct BackwardPass<'a, E> {
-    problem: &'a Problem,
-    inputs: &'a [Rows<'a, E>],
-    h0: Option<&'a [E]>,
-    reset: Option<&'a [bool]>,
+    given: Given<'a, E>,
     h: Rows<'a, E>,
     d_h: Rows<'a, E>,
     d_h_last: Option<&'a [E]>,
@@ -177,43 +198,38 @@ impl<E: Element> Visitor for BackwardPass<'_, E> {
 
     fn visit<C: Coefficients<N>, const N: usize>(self) {
         let Self {
-            problem,
-            inputs,
-            h0,
-            reset,
+            given,
             h,
             d_h,
             d_h_last,
             d_inputs,
             d_h0,
         } = self;
+        let shape = given.problem.shape;
         let level = Level::best();
-        for_each_block::<E>(problem.shape, |b, channels| {
-            let task = Backward::<E, C, N> {
-                problem,
-                inputs: std::array::from_fn(|k| &inputs[k]),
-                h0: h0.map(|h0| state_row(h0, problem.shape, b, &channels)),
-                reset: reset.map(|reset| reset_row(reset, problem.shape, b)),
+        for_each_block(shape, |b, channels| {
+            let d_h_last = d_h_last.map(|d| state_row(d, shape, b, &channels));
+            let d_inputs = std::array::from_fn(|k| &d_inputs[k]);
+            let block = given.block::<C, N>(Pass::Backward, b, channels);
+            level.run(Backward {
+                block,
                 h: &h,
                 d_h: &d_h,
-                d_h_last: d_h_last.map(|d| state_row(d, problem.shape, b, &channels)),
-                d_inputs: std::array::from_fn(|k| &d_inputs[k]),
+                d_h_last,
+                d_inputs,
                 d_h0,
-                b,
-                channels,
-                gate: std::marker::PhantomData,
-            };
-            level.run(task);
+            });
         });
     }
 }
 
 /// Calls `work` once for every sequence and block of its channels; blocks are disjoint and at most [`WIDTH`] wide.
-fn for_each_block<E: Element>(shape: Shape, work: impl Fn(usize, Range<usize>) + Sync) {
+fn for_each_block(shape: Shape, work: impl Fn(usize, Range<usize>) + Sync) {
     // Under this many elements a thread takes longer to wake than to compute.
     const SERIAL: usize = 16 * 1024;
 
-    let serial = shape.elements() <= SERIAL;
+    let rows = shape.batch * shape.steps;
+    let serial = rows * shape.dim.next_multiple_of(LANES) <= SERIAL;
     let threads = if serial {
         1
     } else {
@@ -253,10 +269,6 @@ fn block_width(shape: Shape, threads: usize) -> usize {
 
 fn state_row<'a, E>(state: &'a [E], shape: Shape, b: usize, channels: &Range<usize>) -> &'a [E] {
     &state[b * shape.dim..][channels.clone()]
-}
-
-fn reset_row(reset: &[bool], shape: Shape, b: usize) -> &[bool] {
-    &reset[b * shape.steps..][..shape.steps]
 }
 
 fn check<E>(

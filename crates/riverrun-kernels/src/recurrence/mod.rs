@@ -20,6 +20,7 @@
 //! Sources: Martin & Cundy, *Parallelizing Linear Recurrent Neural Nets Over Sequence Length* (2018),
 //! section 2; Feng et al., *Were RNNs All We Needed?* (2024), sections 3.1 and 3.2 (minGRU, minLSTM).
 
+pub mod check;
 mod coefficients;
 pub mod cost;
 pub mod cpu;

@@ -153,6 +153,11 @@ impl<'a, E> Rows<'a, E> {
         self.layout.shape
     }
 
+    /// Whether the steps of a sequence lie `width` apart, so that its rows of so many channels have no gaps.
+    pub(super) fn steps_adjoin(&self, width: usize) -> bool {
+        self.layout.step_stride == width
+    }
+
     /// The channels of step `t` of sequence `b`.
     ///
     /// # Panics

@@ -2,18 +2,15 @@
 
 use half::{bf16, f16};
 use riverrun_kernels::Element;
+use riverrun_kernels::recurrence::check::{Case, Options};
 use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Shape};
 
-use crate::case::{Case, Options};
-use crate::naive;
-use crate::tolerance::assert_right;
+use crate::assertions::{assert_cpu_is_right, assert_same};
 
 fn check<E: Element>(shape: Shape, gate: Gate, options: Options) {
     let seed = (shape.elements() + shape.steps) as u64;
     let case = Case::random(Problem::new(shape, gate), options, seed).rounded::<E>();
-    let what = format!("{} {shape:?} {options:?}", gate.name());
-    let naive = naive::run::<E>(&case);
-    assert_right::<E>(&what, shape.steps, &case.cpu::<E>(), &naive, &case.oracle());
+    assert_cpu_is_right::<E>(&case, &format!("{} {shape:?} {options:?}", gate.name()));
 }
 
 /// Lengths around the powers of two, and widths around the lanes of the kernels.
@@ -61,13 +58,24 @@ fn bf16_is_right() {
     check_all::<bf16>();
 }
 
-/// Enough work that it is spread over threads, and more channels than a block holds.
-#[test]
-fn large_problems_are_right() {
+/// Small problems with their channels repeated until results go past the caches, blocks split the channels and threads
+/// share the blocks: the same bits must come out.
+fn check_widened<E: Element>(times: usize) {
     let min_gru = Gate::MinGru {
         candidate: Candidate::Tanh,
     };
-    check::<f32>(Shape::new(3, 65, 1300), Gate::Raw, Options::nth(15));
-    check::<f32>(Shape::new(1, 300, 256), min_gru, Options::nth(9));
-    check::<bf16>(Shape::new(1, 40, 2100), min_gru, Options::nth(6));
+    for (gate, options) in [(Gate::Raw, 15), (min_gru, 9), (Gate::Sigmoid, 6)] {
+        let shape = Shape::new(2, 150, 48);
+        let case = Case::random(Problem::new(shape, gate), Options::nth(options), 8).rounded::<E>();
+        let wide = case.widened(times).cpu::<E>();
+        assert_same(&wide, &case.cpu::<E>().widened(shape.dim, times));
+    }
+}
+
+#[test]
+fn large_problems_are_small_ones_many_times() {
+    check_widened::<f32>(130);
+    check_widened::<f64>(65);
+    check_widened::<f16>(260);
+    check_widened::<bf16>(260);
 }

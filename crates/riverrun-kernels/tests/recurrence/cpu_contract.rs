@@ -1,9 +1,10 @@
 //! What the contract says of the edges: no steps, extreme gates, values that are not finite, wrong arguments.
 
 use riverrun_kernels::Error;
+use riverrun_kernels::recurrence::check::{Case, Options, Outcome};
 use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Rows, RowsMut, Shape, cpu};
 
-use crate::case::{Case, Options, Outcome, assert_same_bits};
+use crate::assertions::assert_same_bits;
 
 const EVERYTHING: Options = Options {
     h0: true,

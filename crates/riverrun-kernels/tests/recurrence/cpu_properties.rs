@@ -1,9 +1,10 @@
 //! Laws that hold for all data, bit for bit in `f32`.
 
 use proptest::prelude::*;
+use riverrun_kernels::recurrence::check::{Case, Options, Outcome};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
 
-use crate::case::{Case, Options, Outcome, assert_same, assert_same_bits};
+use crate::assertions::{assert_same, assert_same_bits};
 
 /// Any gate, options and data, of at most `4 x 40 x 70`.
 fn cases() -> impl Strategy<Value = Case> {

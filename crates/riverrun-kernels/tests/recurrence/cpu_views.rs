@@ -1,8 +1,9 @@
 //! Views: packed, time-major and contiguous tensors give the same bits.
 
+use riverrun_kernels::recurrence::check::{Case, Options};
 use riverrun_kernels::recurrence::{Gate, Problem, Rows, RowsMut, Shape, cpu};
 
-use crate::case::{Case, Options, assert_same_bits};
+use crate::assertions::assert_same_bits;
 
 const SHAPE: Shape = Shape {
     batch: 3,

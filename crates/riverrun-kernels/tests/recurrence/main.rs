@@ -1,11 +1,9 @@
 //! The recurrence: the oracle against finite differences and PyTorch, the CPU kernels against the oracle.
 
-mod case;
+mod assertions;
 mod cpu_accuracy;
 mod cpu_contract;
 mod cpu_properties;
 mod cpu_views;
-mod naive;
 mod oracle_finite_differences;
 mod oracle_golden;
-mod tolerance;

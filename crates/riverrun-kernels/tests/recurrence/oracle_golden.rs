@@ -1,9 +1,8 @@
 //! The oracle against values computed by PyTorch in `float64`, see `tests/golden/make_recurrence.py`.
 
+use riverrun_kernels::recurrence::check::Case;
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
 use serde_json::Value;
-
-use crate::case::Case;
 
 const GOLDEN: &str = include_str!("../golden/recurrence.json");
 

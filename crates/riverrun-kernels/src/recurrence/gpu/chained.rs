@@ -16,7 +16,7 @@ pub(super) const LANES: usize = 32;
 #[cube]
 fn place(
     geometry: &Geometry,
-    flags: &mut [Atomic<u32>],
+    control: &mut [Atomic<u32>],
     batches: usize,
     chunks: usize,
     #[comptime] planes: usize,
@@ -24,7 +24,7 @@ fn place(
 ) -> Place {
     let tiles_per_row = geometry.cols.div_ceil(LANES);
     let tiles = batches * tiles_per_row;
-    let id = draw_ticket(flags);
+    let id = draw_ticket(control);
     let chunk = id / tiles;
     let tile = id % tiles;
     let batch = tile / tiles_per_row;
@@ -49,9 +49,8 @@ pub(super) fn chained_forward<F: Float, C: Float, N: Size>(
     in2: &[Vector<F, N>],
     initial: &[Vector<F, N>],
     reset: &[F],
-    maps: &mut [Vector<f32, N>],
-    states: &mut [Vector<f32, N>],
-    flags: &mut [Atomic<u32>],
+    words: &mut [Atomic<u64>],
+    control: &mut [Atomic<u32>],
     h: &mut [Vector<F, N>],
     geometry: Geometry,
     batches: usize,
@@ -63,7 +62,7 @@ pub(super) fn chained_forward<F: Float, C: Float, N: Size>(
     #[comptime] config: Config,
     #[define(F, C)] _dtypes: [ElemType; 2],
 ) {
-    let at = place(&geometry, flags, batches, chunks, planes, config);
+    let at = place(&geometry, control, batches, chunks, planes, config);
     if !at.exists {
         terminate!();
     }
@@ -79,10 +78,9 @@ pub(super) fn chained_forward<F: Float, C: Float, N: Size>(
         run,
         start,
         &at,
-        flags,
+        words,
+        control,
         &Watch { epoch, spins },
-        maps,
-        states,
         planes,
         share,
     );
@@ -101,9 +99,8 @@ pub(super) fn chained_backward<F: Float, N: Size>(
     d_h: &[Vector<F, N>],
     initial: &[Vector<F, N>],
     reset: &[F],
-    maps: &mut [Vector<f32, N>],
-    states: &mut [Vector<f32, N>],
-    flags: &mut [Atomic<u32>],
+    words: &mut [Atomic<u64>],
+    control: &mut [Atomic<u32>],
     d0: &mut [Vector<F, N>],
     d1: &mut [Vector<F, N>],
     d_h0: &mut [Vector<F, N>],
@@ -117,7 +114,7 @@ pub(super) fn chained_backward<F: Float, N: Size>(
     #[comptime] config: Config,
     #[define(F)] _dtype: ElemType,
 ) {
-    let at = place(&geometry, flags, batches, chunks, planes, config);
+    let at = place(&geometry, control, batches, chunks, planes, config);
     if !at.exists {
         terminate!();
     }
@@ -134,10 +131,9 @@ pub(super) fn chained_backward<F: Float, N: Size>(
         run,
         start,
         &at,
-        flags,
+        words,
+        control,
         &Watch { epoch, spins },
-        maps,
-        states,
         planes,
         share,
     );

@@ -1,26 +1,27 @@
 //! How the tiles of a chain learn the state before them.
 //!
-//! Tiles of one column are taken in groups of `planes · share`. A tile first publishes its own affine map;
-//! then it folds the maps of the tiles before it in its group, in order; then it needs the state after the
-//! group before, which that group's last tile publishes. So the chain has one hop a group, not one a tile,
-//! and the order of every product and sum is fixed: results are bit-equal from run to run.
+//! **Chain.** With `share = 0`, each tile waits for the state after the tile before it in time and passes its own
+//! on: one hop a tile. **Groups.** Where lanes are few, the hops would be the time. So with `share > 0`, tiles are
+//! taken in groups of `planes · share`; each publishes its affine map at once, folds the maps of the tiles before it
+//! in its group, and only then needs the state after the group before: one hop a group. Either way the order of every
+//! product and sum is fixed, and results are bit-equal from run to run.
 //!
-//! **Order in memory.** Data is written, then [`sync_storage`] (a release and an acquire at device scope),
-//! then a flag is raised by an atomic; a reader sees the flag, then `sync_storage`, then reads.
-//! **Flags** carry the number of the launch (`epoch`), so nothing has to be cleared between launches.
-//! **Bound.** A wait ends after `spins` polls: the tile then takes NaN for its state, raises the fault word,
-//! and goes on, so that no launch can hang and no wrong number can pass for a right one.
+//! **Words.** What tiles hand over are 64-bit words, written and read whole: a number and a tag. The tag is the number
+//! of the launch (`epoch`) and one bit for "the run holds a reset". A word is there when its tag is this launch's, so
+//! there is nothing to clear between launches and no order between words to enforce.
+//!
+//! **Bound.** A wait ends after `spins` polls: the state is then NaN and the fault word is raised, so no launch can
+//! hang and no wrong number can pass for a right one.
 
 use cubecl::prelude::*;
 
 use super::chained::LANES;
 use super::tile::*;
 
-/// Words before the flags: the ticket and the fault.
+/// Control words: the ticket and the fault.
 pub(super) const CONTROL_WORDS: usize = 2;
 
-/// What tells this launch's flags from older ones, and how long to wait for them. The words themselves
-/// are: the ticket, the fault, a flag a tile, a flag a group and column.
+/// What tells this launch's words from older ones, and how long to wait for them.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Watch {
     pub epoch: u32,
@@ -43,34 +44,73 @@ pub(super) struct Place {
 
 /// The cube's number in order of starting. The last one puts the ticket back to zero for the next launch.
 #[cube]
-pub(super) fn draw_ticket(flags: &mut [Atomic<u32>]) -> usize {
+pub(super) fn draw_ticket(control: &mut [Atomic<u32>]) -> usize {
     let mut ticket = Shared::<u32>::new();
     if UNIT_POS == 0 {
-        let drawn = flags[0].fetch_add(1u32);
+        let drawn = control[0].fetch_add(1u32);
         *ticket = drawn;
         if drawn as usize + 1 == CUBE_COUNT {
-            flags[0].store(0u32);
+            control[0].store(0u32);
         }
     }
     sync_cube();
     *ticket as usize
 }
 
-/// Waits for a flag; returns its low bit ("the run holds a reset"), or 2 when the wait gave up.
+/// Publishes a vector, a word for each channel.
 #[cube]
-fn wait(flags: &mut [Atomic<u32>], watch: &Watch, index: usize) -> u32 {
-    let mut seen = flags[index].load();
+fn publish<N: Size>(
+    words: &mut [Atomic<u64>],
+    at: usize,
+    value: Vector<f32, N>,
+    watch: &Watch,
+    cut: u32,
+) {
+    let tag = u64::cast_from(watch.epoch << 1u32 | cut);
+    #[unroll]
+    for i in 0..N::value() {
+        let bits = u64::cast_from(u32::reinterpret(value.extract(i)));
+        words[at * N::value() + i].store(bits << 32u64 | tag);
+    }
+}
+
+/// A received vector and its "holds a reset" bit.
+#[derive(CubeType, Clone, Copy)]
+struct Received<N: Size> {
+    value: Vector<f32, N>,
+    cut: u32,
+}
+
+/// Waits for a published vector.
+#[cube]
+fn receive<N: Size>(
+    words: &mut [Atomic<u64>],
+    control: &mut [Atomic<u32>],
+    at: usize,
+    watch: &Watch,
+) -> Received<N> {
+    let mut value = Vector::<f32, N>::new(0.0f32);
+    let mut cut = 0u32;
+    let mut there = false;
     let mut polls = 0u32;
-    while seen >> 1u32 != watch.epoch && polls < watch.spins {
-        seen = flags[index].load();
+    while !there {
+        there = true;
+        #[unroll]
+        for i in 0..N::value() {
+            let word = words[at * N::value() + i].load();
+            let tag = u32::cast_from(word);
+            there = there && tag >> 1u32 == watch.epoch;
+            cut = tag & 1u32;
+            value.insert(i, f32::reinterpret(u32::cast_from(word >> 32u64)));
+        }
         polls += 1;
+        if !there && polls >= watch.spins {
+            control[1].store(1u32);
+            value = Vector::new(f32::NAN);
+            there = true;
+        }
     }
-    let mut answer = seen & 1u32;
-    if seen >> 1u32 != watch.epoch {
-        flags[1].store(1u32);
-        answer = 2u32;
-    }
-    answer
+    Received::<N> { value, cut }
 }
 
 /// The planes' runs of a lane, one after another.
@@ -89,26 +129,14 @@ fn fold<N: Size>(
     for p in 0..planes {
         let i = p * LANES + lane;
         let next = run_then::<N>(
-            &Run::<N> {
-                a: all_a,
-                h: all_h,
-                cut: all_cut,
-            },
-            &Run::<N> {
-                a: a[i],
-                h: h[i],
-                cut: cut[p],
-            },
+            &Run::<N> { a: all_a, h: all_h, cut: all_cut },
+            &Run::<N> { a: a[i], h: h[i], cut: cut[p] },
         );
         all_a = next.a;
         all_h = next.h;
         all_cut = next.cut;
     }
-    Run::<N> {
-        a: all_a,
-        h: all_h,
-        cut: all_cut,
-    }
+    Run::<N> { a: all_a, h: all_h, cut: all_cut }
 }
 
 /// The state before this unit's own steps, from the run of those steps and the state before all.
@@ -117,139 +145,106 @@ pub(super) fn hand_over<N: Size>(
     run: Run<N>,
     start: Vector<f32, N>,
     at: &Place,
-    flags: &mut [Atomic<u32>],
+    words: &mut [Atomic<u64>],
+    control: &mut [Atomic<u32>],
     watch: &Watch,
-    maps: &mut [Vector<f32, N>],
-    states: &mut [Vector<f32, N>],
     #[comptime] planes: usize,
     #[comptime] share: usize,
 ) -> Vector<f32, N> {
     let lane = UNIT_POS_X as usize;
     let plane = UNIT_POS_Y as usize;
-    let group_len = comptime!(planes * share);
+    let group_len = comptime!(if share == 0 { 1 } else { planes * share });
     let group = at.chunk / group_len;
     let place = at.chunk % group_len;
     let slot = at.tile * LANES + lane;
     let row = at.tiles * LANES;
-    let group_flags = comptime!(CONTROL_WORDS) + at.chunks * at.tiles;
+    // States come first, one row a group; then maps, two rows a tile.
+    let maps = at.chunks.div_ceil(group_len) * row;
 
     let mut run_a = Shared::<[Vector<f32, N>]>::new_slice(comptime!(planes * LANES));
     let mut run_h = Shared::<[Vector<f32, N>]>::new_slice(comptime!(planes * LANES));
     let mut run_cut = Shared::<[u32]>::new_slice(planes);
-    let mut before_a = Shared::<[Vector<f32, N>]>::new_slice(comptime!(planes * LANES));
-    let mut before_h = Shared::<[Vector<f32, N>]>::new_slice(comptime!(planes * LANES));
-    let mut before_cut = Shared::<[u32]>::new_slice(planes);
-    let mut tile_cut = Shared::<[u32]>::new_slice(group_len);
     let mut carry = Shared::<[Vector<f32, N>]>::new_slice(LANES);
-    let mut failed = Shared::<u32>::new();
-
     run_a[UNIT_POS as usize] = run.a;
     run_h[UNIT_POS as usize] = run.h;
     if lane == 0 {
         run_cut[plane] = run.cut;
     }
-    if UNIT_POS == 0 {
-        *failed = 0u32;
-    }
     sync_cube();
 
-    // The tile's own map: published for the later tiles of the group, kept by plane 0 for the last one.
-    let own = fold::<N>(&run_a, &run_h, &run_cut, lane, planes);
+    let mut own_a = Vector::<f32, N>::new(1.0f32);
+    let mut own_h = Vector::<f32, N>::new(0.0f32);
+    let mut own_cut = 0u32;
     if plane == 0 {
-        let i = (at.chunk * 2) * row + slot;
-        maps[i] = own.a;
-        maps[i + row] = own.h;
+        let own = fold::<N>(&run_a, &run_h, &run_cut, lane, planes);
+        own_a = own.a;
+        own_h = own.h;
+        own_cut = own.cut;
     }
-    sync_storage();
-    if UNIT_POS == 0 {
-        flags[comptime!(CONTROL_WORDS) + at.chunk * at.tiles + at.tile]
-            .store(watch.epoch << 1u32 | own.cut);
-    }
-    // One unit waits for one tile.
-    if (UNIT_POS as usize) < place {
-        let tile = at.chunk - place + UNIT_POS as usize;
-        let answer = wait(
-            flags,
-            watch,
-            comptime!(CONTROL_WORDS) + tile * at.tiles + at.tile,
-        );
-        tile_cut[UNIT_POS as usize] = answer & 1u32;
-        if answer == 2 {
-            *failed = 1u32;
+    let mut before_a = Vector::<f32, N>::new(1.0f32);
+    let mut before_h = Vector::<f32, N>::new(0.0f32);
+    let mut before_cut = 0u32;
+    if comptime!(share > 0) {
+        if plane == 0 && place + 1 < group_len {
+            let i = maps + at.chunk * 2 * row + slot;
+            publish::<N>(words, i, own_a, watch, own_cut);
+            publish::<N>(words, i + row, own_h, watch, own_cut);
+        }
+        // Each plane folds `share` of the tiles before; plane 0 then folds the planes' results.
+        let mut part_a = Vector::<f32, N>::new(1.0f32);
+        let mut part_h = Vector::<f32, N>::new(0.0f32);
+        let mut part_cut = 0u32;
+        #[unroll]
+        for s in 0..share {
+            let k = plane * share + s;
+            if k < place {
+                let i = maps + (at.chunk - place + k) * 2 * row + slot;
+                let a = receive::<N>(words, control, i, watch);
+                let h = receive::<N>(words, control, i + row, watch);
+                let next = run_then::<N>(
+                    &Run::<N> { a: part_a, h: part_h, cut: part_cut },
+                    &Run::<N> { a: a.value, h: h.value, cut: h.cut },
+                );
+                part_a = next.a;
+                part_h = next.h;
+                part_cut = next.cut;
+            }
+        }
+        let mut parts_a = Shared::<[Vector<f32, N>]>::new_slice(comptime!(planes * LANES));
+        let mut parts_h = Shared::<[Vector<f32, N>]>::new_slice(comptime!(planes * LANES));
+        let mut parts_cut = Shared::<[u32]>::new_slice(planes);
+        parts_a[UNIT_POS as usize] = part_a;
+        parts_h[UNIT_POS as usize] = part_h;
+        if lane == 0 {
+            parts_cut[plane] = part_cut;
+        }
+        sync_cube();
+        if plane == 0 {
+            let before = fold::<N>(&parts_a, &parts_h, &parts_cut, lane, planes);
+            before_a = before.a;
+            before_h = before.h;
+            before_cut = before.cut;
         }
     }
-    sync_storage();
-
-    // Each plane folds `share` of the tiles before; plane 0 then folds the planes' results.
-    let mut part_a = Vector::<f32, N>::new(1.0f32);
-    let mut part_h = Vector::<f32, N>::new(0.0f32);
-    let mut part_cut = 0u32;
-    #[unroll]
-    for s in 0..share {
-        let k = plane * share + s;
-        if k < place {
-            let i = ((at.chunk - place + k) * 2) * row + slot;
-            let next = run_then::<N>(
-                &Run::<N> {
-                    a: part_a,
-                    h: part_h,
-                    cut: part_cut,
-                },
-                &Run::<N> {
-                    a: maps[i],
-                    h: maps[i + row],
-                    cut: tile_cut[k],
-                },
-            );
-            part_a = next.a;
-            part_h = next.h;
-            part_cut = next.cut;
-        }
-    }
-    before_a[UNIT_POS as usize] = part_a;
-    before_h[UNIT_POS as usize] = part_h;
-    if lane == 0 {
-        before_cut[plane] = part_cut;
-    }
-    sync_cube();
-    let before = fold::<N>(&before_a, &before_h, &before_cut, lane, planes);
-    // The state after the group before.
-    if group > 0 && UNIT_POS == 0 {
-        if wait(flags, watch, group_flags + (group - 1) * at.tiles + at.tile) == 2 {
-            *failed = 1u32;
-        }
-    }
-    sync_storage();
     if plane == 0 {
         let mut state = start;
         if group > 0 {
-            state = states[(group - 1) * row + slot];
+            state = receive::<N>(words, control, (group - 1) * row + slot, watch).value;
         }
-        state = run_through::<N>(&before, state);
-        if *failed != 0 {
-            state = Vector::new(f32::NAN);
+        if comptime!(share > 0) {
+            state = run_through::<N>(&Run::<N> { a: before_a, h: before_h, cut: before_cut }, state);
+        }
+        if place + 1 == group_len {
+            let after = run_through::<N>(&Run::<N> { a: own_a, h: own_h, cut: own_cut }, state);
+            publish::<N>(words, group * row + slot, after, watch, 0u32);
         }
         carry[lane] = state;
-        if place + 1 == group_len {
-            states[group * row + slot] = run_through::<N>(&own, state);
-        }
     }
-    sync_storage();
-    if place + 1 == group_len && UNIT_POS == 0 {
-        flags[group_flags + group * at.tiles + at.tile].store(watch.epoch << 1u32);
-    }
-
+    sync_cube();
     let mut state = carry[lane];
     for p in 0..plane {
         let i = p * LANES + lane;
-        state = run_through::<N>(
-            &Run::<N> {
-                a: run_a[i],
-                h: run_h[i],
-                cut: run_cut[p],
-            },
-            state,
-        );
+        state = run_through::<N>(&Run::<N> { a: run_a[i], h: run_h[i], cut: run_cut[p] }, state);
     }
     state
 }

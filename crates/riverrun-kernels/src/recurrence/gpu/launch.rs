@@ -81,7 +81,7 @@ pub struct Tuning {
     pub len: usize,
     /// Chained: planes of 32 units a cube.
     pub planes: usize,
-    /// Chained: tiles of a group, a plane.
+    /// Chained: tiles of a group, a plane; 0 for a chain without groups.
     pub share: usize,
     /// Chunked: steps a chunk (a multiple of `len`).
     pub chunk: usize,
@@ -92,22 +92,18 @@ pub struct Tuning {
 impl Tuning {
     /// The tuning for a problem.
     pub fn default_for(problem: &Problem, dtype: Dtype, backward: bool, routine: Routine) -> Self {
-        let wide = dtype.size() == 4;
-        let len = match (routine, backward) {
-            (Routine::Chained, true) => 4,
-            _ => 8,
-        };
         let lanes = problem.shape.state();
-        // Enough chunks that 64 k units have work, but no chunk so short that its map costs more than it.
-        let wanted = (lanes * problem.shape.steps).div_ceil(1 << 18);
-        Self {
-            vector: 4,
-            len,
-            planes: if backward && wide { 16 } else { 8 },
-            share: 2,
-            chunk: wanted.clamp(32, 256).next_multiple_of(len),
-            cube: 64,
-        }
+        // Enough chunks that 256 k units have work, but none so short that its map costs more than it.
+        let chunk = (lanes * problem.shape.steps).div_ceil(1 << 18).clamp(32, 256);
+        let (vector, len, planes) = match (routine, dtype.size(), backward) {
+            (Routine::Chained, _, _) if lanes <= 4096 => (2, 16, 16),
+            (Routine::Chained, 4, _) => (2, 16, 8),
+            (Routine::Chained, _, false) => (4, 8, 8),
+            (Routine::Chained, _, true) => (4, 8, 4),
+            (_, _, false) => (1, 8, 8),
+            (_, _, true) => (2, 16, 8),
+        };
+        Self { vector, len, planes, share: 0, chunk: chunk.next_multiple_of(len), cube: 64 }
     }
 }
 
@@ -399,9 +395,8 @@ pub fn forward(
                     plan.input(2),
                     initial(),
                     reset(),
-                    buffer(&lease.maps, chain.map_len, v),
-                    buffer(&lease.states, chain.state_len, v),
-                    buffer(&lease.flags, lease.flag_words, 1),
+                    buffer(&lease.words, lease.word_count, 1),
+                    buffer(&lease.control, CONTROL_WORDS, 1),
                     h,
                     plan.geometry(shape.steps),
                     shape.batch,
@@ -586,9 +581,8 @@ pub fn backward(
                     d_h(),
                     initial(),
                     reset(),
-                    buffer(&lease.maps, chain.map_len, v),
-                    buffer(&lease.states, chain.state_len, v),
-                    buffer(&lease.flags, lease.flag_words, 1),
+                    buffer(&lease.words, lease.word_count, 1),
+                    buffer(&lease.control, CONTROL_WORDS, 1),
                     d0,
                     d1,
                     d_h0,
@@ -613,8 +607,6 @@ struct Chain {
     dim: CubeDim,
     cubes: usize,
     chunks: usize,
-    map_len: usize,
-    state_len: usize,
     lease: workspace::Lease,
 }
 
@@ -625,17 +617,17 @@ impl Chain {
         } = plan.tuning;
         let tiles = problem.shape.batch * plan.cols.div_ceil(LANES);
         let chunks = problem.shape.steps.div_ceil(len * planes);
-        let groups = chunks.div_ceil(planes * share);
         let row = tiles * LANES * plan.vector;
-        let (map_len, state_len) = (chunks * 2 * row, groups * row);
-        let flag_words = CONTROL_WORDS + (chunks + groups) * tiles;
+        // One state a group; where there are groups, also two rows a tile for its map.
+        let rows = match share {
+            0 => chunks,
+            _ => chunks.div_ceil(planes * share) + 2 * chunks,
+        };
         Self {
             dim: CubeDim::new_2d(LANES as u32, planes as u32),
             cubes: tiles * chunks,
             chunks,
-            map_len,
-            state_len,
-            lease: workspace::lease(client, map_len * 4, state_len * 4, flag_words),
+            lease: workspace::lease(client, rows * row),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! | routine | reads inputs | needs | good for |
 //! | --- | --- | --- | --- |
 //! | [`Routine::Unit`] | once | nothing | short sequences |
-//! | [`Routine::Chained`] | once | device-scope memory order, 256 units a cube | everything longer |
+//! | [`Routine::Chained`] | once | atomic 64-bit words and memory order between cubes | everything longer |
 //! | [`Routine::Chunked`] | twice | nothing | long sequences elsewhere (WebGPU) |
 
 mod chained;
@@ -19,7 +19,8 @@ pub use launch::{Backward, Forward, Inputs, Strided, Tuning, backward, forward};
 pub use workspace::handover_fault;
 
 use cubecl::client::Client;
-use cubecl::ir::{ElemType, FloatKind};
+use cubecl::ir::features::AtomicUsage;
+use cubecl::ir::{ElemType, FloatKind, Type, UIntKind};
 
 use super::{Problem, Routine};
 use crate::Error;
@@ -82,6 +83,10 @@ impl Routine {
         let properties = client.properties();
         if !properties.features.device_memory_scope {
             return Some("the device promises no memory order between cubes".into());
+        }
+        let word = Type::atomic(ElemType::UInt(UIntKind::U64));
+        if !properties.atomic_type_usage(word).contains(AtomicUsage::LoadStore) {
+            return Some("the device has no atomic 64-bit words".into());
         }
         let units = properties.hardware.max_units_per_cube;
         if units < 256 {

@@ -83,7 +83,11 @@ pub(crate) fn run_then<N: Size>(first: &Run<N>, second: &Run<N>) -> Run<N> {
 /// The row of the step `t` of the forward order.
 #[cube]
 fn row_of(t: usize, steps: usize, #[comptime] reverse: bool) -> usize {
-    if comptime!(reverse) { steps - 1 - t } else { t }
+    if comptime!(reverse) {
+        steps - 1 - t
+    } else {
+        t
+    }
 }
 
 /// Forward: the coefficients of `len` steps, in registers.
@@ -107,9 +111,39 @@ pub(crate) fn load_forward<F: Float, C: Float, N: Size>(
     #[comptime] config: Config,
 ) -> ForwardTile<C, N> {
     let len = comptime!(config.len);
-    let mut a = Array::<Vector<C, N>>::new(len);
-    let mut b = Array::<Vector<C, N>>::new(len);
-    let mut cut = Array::<u32>::new(len);
+    let mut tile = ForwardTile::<C, N> {
+        a: Array::<Vector<C, N>>::new(len),
+        b: Array::<Vector<C, N>>::new(len),
+        cut: Array::<u32>::new(len),
+    };
+    if first + len <= geometry.steps {
+        fill_forward::<F, C, N>(
+            &mut tile, in0, in1, in2, reset, geometry, batch, col, first, false, config,
+        );
+    } else {
+        fill_forward::<F, C, N>(
+            &mut tile, in0, in1, in2, reset, geometry, batch, col, first, true, config,
+        );
+    }
+    tile
+}
+
+/// Loads a tile; with `tail`, its last steps may lie past the end: they read the last row and do nothing.
+#[cube]
+fn fill_forward<F: Float, C: Float, N: Size>(
+    tile: &mut ForwardTile<C, N>,
+    in0: &[Vector<F, N>],
+    in1: &[Vector<F, N>],
+    in2: &[Vector<F, N>],
+    reset: &[F],
+    geometry: &Geometry,
+    batch: usize,
+    col: usize,
+    first: usize,
+    #[comptime] tail: bool,
+    #[comptime] config: Config,
+) {
+    let len = comptime!(config.len);
     let mut p0 = Array::<Vector<F, N>>::new(len);
     let mut p1 = Array::<Vector<F, N>>::new(len);
     let mut p2 = Array::<Vector<F, N>>::new(len);
@@ -118,7 +152,10 @@ pub(crate) fn load_forward<F: Float, C: Float, N: Size>(
     let base_2 = geometry.offset_2 + batch * geometry.batch_2 + col;
     #[unroll]
     for u in 0..len {
-        let t = (first + u).min(geometry.steps - 1);
+        let mut t = first + u;
+        if comptime!(tail) {
+            t = t.min(geometry.steps - 1);
+        }
         let row = row_of(t, geometry.steps, config.reverse);
         p0[u] = in0[base_0 + row * geometry.step_0];
         p1[u] = in1[base_1 + row * geometry.step_1];
@@ -126,27 +163,38 @@ pub(crate) fn load_forward<F: Float, C: Float, N: Size>(
             p2[u] = in2[base_2 + row * geometry.step_2];
         }
         if comptime!(config.reset) {
-            cut[u] = u32::cast_from(reset[batch * geometry.steps + row] != F::from_int(0));
+            let set = u32::cast_from(reset[batch * geometry.steps + row] != F::from_int(0));
+            if comptime!(tail) {
+                tile.cut[u] = select(first + u < geometry.steps, set, 0u32);
+            } else {
+                tile.cut[u] = set;
+            }
         }
     }
     #[unroll]
     for u in 0..len {
-        let x0 = Vector::<f32, N>::cast_from(p0[u]);
-        let x1 = Vector::<f32, N>::cast_from(p1[u]);
-        let mut x2 = x1;
-        if comptime!(config.needs_p2()) {
-            x2 = Vector::<f32, N>::cast_from(p2[u]);
+        if comptime!(config.gate == Gate::Raw) {
+            tile.a[u] = Vector::cast_from(p0[u]);
+            tile.b[u] = Vector::cast_from(p1[u]);
+        } else {
+            let x0 = Vector::<f32, N>::cast_from(p0[u]);
+            let x1 = Vector::<f32, N>::cast_from(p1[u]);
+            let mut x2 = x1;
+            if comptime!(config.needs_p2()) {
+                x2 = Vector::<f32, N>::cast_from(p2[u]);
+            }
+            let step = coefficients::<N>(x0, x1, x2, config.gate);
+            tile.a[u] = Vector::cast_from(step.a);
+            tile.b[u] = Vector::cast_from(step.b);
         }
-        let step = coefficients::<N>(x0, x1, x2, config.gate);
-        // Past the end a step does nothing: S -> 1 S + 0, and resets nothing.
-        let inside = first + u < geometry.steps;
-        a[u] = Vector::cast_from(select(inside, step.a, Vector::new(1.0f32)));
-        b[u] = Vector::cast_from(select(inside, step.b, Vector::new(0.0f32)));
-        if comptime!(config.reset) {
-            cut[u] = select(inside, cut[u], 0u32);
+        if comptime!(tail) {
+            // S -> 1 S + 0.
+            if first + u >= geometry.steps {
+                tile.a[u] = Vector::new(C::from_int(1));
+                tile.b[u] = Vector::new(C::from_int(0));
+            }
         }
     }
-    ForwardTile::<C, N> { a, b, cut }
 }
 
 #[cube]
@@ -239,50 +287,85 @@ pub(crate) fn load_backward<F: Float, N: Size>(
     #[comptime] config: Config,
 ) -> BackwardTile<F, N> {
     let len = comptime!(config.len);
-    let mut p0 = Array::<Vector<F, N>>::new(len);
-    let mut p1 = Array::<Vector<F, N>>::new(len);
-    let mut p2 = Array::<Vector<F, N>>::new(len);
-    let mut g = Array::<Vector<F, N>>::new(len);
-    let mut h_prev = Array::<Vector<F, N>>::new(len);
-    let mut cut = Array::<u32>::new(len);
+    let mut tile = BackwardTile::<F, N> {
+        p0: Array::<Vector<F, N>>::new(len),
+        p1: Array::<Vector<F, N>>::new(len),
+        p2: Array::<Vector<F, N>>::new(len),
+        g: Array::<Vector<F, N>>::new(len),
+        h_prev: Array::<Vector<F, N>>::new(len),
+        cut: Array::<u32>::new(len),
+    };
+    if first + len < geometry.steps {
+        fill_backward::<F, N>(
+            &mut tile, in0, in1, in2, h, h0, d_h, reset, geometry, batch, col, first, false, config,
+        );
+    } else {
+        fill_backward::<F, N>(
+            &mut tile, in0, in1, in2, h, h0, d_h, reset, geometry, batch, col, first, true, config,
+        );
+    }
+    tile
+}
+
+/// Loads a tile; with `tail`, it may hold the first step of the forward order, whose previous state is `h0`, and
+/// steps before that, which read the first row again.
+#[cube]
+fn fill_backward<F: Float, N: Size>(
+    tile: &mut BackwardTile<F, N>,
+    in0: &[Vector<F, N>],
+    in1: &[Vector<F, N>],
+    in2: &[Vector<F, N>],
+    h: &[Vector<F, N>],
+    h0: &[Vector<F, N>],
+    d_h: &[Vector<F, N>],
+    reset: &[F],
+    geometry: &Geometry,
+    batch: usize,
+    col: usize,
+    first: usize,
+    #[comptime] tail: bool,
+    #[comptime] config: Config,
+) {
     let base_0 = geometry.offset_0 + batch * geometry.batch_0 + col;
     let base_1 = geometry.offset_1 + batch * geometry.batch_1 + col;
     let base_2 = geometry.offset_2 + batch * geometry.batch_2 + col;
     let base_h = batch * geometry.steps * geometry.cols + col;
     let last = geometry.steps - 1;
     #[unroll]
-    for u in 0..len {
-        let t = last - (first + u).min(last);
+    for u in 0..comptime!(config.len) {
+        let mut s = first + u;
+        if comptime!(tail) {
+            s = s.min(last);
+        }
+        let t = last - s;
         let row = row_of(t, geometry.steps, config.reverse);
-        p0[u] = in0[base_0 + row * geometry.step_0];
+        tile.p0[u] = in0[base_0 + row * geometry.step_0];
         if comptime!(config.needs_p1(true)) {
-            p1[u] = in1[base_1 + row * geometry.step_1];
+            tile.p1[u] = in1[base_1 + row * geometry.step_1];
         }
         if comptime!(config.needs_p2()) {
-            p2[u] = in2[base_2 + row * geometry.step_2];
+            tile.p2[u] = in2[base_2 + row * geometry.step_2];
         }
-        g[u] = d_h[base_h + row * geometry.cols];
-        if t > 0 {
-            h_prev[u] = h[base_h + row_of(t - 1, geometry.steps, config.reverse) * geometry.cols];
-        } else if comptime!(config.h0) {
-            h_prev[u] = h0[batch * geometry.cols + col];
+        tile.g[u] = d_h[base_h + row * geometry.cols];
+        if comptime!(tail) {
+            if t > 0 {
+                let before = row_of(t - 1, geometry.steps, config.reverse);
+                tile.h_prev[u] = h[base_h + before * geometry.cols];
+            } else if comptime!(config.h0) {
+                tile.h_prev[u] = h0[batch * geometry.cols + col];
+            } else {
+                tile.h_prev[u] = Vector::new(F::from_int(0));
+            }
         } else {
-            h_prev[u] = Vector::new(F::from_int(0));
+            let before = row_of(t - 1, geometry.steps, config.reverse);
+            tile.h_prev[u] = h[base_h + before * geometry.cols];
         }
         if comptime!(config.reset) {
-            cut[u] = u32::cast_from(reset[batch * geometry.steps + row] != F::from_int(0));
-            if cut[u] != 0 {
-                h_prev[u] = Vector::new(F::from_int(0));
+            tile.cut[u] = u32::cast_from(reset[batch * geometry.steps + row] != F::from_int(0));
+            if tile.cut[u] != 0 {
+                tile.h_prev[u] = Vector::new(F::from_int(0));
             }
         }
-    }
-    BackwardTile::<F, N> {
-        p0,
-        p1,
-        p2,
-        g,
-        h_prev,
-        cut,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Scratch memory of the chained routine, kept between launches.
 //!
-//! Flags carry the number of their launch, so they are cleared once, when the buffer is made, and the
+//! Words carry the number of their launch, so they are cleared once, when the buffer is made, and the
 //! buffer must be used by nothing else afterwards. Launches of one stream run one after another and may
 //! share a buffer; so there is one for each device and stream.
 
@@ -11,20 +11,20 @@ use cubecl::client::Client;
 use cubecl::server::Handle;
 use cubecl_environment::stream::StreamId;
 
+use super::handover::CONTROL_WORDS;
+
 /// Buffers of one device and stream.
 pub(super) struct Workspace {
-    maps: (Handle, usize),
-    states: (Handle, usize),
-    flags: (Handle, usize),
+    words: (Handle, usize),
+    control: Handle,
     epoch: u32,
 }
 
 /// What one launch may use.
 pub(super) struct Lease {
-    pub maps: Handle,
-    pub states: Handle,
-    pub flags: Handle,
-    pub flag_words: usize,
+    pub words: Handle,
+    pub word_count: usize,
+    pub control: Handle,
     pub epoch: u32,
 }
 
@@ -41,40 +41,27 @@ fn key(client: &Client) -> Key {
     (client.service_id().to_string(), StreamId::current())
 }
 
-/// The largest epoch: a flag is `epoch · 2 + cut` in 32 bits.
+/// The largest epoch: a tag is `epoch · 2 + cut` in 32 bits.
 const LAST_EPOCH: u32 = (1 << 31) - 1;
 
-/// Buffers of at least these sizes, and an epoch that no flag in them carries.
-pub(super) fn lease(
-    client: &Client,
-    map_bytes: usize,
-    state_bytes: usize,
-    flag_words: usize,
-) -> Lease {
+/// At least so many 64-bit words, and an epoch that none of them carries.
+pub(super) fn lease(client: &Client, word_count: usize) -> Lease {
     let mut pool = pool();
     let space = pool.entry(key(client)).or_insert_with(|| Workspace {
-        maps: (client.empty(map_bytes), map_bytes),
-        states: (client.empty(state_bytes), state_bytes),
-        flags: (zeros(client, flag_words), flag_words),
+        words: (zeros(client, word_count * 8), word_count),
+        control: zeros(client, CONTROL_WORDS * 4),
         epoch: 0,
     });
-    if space.maps.1 < map_bytes {
-        space.maps = (client.empty(map_bytes), map_bytes);
-    }
-    if space.states.1 < state_bytes {
-        space.states = (client.empty(state_bytes), state_bytes);
-    }
-    if space.flags.1 < flag_words || space.epoch == LAST_EPOCH {
-        let words = flag_words.max(space.flags.1);
-        space.flags = (zeros(client, words), words);
+    if space.words.1 < word_count || space.epoch == LAST_EPOCH {
+        let count = word_count.max(space.words.1);
+        space.words = (zeros(client, count * 8), count);
         space.epoch = 0;
     }
     space.epoch += 1;
     Lease {
-        maps: space.maps.0.clone(),
-        states: space.states.0.clone(),
-        flags: space.flags.0.clone(),
-        flag_words: space.flags.1,
+        words: space.words.0.clone(),
+        word_count: space.words.1,
+        control: space.control.clone(),
         epoch: space.epoch,
     }
 }
@@ -84,14 +71,14 @@ pub(super) fn lease(
 ///
 /// A tile whose wait gave up has written NaN; this tells that apart from NaN in the data.
 pub fn handover_fault(client: &Client) -> bool {
-    let flags = {
+    let control = {
         let pool = pool();
         match pool.get(&key(client)) {
-            Some(space) => space.flags.0.clone(),
+            Some(space) => space.control.clone(),
             None => return false,
         }
     };
-    let Ok(bytes) = client.read_one(flags) else {
+    let Ok(bytes) = client.read_one(control) else {
         return true;
     };
     let words: &[u32] = bytemuck::cast_slice(&bytes);
@@ -102,6 +89,6 @@ pub fn handover_fault(client: &Client) -> bool {
     fault
 }
 
-fn zeros(client: &Client, words: usize) -> Handle {
-    client.create_from_slice(bytemuck::cast_slice(&vec![0u32; words]))
+fn zeros(client: &Client, bytes: usize) -> Handle {
+    client.create_from_slice(&vec![0u8; bytes])
 }

@@ -1,14 +1,18 @@
 //! Problems with their data, and running them: by the oracle, and by the CPU kernels in any storage type.
 
-use riverrun_kernels::Element;
-use riverrun_kernels::recurrence::{Gate, Problem, Rows, RowsMut, cpu, oracle};
+use crate::Element;
+use crate::recurrence::{Gate, Problem, Rows, RowsMut, cpu, oracle};
 
 /// What of the optional arguments a case has.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
+    /// An initial state.
     pub h0: bool,
+    /// A reset mask.
     pub reset: bool,
+    /// From the last step to the first.
     pub reverse: bool,
+    /// A gradient of the last state.
     pub d_h_last: bool,
 }
 
@@ -32,24 +36,50 @@ impl Options {
 /// A problem and its data, in `f64`.
 #[derive(Debug, Clone)]
 pub struct Case {
+    /// Sizes, gate and direction.
     pub problem: Problem,
+    /// Each `[B, T, D]`.
     pub inputs: Vec<Vec<f64>>,
+    /// `[B, D]`.
     pub h0: Option<Vec<f64>>,
+    /// `[B, T]`.
     pub reset: Option<Vec<bool>>,
+    /// `[B, T, D]`.
     pub d_h: Vec<f64>,
+    /// `[B, D]`.
     pub d_h_last: Option<Vec<f64>>,
 }
 
 /// All that forward and backward give.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
+    /// `[B, T, D]`.
     pub h: Vec<f64>,
+    /// `[B, D]`.
     pub h_last: Vec<f64>,
+    /// Of every input, `[B, T, D]`.
     pub d_inputs: Vec<Vec<f64>>,
+    /// `[B, D]`.
     pub d_h0: Vec<f64>,
 }
 
+/// Every row of `dim` numbers, `times` times over.
+fn repeat_rows(x: &[f64], dim: usize, times: usize) -> Vec<f64> {
+    x.chunks(dim).flat_map(|row| std::iter::repeat_n(row, times).flatten().copied()).collect()
+}
+
 impl Outcome {
+    /// The outcome of [`Case::widened`] for a problem of `dim` channels.
+    pub fn widened(&self, dim: usize, times: usize) -> Self {
+        let widen = |x: &Vec<f64>| repeat_rows(x, dim, times);
+        Self {
+            h: widen(&self.h),
+            h_last: widen(&self.h_last),
+            d_inputs: self.d_inputs.iter().map(widen).collect(),
+            d_h0: widen(&self.d_h0),
+        }
+    }
+
     /// Every tensor with its name.
     pub fn tensors(&self) -> Vec<(String, &[f64])> {
         let mut tensors = vec![
@@ -68,6 +98,7 @@ impl Outcome {
 pub struct Random(pub u64);
 
 impl Random {
+    /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -81,6 +112,7 @@ impl Random {
         bound * ((self.bits() >> 11) as f64 / (1_u64 << 52) as f64 - 1.0)
     }
 
+    /// `n` numbers uniform in `[-bound, bound)`.
     pub fn vec(&mut self, n: usize, bound: f64) -> Vec<f64> {
         (0..n).map(|_| self.within(bound)).collect()
     }
@@ -111,6 +143,23 @@ impl Case {
             reset,
             d_h: random.vec(shape.elements(), 1.0),
             d_h_last: options.d_h_last.then(|| random.vec(shape.state(), 1.0)),
+        }
+    }
+
+    /// The same with every channel repeated `times` times, side by side: a large problem whose truth is that of a
+    /// small one (see [`Outcome::widened`]).
+    pub fn widened(&self, times: usize) -> Self {
+        let dim = self.problem.shape.dim;
+        let widen = |x: &Vec<f64>| repeat_rows(x, dim, times);
+        let mut problem = self.problem;
+        problem.shape.dim *= times;
+        Self {
+            problem,
+            inputs: self.inputs.iter().map(widen).collect(),
+            h0: self.h0.as_ref().map(widen),
+            reset: self.reset.clone(),
+            d_h: widen(&self.d_h),
+            d_h_last: self.d_h_last.as_ref().map(widen),
         }
     }
 
@@ -185,26 +234,5 @@ impl Case {
             d_inputs: d_inputs.iter().map(|x| widen(x)).collect(),
             d_h0: widen(&d_h0),
         }
-    }
-}
-
-/// Asserts that two outcomes are equal bit for bit, NaN included.
-#[track_caller]
-pub fn assert_same(found: &Outcome, expected: &Outcome) {
-    for ((name, found), (_, expected)) in found.tensors().iter().zip(expected.tensors()) {
-        assert_same_bits(name, found, expected);
-    }
-}
-
-/// Asserts that two tensors are equal bit for bit, NaN included.
-#[track_caller]
-pub fn assert_same_bits(name: &str, found: &[f64], expected: &[f64]) {
-    assert_eq!(found.len(), expected.len(), "{name}");
-    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
-        assert_eq!(
-            found.to_bits(),
-            expected.to_bits(),
-            "{name}[{i}]: {found} and {expected}"
-        );
     }
 }

@@ -2,10 +2,9 @@
 //!
 //! What a user would get without these kernels, and so the measure of what error is fair.
 
-use riverrun_kernels::Element;
-use riverrun_kernels::recurrence::{Candidate, Gate};
-
-use crate::case::{Case, Outcome};
+use super::{Case, Outcome};
+use crate::Element;
+use crate::recurrence::{Candidate, Gate};
 
 /// `f` on numbers of the storage type, rounded to it.
 fn round<E: Element>(x: f64) -> f64 {

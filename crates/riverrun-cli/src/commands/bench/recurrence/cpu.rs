@@ -1,0 +1,104 @@
+//! On the CPU, `f32`.
+
+use std::time::{Duration, Instant};
+
+use rayon::prelude::*;
+use riverrun_kernels::recurrence::check::{Case, Options, judge, naive};
+use riverrun_kernels::recurrence::cost::Pass;
+use riverrun_kernels::recurrence::{Gate, Problem, Rows, RowsMut, Shape, cpu};
+
+use super::{Printer, measurement, min_gru, min_lstm, problems};
+use crate::args::BenchRecurrenceArgs;
+use crate::commands::bench::stats::{Timing, repeat};
+use crate::failure::Failure;
+
+const RAW: &[[usize; 3]] = &[[4, 1024, 512], [4, 4096, 512], [1, 16384, 256], [16, 256, 128]];
+const GATED: &[[usize; 3]] = &[[16, 512, 256], [16, 256, 128]];
+
+pub(super) fn run(args: &BenchRecurrenceArgs, spec: String, name: String) -> Result<(), Failure> {
+    if args.dtypes.iter().any(|dtype| dtype != "f32") {
+        return Err(Failure::User("on the CPU this command measures f32".into()));
+    }
+    let defaults: &[(Gate, &[[usize; 3]])] =
+        &[(Gate::Raw, RAW), (min_gru(), GATED), (min_lstm(), GATED)];
+    let problems = problems(args, defaults)?;
+    let copy = copy();
+    let mut printer = Printer::new(&spec, &name, copy)?;
+    for problem in problems {
+        check(&problem)?;
+        let (forward, backward) = measure(&problem)?;
+        for (pass, time) in [(Pass::Forward, forward), (Pass::Backward, backward)] {
+            printer.row(measurement(&problem, pass, "f32", 4, "cpu".into(), time, copy))?;
+        }
+    }
+    printer.end(args.json.as_deref(), spec, name)
+}
+
+/// Bytes per second of a copy by all threads, read plus written, of buffers beyond any cache.
+fn copy() -> f64 {
+    let n = 64 << 20;
+    let (from, mut to) = (vec![1.0f32; n], vec![0.0f32; n]);
+    let time = repeat(Duration::from_millis(300), || {
+        let start = Instant::now();
+        to.par_chunks_mut(1 << 16)
+            .zip(from.par_chunks(1 << 16))
+            .for_each(|(to, from)| to.copy_from_slice(from));
+        start.elapsed().as_secs_f64()
+    });
+    (2 * n * 4) as f64 / time.median
+}
+
+/// The same gate at a size that is quick to check.
+fn check(problem: &Problem) -> Result<(), Failure> {
+    let small = Problem::new(Shape::new(2, problem.shape.steps.min(300), 40), problem.gate);
+    let case = Case::random(small, Options::nth(15), 5).rounded::<f32>();
+    let (naive, truth) = (naive::run::<f32>(&case), case.oracle());
+    let verdicts = judge::<f32>(small.shape.steps, &case.cpu::<f32>(), &naive, &truth);
+    match verdicts.iter().find(|verdict| !verdict.right()) {
+        Some(wrong) => Err(Failure::Bug(format!(
+            "not timed, because it is wrong: {}, {} off by {:e}, allowed {:e}",
+            problem.gate.name(),
+            wrong.tensor,
+            wrong.error,
+            wrong.allowed
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn measure(problem: &Problem) -> Result<(Timing, Timing), Failure> {
+    let shape = problem.shape;
+    let groups = problem.gate.inputs();
+    let bug = |error: riverrun_kernels::Error| Failure::Bug(error.to_string());
+    let noise = |n: usize, scale: f32| {
+        (0..n)
+            .map(|i| scale * ((i as u32).wrapping_mul(2_654_435_761) as f32 / 4.3e9))
+            .collect::<Vec<_>>()
+    };
+    let inputs = noise(groups * shape.elements(), 0.99);
+    let rows = (0..groups)
+        .map(|i| Rows::packed(&inputs, shape, groups, i))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(bug)?;
+    let mut h = vec![0.0f32; shape.elements()];
+    let forward = repeat(Duration::from_millis(400), || {
+        let start = Instant::now();
+        let out = RowsMut::contiguous(&mut h, shape).expect("as long as the shape");
+        cpu::forward(problem, &rows, None, None, out).expect("checked above");
+        start.elapsed().as_secs_f64()
+    });
+    let d_h = noise(shape.elements(), 1.0);
+    let mut d_inputs = vec![0.0f32; groups * shape.elements()];
+    let mut d_h0 = vec![0.0f32; shape.state()];
+    let h = Rows::contiguous(&h, shape).map_err(bug)?;
+    let d_h = Rows::contiguous(&d_h, shape).map_err(bug)?;
+    let backward = repeat(Duration::from_millis(400), || {
+        let start = Instant::now();
+        let out =
+            RowsMut::split_packed(&mut d_inputs, shape, groups).expect("as long as the shape");
+        cpu::backward(problem, &rows, None, None, h, d_h, None, out, Some(&mut d_h0))
+            .expect("checked above");
+        start.elapsed().as_secs_f64()
+    });
+    Ok((forward, backward))
+}

@@ -1,0 +1,276 @@
+//! On a GPU, timed by the device's own clock around each launch.
+
+use std::time::Duration;
+
+use cubecl::client::Client;
+use cubecl::future::block_on;
+use cubecl::prelude::*;
+use cubecl::server::Handle;
+use half::{bf16, f16};
+use riverrun_kernels::Element;
+use riverrun_kernels::recurrence::check::{Case, Options, judge, naive};
+use riverrun_kernels::recurrence::cost::Pass;
+use riverrun_kernels::recurrence::gpu::{
+    Backward, Dtype, Forward, Inputs, Strided, Tuning, backward, forward, handover_fault,
+};
+use riverrun_kernels::recurrence::{Gate, Problem, Routine, Shape};
+
+use super::{Printer, measurement, min_gru, min_lstm, problems};
+use crate::args::BenchRecurrenceArgs;
+use crate::commands::bench::stats::{Timing, repeat};
+use crate::failure::Failure;
+
+const RAW: &[[usize; 3]] = &[
+    [4, 32, 5120],
+    [4, 128, 5120],
+    [4, 512, 5120],
+    [4, 1024, 5120],
+    [4, 4096, 5120],
+    [4, 16384, 5120],
+    [4, 131_072, 5120],
+    [1, 65_536, 1024],
+    [1, 131_072, 256],
+    [8, 16384, 64],
+    [4, 1000, 5119],
+];
+const GATED: &[[usize; 3]] = &[[64, 512, 256], [64, 512, 1024], [64, 4096, 256], [64, 4096, 1024]];
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn copy_kernel<N: Size>(from: &[Vector<f32, N>], to: &mut [Vector<f32, N>]) {
+    if ABSOLUTE_POS < from.len() {
+        to[ABSOLUTE_POS] = from[ABSOLUTE_POS];
+    }
+}
+
+pub(super) fn run(
+    args: &BenchRecurrenceArgs,
+    client: &Client,
+    spec: String,
+    name: String,
+) -> Result<(), Failure> {
+    let routine = match args.routine.as_deref() {
+        Some(name) => Some(Routine::from_name(name).ok_or_else(|| {
+            Failure::User(format!("unknown routine `{name}`; one of: unit, chained, chunked"))
+        })?),
+        None => None,
+    };
+    let mut tunings = vec![(String::new(), None)];
+    for text in &args.tunings {
+        tunings.push((format!(" {text}"), Some(tuning(text)?)));
+    }
+    let defaults: &[(Gate, &[[usize; 3]])] =
+        &[(Gate::Raw, RAW), (min_gru(), GATED), (min_lstm(), GATED)];
+    let problems = problems(args, defaults)?;
+    let copy = copy(client, if name.contains("llvmpipe") { 1 << 22 } else { 1 << 28 });
+    let mut printer = Printer::new(&spec, &name, copy)?;
+    for problem in problems {
+        for dtype in Dtype::ALL {
+            let named = args.dtypes.iter().any(|name| name == dtype.name());
+            if !dtype.supported(client) || !(args.dtypes.is_empty() || named) {
+                continue;
+            }
+            let bench = Bench::new(client, &problem, dtype);
+            for (text, tuning) in &tunings {
+                bench.check(routine, *tuning)?;
+                for pass in [Pass::Forward, Pass::Backward] {
+                    let (used, time) = bench.time(pass, routine, *tuning)?;
+                    let used = format!("{used}{text}");
+                    let (name, size) = (dtype.name(), dtype.size());
+                    printer.row(measurement(&problem, pass, name, size, used, time, copy))?;
+                }
+            }
+        }
+    }
+    if handover_fault(client) {
+        return Err(Failure::Bug("a wait between cubes gave up".into()));
+    }
+    printer.end(args.json.as_deref(), spec, name)
+}
+
+/// `vector:len:planes:share[:chunk[:cube]]`.
+fn tuning(text: &str) -> Result<Tuning, Failure> {
+    let parts: Vec<usize> = text.split(':').filter_map(|part| part.parse().ok()).collect();
+    let [vector, len, planes, share, rest @ ..] = &parts[..] else {
+        return Err(Failure::User(format!("`{text}` is not vector:len:planes:share[:chunk[:cube]]")));
+    };
+    Ok(Tuning {
+        vector: *vector,
+        len: *len,
+        planes: *planes,
+        share: *share,
+        chunk: rest.first().copied().unwrap_or(64).next_multiple_of(*len),
+        cube: rest.get(1).copied().unwrap_or(64) as u32,
+    })
+}
+
+/// Device seconds of one call.
+fn device_time(client: &Client, f: impl FnOnce() + Send) -> f64 {
+    let ((), profile) = client.profile(f, "bench").expect("device timing");
+    let ticks = block_on(profile.resolve()).expect("a timed launch");
+    ticks.duration().as_secs_f64()
+}
+
+/// Bytes per second of a copy, read plus written.
+fn copy(client: &Client, elements: usize) -> f64 {
+    let (from, to) = (client.empty(elements * 4), client.empty(elements * 4));
+    let vectors = elements / 4;
+    let rows = vectors.div_ceil(256).div_ceil(65_535);
+    let time = repeat(Duration::from_millis(200), || {
+        // Safety: both buffers hold `vectors` vectors, and the kernel checks its position.
+        device_time(client, || unsafe {
+            copy_kernel::launch_unchecked(
+                client,
+                CubeCount::Static(vectors.div_ceil(256).div_ceil(rows) as u32, rows as u32, 1),
+                CubeDim::new_1d(256),
+                cubecl::ir::AddressType::U32,
+                4,
+                BufferArg::from_raw_parts(from.clone(), vectors),
+                BufferArg::from_raw_parts(to.clone(), vectors),
+            );
+        })
+    });
+    (2 * elements * 4) as f64 / time.median
+}
+
+/// The buffers of one problem.
+struct Bench<'a> {
+    client: &'a Client,
+    problem: Problem,
+    dtype: Dtype,
+    forward: Forward,
+    backward: Backward,
+}
+
+impl<'a> Bench<'a> {
+    fn new(client: &'a Client, problem: &Problem, dtype: Dtype) -> Self {
+        let shape = problem.shape;
+        let raw = problem.gate == Gate::Raw;
+        let groups = problem.gate.inputs();
+        let fill = |elements: usize| noise(client, dtype, elements);
+        let view = |handle: Handle, width: usize| Strided {
+            handle,
+            len: shape.batch * shape.steps * width,
+            offset: 0,
+            batch_stride: shape.steps * width,
+            step_stride: width,
+        };
+        let inputs = if raw {
+            Inputs::Separate(
+                (0..groups).map(|_| view(fill(shape.elements()), shape.dim)).collect(),
+            )
+        } else {
+            Inputs::Packed(view(fill(shape.elements() * groups), shape.dim * groups))
+        };
+        let empty = |elements: usize| client.empty(elements * dtype.size());
+        let h = empty(shape.elements());
+        let outputs = if raw { 2 } else { 1 };
+        let backward = Backward {
+            inputs: inputs.clone(),
+            h0: None,
+            reset: None,
+            h: h.clone(),
+            d_h: fill(shape.elements()),
+            d_h_last: None,
+            d_inputs: (0..outputs).map(|_| empty(shape.elements() * groups / outputs)).collect(),
+            d_h0: empty(shape.state()),
+        };
+        let forward = Forward { inputs, h0: None, reset: None, h };
+        Self { client, problem: *problem, dtype, forward, backward }
+    }
+
+    fn run(
+        &self,
+        pass: Pass,
+        routine: Option<Routine>,
+        tuning: Option<Tuning>,
+    ) -> Result<Routine, Failure> {
+        let Self { client, problem, dtype, .. } = self;
+        match pass {
+            Pass::Forward => forward(client, problem, *dtype, &self.forward, routine, tuning),
+            Pass::Backward => backward(client, problem, *dtype, &self.backward, routine, tuning),
+        }
+        .map_err(|error| Failure::User(error.to_string()))
+    }
+
+    /// Checks the same gate, routine and tuning on a narrow problem of the same number of steps (up to a bound).
+    fn check(&self, routine: Option<Routine>, tuning: Option<Tuning>) -> Result<(), Failure> {
+        let routine = Routine::choose(self.client, &self.problem, routine)
+            .map_err(|error| Failure::User(error.to_string()))?;
+        let Shape { steps, dim, .. } = self.problem.shape;
+        let widths = [64, 32, 16, 8, 4, 2];
+        let width = widths.into_iter().find(|width| dim % width == 0).unwrap_or(1);
+        let small = Problem::new(Shape::new(2, steps.min(5000), width), self.problem.gate);
+        match self.dtype {
+            Dtype::F32 => self.judge::<f32>(small, routine, tuning),
+            Dtype::F16 => self.judge::<f16>(small, routine, tuning),
+            Dtype::Bf16 => self.judge::<bf16>(small, routine, tuning),
+        }
+    }
+
+    fn judge<E: Element>(
+        &self,
+        small: Problem,
+        routine: Routine,
+        tuning: Option<Tuning>,
+    ) -> Result<(), Failure> {
+        let case = Case::random(small, Options::nth(0), 5).rounded::<E>();
+        let found = case
+            .gpu(self.client, self.dtype, Some(routine), tuning)
+            .map_err(|error| Failure::User(error.to_string()))?;
+        let (naive, truth) = (naive::run::<E>(&case), case.oracle());
+        let verdicts = judge::<E>(small.shape.steps, &found, &naive, &truth);
+        match verdicts.iter().find(|verdict| !verdict.right()) {
+            Some(wrong) => Err(Failure::Bug(format!(
+                "not timed, because it is wrong: {} {} {}, {} off by {:e}, allowed {:e}",
+                small.gate.name(),
+                E::NAME,
+                routine.name(),
+                wrong.tensor,
+                wrong.error,
+                wrong.allowed
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    fn time(
+        &self,
+        pass: Pass,
+        routine: Option<Routine>,
+        tuning: Option<Tuning>,
+    ) -> Result<(String, Timing), Failure> {
+        let used = self.run(pass, routine, tuning)?;
+        let time = repeat(Duration::from_millis(60), || {
+            device_time(self.client, || {
+                self.run(pass, routine, tuning).expect("ran once already");
+            })
+        });
+        Ok((used.name().to_string(), time))
+    }
+}
+
+/// Numbers in (0, 1), from a block that is repeated.
+fn noise(client: &Client, dtype: Dtype, elements: usize) -> Handle {
+    fn block<E: Element + bytemuck::NoUninit>(elements: usize) -> Vec<u8> {
+        let block: Vec<E> = (0..elements.min(1 << 20))
+            .map(|i| {
+                let x = (i as u32).wrapping_mul(2_654_435_761) ^ 0x9e37_79b9;
+                E::from_f64(f64::from(x.wrapping_mul(2_246_822_519)) / 4_294_967_296.0)
+            })
+            .collect();
+        let bytes: &[u8] = bytemuck::cast_slice(&block);
+        let total = elements * size_of::<E>();
+        let mut all = Vec::with_capacity(total);
+        while all.len() < total {
+            let rest = (total - all.len()).min(bytes.len());
+            all.extend_from_slice(&bytes[..rest]);
+        }
+        all
+    }
+    let bytes = match dtype {
+        Dtype::F32 => block::<f32>(elements),
+        Dtype::F16 => block::<f16>(elements),
+        Dtype::Bf16 => block::<bf16>(elements),
+    };
+    client.create_from_slice(&bytes)
+}

@@ -1,0 +1,20 @@
+//! Keeping the memory of freed tensors.
+//!
+//! A training step on the CPU frees and allocates the same tensors, megabytes each, thousands of times.
+//! glibc gives blocks of that size back to the kernel when they are freed and asks for them again, zeroed
+//! page by page, a moment later: on two cores that was nearly half of a small model's step.
+
+/// Tells the allocator to keep what is freed. Only glibc needs to be told.
+pub fn keep_freed() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: mallopt only sets numbers in the allocator, before any thread is started. A number that
+    // it refuses leaves it as it was.
+    unsafe {
+        // No block has a mapping of its own, which would end with it,
+        libc::mallopt(libc::M_MMAP_MAX, 0);
+        // the heap does not shrink,
+        libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);
+        // and grows in steps of 64 MiB.
+        libc::mallopt(libc::M_TOP_PAD, 64 << 20);
+    }
+}
