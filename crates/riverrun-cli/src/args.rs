@@ -149,16 +149,16 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N")]
     pub steps: Option<u64>,
     /// Peak learning rate [default: 2e-3; selective copying 3e-3]
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     pub lr: Option<f64>,
     /// Steps of linear warm-up [default: a tenth of the run, at most 100]
     #[arg(long, value_name = "N")]
     pub warmup: Option<u64>,
     /// Decay of weight matrices [default: 0.1]
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     pub weight_decay: Option<f64>,
     /// Part of the activations dropped in training [default: 0]
-    #[arg(long, value_name = "PART")]
+    #[arg(long, value_name = "PART", allow_negative_numbers = true)]
     pub dropout: Option<f64>,
     /// Seed of weights, batches and dropout [default: 0]
     #[arg(long, value_name = "N")]
@@ -167,7 +167,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "FORMAT")]
     pub dtype: Option<Precision>,
     /// Part of the text that trains; the rest validates [default: 0.9]
-    #[arg(long, value_name = "PART")]
+    #[arg(long, value_name = "PART", allow_negative_numbers = true)]
     pub split: Option<f64>,
     /// Tokens to copy, in selective copying [default: 16]
     #[arg(long, value_name = "N", conflicts_with = "paths")]
@@ -201,7 +201,12 @@ pub struct GenerateArgs {
     #[arg(long, value_name = "N", default_value_t = 500)]
     pub tokens: usize,
     /// Above 1 bolder, below 1 safer, 0 always the most likely symbol
-    #[arg(long, value_name = "T", default_value_t = 0.8)]
+    #[arg(
+        long,
+        value_name = "T",
+        default_value_t = 0.8,
+        allow_negative_numbers = true
+    )]
     pub temperature: f64,
     /// Draw from so many of the most likely symbols only
     #[arg(long, value_name = "N")]

@@ -62,7 +62,11 @@ impl ModuleMapper for Round {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, tensor, mapper) = param.consume();
         let tracked = tensor.is_require_grad();
-        let rounded = tensor.detach().cast(self.0).set_require_grad(tracked);
+        let rounded = if tensor.is_autodiff() {
+            Tensor::from_inner(tensor.inner().cast(self.0)).set_require_grad(tracked)
+        } else {
+            tensor.cast(self.0)
+        };
         Param::from_mapped_value(id, rounded, mapper)
     }
 }

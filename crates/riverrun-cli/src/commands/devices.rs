@@ -8,7 +8,11 @@ use crate::failure::Failure;
 pub fn run() -> Result<(), Failure> {
     let mut out = stdout().lock();
     for info in riverrun::device::list() {
-        let software = if info.software { " (software: for checking, not for speed)" } else { "" };
+        let software = if info.software {
+            " (software: for checking, not for speed)"
+        } else {
+            ""
+        };
         writeln!(out, "{}: {}{software}", info.spec, info.name)?;
         #[cfg(feature = "gpu")]
         if let Some(client) = riverrun::device::client(&info.device) {
@@ -16,9 +20,16 @@ pub fn run() -> Result<(), Failure> {
             continue;
         }
         writeln!(out, "  storage: f32, f16, bf16, f64")?;
-        writeln!(out, "  recurrence: one SIMD loop over time, threads over sequences and channels")?;
+        writeln!(
+            out,
+            "  recurrence: one SIMD loop over time, threads over sequences and channels"
+        )?;
     }
-    writeln!(out, "this build knows: {}", riverrun::device::built_in().join(", "))?;
+    writeln!(
+        out,
+        "this build knows: {}",
+        riverrun::device::built_in().join(", ")
+    )?;
     Ok(())
 }
 
@@ -29,15 +40,20 @@ fn gpu(out: &mut impl Write, client: &cubecl::client::Client) -> Result<(), Fail
 
     let hardware = &client.properties().hardware;
     let features = client.features();
-    let dtypes: Vec<&str> =
-        Dtype::ALL.into_iter().filter(|dtype| dtype.supported(client)).map(Dtype::name).collect();
+    let dtypes: Vec<&str> = Dtype::ALL
+        .into_iter()
+        .filter(|dtype| dtype.supported(client))
+        .map(Dtype::name)
+        .collect();
     writeln!(out, "  storage: {}", dtypes.join(", "))?;
     writeln!(
         out,
         "  features: memory order between cubes {}, clusters {}, {} multiprocessors, {} units a cube",
         yes(features.device_memory_scope),
         yes(features.cube_cluster),
-        hardware.num_streaming_multiprocessors.map_or("unknown number of".into(), |n| n.to_string()),
+        hardware
+            .num_streaming_multiprocessors
+            .map_or("unknown number of".into(), |n| n.to_string()),
         hardware.max_units_per_cube,
     )?;
     for (what, shape) in [

@@ -16,13 +16,18 @@ pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
     if let Some(op) = &args.op
         && op != "recurrence"
     {
-        return Err(Failure::User(format!("unknown operation `{op}`; one of: recurrence")));
+        return Err(Failure::User(format!(
+            "unknown operation `{op}`; one of: recurrence"
+        )));
     }
     let devices = match args.device.as_str() {
         "all" => device::list(),
         spec => {
             let wanted = device::name(&device::parse(spec)?);
-            device::list().into_iter().filter(|info| info.spec == wanted).collect()
+            device::list()
+                .into_iter()
+                .filter(|info| info.spec == wanted)
+                .collect()
         }
     };
     let mut table = Table::new()?;
@@ -42,7 +47,11 @@ fn verify_device(args: &VerifyArgs, info: &DeviceInfo, table: &mut Table) -> Res
                 continue;
             }
             if !dtype.supported(&client) {
-                table.skip(&info.spec, dtype.name(), "the device does not support this storage type")?;
+                table.skip(
+                    &info.spec,
+                    dtype.name(),
+                    "the device does not support this storage type",
+                )?;
                 continue;
             }
             match dtype {
@@ -52,7 +61,10 @@ fn verify_device(args: &VerifyArgs, info: &DeviceInfo, table: &mut Table) -> Res
             }
         }
         if handover_fault(&client) {
-            return Err(Failure::Bug(format!("{}: a wait between cubes gave up", info.spec)));
+            return Err(Failure::Bug(format!(
+                "{}: a wait between cubes gave up",
+                info.spec
+            )));
         }
         return Ok(());
     }
@@ -75,8 +87,16 @@ fn verify_device(args: &VerifyArgs, info: &DeviceInfo, table: &mut Table) -> Res
 fn problems(gate: Gate, long: bool) -> Vec<(Case, usize)> {
     let shapes: &[(usize, usize, usize)] = if gate == Gate::Raw {
         &[
-            (2, 1, 64), (2, 2, 3), (3, 31, 1), (2, 32, 100), (2, 33, 256), (1, 63, 64), (2, 65, 255),
-            (3, 127, 36), (2, 1000, 12), (1, 4096, 8),
+            (2, 1, 64),
+            (2, 2, 3),
+            (3, 31, 1),
+            (2, 32, 100),
+            (2, 33, 256),
+            (1, 63, 64),
+            (2, 65, 255),
+            (3, 127, 36),
+            (2, 1000, 12),
+            (1, 4096, 8),
         ]
     } else {
         &[(3, 1, 5), (2, 65, 100), (2, 300, 32)]
@@ -86,16 +106,24 @@ fn problems(gate: Gate, long: bool) -> Vec<(Case, usize)> {
         .enumerate()
         .map(|(n, &(batch, steps, dim))| {
             let problem = Problem::new(Shape::new(batch, steps, dim), gate);
-            (Case::random(problem, Options::nth(n * 5 + 15 * (n % 2)), 17 + n as u64), 1)
+            (
+                Case::random(problem, Options::nth(n * 5 + 15 * (n % 2)), 17 + n as u64),
+                1,
+            )
         })
         .collect();
     if long {
         // Wide problems are narrow ones with every channel repeated, so that the truth stays cheap.
         for (n, (batch, steps, dim, times)) in
-            [(1, 65_537, 32, 8), (2, 4096, 32, 160), (4, 1000, 64, 80)].into_iter().enumerate()
+            [(1, 65_537, 32, 8), (2, 4096, 32, 160), (4, 1000, 64, 80)]
+                .into_iter()
+                .enumerate()
         {
             let problem = Problem::new(Shape::new(batch, steps, dim), gate);
-            cases.push((Case::random(problem, Options::nth(3 + 4 * n), 91 + n as u64), times));
+            cases.push((
+                Case::random(problem, Options::nth(3 + 4 * n), 91 + n as u64),
+                times,
+            ));
         }
     }
     cases
@@ -107,7 +135,15 @@ fn check<E: Element>(
     long: bool,
     mut run: impl FnMut(&Case) -> Result<Outcome, riverrun_kernels::Error>,
 ) -> Result<Row, Failure> {
-    let mut row = Row { share: 0.0, cases: 0, error: 0.0, allowed: 0.0, tensor: String::new(), wrong: 0, repeat: true };
+    let mut row = Row {
+        share: 0.0,
+        cases: 0,
+        error: 0.0,
+        allowed: 0.0,
+        tensor: String::new(),
+        wrong: 0,
+        repeat: true,
+    };
     for (case, times) in problems(gate, long) {
         let case = case.rounded::<E>();
         let shape = case.problem.shape;
@@ -141,13 +177,18 @@ fn check<E: Element>(
 
 /// The error as a part of what is allowed; 0 of 0 is 0.
 fn share_of(verdict: &Verdict) -> f64 {
-    if verdict.error == 0.0 { 0.0 } else { verdict.error / verdict.allowed }
+    if verdict.error == 0.0 {
+        0.0
+    } else {
+        verdict.error / verdict.allowed
+    }
 }
 
 fn same_bits(a: &Outcome, b: &Outcome) -> bool {
-    a.tensors().iter().zip(b.tensors()).all(|((_, a), (_, b))| {
-        a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
-    })
+    a.tensors()
+        .iter()
+        .zip(b.tensors())
+        .all(|((_, a), (_, b))| a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits()))
 }
 
 fn cpu<E: Element>(args: &VerifyArgs, info: &DeviceInfo, table: &mut Table) -> Result<(), Failure> {
@@ -173,7 +214,9 @@ fn gpu<E: Element>(
             continue;
         }
         for gate in Gate::all() {
-            let row = check::<E>(gate, args.long, |case| case.gpu(client, dtype, Some(routine), None))?;
+            let row = check::<E>(gate, args.long, |case| {
+                case.gpu(client, dtype, Some(routine), None)
+            })?;
             table.row(&info.spec, gate, E::NAME, routine.name(), row)?;
         }
     }
@@ -202,12 +245,30 @@ impl Table {
         writeln!(
             stdout(),
             "{:<10} {:<18} {:<5} {:<8} {:>5}  {:<10} {:>9} {:>9}  verdict",
-            "device", "gate", "type", "routine", "cases", "worst in", "error", "allowed"
+            "device",
+            "gate",
+            "type",
+            "routine",
+            "cases",
+            "worst in",
+            "error",
+            "allowed"
         )?;
-        Ok(Self { checked: 0, wrong: 0, skipped: 0 })
+        Ok(Self {
+            checked: 0,
+            wrong: 0,
+            skipped: 0,
+        })
     }
 
-    fn row(&mut self, device: &str, gate: Gate, dtype: &str, routine: &str, row: Row) -> Result<(), Failure> {
+    fn row(
+        &mut self,
+        device: &str,
+        gate: Gate,
+        dtype: &str,
+        routine: &str,
+        row: Row,
+    ) -> Result<(), Failure> {
         let right = row.wrong == 0 && row.repeat;
         self.checked += 1;
         self.wrong += usize::from(!right);
@@ -219,7 +280,11 @@ impl Table {
         writeln!(
             stdout(),
             "{device:<10} {:<18} {dtype:<5} {routine:<8} {:>5}  {:<10} {:>9.2e} {:>9.2e}  {verdict}",
-            gate.name(), row.cases, row.tensor, row.error, row.allowed
+            gate.name(),
+            row.cases,
+            row.tensor,
+            row.error,
+            row.allowed
         )?;
         Ok(())
     }
@@ -231,10 +296,20 @@ impl Table {
     }
 
     fn end(self) -> Result<(), Failure> {
-        let Self { checked, wrong, skipped } = self;
-        writeln!(stdout(), "{} right, {wrong} wrong, {skipped} skipped", checked - wrong)?;
+        let Self {
+            checked,
+            wrong,
+            skipped,
+        } = self;
+        writeln!(
+            stdout(),
+            "{} right, {wrong} wrong, {skipped} skipped",
+            checked - wrong
+        )?;
         if wrong > 0 {
-            return Err(Failure::Bug(format!("{wrong} of {checked} kernels are wrong on this machine")));
+            return Err(Failure::Bug(format!(
+                "{wrong} of {checked} kernels are wrong on this machine"
+            )));
         }
         Ok(())
     }

@@ -7,7 +7,11 @@
 //! Carries are kept in [`Element::Acc`]. `h` is stored rounded, and the backward pass and the next chunk of a
 //! sequence start from what is stored: in `f32` and `f64`, chunks give bit for bit what the whole gives.
 
-mod kernel;
+mod backward;
+mod block;
+mod forward;
+#[cfg(test)]
+mod levels;
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -19,7 +23,9 @@ use super::cost::{self, Pass};
 use super::{Problem, Rows, RowsMut, Shape};
 use crate::simd::Level;
 use crate::{Element, Error};
-use kernel::{Backward, Block, Forward, LANES, WIDTH};
+use backward::Backward;
+use block::{Block, LANES, WIDTH};
+use forward::Forward;
 
 /// Computes `h`.
 ///
@@ -249,19 +255,25 @@ fn for_each_block(shape: Shape, work: impl Fn(usize, Range<usize>) + Sync) {
     }
 }
 
-/// Channels of a block: as many as there are, because long rows are what memory streams best, but enough blocks to
-/// keep the threads evenly busy.
+/// Channels of a block: as many as there are, because long rows are what memory streams best, unless threads would
+/// idle.
 fn block_width(shape: Shape, threads: usize) -> usize {
-    // Narrower rows than this waste the memory's streams, so below it blocks serve only idle threads.
-    const STREAM: usize = 8 * LANES;
+    // Narrower rows than this waste the memory's streams, so below it blocks are cut only for threads with nothing
+    // to do at all.
+    const STREAM: usize = 16 * LANES;
 
-    let enough = |width: usize, tasks: usize| shape.batch * shape.dim.div_ceil(width) >= tasks;
+    let tasks = |width: usize| shape.batch * shape.dim.div_ceil(width);
+    // Of the time until the last thread is done, at most a ninth is spent waiting for it.
+    let balanced = |width: usize| {
+        let turns = tasks(width).div_ceil(threads);
+        8 * turns * threads <= 9 * tasks(width)
+    };
     let halve = |width: usize| (width / 2).next_multiple_of(LANES);
     let mut width = shape.dim.next_multiple_of(LANES).min(WIDTH);
-    while threads > 1 && width > STREAM && !enough(width, 4 * threads) {
+    while width > STREAM && !balanced(width) {
         width = halve(width);
     }
-    while threads > 1 && width > LANES && !enough(width, threads) {
+    while width > LANES && tasks(width) < threads {
         width = halve(width);
     }
     width

@@ -61,47 +61,90 @@ pub fn run(args: &BenchRecurrenceArgs) -> Result<(), Failure> {
 }
 
 /// The problems asked for, or the default set.
-fn problems(args: &BenchRecurrenceArgs, default: &[(Gate, &[[usize; 3]])]) -> Result<Vec<Problem>, Failure> {
-    let gates: Vec<Gate> = args.gates.iter().map(|name| gate(name)).collect::<Result<_, _>>()?;
-    let shapes: Vec<[usize; 3]> = args.shapes.iter().map(|text| shape(text)).collect::<Result<_, _>>()?;
+fn problems(
+    args: &BenchRecurrenceArgs,
+    default: &[(Gate, &[[usize; 3]])],
+) -> Result<Vec<Problem>, Failure> {
+    let gates: Vec<Gate> = args
+        .gates
+        .iter()
+        .map(|name| gate(name))
+        .collect::<Result<_, _>>()?;
+    let shapes: Vec<[usize; 3]> = args
+        .shapes
+        .iter()
+        .map(|text| shape(text))
+        .collect::<Result<_, _>>()?;
     let mut problems = Vec::new();
     for (gate, set) in default {
         if !gates.is_empty() && !gates.contains(gate) {
             continue;
         }
-        let set = if shapes.is_empty() { set.to_vec() } else { shapes.clone() };
-        problems.extend(set.iter().map(|&[b, t, d]| Problem::new(Shape::new(b, t, d), *gate)));
+        let set = if shapes.is_empty() {
+            set.to_vec()
+        } else {
+            shapes.clone()
+        };
+        problems.extend(
+            set.iter()
+                .map(|&[b, t, d]| Problem::new(Shape::new(b, t, d), *gate)),
+        );
     }
-    for gate in gates.iter().filter(|gate| !default.iter().any(|(known, _)| known == *gate)) {
-        problems.extend(shapes.iter().map(|&[b, t, d]| Problem::new(Shape::new(b, t, d), *gate)));
+    for gate in gates
+        .iter()
+        .filter(|gate| !default.iter().any(|(known, _)| known == *gate))
+    {
+        problems.extend(
+            shapes
+                .iter()
+                .map(|&[b, t, d]| Problem::new(Shape::new(b, t, d), *gate)),
+        );
     }
     if problems.is_empty() {
-        return Err(Failure::User("nothing to measure: these gates need --shapes".into()));
+        return Err(Failure::User(
+            "nothing to measure: these gates need --shapes".into(),
+        ));
     }
     Ok(problems)
 }
 
 fn gate(name: &str) -> Result<Gate, Failure> {
-    Gate::all().into_iter().find(|gate| gate.name() == name).ok_or_else(|| {
-        let known: Vec<_> = Gate::all().into_iter().map(Gate::name).collect();
-        Failure::User(format!("unknown gate `{name}`; one of: {}", known.join(", ")))
-    })
+    Gate::all()
+        .into_iter()
+        .find(|gate| gate.name() == name)
+        .ok_or_else(|| {
+            let known: Vec<_> = Gate::all().into_iter().map(Gate::name).collect();
+            Failure::User(format!(
+                "unknown gate `{name}`; one of: {}",
+                known.join(", ")
+            ))
+        })
 }
 
 fn shape(text: &str) -> Result<[usize; 3], Failure> {
-    let parts: Vec<usize> = text.split('x').filter_map(|part| part.parse().ok()).collect();
+    let parts: Vec<usize> = text
+        .split('x')
+        .filter_map(|part| part.parse().ok())
+        .collect();
     match parts[..] {
         [b, t, d] if b * t * d > 0 && text.split('x').count() == 3 => Ok([b, t, d]),
-        _ => Err(Failure::User(format!("`{text}` is not a shape BxTxD with positive sizes"))),
+        _ => Err(Failure::User(format!(
+            "`{text}` is not a shape BxTxD with positive sizes"
+        ))),
     }
 }
 
 fn min_gru() -> Gate {
-    Gate::MinGru { candidate: Candidate::Identity }
+    Gate::MinGru {
+        candidate: Candidate::Identity,
+    }
 }
 
 fn min_lstm() -> Gate {
-    Gate::MinLstm { candidate: Candidate::Identity, normalized: true }
+    Gate::MinLstm {
+        candidate: Candidate::Identity,
+        normalized: true,
+    }
 }
 
 fn measurement(
@@ -141,21 +184,37 @@ struct Printer {
 impl Printer {
     fn new(spec: &str, name: &str, copy: f64) -> Result<Self, Failure> {
         let mut out = stdout();
-        writeln!(out, "{spec}: {name}; copy {:.0} GB/s (bytes read plus bytes written)", copy / 1e9)?;
+        writeln!(
+            out,
+            "{spec}: {name}; copy {:.0} GB/s (bytes read plus bytes written)",
+            copy / 1e9
+        )?;
         writeln!(
             out,
             "{:<10} {:<8} {:<5} {:>4} {:>7} {:>6}  {:<22} {:>11} {:>6} {:>8} {:>8}",
             "gate", "pass", "type", "B", "T", "D", "routine", "median ms", "±", "GB/s", "of copy"
         )?;
-        Ok(Self { copy, rows: Vec::new() })
+        Ok(Self {
+            copy,
+            rows: Vec::new(),
+        })
     }
 
     fn row(&mut self, row: Measurement) -> Result<(), Failure> {
         writeln!(
             stdout(),
             "{:<10} {:<8} {:<5} {:>4} {:>7} {:>6}  {:<22} {:>11.4} {:>5.1}% {:>8.0} {:>7.1}%",
-            row.gate, row.pass, row.dtype, row.batch, row.steps, row.dim, row.routine,
-            row.time.median * 1e3, row.time.spread() * 100.0, row.gb_per_s, row.of_copy * 100.0
+            row.gate,
+            row.pass,
+            row.dtype,
+            row.batch,
+            row.steps,
+            row.dim,
+            row.routine,
+            row.time.median * 1e3,
+            row.time.spread() * 100.0,
+            row.gb_per_s,
+            row.of_copy * 100.0
         )?;
         self.rows.push(row);
         Ok(())

@@ -22,7 +22,12 @@ impl Timing {
     pub fn of(mut seconds: Vec<f64>) -> Self {
         seconds.sort_by(f64::total_cmp);
         let at = |part: f64| seconds[((seconds.len() - 1) as f64 * part).round() as usize];
-        Self { median: at(0.5), low: at(0.2), high: at(0.8), samples: seconds.len() }
+        Self {
+            median: at(0.5),
+            low: at(0.2),
+            high: at(0.8),
+            samples: seconds.len(),
+        }
     }
 
     /// Half the spread between the fifths, as a part of the median.

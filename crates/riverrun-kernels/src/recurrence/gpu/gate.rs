@@ -4,6 +4,7 @@
 
 use cubecl::prelude::*;
 
+use super::math::{exp, reciprocal, sigmoid};
 use crate::recurrence::{Candidate, Gate};
 
 /// The step `S -> a S + b`.
@@ -13,24 +14,23 @@ pub(crate) struct Affine<N: Size> {
     pub b: Vector<f32, N>,
 }
 
-/// Gradients of up to three gate inputs.
+/// Gradients of up to three gate inputs, and the coefficient.
 #[derive(CubeType, Clone, Copy)]
 pub(crate) struct InputGradients<N: Size> {
+    /// The step's own `a`, which the gradients need anyway.
+    pub a: Vector<f32, N>,
     pub d0: Vector<f32, N>,
     pub d1: Vector<f32, N>,
     pub d2: Vector<f32, N>,
 }
 
-#[cube]
-fn sigmoid<N: Size>(x: Vector<f32, N>) -> Vector<f32, N> {
-    let one = Vector::<f32, N>::new(1.0f32);
-    let zero = Vector::<f32, N>::new(0.0f32);
-    one / (one + (zero - x).exp())
-}
-
 /// `act(u)` of the candidate.
 #[cube]
-fn activate<N: Size>(u: Vector<f32, N>, #[comptime] candidate: Candidate) -> Vector<f32, N> {
+fn activate<N: Size>(
+    u: Vector<f32, N>,
+    #[comptime] candidate: Candidate,
+    #[comptime] ptx: bool,
+) -> Vector<f32, N> {
     if comptime!(candidate == Candidate::Identity) {
         u
     } else if comptime!(candidate == Candidate::Tanh) {
@@ -38,7 +38,7 @@ fn activate<N: Size>(u: Vector<f32, N>, #[comptime] candidate: Candidate) -> Vec
     } else {
         let zero = Vector::<f32, N>::new(0.0f32);
         let half = Vector::<f32, N>::new(0.5f32);
-        select_many(u.greater_equal(&zero), u + half, sigmoid::<N>(u))
+        select_many(u.greater_equal(&zero), u + half, sigmoid::<N>(u, ptx))
     }
 }
 
@@ -65,16 +65,20 @@ fn activate_slope<N: Size>(
 /// `i / f = (1 + e^-k_f) / (1 + e^-k_i)`; both sides are scaled by `e^s`, `s = min(0, k_f, k_i)`, so that
 /// no exponential overflows and the sum of the two is at least 1.
 #[cube]
-fn normalized_gates<N: Size>(k_f: Vector<f32, N>, k_i: Vector<f32, N>) -> Affine<N> {
+fn normalized_gates<N: Size>(
+    k_f: Vector<f32, N>,
+    k_i: Vector<f32, N>,
+    #[comptime] ptx: bool,
+) -> Affine<N> {
     let zero = Vector::<f32, N>::new(0.0f32);
     let s = zero.min(k_f).min(k_i);
-    let e_s = s.exp();
-    let i = e_s + (s - k_f).exp();
-    let f = e_s + (s - k_i).exp();
-    let total = f + i;
+    let e_s = exp::<N>(s, ptx);
+    let i = e_s + exp::<N>(s - k_f, ptx);
+    let f = e_s + exp::<N>(s - k_i, ptx);
+    let share = reciprocal::<N>(f + i, ptx);
     Affine::<N> {
-        a: f / total,
-        b: i / total,
+        a: f * share,
+        b: i * share,
     }
 }
 
@@ -85,36 +89,37 @@ pub(crate) fn coefficients<N: Size>(
     p1: Vector<f32, N>,
     p2: Vector<f32, N>,
     #[comptime] gate: Gate,
+    #[comptime] ptx: bool,
 ) -> Affine<N> {
     let one = Vector::<f32, N>::new(1.0f32);
     match gate {
         Gate::Raw => Affine::<N> { a: p0, b: p1 },
         Gate::Sigmoid => Affine::<N> {
-            a: sigmoid::<N>(p0),
+            a: sigmoid::<N>(p0, ptx),
             b: p1,
         },
         Gate::MinGru { candidate } => {
-            let z = sigmoid::<N>(p0);
+            let z = sigmoid::<N>(p0, ptx);
             Affine::<N> {
                 a: one - z,
-                b: z * activate::<N>(p1, candidate),
+                b: z * activate::<N>(p1, candidate, ptx),
             }
         }
         Gate::MinLstm {
             candidate,
             normalized,
         } => {
-            let c = activate::<N>(p2, candidate);
+            let c = activate::<N>(p2, candidate, ptx);
             if comptime!(normalized) {
-                let gates = normalized_gates::<N>(p0, p1);
+                let gates = normalized_gates::<N>(p0, p1, ptx);
                 Affine::<N> {
                     a: gates.a,
                     b: gates.b * c,
                 }
             } else {
                 Affine::<N> {
-                    a: sigmoid::<N>(p0),
-                    b: sigmoid::<N>(p1) * c,
+                    a: sigmoid::<N>(p0, ptx),
+                    b: sigmoid::<N>(p1, ptx) * c,
                 }
             }
         }
@@ -130,27 +135,31 @@ pub(crate) fn gradients<N: Size>(
     h_prev: Vector<f32, N>,
     d: Vector<f32, N>,
     #[comptime] gate: Gate,
+    #[comptime] ptx: bool,
 ) -> InputGradients<N> {
     let one = Vector::<f32, N>::new(1.0f32);
     let zero = Vector::<f32, N>::new(0.0f32);
     match gate {
         Gate::Raw => InputGradients::<N> {
+            a: p0,
             d0: d * h_prev,
             d1: d,
             d2: zero,
         },
         Gate::Sigmoid => {
-            let a = sigmoid::<N>(p0);
+            let a = sigmoid::<N>(p0, ptx);
             InputGradients::<N> {
+                a,
                 d0: d * h_prev * (a * (one - a)),
                 d1: d,
                 d2: zero,
             }
         }
         Gate::MinGru { candidate } => {
-            let z = sigmoid::<N>(p0);
-            let c = activate::<N>(p1, candidate);
+            let z = sigmoid::<N>(p0, ptx);
+            let c = activate::<N>(p1, candidate, ptx);
             InputGradients::<N> {
+                a: one - z,
                 d0: d * (c - h_prev) * (z * (one - z)),
                 d1: d * z * activate_slope::<N>(p1, c, candidate),
                 d2: zero,
@@ -160,20 +169,22 @@ pub(crate) fn gradients<N: Size>(
             candidate,
             normalized,
         } => {
-            let c = activate::<N>(p2, candidate);
+            let c = activate::<N>(p2, candidate, ptx);
             let slope = activate_slope::<N>(p2, c, candidate);
-            let f = sigmoid::<N>(p0);
-            let i = sigmoid::<N>(p1);
+            let f = sigmoid::<N>(p0, ptx);
+            let i = sigmoid::<N>(p1, ptx);
             if comptime!(normalized) {
-                let gates = normalized_gates::<N>(p0, p1);
+                let gates = normalized_gates::<N>(p0, p1, ptx);
                 let u = d * (h_prev - c) * (gates.a * gates.b);
                 InputGradients::<N> {
+                    a: gates.a,
                     d0: u * (one - f),
                     d1: (zero - u) * (one - i),
                     d2: d * gates.b * slope,
                 }
             } else {
                 InputGradients::<N> {
+                    a: f,
                     d0: d * h_prev * (f * (one - f)),
                     d1: d * c * (i * (one - i)),
                     d2: d * i * slope,

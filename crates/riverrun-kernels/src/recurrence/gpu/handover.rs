@@ -129,14 +129,26 @@ fn fold<N: Size>(
     for p in 0..planes {
         let i = p * LANES + lane;
         let next = run_then::<N>(
-            &Run::<N> { a: all_a, h: all_h, cut: all_cut },
-            &Run::<N> { a: a[i], h: h[i], cut: cut[p] },
+            &Run::<N> {
+                a: all_a,
+                h: all_h,
+                cut: all_cut,
+            },
+            &Run::<N> {
+                a: a[i],
+                h: h[i],
+                cut: cut[p],
+            },
         );
         all_a = next.a;
         all_h = next.h;
         all_cut = next.cut;
     }
-    Run::<N> { a: all_a, h: all_h, cut: all_cut }
+    Run::<N> {
+        a: all_a,
+        h: all_h,
+        cut: all_cut,
+    }
 }
 
 /// The state before this unit's own steps, from the run of those steps and the state before all.
@@ -202,8 +214,16 @@ pub(super) fn hand_over<N: Size>(
                 let a = receive::<N>(words, control, i, watch);
                 let h = receive::<N>(words, control, i + row, watch);
                 let next = run_then::<N>(
-                    &Run::<N> { a: part_a, h: part_h, cut: part_cut },
-                    &Run::<N> { a: a.value, h: h.value, cut: h.cut },
+                    &Run::<N> {
+                        a: part_a,
+                        h: part_h,
+                        cut: part_cut,
+                    },
+                    &Run::<N> {
+                        a: a.value,
+                        h: h.value,
+                        cut: h.cut,
+                    },
                 );
                 part_a = next.a;
                 part_h = next.h;
@@ -232,10 +252,24 @@ pub(super) fn hand_over<N: Size>(
             state = receive::<N>(words, control, (group - 1) * row + slot, watch).value;
         }
         if comptime!(share > 0) {
-            state = run_through::<N>(&Run::<N> { a: before_a, h: before_h, cut: before_cut }, state);
+            state = run_through::<N>(
+                &Run::<N> {
+                    a: before_a,
+                    h: before_h,
+                    cut: before_cut,
+                },
+                state,
+            );
         }
         if place + 1 == group_len {
-            let after = run_through::<N>(&Run::<N> { a: own_a, h: own_h, cut: own_cut }, state);
+            let after = run_through::<N>(
+                &Run::<N> {
+                    a: own_a,
+                    h: own_h,
+                    cut: own_cut,
+                },
+                state,
+            );
             publish::<N>(words, group * row + slot, after, watch, 0u32);
         }
         carry[lane] = state;
@@ -244,7 +278,14 @@ pub(super) fn hand_over<N: Size>(
     let mut state = carry[lane];
     for p in 0..plane {
         let i = p * LANES + lane;
-        state = run_through::<N>(&Run::<N> { a: run_a[i], h: run_h[i], cut: run_cut[p] }, state);
+        state = run_through::<N>(
+            &Run::<N> {
+                a: run_a[i],
+                h: run_h[i],
+                cut: run_cut[p],
+            },
+            state,
+        );
     }
     state
 }

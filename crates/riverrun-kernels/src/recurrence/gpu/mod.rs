@@ -6,16 +6,22 @@
 //! | [`Routine::Chained`] | once | atomic 64-bit words and memory order between cubes | everything longer |
 //! | [`Routine::Chunked`] | twice | nothing | long sequences elsewhere (WebGPU) |
 
+mod args;
 mod chained;
 mod chunked;
 mod gate;
 mod handover;
 mod launch;
+mod math;
+mod plan;
 mod tile;
+mod tuning;
 mod unit;
 mod workspace;
 
-pub use launch::{Backward, Forward, Inputs, Strided, Tuning, backward, forward};
+pub use args::{Backward, Forward, Inputs, Strided};
+pub use launch::{backward, forward};
+pub use tuning::Tuning;
 pub use workspace::handover_fault;
 
 use cubecl::client::Client;
@@ -85,7 +91,10 @@ impl Routine {
             return Some("the device promises no memory order between cubes".into());
         }
         let word = Type::atomic(ElemType::UInt(UIntKind::U64));
-        if !properties.atomic_type_usage(word).contains(AtomicUsage::LoadStore) {
+        if !properties
+            .atomic_type_usage(word)
+            .contains(AtomicUsage::LoadStore)
+        {
             return Some("the device has no atomic 64-bit words".into());
         }
         let units = properties.hardware.max_units_per_cube;

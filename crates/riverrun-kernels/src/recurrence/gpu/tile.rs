@@ -43,6 +43,8 @@ pub(crate) struct Config {
     pub reset: bool,
     /// Steps a unit keeps in registers.
     pub len: usize,
+    /// The device runs PTX.
+    pub ptx: bool,
 }
 
 impl Config {
@@ -83,11 +85,7 @@ pub(crate) fn run_then<N: Size>(first: &Run<N>, second: &Run<N>) -> Run<N> {
 /// The row of the step `t` of the forward order.
 #[cube]
 fn row_of(t: usize, steps: usize, #[comptime] reverse: bool) -> usize {
-    if comptime!(reverse) {
-        steps - 1 - t
-    } else {
-        t
-    }
+    if comptime!(reverse) { steps - 1 - t } else { t }
 }
 
 /// Forward: the coefficients of `len` steps, in registers.
@@ -183,7 +181,7 @@ fn fill_forward<F: Float, C: Float, N: Size>(
             if comptime!(config.needs_p2()) {
                 x2 = Vector::<f32, N>::cast_from(p2[u]);
             }
-            let step = coefficients::<N>(x0, x1, x2, config.gate);
+            let step = coefficients::<N>(x0, x1, x2, config.gate, config.ptx);
             tile.a[u] = Vector::cast_from(step.a);
             tile.b[u] = Vector::cast_from(step.b);
         }
@@ -401,7 +399,7 @@ pub(crate) fn reduce_backward<F: Float, N: Size>(
     #[unroll]
     for u in 0..comptime!(config.len) {
         let (x0, x1, x2) = widened::<F, N>(tile, u, config);
-        let a = coefficients::<N>(x0, x1, x2, config.gate).a;
+        let a = coefficients::<N>(x0, x1, x2, config.gate, config.ptx).a;
         if first + u < geometry.steps {
             run_h = a * (Vector::<f32, N>::cast_from(tile.g[u]) + run_h);
             run_a = run_a * a;
@@ -449,10 +447,9 @@ pub(crate) fn apply_backward<F: Float, N: Size>(
         if first + u < geometry.steps {
             let (x0, x1, x2) = widened::<F, N>(tile, u, config);
             let d = Vector::<f32, N>::cast_from(tile.g[u]) + state;
-            let a = coefficients::<N>(x0, x1, x2, config.gate).a;
             let h_prev = Vector::<f32, N>::cast_from(tile.h_prev[u]);
-            let grads = gradients::<N>(x0, x1, x2, h_prev, d, config.gate);
-            state = a * d;
+            let grads = gradients::<N>(x0, x1, x2, h_prev, d, config.gate, config.ptx);
+            state = grads.a * d;
             if comptime!(config.reset) {
                 state = select(tile.cut[u] != 0, Vector::new(0.0f32), state);
             }

@@ -12,7 +12,12 @@ use crate::args::BenchRecurrenceArgs;
 use crate::commands::bench::stats::{Timing, repeat};
 use crate::failure::Failure;
 
-const RAW: &[[usize; 3]] = &[[4, 1024, 512], [4, 4096, 512], [1, 16384, 256], [16, 256, 128]];
+const RAW: &[[usize; 3]] = &[
+    [4, 1024, 512],
+    [4, 4096, 512],
+    [1, 16384, 256],
+    [16, 256, 128],
+];
 const GATED: &[[usize; 3]] = &[[16, 512, 256], [16, 256, 128]];
 
 pub(super) fn run(args: &BenchRecurrenceArgs, spec: String, name: String) -> Result<(), Failure> {
@@ -28,7 +33,15 @@ pub(super) fn run(args: &BenchRecurrenceArgs, spec: String, name: String) -> Res
         check(&problem)?;
         let (forward, backward) = measure(&problem)?;
         for (pass, time) in [(Pass::Forward, forward), (Pass::Backward, backward)] {
-            printer.row(measurement(&problem, pass, "f32", 4, "cpu".into(), time, copy))?;
+            printer.row(measurement(
+                &problem,
+                pass,
+                "f32",
+                4,
+                "cpu".into(),
+                time,
+                copy,
+            ))?;
         }
     }
     printer.end(args.json.as_deref(), spec, name)
@@ -50,7 +63,10 @@ fn copy() -> f64 {
 
 /// The same gate at a size that is quick to check.
 fn check(problem: &Problem) -> Result<(), Failure> {
-    let small = Problem::new(Shape::new(2, problem.shape.steps.min(300), 40), problem.gate);
+    let small = Problem::new(
+        Shape::new(2, problem.shape.steps.min(300), 40),
+        problem.gate,
+    );
     let case = Case::random(small, Options::nth(15), 5).rounded::<f32>();
     let (naive, truth) = (naive::run::<f32>(&case), case.oracle());
     let verdicts = judge::<f32>(small.shape.steps, &case.cpu::<f32>(), &naive, &truth);
@@ -96,8 +112,18 @@ fn measure(problem: &Problem) -> Result<(Timing, Timing), Failure> {
         let start = Instant::now();
         let out =
             RowsMut::split_packed(&mut d_inputs, shape, groups).expect("as long as the shape");
-        cpu::backward(problem, &rows, None, None, h, d_h, None, out, Some(&mut d_h0))
-            .expect("checked above");
+        cpu::backward(
+            problem,
+            &rows,
+            None,
+            None,
+            h,
+            d_h,
+            None,
+            out,
+            Some(&mut d_h0),
+        )
+        .expect("checked above");
         start.elapsed().as_secs_f64()
     });
     Ok((forward, backward))

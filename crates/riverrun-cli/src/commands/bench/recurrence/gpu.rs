@@ -33,7 +33,12 @@ const RAW: &[[usize; 3]] = &[
     [8, 16384, 64],
     [4, 1000, 5119],
 ];
-const GATED: &[[usize; 3]] = &[[64, 512, 256], [64, 512, 1024], [64, 4096, 256], [64, 4096, 1024]];
+const GATED: &[[usize; 3]] = &[
+    [64, 512, 256],
+    [64, 512, 1024],
+    [64, 4096, 256],
+    [64, 4096, 1024],
+];
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn copy_kernel<N: Size>(from: &[Vector<f32, N>], to: &mut [Vector<f32, N>]) {
@@ -50,7 +55,9 @@ pub(super) fn run(
 ) -> Result<(), Failure> {
     let routine = match args.routine.as_deref() {
         Some(name) => Some(Routine::from_name(name).ok_or_else(|| {
-            Failure::User(format!("unknown routine `{name}`; one of: unit, chained, chunked"))
+            Failure::User(format!(
+                "unknown routine `{name}`; one of: unit, chained, chunked"
+            ))
         })?),
         None => None,
     };
@@ -61,7 +68,14 @@ pub(super) fn run(
     let defaults: &[(Gate, &[[usize; 3]])] =
         &[(Gate::Raw, RAW), (min_gru(), GATED), (min_lstm(), GATED)];
     let problems = problems(args, defaults)?;
-    let copy = copy(client, if name.contains("llvmpipe") { 1 << 22 } else { 1 << 28 });
+    let copy = copy(
+        client,
+        if name.contains("llvmpipe") {
+            1 << 22
+        } else {
+            1 << 28
+        },
+    );
     let mut printer = Printer::new(&spec, &name, copy)?;
     for problem in problems {
         for dtype in Dtype::ALL {
@@ -89,9 +103,14 @@ pub(super) fn run(
 
 /// `vector:len:planes:share[:chunk[:cube]]`.
 fn tuning(text: &str) -> Result<Tuning, Failure> {
-    let parts: Vec<usize> = text.split(':').filter_map(|part| part.parse().ok()).collect();
+    let parts: Vec<usize> = text
+        .split(':')
+        .filter_map(|part| part.parse().ok())
+        .collect();
     let [vector, len, planes, share, rest @ ..] = &parts[..] else {
-        return Err(Failure::User(format!("`{text}` is not vector:len:planes:share[:chunk[:cube]]")));
+        return Err(Failure::User(format!(
+            "`{text}` is not vector:len:planes:share[:chunk[:cube]]"
+        )));
     };
     Ok(Tuning {
         vector: *vector,
@@ -156,7 +175,9 @@ impl<'a> Bench<'a> {
         };
         let inputs = if raw {
             Inputs::Separate(
-                (0..groups).map(|_| view(fill(shape.elements()), shape.dim)).collect(),
+                (0..groups)
+                    .map(|_| view(fill(shape.elements()), shape.dim))
+                    .collect(),
             )
         } else {
             Inputs::Packed(view(fill(shape.elements() * groups), shape.dim * groups))
@@ -171,11 +192,24 @@ impl<'a> Bench<'a> {
             h: h.clone(),
             d_h: fill(shape.elements()),
             d_h_last: None,
-            d_inputs: (0..outputs).map(|_| empty(shape.elements() * groups / outputs)).collect(),
+            d_inputs: (0..outputs)
+                .map(|_| empty(shape.elements() * groups / outputs))
+                .collect(),
             d_h0: empty(shape.state()),
         };
-        let forward = Forward { inputs, h0: None, reset: None, h };
-        Self { client, problem: *problem, dtype, forward, backward }
+        let forward = Forward {
+            inputs,
+            h0: None,
+            reset: None,
+            h,
+        };
+        Self {
+            client,
+            problem: *problem,
+            dtype,
+            forward,
+            backward,
+        }
     }
 
     fn run(
@@ -184,7 +218,12 @@ impl<'a> Bench<'a> {
         routine: Option<Routine>,
         tuning: Option<Tuning>,
     ) -> Result<Routine, Failure> {
-        let Self { client, problem, dtype, .. } = self;
+        let Self {
+            client,
+            problem,
+            dtype,
+            ..
+        } = self;
         match pass {
             Pass::Forward => forward(client, problem, *dtype, &self.forward, routine, tuning),
             Pass::Backward => backward(client, problem, *dtype, &self.backward, routine, tuning),
@@ -198,7 +237,10 @@ impl<'a> Bench<'a> {
             .map_err(|error| Failure::User(error.to_string()))?;
         let Shape { steps, dim, .. } = self.problem.shape;
         let widths = [64, 32, 16, 8, 4, 2];
-        let width = widths.into_iter().find(|width| dim % width == 0).unwrap_or(1);
+        let width = widths
+            .into_iter()
+            .find(|width| dim % width == 0)
+            .unwrap_or(1);
         let small = Problem::new(Shape::new(2, steps.min(5000), width), self.problem.gate);
         match self.dtype {
             Dtype::F32 => self.judge::<f32>(small, routine, tuning),

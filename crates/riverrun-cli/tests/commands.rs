@@ -1,0 +1,412 @@
+//! The `riverrun` binary from outside: files, streams, exit codes.
+#![cfg(feature = "flex")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A folder that goes away with its test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("riverrun-cli-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// `riverrun` with these words, in this folder.
+    fn riverrun(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_riverrun"));
+        command
+            .args(words)
+            .current_dir(&self.0)
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            // Where it is not set, window-system libraries under Vulkan complain on standard error.
+            .env("XDG_RUNTIME_DIR", &self.0);
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        self.riverrun(words).output().unwrap()
+    }
+
+    /// Runs, and expects exit code 2 and one line with `message` in it.
+    fn refused(&self, words: &[&str], message: &str) {
+        let output = self.run(words);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {error}");
+        assert!(
+            error.starts_with("error: ") && error.contains(message),
+            "{words:?}: {error}"
+        );
+        assert_eq!(error.lines().count(), 1, "{words:?}: {error}");
+    }
+
+    /// Runs, and expects success; gives standard output.
+    fn done(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words:?}: {error}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+const TINY: [&str; 12] = [
+    "--width",
+    "16",
+    "--layers",
+    "1",
+    "--context",
+    "16",
+    "--batch",
+    "4",
+    "--device",
+    "cpu",
+    "--lr",
+    "0.01",
+];
+
+fn tiny<'a>(words: &[&'a str]) -> Vec<&'a str> {
+    words.iter().chain(&TINY).copied().collect()
+}
+
+fn corpus() -> String {
+    "the quick brown fox jumps over the lazy dog; ".repeat(40)
+}
+
+/// Step, split and loss of every line of the metrics.
+fn losses(run: &Path) -> Vec<String> {
+    let metrics = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    metrics
+        .lines()
+        .map(|line| line.split(",\"tokens_per_s\"").next().unwrap().into())
+        .collect()
+}
+
+#[test]
+fn mistakes_are_one_line_and_exit_code_2() {
+    let scratch = Scratch::new("mistakes");
+    fs::write(scratch.path("empty.txt"), "").unwrap();
+    fs::write(scratch.path("short.txt"), "abcdefghij".repeat(20)).unwrap();
+    scratch.refused(&["train", "missing.txt", "--device", "cpu"], "missing.txt");
+    scratch.refused(&["train", ".", "--device", "cpu"], "cannot read .");
+    scratch.refused(
+        &["train", "empty.txt", "--device", "cpu"],
+        "the text is empty",
+    );
+    scratch.refused(
+        &["train", "short.txt", "--device", "cpu", "--context", "500"],
+        "a context of 500 needs at least 501 characters",
+    );
+    scratch.refused(
+        &["train", "short.txt", "--device", "quantum:0"],
+        "quantum:0",
+    );
+    scratch.refused(
+        &["train", "short.txt", "--device", "cpu", "--batch", "0"],
+        "--batch",
+    );
+    scratch.refused(
+        &["train", "short.txt", "--device", "cpu", "--lr", "-1"],
+        "--lr",
+    );
+    scratch.refused(
+        &["train", "--device", "cpu", "--split", "0.5"],
+        "--split is for texts",
+    );
+    scratch.refused(
+        &["train", "--device", "cpu", "--task", "parity"],
+        "unknown task",
+    );
+    scratch.refused(
+        &["train", "--device", "cpu", "--resume", "--out", "nowhere"],
+        "not a run folder",
+    );
+    scratch.refused(
+        &["generate", "nowhere", "--device", "cpu"],
+        "not a run folder",
+    );
+    // Nothing was left behind by any of them.
+    let mut left: Vec<_> = fs::read_dir(&scratch.0)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["empty.txt", "short.txt"]);
+    // Mistakes in the words themselves are clap's, with the same code.
+    assert_eq!(
+        scratch.run(&["train", "--steps", "many"]).status.code(),
+        Some(2)
+    );
+    assert_eq!(scratch.run(&["dance"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_text_is_learned_kept_and_spoken() {
+    let scratch = Scratch::new("text");
+    fs::write(scratch.path("fox.txt"), corpus()).unwrap();
+    let words = tiny(&["train", "fox.txt", "--steps", "60", "--out", "run"]);
+    let said = scratch.done(&words);
+    assert!(said.contains("28 distinct characters"), "{said}");
+    assert!(said.contains("validation loss"), "{said}");
+    let run = scratch.path("run");
+    for file in [
+        "config.json",
+        "metrics.jsonl",
+        "checkpoint",
+        "best",
+        "loss.svg",
+        "loss.png",
+    ] {
+        assert!(run.join(file).exists(), "{file}");
+    }
+    let metrics = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
+    for field in ["step", "split", "loss", "tokens_per_s", "lr", "seconds"] {
+        assert!(
+            metrics
+                .lines()
+                .all(|line| line.contains(&format!("\"{field}\":"))),
+            "{field}"
+        );
+    }
+
+    // A run is never written over.
+    let before = losses(&run);
+    scratch.refused(&words, "already holds a run");
+    assert_eq!(losses(&run), before);
+    // Nor resumed as another.
+    scratch.refused(
+        &[
+            "train", "--resume", "--out", "run", "--width", "32", "--device", "cpu",
+        ],
+        "width 16, not 32",
+    );
+    // More steps are the one thing that may change.
+    let more = [
+        "train", "--resume", "--out", "run", "--steps", "70", "--device", "cpu",
+    ];
+    scratch.done(&more);
+    assert!(losses(&run).last().unwrap().contains("\"step\":70"));
+
+    // The model speaks the same in every process, with a prompt and without.
+    let speak = |more: &[&str]| {
+        let mut words = vec!["generate", "run", "--device", "cpu", "--tokens", "40"];
+        words.extend(more);
+        scratch.done(&words)
+    };
+    let fox = speak(&["--prompt", "the quick"]);
+    assert!(
+        fox.starts_with("the quick") && fox.trim_end_matches('\n').len() == 49,
+        "{fox:?}"
+    );
+    assert_eq!(fox, speak(&["--prompt", "the quick"]));
+    assert_ne!(fox, speak(&["--prompt", "the quick", "--seed", "1"]));
+    assert_eq!(
+        speak(&["--temperature", "0"]),
+        speak(&["--top-k", "1", "--seed", "5"])
+    );
+    scratch.refused(
+        &["generate", "run", "--device", "cpu", "--prompt", "THE"],
+        "'T' is not among",
+    );
+    scratch.refused(
+        &["generate", "run", "--device", "cpu", "--top-k", "0"],
+        "--top-k",
+    );
+
+    // Without its text the run cannot go on; with the text under another name it can.
+    fs::rename(scratch.path("fox.txt"), scratch.path("moved.txt")).unwrap();
+    scratch.refused(&more, "fox.txt");
+    scratch.done(&[
+        "train",
+        "moved.txt",
+        "--resume",
+        "--out",
+        "run",
+        "--device",
+        "cpu",
+    ]);
+    fs::write(scratch.path("moved.txt"), corpus() + "!").unwrap();
+    let other = [
+        "train",
+        "moved.txt",
+        "--resume",
+        "--out",
+        "run",
+        "--device",
+        "cpu",
+    ];
+    scratch.refused(&other, "no longer the text");
+}
+
+#[test]
+fn standard_input_is_a_text() {
+    let scratch = Scratch::new("stdin");
+    let mut child = scratch
+        .riverrun(&tiny(&["train", "-", "--steps", "2"]))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(corpus().as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    // The first run of a task has the number 001.
+    assert!(scratch.path("runs/text-001/best/model.bpk").is_file());
+}
+
+#[test]
+fn selective_copying_reports_accuracy() {
+    let scratch = Scratch::new("copy");
+    let words = tiny(&[
+        "train",
+        "--data-tokens",
+        "2",
+        "--steps",
+        "4",
+        "--out",
+        "run",
+        "-q",
+    ]);
+    let output = scratch.run(&words);
+    assert!(output.status.success());
+    assert!(
+        output.stderr.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        said.contains("% of 2 data tokens among 16 blanks"),
+        "{said}"
+    );
+    assert!(said.contains("loss.png"), "{said}");
+    assert!(
+        losses(&scratch.path("run"))
+            .iter()
+            .any(|line| line.contains("\"accuracy\":"))
+    );
+    scratch.refused(
+        &["generate", "run", "--device", "cpu"],
+        "only a run on text",
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_saves_and_the_run_goes_on_to_the_same_numbers() {
+    let scratch = Scratch::new("interrupt");
+    let steps = [
+        "train",
+        "--data-tokens",
+        "2",
+        "--steps",
+        "300",
+        "--eval-every",
+        "100",
+        "--out",
+    ];
+    let with = |out: &'static str| tiny(&[&steps[..], &[out]].concat());
+    scratch.done(&with("whole"));
+
+    let mut child = scratch
+        .riverrun(&with("parts"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Interrupted as soon as it is under way.
+    let mut progress = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(progress.any(|line| line.unwrap().starts_with("step ")));
+    let id = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &id])
+            .status()
+            .unwrap()
+            .success()
+    );
+    progress.for_each(drop);
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(
+        said.contains("go on with: riverrun train --resume --out parts"),
+        "{said}"
+    );
+
+    scratch.done(&["train", "--resume", "--out", "parts", "--device", "cpu"]);
+    assert_eq!(
+        losses(&scratch.path("parts")),
+        losses(&scratch.path("whole"))
+    );
+}
+
+/// A full disk, made of a file system of 128 KiB where the system lets us mount one.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_one_line_and_keeps_the_last_checkpoint() {
+    let scratch = Scratch::new("full");
+    let disk = scratch.path("disk");
+    fs::create_dir(&disk).unwrap();
+    let mount = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=160k", "none"])
+        .arg(&disk)
+        .stderr(Stdio::null())
+        .status();
+    if !mount.is_ok_and(|status| status.success()) {
+        eprintln!(
+            "skipped a_full_disk_is_one_line_and_keeps_the_last_checkpoint: cannot mount a tmpfs"
+        );
+        return;
+    }
+    let words = tiny(&[
+        "train",
+        "--data-tokens",
+        "2",
+        "--steps",
+        "400",
+        "--eval-every",
+        "1",
+        "--out",
+        "disk/run",
+        "-q",
+    ]);
+    let output = scratch.run(&words);
+    let kept = disk.join("run/checkpoint/model.bpk").is_file();
+    assert!(
+        Command::new("umount")
+            .arg(&disk)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(
+        error.contains("cannot write") && error.contains("No space left"),
+        "{error}"
+    );
+    assert_eq!(error.lines().count(), 1, "{error}");
+    assert!(kept);
+}

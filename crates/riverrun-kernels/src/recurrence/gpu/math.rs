@@ -1,0 +1,60 @@
+//! Exponential, reciprocal and sigmoid on vectors of channels.
+//!
+//! On NVIDIA GPUs (`ptx`) by the special-function unit: `ex2.approx` is within 2 units in the last place and
+//! `rcp.approx` within 1, so `σ` is within `4·2⁻²⁴` of the truth, as the library functions are, at a quarter of their
+//! instructions. Elsewhere by the shading language's own functions.
+
+use cubecl::prelude::*;
+
+#[cube]
+fn exp2_ptx(x: f32) -> f32 {
+    let y: f32;
+    gpu_asm!("ex2.approx.ftz.f32 {}, {};", out(_) y, in(_) x, options(pure, nomem));
+    y
+}
+
+#[cube]
+fn reciprocal_ptx(x: f32) -> f32 {
+    let y: f32;
+    gpu_asm!("rcp.approx.ftz.f32 {}, {};", out(_) y, in(_) x, options(pure, nomem));
+    y
+}
+
+/// `e^x`.
+#[cube]
+pub(crate) fn exp<N: Size>(x: Vector<f32, N>, #[comptime] ptx: bool) -> Vector<f32, N> {
+    if comptime!(ptx) {
+        let scaled = x * Vector::<f32, N>::new(std::f32::consts::LOG2_E);
+        let mut y = Vector::<f32, N>::new(0.0f32);
+        #[unroll]
+        for i in 0..N::value() {
+            y.insert(i, exp2_ptx(scaled.extract(i)));
+        }
+        y
+    } else {
+        x.exp()
+    }
+}
+
+/// `1 / x`.
+#[cube]
+pub(crate) fn reciprocal<N: Size>(x: Vector<f32, N>, #[comptime] ptx: bool) -> Vector<f32, N> {
+    if comptime!(ptx) {
+        let mut y = Vector::<f32, N>::new(0.0f32);
+        #[unroll]
+        for i in 0..N::value() {
+            y.insert(i, reciprocal_ptx(x.extract(i)));
+        }
+        y
+    } else {
+        Vector::<f32, N>::new(1.0f32) / x
+    }
+}
+
+/// `1 / (1 + e^-x)`.
+#[cube]
+pub(crate) fn sigmoid<N: Size>(x: Vector<f32, N>, #[comptime] ptx: bool) -> Vector<f32, N> {
+    let one = Vector::<f32, N>::new(1.0f32);
+    let zero = Vector::<f32, N>::new(0.0f32);
+    reciprocal::<N>(one + exp::<N>(zero - x, ptx), ptx)
+}

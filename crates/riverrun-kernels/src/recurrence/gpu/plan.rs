@@ -1,0 +1,207 @@
+//! What a launch derives from its problem: vector width, strides, grid, scratch.
+
+use cubecl::client::Client;
+use cubecl::ir::AddressType;
+use cubecl::prelude::*;
+use cubecl::server::Handle;
+
+use super::chained::LANES;
+use super::tile::{Config, GeometryLaunch};
+use super::{Dtype, Inputs, Strided, Tuning, workspace};
+use crate::Error;
+use crate::recurrence::{Gate, Problem};
+
+/// What both passes derive from their arguments.
+pub(super) struct Plan {
+    pub(super) config: Config,
+    pub(super) tuning: Tuning,
+    pub(super) vector: usize,
+    pub(super) cols: usize,
+    pub(super) buffers: [(Handle, usize); 3],
+    pub(super) geometry: [(usize, usize, usize); 3],
+    pub(super) address: AddressType,
+}
+
+impl Plan {
+    pub(super) fn new(
+        client: &Client,
+        problem: &Problem,
+        dtype: Dtype,
+        inputs: &Inputs,
+        tuning: Tuning,
+        flags: (bool, bool, bool),
+    ) -> Result<Self, Error> {
+        let (initial, h0, reset) = flags;
+        if !dtype.supported(client) {
+            return Err(Error::Dtype {
+                dtype: dtype.name(),
+                device: client.name().into(),
+            });
+        }
+        let shape = problem.shape;
+        let (views, packed): (Vec<Strided>, bool) = match inputs {
+            Inputs::Separate(views) => (views.clone(), false),
+            Inputs::Packed(view) => {
+                let view = |i| Strided {
+                    offset: view.offset + i * shape.dim,
+                    ..view.clone()
+                };
+                ((0..problem.gate.inputs()).map(view).collect(), true)
+            }
+        };
+        problem.check(views.len())?;
+        if !packed && problem.gate != Gate::Raw {
+            return Err(Error::Inputs {
+                gate: problem.gate.name(),
+                expected: 1,
+                found: views.len(),
+            });
+        }
+        for view in &views {
+            let end = view.offset
+                + (shape.batch - 1) * view.batch_stride
+                + (shape.steps - 1) * view.step_stride
+                + shape.dim;
+            if end > view.len {
+                return Err(Error::Length {
+                    what: "gate input",
+                    expected: end,
+                    found: view.len,
+                });
+            }
+        }
+        let widest = tuning
+            .vector
+            .min(client.properties().hardware.max_vector_size as usize);
+        let vector = (0..=3)
+            .rev()
+            .map(|power| 1usize << power)
+            .find(|v| {
+                *v <= widest
+                    && shape.dim % v == 0
+                    && views.iter().all(|view| {
+                        [view.offset, view.batch_stride, view.step_stride, view.len]
+                            .iter()
+                            .all(|n| n % v == 0)
+                    })
+            })
+            .unwrap_or(1);
+        let at = |i: usize| &views[i.min(views.len() - 1)];
+        let most = views
+            .iter()
+            .map(|view| view.len)
+            .max()
+            .unwrap_or(0)
+            .max(shape.elements());
+        Ok(Self {
+            config: Config {
+                gate: problem.gate,
+                reverse: problem.reverse,
+                packed,
+                initial,
+                h0,
+                reset,
+                len: tuning.len,
+                ptx: client.name() == "cuda",
+            },
+            tuning,
+            vector,
+            cols: shape.dim / vector,
+            buffers: [0, 1, 2].map(|i| (at(i).handle.clone(), at(i).len / vector)),
+            geometry: [0, 1, 2].map(|i| {
+                (
+                    at(i).offset / vector,
+                    at(i).batch_stride / vector,
+                    at(i).step_stride / vector,
+                )
+            }),
+            // Indices count vectors, but the bytes behind them must be in reach too.
+            address: if most * dtype.size() < (1 << 31) {
+                AddressType::U32
+            } else {
+                AddressType::U64
+            },
+        })
+    }
+
+    pub(super) fn geometry(&self, steps: usize) -> GeometryLaunch {
+        let [g0, g1, g2] = self.geometry;
+        GeometryLaunch::new(
+            self.cols, steps, g0.0, g0.1, g0.2, g1.0, g1.1, g1.2, g2.0, g2.1, g2.2,
+        )
+    }
+
+    pub(super) fn input(&self, i: usize) -> BufferArg {
+        // Safety: `Plan::new` has checked that the view ends inside the buffer.
+        unsafe { BufferArg::from_raw_parts(self.buffers[i].0.clone(), self.buffers[i].1) }
+    }
+
+    /// An optional buffer; where it is absent, some buffer that is there and that the kernel will not read.
+    pub(super) fn optional(
+        &self,
+        handle: &Option<Handle>,
+        elements: usize,
+        vector: usize,
+    ) -> BufferArg {
+        match handle {
+            Some(handle) => buffer(handle, elements, vector),
+            None => self.input(0),
+        }
+    }
+
+    /// The coefficients are held in the storage type where they are the inputs themselves.
+    pub(super) fn held(&self, dtype: Dtype) -> Dtype {
+        if self.config.gate == Gate::Raw {
+            dtype
+        } else {
+            Dtype::F32
+        }
+    }
+}
+
+/// A contiguous buffer of `elements`, seen as vectors.
+pub(super) fn buffer(handle: &Handle, elements: usize, vector: usize) -> BufferArg {
+    // Safety: callers pass the number of elements that the problem's shape gives the buffer.
+    unsafe { BufferArg::from_raw_parts(handle.clone(), elements / vector) }
+}
+
+/// A one-dimensional grid, folded where a dimension of the grid ends.
+pub(super) fn grid(client: &Client, cubes: usize) -> CubeCount {
+    let limit = client.properties().hardware.max_cube_count.0 as usize;
+    if cubes <= limit {
+        CubeCount::Static(cubes as u32, 1, 1)
+    } else {
+        let rows = cubes.div_ceil(limit);
+        CubeCount::Static(cubes.div_ceil(rows) as u32, rows as u32, 1)
+    }
+}
+
+/// The grid and the scratch of a chained launch.
+pub(super) struct Chain {
+    pub(super) dim: CubeDim,
+    pub(super) cubes: usize,
+    pub(super) chunks: usize,
+    pub(super) lease: workspace::Lease,
+}
+
+impl Chain {
+    pub(super) fn new(client: &Client, plan: &Plan, problem: &Problem) -> Self {
+        let Tuning {
+            len, planes, share, ..
+        } = plan.tuning;
+        let tiles = problem.shape.batch * plan.cols.div_ceil(LANES);
+        let chunks = problem.shape.steps.div_ceil(len * planes);
+        let row = tiles * LANES * plan.vector;
+        // One state a group; where there are groups, also two rows a tile for its map.
+        let rows = match share {
+            0 => chunks,
+            _ => chunks.div_ceil(planes * share) + 2 * chunks,
+        };
+        Self {
+            dim: CubeDim::new_2d(LANES as u32, planes as u32),
+            cubes: tiles * chunks,
+            chunks,
+            lease: workspace::lease(client, rows * row),
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The optimizer against AdamW written out.
+#![cfg(feature = "flex")]
+
+use burn::module::{Module, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, Tensor};
+use riverrun_train::{Optimizer, OptimizerConfig};
+
+#[derive(Module, Debug)]
+struct Pair {
+    matrix: Param<Tensor<2>>,
+    bias: Param<Tensor<1>>,
+}
+
+fn device() -> Device {
+    riverrun::device::parse("cpu").unwrap()
+}
+
+fn pair(matrix: [[f32; 2]; 1], bias: [f32; 2]) -> Pair {
+    let device = device().autodiff();
+    Pair {
+        matrix: Param::from_tensor(Tensor::from_data(matrix, &device)),
+        bias: Param::from_tensor(Tensor::from_data(bias, &device)),
+    }
+}
+
+/// Gradients with the values given.
+fn gradients(model: &Pair, matrix: [[f32; 2]; 1], bias: [f32; 2]) -> GradientsParams {
+    let mut gradients = GradientsParams::new();
+    gradients.register::<2>(model.matrix.id, Tensor::from_data(matrix, &device()));
+    gradients.register::<1>(model.bias.id, Tensor::from_data(bias, &device()));
+    gradients
+}
+
+fn values(model: &Pair) -> [f32; 4] {
+    let mut values = model.matrix.val().try_to_vec_as::<f32>().unwrap();
+    values.extend(model.bias.val().try_to_vec_as::<f32>().unwrap());
+    values.try_into().unwrap()
+}
+
+/// AdamW in f64, with decay for the first two numbers only, and clipping by the norm of all four.
+struct Reference {
+    weights: [f64; 4],
+    first: [f64; 4],
+    second: [f64; 4],
+    time: i32,
+}
+
+impl Reference {
+    fn step(&mut self, lr: f64, gradient: [f64; 4], config: &OptimizerConfig) {
+        let norm = gradient.iter().map(|g| g * g).sum::<f64>().sqrt();
+        let shrink = (config.clip / (norm + 1e-6)).min(1.0);
+        let (b1, b2) = (f64::from(config.beta_1), f64::from(config.beta_2));
+        self.time += 1;
+        for i in 0..4 {
+            let g = gradient[i] * shrink;
+            self.first[i] = b1 * self.first[i] + (1.0 - b1) * g;
+            self.second[i] = b2 * self.second[i] + (1.0 - b2) * g * g;
+            let m = self.first[i] / (1.0 - b1.powi(self.time));
+            let v = self.second[i] / (1.0 - b2.powi(self.time));
+            let decay = if i < 2 { config.weight_decay } else { 0.0 };
+            self.weights[i] -=
+                lr * (m / (v.sqrt() + f64::from(config.epsilon)) + decay * self.weights[i]);
+        }
+    }
+}
+
+#[test]
+fn updates_are_those_of_adamw_with_a_global_norm() {
+    let config = OptimizerConfig::default();
+    let mut optimizer = Optimizer::new(&config);
+    let mut model = pair([[0.5, -1.0]], [2.0, 0.25]);
+    let mut reference = Reference {
+        weights: [0.5, -1.0, 2.0, 0.25],
+        first: [0.0; 4],
+        second: [0.0; 4],
+        time: 0,
+    };
+    // Above the bound, far above it, below it.
+    let steps = [
+        [1.0, -2.0, 0.5, 3.0],
+        [40.0, 10.0, -20.0, 5.0],
+        [0.1, 0.2, -0.3, 0.05],
+    ];
+    for (step, gradient) in steps.into_iter().enumerate() {
+        // The same gradients scaled up, as in f16, must give the same update.
+        let scale = if step == 1 { 4096.0 } else { 1.0 };
+        let scaled = gradient.map(|g: f64| (g * scale) as f32);
+        let [a, b, c, d] = scaled;
+        let given = gradients(&model, [[a, b]], [c, d]);
+        model = optimizer.step(0.1, model, given, scale);
+        reference.step(0.1, gradient, &config);
+        for (value, expected) in values(&model).into_iter().zip(reference.weights) {
+            assert!(
+                (f64::from(value) - expected).abs() < 2e-6,
+                "{value} is not {expected}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_overflow_in_a_scaled_backward_moves_nothing() {
+    let config = OptimizerConfig {
+        weight_decay: 0.0,
+        ..Default::default()
+    };
+    let mut optimizer = Optimizer::new(&config);
+    let model = pair([[0.5, -1.0]], [2.0, 0.25]);
+    let given = gradients(&model, [[f32::INFINITY, 1.0]], [f32::NAN, 0.0]);
+    let model = optimizer.step(0.1, model, given, 4096.0);
+    assert_eq!(values(&model), [0.5, -1.0, 2.0, 0.25]);
+}
+
+#[test]
+fn moments_go_there_and_back() {
+    let config = OptimizerConfig::default();
+    let mut first = Optimizer::new(&config);
+    let model = pair([[0.5, -1.0]], [2.0, 0.25]);
+    let given = gradients(&model, [[1.0, 2.0]], [3.0, 4.0]);
+    let model = first.step(0.1, model, given, 1.0);
+    let (moment_1, moment_2, time) = first.moments(&model);
+    assert_eq!(time, 1);
+    let mut second = Optimizer::new(&config);
+    second.load_moments(&moment_1, &moment_2, time);
+    let next = |optimizer: &mut Optimizer| {
+        let given = gradients(&model, [[-1.0, 0.5]], [0.25, 0.0]);
+        values(&optimizer.step(0.1, model.clone(), given, 1.0))
+    };
+    assert_eq!(next(&mut first), next(&mut second));
+}

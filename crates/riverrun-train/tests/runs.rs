@@ -1,0 +1,235 @@
+//! Whole runs of a tiny model: resuming, diverging, formats.
+#![cfg(feature = "flex")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Tensor};
+use riverrun::models::{CellKind, LanguageModel, LanguageModelConfig};
+use riverrun_train::tasks::SelectiveCopyConfig;
+use riverrun_train::{
+    Error, Observer, Outcome, Precision, Report, RunConfig, RunDir, Split, TaskConfig, Trainer,
+    TrainingConfig, tasks,
+};
+
+/// A folder that goes away with its test.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("riverrun-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Asks a run to stop after a step, as Ctrl-C would.
+struct StopAfter<'a> {
+    step: u64,
+    stop: &'a AtomicBool,
+}
+
+impl Observer for StopAfter<'_> {
+    fn step(&mut self, done: u64) {
+        if done == self.step {
+            self.stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+fn device() -> Device {
+    riverrun::device::parse("cpu").unwrap()
+}
+
+fn config(steps: u64) -> RunConfig {
+    let mut config = RunConfig::selective_copy();
+    config.task = TaskConfig::SelectiveCopy(SelectiveCopyConfig { data_tokens: 3 });
+    config.model = LanguageModelConfig::new(16, 16, 2).with_cell(CellKind::MinGru);
+    config.training = TrainingConfig::new(32, 12, steps, 1e-2);
+    config
+}
+
+fn start(config: &RunConfig, dir: &Scratch) -> Trainer {
+    let task = tasks::open(config).unwrap();
+    Trainer::create(
+        config.clone(),
+        task,
+        RunDir::create(&dir.0).unwrap(),
+        &device(),
+    )
+    .unwrap()
+}
+
+fn go_on(config: &RunConfig, dir: &Scratch) -> Trainer {
+    let task = tasks::open(config).unwrap();
+    Trainer::resume(
+        config.clone(),
+        task,
+        RunDir::open(&dir.0).unwrap(),
+        &device(),
+    )
+    .unwrap()
+}
+
+fn run(trainer: Trainer, stop_after: u64) -> Result<Outcome, Error> {
+    let stop = AtomicBool::new(false);
+    trainer.run(
+        &mut StopAfter {
+            step: stop_after,
+            stop: &stop,
+        },
+        &stop,
+    )
+}
+
+/// The bits of all weights, by order of visit.
+fn bits(model: &LanguageModel) -> Vec<u32> {
+    struct Bits(Vec<u32>);
+    impl ModuleVisitor for Bits {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let values = param.val().try_to_vec_as::<f32>().unwrap();
+            self.0.extend(values.into_iter().map(f32::to_bits));
+        }
+    }
+    let mut bits = Bits(Vec::new());
+    model.visit(&mut bits);
+    bits.0
+}
+
+/// What of the reports must not depend on when a run was broken off.
+fn losses(dir: &Scratch) -> Vec<(u64, Split, u64)> {
+    let reports = RunDir::open(&dir.0).unwrap().metrics().unwrap();
+    reports
+        .iter()
+        .map(
+            |Report {
+                 step, split, loss, ..
+             }| (*step, *split, loss.to_bits()),
+        )
+        .collect()
+}
+
+#[test]
+fn a_resumed_run_gives_the_numbers_of_an_unbroken_one() {
+    let mut config = config(20);
+    // Dropout, so that its draws are resumed too; reports every 3 steps, so that the break falls
+    // between two of them.
+    config.model.dropout = 0.1;
+    config.training.report_every = 3;
+    config.training.eval_every = 8;
+
+    let whole = Scratch::new("whole");
+    let unbroken = run(start(&config, &whole), u64::MAX).unwrap();
+    assert!(unbroken.finished);
+
+    let parts = Scratch::new("parts");
+    let first = run(start(&config, &parts), 10).unwrap();
+    assert!(!first.finished);
+    assert_eq!(first.step, 10);
+    assert_ne!(bits(&first.model), bits(&unbroken.model));
+    let second = run(go_on(&config, &parts), u64::MAX).unwrap();
+
+    assert!(second.finished);
+    assert_eq!(bits(&second.model), bits(&unbroken.model));
+    assert_eq!(losses(&parts), losses(&whole));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_and_another_seed_another() {
+    let outcome = |seed, name| {
+        let mut config = config(3);
+        config.training.seed = seed;
+        let dir = Scratch::new(name);
+        bits(&run(start(&config, &dir), u64::MAX).unwrap().model)
+    };
+    let one = outcome(1, "seed-a");
+    assert_eq!(one, outcome(1, "seed-b"));
+    assert_ne!(one, outcome(2, "seed-c"));
+}
+
+#[test]
+fn a_run_learns() {
+    let dir = Scratch::new("learns");
+    let outcome = run(start(&config(60), &dir), u64::MAX).unwrap();
+    let reports = RunDir::open(&dir.0).unwrap().metrics().unwrap();
+    let first = reports
+        .iter()
+        .find(|report| report.split == Split::Validation)
+        .unwrap();
+    let best = outcome.best_validation.unwrap();
+    assert!(
+        best.loss < first.loss - 0.1,
+        "{} after {}",
+        best.loss,
+        first.loss
+    );
+    assert!(best.accuracy.unwrap() > first.accuracy.unwrap());
+    for file in ["loss.svg", "loss.png", "best/model.bpk", "best/report.json"] {
+        assert!(dir.0.join(file).is_file(), "{file}");
+    }
+}
+
+#[test]
+fn a_diverging_run_stops_and_keeps_what_was_good() {
+    let dir = Scratch::new("diverges");
+    let mut config = config(8);
+    config.training.eval_every = 2;
+    assert!(!run(start(&config, &dir), 2).unwrap().finished);
+    let kept = |file: &str| fs::read(dir.0.join(file)).unwrap();
+    let before = [kept("best/model.bpk"), kept("checkpoint/model.bpk")];
+
+    config.training.lr = 1e38;
+    let error = run(go_on(&config, &dir), u64::MAX).unwrap_err();
+    assert!(matches!(error, Error::Diverged { .. }), "{error}");
+    assert!(error.to_string().contains("checkpoint"), "{error}");
+    assert_eq!(
+        before,
+        [kept("best/model.bpk"), kept("checkpoint/model.bpk")]
+    );
+}
+
+#[test]
+fn half_formats_follow_f32_on_f32_weights() {
+    let train = |dtype| {
+        let mut config = config(40);
+        config.training.dtype = dtype;
+        let dir = Scratch::new(&format!("format-{dtype}"));
+        run(start(&config, &dir), u64::MAX).unwrap()
+    };
+    let loss = |outcome: &Outcome| outcome.last_validation.as_ref().unwrap().loss;
+    let full = loss(&train(Precision::F32));
+    for dtype in [Precision::Bf16, Precision::F16] {
+        let half = train(dtype);
+        assert!(
+            (loss(&half) - full).abs() < 0.05,
+            "{dtype}: {} for {full}",
+            loss(&half)
+        );
+        // Weights that had been rounded to a half format would have zeros in their last bits.
+        assert!(
+            bits(&half.model).iter().any(|bits| bits & 0xfff != 0),
+            "{dtype}"
+        );
+    }
+}
+
+#[test]
+fn every_cell_trains() {
+    for cell in CellKind::ALL {
+        let mut config = config(5);
+        config.model.cell = cell;
+        let dir = Scratch::new(&format!("cell-{cell}"));
+        assert!(
+            run(start(&config, &dir), u64::MAX).unwrap().finished,
+            "{cell}"
+        );
+    }
+}
