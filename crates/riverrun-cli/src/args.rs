@@ -139,16 +139,23 @@ pub struct TrainArgs {
     /// Channels [default: 128; selective copying 64]
     #[arg(long, value_name = "N")]
     pub width: Option<usize>,
+    /// Recurrent channels for each channel of the width [default: 1; selective copying 4]
+    #[arg(long, value_name = "N")]
+    pub expansion: Option<usize>,
+    /// Steps that the slowest recurrent channels start out remembering [default: 1, no such start; selective copying
+    /// its context]
+    #[arg(long, value_name = "N")]
+    pub time_scale: Option<usize>,
     /// Symbols in a sequence; blanks in selective copying [default: 256; selective copying 64]
     #[arg(long, value_name = "N")]
     pub context: Option<usize>,
-    /// Sequences in a batch [default: 16; selective copying 64]
+    /// Sequences in a batch [default: 16; selective copying 32]
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
-    /// Steps of the whole run [default: 2000; selective copying 1000]
+    /// Steps of the whole run [default: 2000; selective copying 1500]
     #[arg(long, value_name = "N")]
     pub steps: Option<u64>,
-    /// Peak learning rate [default: 2e-3; selective copying 3e-3]
+    /// Peak learning rate [default: 2e-3; selective copying 1e-2]
     #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     pub lr: Option<f64>,
     /// Steps of linear warm-up [default: a tenth of the run, at most 100]
@@ -169,7 +176,7 @@ pub struct TrainArgs {
     /// Part of the text that trains; the rest validates [default: 0.9]
     #[arg(long, value_name = "PART", allow_negative_numbers = true)]
     pub split: Option<f64>,
-    /// Tokens to copy, in selective copying [default: 16]
+    /// Tokens to copy, in selective copying [default: 8]
     #[arg(long, value_name = "N", conflicts_with = "paths")]
     pub data_tokens: Option<usize>,
     /// Steps between evaluations; each saves a checkpoint [default: 20 a run, 10 to 500 apart]

@@ -190,9 +190,15 @@ fn apply(args: &TrainArgs, config: &mut RunConfig) {
     set(&args.model, &mut config.model.cell);
     set(&args.layers, &mut config.model.layers);
     set(&args.width, &mut config.model.width);
+    set(&args.expansion, &mut config.model.expansion);
+    set(&args.time_scale, &mut config.model.time_scale);
     set(&args.dropout, &mut config.model.dropout);
     if let TaskConfig::SelectiveCopy(task) = &mut config.task {
         set(&args.data_tokens, &mut task.data_tokens);
+        // A token must be kept for up to the whole sequence, so that is what the channels start from.
+        if let (Some(context), None) = (args.context, args.time_scale) {
+            config.model.time_scale = context;
+        }
     }
 }
 

@@ -29,12 +29,6 @@ pub struct SelectiveCopyConfig {
     pub data_tokens: usize,
 }
 
-impl Default for SelectiveCopyConfig {
-    fn default() -> Self {
-        Self { data_tokens: 16 }
-    }
-}
-
 /// The selective copying task; see the [module](self).
 #[derive(Debug, Clone)]
 pub struct SelectiveCopy {

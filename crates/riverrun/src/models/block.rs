@@ -18,6 +18,9 @@ pub struct BlockConfig {
     /// The recurrent state is this many times the width; more than 1 adds a projection back.
     #[config(default = 1)]
     pub expansion: usize,
+    /// The recurrent channels start out remembering from 1 to this many steps; 1 for the layer's own default.
+    #[config(default = 1)]
+    pub time_scale: usize,
     /// The MLP's inner features are this many times the width.
     #[config(default = 4)]
     pub mlp: usize,
@@ -55,7 +58,9 @@ impl BlockConfig {
         let norm = || RmsNormConfig::new(width).init(device);
         Block {
             norm_cell: norm(),
-            cell: self.cell.init(width, hidden, self.bias, device),
+            cell: self
+                .cell
+                .init(width, hidden, self.bias, self.time_scale, device),
             out: (self.expansion != 1)
                 .then(|| LinearConfig::new(hidden, width).with_bias(false).init(device)),
             norm_mlp: norm(),

@@ -38,18 +38,33 @@ impl CellKind {
         }
     }
 
-    /// A layer of this kind.
-    pub fn init(self, d_input: usize, d_hidden: usize, bias: bool, device: &Device) -> Cell {
+    /// A layer of this kind; `time_scale` as in [`MinGruConfig`], 1 for the layer's own default.
+    pub fn init(
+        self,
+        d_input: usize,
+        d_hidden: usize,
+        bias: bool,
+        time_scale: usize,
+        device: &Device,
+    ) -> Cell {
         match self {
             CellKind::LinearRnn => {
-                Cell::LinearRnn(LinearRnnConfig::new(d_input, d_hidden).init(device))
+                let config = LinearRnnConfig::new(d_input, d_hidden);
+                let time_scale = if time_scale > 1 { time_scale } else { config.time_scale };
+                Cell::LinearRnn(config.with_time_scale(time_scale).init(device))
             }
-            CellKind::MinGru => {
-                Cell::MinGru(MinGruConfig::new(d_input, d_hidden).with_bias(bias).init(device))
-            }
-            CellKind::MinLstm => {
-                Cell::MinLstm(MinLstmConfig::new(d_input, d_hidden).with_bias(bias).init(device))
-            }
+            CellKind::MinGru => Cell::MinGru(
+                MinGruConfig::new(d_input, d_hidden)
+                    .with_bias(bias)
+                    .with_time_scale(time_scale)
+                    .init(device),
+            ),
+            CellKind::MinLstm => Cell::MinLstm(
+                MinLstmConfig::new(d_input, d_hidden)
+                    .with_bias(bias)
+                    .with_time_scale(time_scale)
+                    .init(device),
+            ),
         }
     }
 }

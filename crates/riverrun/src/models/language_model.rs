@@ -23,6 +23,9 @@ pub struct LanguageModelConfig {
     /// The recurrent state is this many times the width.
     #[config(default = 1)]
     pub expansion: usize,
+    /// The recurrent channels start out remembering from 1 to this many steps; 1 for the layer's own default.
+    #[config(default = 1)]
+    pub time_scale: usize,
     /// The MLP's inner features are this many times the width.
     #[config(default = 4)]
     pub mlp: usize,
@@ -66,6 +69,7 @@ impl LanguageModelConfig {
     pub fn init(&self, device: &Device) -> LanguageModel {
         let block = BlockConfig::new(self.width, self.cell)
             .with_expansion(self.expansion)
+            .with_time_scale(self.time_scale)
             .with_mlp(self.mlp)
             .with_dropout(self.dropout)
             .with_bias(self.bias);

@@ -1,7 +1,8 @@
 //! What the layers on a gated scan share: one projection to all gate inputs, then the scan.
 
+use burn::module::Param;
 use burn::nn::Linear;
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 
 use super::Sequence;
 use crate::ops::{Gate, Scan, try_gated_scan};
@@ -20,4 +21,31 @@ pub(super) fn run(
     let scan = if reverse { scan.reversed() } else { scan };
     try_gated_scan(projection.forward(x), gate, scan)
         .unwrap_or_else(|error| panic!("{}: {error}", gate.name()))
+}
+
+/// Sets the biases of gate input `gate` so that, for a zero input, the channels remember from 1 to `time_scale` steps,
+/// spread evenly on a logarithmic scale; `sign` is that of a bias that makes the gate remember longer.
+///
+/// A gate that starts half open forgets within a few steps, and then no gradient tells it what it should have kept.
+///
+/// Source: Tallec & Ollivier, *Can Recurrent Neural Networks Warp Time?* (2018), section 3 ("chrono initialisation").
+pub(super) fn spread_memory(
+    projection: &mut Linear,
+    gate: usize,
+    sign: f64,
+    d_hidden: usize,
+    time_scale: usize,
+    device: &Device,
+) {
+    if time_scale <= 1 {
+        return;
+    }
+    let [_, width] = projection.weight.dims();
+    let mut bias = vec![0.0f32; width];
+    for (i, bias) in bias[gate * d_hidden..][..d_hidden].iter_mut().enumerate() {
+        let part = (i as f64 + 0.5) / d_hidden as f64;
+        *bias = (sign * part * (time_scale as f64).ln()) as f32;
+    }
+    let bias = Tensor::<1>::from_floats(bias.as_slice(), device);
+    projection.bias = Some(Param::from_tensor(bias));
 }

@@ -1,7 +1,7 @@
 //! The gated linear RNN.
 
 use burn::config::Config;
-use burn::module::{Initializer, Module, Param};
+use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
@@ -15,6 +15,9 @@ pub struct LinearRnnConfig {
     pub d_input: usize,
     /// Features of the state and output.
     pub d_hidden: usize,
+    /// The channels start out remembering from 1 to this many steps.
+    #[config(default = 64)]
+    pub time_scale: usize,
     /// Whether time runs from the last step to the first.
     #[config(default = false)]
     pub reverse: bool,
@@ -22,8 +25,7 @@ pub struct LinearRnnConfig {
 
 /// The gated linear RNN: `h_t = σ(W_a x_t + b_a) ∘ h_{t-1} + W_b x_t + b_b`.
 ///
-/// Unlike minGRU the input is not scaled by what the gate lets go, so a gate near 1 sums its inputs. The
-/// biases `b_a` start evenly spread so that the gates of a zero input span 0.5 to 0.99.
+/// Unlike minGRU the input is not scaled by what the gate lets go, so a gate near 1 sums its inputs.
 ///
 /// Source: Martin & Cundy, *Parallelizing Linear Recurrent Neural Nets Over Sequence Length* (2018), section 2.2.
 #[derive(Module, Debug)]
@@ -38,16 +40,9 @@ pub struct LinearRnn {
 impl LinearRnnConfig {
     /// A layer with fresh weights.
     pub fn init(&self, device: &Device) -> LinearRnn {
-        let mut projection = LinearConfig::new(self.d_input, 2 * self.d_hidden).init(device);
-        let bias: Tensor<1> = Initializer::Zeros.init([self.d_hidden], device).val();
-        let spread = (0..self.d_hidden)
-            .map(|i| {
-                let decay = 0.5 + 0.49 * (i as f64 + 0.5) / self.d_hidden as f64;
-                (decay / (1.0 - decay)).ln() as f32
-            })
-            .collect::<Vec<_>>();
-        let gates = Tensor::<1>::from_floats(spread.as_slice(), device);
-        projection.bias = Some(Param::from_tensor(Tensor::cat(vec![gates, bias], 0)));
+        let (hidden, scale) = (self.d_hidden, self.time_scale);
+        let mut projection = LinearConfig::new(self.d_input, 2 * hidden).init(device);
+        gated::spread_memory(&mut projection, 0, 1.0, hidden, scale, device);
         LinearRnn { projection, reverse: self.reverse }
     }
 }

@@ -21,6 +21,9 @@ pub struct MinGruConfig {
     /// The candidate's activation.
     #[config(default = "Candidate::Identity")]
     pub candidate: Candidate,
+    /// The channels start out remembering from 1 to this many steps; 1 leaves the gates as the biases are drawn.
+    #[config(default = 1)]
+    pub time_scale: usize,
     /// Whether time runs from the last step to the first.
     #[config(default = false)]
     pub reverse: bool,
@@ -47,10 +50,13 @@ pub struct MinGru {
 impl MinGruConfig {
     /// A layer with fresh weights (the initialiser of Burn's `Linear`).
     pub fn init(&self, device: &Device) -> MinGru {
+        let mut projection = LinearConfig::new(self.d_input, 2 * self.d_hidden)
+            .with_bias(self.bias)
+            .init(device);
+        let (hidden, scale) = (self.d_hidden, self.time_scale);
+        gated::spread_memory(&mut projection, 0, -1.0, hidden, scale, device);
         MinGru {
-            projection: LinearConfig::new(self.d_input, 2 * self.d_hidden)
-                .with_bias(self.bias)
-                .init(device),
+            projection,
             candidate: self.candidate,
             reverse: self.reverse,
         }

@@ -24,6 +24,9 @@ pub struct MinLstmConfig {
     /// Whether the gates are normalised to `f' + i' = 1`.
     #[config(default = true)]
     pub normalized: bool,
+    /// The channels start out remembering from 1 to this many steps; 1 leaves the gates as the biases are drawn.
+    #[config(default = 1)]
+    pub time_scale: usize,
     /// Whether time runs from the last step to the first.
     #[config(default = false)]
     pub reverse: bool,
@@ -53,10 +56,13 @@ pub struct MinLstm {
 impl MinLstmConfig {
     /// A layer with fresh weights (the initialiser of Burn's `Linear`).
     pub fn init(&self, device: &Device) -> MinLstm {
+        let mut projection = LinearConfig::new(self.d_input, 3 * self.d_hidden)
+            .with_bias(self.bias)
+            .init(device);
+        let (hidden, scale) = (self.d_hidden, self.time_scale);
+        gated::spread_memory(&mut projection, 1, -1.0, hidden, scale, device);
         MinLstm {
-            projection: LinearConfig::new(self.d_input, 3 * self.d_hidden)
-                .with_bias(self.bias)
-                .init(device),
+            projection,
             candidate: self.candidate,
             normalized: self.normalized,
             reverse: self.reverse,

@@ -1,6 +1,6 @@
 //! The backward pass of a block: compiled once per gate, type and level.
 
-use super::block::{Block, Carry, LANES, WIDTH, lanes, padded, store};
+use super::block::{Block, Carry, LANES, Row, WIDTH, store};
 use crate::Element;
 use crate::memory::{Streaming, prefetch};
 use crate::recurrence::coefficients::Coefficients;
@@ -21,9 +21,9 @@ pub struct Backward<'a, E, C, const N: usize> {
 
 /// What the backward pass of a step reads.
 struct Reads<'a, E, const N: usize> {
-    inputs: [&'a [E]; N],
-    h_prev: &'a [E],
-    d_h: &'a [E],
+    inputs: [Row<'a, E>; N],
+    h_prev: Row<'a, E>,
+    d_h: Row<'a, E>,
 }
 
 impl<E: Element, C: Coefficients<N>, const N: usize> Task for Backward<'_, E, C, N> {
@@ -39,13 +39,15 @@ impl<E: Element, C: Coefficients<N>, const N: usize> Task for Backward<'_, E, C,
         } = self;
         let width = block.channels.len();
         let zeros = &[E::default(); WIDTH][..width];
+        let first = Row::new(block.h0.unwrap_or(zeros));
+        let zeros = Row::new(zeros);
         let reads = |s: usize| {
             let t = block.time(s);
             Reads {
-                inputs: block.inputs.map(|input| block.row(input, t)),
+                inputs: block.input_rows(t),
                 h_prev: match s {
                     _ if block.is_reset(t) => zeros,
-                    0 => block.h0.unwrap_or(zeros),
+                    0 => first,
                     _ => block.row(h, block.time(s - 1)),
                 },
                 d_h: block.row(d_h, t),
@@ -81,42 +83,38 @@ fn backward_row<E: Element, C: Coefficients<N>, I: Isa, const N: usize>(
     d_inputs: [&mut [E]; N],
     streaming: Option<&Streaming>,
 ) {
-    let Reads {
-        inputs,
-        h_prev,
-        d_h,
-    } = reads;
-    let width = d_h.len();
-    let full = width / LANES;
+    let d_inputs = d_inputs.map(|d| d.as_chunks_mut::<LANES>());
+    let n = reads.d_h.lanes.len();
+    let rest = reads.d_h.rest.len();
+    let (carry, carry_rest) = carry.split_at_mut(n);
     // From the last channel to the first: steps run backwards here, and so do all addresses then, which prefetchers
     // follow where they would not follow rows that go forwards and steps that go back.
-    let rest = full * LANES;
-    if rest < width {
-        let inputs = inputs.map(|input| padded(&input[rest..width]));
-        let (h_prev, d_h) = (padded(&h_prev[rest..width]), padded(&d_h[rest..width]));
-        let d = backward_lanes::<E, C, I, N>(inputs.each_ref(), &h_prev, &d_h, &mut carry[full]);
+    let d_lanes = d_inputs.map(|(lanes, d_rest)| (&mut lanes[..n], d_rest));
+    if rest > 0 {
+        let inputs = reads.inputs.map(Row::padded);
+        let (h_prev, d_h) = (reads.h_prev.padded(), reads.d_h.padded());
+        let carry = &mut carry_rest[0];
+        let d = backward_lanes::<E, C, I, N>(inputs.each_ref(), &h_prev, &d_h, carry);
         for k in 0..N {
-            d_inputs[k][rest..].copy_from_slice(&d[k][..width - rest]);
+            d_lanes[k].1.copy_from_slice(&d[k][..rest]);
         }
     }
-    for i in (0..full).rev() {
-        let at = i * LANES..(i + 1) * LANES;
+    let inputs = reads.inputs.map(|row| row.first(n));
+    let (h_prev, d_h) = (reads.h_prev.first(n), reads.d_h.first(n));
+    for i in (0..n).rev() {
         if let Some(ahead) = &ahead {
-            prefetch(ahead.h_prev.get(at.start));
-            prefetch(ahead.d_h.get(at.start));
+            prefetch(&ahead.h_prev.lanes[i]);
+            prefetch(&ahead.d_h.lanes[i]);
             for k in 0..N {
-                prefetch(
-                    ahead.inputs[k]
-                        .get(at.start)
-                        .filter(|_| C::BACKWARD_READS[k]),
-                );
+                if C::BACKWARD_READS[k] {
+                    prefetch(&ahead.inputs[k].lanes[i]);
+                }
             }
         }
-        let inputs = inputs.map(|input| lanes(&input[at.clone()]));
-        let (h_prev, d_h) = (lanes(&h_prev[at.clone()]), lanes(&d_h[at.clone()]));
-        let d = backward_lanes::<E, C, I, N>(inputs, h_prev, d_h, &mut carry[i]);
+        let inputs = inputs.map(|lanes| &lanes[i]);
+        let d = backward_lanes::<E, C, I, N>(inputs, &h_prev[i], &d_h[i], &mut carry[i]);
         for k in 0..N {
-            store(&mut d_inputs[k][at.clone()], &d[k], streaming);
+            store(&mut d_lanes[k].0[i], &d[k], streaming);
         }
     }
 }

@@ -54,8 +54,18 @@ impl<E, C, const N: usize> Block<'_, E, C, N> {
     }
 
     #[inline(always)]
-    pub fn row<'r>(&self, rows: &Rows<'r, E>, t: usize) -> &'r [E] {
-        &rows.row(self.b, t)[self.channels.clone()]
+    pub fn row<'r>(&self, rows: &Rows<'r, E>, t: usize) -> Row<'r, E> {
+        Row::new(&rows.row(self.b, t)[self.channels.clone()])
+    }
+
+    /// The rows of all inputs.
+    #[inline(always)]
+    pub fn input_rows(&self, t: usize) -> [Row<'_, E>; N] {
+        let mut rows = [Row::EMPTY; N];
+        for k in 0..N {
+            rows[k] = self.row(self.inputs[k], t);
+        }
+        rows
     }
 
     #[inline(always)]
@@ -80,6 +90,53 @@ impl<E, C, const N: usize> Block<'_, E, C, N> {
         // Blocks with a rest of channels would mix both kinds of store in one cache line.
         let whole = self.channels.len().is_multiple_of(LANES);
         (self.streaming && whole).then(Streaming::new)
+    }
+}
+
+/// A row of a block: its channels in whole lanes, and those that are left.
+#[derive(Debug)]
+pub struct Row<'a, E> {
+    pub lanes: &'a [[E; LANES]],
+    pub rest: &'a [E],
+}
+
+// Not derived, because `E` itself need not be `Copy` for it.
+impl<E> Copy for Row<'_, E> {}
+impl<E> Clone for Row<'_, E> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<'a, E> Row<'a, E> {
+    /// No channels.
+    pub const EMPTY: Self = Self {
+        lanes: &[],
+        rest: &[],
+    };
+
+    #[inline(always)]
+    pub fn new(channels: &'a [E]) -> Self {
+        let (lanes, rest) = channels.as_chunks();
+        Self { lanes, rest }
+    }
+
+    /// The first `n` lanes, all there are: where the compiler sees that several rows are equally long, it checks no
+    /// index in the loop over them.
+    #[inline(always)]
+    pub fn first(self, n: usize) -> &'a [[E; LANES]] {
+        &self.lanes[..n]
+    }
+}
+
+impl<E: Element> Row<'_, E> {
+    /// The channels left over, with zeros after them.
+    #[inline(always)]
+    pub fn padded(self) -> [E; LANES] {
+        let mut lanes = [E::default(); LANES];
+        lanes[..self.rest.len()].copy_from_slice(self.rest);
+        lanes
     }
 }
 
@@ -115,21 +172,7 @@ impl<E: Element> Carry<E> {
 }
 
 #[inline(always)]
-pub fn lanes<E>(x: &[E]) -> &[E; LANES] {
-    x.try_into().expect("a slice of LANES")
-}
-
-/// The last channels of a row, with zeros after them.
-#[inline(always)]
-pub fn padded<E: Element>(x: &[E]) -> [E; LANES] {
-    let mut lanes = [E::default(); LANES];
-    lanes[..x.len()].copy_from_slice(x);
-    lanes
-}
-
-#[inline(always)]
-pub fn store<E: Element>(to: &mut [E], from: &[E; LANES], streaming: Option<&Streaming>) {
-    let to: &mut [E; LANES] = to.try_into().expect("a slice of LANES");
+pub fn store<E: Element>(to: &mut [E; LANES], from: &[E; LANES], streaming: Option<&Streaming>) {
     match streaming {
         Some(streaming) => streaming.store(to, from),
         None => *to = *from,

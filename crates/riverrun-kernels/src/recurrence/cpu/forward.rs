@@ -1,6 +1,6 @@
 //! The forward pass of a block: compiled once per gate, type and level.
 
-use super::block::{Block, Carry, LANES, lanes, padded, store};
+use super::block::{Block, Carry, LANES, Row, store};
 use crate::Element;
 use crate::memory::{Streaming, prefetch};
 use crate::real::Real;
@@ -27,14 +27,8 @@ impl<E: Element, C: Coefficients<N>, const N: usize> Task for Forward<'_, E, C, 
             if block.is_reset(t) {
                 carry.clear();
             }
-            let inputs = block.inputs.map(|input| block.row(input, t));
-            let ahead = if gaps && s + 1 < steps {
-                block
-                    .inputs
-                    .map(|input| block.row(input, block.time(s + 1)))
-            } else {
-                [&[][..]; N]
-            };
+            let inputs = block.input_rows(t);
+            let ahead = (gaps && s + 1 < steps).then(|| block.input_rows(block.time(s + 1)));
             let h = block.row_mut(h, t);
             forward_row::<E, C, I, N>(inputs, ahead, &mut carry.lanes, h, streaming.as_ref());
         }
@@ -43,26 +37,28 @@ impl<E: Element, C: Coefficients<N>, const N: usize> Task for Forward<'_, E, C, 
 
 #[inline(always)]
 fn forward_row<E: Element, C: Coefficients<N>, I: Isa, const N: usize>(
-    inputs: [&[E]; N],
-    ahead: [&[E]; N],
+    inputs: [Row<E>; N],
+    ahead: Option<[Row<E>; N]>,
     carry: &mut [[E::Acc; LANES]],
     h: &mut [E],
     streaming: Option<&Streaming>,
 ) {
-    let width = h.len();
-    let full = width / LANES;
-    for i in 0..full {
-        let at = i * LANES..(i + 1) * LANES;
-        ahead.iter().for_each(|row| prefetch(row.get(at.start)));
-        let inputs = inputs.map(|input| lanes(&input[at.clone()]));
-        let y = forward_lanes::<E, C, I, N>(inputs, &mut carry[i]);
-        store(&mut h[at], &y, streaming);
+    let (h, h_rest) = h.as_chunks_mut::<LANES>();
+    let n = h.len();
+    let (carry, carry_rest) = carry.split_at_mut(n);
+    let lanes = inputs.map(|row| row.first(n));
+    let ahead = ahead.map(|rows| rows.map(|row| row.first(n)));
+    for i in 0..n {
+        if let Some(ahead) = &ahead {
+            ahead.iter().for_each(|lanes| prefetch(&lanes[i]));
+        }
+        let y = forward_lanes::<E, C, I, N>(lanes.map(|lanes| &lanes[i]), &mut carry[i]);
+        store(&mut h[i], &y, streaming);
     }
-    let rest = full * LANES;
-    if rest < width {
-        let inputs = inputs.map(|input| padded(&input[rest..width]));
-        let y = forward_lanes::<E, C, I, N>(inputs.each_ref(), &mut carry[full]);
-        h[rest..].copy_from_slice(&y[..width - rest]);
+    if !h_rest.is_empty() {
+        let inputs = inputs.map(Row::padded);
+        let y = forward_lanes::<E, C, I, N>(inputs.each_ref(), &mut carry_rest[0]);
+        h_rest.copy_from_slice(&y[..h_rest.len()]);
     }
 }
 

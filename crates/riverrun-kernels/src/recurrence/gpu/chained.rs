@@ -43,7 +43,7 @@ fn place(
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn chained_forward<F: Float, C: Float, N: Size>(
+pub(super) fn chained_forward<F: Float, N: Size>(
     in0: &[Vector<F, N>],
     in1: &[Vector<F, N>],
     in2: &[Vector<F, N>],
@@ -60,16 +60,16 @@ pub(super) fn chained_forward<F: Float, C: Float, N: Size>(
     #[comptime] planes: usize,
     #[comptime] share: usize,
     #[comptime] config: Config,
-    #[define(F, C)] _dtypes: [ElemType; 2],
+    #[define(F)] _dtype: ElemType,
 ) {
     let at = place(&geometry, control, batches, chunks, planes, config);
     if !at.exists {
         terminate!();
     }
-    let tile = load_forward::<F, C, N>(
+    let tile = load_forward::<F, N>(
         in0, in1, in2, reset, &geometry, at.batch, at.col, at.first, config,
     );
-    let run = reduce_forward::<C, N>(&tile, config);
+    let run = reduce_forward::<N>(&tile, config);
     let mut start = Vector::<f32, N>::new(0.0f32);
     if comptime!(config.initial) {
         start = Vector::cast_from(initial[at.batch * geometry.cols + at.col]);
@@ -84,7 +84,7 @@ pub(super) fn chained_forward<F: Float, C: Float, N: Size>(
         planes,
         share,
     );
-    apply_forward::<F, C, N>(
+    apply_forward::<F, N>(
         &tile, state, h, &geometry, at.batch, at.col, at.first, at.inside, config,
     );
 }

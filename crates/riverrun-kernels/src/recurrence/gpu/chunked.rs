@@ -8,7 +8,7 @@ use super::tile::*;
 use super::unit::lane;
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn reduce_chunks_forward<F: Float, C: Float, N: Size>(
+pub(super) fn reduce_chunks_forward<F: Float, N: Size>(
     in0: &[Vector<F, N>],
     in1: &[Vector<F, N>],
     in2: &[Vector<F, N>],
@@ -19,7 +19,7 @@ pub(super) fn reduce_chunks_forward<F: Float, C: Float, N: Size>(
     batches: usize,
     chunk_len: usize,
     #[comptime] config: Config,
-    #[define(F, C)] _dtypes: [ElemType; 2],
+    #[define(F)] _dtype: ElemType,
 ) {
     let at = lane(&geometry, batches, chunk_len);
     if !at.inside {
@@ -33,10 +33,10 @@ pub(super) fn reduce_chunks_forward<F: Float, C: Float, N: Size>(
     let tiles = (end - start).div_ceil(comptime!(config.len));
     for i in 0..tiles {
         let first = start + i * comptime!(config.len);
-        let tile = load_forward::<F, C, N>(
+        let tile = load_forward::<F, N>(
             in0, in1, in2, reset, &geometry, at.batch, at.col, first, config,
         );
-        let run = reduce_forward::<C, N>(&tile, config);
+        let run = reduce_forward::<N>(&tile, config);
         let total = run_then::<N>(&Run::<N> { a, h: b, cut }, &run);
         a = total.a;
         b = total.h;

@@ -36,7 +36,6 @@ pub fn forward(
     let flags = (args.h0.is_some(), false, args.reset.is_some());
     let plan = Plan::new(client, problem, dtype, &args.inputs, tuning, flags)?;
     let v = plan.vector;
-    let held = plan.held(dtype);
     let config = plan.config;
     let initial = || plan.optional(&args.h0, shape.state(), v);
     let reset = || plan.optional(&args.reset, shape.batch * shape.steps, 1);
@@ -64,7 +63,7 @@ pub fn forward(
                 shape.steps.next_multiple_of(tuning.len),
                 false,
                 config,
-                [dtype.elem(), held.elem()],
+                dtype.elem(),
             ),
             Routine::Chunked => {
                 let chunks = shape.steps.div_ceil(tuning.chunk);
@@ -88,7 +87,7 @@ pub fn forward(
                     shape.batch,
                     tuning.chunk,
                     config,
-                    [dtype.elem(), held.elem()],
+                    dtype.elem(),
                 );
                 carry_chunks::launch_unchecked(
                     client,
@@ -124,7 +123,7 @@ pub fn forward(
                     tuning.chunk,
                     true,
                     config,
-                    [dtype.elem(), held.elem()],
+                    dtype.elem(),
                 );
             }
             Routine::Chained => {
@@ -152,7 +151,7 @@ pub fn forward(
                     tuning.planes,
                     tuning.share,
                     config,
-                    [dtype.elem(), held.elem()],
+                    dtype.elem(),
                 );
             }
         }

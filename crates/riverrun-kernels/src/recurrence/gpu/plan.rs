@@ -148,15 +148,6 @@ impl Plan {
             None => self.input(0),
         }
     }
-
-    /// The coefficients are held in the storage type where they are the inputs themselves.
-    pub(super) fn held(&self, dtype: Dtype) -> Dtype {
-        if self.config.gate == Gate::Raw {
-            dtype
-        } else {
-            Dtype::F32
-        }
-    }
 }
 
 /// A contiguous buffer of `elements`, seen as vectors.

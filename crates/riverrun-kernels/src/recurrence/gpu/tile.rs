@@ -90,14 +90,14 @@ fn row_of(t: usize, steps: usize, #[comptime] reverse: bool) -> usize {
 
 /// Forward: the coefficients of `len` steps, in registers.
 #[derive(CubeType)]
-pub(crate) struct ForwardTile<C: Float, N: Size> {
-    a: Array<Vector<C, N>>,
-    b: Array<Vector<C, N>>,
+pub(crate) struct ForwardTile<N: Size> {
+    a: Array<Vector<f32, N>>,
+    b: Array<Vector<f32, N>>,
     cut: Array<u32>,
 }
 
 #[cube]
-pub(crate) fn load_forward<F: Float, C: Float, N: Size>(
+pub(crate) fn load_forward<F: Float, N: Size>(
     in0: &[Vector<F, N>],
     in1: &[Vector<F, N>],
     in2: &[Vector<F, N>],
@@ -107,19 +107,19 @@ pub(crate) fn load_forward<F: Float, C: Float, N: Size>(
     col: usize,
     first: usize,
     #[comptime] config: Config,
-) -> ForwardTile<C, N> {
+) -> ForwardTile<N> {
     let len = comptime!(config.len);
-    let mut tile = ForwardTile::<C, N> {
-        a: Array::<Vector<C, N>>::new(len),
-        b: Array::<Vector<C, N>>::new(len),
+    let mut tile = ForwardTile::<N> {
+        a: Array::<Vector<f32, N>>::new(len),
+        b: Array::<Vector<f32, N>>::new(len),
         cut: Array::<u32>::new(len),
     };
     if first + len <= geometry.steps {
-        fill_forward::<F, C, N>(
+        fill_forward::<F, N>(
             &mut tile, in0, in1, in2, reset, geometry, batch, col, first, false, config,
         );
     } else {
-        fill_forward::<F, C, N>(
+        fill_forward::<F, N>(
             &mut tile, in0, in1, in2, reset, geometry, batch, col, first, true, config,
         );
     }
@@ -128,8 +128,8 @@ pub(crate) fn load_forward<F: Float, C: Float, N: Size>(
 
 /// Loads a tile; with `tail`, its last steps may lie past the end: they read the last row and do nothing.
 #[cube]
-fn fill_forward<F: Float, C: Float, N: Size>(
-    tile: &mut ForwardTile<C, N>,
+fn fill_forward<F: Float, N: Size>(
+    tile: &mut ForwardTile<N>,
     in0: &[Vector<F, N>],
     in1: &[Vector<F, N>],
     in2: &[Vector<F, N>],
@@ -171,42 +171,33 @@ fn fill_forward<F: Float, C: Float, N: Size>(
     }
     #[unroll]
     for u in 0..len {
-        if comptime!(config.gate == Gate::Raw) {
-            tile.a[u] = Vector::cast_from(p0[u]);
-            tile.b[u] = Vector::cast_from(p1[u]);
-        } else {
-            let x0 = Vector::<f32, N>::cast_from(p0[u]);
-            let x1 = Vector::<f32, N>::cast_from(p1[u]);
-            let mut x2 = x1;
-            if comptime!(config.needs_p2()) {
-                x2 = Vector::<f32, N>::cast_from(p2[u]);
-            }
-            let step = coefficients::<N>(x0, x1, x2, config.gate, config.ptx);
-            tile.a[u] = Vector::cast_from(step.a);
-            tile.b[u] = Vector::cast_from(step.b);
+        let x0 = Vector::<f32, N>::cast_from(p0[u]);
+        let x1 = Vector::<f32, N>::cast_from(p1[u]);
+        let mut x2 = x1;
+        if comptime!(config.needs_p2()) {
+            x2 = Vector::<f32, N>::cast_from(p2[u]);
         }
+        let step = coefficients::<N>(x0, x1, x2, config.gate, config.ptx);
+        tile.a[u] = step.a;
+        tile.b[u] = step.b;
         if comptime!(tail) {
             // S -> 1 S + 0.
             if first + u >= geometry.steps {
-                tile.a[u] = Vector::new(C::from_int(1));
-                tile.b[u] = Vector::new(C::from_int(0));
+                tile.a[u] = Vector::new(1.0f32);
+                tile.b[u] = Vector::new(0.0f32);
             }
         }
     }
 }
 
 #[cube]
-pub(crate) fn reduce_forward<C: Float, N: Size>(
-    tile: &ForwardTile<C, N>,
-    #[comptime] config: Config,
-) -> Run<N> {
+pub(crate) fn reduce_forward<N: Size>(tile: &ForwardTile<N>, #[comptime] config: Config) -> Run<N> {
     let mut run_a = Vector::<f32, N>::new(1.0f32);
     let mut run_h = Vector::<f32, N>::new(0.0f32);
     let mut run_cut = 0u32;
     #[unroll]
     for u in 0..comptime!(config.len) {
-        let a = Vector::<f32, N>::cast_from(tile.a[u]);
-        let b = Vector::<f32, N>::cast_from(tile.b[u]);
+        let (a, b) = (tile.a[u], tile.b[u]);
         if comptime!(config.reset) {
             let zero = Vector::<f32, N>::new(0.0f32);
             let cut = tile.cut[u] != 0;
@@ -226,8 +217,8 @@ pub(crate) fn reduce_forward<C: Float, N: Size>(
 
 /// Runs the state through the tile, writing it after each step; returns the last.
 #[cube]
-pub(crate) fn apply_forward<F: Float, C: Float, N: Size>(
-    tile: &ForwardTile<C, N>,
+pub(crate) fn apply_forward<F: Float, N: Size>(
+    tile: &ForwardTile<N>,
     state: Vector<f32, N>,
     h: &mut [Vector<F, N>],
     geometry: &Geometry,
@@ -244,11 +235,7 @@ pub(crate) fn apply_forward<F: Float, C: Float, N: Size>(
         if comptime!(config.reset) {
             state = select(tile.cut[u] != 0, Vector::new(0.0f32), state);
         }
-        state = fma(
-            Vector::<f32, N>::cast_from(tile.a[u]),
-            state,
-            Vector::<f32, N>::cast_from(tile.b[u]),
-        );
+        state = fma(tile.a[u], state, tile.b[u]);
         let t = first + u;
         if inside && t < geometry.steps {
             h[base + row_of(t, geometry.steps, config.reverse) * geometry.cols] =

@@ -34,7 +34,7 @@ pub(super) fn lane(geometry: &Geometry, batches: usize, chunk_len: usize) -> Lan
 
 /// Units: `cols · batches · chunks`. `chunk_len` is a multiple of `config.len`.
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn unit_forward<F: Float, C: Float, N: Size>(
+pub(super) fn unit_forward<F: Float, N: Size>(
     in0: &[Vector<F, N>],
     in1: &[Vector<F, N>],
     in2: &[Vector<F, N>],
@@ -47,7 +47,7 @@ pub(super) fn unit_forward<F: Float, C: Float, N: Size>(
     chunk_len: usize,
     #[comptime] carried: bool,
     #[comptime] config: Config,
-    #[define(F, C)] _dtypes: [ElemType; 2],
+    #[define(F)] _dtype: ElemType,
 ) {
     let at = lane(&geometry, batches, chunk_len);
     if !at.inside {
@@ -64,10 +64,10 @@ pub(super) fn unit_forward<F: Float, C: Float, N: Size>(
     let tiles = (end - start).div_ceil(comptime!(config.len));
     for i in 0..tiles {
         let first = start + i * comptime!(config.len);
-        let tile = load_forward::<F, C, N>(
+        let tile = load_forward::<F, N>(
             in0, in1, in2, reset, &geometry, at.batch, at.col, first, config,
         );
-        state = apply_forward::<F, C, N>(
+        state = apply_forward::<F, N>(
             &tile, state, h, &geometry, at.batch, at.col, first, true, config,
         );
     }
