@@ -152,7 +152,7 @@ pub struct TrainArgs {
     /// Sequences in a batch [default: 16; selective copying 32]
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
-    /// Steps of the whole run [default: 2000; selective copying 1500]
+    /// Steps of the whole run [default: 2000; selective copying 1000]
     #[arg(long, value_name = "N")]
     pub steps: Option<u64>,
     /// Peak learning rate [default: 2e-3; selective copying 1e-2]

@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use crate::real::Real;
+use crate::simd::Isa;
 
 /// A storage type of the CPU kernels: `f32`, `f16`, `bf16` or `f64`.
 ///
@@ -14,11 +15,28 @@ pub trait Element: Copy + Send + Sync + Default + PartialEq + std::fmt::Debug + 
     const NAME: &'static str;
     /// The distance from 1 to the next larger value.
     const EPSILON: f64;
+    /// Zero.
+    const ZERO: Self;
 
     /// Widens to the arithmetic type, exactly.
     fn widen(self) -> Self::Acc;
     /// Rounds to the storage type, to nearest even.
     fn narrow(x: Self::Acc) -> Self;
+    /// Whether loops over [`Element::widen`] and [`Element::narrow`] vectorise well. If not, the next two are better.
+    #[doc(hidden)]
+    const CONVERTS_IN_LOOPS: bool = true;
+    /// [`Element::widen`] sixteen times.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn widen_lanes<I: Isa>(_: I, x: &[Self; 16]) -> [Self::Acc; 16] {
+        x.map(Self::widen)
+    }
+    /// [`Element::narrow`] sixteen times.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn narrow_lanes<I: Isa>(_: I, x: &[Self::Acc; 16]) -> [Self; 16] {
+        x.map(Self::narrow)
+    }
     /// Widens to `f64`, exactly.
     fn to_f64(self) -> f64;
     /// Rounds from `f64`.
@@ -29,6 +47,7 @@ impl Element for f32 {
     type Acc = f32;
     const NAME: &'static str = "f32";
     const EPSILON: f64 = f32::EPSILON as f64;
+    const ZERO: Self = 0.0;
 
     #[inline(always)]
     fn widen(self) -> f32 {
@@ -53,6 +72,7 @@ impl Element for f64 {
     type Acc = f64;
     const NAME: &'static str = "f64";
     const EPSILON: f64 = f64::EPSILON;
+    const ZERO: Self = 0.0;
 
     #[inline(always)]
     fn widen(self) -> f64 {
@@ -80,6 +100,7 @@ impl Element for bf16 {
     type Acc = f32;
     const NAME: &'static str = "bf16";
     const EPSILON: f64 = 7.812_5e-3;
+    const ZERO: Self = bf16::ZERO;
 
     #[inline(always)]
     fn widen(self) -> f32 {
@@ -113,6 +134,7 @@ impl Element for f16 {
     type Acc = f32;
     const NAME: &'static str = "f16";
     const EPSILON: f64 = 9.765_625e-4;
+    const ZERO: Self = f16::ZERO;
 
     #[inline(always)]
     fn widen(self) -> f32 {
@@ -161,6 +183,18 @@ impl Element for f16 {
             half
         };
         f16::from_bits((half | (sign >> 16)) as u16)
+    }
+
+    const CONVERTS_IN_LOOPS: bool = false;
+
+    #[inline(always)]
+    fn widen_lanes<I: Isa>(isa: I, x: &[Self; 16]) -> [f32; 16] {
+        isa.widen_f16(x)
+    }
+
+    #[inline(always)]
+    fn narrow_lanes<I: Isa>(isa: I, x: &[f32; 16]) -> [Self; 16] {
+        isa.narrow_f16(x)
     }
 
     fn to_f64(self) -> f64 {

@@ -25,25 +25,31 @@ impl Streaming {
         Self(())
     }
 
-    /// Copies `from` to `to`, past the caches if `to` is aligned to 16 bytes. A plain store first reads the line
-    /// that it writes to; where what is written will have left the caches before its next use, that is a waste.
+    /// Copies `from` to `to`, past the caches if `to` begins and ends at multiples of 16 bytes. A plain store first
+    /// reads the line that it writes to; where what is written will have left the caches before its next use, that is
+    /// a waste.
+    ///
+    /// # Panics
+    /// If the lengths differ.
     #[inline(always)]
-    pub fn store<T: Copy, const N: usize>(&self, to: &mut [T; N], from: &[T; N]) {
+    pub fn copy<T: Copy>(&self, to: &mut [T], from: &[T]) {
+        assert_eq!(to.len(), from.len());
         #[cfg(target_arch = "x86_64")]
-        if to.as_ptr().addr().is_multiple_of(16) && size_of::<[T; N]>().is_multiple_of(16) {
+        if to.as_ptr().addr().is_multiple_of(16) && size_of_val(to).is_multiple_of(16) {
             use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+            let pieces = size_of_val(to) / 16;
             let (to, from) = (
                 to.as_mut_ptr().cast::<__m128i>(),
                 from.as_ptr().cast::<__m128i>(),
             );
-            for i in 0..size_of::<[T; N]>() / 16 {
-                // SAFETY: both arrays have this many pieces of 16 bytes, and `to` is aligned to them. The fence that
+            for i in 0..pieces {
+                // SAFETY: both slices have this many pieces of 16 bytes, and `to` is aligned to them. The fence that
                 // streaming stores need is in `drop`.
                 unsafe { _mm_stream_si128(to.add(i), _mm_loadu_si128(from.add(i))) };
             }
             return;
         }
-        *to = *from;
+        to.copy_from_slice(from);
     }
 }
 
@@ -64,15 +70,17 @@ mod tests {
 
     #[test]
     fn streaming_copies_whatever_the_alignment() {
-        let from: [u16; 16] = std::array::from_fn(|i| i as u16 + 1);
-        let mut to = [0_u16; 48];
+        let from: [u16; 32] = std::array::from_fn(|i| i as u16 + 1);
+        let mut to = [0_u16; 64];
         for at in 0..32 {
-            to.fill(0);
-            let streaming = Streaming::new();
-            streaming.store((&mut to[at..at + 16]).try_into().unwrap(), &from);
-            drop(streaming);
-            assert_eq!(to[at..at + 16], from);
-            assert_eq!(to.iter().filter(|&&x| x == 0).count(), 32);
+            for n in [0, 1, 7, 8, 15, 16, 24, 32] {
+                to.fill(0);
+                let streaming = Streaming::new();
+                streaming.copy(&mut to[at..at + n], &from[..n]);
+                drop(streaming);
+                assert_eq!(to[at..at + n], from[..n]);
+                assert_eq!(to.iter().filter(|&&x| x == 0).count(), 64 - n);
+            }
         }
     }
 }

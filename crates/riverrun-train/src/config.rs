@@ -64,8 +64,11 @@ impl RunConfig {
         Self {
             format: FORMAT,
             task: TaskConfig::SelectiveCopy(SelectiveCopyConfig { data_tokens: 8 }),
-            model: LanguageModelConfig::new(16, 64, 3).with_cell(CellKind::MinGru),
-            training: TrainingConfig::new(32, 64, 1500, 1e-2),
+            model: LanguageModelConfig::new(16, 64, 3)
+                .with_cell(CellKind::MinGru)
+                .with_expansion(4)
+                .with_time_scale(64),
+            training: TrainingConfig::new(32, 64, 1000, 1e-2),
         }
     }
 

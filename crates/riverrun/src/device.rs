@@ -63,8 +63,15 @@ fn runtime(prefix: &str, kind: DeviceType) -> Vec<DeviceInfo> {
             let open = std::panic::AssertUnwindSafe(|| device.identity());
             let identity = std::panic::catch_unwind(open).ok().flatten();
             let name = identity.map_or_else(|| "unknown".into(), |identity| identity.name);
-            let software = ["llvmpipe", "lavapipe", "SwiftShader"].iter().any(|s| name.contains(s));
-            DeviceInfo { spec: format!("{prefix}:{i}"), name, software, device }
+            let software = ["llvmpipe", "lavapipe", "SwiftShader"]
+                .iter()
+                .any(|s| name.contains(s));
+            DeviceInfo {
+                spec: format!("{prefix}:{i}"),
+                name,
+                software,
+                device,
+            }
         })
         .collect()
 }
@@ -74,7 +81,10 @@ fn runtime(prefix: &str, kind: DeviceType) -> Vec<DeviceInfo> {
 /// # Errors
 /// [`Error::NoDevice`] for a name that this build or machine has no device for; it lists those there are.
 pub fn parse(spec: &str) -> Result<Device, Error> {
-    let refuse = |reason: String| Error::NoDevice { spec: spec.into(), reason };
+    let refuse = |reason: String| Error::NoDevice {
+        spec: spec.into(),
+        reason,
+    };
     let devices = list();
     let found = match spec {
         "auto" => devices
@@ -82,19 +92,29 @@ pub fn parse(spec: &str) -> Result<Device, Error> {
             .find(|info| !info.software)
             .or(devices.first()),
         _ => {
-            let full = if spec.contains(':') || spec == "cpu" { spec.into() } else { format!("{spec}:0") };
+            let full = if spec.contains(':') || spec == "cpu" {
+                spec.into()
+            } else {
+                format!("{spec}:0")
+            };
             devices.iter().find(|info| info.spec == full)
         }
     };
     match found {
         Some(info) => Ok(info.device.clone()),
-        None if devices.is_empty() => {
-            Err(refuse("this build has no backend; enable the feature `flex`, `cuda` or `vulkan`".into()))
-        }
+        None if devices.is_empty() => Err(refuse(
+            "this build has no backend; enable the feature `flex`, `cuda` or `vulkan`".into(),
+        )),
         None => {
-            let known = devices.iter().map(|info| info.spec.as_str()).collect::<Vec<_>>().join(", ");
+            let known = devices
+                .iter()
+                .map(|info| info.spec.as_str())
+                .collect::<Vec<_>>()
+                .join(", ");
             let built = built_in().join(", ");
-            Err(refuse(format!("here are: {known} (this build knows {built})")))
+            Err(refuse(format!(
+                "here are: {known} (this build knows {built})"
+            )))
         }
     }
 }

@@ -10,6 +10,7 @@
 mod backward;
 mod block;
 mod forward;
+mod lanes;
 #[cfg(test)]
 mod levels;
 
@@ -24,8 +25,9 @@ use super::{Problem, Rows, RowsMut, Shape};
 use crate::simd::Level;
 use crate::{Element, Error};
 use backward::Backward;
-use block::{Block, LANES, WIDTH};
+use block::{Block, WIDTH};
 use forward::Forward;
+use lanes::LANES;
 
 /// Computes `h`.
 ///

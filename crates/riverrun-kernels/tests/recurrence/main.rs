@@ -5,5 +5,7 @@ mod cpu_accuracy;
 mod cpu_contract;
 mod cpu_properties;
 mod cpu_views;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod oracle_finite_differences;
 mod oracle_golden;

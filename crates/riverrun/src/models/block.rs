@@ -61,8 +61,11 @@ impl BlockConfig {
             cell: self
                 .cell
                 .init(width, hidden, self.bias, self.time_scale, device),
-            out: (self.expansion != 1)
-                .then(|| LinearConfig::new(hidden, width).with_bias(false).init(device)),
+            out: (self.expansion != 1).then(|| {
+                LinearConfig::new(hidden, width)
+                    .with_bias(false)
+                    .init(device)
+            }),
             norm_mlp: norm(),
             up: LinearConfig::new(width, self.mlp * width).init(device),
             down: LinearConfig::new(self.mlp * width, width).init(device),

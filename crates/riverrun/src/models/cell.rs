@@ -50,7 +50,11 @@ impl CellKind {
         match self {
             CellKind::LinearRnn => {
                 let config = LinearRnnConfig::new(d_input, d_hidden);
-                let time_scale = if time_scale > 1 { time_scale } else { config.time_scale };
+                let time_scale = if time_scale > 1 {
+                    time_scale
+                } else {
+                    config.time_scale
+                };
                 Cell::LinearRnn(config.with_time_scale(time_scale).init(device))
             }
             CellKind::MinGru => Cell::MinGru(
@@ -79,11 +83,14 @@ impl FromStr for CellKind {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self, Error> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| Error::Unknown {
-            what: "model",
-            name: name.into(),
-            known: Self::ALL.map(CellKind::name).join(", "),
-        })
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.name() == name)
+            .ok_or_else(|| Error::Unknown {
+                what: "model",
+                name: name.into(),
+                known: Self::ALL.map(CellKind::name).join(", "),
+            })
     }
 }
 

@@ -60,7 +60,9 @@ pub struct LmState {
 impl LmState {
     /// The same values, cut off from the graph that made them: truncated backpropagation through time.
     pub fn detach(self) -> Self {
-        Self { blocks: self.blocks.into_iter().map(Tensor::detach).collect() }
+        Self {
+            blocks: self.blocks.into_iter().map(Tensor::detach).collect(),
+        }
     }
 }
 
@@ -77,14 +79,20 @@ impl LanguageModelConfig {
             embedding: EmbeddingConfig::new(self.vocab, self.width).init(device),
             blocks: (0..self.layers).map(|_| block.init(device)).collect(),
             norm: RmsNormConfig::new(self.width).init(device),
-            out: LinearConfig::new(self.width, self.vocab).with_bias(false).init(device),
+            out: LinearConfig::new(self.width, self.vocab)
+                .with_bias(false)
+                .init(device),
         }
     }
 }
 
 impl LanguageModel {
     /// Runs over tokens `[B, T]`: logits `[B, T, vocab]` and the state after the last.
-    pub fn forward(&self, tokens: Tensor<2, Int>, sequence: Sequence<LmState>) -> (Tensor<3>, LmState) {
+    pub fn forward(
+        &self,
+        tokens: Tensor<2, Int>,
+        sequence: Sequence<LmState>,
+    ) -> (Tensor<3>, LmState) {
         let mut x = self.embedding.forward(tokens);
         let mut states = Vec::with_capacity(self.blocks.len());
         for (i, block) in self.blocks.iter().enumerate() {
@@ -96,7 +104,10 @@ impl LanguageModel {
             x = y;
             states.push(state);
         }
-        (self.out.forward(self.norm.forward(x)), LmState { blocks: states })
+        (
+            self.out.forward(self.norm.forward(x)),
+            LmState { blocks: states },
+        )
     }
 
     /// One token of each sequence, `[B]`: logits `[B, vocab]` and the next state.

@@ -43,7 +43,10 @@ impl LinearRnnConfig {
         let (hidden, scale) = (self.d_hidden, self.time_scale);
         let mut projection = LinearConfig::new(self.d_input, 2 * hidden).init(device);
         gated::spread_memory(&mut projection, 0, 1.0, hidden, scale, device);
-        LinearRnn { projection, reverse: self.reverse }
+        LinearRnn {
+            projection,
+            reverse: self.reverse,
+        }
     }
 }
 

@@ -74,7 +74,9 @@ impl Recurrent for MinGru {
     type State = Tensor<2>;
 
     fn run(&self, x: Tensor<3>, sequence: Sequence<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
-        let gate = Gate::MinGru { candidate: self.candidate };
+        let gate = Gate::MinGru {
+            candidate: self.candidate,
+        };
         gated::run(&self.projection, gate, self.reverse, x, sequence)
     }
 }

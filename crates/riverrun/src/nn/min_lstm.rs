@@ -81,7 +81,10 @@ impl Recurrent for MinLstm {
     type State = Tensor<2>;
 
     fn run(&self, x: Tensor<3>, sequence: Sequence<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
-        let gate = Gate::MinLstm { candidate: self.candidate, normalized: self.normalized };
+        let gate = Gate::MinLstm {
+            candidate: self.candidate,
+            normalized: self.normalized,
+        };
         gated::run(&self.projection, gate, self.reverse, x, sequence)
     }
 }

@@ -14,7 +14,10 @@ pub struct Sequence<S> {
 impl<S> Sequence<S> {
     /// From the zero state, without resets.
     pub fn new() -> Self {
-        Self { state: None, reset: None }
+        Self {
+            state: None,
+            reset: None,
+        }
     }
 
     /// Starts anew wherever the mask `[B, T]` is true: episode ends, packed documents.

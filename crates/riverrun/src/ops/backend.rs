@@ -109,7 +109,10 @@ mod fused {
         let h = states(inputs, spec);
         let mut h0 = h.clone();
         h0.shape = Shape::new([h.shape[0], h.shape[2]]);
-        ScanGradientsMetadata { inputs: inputs.clone(), h0 }
+        ScanGradientsMetadata {
+            inputs: inputs.clone(),
+            h0,
+        }
     }
 }
 
@@ -141,8 +144,11 @@ pub trait RecurrenceOps: Backend {
             return (h, last);
         }
         let end = if spec.reverse { 0 } else { shape.steps - 1 };
-        let slices =
-            [Slice::from(0..shape.batch), Slice::from(end..end + 1), Slice::from(0..shape.dim)];
+        let slices = [
+            Slice::from(0..shape.batch),
+            Slice::from(end..end + 1),
+            Slice::from(0..shape.dim),
+        ];
         let last = Self::float_reshape(Self::float_slice(h.clone(), &slices), state);
         (h, last)
     }

@@ -67,14 +67,20 @@ impl Scan {
 ///
 /// Source: Martin & Cundy (2018), section 2.
 pub fn linear_scan(a: Tensor<3>, b: Tensor<3>, scan: Scan) -> Tensor<3> {
-    try_linear_scan(a, b, scan).unwrap_or_else(|error| panic!("linear_scan: {error}")).0
+    try_linear_scan(a, b, scan)
+        .unwrap_or_else(|error| panic!("linear_scan: {error}"))
+        .0
 }
 
 /// [`linear_scan`], also returning the last state `[B, D]`.
 ///
 /// # Errors
 /// Shapes, dtypes or devices that do not fit; nothing has been launched then.
-pub fn try_linear_scan(a: Tensor<3>, b: Tensor<3>, scan: Scan) -> Result<(Tensor<3>, Tensor<2>), Error> {
+pub fn try_linear_scan(
+    a: Tensor<3>,
+    b: Tensor<3>,
+    scan: Scan,
+) -> Result<(Tensor<3>, Tensor<2>), Error> {
     let shape = a.dims();
     check("b", &a, &b, &shape)?;
     let inputs = GateInputs::Separate(a.clone().into_dispatch(), b.into_dispatch());
@@ -95,7 +101,8 @@ pub fn try_linear_scan(a: Tensor<3>, b: Tensor<3>, scan: Scan) -> Result<(Tensor
 ///
 /// Source: Feng et al., *Were RNNs All We Needed?* (2024), section 3.1.
 pub fn min_gru(k: Tensor<3>, candidate: Candidate, scan: Scan) -> (Tensor<3>, Tensor<2>) {
-    try_gated_scan(k, Gate::MinGru { candidate }, scan).unwrap_or_else(|error| panic!("min_gru: {error}"))
+    try_gated_scan(k, Gate::MinGru { candidate }, scan)
+        .unwrap_or_else(|error| panic!("min_gru: {error}"))
 }
 
 /// minLSTM from its pre-activations: `h_t = f' h_{t-1} + i' act(k_h)`; with `normalized`, `f' = f / (f + i)` and
@@ -117,15 +124,26 @@ pub fn min_lstm(
     normalized: bool,
     scan: Scan,
 ) -> (Tensor<3>, Tensor<2>) {
-    try_gated_scan(k, Gate::MinLstm { candidate, normalized }, scan)
-        .unwrap_or_else(|error| panic!("min_lstm: {error}"))
+    try_gated_scan(
+        k,
+        Gate::MinLstm {
+            candidate,
+            normalized,
+        },
+        scan,
+    )
+    .unwrap_or_else(|error| panic!("min_lstm: {error}"))
 }
 
 /// Any gate, from its packed inputs `[B, T, G·D]`: all states `[B, T, D]` and the last `[B, D]`.
 ///
 /// # Errors
 /// Shapes, dtypes or devices that do not fit; nothing has been launched then.
-pub fn try_gated_scan(k: Tensor<3>, gate: Gate, scan: Scan) -> Result<(Tensor<3>, Tensor<2>), Error> {
+pub fn try_gated_scan(
+    k: Tensor<3>,
+    gate: Gate,
+    scan: Scan,
+) -> Result<(Tensor<3>, Tensor<2>), Error> {
     let [batch, steps, width] = k.dims();
     let groups = gate.inputs();
     if width % groups != 0 {
@@ -146,7 +164,11 @@ fn check<const D: usize>(
     shape: &[usize],
 ) -> Result<(), Error> {
     if tensor.dims() != shape {
-        return Err(Error::Shape { what, expected: shape.to_vec(), found: tensor.dims().to_vec() });
+        return Err(Error::Shape {
+            what,
+            expected: shape.to_vec(),
+            found: tensor.dims().to_vec(),
+        });
     }
     if tensor.dtype() != reference.dtype() {
         return Err(Error::Dtype {
@@ -188,11 +210,17 @@ fn run(
             found: reset.dims().to_vec(),
         });
     }
-    let h0 = scan.initial.map_or(Maybe::None, |h0| Maybe::Some(h0.into_dispatch()));
+    let h0 = scan
+        .initial
+        .map_or(Maybe::None, |h0| Maybe::Some(h0.into_dispatch()));
     let reset = scan.reset.map_or(Maybe::None, |reset| {
         Maybe::Some(reset.float().cast(reference.dtype()).into_dispatch())
     });
-    let spec = ScanSpec { gate, reverse: scan.reverse, routine: scan.routine };
+    let spec = ScanSpec {
+        gate,
+        reverse: scan.reverse,
+        routine: scan.routine,
+    };
     let (h, last) = <Dispatch as RecurrenceOps>::recurrence(inputs, h0, reset, spec);
     Ok((Tensor::from_dispatch(h), Tensor::from_dispatch(last)))
 }

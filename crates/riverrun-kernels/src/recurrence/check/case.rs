@@ -65,7 +65,9 @@ pub struct Outcome {
 
 /// Every row of `dim` numbers, `times` times over.
 fn repeat_rows(x: &[f64], dim: usize, times: usize) -> Vec<f64> {
-    x.chunks(dim).flat_map(|row| std::iter::repeat_n(row, times).flatten().copied()).collect()
+    x.chunks(dim)
+        .flat_map(|row| std::iter::repeat_n(row, times).flatten().copied())
+        .collect()
 }
 
 impl Outcome {

@@ -22,7 +22,10 @@ fn bytes(dtype: Dtype, data: &[f64]) -> Vec<u8> {
 
 fn numbers(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
     fn cast<E: Element + bytemuck::Pod>(bytes: &[u8]) -> Vec<f64> {
-        bytemuck::pod_collect_to_vec::<u8, E>(bytes).iter().map(|x| x.to_f64()).collect()
+        bytemuck::pod_collect_to_vec::<u8, E>(bytes)
+            .iter()
+            .map(|x| x.to_f64())
+            .collect()
     }
     match dtype {
         Dtype::F32 => cast::<f32>(bytes),
@@ -35,7 +38,11 @@ fn numbers(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
 fn pack(parts: &[Vec<f64>], dim: usize) -> Vec<f64> {
     let rows = parts[0].len() / dim;
     (0..rows)
-        .flat_map(|row| parts.iter().flat_map(move |part| part[row * dim..(row + 1) * dim].iter().copied()))
+        .flat_map(|row| {
+            parts
+                .iter()
+                .flat_map(move |part| part[row * dim..(row + 1) * dim].iter().copied())
+        })
         .collect()
 }
 
@@ -84,15 +91,26 @@ impl Case {
             Inputs::Packed(view(&pack(&self.inputs, shape.dim), groups * shape.dim))
         };
         let h0 = self.h0.as_deref().map(upload);
-        let mask = |reset: &Vec<bool>| reset.iter().map(|&r| f64::from(u8::from(r))).collect::<Vec<_>>();
+        let mask = |reset: &Vec<bool>| {
+            reset
+                .iter()
+                .map(|&r| f64::from(u8::from(r)))
+                .collect::<Vec<_>>()
+        };
         let reset = self.reset.as_ref().map(|reset| upload(&mask(reset)));
         let h = poison(shape.elements());
-        let forward = Forward { inputs: inputs.clone(), h0: h0.clone(), reset: reset.clone(), h: h.clone() };
+        let forward = Forward {
+            inputs: inputs.clone(),
+            h0: h0.clone(),
+            reset: reset.clone(),
+            h: h.clone(),
+        };
         gpu::forward(client, &self.problem, dtype, &forward, routine, tuning)?;
 
         let outputs = if raw { 2 } else { 1 };
-        let d_inputs: Vec<Handle> =
-            (0..outputs).map(|_| poison(shape.elements() * groups / outputs)).collect();
+        let d_inputs: Vec<Handle> = (0..outputs)
+            .map(|_| poison(shape.elements() * groups / outputs))
+            .collect();
         let d_h0 = poison(shape.state());
         let backward = Backward {
             inputs,
@@ -109,11 +127,19 @@ impl Case {
         let h = download(h, shape.elements());
         let h_last = crate::recurrence::oracle::last(&self.problem, &h, self.h0.as_deref());
         let d_inputs = if raw {
-            d_inputs.into_iter().map(|d| download(d, shape.elements())).collect()
+            d_inputs
+                .into_iter()
+                .map(|d| download(d, shape.elements()))
+                .collect()
         } else {
             let packed = download(d_inputs[0].clone(), shape.elements() * groups);
             unpack(&packed, groups, shape.dim)
         };
-        Ok(Outcome { h, h_last, d_inputs, d_h0: download(d_h0, shape.state()) })
+        Ok(Outcome {
+            h,
+            h_last,
+            d_inputs,
+            d_h0: download(d_h0, shape.state()),
+        })
     }
 }

@@ -1,8 +1,10 @@
 //! The backward pass of a block: compiled once per gate, type and level.
 
-use super::block::{Block, Carry, LANES, Row, WIDTH, store};
+use super::block::{Block, Carry, Row, WIDTH};
+use super::lanes::{self, Input, LANES, Output};
 use crate::Element;
 use crate::memory::{Streaming, prefetch};
+use crate::real::Real;
 use crate::recurrence::coefficients::Coefficients;
 use crate::recurrence::{Rows, RowsMut};
 use crate::simd::{Isa, Task};
@@ -20,15 +22,28 @@ pub struct Backward<'a, E, C, const N: usize> {
 }
 
 /// What the backward pass of a step reads.
+#[derive(Clone, Copy)]
 struct Reads<'a, E, const N: usize> {
     inputs: [Row<'a, E>; N],
     h_prev: Row<'a, E>,
     d_h: Row<'a, E>,
 }
 
+impl<E, const N: usize> Reads<'_, E, N> {
+    /// See [`Row::first`].
+    #[inline(always)]
+    fn first(self, n: usize) -> Self {
+        Self {
+            inputs: self.inputs.map(|row| row.first(n)),
+            h_prev: self.h_prev.first(n),
+            d_h: self.d_h.first(n),
+        }
+    }
+}
+
 impl<E: Element, C: Coefficients<N>, const N: usize> Task for Backward<'_, E, C, N> {
     #[inline(always)]
-    fn run<I: Isa>(self) {
+    fn run<I: Isa>(self, isa: I) {
         let Self {
             block,
             h,
@@ -38,9 +53,12 @@ impl<E: Element, C: Coefficients<N>, const N: usize> Task for Backward<'_, E, C,
             d_h0,
         } = self;
         let width = block.channels.len();
-        let zeros = &[E::default(); WIDTH][..width];
-        let first = Row::new(block.h0.unwrap_or(zeros));
-        let zeros = Row::new(zeros);
+        let needs_zeros = block.h0.is_none() || block.reset.is_some();
+        let zeros = needs_zeros.then(|| [E::ZERO; WIDTH]);
+        let zeros = zeros
+            .as_ref()
+            .map_or(Row::EMPTY, |zeros| Row::new(&zeros[..width]));
+        let first = block.h0.map_or(zeros, Row::new);
         let reads = |s: usize| {
             let t = block.time(s);
             Reads {
@@ -54,21 +72,32 @@ impl<E: Element, C: Coefficients<N>, const N: usize> Task for Backward<'_, E, C,
             }
         };
         let gaps = block.has_gaps();
-        let streaming = block.permission();
-        let mut carry = Carry::<E>::new(width, d_h_last);
+        let mut buffer = block
+            .streaming
+            .then(|| ([[E::ZERO; WIDTH]; N], Streaming::new()));
+        let mut carry = Carry::<E>::zeros();
+        let carry = carry.start(width, d_h_last);
         for s in (0..block.problem.shape.steps).rev() {
             let t = block.time(s);
             let ahead = (gaps && s > 0).then(|| reads(s - 1));
-            let d_inputs = d_inputs.map(|d| block.row_mut(d, t));
-            let streaming = streaming.as_ref();
-            backward_row::<E, C, I, N>(reads(s), ahead, &mut carry.lanes, d_inputs, streaming);
+            let mut d_inputs = d_inputs.map(|d| block.row_mut(d, t));
+            let out = match &mut buffer {
+                Some((buffer, _)) => buffer.each_mut().map(|d| &mut d[..width]),
+                None => d_inputs.each_mut().map(|d| &mut **d),
+            };
+            backward_row::<E, C, I, N>(isa, reads(s), ahead, carry, out);
+            if let Some((buffer, streaming)) = &buffer {
+                for k in 0..N {
+                    streaming.copy(d_inputs[k], &buffer[k][..width]);
+                }
+            }
             if block.is_reset(t) {
-                carry.clear();
+                carry.fill([E::Acc::ZERO; LANES]);
             }
         }
         if let Some(d_h0) = d_h0 {
             let d_h0 = block.row_mut(d_h0, 0);
-            for (d, carry) in d_h0.iter_mut().zip(carry.lanes.as_flattened()) {
+            for (d, carry) in d_h0.iter_mut().zip(carry.as_flattened()) {
                 *d = E::narrow(*carry);
             }
         }
@@ -77,11 +106,11 @@ impl<E: Element, C: Coefficients<N>, const N: usize> Task for Backward<'_, E, C,
 
 #[inline(always)]
 fn backward_row<E: Element, C: Coefficients<N>, I: Isa, const N: usize>(
+    isa: I,
     reads: Reads<E, N>,
     ahead: Option<Reads<E, N>>,
     carry: &mut [[E::Acc; LANES]],
     d_inputs: [&mut [E]; N],
-    streaming: Option<&Streaming>,
 ) {
     let d_inputs = d_inputs.map(|d| d.as_chunks_mut::<LANES>());
     let n = reads.d_h.lanes.len();
@@ -94,13 +123,13 @@ fn backward_row<E: Element, C: Coefficients<N>, I: Isa, const N: usize>(
         let inputs = reads.inputs.map(Row::padded);
         let (h_prev, d_h) = (reads.h_prev.padded(), reads.d_h.padded());
         let carry = &mut carry_rest[0];
-        let d = backward_lanes::<E, C, I, N>(inputs.each_ref(), &h_prev, &d_h, carry);
+        let d = backward_lanes::<E, C, I, N>(isa, inputs.each_ref(), &h_prev, &d_h, carry);
         for k in 0..N {
             d_lanes[k].1.copy_from_slice(&d[k][..rest]);
         }
     }
-    let inputs = reads.inputs.map(|row| row.first(n));
-    let (h_prev, d_h) = (reads.h_prev.first(n), reads.d_h.first(n));
+    let reads = reads.first(n);
+    let ahead = ahead.map(|ahead| ahead.first(n));
     for i in (0..n).rev() {
         if let Some(ahead) = &ahead {
             prefetch(&ahead.h_prev.lanes[i]);
@@ -111,30 +140,36 @@ fn backward_row<E: Element, C: Coefficients<N>, I: Isa, const N: usize>(
                 }
             }
         }
-        let inputs = inputs.map(|lanes| &lanes[i]);
-        let d = backward_lanes::<E, C, I, N>(inputs, &h_prev[i], &d_h[i], &mut carry[i]);
+        let inputs = reads.inputs.map(|row| &row.lanes[i]);
+        let (h_prev, d_h) = (&reads.h_prev.lanes[i], &reads.d_h.lanes[i]);
+        let d = backward_lanes::<E, C, I, N>(isa, inputs, h_prev, d_h, &mut carry[i]);
         for k in 0..N {
-            store(&mut d_lanes[k].0[i], &d[k], streaming);
+            d_lanes[k].0[i] = d[k];
         }
     }
 }
 
 #[inline(always)]
 fn backward_lanes<E: Element, C: Coefficients<N>, I: Isa, const N: usize>(
+    isa: I,
     inputs: [&[E; LANES]; N],
     h_prev: &[E; LANES],
     d_h: &[E; LANES],
     carry: &mut [E::Acc; LANES],
 ) -> [[E; LANES]; N] {
-    let mut d_inputs = [[E::default(); LANES]; N];
+    let inputs = lanes::inputs(isa, inputs);
+    let (h_prev, d_h) = (Input::new(isa, h_prev), Input::new(isa, d_h));
+    let mut d_inputs = [Output::new(); N];
+    let mut next = [E::Acc::ZERO; LANES];
     for i in 0..LANES {
-        let d = d_h[i].widen() + carry[i];
-        let x = inputs.map(|input| input[i].widen());
-        let (a, dx) = C::backward::<E::Acc, I>(x, h_prev[i].widen(), d);
-        carry[i] = a * d;
+        let d = d_h.at(i) + carry[i];
+        let x = std::array::from_fn(|k| inputs[k].at(i));
+        let (a, dx) = C::backward::<E::Acc, I>(x, h_prev.at(i), d);
+        next[i] = a * d;
         for k in 0..N {
-            d_inputs[k][i] = E::narrow(dx[k]);
+            d_inputs[k].set(i, dx[k]);
         }
     }
-    d_inputs
+    *carry = next;
+    d_inputs.map(|d| d.finish(isa))
 }

@@ -2,21 +2,14 @@
 //!
 //! Time is the outer loop and a row of channels the inner one, taken [`LANES`] channels at a time: rows are what memory
 //! streams, and lanes are what fills vector registers. The carries of a block stay in the first-level cache.
-//!
-//! In the loops over lanes, results leave by value: the compiler then knows that no output is also an input, without
-//! which it would keep the order of every load and store and vectorise nothing. Inputs come by reference, because an
-//! array that comes by value is copied whole for every lane.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::lanes::LANES;
 use crate::Element;
-use crate::memory::Streaming;
 use crate::real::Real;
 use crate::recurrence::{Problem, Rows, RowsMut};
-
-/// Channels computed together: a power of two that fills the widest vector registers.
-pub const LANES: usize = 16;
 
 /// The most channels of a block, a multiple of [`LANES`]: their carries and rows fit the first-level cache.
 pub const WIDTH: usize = 1024;
@@ -84,13 +77,6 @@ impl<E, C, const N: usize> Block<'_, E, C, N> {
             .iter()
             .any(|input| !input.steps_adjoin(self.channels.len()))
     }
-
-    #[inline(always)]
-    pub fn permission(&self) -> Option<Streaming> {
-        // Blocks with a rest of channels would mix both kinds of store in one cache line.
-        let whole = self.channels.len().is_multiple_of(LANES);
-        (self.streaming && whole).then(Streaming::new)
-    }
 }
 
 /// A row of a block: its channels in whole lanes, and those that are left.
@@ -122,11 +108,14 @@ impl<'a, E> Row<'a, E> {
         Self { lanes, rest }
     }
 
-    /// The first `n` lanes, all there are: where the compiler sees that several rows are equally long, it checks no
-    /// index in the loop over them.
+    /// The first `n` lanes, all there are, and no rest: where the compiler sees that several rows are equally long, it
+    /// checks no index in the loop over them.
     #[inline(always)]
-    pub fn first(self, n: usize) -> &'a [[E; LANES]] {
-        &self.lanes[..n]
+    pub fn first(self, n: usize) -> Self {
+        Self {
+            lanes: &self.lanes[..n],
+            rest: &[],
+        }
     }
 }
 
@@ -134,47 +123,33 @@ impl<E: Element> Row<'_, E> {
     /// The channels left over, with zeros after them.
     #[inline(always)]
     pub fn padded(self) -> [E; LANES] {
-        let mut lanes = [E::default(); LANES];
+        let mut lanes = [E::ZERO; LANES];
         lanes[..self.rest.len()].copy_from_slice(self.rest);
         lanes
     }
 }
 
-/// What a block of channels carries from step to step.
-pub struct Carry<E: Element> {
-    pub lanes: [[E::Acc; LANES]; WIDTH / LANES],
-    /// Of `lanes`, how many the block has.
-    used: usize,
-}
+/// What a block of channels carries from step to step, lane by lane.
+pub struct Carry<E: Element>([[E::Acc; LANES]; WIDTH / LANES]);
 
 impl<E: Element> Carry<E> {
-    /// The block's part of a state, zero if there is none.
+    /// Zeros.
     #[inline(always)]
-    pub fn new(channels: usize, state: Option<&[E]>) -> Self {
-        let mut lanes = [[E::Acc::ZERO; LANES]; WIDTH / LANES];
-        for (carry, x) in lanes
+    pub fn zeros() -> Self {
+        Self([[E::Acc::ZERO; LANES]; WIDTH / LANES])
+    }
+
+    /// The lanes of a block of so many channels, with a state in them if there is one.
+    #[inline(always)]
+    pub fn start(&mut self, channels: usize, state: Option<&[E]>) -> &mut [[E::Acc; LANES]] {
+        let carry = &mut self.0[..channels.div_ceil(LANES)];
+        for (carry, x) in carry
             .as_flattened_mut()
             .iter_mut()
             .zip(state.unwrap_or_default())
         {
             *carry = x.widen();
         }
-        Self {
-            lanes,
-            used: channels.div_ceil(LANES),
-        }
-    }
-
-    #[inline(always)]
-    pub fn clear(&mut self) {
-        self.lanes[..self.used].fill([E::Acc::ZERO; LANES]);
-    }
-}
-
-#[inline(always)]
-pub fn store<E: Element>(to: &mut [E; LANES], from: &[E; LANES], streaming: Option<&Streaming>) {
-    match streaming {
-        Some(streaming) => streaming.store(to, from),
-        None => *to = *from,
+        carry
     }
 }

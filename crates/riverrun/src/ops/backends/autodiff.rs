@@ -24,7 +24,9 @@ type Tracked<B, C> = FloatTensor<Autodiff<B, C>>;
 type Slot<B> = Arc<Mutex<Option<FloatTensor<B>>>>;
 
 fn take<B: Backend>(slot: &Slot<B>) -> Option<FloatTensor<B>> {
-    slot.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
+    slot.lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+        .take()
 }
 
 /// The backward step of the states; `N` parents: the inputs, then `h0` if there is one.
@@ -45,7 +47,12 @@ struct StatesSaved<B: Backend> {
 impl<B: RecurrenceOps, const N: usize> Backward<B, N> for States {
     type State = StatesSaved<B>;
 
-    fn backward(self, ops: Ops<Self::State, N>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+    fn backward(
+        self,
+        ops: Ops<Self::State, N>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
         let saved = ops.state;
         let d_h = grads.consume::<B>(&ops.node);
         let mut inputs = saved
@@ -73,7 +80,11 @@ impl<B: RecurrenceOps, const N: usize> Backward<B, N> for States {
             GateInputs::Separate(a, b) => vec![a, b],
             GateInputs::Packed(x) => vec![x],
         };
-        for (parent, gradient) in ops.parents.into_iter().zip(d_inputs.into_iter().chain([gradients.h0])) {
+        for (parent, gradient) in ops
+            .parents
+            .into_iter()
+            .zip(d_inputs.into_iter().chain([gradients.h0]))
+        {
             if let Some(parent) = parent {
                 grads.register::<B>(parent.id, gradient);
             }
@@ -88,7 +99,12 @@ struct Last;
 impl<B: Backend> Backward<B, 1> for Last {
     type State = (Slot<B>, Shape);
 
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
         let (slot, shape) = ops.state;
         let gradient = grads.consume::<B>(&ops.node);
         let [parent] = ops.parents;
@@ -119,10 +135,17 @@ fn run<B: RecurrenceOps, C: CheckpointStrategy, const N: usize>(
 ) -> (Tracked<B, C>, Tracked<B, C>) {
     let maybe = |tensor: Option<FloatTensor<B>>| tensor.map_or(Maybe::None, Maybe::Some);
     let start = h0.map(|h0| h0.into_primitive());
-    let (h, last) =
-        B::recurrence(primitives::<B, C>(&inputs), maybe(start.clone()), maybe(reset.clone()), spec);
+    let (h, last) = B::recurrence(
+        primitives::<B, C>(&inputs),
+        maybe(start.clone()),
+        maybe(reset.clone()),
+        spec,
+    );
     let slot: Slot<B> = Arc::default();
-    let states = match Backward::<B, N>::prepare::<C>(States, guards).compute_bound().stateful() {
+    let states = match Backward::<B, N>::prepare::<C>(States, guards)
+        .compute_bound()
+        .stateful()
+    {
         OpsKind::Tracked(mut prep) => {
             let saved = StatesSaved {
                 inputs: inputs.iter().map(|input| prep.checkpoint(input)).collect(),
@@ -137,7 +160,10 @@ fn run<B: RecurrenceOps, C: CheckpointStrategy, const N: usize>(
         OpsKind::UnTracked(prep) => prep.finish(h),
     };
     let shape = states.shape();
-    let last = match Backward::<B, 1>::prepare::<C>(Last, [states.node()]).compute_bound().stateful() {
+    let last = match Backward::<B, 1>::prepare::<C>(Last, [states.node()])
+        .compute_bound()
+        .stateful()
+    {
         OpsKind::Tracked(prep) => prep.finish((slot, shape), last),
         OpsKind::UnTracked(prep) => prep.finish(last),
     };
@@ -194,13 +220,23 @@ impl<B: RecurrenceOps, C: CheckpointStrategy> RecurrenceOps for Autodiff<B, C> {
         spec: ScanSpec,
     ) -> ScanGradients<Self> {
         let inner = |tensor: FloatTensor<Self>| tensor.into_primitive();
-        let option = |tensor: Maybe<Self>| tensor.into_option().map_or(Maybe::None, |t| Maybe::Some(inner(t)));
+        let option = |tensor: Maybe<Self>| {
+            tensor
+                .into_option()
+                .map_or(Maybe::None, |t| Maybe::Some(inner(t)))
+        };
         let gate = match inputs {
             GateInputs::Separate(a, b) => GateInputs::Separate(inner(a), inner(b)),
             GateInputs::Packed(x) => GateInputs::Packed(inner(x)),
         };
         let gradients = B::recurrence_backward(
-            gate, option(h0), option(reset), inner(h), inner(d_h), option(d_h_last), spec,
+            gate,
+            option(h0),
+            option(reset),
+            inner(h),
+            inner(d_h),
+            option(d_h_last),
+            spec,
         );
         ScanGradients {
             inputs: match gradients.inputs {

@@ -22,7 +22,11 @@ fn dtype(tensor: &CubeTensor) -> Dtype {
 /// The tensor as a view with contiguous channels; other layouts are copied.
 fn view(tensor: CubeTensor) -> Strided {
     let channels_last = tensor.meta.shape()[2] <= 1 || tensor.meta.strides()[2] == 1;
-    let tensor = if channels_last { tensor } else { into_contiguous(tensor) };
+    let tensor = if channels_last {
+        tensor
+    } else {
+        into_contiguous(tensor)
+    };
     let strides = tensor.meta.strides();
     Strided {
         len: (tensor.handle.size_in_used() as usize) / tensor.dtype.size(),
@@ -46,7 +50,9 @@ fn empty_like(tensor: &CubeTensor, shape: Shape) -> CubeTensor {
 }
 
 fn handle(tensor: Maybe<CubeBackend>) -> Option<cubecl::server::Handle> {
-    tensor.into_option().map(|tensor| into_contiguous(tensor).handle)
+    tensor
+        .into_option()
+        .map(|tensor| into_contiguous(tensor).handle)
 }
 
 impl RecurrenceOps for CubeBackend {
@@ -67,8 +73,15 @@ impl RecurrenceOps for CubeBackend {
                 reset: handle(reset),
                 h: h.handle.clone(),
             };
-            gpu::forward(&first.client, &problem, dtype(&first), &args, spec.routine, None)
-                .unwrap_or_else(|error| panic!("{error}"));
+            gpu::forward(
+                &first.client,
+                &problem,
+                dtype(&first),
+                &args,
+                spec.routine,
+                None,
+            )
+            .unwrap_or_else(|error| panic!("{error}"));
         }
         h
     }
@@ -105,9 +118,19 @@ impl RecurrenceOps for CubeBackend {
                 },
                 d_h0: d_h0.handle.clone(),
             };
-            gpu::backward(&first.client, &problem, dtype(&first), &args, spec.routine, None)
-                .unwrap_or_else(|error| panic!("{error}"));
+            gpu::backward(
+                &first.client,
+                &problem,
+                dtype(&first),
+                &args,
+                spec.routine,
+                None,
+            )
+            .unwrap_or_else(|error| panic!("{error}"));
         }
-        ScanGradients { inputs: d_inputs, h0: d_h0 }
+        ScanGradients {
+            inputs: d_inputs,
+            h0: d_h0,
+        }
     }
 }

@@ -31,8 +31,13 @@ fn readable(tensor: FlexTensor) -> FlexTensor {
     let layout = tensor.layout();
     let strides = layout.strides();
     let last = strides.len() - 1;
-    let direct = (layout.shape()[last] <= 1 || strides[last] == 1) && strides.iter().all(|&s| s >= 0);
-    if direct { tensor } else { tensor.to_contiguous() }
+    let direct =
+        (layout.shape()[last] <= 1 || strides[last] == 1) && strides.iter().all(|&s| s >= 0);
+    if direct {
+        tensor
+    } else {
+        tensor.to_contiguous()
+    }
 }
 
 /// Column block `index` of `groups` in a `[B, T, groups·D]` tensor.
@@ -55,9 +60,12 @@ fn dense(tensor: Maybe<Flex>) -> Option<FlexTensor> {
 }
 
 fn mask<E: Storage>(reset: &Option<FlexTensor>) -> Option<Vec<bool>> {
-    reset
-        .as_ref()
-        .map(|reset| contiguous::<E>(reset).iter().map(|&x| x != <E as Default>::default()).collect())
+    reset.as_ref().map(|reset| {
+        contiguous::<E>(reset)
+            .iter()
+            .map(|&x| x != <E as Default>::default())
+            .collect()
+    })
 }
 
 struct Prepared {
@@ -68,10 +76,14 @@ struct Prepared {
 impl Prepared {
     fn new(inputs: GateInputs<Flex>) -> Self {
         match inputs {
-            GateInputs::Separate(a, b) => {
-                Self { tensors: vec![readable(a), readable(b)], packed: false }
-            }
-            GateInputs::Packed(x) => Self { tensors: vec![readable(x)], packed: true },
+            GateInputs::Separate(a, b) => Self {
+                tensors: vec![readable(a), readable(b)],
+                packed: false,
+            },
+            GateInputs::Packed(x) => Self {
+                tensors: vec![readable(x)],
+                packed: true,
+            },
         }
     }
 
@@ -120,7 +132,10 @@ fn backward<E: Storage>(
         let x = d_inputs[0].storage_mut::<E>();
         RowsMut::split_packed(x, shape, problem.gate.inputs())
     } else {
-        d_inputs.iter_mut().map(|d| RowsMut::contiguous(d.storage_mut::<E>(), shape)).collect()
+        d_inputs
+            .iter_mut()
+            .map(|d| RowsMut::contiguous(d.storage_mut::<E>(), shape))
+            .collect()
     };
     cpu::backward(
         problem,
@@ -148,7 +163,10 @@ impl RecurrenceOps for Flex {
         let shape = problem.shape;
         let mut h = FlexTensor::empty(Shape::new([shape.batch, shape.steps, shape.dim]), dtype);
         let inputs = Prepared::new(inputs);
-        by_dtype!(dtype, forward(&problem, &inputs, dense(h0), dense(reset), &mut h));
+        by_dtype!(
+            dtype,
+            forward(&problem, &inputs, dense(h0), dense(reset), &mut h)
+        );
         h
     }
 
@@ -165,15 +183,25 @@ impl RecurrenceOps for Flex {
         let problem = spec.problem(&inputs.first().shape(), inputs.packed());
         let shape = problem.shape;
         let inputs = Prepared::new(inputs);
-        let mut d_inputs: Vec<FlexTensor> =
-            inputs.tensors.iter().map(|x| FlexTensor::empty(x.shape(), dtype)).collect();
+        let mut d_inputs: Vec<FlexTensor> = inputs
+            .tensors
+            .iter()
+            .map(|x| FlexTensor::empty(x.shape(), dtype))
+            .collect();
         let mut d_h0 = FlexTensor::empty(Shape::new([shape.batch, shape.dim]), dtype);
         let (h, d_h) = (readable(h), readable(d_h));
         by_dtype!(
             dtype,
             backward(
-                &problem, &inputs, dense(h0), dense(reset), &h, &d_h, dense(d_h_last),
-                &mut d_inputs, &mut d_h0
+                &problem,
+                &inputs,
+                dense(h0),
+                dense(reset),
+                &h,
+                &d_h,
+                dense(d_h_last),
+                &mut d_inputs,
+                &mut d_h0
             )
         );
         let mut d_inputs = d_inputs.into_iter();

@@ -1,0 +1,164 @@
+//! GPU kernels against the oracle, every routine the device can run. Runs on a software Vulkan driver too.
+
+use half::{bf16, f16};
+use riverrun_kernels::Element;
+use riverrun_kernels::recurrence::check::{Case, Options, judge, naive};
+use riverrun_kernels::recurrence::gpu::{Dtype, handover_fault};
+use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Routine, Shape};
+
+use cubecl::client::Client;
+
+/// The default device's client; where there is no device, that is said by name.
+fn client() -> Option<Client> {
+    let client = std::panic::catch_unwind(|| cubecl::Device::default().client()).ok();
+    if client.is_none() {
+        println!("skipped: no GPU on this machine, not even a software one");
+    }
+    client
+}
+
+fn routines(client: &Client) -> Vec<Routine> {
+    let mut routines = Routine::ALL.to_vec();
+    routines.retain(|routine| match routine.missing(client) {
+        Some(reason) => {
+            println!("skipped: {}, {reason}", routine.name());
+            false
+        }
+        None => true,
+    });
+    routines
+}
+
+fn check<E: Element>(client: &Client, dtype: Dtype, problem: Problem, options: Options) {
+    if !dtype.supported(client) {
+        println!(
+            "skipped: {} is not supported on {}",
+            dtype.name(),
+            client.name()
+        );
+        return;
+    }
+    let shape = problem.shape;
+    let case = Case::random(problem, options, shape.elements() as u64).rounded::<E>();
+    let (truth, naive) = (case.oracle(), naive::run::<E>(&case));
+    for routine in routines(client) {
+        let run = || {
+            case.gpu(client, dtype, Some(routine), None)
+                .expect("a problem it can run")
+        };
+        let found = run();
+        for verdict in judge::<E>(shape.steps, &found, &naive, &truth) {
+            assert!(
+                verdict.right(),
+                "{} {} {} {shape:?} {options:?}: {verdict:?}",
+                problem.gate.name(),
+                E::NAME,
+                routine.name()
+            );
+        }
+        let again = run();
+        for ((name, first), (_, second)) in found.tensors().iter().zip(again.tensors()) {
+            let same = first
+                .iter()
+                .zip(second)
+                .all(|(x, y)| x.to_bits() == y.to_bits());
+            assert!(
+                same,
+                "{name} differs from run to run: {} {shape:?}",
+                routine.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn every_gate_is_right() {
+    let Some(client) = client() else { return };
+    for (n, gate) in Gate::all().into_iter().enumerate() {
+        let problem = Problem::new(Shape::new(2, 37, 12), gate);
+        check::<f32>(&client, Dtype::F32, problem, Options::nth(5 * n));
+    }
+}
+
+#[test]
+fn every_length_and_width_is_right() {
+    let Some(client) = client() else { return };
+    let shapes = [
+        (2, 0, 4),
+        (1, 1, 1),
+        (2, 2, 3),
+        (3, 31, 64),
+        (2, 32, 5),
+        (2, 33, 100),
+        (1, 64, 8),
+        (2, 65, 255),
+        (2, 127, 6),
+        (1, 1000, 4),
+        (1, 4096, 3),
+    ];
+    for (n, (batch, steps, dim)) in shapes.into_iter().enumerate() {
+        let problem = Problem::new(Shape::new(batch, steps, dim), Gate::Raw);
+        check::<f32>(&client, Dtype::F32, problem, Options::nth(7 * n));
+    }
+}
+
+#[test]
+fn half_precision_storage_is_right() {
+    let Some(client) = client() else { return };
+    for gate in [
+        Gate::Raw,
+        Gate::MinGru {
+            candidate: Candidate::Identity,
+        },
+    ] {
+        let problem = Problem::new(Shape::new(2, 70, 20), gate);
+        check::<f16>(&client, Dtype::F16, problem, Options::nth(15));
+        check::<bf16>(&client, Dtype::Bf16, problem, Options::nth(11));
+    }
+}
+
+#[test]
+fn infinity_does_not_pass_a_reset() {
+    let Some(client) = client() else { return };
+    let problem = Problem::new(Shape::new(2, 200, 4), Gate::Raw);
+    let mut case = Case::random(
+        problem,
+        Options {
+            reset: true,
+            ..Options::default()
+        },
+        3,
+    );
+    case.reset = Some((0..400).map(|i| i % 200 == 90).collect());
+    case.inputs[1][0] = f64::INFINITY;
+    let clean = {
+        let mut clean = case.clone();
+        clean.inputs[1][0] = 0.0;
+        clean.rounded::<f32>().oracle()
+    };
+    for routine in routines(&client) {
+        let found = case
+            .gpu(&client, Dtype::F32, Some(routine), None)
+            .expect("a problem it can run");
+        // Sequence 0 from its reset on, and all of sequence 1, as if the infinity had never been.
+        let (found, clean) = (&found.h[90 * 4..], &clean.h[90 * 4..]);
+        let worst = found
+            .iter()
+            .zip(clean)
+            .map(|(x, y)| (x - y).abs())
+            .fold(0.0, f64::max);
+        assert!(
+            found.iter().all(|x| x.is_finite()) && worst < 1e-5,
+            "{}: {worst}",
+            routine.name()
+        );
+    }
+}
+
+#[test]
+fn no_wait_has_given_up() {
+    let Some(client) = client() else { return };
+    let problem = Problem::new(Shape::new(1, 3000, 8), Gate::Raw);
+    check::<f32>(&client, Dtype::F32, problem, Options::default());
+    assert!(!handover_fault(&client));
+}

@@ -1,0 +1,69 @@
+//! The language model: chunks and steps against the whole, and a saved model against the one that was saved.
+
+mod common;
+
+use burn::module::Module;
+use burn::store::ModuleRecord;
+use burn::tensor::{Int, Tensor, TensorData};
+use common::{assert_close, devices, numbers};
+use riverrun::models::{CellKind, LanguageModelConfig};
+use riverrun::nn::Sequence;
+
+#[test]
+fn chunks_and_steps_agree_with_the_whole() {
+    for (name, device) in devices() {
+        for cell in CellKind::ALL {
+            let model = LanguageModelConfig::new(11, 16, 2)
+                .with_cell(cell)
+                .with_expansion(2)
+                .init(&device);
+            let tokens: Vec<i32> = (0..2 * 40).map(|i| i * 7 % 11).collect();
+            let tokens = Tensor::<2, Int>::from_data(TensorData::new(tokens, [2, 40]), &device);
+            let (whole, _) = model.forward(tokens.clone(), Sequence::new());
+            let (first, state) = model.forward(tokens.clone().narrow(1, 0, 33), Sequence::new());
+            let (second, _) =
+                model.forward(tokens.clone().narrow(1, 33, 7), Sequence::from(Some(state)));
+            let chunked = numbers(Tensor::cat(vec![first, second], 1));
+            assert_close(
+                &format!("{name} {cell} chunks"),
+                &chunked,
+                &numbers(whole.clone()),
+                1e-5,
+            );
+            let mut state = None;
+            for t in 0..5 {
+                let (logits, next) =
+                    model.step(tokens.clone().narrow(1, t, 1).squeeze_dim(1), state);
+                let expected = numbers(whole.clone().narrow(1, t, 1));
+                assert_close(
+                    &format!("{name} {cell} step {t}"),
+                    &numbers(logits),
+                    &expected,
+                    1e-5,
+                );
+                state = Some(next);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_saved_model_opens_again_with_the_same_outputs() {
+    let folder = std::env::temp_dir().join(format!("riverrun-models-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a temporary folder");
+    for (name, device) in devices() {
+        let config = LanguageModelConfig::new(11, 16, 2).with_cell(CellKind::MinLstm);
+        let model = config.init(&device);
+        let tokens =
+            Tensor::<2, Int>::from_data(TensorData::new(vec![3, 1, 4, 1, 5], [1, 5]), &device);
+        let (before, _) = model.forward(tokens.clone(), Sequence::new());
+        let path = folder.join(format!("{}.bpk", name.replace(':', "-")));
+        model.into_record().save(&path).expect("saving");
+        let record = ModuleRecord::load(&path).expect("loading");
+        let mut again = config.init(&device);
+        again.try_load_record(record).expect("the same shapes");
+        let (after, _) = again.forward(tokens, Sequence::new());
+        assert_close(&name, &numbers(after), &numbers(before), 0.0);
+    }
+    std::fs::remove_dir_all(&folder).expect("removing the temporary folder");
+}
