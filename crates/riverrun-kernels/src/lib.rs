@@ -4,6 +4,7 @@
 //! CPU form and the GPU forms. This crate knows nothing of Burn: CPU kernels take slices, GPU
 //! kernels take CubeCL handles.
 
+pub mod cell;
 mod element;
 mod error;
 mod memory;

@@ -54,7 +54,7 @@ impl<E: Element, C: Coefficients<N>, const N: usize> Task for Backward<'_, E, C,
         } = self;
         let width = block.channels.len();
         let needs_zeros = block.h0.is_none() || block.reset.is_some();
-        let zeros = needs_zeros.then(|| [E::ZERO; WIDTH]);
+        let zeros = needs_zeros.then_some([E::ZERO; WIDTH]);
         let zeros = zeros
             .as_ref()
             .map_or(Row::EMPTY, |zeros| Row::new(&zeros[..width]));

@@ -1,0 +1,204 @@
+//! What the cells read and write: slices with their shapes, and the checks of their lengths.
+
+use super::Problem;
+use crate::Error;
+
+/// What a cell reads.
+#[derive(Debug, Clone, Copy)]
+pub struct Inputs<'a, E> {
+    /// `[B, T, G·H]`: the input product of every step, input bias included.
+    pub xg: &'a [E],
+    /// `[G·H, H]`: the recurrent weights, PyTorch's `weight_hh`.
+    pub u: &'a [E],
+    /// `[G·H]`: the recurrent bias, PyTorch's `bias_hh`; zero when absent.
+    pub bias: Option<&'a [E]>,
+    /// `[B, H]`: the state before the first step; zero when absent.
+    pub h0: Option<&'a [E]>,
+    /// `[B, H]`, LSTM only: the cell state before the first step; zero when absent.
+    pub c0: Option<&'a [E]>,
+    /// `[B, T]`: the steps that start anew.
+    pub reset: Option<&'a [bool]>,
+}
+
+impl<'a, E> Inputs<'a, E> {
+    /// Pre-activations and recurrent weights, everything else absent.
+    pub fn new(xg: &'a [E], u: &'a [E]) -> Self {
+        Self {
+            xg,
+            u,
+            bias: None,
+            h0: None,
+            c0: None,
+            reset: None,
+        }
+    }
+
+    /// Checks every length against the problem.
+    pub fn check(&self, problem: &Problem) -> Result<(), Error> {
+        self.check_with_xg(
+            problem,
+            problem.batch * problem.steps * problem.gate_width(),
+        )
+    }
+
+    /// The same where `xg` has another length than usual.
+    pub(super) fn check_with_xg(&self, problem: &Problem, xg: usize) -> Result<(), Error> {
+        if problem.hidden == 0 {
+            return Err(Error::NoChannels);
+        }
+        let rows = problem.batch * problem.steps;
+        length("xg", xg, self.xg.len())?;
+        length("u", problem.gate_width() * problem.hidden, self.u.len())?;
+        optional("bias", problem.gate_width(), self.bias)?;
+        optional("h0", problem.state(), self.h0)?;
+        optional("c0", problem.cell_state(), self.c0)?;
+        optional("reset", rows, self.reset)
+    }
+}
+
+/// The input product, for a cell that is to make it block by block as it goes, in the cache, rather than read it.
+#[derive(Debug, Clone, Copy)]
+pub struct Layer<'a, E> {
+    /// `[B, T, I]`: the layer's input.
+    pub x: &'a [E],
+    /// `I ≥ 0`.
+    pub width: usize,
+    /// `[G·H, I]`: the input weights, PyTorch's `weight_ih`.
+    pub w: &'a [E],
+    /// `[G·H]`: the input bias, PyTorch's `bias_ih`; zero when absent.
+    pub bias: Option<&'a [E]>,
+}
+
+impl<E> Layer<'_, E> {
+    /// Checks every length against the problem.
+    pub fn check(&self, problem: &Problem) -> Result<(), Error> {
+        length(
+            "x",
+            problem.batch * problem.steps * self.width,
+            self.x.len(),
+        )?;
+        length("w", problem.gate_width() * self.width, self.w.len())?;
+        optional("bias", problem.gate_width(), self.bias)
+    }
+}
+
+/// What a cell writes. `A` is the arithmetic type of `E`: `f32`, or `f64` for `f64`.
+#[derive(Debug)]
+pub struct Outputs<'a, E, A> {
+    /// `[B, T, H]`: every state.
+    pub h: &'a mut [E],
+    /// `[B, H]`: the state after the last step, which is `h0` when `T = 0`.
+    pub h_last: &'a mut [E],
+    /// `[B, H]`, LSTM only: the cell state after the last step.
+    pub c_last: Option<&'a mut [E]>,
+    /// `[B, T, S·H]`: what backward needs besides `h`; absent when no gradient is wanted.
+    pub saved: Option<&'a mut [A]>,
+}
+
+impl<E, A> Outputs<'_, E, A> {
+    /// Checks every length against the problem.
+    pub fn check(&self, problem: &Problem) -> Result<(), Error> {
+        length("h", problem.outputs(), self.h.len())?;
+        length("h_last", problem.state(), self.h_last.len())?;
+        optional("c_last", problem.cell_state(), self.c_last.as_deref())?;
+        optional("saved", problem.saved(), self.saved.as_deref())
+    }
+}
+
+/// The gradients that come in; an absent one is zero.
+#[derive(Debug, Clone, Copy)]
+pub struct OutputGrads<'a, E> {
+    /// `[B, T, H]`: `∂L/∂h`.
+    pub d_h: Option<&'a [E]>,
+    /// `[B, H]`: `∂L/∂h_last`, apart from what `d_h` says of the same state.
+    pub d_h_last: Option<&'a [E]>,
+    /// `[B, H]`, LSTM only: `∂L/∂c_last`.
+    pub d_c_last: Option<&'a [E]>,
+}
+
+impl<E> OutputGrads<'_, E> {
+    /// Checks every length against the problem.
+    pub fn check(&self, problem: &Problem) -> Result<(), Error> {
+        optional("d_h", problem.outputs(), self.d_h)?;
+        optional("d_h_last", problem.state(), self.d_h_last)?;
+        optional("d_c_last", problem.cell_state(), self.d_c_last)
+    }
+}
+
+/// The gradients that go out. Those that are absent are not computed, where that saves work.
+#[derive(Debug)]
+pub struct InputGrads<'a, E> {
+    /// `[B, T, G·H]`: `∂L/∂xg`.
+    pub d_xg: &'a mut [E],
+    /// `[G·H, H]`: `∂L/∂U`.
+    pub d_u: Option<&'a mut [E]>,
+    /// `[G·H]`: `∂L/∂b`.
+    pub d_bias: Option<&'a mut [E]>,
+    /// `[B, H]`: `∂L/∂h_0`.
+    pub d_h0: Option<&'a mut [E]>,
+    /// `[B, H]`, LSTM only: `∂L/∂c_0`.
+    pub d_c0: Option<&'a mut [E]>,
+}
+
+impl<E> InputGrads<'_, E> {
+    /// Checks every length against the problem.
+    pub fn check(&self, problem: &Problem) -> Result<(), Error> {
+        length(
+            "d_xg",
+            problem.batch * problem.steps * problem.gate_width(),
+            self.d_xg.len(),
+        )?;
+        optional(
+            "d_u",
+            problem.gate_width() * problem.hidden,
+            self.d_u.as_deref(),
+        )?;
+        optional("d_bias", problem.gate_width(), self.d_bias.as_deref())?;
+        optional("d_h0", problem.state(), self.d_h0.as_deref())?;
+        optional("d_c0", problem.cell_state(), self.d_c0.as_deref())
+    }
+}
+
+/// The gradients of a [`Layer`]. Those that are absent are not computed.
+#[derive(Debug)]
+pub struct LayerGrads<'a, E> {
+    /// `[B, T, I]`: `∂L/∂x`.
+    pub d_x: Option<&'a mut [E]>,
+    /// `[G·H, I]`: `∂L/∂W`.
+    pub d_w: Option<&'a mut [E]>,
+    /// `[G·H]`: `∂L/∂b_ih`.
+    pub d_bias: Option<&'a mut [E]>,
+}
+
+impl<E> LayerGrads<'_, E> {
+    /// Checks every length against the problem and the layer.
+    pub fn check(&self, problem: &Problem, layer: &Layer<E>) -> Result<(), Error> {
+        optional(
+            "d_x",
+            problem.batch * problem.steps * layer.width,
+            self.d_x.as_deref(),
+        )?;
+        optional(
+            "d_w",
+            problem.gate_width() * layer.width,
+            self.d_w.as_deref(),
+        )?;
+        optional("d_bias", problem.gate_width(), self.d_bias.as_deref())
+    }
+}
+
+pub(super) fn length(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
+    if expected == found {
+        Ok(())
+    } else {
+        Err(Error::Length {
+            what,
+            expected,
+            found,
+        })
+    }
+}
+
+fn optional<T>(what: &'static str, expected: usize, slice: Option<&[T]>) -> Result<(), Error> {
+    slice.map_or(Ok(()), |slice| length(what, expected, slice.len()))
+}

@@ -1,0 +1,398 @@
+//! The backward loop over time, from the last step to the first.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use super::buffer::Buffer;
+use super::exchange::Exchange;
+use super::gates::{Phase, Rows};
+use super::gates_backward::BackwardStep;
+use super::lanes::{Lanes, Number};
+use super::product::{Layout, Packed, Product};
+use super::team::{Plan, piece, share, together};
+use crate::cell::{Cell, InputGrads, Inputs, OutputGrads, Problem};
+
+/// What forward left.
+#[derive(Clone, Copy)]
+pub(super) struct Kept<'a, R> {
+    pub h: &'a [R],
+    pub saved: &'a [R],
+}
+
+/// A backward pass, as its threads see it. Each writes the rows and units of its own only.
+struct Backward<'a, R> {
+    problem: Problem,
+    inputs: Inputs<'a, R>,
+    kept: Kept<'a, R>,
+    grads: OutputGrads<'a, R>,
+    d_xg: *mut R,
+    d_h0: *mut R,
+    d_c0: *mut R,
+    /// `[B, (G + 1)·H]`: sums over the steps for each sequence, see [`BackwardStep::d_bias`].
+    d_bias: *mut R,
+}
+
+// SAFETY: the pointers are to slices borrowed for the pass, and no two threads write the same elements.
+unsafe impl<R: Sync> Sync for Backward<'_, R> {}
+
+/// Some rows and units of the pass, with all that is theirs.
+struct Part<'a, R> {
+    rows: Range<usize>,
+    units: Range<usize>,
+    /// Units rounded up to whole vectors.
+    padded: usize,
+    weights: &'a Weights<R>,
+    exchange: &'a Exchange<R>,
+    /// `[rows, padded]` each; see [`BackwardStep`].
+    product: Buffer<R>,
+    beside: Buffer<R>,
+    d_c: Buffer<R>,
+    d_inner: Buffer<R>,
+    /// `[rows, G + 1, padded]`.
+    d_bias: Buffer<R>,
+}
+
+/// The recurrent weights that lead back to some units.
+struct Weights<R> {
+    outer: Packed<R>,
+    inner: Option<Packed<R>>,
+}
+
+/// Runs the backward pass, all but `∂L/∂U`. Lengths have been checked. `d_bias` is by sequence, `[B, (G + 1)·H]`.
+pub(super) fn run<L: Lanes<Real: Number>>(
+    problem: &Problem,
+    inputs: &Inputs<L::Real>,
+    kept: Kept<L::Real>,
+    grads: &OutputGrads<L::Real>,
+    into: &mut InputGrads<L::Real>,
+    d_bias: &mut [L::Real],
+    plan: Plan,
+) {
+    let null = std::ptr::null_mut;
+    let pass = Backward {
+        problem: *problem,
+        inputs: *inputs,
+        kept,
+        grads: *grads,
+        d_xg: into.d_xg.as_mut_ptr(),
+        d_h0: into
+            .d_h0
+            .as_mut()
+            .filter(|d| !d.is_empty())
+            .map_or_else(null, |d| d.as_mut_ptr()),
+        d_c0: into
+            .d_c0
+            .as_mut()
+            .filter(|d| !d.is_empty())
+            .map_or_else(null, |d| d.as_mut_ptr()),
+        d_bias: d_bias.as_mut_ptr(),
+    };
+    if problem.batch == 0 {
+        return;
+    }
+    match plan {
+        Plan::Units(parts) if pass.by_units::<L>(parts) => {}
+        Plan::Units(_) => pass.by_rows::<L>(1),
+        Plan::Batch(parts) => pass.by_rows::<L>(parts),
+    }
+}
+
+impl<R: Number> Backward<'_, R> {
+    /// Each thread runs sequences of its own.
+    fn by_rows<L: Lanes<Real = R>>(&self, parts: usize) {
+        let Problem { batch, hidden, .. } = self.problem;
+        let weights = self.weights::<L>(0..hidden, batch.div_ceil(parts), parts > 1);
+        share(parts, |index| {
+            let rows = piece(batch, parts, 1, index);
+            let exchange = Exchange::new(rows.len(), self.problem.gate_width());
+            let mut part = self.part::<L>(rows, 0..hidden, &weights, &exchange);
+            (0..self.stages()).for_each(|stage| self.stage::<L>(&mut part, stage));
+            self.finish(&part);
+        });
+    }
+
+    /// Each thread runs units of its own, of every sequence. False if there were no threads for it.
+    fn by_units<L: Lanes<Real = R>>(&self, parts: usize) -> bool {
+        let Problem { batch, hidden, .. } = self.problem;
+        let exchange = Exchange::new(batch, self.problem.gate_width());
+        let weights: Vec<OnceLock<Weights<R>>> = (0..parts).map(|_| OnceLock::new()).collect();
+        together(
+            parts,
+            self.stages(),
+            |index| {
+                let units = piece(hidden, parts, L::WIDTH, index);
+                let weights =
+                    weights[index].get_or_init(|| self.weights::<L>(units.clone(), batch, false));
+                self.part::<L>(0..batch, units, weights, &exchange)
+            },
+            |part, stage| self.stage::<L>(part, stage),
+            |part| self.finish(part),
+        )
+    }
+
+    fn weights<L: Lanes<Real = R>>(
+        &self,
+        units: Range<usize>,
+        rows: usize,
+        parallel: bool,
+    ) -> Weights<R> {
+        let hidden = self.problem.hidden;
+        let pack = |gates: Range<usize>| {
+            let start = gates.start * hidden * hidden + units.start;
+            let layout = Layout::Rows {
+                start,
+                stride: hidden,
+                len: units.len(),
+            };
+            let columns = units.len().next_multiple_of(L::WIDTH);
+            Packed::new::<L>(
+                self.inputs.u,
+                layout,
+                gates.len() * hidden,
+                columns,
+                rows,
+                parallel,
+            )
+        };
+        if self.problem.cell.products() == 2 {
+            Weights {
+                outer: pack(0..2),
+                inner: Some(pack(2..3)),
+            }
+        } else {
+            Weights {
+                outer: pack(0..self.problem.cell.gates()),
+                inner: None,
+            }
+        }
+    }
+
+    /// A part with the gradients of the last state. Row `rows.start` is the first of the exchange.
+    fn part<'a, L: Lanes<Real = R>>(
+        &self,
+        rows: Range<usize>,
+        units: Range<usize>,
+        weights: &'a Weights<R>,
+        exchange: &'a Exchange<R>,
+    ) -> Part<'a, R> {
+        let hidden = self.problem.hidden;
+        let padded = units.len().next_multiple_of(L::WIDTH);
+        let blank = |blocks: usize| Buffer::zeroed(rows.len() * blocks * padded);
+        let from = |state: Option<&[R]>| {
+            let mut to = blank(1);
+            if let Some(state) = state.filter(|state| !state.is_empty()) {
+                for (to, row) in to.as_mut_slice().chunks_exact_mut(padded).zip(rows.clone()) {
+                    to[..units.len()].copy_from_slice(&state[row * hidden..][units.clone()]);
+                }
+            }
+            to
+        };
+        Part {
+            padded,
+            weights,
+            exchange,
+            product: blank(1),
+            beside: from(self.grads.d_h_last),
+            d_c: from(self.grads.d_c_last),
+            d_inner: blank(1),
+            d_bias: blank(self.problem.cell.gates() + 1),
+            rows,
+            units,
+        }
+    }
+
+    /// A product needs all units of the gates before it, so a stage begins with the product that the stage before has
+    /// made ready, and the last stage is a product alone.
+    fn stages(&self) -> usize {
+        if self.problem.steps == 0 {
+            0
+        } else {
+            self.problem.steps * self.problem.cell.products() + 1
+        }
+    }
+
+    /// Flags of the part's rows at a step; null past the last step and without resets.
+    fn flags(&self, part: &Part<R>, step: usize) -> Rows<*const bool> {
+        let steps = self.problem.steps;
+        match self.inputs.reset {
+            Some(reset) if step < steps => Rows {
+                at: &raw const reset[part.rows.start * steps + self.problem.time(step)],
+                stride: steps,
+            },
+            _ => Rows {
+                at: std::ptr::null(),
+                stride: 0,
+            },
+        }
+    }
+
+    /// The product that is ready, then the gates up to the next.
+    fn stage<L: Lanes<Real = R>>(&self, part: &mut Part<R>, stage: usize) {
+        let Problem {
+            steps,
+            hidden,
+            cell,
+            ..
+        } = self.problem;
+        let (products, exchange, padded) =
+            (self.problem.cell.products(), part.exchange, part.padded);
+        let multiply = |a: *const R, packed: &Packed<R>, out: &mut Buffer<R>| {
+            // SAFETY: `a` has all gates of the part's rows, `out` is its own; `L` is a level of this machine.
+            unsafe {
+                L::run(Product {
+                    a,
+                    a_stride: exchange.stride,
+                    a_group: 0,
+                    rows: part.rows.len(),
+                    groups: 1,
+                    packed,
+                    out: out.as_mut_ptr(),
+                    out_stride: padded,
+                    backwards: (stage / products) % 2 == 1,
+                });
+            }
+        };
+        let first_of_two = stage % products + 1 < products;
+        match &part.weights.inner {
+            Some(inner) if !first_of_two => multiply(exchange.inner, inner, &mut part.d_inner),
+            _ if stage > 0 => {
+                let made_at = (stage - 1) / products;
+                multiply(
+                    exchange.turns[made_at % 2],
+                    &part.weights.outer,
+                    &mut part.product,
+                );
+            }
+            _ => {}
+        }
+        let Some(step) = (steps - 1).checked_sub(stage / products) else {
+            return;
+        };
+
+        let (time, width, blocks) = (
+            self.problem.time(step),
+            cell.gates() * hidden,
+            self.problem.saved_blocks(),
+        );
+        let (first, rows) = (part.units.start, part.rows.clone());
+        let none = Rows {
+            at: std::ptr::null(),
+            stride: 0,
+        };
+        // A `[B, T, width]` slice at a time, from some column on, and a `[B, H]` state.
+        let at = |slice: &[R], width: usize, time: usize, column: usize| Rows {
+            at: slice[(rows.start * steps + time) * width + column + first..].as_ptr(),
+            stride: steps * width,
+        };
+        let initial = |state: Option<&[R]>| match state.filter(|state| !state.is_empty()) {
+            Some(state) => Rows {
+                at: state[rows.start * hidden + first..].as_ptr(),
+                stride: hidden,
+            },
+            None => none,
+        };
+        let lstm = cell == Cell::Lstm;
+        let (h_prev, c_prev) = match step.checked_sub(1).map(|step| self.problem.time(step)) {
+            None => (initial(self.inputs.h0), initial(self.inputs.c0)),
+            Some(time) => (
+                at(self.kept.h, hidden, time, 0),
+                if lstm {
+                    at(self.kept.saved, blocks * hidden, time, 4 * hidden)
+                } else {
+                    none
+                },
+            ),
+        };
+        let [beside, d_c] = [&mut part.beside, &mut part.d_c].map(|b| Rows {
+            at: b.as_mut_ptr(),
+            stride: padded,
+        });
+        let d_bias = Rows {
+            at: part.d_bias.as_mut_ptr(),
+            stride: (cell.gates() + 1) * padded,
+        };
+        // SAFETY: offsets stay inside the slices, whose lengths were checked, and inside the part's and the exchange's
+        // buffers; rows and units are the part's own; `L` is a level of this machine.
+        unsafe {
+            L::run(BackwardStep {
+                cell,
+                phase: if first_of_two {
+                    Phase::First
+                } else {
+                    Phase::Last
+                },
+                rows: rows.len(),
+                units: part.units.len(),
+                padded,
+                hidden,
+                d_h: self.grads.d_h.map_or(none, |d_h| at(d_h, hidden, time, 0)),
+                product: Rows {
+                    at: part.product.as_ptr(),
+                    stride: padded,
+                },
+                beside,
+                d_c,
+                cut: self.flags(part, step + 1),
+                reset: self.flags(part, step),
+                h: at(self.kept.h, hidden, time, 0),
+                h_prev,
+                c_prev,
+                saved: if blocks == 0 {
+                    none
+                } else {
+                    at(self.kept.saved, blocks * hidden, time, 0)
+                },
+                d_inner: Rows {
+                    at: part.d_inner.as_ptr(),
+                    stride: padded,
+                },
+                d_n: Rows {
+                    at: exchange.inner.add(first),
+                    stride: exchange.stride,
+                },
+                d_a: Rows {
+                    at: exchange.turns[(stage / products) % 2].add(first),
+                    stride: exchange.stride,
+                },
+                d_xg: Rows {
+                    at: self.d_xg.add((rows.start * steps + time) * width + first),
+                    stride: steps * width,
+                },
+                next: if self.problem.reverse { 1 } else { -1 },
+                d_bias,
+            });
+        }
+    }
+
+    /// Writes the gradients of the initial state and of the bias.
+    fn finish(&self, part: &Part<R>) {
+        let Problem { hidden, cell, .. } = self.problem;
+        let (first, units) = (part.units.start, part.units.len());
+        let flags = self.flags(part, 0);
+        for row in part.rows.clone() {
+            let local = row - part.rows.start;
+            let of = |buffer: &Buffer<R>, j: usize| buffer.as_slice()[local * part.padded + j];
+            // SAFETY: the part's own rows and units of slices whose lengths were checked.
+            unsafe {
+                let cut = !flags.at.is_null() && *flags.row(local);
+                for j in 0..units {
+                    let to = row * hidden + first + j;
+                    if !self.d_h0.is_null() {
+                        let sum = of(&part.product, j) + of(&part.beside, j);
+                        *self.d_h0.add(to) = if cut { R::default() } else { sum };
+                    }
+                    if !self.d_c0.is_null() {
+                        *self.d_c0.add(to) = if cut { R::default() } else { of(&part.d_c, j) };
+                    }
+                }
+                for gate in 0..=cell.gates() {
+                    let to = self
+                        .d_bias
+                        .add((row * (cell.gates() + 1) + gate) * hidden + first);
+                    let from = (local * (cell.gates() + 1) + gate) * part.padded;
+                    to.copy_from_nonoverlapping(part.d_bias.as_ptr().add(from), units);
+                }
+            }
+        }
+    }
+}

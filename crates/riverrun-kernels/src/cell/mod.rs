@@ -1,0 +1,219 @@
+//! Recurrent cells with a matrix in the loop: GRU, LSTM and the simple (Elman) network.
+//!
+//! ```text
+//! h_t = cell(x_t, U h_{t-1} + b)      x_t: one block of H pre-activations a gate      h_t: [H]
+//! ```
+//!
+//! **The input product is the caller's.** `xg = x Wᵀ + b_ih` of all steps is one matrix product, made before the
+//! cell runs; the cell takes its result, `[B, T, G·H]` with `G` gates side by side, and returns `∂L/∂xg`, from which
+//! `∂L/∂W`, `∂L/∂x` and `∂L/∂b_ih` are one product each. What remains here is the part that must go step by step.
+//!
+//! With `a = U h_{t-1} + b`, split by gate like `xg` (orders and layouts are PyTorch's, so its weights are used as they are):
+//!
+//! ```text
+//! GRU, reset after    r = σ(x_r + a_r)   z = σ(x_z + a_z)   n = tanh(x_n + r ∘ a_n)                        h = (1 - z) ∘ n + z ∘ h_{t-1}
+//! GRU, reset before   r, z as above                         n = tanh(x_n + U_n (r ∘ h_{t-1}) + b_n)        h as above
+//! LSTM                i, f, o = σ(x + a)   g = tanh(x_g + a_g)   c = f ∘ c_{t-1} + i ∘ g                   h = o ∘ tanh c
+//! Elman               h = act(x + a)
+//! ```
+//!
+//! **Order.** `t` runs from `0` to `T - 1`, or from `T - 1` to `0` with [`Problem::reverse`]; "previous" and "last"
+//! follow that order. **Reset.** Where `reset[b, t]` is set, `h_{t-1}` and `c_{t-1}` count as 0 at `t`, whatever they
+//! hold (NaN and infinity too), and no gradient passes back through them.
+//!
+//! **What forward saves.** Backward needs `h` and, per step, [`Problem::saved_blocks`] blocks of `H` values in the
+//! arithmetic type: `r, z, n` and `U_n h_{t-1} + b_n` (reset after) or `r ∘ h_{t-1}` (reset before) for the GRU; `i, f, g, o, c`
+//! for the LSTM; nothing for Elman. Saving rather than recomputing: the values are at hand when they are made, and
+//! recomputing them would cost the forward product once more, a third of the backward pass.
+//!
+//! **Precision.** Storage `f32`, `f16`, `bf16`, `f64`; arithmetic and carried state in `f32` (`f64` for `f64`). Every element
+//! of a product is one sum in the order of its index, so results do not depend on the number of threads, on the other
+//! sequences of the batch, or on how the steps are cut into calls; `∂L/∂U` alone is a blocked sum over `B·T`.
+//!
+//! Sources: Cho et al., *Learning Phrase Representations using RNN Encoder–Decoder* (2014), section 2.3 (GRU, reset before;
+//! its `z` is one minus the `z` of here); PyTorch's `nn.GRU` and cuDNN (reset after); Hochreiter & Schmidhuber, *Long Short-Term
+//! Memory* (1997), with the forget gate of Gers et al. (2000) and without peepholes; Elman, *Finding Structure in Time* (1990).
+
+mod arguments;
+pub mod cpu;
+pub mod oracle;
+
+pub use arguments::{InputGrads, Inputs, Layer, LayerGrads, OutputGrads, Outputs};
+
+/// Where the GRU's reset gate acts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ResetGate {
+    /// On the recurrent product: `n = tanh(x_n + r ∘ (U_n h + b_n))`. PyTorch, cuDNN, Keras' `reset_after`.
+    #[default]
+    After,
+    /// On the state, before the product: `n = tanh(x_n + U_n (r ∘ h) + b_n)`. The paper (Cho et al., equation 8). Weights
+    /// trained in one convention mean something else in the other; they cannot be converted.
+    Before,
+}
+
+/// The activation of an Elman cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Activation {
+    /// The hyperbolic tangent.
+    #[default]
+    Tanh,
+    /// `max(0, a)`.
+    Relu,
+}
+
+/// The cell's formula; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cell {
+    /// Gated recurrent unit. Gates in the order r, z, n.
+    Gru {
+        /// Where the reset gate acts.
+        reset: ResetGate,
+    },
+    /// Long short-term memory. Gates in the order i, f, g, o.
+    Lstm,
+    /// The simple recurrent network: one block.
+    Elman {
+        /// Its activation.
+        activation: Activation,
+    },
+}
+
+impl Cell {
+    /// `G`: blocks of `H` pre-activations that a step takes.
+    pub fn gates(self) -> usize {
+        match self {
+            Cell::Gru { .. } => 3,
+            Cell::Lstm => 4,
+            Cell::Elman { .. } => 1,
+        }
+    }
+
+    /// Products with recurrent weights, one after the other, that a step takes.
+    pub(crate) fn products(self) -> usize {
+        match self {
+            Cell::Gru {
+                reset: ResetGate::Before,
+            } => 2,
+            _ => 1,
+        }
+    }
+
+    /// The name used in tables and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cell::Gru {
+                reset: ResetGate::After,
+            } => "gru",
+            Cell::Gru {
+                reset: ResetGate::Before,
+            } => "gru-reset-before",
+            Cell::Lstm => "lstm",
+            Cell::Elman {
+                activation: Activation::Tanh,
+            } => "elman-tanh",
+            Cell::Elman {
+                activation: Activation::Relu,
+            } => "elman-relu",
+        }
+    }
+
+    /// Every cell, for tables that run them all.
+    pub fn all() -> [Cell; 5] {
+        [
+            Cell::Gru {
+                reset: ResetGate::After,
+            },
+            Cell::Gru {
+                reset: ResetGate::Before,
+            },
+            Cell::Lstm,
+            Cell::Elman {
+                activation: Activation::Tanh,
+            },
+            Cell::Elman {
+                activation: Activation::Relu,
+            },
+        ]
+    }
+}
+
+/// What is computed: sizes, cell and direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Problem {
+    /// Sequences, `B ≥ 0`.
+    pub batch: usize,
+    /// Steps of each, `T ≥ 0`.
+    pub steps: usize,
+    /// Units, `H ≥ 1`.
+    pub hidden: usize,
+    /// The formula.
+    pub cell: Cell,
+    /// Run from the last step to the first.
+    pub reverse: bool,
+}
+
+impl Problem {
+    /// A forward-in-time problem.
+    pub fn new(cell: Cell, batch: usize, steps: usize, hidden: usize) -> Self {
+        Self {
+            batch,
+            steps,
+            hidden,
+            cell,
+            reverse: false,
+        }
+    }
+
+    /// The same, running from the last step to the first if `reverse`.
+    pub fn reversed(mut self, reverse: bool) -> Self {
+        self.reverse = reverse;
+        self
+    }
+
+    /// `G·H`: the width of `xg`, the rows of `u`, the length of the bias.
+    pub fn gate_width(self) -> usize {
+        self.cell.gates() * self.hidden
+    }
+
+    /// Elements of `[B, T, H]`.
+    pub fn outputs(self) -> usize {
+        self.batch * self.steps * self.hidden
+    }
+
+    /// Elements of `[B, H]`.
+    pub fn state(self) -> usize {
+        self.batch * self.hidden
+    }
+
+    /// Elements of `c0`, `c_last` and their gradients: `[B, H]` for the LSTM, none for the others.
+    pub fn cell_state(self) -> usize {
+        if self.cell == Cell::Lstm {
+            self.state()
+        } else {
+            0
+        }
+    }
+
+    /// Blocks of `H` values a step that forward saves for backward.
+    pub fn saved_blocks(self) -> usize {
+        match self.cell {
+            Cell::Gru { .. } => 4,
+            Cell::Lstm => 5,
+            Cell::Elman { .. } => 0,
+        }
+    }
+
+    /// Elements of `[B, T, S·H]`, where `S` is [`Self::saved_blocks`].
+    pub fn saved(self) -> usize {
+        self.outputs() * self.saved_blocks()
+    }
+
+    /// The time of the `step`-th step in running order.
+    pub(crate) fn time(self, step: usize) -> usize {
+        if self.reverse {
+            self.steps - 1 - step
+        } else {
+            step
+        }
+    }
+}

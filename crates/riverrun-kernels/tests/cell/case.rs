@@ -1,0 +1,238 @@
+//! Random problems, and running the CPU form on them with every output poisoned first.
+
+use riverrun_kernels::Element;
+use riverrun_kernels::cell::{Cell, InputGrads, Inputs, OutputGrads, Outputs, Problem, cpu};
+
+/// A small generator: the tests need numbers that differ, not good ones.
+pub struct Rng(u64);
+
+impl Rng {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
+    }
+
+    /// Uniform in -1..1.
+    pub fn signed(&mut self) -> f64 {
+        self.bits() as f64 / (1u64 << 52) as f64 - 1.0
+    }
+
+    pub fn vec(&mut self, len: usize, scale: f64) -> Vec<f64> {
+        (0..len).map(|_| self.signed() * scale).collect()
+    }
+}
+
+/// Which of the optional inputs are given.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    pub bias: bool,
+    pub initial: bool,
+    pub reset: bool,
+    pub last_grads: bool,
+    pub no_d_h: bool,
+}
+
+impl Options {
+    pub const ALL: Self = Self {
+        bias: true,
+        initial: true,
+        reset: true,
+        last_grads: true,
+        no_d_h: false,
+    };
+    pub const NONE: Self = Self {
+        bias: false,
+        initial: false,
+        reset: false,
+        last_grads: false,
+        no_d_h: false,
+    };
+}
+
+/// A problem with its inputs and incoming gradients in type `E`.
+#[derive(Debug, Clone)]
+pub struct Case<E> {
+    pub problem: Problem,
+    pub xg: Vec<E>,
+    pub u: Vec<E>,
+    pub bias: Option<Vec<E>>,
+    pub h0: Option<Vec<E>>,
+    pub c0: Option<Vec<E>>,
+    pub reset: Option<Vec<bool>>,
+    pub d_h: Option<Vec<E>>,
+    pub d_h_last: Option<Vec<E>>,
+    pub d_c_last: Option<Vec<E>>,
+}
+
+impl<E: Element> Case<E> {
+    pub fn random(problem: Problem, options: Options, seed: u64) -> Self {
+        let mut rng = Rng::new(seed + 1);
+        let scale = 1.0 / (problem.hidden as f64).sqrt();
+        let mut some = |wanted: bool, len: usize, scale: f64| {
+            let values: Vec<E> = rng.vec(len, scale).into_iter().map(E::from_f64).collect();
+            wanted.then_some(values)
+        };
+        let lstm = problem.cell == Cell::Lstm;
+        let rows = problem.batch * problem.steps;
+        Case {
+            problem,
+            xg: some(true, rows * problem.gate_width(), 2.0).unwrap(),
+            u: some(true, problem.gate_width() * problem.hidden, 1.5 * scale).unwrap(),
+            bias: some(options.bias, problem.gate_width(), 1.0),
+            h0: some(options.initial, problem.state(), 1.0),
+            c0: some(options.initial && lstm, problem.cell_state(), 1.0),
+            d_h: some(!options.no_d_h, problem.outputs(), 1.0),
+            d_h_last: some(options.last_grads, problem.state(), 1.0),
+            d_c_last: some(options.last_grads && lstm, problem.cell_state(), 1.0),
+            reset: options
+                .reset
+                .then(|| (0..rows).map(|_| rng.bits().is_multiple_of(7)).collect()),
+        }
+    }
+
+    pub fn inputs(&self) -> Inputs<'_, E> {
+        Inputs {
+            xg: &self.xg,
+            u: &self.u,
+            bias: self.bias.as_deref(),
+            h0: self.h0.as_deref(),
+            c0: self.c0.as_deref(),
+            reset: self.reset.as_deref(),
+        }
+    }
+
+    pub fn grads(&self) -> OutputGrads<'_, E> {
+        OutputGrads {
+            d_h: self.d_h.as_deref(),
+            d_h_last: self.d_h_last.as_deref(),
+            d_c_last: self.d_c_last.as_deref(),
+        }
+    }
+
+    /// The same numbers in another type.
+    pub fn to<F: Element>(&self) -> Case<F> {
+        let all = |v: &Vec<E>| {
+            v.iter()
+                .map(|x| F::from_f64(x.to_f64()))
+                .collect::<Vec<F>>()
+        };
+        let some = |v: &Option<Vec<E>>| v.as_ref().map(all);
+        Case {
+            problem: self.problem,
+            xg: all(&self.xg),
+            u: all(&self.u),
+            bias: some(&self.bias),
+            h0: some(&self.h0),
+            c0: some(&self.c0),
+            reset: self.reset.clone(),
+            d_h: some(&self.d_h),
+            d_h_last: some(&self.d_h_last),
+            d_c_last: some(&self.d_c_last),
+        }
+    }
+
+    /// Forward and backward on the CPU.
+    pub fn run(&self, routine: cpu::Routine) -> Results<E> {
+        let p = &self.problem;
+        let poison = |len: usize| vec![E::from_f64(f64::NAN); len];
+        let mut r = Results {
+            h: poison(p.outputs()),
+            h_last: poison(p.state()),
+            c_last: poison(p.cell_state()),
+            d_xg: poison(p.batch * p.steps * p.gate_width()),
+            d_u: poison(p.gate_width() * p.hidden),
+            d_bias: poison(p.gate_width()),
+            d_h0: poison(p.state()),
+            d_c0: poison(p.cell_state()),
+        };
+        let mut saved = vec![E::from_f64(f64::NAN).widen(); p.saved()];
+        let outputs = Outputs {
+            h: &mut r.h,
+            h_last: &mut r.h_last,
+            c_last: Some(&mut r.c_last),
+            saved: Some(&mut saved),
+        };
+        cpu::forward(p, &self.inputs(), outputs, routine).unwrap();
+        let into = InputGrads {
+            d_xg: &mut r.d_xg,
+            d_u: Some(&mut r.d_u),
+            d_bias: Some(&mut r.d_bias),
+            d_h0: Some(&mut r.d_h0),
+            d_c0: Some(&mut r.d_c0),
+        };
+        cpu::backward(
+            p,
+            &self.inputs(),
+            &r.h,
+            &saved,
+            &self.grads(),
+            into,
+            routine,
+        )
+        .unwrap();
+        r
+    }
+}
+
+/// Everything that forward and backward write.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Results<E> {
+    pub h: Vec<E>,
+    pub h_last: Vec<E>,
+    pub c_last: Vec<E>,
+    pub d_xg: Vec<E>,
+    pub d_u: Vec<E>,
+    pub d_bias: Vec<E>,
+    pub d_h0: Vec<E>,
+    pub d_c0: Vec<E>,
+}
+
+impl<E: Element> Results<E> {
+    pub fn named(&self) -> [(&'static str, Vec<f64>); 8] {
+        let wide = |v: &Vec<E>| v.iter().map(|x| x.to_f64()).collect();
+        [
+            ("h", wide(&self.h)),
+            ("h_last", wide(&self.h_last)),
+            ("c_last", wide(&self.c_last)),
+            ("d_xg", wide(&self.d_xg)),
+            ("d_u", wide(&self.d_u)),
+            ("d_bias", wide(&self.d_bias)),
+            ("d_h0", wide(&self.d_h0)),
+            ("d_c0", wide(&self.d_c0)),
+        ]
+    }
+
+    /// The bits of everything, so that NaN equals NaN.
+    pub fn bits(&self) -> Vec<u64> {
+        self.named()
+            .iter()
+            .flat_map(|(_, v)| v.iter().map(|x| x.to_bits()))
+            .collect()
+    }
+}
+
+/// Splits and instructions that a test should cover, on two and three threads.
+pub fn routines() -> Vec<cpu::Routine> {
+    let mut all = Vec::new();
+    for &level in cpu::Level::available() {
+        for (split, threads) in [
+            (cpu::Split::None, 1),
+            (cpu::Split::Batch, 2),
+            (cpu::Split::Units, 2),
+            (cpu::Split::Units, 3),
+        ] {
+            all.push(cpu::Routine {
+                split,
+                threads: Some(threads),
+                level: Some(level),
+            });
+        }
+    }
+    all
+}
