@@ -60,8 +60,10 @@ fn a_saved_model_opens_again_with_the_same_outputs() {
         let path = folder.join(format!("{}.bpk", name.replace(':', "-")));
         model.into_record().save(&path).expect("saving");
         let record = ModuleRecord::load(&path).expect("loading");
-        let mut again = config.init(&device);
-        again.try_load_record(record).expect("the same shapes");
+        let again = config
+            .init(&device)
+            .try_load_record(record)
+            .expect("the same shapes");
         let (after, _) = again.forward(tokens, Sequence::new());
         assert_close(&name, &numbers(after), &numbers(before), 0.0);
     }
