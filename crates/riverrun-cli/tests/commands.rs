@@ -384,6 +384,8 @@ fn a_full_disk_is_one_line_and_keeps_the_last_checkpoint() {
         "train",
         "--data-tokens",
         "2",
+        "--expansion",
+        "1",
         "--steps",
         "400",
         "--eval-every",
