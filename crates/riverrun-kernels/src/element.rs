@@ -1,9 +1,10 @@
 //! Storage types and the wider type each one is computed in.
 
 use half::{bf16, f16};
+use pulp::Simd;
 
+use crate::packed::{self, Unit};
 use crate::real::Real;
-use crate::simd::Isa;
 
 /// A storage type of the CPU kernels: `f32`, `f16`, `bf16` or `f64`.
 ///
@@ -22,21 +23,12 @@ pub trait Element: Copy + Send + Sync + Default + PartialEq + std::fmt::Debug + 
     fn widen(self) -> Self::Acc;
     /// Rounds to the storage type, to nearest even.
     fn narrow(x: Self::Acc) -> Self;
-    /// Whether loops over [`Element::widen`] and [`Element::narrow`] vectorise well. If not, the next two are better.
+    /// A unit of numbers, widened.
     #[doc(hidden)]
-    const CONVERTS_IN_LOOPS: bool = true;
-    /// [`Element::widen`] sixteen times.
+    fn load<S: Simd>(simd: S, from: &[Self]) -> Unit<S, Self::Acc>;
+    /// A unit of numbers, rounded to nearest even.
     #[doc(hidden)]
-    #[inline(always)]
-    fn widen_lanes<I: Isa>(_: I, x: &[Self; 16]) -> [Self::Acc; 16] {
-        x.map(Self::widen)
-    }
-    /// [`Element::narrow`] sixteen times.
-    #[doc(hidden)]
-    #[inline(always)]
-    fn narrow_lanes<I: Isa>(_: I, x: &[Self::Acc; 16]) -> [Self; 16] {
-        x.map(Self::narrow)
-    }
+    fn store<S: Simd>(to: &mut [Self], x: Unit<S, Self::Acc>);
     /// Widens to `f64`, exactly.
     fn to_f64(self) -> f64;
     /// Rounds from `f64`.
@@ -57,6 +49,16 @@ impl Element for f32 {
     #[inline(always)]
     fn narrow(x: f32) -> Self {
         x
+    }
+
+    #[inline(always)]
+    fn load<S: Simd>(simd: S, from: &[Self]) -> Unit<S, f32> {
+        packed::load(simd, from)
+    }
+
+    #[inline(always)]
+    fn store<S: Simd>(to: &mut [Self], x: Unit<S, f32>) {
+        packed::store(to, x);
     }
 
     fn to_f64(self) -> f64 {
@@ -84,6 +86,16 @@ impl Element for f64 {
         x
     }
 
+    #[inline(always)]
+    fn load<S: Simd>(simd: S, from: &[Self]) -> Unit<S, f64> {
+        packed::load(simd, from)
+    }
+
+    #[inline(always)]
+    fn store<S: Simd>(to: &mut [Self], x: Unit<S, f64>) {
+        packed::store(to, x);
+    }
+
     fn to_f64(self) -> f64 {
         self
     }
@@ -92,9 +104,6 @@ impl Element for f64 {
         x
     }
 }
-
-// The conversions of the 16-bit types are spelt out in integer operations and selects: loops over them vectorise at
-// every level, where the conversions of `half` are calls behind a feature check per value.
 
 impl Element for bf16 {
     type Acc = f32;
@@ -119,6 +128,16 @@ impl Element for bf16 {
         } else {
             rounded
         } as u16)
+    }
+
+    #[inline(always)]
+    fn load<S: Simd>(simd: S, from: &[Self]) -> Unit<S, f32> {
+        packed::load_bf16(simd, from)
+    }
+
+    #[inline(always)]
+    fn store<S: Simd>(to: &mut [Self], x: Unit<S, f32>) {
+        packed::store_bf16(to, x);
     }
 
     fn to_f64(self) -> f64 {
@@ -185,16 +204,14 @@ impl Element for f16 {
         f16::from_bits((half | (sign >> 16)) as u16)
     }
 
-    const CONVERTS_IN_LOOPS: bool = false;
-
     #[inline(always)]
-    fn widen_lanes<I: Isa>(isa: I, x: &[Self; 16]) -> [f32; 16] {
-        isa.widen_f16(x)
+    fn load<S: Simd>(simd: S, from: &[Self]) -> Unit<S, f32> {
+        packed::load_f16(simd, from)
     }
 
     #[inline(always)]
-    fn narrow_lanes<I: Isa>(isa: I, x: &[f32; 16]) -> [Self; 16] {
-        isa.narrow_f16(x)
+    fn store<S: Simd>(to: &mut [Self], x: Unit<S, f32>) {
+        packed::store_f16(to, x);
     }
 
     fn to_f64(self) -> f64 {

@@ -6,11 +6,15 @@
 
 pub mod cell;
 mod element;
+mod elementary;
 mod error;
+#[cfg(test)]
+mod levels;
 mod memory;
+mod packed;
 mod real;
 pub mod recurrence;
-mod simd;
+mod vector;
 
 pub use element::Element;
 pub use error::Error;

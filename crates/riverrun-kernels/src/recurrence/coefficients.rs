@@ -5,9 +5,11 @@
 
 use std::marker::PhantomData;
 
+use pulp::Simd;
+
 use super::{Candidate, Gate};
 use crate::real::Real;
-use crate::simd::Isa;
+use crate::vector::Vector;
 
 /// A gate with `N` inputs.
 pub trait Coefficients<const N: usize>: Send + Sync + 'static {
@@ -15,18 +17,22 @@ pub trait Coefficients<const N: usize>: Send + Sync + 'static {
     const BACKWARD_READS: [bool; N] = [true; N];
 
     /// `(a, b)` from the inputs.
-    fn forward<R: Real, I: Isa>(inputs: [R; N]) -> (R, R);
+    fn forward<S: Simd, R: Real>(inputs: [Vector<S, R>; N]) -> (Vector<S, R>, Vector<S, R>);
 
     /// From `h_{t-1}` and `D_t = ∂L/∂h_t`: `a`, and `∂L/∂input` for every input.
-    fn backward<R: Real, I: Isa>(inputs: [R; N], h_prev: R, d: R) -> (R, [R; N]);
+    fn backward<S: Simd, R: Real>(
+        inputs: [Vector<S, R>; N],
+        h_prev: Vector<S, R>,
+        d: Vector<S, R>,
+    ) -> (Vector<S, R>, [Vector<S, R>; N]);
 }
 
 /// `act` of a candidate.
 pub trait Activation: Send + Sync + 'static {
     /// `act(u)`.
-    fn value<R: Real, I: Isa>(u: R) -> R;
+    fn value<S: Simd, R: Real>(u: Vector<S, R>) -> Vector<S, R>;
     /// `(act(u), act'(u))`.
-    fn with_slope<R: Real, I: Isa>(u: R) -> (R, R);
+    fn with_slope<S: Simd, R: Real>(u: Vector<S, R>) -> (Vector<S, R>, Vector<S, R>);
 }
 
 /// [`Candidate::Identity`].
@@ -38,44 +44,43 @@ pub struct G;
 
 impl Activation for Identity {
     #[inline(always)]
-    fn value<R: Real, I: Isa>(u: R) -> R {
+    fn value<S: Simd, R: Real>(u: Vector<S, R>) -> Vector<S, R> {
         u
     }
 
     #[inline(always)]
-    fn with_slope<R: Real, I: Isa>(u: R) -> (R, R) {
-        (u, R::ONE)
+    fn with_slope<S: Simd, R: Real>(u: Vector<S, R>) -> (Vector<S, R>, Vector<S, R>) {
+        (u, u.constant(R::ONE))
     }
 }
 
 impl Activation for Tanh {
     #[inline(always)]
-    fn value<R: Real, I: Isa>(u: R) -> R {
-        u.tanh::<I>()
+    fn value<S: Simd, R: Real>(u: Vector<S, R>) -> Vector<S, R> {
+        u.tanh()
     }
 
     #[inline(always)]
-    fn with_slope<R: Real, I: Isa>(u: R) -> (R, R) {
-        let y = u.tanh::<I>();
+    fn with_slope<S: Simd, R: Real>(u: Vector<S, R>) -> (Vector<S, R>, Vector<S, R>) {
+        let y = u.tanh();
         // (1 - y)(1 + y), because 1 - y² has lost its digits where y is near ±1.
-        (y, (R::ONE - y) * (R::ONE + y))
+        let one = u.constant(R::ONE);
+        (y, (one - y) * (one + y))
     }
 }
 
 impl Activation for G {
     #[inline(always)]
-    fn value<R: Real, I: Isa>(u: R) -> R {
-        Self::with_slope::<R, I>(u).0
+    fn value<S: Simd, R: Real>(u: Vector<S, R>) -> Vector<S, R> {
+        Self::with_slope(u).0
     }
 
     #[inline(always)]
-    fn with_slope<R: Real, I: Isa>(u: R) -> (R, R) {
-        let (s, t) = u.sigmoids::<I>();
-        if u >= R::ZERO {
-            (u + R::HALF, R::ONE)
-        } else {
-            (s, s * t)
-        }
+    fn with_slope<S: Simd, R: Real>(u: Vector<S, R>) -> (Vector<S, R>, Vector<S, R>) {
+        let (s, t) = u.sigmoids();
+        let (one, half) = (u.constant(R::ONE), u.constant(R::HALF));
+        let negative = u.is_negative();
+        (negative.select(s, u + half), negative.select(s * t, one))
     }
 }
 
@@ -86,12 +91,16 @@ impl Coefficients<2> for Raw {
     const BACKWARD_READS: [bool; 2] = [true, false];
 
     #[inline(always)]
-    fn forward<R: Real, I: Isa>([a, b]: [R; 2]) -> (R, R) {
+    fn forward<S: Simd, R: Real>([a, b]: [Vector<S, R>; 2]) -> (Vector<S, R>, Vector<S, R>) {
         (a, b)
     }
 
     #[inline(always)]
-    fn backward<R: Real, I: Isa>([a, _]: [R; 2], h_prev: R, d: R) -> (R, [R; 2]) {
+    fn backward<S: Simd, R: Real>(
+        [a, _]: [Vector<S, R>; 2],
+        h_prev: Vector<S, R>,
+        d: Vector<S, R>,
+    ) -> (Vector<S, R>, [Vector<S, R>; 2]) {
         (a, [d * h_prev, d])
     }
 }
@@ -103,13 +112,17 @@ impl Coefficients<2> for Sigmoid {
     const BACKWARD_READS: [bool; 2] = [true, false];
 
     #[inline(always)]
-    fn forward<R: Real, I: Isa>([k_a, b]: [R; 2]) -> (R, R) {
-        (k_a.sigmoids::<I>().0, b)
+    fn forward<S: Simd, R: Real>([k_a, b]: [Vector<S, R>; 2]) -> (Vector<S, R>, Vector<S, R>) {
+        (k_a.sigmoids().0, b)
     }
 
     #[inline(always)]
-    fn backward<R: Real, I: Isa>([k_a, _]: [R; 2], h_prev: R, d: R) -> (R, [R; 2]) {
-        let (a, not_a) = k_a.sigmoids::<I>();
+    fn backward<S: Simd, R: Real>(
+        [k_a, _]: [Vector<S, R>; 2],
+        h_prev: Vector<S, R>,
+        d: Vector<S, R>,
+    ) -> (Vector<S, R>, [Vector<S, R>; 2]) {
+        let (a, not_a) = k_a.sigmoids();
         (a, [d * h_prev * (a * not_a), d])
     }
 }
@@ -119,15 +132,19 @@ pub struct MinGru<A>(PhantomData<A>);
 
 impl<A: Activation> Coefficients<2> for MinGru<A> {
     #[inline(always)]
-    fn forward<R: Real, I: Isa>([k_z, k_h]: [R; 2]) -> (R, R) {
-        let (z, a) = k_z.sigmoids::<I>();
-        (a, z * A::value::<R, I>(k_h))
+    fn forward<S: Simd, R: Real>([k_z, k_h]: [Vector<S, R>; 2]) -> (Vector<S, R>, Vector<S, R>) {
+        let (z, a) = k_z.sigmoids();
+        (a, z * A::value(k_h))
     }
 
     #[inline(always)]
-    fn backward<R: Real, I: Isa>([k_z, k_h]: [R; 2], h_prev: R, d: R) -> (R, [R; 2]) {
-        let (z, a) = k_z.sigmoids::<I>();
-        let (c, slope) = A::with_slope::<R, I>(k_h);
+    fn backward<S: Simd, R: Real>(
+        [k_z, k_h]: [Vector<S, R>; 2],
+        h_prev: Vector<S, R>,
+        d: Vector<S, R>,
+    ) -> (Vector<S, R>, [Vector<S, R>; 2]) {
+        let (z, a) = k_z.sigmoids();
+        let (c, slope) = A::with_slope(k_h);
         let dz = d * z;
         (a, [dz * (c - h_prev) * a, dz * slope])
     }
@@ -138,17 +155,23 @@ pub struct MinLstm<A>(PhantomData<A>);
 
 impl<A: Activation> Coefficients<3> for MinLstm<A> {
     #[inline(always)]
-    fn forward<R: Real, I: Isa>([k_f, k_i, k_h]: [R; 3]) -> (R, R) {
-        let (f, _) = k_f.sigmoids::<I>();
-        let (i, _) = k_i.sigmoids::<I>();
-        (f, i * A::value::<R, I>(k_h))
+    fn forward<S: Simd, R: Real>(
+        [k_f, k_i, k_h]: [Vector<S, R>; 3],
+    ) -> (Vector<S, R>, Vector<S, R>) {
+        let (f, _) = k_f.sigmoids();
+        let (i, _) = k_i.sigmoids();
+        (f, i * A::value(k_h))
     }
 
     #[inline(always)]
-    fn backward<R: Real, I: Isa>([k_f, k_i, k_h]: [R; 3], h_prev: R, d: R) -> (R, [R; 3]) {
-        let (f, not_f) = k_f.sigmoids::<I>();
-        let (i, not_i) = k_i.sigmoids::<I>();
-        let (c, slope) = A::with_slope::<R, I>(k_h);
+    fn backward<S: Simd, R: Real>(
+        [k_f, k_i, k_h]: [Vector<S, R>; 3],
+        h_prev: Vector<S, R>,
+        d: Vector<S, R>,
+    ) -> (Vector<S, R>, [Vector<S, R>; 3]) {
+        let (f, not_f) = k_f.sigmoids();
+        let (i, not_i) = k_i.sigmoids();
+        let (c, slope) = A::with_slope(k_h);
         let di = d * i;
         (f, [d * h_prev * f * not_f, di * c * not_i, di * slope])
     }
@@ -158,15 +181,15 @@ impl<A: Activation> Coefficients<3> for MinLstm<A> {
 pub struct NormalizedMinLstm<A>(PhantomData<A>);
 
 /// What the normalised gates are made of.
-struct Shares<R> {
+struct Shares<S: Simd, R: Real> {
     /// `f' = f / (f + i)`.
-    forget: R,
+    forget: Vector<S, R>,
     /// `i' = i / (f + i)`.
-    input: R,
+    input: Vector<S, R>,
     /// `e^-|k_f|`.
-    e_f: R,
+    e_f: Vector<S, R>,
     /// `e^-|k_i|`.
-    e_i: R,
+    e_i: Vector<S, R>,
 }
 
 /// `f' = (1/i) / (1/f + 1/i)`, `i' = (1/f) / (1/f + 1/i)`, with `1/f = 1 + e^-k_f` and `1/i = 1 + e^-k_i` both taken
@@ -174,17 +197,18 @@ struct Shares<R> {
 /// `k_f` and `k_i` lie: nothing overflows, and nothing is ever 0/0. The same function as `σ(-d)` and `σ(d)` with
 /// `d = softplus(-k_f) - softplus(-k_i)`, without its logarithms and their cancellation.
 #[inline(always)]
-fn shares<R: Real, I: Isa>(k_f: R, k_i: R) -> Shares<R> {
+fn shares<S: Simd, R: Real>(k_f: Vector<S, R>, k_i: Vector<S, R>) -> Shares<S, R> {
+    let (zero, one) = (k_f.constant(R::ZERO), k_f.constant(R::ONE));
     // 1/f = e^max(-k_f, 0) (1 + e^-|k_f|).
-    let e_f = k_f.exp_decay::<I>();
-    let e_i = k_i.exp_decay::<I>();
-    let power_f = if k_f < R::ZERO { -k_f } else { R::ZERO };
-    let power_i = if k_i < R::ZERO { -k_i } else { R::ZERO };
+    let (e_f, e_i) = (k_f.exp_decay(), k_i.exp_decay());
+    let power_f = k_f.is_negative().select(-k_f, zero);
+    let power_i = k_i.is_negative().select(-k_i, zero);
     let apart = power_f - power_i;
-    let smaller = apart.exp_decay::<I>();
-    let inverse_f = (R::ONE + e_f) * if apart >= R::ZERO { R::ONE } else { smaller };
-    let inverse_i = (R::ONE + e_i) * if apart >= R::ZERO { smaller } else { R::ONE };
-    let scale = R::ONE / (inverse_f + inverse_i);
+    let smaller = apart.exp_decay();
+    let f_is_smaller = apart.is_negative();
+    let inverse_f = (one + e_f) * f_is_smaller.select(smaller, one);
+    let inverse_i = (one + e_i) * f_is_smaller.select(one, smaller);
+    let scale = one / (inverse_f + inverse_i);
     Shares {
         forget: inverse_i * scale,
         input: inverse_f * scale,
@@ -195,22 +219,28 @@ fn shares<R: Real, I: Isa>(k_f: R, k_i: R) -> Shares<R> {
 
 /// `1 - σ(k) = σ(-k)`, given `e = e^-|k|`.
 #[inline(always)]
-fn complement<R: Real>(k: R, e: R) -> R {
-    let numerator = if k >= R::ZERO { e } else { R::ONE };
-    numerator / (R::ONE + e)
+fn complement<S: Simd, R: Real>(k: Vector<S, R>, e: Vector<S, R>) -> Vector<S, R> {
+    let one = k.constant(R::ONE);
+    k.is_negative().select(one, e) / (one + e)
 }
 
 impl<A: Activation> Coefficients<3> for NormalizedMinLstm<A> {
     #[inline(always)]
-    fn forward<R: Real, I: Isa>([k_f, k_i, k_h]: [R; 3]) -> (R, R) {
-        let s = shares::<R, I>(k_f, k_i);
-        (s.forget, s.input * A::value::<R, I>(k_h))
+    fn forward<S: Simd, R: Real>(
+        [k_f, k_i, k_h]: [Vector<S, R>; 3],
+    ) -> (Vector<S, R>, Vector<S, R>) {
+        let s = shares(k_f, k_i);
+        (s.forget, s.input * A::value(k_h))
     }
 
     #[inline(always)]
-    fn backward<R: Real, I: Isa>([k_f, k_i, k_h]: [R; 3], h_prev: R, d: R) -> (R, [R; 3]) {
-        let s = shares::<R, I>(k_f, k_i);
-        let (c, slope) = A::with_slope::<R, I>(k_h);
+    fn backward<S: Simd, R: Real>(
+        [k_f, k_i, k_h]: [Vector<S, R>; 3],
+        h_prev: Vector<S, R>,
+        d: Vector<S, R>,
+    ) -> (Vector<S, R>, [Vector<S, R>; 3]) {
+        let s = shares(k_f, k_i);
+        let (c, slope) = A::with_slope(k_h);
         let di = d * s.input;
         let u = di * s.forget * (h_prev - c);
         let d_k_f = u * complement(k_f, s.e_f);

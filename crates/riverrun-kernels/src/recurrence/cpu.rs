@@ -10,24 +10,22 @@
 mod backward;
 mod block;
 mod forward;
-mod lanes;
 #[cfg(test)]
 mod levels;
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use pulp::Arch;
 use rayon::prelude::*;
 
 use super::coefficients::{Coefficients, Visitor};
 use super::cost::{self, Pass};
 use super::{Problem, Rows, RowsMut, Shape};
-use crate::simd::Level;
 use crate::{Element, Error};
 use backward::Backward;
-use block::{Block, WIDTH};
+use block::{Block, LANES, WIDTH};
 use forward::Forward;
-use lanes::LANES;
 
 /// Computes `h`.
 ///
@@ -184,10 +182,10 @@ impl<E: Element> Visitor for ForwardPass<'_, E> {
 
     fn visit<C: Coefficients<N>, const N: usize>(self) {
         let Self { given, h } = self;
-        let level = Level::best();
+        let arch = Arch::new();
         for_each_block(given.problem.shape, |b, channels| {
             let block = given.block::<C, N>(Pass::Forward, b, channels);
-            level.run(Forward { block, h });
+            arch.dispatch(Forward { block, h });
         });
     }
 }
@@ -214,12 +212,12 @@ impl<E: Element> Visitor for BackwardPass<'_, E> {
             d_h0,
         } = self;
         let shape = given.problem.shape;
-        let level = Level::best();
+        let arch = Arch::new();
         for_each_block(shape, |b, channels| {
             let d_h_last = d_h_last.map(|d| state_row(d, shape, b, &channels));
             let d_inputs = std::array::from_fn(|k| &d_inputs[k]);
             let block = given.block::<C, N>(Pass::Backward, b, channels);
-            level.run(Backward {
+            arch.dispatch(Backward {
                 block,
                 h: &h,
                 d_h: &d_h,

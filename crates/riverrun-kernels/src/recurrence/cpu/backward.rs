@@ -1,13 +1,16 @@
-//! The backward pass of a block: compiled once per gate, type and level.
+//! The backward pass of a block: compiled once per gate, type and instruction set.
 
-use super::block::{Block, Carry, Row, WIDTH};
-use super::lanes::{self, Input, LANES, Output};
+use std::ops::Range;
+
+use pulp::{Simd, WithSimd};
+
+use super::block::{Block, Carry, PIECE, WIDTH, load_padded, prefetch_unit, store_padded, zeros};
 use crate::Element;
-use crate::memory::{Streaming, prefetch};
+use crate::memory::Streaming;
+use crate::packed::{Unit, load, store, unit};
 use crate::real::Real;
 use crate::recurrence::coefficients::Coefficients;
 use crate::recurrence::{Rows, RowsMut};
-use crate::simd::{Isa, Task};
 
 /// The backward pass of a block.
 pub struct Backward<'a, E, C, const N: usize> {
@@ -21,155 +24,172 @@ pub struct Backward<'a, E, C, const N: usize> {
     pub d_h0: Option<&'a RowsMut<'a, E>>,
 }
 
-/// What the backward pass of a step reads.
-#[derive(Clone, Copy)]
+/// What a step of a piece reads.
 struct Reads<'a, E, const N: usize> {
-    inputs: [Row<'a, E>; N],
-    h_prev: Row<'a, E>,
-    d_h: Row<'a, E>,
+    inputs: [&'a [E]; N],
+    h_prev: &'a [E],
+    d_h: &'a [E],
 }
 
-impl<E, const N: usize> Reads<'_, E, N> {
-    /// See [`Row::first`].
+impl<E: Element, C: Coefficients<N>, const N: usize> Backward<'_, E, C, N> {
+    /// What the step that ran as number `s` reads; `zeros` stand for the state before a start from nothing.
     #[inline(always)]
-    fn first(self, n: usize) -> Self {
-        Self {
-            inputs: self.inputs.map(|row| row.first(n)),
-            h_prev: self.h_prev.first(n),
-            d_h: self.d_h.first(n),
+    fn reads<'r>(&'r self, s: usize, piece: &Range<usize>, zeros: &'r [E]) -> Reads<'r, E, N> {
+        let block = &self.block;
+        let t = block.time(s);
+        let mut inputs = [&[][..]; N];
+        for k in 0..N {
+            if C::BACKWARD_READS[k] {
+                inputs[k] = block.row(block.inputs[k], t, piece);
+            }
+        }
+        let h_prev = if block.is_reset(t) {
+            &zeros[piece.clone()]
+        } else if s == 0 {
+            &block.h0.unwrap_or(zeros)[piece.clone()]
+        } else {
+            block.row(self.h, block.time(s - 1), piece)
+        };
+        Reads {
+            inputs,
+            h_prev,
+            d_h: block.row(self.d_h, t, piece),
         }
     }
 }
 
-impl<E: Element, C: Coefficients<N>, const N: usize> Task for Backward<'_, E, C, N> {
+impl<E: Element, C: Coefficients<N>, const N: usize> WithSimd for Backward<'_, E, C, N> {
+    type Output = ();
+
     #[inline(always)]
-    fn run<I: Isa>(self, isa: I) {
-        let Self {
-            block,
-            h,
-            d_h,
-            d_h_last,
-            d_inputs,
-            d_h0,
-        } = self;
+    fn with_simd<S: Simd>(self, simd: S) {
+        let block = &self.block;
         let width = block.channels.len();
-        let needs_zeros = block.h0.is_none() || block.reset.is_some();
-        let zeros = needs_zeros.then_some([E::ZERO; WIDTH]);
-        let zeros = zeros
-            .as_ref()
-            .map_or(Row::EMPTY, |zeros| Row::new(&zeros[..width]));
-        let first = block.h0.map_or(zeros, Row::new);
-        let reads = |s: usize| {
-            let t = block.time(s);
-            Reads {
-                inputs: block.input_rows(t),
-                h_prev: match s {
-                    _ if block.is_reset(t) => zeros,
-                    0 => first,
-                    _ => block.row(h, block.time(s - 1)),
-                },
-                d_h: block.row(d_h, t),
-            }
+        let zeros = match *block {
+            Block {
+                h0: Some(_),
+                reset: None,
+                ..
+            } => None,
+            _ => Some([E::ZERO; WIDTH]),
         };
-        let gaps = block.has_gaps();
+        let zeros = zeros.as_ref().map_or(&[][..], |zeros| &zeros[..width]);
+        let ahead = block.fetches_ahead();
         let mut buffer = block
             .streaming
-            .then(|| ([[E::ZERO; WIDTH]; N], Streaming::new()));
-        let mut carry = Carry::<E>::zeros();
-        let carry = carry.start(width, d_h_last);
+            .then(|| ([[E::ZERO; PIECE]; N], Streaming::new()));
+        let mut carry = Carry::zeros();
+        carry.set(simd, self.d_h_last.unwrap_or_default());
         for s in (0..block.problem.shape.steps).rev() {
             let t = block.time(s);
-            let ahead = (gaps && s > 0).then(|| reads(s - 1));
-            let mut d_inputs = d_inputs.map(|d| block.row_mut(d, t));
-            let out = match &mut buffer {
-                Some((buffer, _)) => buffer.each_mut().map(|d| &mut d[..width]),
-                None => d_inputs.each_mut().map(|d| &mut **d),
-            };
-            backward_row::<E, C, I, N>(isa, reads(s), ahead, carry, out);
-            if let Some((buffer, streaming)) = &buffer {
-                for k in 0..N {
-                    streaming.copy(d_inputs[k], &buffer[k][..width]);
+            // From the last channel to the first: steps run backwards here, and so do all addresses then, which
+            // prefetchers follow where they would not follow rows that go forwards and steps that go back.
+            for piece in block.pieces().rev() {
+                let reads = self.reads(s, &piece, zeros);
+                let next = if ahead && s > 0 {
+                    self.reads(s - 1, &piece, zeros)
+                } else {
+                    Reads {
+                        inputs: [&[]; N],
+                        h_prev: &[],
+                        d_h: &[],
+                    }
+                };
+                let carry = carry.piece(&piece);
+                let d_inputs = self.d_inputs.map(|d| block.row_mut(d, t, &piece));
+                if let Some((buffer, streaming)) = &mut buffer {
+                    let out = buffer.each_mut().map(|d| &mut d[..piece.len()]);
+                    backward_piece::<S, E, C, N>(simd, reads, next, carry, out);
+                    for (d_input, buffer) in d_inputs.into_iter().zip(buffer) {
+                        streaming.copy(d_input, &buffer[..piece.len()]);
+                    }
+                } else {
+                    backward_piece::<S, E, C, N>(simd, reads, next, carry, d_inputs);
                 }
             }
             if block.is_reset(t) {
-                carry.fill([E::Acc::ZERO; LANES]);
+                carry.clear(width);
             }
         }
-        if let Some(d_h0) = d_h0 {
-            let d_h0 = block.row_mut(d_h0, 0);
-            for (d, carry) in d_h0.iter_mut().zip(carry.as_flattened()) {
-                *d = E::narrow(*carry);
-            }
+        if let Some(d_h0) = self.d_h0 {
+            carry.get(simd, block.row_mut(d_h0, 0, &(0..width)));
         }
     }
 }
 
+/// One step of a piece. Asks for the cache lines of `next` meanwhile.
 #[inline(always)]
-fn backward_row<E: Element, C: Coefficients<N>, I: Isa, const N: usize>(
-    isa: I,
+fn backward_piece<S: Simd, E: Element, C: Coefficients<N>, const N: usize>(
+    simd: S,
     reads: Reads<E, N>,
-    ahead: Option<Reads<E, N>>,
-    carry: &mut [[E::Acc; LANES]],
+    next: Reads<E, N>,
+    carry: &mut [E::Acc],
     d_inputs: [&mut [E]; N],
 ) {
-    let d_inputs = d_inputs.map(|d| d.as_chunks_mut::<LANES>());
-    let n = reads.d_h.lanes.len();
-    let rest = reads.d_h.rest.len();
-    let (carry, carry_rest) = carry.split_at_mut(n);
-    // From the last channel to the first: steps run backwards here, and so do all addresses then, which prefetchers
-    // follow where they would not follow rows that go forwards and steps that go back.
-    let d_lanes = d_inputs.map(|(lanes, d_rest)| (&mut lanes[..n], d_rest));
-    if rest > 0 {
-        let inputs = reads.inputs.map(Row::padded);
-        let (h_prev, d_h) = (reads.h_prev.padded(), reads.d_h.padded());
-        let carry = &mut carry_rest[0];
-        let d = backward_lanes::<E, C, I, N>(isa, inputs.each_ref(), &h_prev, &d_h, carry);
+    let n = unit::<S, E::Acc>();
+    let width = reads.d_h.len();
+    let whole = width - width % n;
+    if whole < width {
+        let mut x = [zeros(simd); N];
         for k in 0..N {
-            d_lanes[k].1.copy_from_slice(&d[k][..rest]);
-        }
-    }
-    let reads = reads.first(n);
-    let ahead = ahead.map(|ahead| ahead.first(n));
-    for i in (0..n).rev() {
-        if let Some(ahead) = &ahead {
-            prefetch(&ahead.h_prev.lanes[i]);
-            prefetch(&ahead.d_h.lanes[i]);
-            for k in 0..N {
-                if C::BACKWARD_READS[k] {
-                    prefetch(&ahead.inputs[k].lanes[i]);
-                }
+            if C::BACKWARD_READS[k] {
+                x[k] = load_padded(simd, &reads.inputs[k][whole..]);
             }
         }
-        let inputs = reads.inputs.map(|row| &row.lanes[i]);
-        let (h_prev, d_h) = (&reads.h_prev.lanes[i], &reads.d_h.lanes[i]);
-        let d = backward_lanes::<E, C, I, N>(isa, inputs, h_prev, d_h, &mut carry[i]);
+        let h_prev = load_padded(simd, &reads.h_prev[whole..]);
+        let d_h = load_padded(simd, &reads.d_h[whole..]);
+        let carry = &mut carry[whole..whole + n];
+        let (later, dx) = backward_unit::<S, E::Acc, C, N>(x, h_prev, d_h, load(simd, carry));
+        store(carry, later);
         for k in 0..N {
-            d_lanes[k].0[i] = d[k];
+            store_padded(&mut d_inputs[k][whole..], dx[k]);
         }
+    }
+    let mut end = whole;
+    while end > 0 {
+        let at = end - n;
+        prefetch_unit::<S, E>(next.h_prev, at);
+        prefetch_unit::<S, E>(next.d_h, at);
+        let mut x = [zeros(simd); N];
+        for k in 0..N {
+            if C::BACKWARD_READS[k] {
+                prefetch_unit::<S, E>(next.inputs[k], at);
+                x[k] = E::load(simd, &reads.inputs[k][at..end]);
+            }
+        }
+        let h_prev = E::load(simd, &reads.h_prev[at..end]);
+        let d_h = E::load(simd, &reads.d_h[at..end]);
+        let carry = &mut carry[at..end];
+        let (later, dx) = backward_unit::<S, E::Acc, C, N>(x, h_prev, d_h, load(simd, carry));
+        store(carry, later);
+        for k in 0..N {
+            E::store(&mut d_inputs[k][at..end], dx[k]);
+        }
+        end = at;
     }
 }
 
+/// What passes back to `h_{t-1}`, and the gradients of the inputs.
 #[inline(always)]
-fn backward_lanes<E: Element, C: Coefficients<N>, I: Isa, const N: usize>(
-    isa: I,
-    inputs: [&[E; LANES]; N],
-    h_prev: &[E; LANES],
-    d_h: &[E; LANES],
-    carry: &mut [E::Acc; LANES],
-) -> [[E; LANES]; N] {
-    let inputs = lanes::inputs(isa, inputs);
-    let (h_prev, d_h) = (Input::new(isa, h_prev), Input::new(isa, d_h));
-    let mut d_inputs = [Output::new(); N];
-    let mut next = [E::Acc::ZERO; LANES];
-    for i in 0..LANES {
-        let d = d_h.at(i) + carry[i];
-        let x = std::array::from_fn(|k| inputs[k].at(i));
-        let (a, dx) = C::backward::<E::Acc, I>(x, h_prev.at(i), d);
-        next[i] = a * d;
+fn backward_unit<S: Simd, R: Real, C: Coefficients<N>, const N: usize>(
+    inputs: [Unit<S, R>; N],
+    h_prev: Unit<S, R>,
+    d_h: Unit<S, R>,
+    later: Unit<S, R>,
+) -> (Unit<S, R>, [Unit<S, R>; N]) {
+    let mut earlier = later;
+    let mut d_inputs = inputs;
+    for j in 0..2 {
+        let mut x = [d_h[j]; N];
         for k in 0..N {
-            d_inputs[k].set(i, dx[k]);
+            x[k] = inputs[k][j];
+        }
+        let d = d_h[j] + later[j];
+        let (a, dx) = C::backward(x, h_prev[j], d);
+        earlier[j] = a * d;
+        for k in 0..N {
+            d_inputs[k][j] = dx[k];
         }
     }
-    *carry = next;
-    d_inputs.map(|d| d.finish(isa))
+    (earlier, d_inputs)
 }

@@ -1,18 +1,29 @@
-//! One sequence and one block of its channels: what a thread works on, and how its rows are taken apart.
+//! One sequence and one block of its channels: what a thread works on.
 //!
-//! Time is the outer loop and a row of channels the inner one, taken [`LANES`] channels at a time: rows are what memory
-//! streams, and lanes are what fills vector registers. The carries of a block stay in the first-level cache.
+//! Time is the outer loop and a row of channels the inner one: rows are what memory streams. Carries stay in the
+//! first-level cache.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::lanes::LANES;
+use pulp::Simd;
+
 use crate::Element;
+use crate::memory::prefetch;
+use crate::packed::{Unit, load, store, unit};
 use crate::real::Real;
 use crate::recurrence::{Problem, Rows, RowsMut};
+use crate::vector::Vector;
 
-/// The most channels of a block, a multiple of [`LANES`]: their carries and rows fit the first-level cache.
+/// The most numbers of a unit: two registers of AVX-512.
+pub const LANES: usize = 32;
+
+/// The most channels of a block, a multiple of [`LANES`].
 pub const WIDTH: usize = 1024;
+
+/// Channels that are computed before they are stored past the caches, a multiple of [`LANES`]: many enough for whole
+/// cache lines, few enough that loads go on meanwhile.
+pub const PIECE: usize = 256;
 
 /// What both passes work on.
 pub struct Block<'a, E, C, const N: usize> {
@@ -25,12 +36,12 @@ pub struct Block<'a, E, C, const N: usize> {
     /// The sequence.
     pub b: usize,
     pub channels: Range<usize>,
-    /// Whether to store past the caches.
+    /// Whether rows come from memory and go there, past the caches.
     pub streaming: bool,
     pub gate: PhantomData<C>,
 }
 
-impl<E, C, const N: usize> Block<'_, E, C, N> {
+impl<E: Element, C, const N: usize> Block<'_, E, C, N> {
     /// The place in time of the step that runs as number `s`.
     #[inline(always)]
     pub fn time(&self, s: usize) -> usize {
@@ -46,110 +57,115 @@ impl<E, C, const N: usize> Block<'_, E, C, N> {
         self.reset.is_some_and(|reset| reset[t])
     }
 
+    /// The block's pieces: ranges of its channels, counted from its first. They begin at multiples of [`LANES`].
     #[inline(always)]
-    pub fn row<'r>(&self, rows: &Rows<'r, E>, t: usize) -> Row<'r, E> {
-        Row::new(&rows.row(self.b, t)[self.channels.clone()])
+    pub fn pieces(&self) -> impl DoubleEndedIterator<Item = Range<usize>> + use<E, C, N> {
+        let width = self.channels.len();
+        let piece = if self.streaming { PIECE } else { WIDTH };
+        (0..width.div_ceil(piece)).map(move |i| i * piece..width.min((i + 1) * piece))
     }
 
-    /// The rows of all inputs.
     #[inline(always)]
-    pub fn input_rows(&self, t: usize) -> [Row<'_, E>; N] {
-        let mut rows = [Row::EMPTY; N];
-        for k in 0..N {
-            rows[k] = self.row(self.inputs[k], t);
-        }
-        rows
+    pub fn row<'r>(&self, rows: &Rows<'r, E>, t: usize, piece: &Range<usize>) -> &'r [E] {
+        let start = self.channels.start;
+        &rows.row(self.b, t)[start + piece.start..start + piece.end]
     }
 
     #[inline(always)]
     #[expect(clippy::mut_from_ref, reason = "a block has its rows to itself")]
-    pub fn row_mut<'r>(&self, rows: &'r RowsMut<E>, t: usize) -> &'r mut [E] {
+    pub fn row_mut<'r>(&self, rows: &'r RowsMut<E>, t: usize, piece: &Range<usize>) -> &'r mut [E] {
+        let start = self.channels.start;
         // SAFETY: no other block has this sequence and these channels, rows do not overlap, and a kernel lets go of
         // a row before it asks for another of the same tensor.
-        unsafe { rows.row_mut(self.b, t, self.channels.clone()) }
+        unsafe { rows.row_mut(self.b, t, start + piece.start..start + piece.end) }
     }
 
-    /// Whether the rows of an input leave gaps. Prefetchers of the machine follow rows that adjoin, but stumble at every
-    /// gap; there the kernel has to ask for the next row while it works on one.
+    /// Whether the kernel has to ask for the next row while it works on one: where rows come from memory and leave gaps.
+    /// Rows that adjoin the machine fetches by itself, but it stumbles at every gap.
     #[inline(always)]
-    pub fn has_gaps(&self) -> bool {
-        self.inputs
-            .iter()
-            .any(|input| !input.steps_adjoin(self.channels.len()))
+    pub fn fetches_ahead(&self) -> bool {
+        let adjoin = |input: &&Rows<E>| input.steps_adjoin(self.channels.len());
+        self.streaming && !self.inputs.iter().all(adjoin)
     }
 }
 
-/// A row of a block: its channels in whole lanes, and those that are left.
-#[derive(Debug)]
-pub struct Row<'a, E> {
-    pub lanes: &'a [[E; LANES]],
-    pub rest: &'a [E],
-}
+/// What a block carries from step to step, a unit after the other, in the order of numbers that units have in registers.
+pub struct Carry<R>([R; WIDTH]);
 
-// Not derived, because `E` itself need not be `Copy` for it.
-impl<E> Copy for Row<'_, E> {}
-impl<E> Clone for Row<'_, E> {
-    #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<'a, E> Row<'a, E> {
-    /// No channels.
-    pub const EMPTY: Self = Self {
-        lanes: &[],
-        rest: &[],
-    };
-
-    #[inline(always)]
-    pub fn new(channels: &'a [E]) -> Self {
-        let (lanes, rest) = channels.as_chunks();
-        Self { lanes, rest }
-    }
-
-    /// The first `n` lanes, all there are, and no rest: where the compiler sees that several rows are equally long, it
-    /// checks no index in the loop over them.
-    #[inline(always)]
-    pub fn first(self, n: usize) -> Self {
-        Self {
-            lanes: &self.lanes[..n],
-            rest: &[],
-        }
-    }
-}
-
-impl<E: Element> Row<'_, E> {
-    /// The channels left over, with zeros after them.
-    #[inline(always)]
-    pub fn padded(self) -> [E; LANES] {
-        let mut lanes = [E::ZERO; LANES];
-        lanes[..self.rest.len()].copy_from_slice(self.rest);
-        lanes
-    }
-}
-
-/// What a block of channels carries from step to step, lane by lane.
-pub struct Carry<E: Element>([[E::Acc; LANES]; WIDTH / LANES]);
-
-impl<E: Element> Carry<E> {
+impl<R: Real> Carry<R> {
     /// Zeros.
     #[inline(always)]
     pub fn zeros() -> Self {
-        Self([[E::Acc::ZERO; LANES]; WIDTH / LANES])
+        Self([R::ZERO; WIDTH])
     }
 
-    /// The lanes of a block of so many channels, with a state in them if there is one.
+    /// Starts from a state.
     #[inline(always)]
-    pub fn start(&mut self, channels: usize, state: Option<&[E]>) -> &mut [[E::Acc; LANES]] {
-        let carry = &mut self.0[..channels.div_ceil(LANES)];
-        for (carry, x) in carry
-            .as_flattened_mut()
-            .iter_mut()
-            .zip(state.unwrap_or_default())
-        {
-            *carry = x.widen();
+    pub fn set<S: Simd, E: Element<Acc = R>>(&mut self, simd: S, state: &[E]) {
+        let n = unit::<S, R>();
+        for (carry, state) in self.0.chunks_exact_mut(n).zip(state.chunks(n)) {
+            store(carry, load_padded(simd, state));
         }
-        carry
+    }
+
+    /// Narrows to a state.
+    #[inline(always)]
+    pub fn get<S: Simd, E: Element<Acc = R>>(&self, simd: S, state: &mut [E]) {
+        let n = unit::<S, R>();
+        for (carry, state) in self.0.chunks_exact(n).zip(state.chunks_mut(n)) {
+            store_padded(state, load(simd, carry));
+        }
+    }
+
+    /// Starts anew from zero.
+    #[inline(always)]
+    pub fn clear(&mut self, channels: usize) {
+        self.0[..channels.next_multiple_of(LANES)].fill(R::ZERO);
+    }
+
+    /// The carries of a piece.
+    #[inline(always)]
+    pub fn piece(&mut self, piece: &Range<usize>) -> &mut [R] {
+        &mut self.0[piece.start..piece.end.next_multiple_of(LANES)]
+    }
+}
+
+/// Loads a unit or the beginning of one, with zeros after it.
+#[inline(always)]
+pub fn load_padded<S: Simd, E: Element>(simd: S, from: &[E]) -> Unit<S, E::Acc> {
+    let n = unit::<S, E::Acc>();
+    if from.len() == n {
+        return E::load(simd, from);
+    }
+    let mut padded = [E::ZERO; LANES];
+    padded[..from.len()].copy_from_slice(from);
+    E::load(simd, &padded[..n])
+}
+
+/// Stores a unit, or the beginning of one if there is room for no more.
+#[inline(always)]
+pub fn store_padded<S: Simd, E: Element>(to: &mut [E], x: Unit<S, E::Acc>) {
+    let n = unit::<S, E::Acc>();
+    if to.len() == n {
+        return E::store(to, x);
+    }
+    let mut padded = [E::ZERO; LANES];
+    E::store(&mut padded[..n], x);
+    to.copy_from_slice(&padded[..to.len()]);
+}
+
+/// A unit of zeros.
+#[inline(always)]
+pub fn zeros<S: Simd, R: Real>(simd: S) -> Unit<S, R> {
+    [Vector::splat(simd, R::ZERO); 2]
+}
+
+/// Asks for the cache lines of a row's unit that begins at `at`, if the row is so long.
+#[inline(always)]
+pub fn prefetch_unit<S: Simd, E: Element>(row: &[E], at: usize) {
+    for i in (0..unit::<S, E::Acc>()).step_by(64 / size_of::<E>()) {
+        if let Some(x) = row.get(at + i) {
+            prefetch(x);
+        }
     }
 }

@@ -1,13 +1,14 @@
-//! The forward pass of a block: compiled once per gate, type and level.
+//! The forward pass of a block: compiled once per gate, type and instruction set.
 
-use super::block::{Block, Carry, Row, WIDTH};
-use super::lanes::{self, LANES, Output};
+use pulp::{Simd, WithSimd};
+
+use super::block::{Block, Carry, PIECE, load_padded, prefetch_unit, store_padded, zeros};
 use crate::Element;
-use crate::memory::{Streaming, prefetch};
+use crate::memory::Streaming;
+use crate::packed::{Unit, load, store, unit};
 use crate::real::Real;
 use crate::recurrence::RowsMut;
 use crate::recurrence::coefficients::Coefficients;
-use crate::simd::{Isa, Task};
 
 /// The forward pass of a block.
 pub struct Forward<'a, E, C, const N: usize> {
@@ -15,79 +16,98 @@ pub struct Forward<'a, E, C, const N: usize> {
     pub h: &'a RowsMut<'a, E>,
 }
 
-impl<E: Element, C: Coefficients<N>, const N: usize> Task for Forward<'_, E, C, N> {
+impl<E: Element, C: Coefficients<N>, const N: usize> WithSimd for Forward<'_, E, C, N> {
+    type Output = ();
+
     #[inline(always)]
-    fn run<I: Isa>(self, isa: I) {
+    fn with_simd<S: Simd>(self, simd: S) {
         let Self { block, h } = self;
         let steps = block.problem.shape.steps;
-        let gaps = block.has_gaps();
-        let width = block.channels.len();
+        let ahead = block.fetches_ahead();
         let mut buffer = block
             .streaming
-            .then(|| ([E::ZERO; WIDTH], Streaming::new()));
-        let mut carry = Carry::<E>::zeros();
-        let carry = carry.start(width, block.h0);
+            .then(|| ([E::ZERO; PIECE], Streaming::new()));
+        let mut carry = Carry::zeros();
+        carry.set(simd, block.h0.unwrap_or_default());
         for s in 0..steps {
             let t = block.time(s);
             if block.is_reset(t) {
-                carry.fill([E::Acc::ZERO; LANES]);
+                carry.clear(block.channels.len());
             }
-            let inputs = block.input_rows(t);
-            let ahead = (gaps && s + 1 < steps).then(|| block.input_rows(block.time(s + 1)));
-            let h = block.row_mut(h, t);
-            let out = match &mut buffer {
-                Some((buffer, _)) => &mut buffer[..width],
-                None => &mut *h,
-            };
-            forward_row::<E, C, I, N>(isa, inputs, ahead, carry, out);
-            if let Some((buffer, streaming)) = &buffer {
-                streaming.copy(h, &buffer[..width]);
+            for piece in block.pieces() {
+                let mut inputs = [&[][..]; N];
+                let mut next = [&[][..]; N];
+                for k in 0..N {
+                    inputs[k] = block.row(block.inputs[k], t, &piece);
+                    if ahead && s + 1 < steps {
+                        next[k] = block.row(block.inputs[k], block.time(s + 1), &piece);
+                    }
+                }
+                let carry = carry.piece(&piece);
+                let h = block.row_mut(h, t, &piece);
+                if let Some((buffer, streaming)) = &mut buffer {
+                    let buffer = &mut buffer[..piece.len()];
+                    forward_piece::<S, E, C, N>(simd, inputs, next, carry, buffer);
+                    streaming.copy(h, buffer);
+                } else {
+                    forward_piece::<S, E, C, N>(simd, inputs, next, carry, h);
+                }
             }
         }
     }
 }
 
+/// One step of a piece. Asks for the cache lines of `next` meanwhile.
 #[inline(always)]
-fn forward_row<E: Element, C: Coefficients<N>, I: Isa, const N: usize>(
-    isa: I,
-    inputs: [Row<E>; N],
-    ahead: Option<[Row<E>; N]>,
-    carry: &mut [[E::Acc; LANES]],
+fn forward_piece<S: Simd, E: Element, C: Coefficients<N>, const N: usize>(
+    simd: S,
+    inputs: [&[E]; N],
+    next: [&[E]; N],
+    carry: &mut [E::Acc],
     h: &mut [E],
 ) {
-    let (h, h_rest) = h.as_chunks_mut::<LANES>();
-    let n = h.len();
-    let (carry, carry_rest) = carry.split_at_mut(n);
-    let rows = inputs.map(|row| row.first(n));
-    let ahead = ahead.map(|rows| rows.map(|row| row.first(n)));
-    for i in 0..n {
-        if let Some(ahead) = &ahead {
-            ahead.iter().for_each(|row| prefetch(&row.lanes[i]));
+    let n = unit::<S, E::Acc>();
+    let width = h.len();
+    let whole = width - width % n;
+    let mut at = 0;
+    while at < whole {
+        let mut x = [zeros(simd); N];
+        for k in 0..N {
+            prefetch_unit::<S, E>(next[k], at);
+            x[k] = E::load(simd, &inputs[k][at..at + n]);
         }
-        h[i] = forward_lanes::<E, C, I, N>(isa, rows.map(|row| &row.lanes[i]), &mut carry[i]);
+        let carry = &mut carry[at..at + n];
+        let y = forward_unit::<S, E::Acc, C, N>(x, load(simd, carry));
+        store(carry, y);
+        E::store(&mut h[at..at + n], y);
+        at += n;
     }
-    if !h_rest.is_empty() {
-        let inputs = inputs.map(Row::padded);
-        let y = forward_lanes::<E, C, I, N>(isa, inputs.each_ref(), &mut carry_rest[0]);
-        h_rest.copy_from_slice(&y[..h_rest.len()]);
+    if whole < width {
+        let mut x = [zeros(simd); N];
+        for k in 0..N {
+            x[k] = load_padded(simd, &inputs[k][whole..]);
+        }
+        let carry = &mut carry[whole..whole + n];
+        let y = forward_unit::<S, E::Acc, C, N>(x, load(simd, carry));
+        store(carry, y);
+        store_padded(&mut h[whole..], y);
     }
 }
 
+/// `a h_{t-1} + b`.
 #[inline(always)]
-fn forward_lanes<E: Element, C: Coefficients<N>, I: Isa, const N: usize>(
-    isa: I,
-    inputs: [&[E; LANES]; N],
-    carry: &mut [E::Acc; LANES],
-) -> [E; LANES] {
-    let inputs = lanes::inputs(isa, inputs);
-    let mut h = Output::new();
-    let mut next = [E::Acc::ZERO; LANES];
-    for i in 0..LANES {
-        let (a, b) = C::forward::<E::Acc, I>(std::array::from_fn(|k| inputs[k].at(i)));
-        let y = a.mul_add::<I>(carry[i], b);
-        next[i] = y;
-        h.set(i, y);
+fn forward_unit<S: Simd, R: Real, C: Coefficients<N>, const N: usize>(
+    inputs: [Unit<S, R>; N],
+    h_prev: Unit<S, R>,
+) -> Unit<S, R> {
+    let mut h = h_prev;
+    for j in 0..2 {
+        let mut x = [h_prev[j]; N];
+        for k in 0..N {
+            x[k] = inputs[k][j];
+        }
+        let (a, b) = C::forward(x);
+        h[j] = a.mul_add(h_prev[j], b);
     }
-    *carry = next;
-    h.finish(isa)
+    h
 }

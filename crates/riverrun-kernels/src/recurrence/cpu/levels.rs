@@ -2,15 +2,17 @@
 
 use std::marker::PhantomData;
 
+use pulp::Arch;
+
 use super::backward::Backward;
 use super::block::Block;
 use super::forward::Forward;
+use crate::levels::available;
 use crate::recurrence::coefficients::{Coefficients, Visitor};
 use crate::recurrence::{Gate, Problem, Rows, RowsMut, Shape};
-use crate::simd::Level;
 
 /// `h`, `d_inputs` and `d_h0` of one sequence, computed at a given level.
-struct AtLevel(Level, Gate);
+struct AtLevel(Arch, Gate);
 
 impl Visitor for AtLevel {
     type Output = Vec<Vec<f32>>;
@@ -42,7 +44,7 @@ impl Visitor for AtLevel {
         };
         let mut h = data(9);
         let out = RowsMut::contiguous(&mut h, shape).unwrap();
-        level.run(Forward {
+        level.dispatch(Forward {
             block: block(),
             h: &out,
         });
@@ -55,7 +57,7 @@ impl Visitor for AtLevel {
         let mut d_h0 = h0.clone();
         d_h0.truncate(shape.dim);
         let state = RowsMut::contiguous(&mut d_h0, Shape::new(1, 1, shape.dim)).unwrap();
-        level.run(Backward {
+        level.dispatch(Backward {
             block: block(),
             h: &Rows::contiguous(&h, shape).unwrap(),
             d_h: &Rows::contiguous(&d_h, shape).unwrap(),
@@ -71,12 +73,12 @@ impl Visitor for AtLevel {
 #[test]
 fn levels_agree() {
     for gate in Gate::all() {
-        let results = Level::available()
-            .iter()
-            .map(|&level| gate.visit(AtLevel(level, gate)));
+        let results = available()
+            .into_iter()
+            .map(|level| gate.visit(AtLevel(level, gate)));
         let results: Vec<Vec<Vec<f32>>> = results.collect();
         let best = results[0].concat();
-        for (level, result) in Level::available().iter().zip(&results) {
+        for (level, result) in available().into_iter().zip(&results) {
             for (i, (found, expected)) in result.concat().iter().zip(&best).enumerate() {
                 let error = (found - expected).abs();
                 let name = gate.name();

@@ -1,0 +1,137 @@
+//! A register's worth of numbers, with the operators of numbers.
+
+use std::ops::{Add, Div, Mul, Neg, Sub};
+
+use pulp::Simd;
+
+use crate::real::Real;
+
+/// As many numbers of type `R` as a register of the instruction set `S` holds.
+#[derive(Clone, Copy)]
+pub struct Vector<S: Simd, R: Real> {
+    /// The instruction set.
+    pub simd: S,
+    /// The register.
+    pub lanes: R::Lanes<S>,
+}
+
+/// A choice for every number of a register.
+#[derive(Clone, Copy)]
+pub struct Mask<S: Simd, R: Real> {
+    simd: S,
+    mask: R::Mask<S>,
+}
+
+impl<S: Simd, R: Real> Vector<S, R> {
+    /// The numbers of a register.
+    #[inline(always)]
+    pub fn new(simd: S, lanes: R::Lanes<S>) -> Self {
+        Self { simd, lanes }
+    }
+
+    /// Less than a register's worth of numbers, with zeros after them.
+    #[inline(always)]
+    pub fn load_rest(simd: S, x: &[R]) -> Self {
+        Self::new(simd, R::load_rest(simd, x))
+    }
+
+    /// `x` in every lane.
+    #[inline(always)]
+    pub fn splat(simd: S, x: R) -> Self {
+        Self::new(simd, R::splat(simd, x))
+    }
+
+    /// A constant of the same kind.
+    #[inline(always)]
+    pub fn constant(self, x: R) -> Self {
+        Self::splat(self.simd, x)
+    }
+
+    /// `|self|`.
+    #[inline(always)]
+    pub fn abs(self) -> Self {
+        Self::new(self.simd, R::abs(self.simd, self.lanes))
+    }
+
+    /// `self b + c`, rounded once where the machine fuses it, twice where not.
+    #[inline(always)]
+    pub fn mul_add(self, b: Self, c: Self) -> Self {
+        Self::new(
+            self.simd,
+            R::mul_add(self.simd, self.lanes, b.lanes, c.lanes),
+        )
+    }
+
+    /// `self < other`, false for NaN.
+    #[inline(always)]
+    pub fn less(self, other: Self) -> Mask<S, R> {
+        Mask {
+            simd: self.simd,
+            mask: R::less(self.simd, self.lanes, other.lanes),
+        }
+    }
+
+    /// `self < 0`.
+    #[inline(always)]
+    pub fn is_negative(self) -> Mask<S, R> {
+        self.less(self.constant(R::ZERO))
+    }
+
+    /// `e^-|self|` within 2 ulp, or 0 where that is subnormal; NaN is kept.
+    #[inline(always)]
+    pub fn exp_decay(self) -> Self {
+        R::exp_decay(self)
+    }
+
+    /// The hyperbolic tangent, to a few ulp on both sides of 0 and near it.
+    #[inline(always)]
+    pub fn tanh(self) -> Self {
+        R::tanh(self)
+    }
+
+    /// `(σ(self), σ(-self))`, both to a few ulp: the second is not `1 - σ`, which has no digits where `σ` is near 1.
+    #[inline(always)]
+    pub fn sigmoids(self) -> (Self, Self) {
+        let one = self.constant(R::ONE);
+        let e = self.exp_decay();
+        let large = one / (one + e);
+        let small = e * large;
+        let negative = self.is_negative();
+        (negative.select(small, large), negative.select(large, small))
+    }
+}
+
+impl<S: Simd, R: Real> Mask<S, R> {
+    /// `a` where the mask is set, `b` elsewhere.
+    #[inline(always)]
+    pub fn select(self, a: Vector<S, R>, b: Vector<S, R>) -> Vector<S, R> {
+        Vector::new(self.simd, R::select(self.simd, self.mask, a.lanes, b.lanes))
+    }
+}
+
+macro_rules! operator {
+    ($trait:ident, $method:ident) => {
+        impl<S: Simd, R: Real> $trait for Vector<S, R> {
+            type Output = Self;
+
+            #[inline(always)]
+            fn $method(self, other: Self) -> Self {
+                Self::new(self.simd, R::$method(self.simd, self.lanes, other.lanes))
+            }
+        }
+    };
+}
+
+operator!(Add, add);
+operator!(Sub, sub);
+operator!(Mul, mul);
+operator!(Div, div);
+
+impl<S: Simd, R: Real> Neg for Vector<S, R> {
+    type Output = Self;
+
+    #[inline(always)]
+    fn neg(self) -> Self {
+        Self::new(self.simd, R::neg(self.simd, self.lanes))
+    }
+}
