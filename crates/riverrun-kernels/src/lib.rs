@@ -8,9 +8,11 @@ pub mod cell;
 mod element;
 mod elementary;
 mod error;
+pub mod gelu;
 #[cfg(test)]
 mod levels;
 mod memory;
+pub mod norm;
 mod packed;
 mod real;
 pub mod recurrence;

@@ -8,6 +8,7 @@ use bytemuck::{Pod, bytes_of, cast_slice, cast_slice_mut, pod_read_unaligned};
 use half::{bf16, f16};
 use pulp::Simd;
 
+use crate::Element;
 use crate::real::Real;
 use crate::vector::Vector;
 
@@ -18,6 +19,39 @@ pub type Unit<S, R> = [Vector<S, R>; 2];
 #[inline(always)]
 pub const fn unit<S: Simd, R: Real>() -> usize {
     2 * size_of::<R::Lanes<S>>() / size_of::<R>()
+}
+
+/// The most numbers of a unit: two registers of AVX-512.
+pub const LANES: usize = 32;
+
+/// Loads a unit or the beginning of one, with zeros after it.
+#[inline(always)]
+pub fn load_padded<S: Simd, E: Element>(simd: S, from: &[E]) -> Unit<S, E::Acc> {
+    let n = unit::<S, E::Acc>();
+    if from.len() == n {
+        return E::load(simd, from);
+    }
+    let mut padded = [E::ZERO; LANES];
+    padded[..from.len()].copy_from_slice(from);
+    E::load(simd, &padded[..n])
+}
+
+/// Stores a unit, or the beginning of one if there is room for no more.
+#[inline(always)]
+pub fn store_padded<S: Simd, E: Element>(to: &mut [E], x: Unit<S, E::Acc>) {
+    let n = unit::<S, E::Acc>();
+    if to.len() == n {
+        return E::store(to, x);
+    }
+    let mut padded = [E::ZERO; LANES];
+    E::store(&mut padded[..n], x);
+    to.copy_from_slice(&padded[..to.len()]);
+}
+
+/// A unit of zeros.
+#[inline(always)]
+pub fn zeros<S: Simd, R: Real>(simd: S) -> Unit<S, R> {
+    [Vector::splat(simd, R::ZERO); 2]
 }
 
 /// Loads two registers of numbers that are of the arithmetic type already.
@@ -32,6 +66,12 @@ pub fn load<S: Simd, R: Real>(simd: S, from: &[R]) -> Unit<S, R> {
 pub fn store<S: Simd, R: Real>(to: &mut [R], x: Unit<S, R>) {
     let (lanes, _) = R::split_mut::<S>(to);
     (lanes[0], lanes[1]) = (x[0].lanes, x[1].lanes);
+}
+
+/// The numbers with these bits.
+#[inline(always)]
+fn float<S: Simd>(simd: S, bits: S::u32s) -> Vector<S, f32> {
+    Vector::new(simd, simd.transmute_f32s_u32s(bits))
 }
 
 /// Two 16-bit numbers in each lane.
@@ -51,7 +91,7 @@ pub fn load_bf16<S: Simd>(simd: S, from: &[bf16]) -> Unit<S, f32> {
     let pairs = load_pairs::<S, _>(from);
     let low = simd.wrapping_dyn_shl_u32s(pairs, simd.splat_u32s(16));
     let high = simd.and_u32s(pairs, simd.splat_u32s(0xffff_0000));
-    [low, high].map(|bits| Vector::new(simd, simd.transmute_f32s_u32s(bits)))
+    [float(simd, low), float(simd, high)]
 }
 
 /// Narrows a unit, see [`load_bf16`].
@@ -89,7 +129,7 @@ pub fn load_f16<S: Simd>(simd: S, from: &[f16]) -> Unit<S, f32> {
     let pairs = load_pairs::<S, _>(from);
     let low = simd.and_u32s(pairs, simd.splat_u32s(0xffff));
     let high = simd.wrapping_dyn_shr_u32s(pairs, simd.splat_u32s(16));
-    [low, high].map(|bits| widen_f16(simd, bits))
+    [widen_f16(simd, low), widen_f16(simd, high)]
 }
 
 /// Narrows a unit, see [`load_f16`].
@@ -108,20 +148,19 @@ pub fn store_f16<S: Simd>(to: &mut [f16], x: Unit<S, f32>) {
 #[inline(always)]
 fn widen_f16<S: Simd>(simd: S, bits: S::u32s) -> Vector<S, f32> {
     let c = |bits: u32| simd.splat_u32s(bits);
-    let float = |bits| Vector::new(simd, simd.transmute_f32s_u32s(bits));
     let magnitude = simd.wrapping_dyn_shl_u32s(simd.and_u32s(bits, c(0x7fff)), c(13));
     let exponent = simd.and_u32s(magnitude, c(0x0f80_0000));
     // Exponents count from 15 here and from 127 there.
     let normal = simd.add_u32s(magnitude, c(112 << 23));
     // A subnormal is so many times 2^-24: put it under the leading bit of 2^-14, and take that away.
     let least = c(113 << 23);
-    let subnormal = float(simd.add_u32s(magnitude, least)) - float(least);
+    let subnormal = float(simd, simd.add_u32s(magnitude, least)) - float(simd, least);
     let subnormal = simd.transmute_u32s_f32s(subnormal.lanes);
     let special = simd.or_u32s(magnitude, c(0x7f80_0000));
     let wide = simd.select_u32s(simd.equal_u32s(exponent, c(0)), subnormal, normal);
     let wide = simd.select_u32s(simd.equal_u32s(exponent, c(0x0f80_0000)), special, wide);
     let sign = simd.wrapping_dyn_shl_u32s(simd.and_u32s(bits, c(0x8000)), c(16));
-    float(simd.or_u32s(wide, sign))
+    float(simd, simd.or_u32s(wide, sign))
 }
 
 /// The bits in the low half of each lane, rounded to nearest even.
@@ -174,13 +213,16 @@ mod avx512 {
     #[inline(always)]
     pub fn load_f16<S: Simd>(simd: S, from: &[f16]) -> Unit<S, f32> {
         assert!(is::<S>());
-        let halves: [__m256i; 2] =
-            [0, 16].map(|at| pod_read_unaligned::<__m256i>(cast_slice(&from[at..at + 16])));
-        halves.map(|half| {
-            // SAFETY: `simd` is there, so the machine has AVX-512.
-            let wide: __m512 = unsafe { _mm512_cvtph_ps(half) };
-            Vector::new(simd, cast(wide))
-        })
+        [widen(simd, &from[..16]), widen(simd, &from[16..32])]
+    }
+
+    // Not a closure: those are compiled apart, without the caller's instruction set.
+    #[inline(always)]
+    fn widen<S: Simd>(simd: S, half: &[f16]) -> Vector<S, f32> {
+        let half: __m256i = pod_read_unaligned(cast_slice(half));
+        // SAFETY: `simd` is there, so the machine has AVX-512.
+        let wide: __m512 = unsafe { _mm512_cvtph_ps(half) };
+        Vector::new(simd, cast(wide))
     }
 
     /// See [`super::store_f16`].
@@ -201,7 +243,6 @@ mod tests {
     use pulp::WithSimd;
 
     use super::*;
-    use crate::Element;
     use crate::levels::available;
 
     /// Takes numbers through the registers: `f32` to `E` and back.

@@ -1,5 +1,7 @@
 //! The arithmetic of the CPU kernels, `f32` or `f64`, on the vector registers of whatever machine it is.
 
+use std::ops::{Add, AddAssign, Div, Mul};
+
 use pulp::Simd;
 
 use crate::vector::Vector;
@@ -8,7 +10,19 @@ use crate::vector::Vector;
 ///
 /// `S` is the instruction set, known where the code is compiled; its registers hold several numbers. Kernels use these
 /// operations through [`Vector`].
-pub trait Real: Copy + Send + Sync + Default + PartialOrd + std::fmt::Debug + 'static {
+pub trait Real:
+    Copy
+    + Send
+    + Sync
+    + Default
+    + PartialOrd
+    + std::fmt::Debug
+    + Add<Output = Self>
+    + AddAssign
+    + Div<Output = Self>
+    + Mul<Output = Self>
+    + 'static
+{
     /// A register.
     type Lanes<S: Simd>: Copy;
     /// A choice for every number of a register.
@@ -20,6 +34,10 @@ pub trait Real: Copy + Send + Sync + Default + PartialOrd + std::fmt::Debug + 's
     const ONE: Self;
     /// One half.
     const HALF: Self;
+    /// The nearest number.
+    fn from_f64(x: f64) -> Self;
+    /// The square root.
+    fn sqrt(self) -> Self;
 
     /// `x` in every lane.
     fn splat<S: Simd>(simd: S, x: Self) -> Self::Lanes<S>;
@@ -81,6 +99,16 @@ macro_rules! real {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
             const HALF: Self = 0.5;
+
+            #[inline(always)]
+            fn from_f64(x: f64) -> Self {
+                x as $ty
+            }
+
+            #[inline(always)]
+            fn sqrt(self) -> Self {
+                <$ty>::sqrt(self)
+            }
 
             #[inline(always)]
             fn splat<S: Simd>(simd: S, x: Self) -> S::$lanes {

@@ -116,7 +116,10 @@ macro_rules! operator {
 
             #[inline(always)]
             fn $method(self, other: Self) -> Self {
-                Self::new(self.simd, R::$method(self.simd, self.lanes, other.lanes))
+                Self::new(
+                    self.simd,
+                    <R as Real>::$method(self.simd, self.lanes, other.lanes),
+                )
             }
         }
     };

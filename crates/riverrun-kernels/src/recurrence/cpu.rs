@@ -22,9 +22,10 @@ use rayon::prelude::*;
 use super::coefficients::{Coefficients, Visitor};
 use super::cost::{self, Pass};
 use super::{Problem, Rows, RowsMut, Shape};
+use crate::packed::LANES;
 use crate::{Element, Error};
 use backward::Backward;
-use block::{Block, LANES, WIDTH};
+use block::{Block, WIDTH};
 use forward::Forward;
 
 /// Computes `h`.

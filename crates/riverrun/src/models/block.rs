@@ -2,11 +2,12 @@
 
 use burn::config::Config;
 use burn::module::Module;
-use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
-use burn::tensor::{Device, Tensor, activation};
+use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
+use burn::tensor::{Device, Tensor};
 
 use super::{Cell, CellKind, CellState};
-use crate::nn::{Recurrent, Sequence};
+use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence};
+use crate::ops::gelu;
 
 /// Configuration of [`Block`].
 #[derive(Config, Debug)]
@@ -85,7 +86,7 @@ impl Recurrent for Block {
         };
         let x = x + self.dropout.forward(y);
         let y = self.up.forward(self.norm_mlp.forward(x.clone()));
-        let y = self.down.forward(activation::gelu_approximate(y));
+        let y = self.down.forward(gelu(y));
         (x + self.dropout.forward(y), state)
     }
 }

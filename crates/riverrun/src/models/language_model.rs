@@ -2,11 +2,11 @@
 
 use burn::config::Config;
 use burn::module::Module;
-use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig, RmsNorm, RmsNormConfig};
+use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 
 use super::{Block, BlockConfig, CellKind, CellState};
-use crate::nn::{Recurrent, Sequence};
+use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence};
 
 /// Configuration of [`LanguageModel`].
 #[derive(Config, Debug)]

@@ -1,14 +1,16 @@
-//! Operations on [`Tensor`]: the linear recurrence and its gated forms.
+//! Operations on [`Tensor`](burn::Tensor): the linear recurrence and its gated forms, and what stands between them.
 //!
-//! Every function here has the same contract. Layout `[B, T, D]` with channels last; any `B, T ≥ 0`, `D ≥ 1`;
+//! Every recurrence here has the same contract. Layout `[B, T, D]` with channels last; any `B, T ≥ 0`, `D ≥ 1`;
 //! storage `f32`, `f16` or `bf16` (`f64` on the CPU) with `f32` carries. Gradients flow to every input, to
 //! the initial state, and from the last state. Results are bit-equal from run to run. See
 //! [`riverrun_kernels::recurrence`] for the mathematics and the order of steps.
 
 mod backend;
 mod backends;
+mod elementwise;
 mod scan;
 
 pub use backend::{GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
+pub use elementwise::{ElementwiseOps, gelu, rms_norm, try_rms_norm};
 pub use riverrun_kernels::recurrence::{Candidate, Gate, Routine};
 pub use scan::{Scan, linear_scan, min_gru, min_lstm, try_gated_scan, try_linear_scan};

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
-use super::block::{Block, Carry, PIECE, WIDTH, load_padded, prefetch_unit, store_padded, zeros};
+use super::block::{Block, Carry, PIECE, WIDTH, prefetch_unit};
 use crate::Element;
 use crate::memory::Streaming;
-use crate::packed::{Unit, load, store, unit};
+use crate::packed::{Unit, load, load_padded, store, store_padded, unit, zeros};
 use crate::real::Real;
 use crate::recurrence::coefficients::Coefficients;
 use crate::recurrence::{Rows, RowsMut};

@@ -10,13 +10,9 @@ use pulp::Simd;
 
 use crate::Element;
 use crate::memory::prefetch;
-use crate::packed::{Unit, load, store, unit};
+use crate::packed::{LANES, load, load_padded, store, store_padded, unit};
 use crate::real::Real;
 use crate::recurrence::{Problem, Rows, RowsMut};
-use crate::vector::Vector;
-
-/// The most numbers of a unit: two registers of AVX-512.
-pub const LANES: usize = 32;
 
 /// The most channels of a block, a multiple of [`LANES`].
 pub const WIDTH: usize = 1024;
@@ -128,36 +124,6 @@ impl<R: Real> Carry<R> {
     pub fn piece(&mut self, piece: &Range<usize>) -> &mut [R] {
         &mut self.0[piece.start..piece.end.next_multiple_of(LANES)]
     }
-}
-
-/// Loads a unit or the beginning of one, with zeros after it.
-#[inline(always)]
-pub fn load_padded<S: Simd, E: Element>(simd: S, from: &[E]) -> Unit<S, E::Acc> {
-    let n = unit::<S, E::Acc>();
-    if from.len() == n {
-        return E::load(simd, from);
-    }
-    let mut padded = [E::ZERO; LANES];
-    padded[..from.len()].copy_from_slice(from);
-    E::load(simd, &padded[..n])
-}
-
-/// Stores a unit, or the beginning of one if there is room for no more.
-#[inline(always)]
-pub fn store_padded<S: Simd, E: Element>(to: &mut [E], x: Unit<S, E::Acc>) {
-    let n = unit::<S, E::Acc>();
-    if to.len() == n {
-        return E::store(to, x);
-    }
-    let mut padded = [E::ZERO; LANES];
-    E::store(&mut padded[..n], x);
-    to.copy_from_slice(&padded[..to.len()]);
-}
-
-/// A unit of zeros.
-#[inline(always)]
-pub fn zeros<S: Simd, R: Real>(simd: S) -> Unit<S, R> {
-    [Vector::splat(simd, R::ZERO); 2]
 }
 
 /// Asks for the cache lines of a row's unit that begins at `at`, if the row is so long.

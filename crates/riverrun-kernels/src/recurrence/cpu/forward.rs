@@ -2,10 +2,10 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::block::{Block, Carry, PIECE, load_padded, prefetch_unit, store_padded, zeros};
+use super::block::{Block, Carry, PIECE, prefetch_unit};
 use crate::Element;
 use crate::memory::Streaming;
-use crate::packed::{Unit, load, store, unit};
+use crate::packed::{Unit, load, load_padded, store, store_padded, unit, zeros};
 use crate::real::Real;
 use crate::recurrence::RowsMut;
 use crate::recurrence::coefficients::Coefficients;

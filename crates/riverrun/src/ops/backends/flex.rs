@@ -2,9 +2,8 @@
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Element as BurnElement, Flex, TensorMetadata};
-use burn::tensor::{DType, Shape};
+use burn::tensor::Shape;
 use burn_flex::FlexTensor;
-use half::{bf16, f16};
 use riverrun_kernels::Element;
 use riverrun_kernels::recurrence::{Problem, Rows, RowsMut, Shape as ScanShape, cpu};
 
@@ -14,16 +13,18 @@ use crate::ops::{GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
 macro_rules! by_dtype {
     ($dtype:expr, $call:ident($($arg:expr),*)) => {
         match $dtype {
-            DType::F32 => $call::<f32>($($arg),*),
-            DType::F64 => $call::<f64>($($arg),*),
-            DType::F16 => $call::<f16>($($arg),*),
-            DType::BF16 => $call::<bf16>($($arg),*),
-            other => panic!("a recurrence takes f32, f64, f16 or bf16, found {other:?}"),
+            burn::tensor::DType::F32 => $call::<f32>($($arg),*),
+            burn::tensor::DType::F64 => $call::<f64>($($arg),*),
+            burn::tensor::DType::F16 => $call::<half::f16>($($arg),*),
+            burn::tensor::DType::BF16 => $call::<half::bf16>($($arg),*),
+            other => panic!("expected f32, f64, f16 or bf16, found {other:?}"),
         }
     };
 }
 
-trait Storage: Element + BurnElement + bytemuck::Pod {}
+pub(crate) use by_dtype;
+
+pub(crate) trait Storage: Element + BurnElement + bytemuck::Pod {}
 impl<E: Element + BurnElement + bytemuck::Pod> Storage for E {}
 
 /// Channels contiguous and strides positive: what [`Rows`] can describe without a copy.
@@ -51,7 +52,8 @@ fn rows<E: Storage>(tensor: &FlexTensor, shape: ScanShape, index: usize) -> Rows
         .unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn contiguous<E: Storage>(tensor: &FlexTensor) -> &[E] {
+/// The elements of a tensor that was made contiguous.
+pub(crate) fn contiguous<E: Storage>(tensor: &FlexTensor) -> &[E] {
     tensor.as_slice::<E>().expect("made contiguous before")
 }
 

@@ -4,4 +4,4 @@ mod autodiff;
 #[cfg(feature = "cube")]
 mod cube;
 #[cfg(feature = "flex")]
-mod flex;
+pub(super) mod flex;
