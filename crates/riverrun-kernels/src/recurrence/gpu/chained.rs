@@ -8,6 +8,7 @@
 use cubecl::prelude::*;
 
 use super::handover::*;
+use super::storage::{narrow, widen};
 use super::tile::*;
 
 /// Units a plane, as this kernel lays them out; nothing in it depends on the hardware's plane size.
@@ -43,15 +44,15 @@ fn place(
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn chained_forward<F: Float, N: Size>(
-    in0: &[Vector<F, N>],
-    in1: &[Vector<F, N>],
-    in2: &[Vector<F, N>],
-    initial: &[Vector<F, N>],
-    reset: &[F],
+pub(super) fn chained_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
+    in0: &[Vector<S, W>],
+    in1: &[Vector<S, W>],
+    in2: &[Vector<S, W>],
+    initial: &[Vector<S, W>],
+    reset: &[R],
     words: &mut [Atomic<u64>],
     control: &mut [Atomic<u32>],
-    h: &mut [Vector<F, N>],
+    h: &mut [Vector<S, W>],
     geometry: Geometry,
     batches: usize,
     chunks: usize,
@@ -60,19 +61,19 @@ pub(super) fn chained_forward<F: Float, N: Size>(
     #[comptime] planes: usize,
     #[comptime] share: usize,
     #[comptime] config: Config,
-    #[define(F)] _dtype: ElemType,
+    #[define(S, R)] _types: [ElemType; 2],
 ) {
     let at = place(&geometry, control, batches, chunks, planes, config);
     if !at.exists {
         terminate!();
     }
-    let tile = load_forward::<F, N>(
+    let tile = load_forward::<S, R, W, N>(
         in0, in1, in2, reset, &geometry, at.batch, at.col, at.first, config,
     );
-    let run = reduce_forward::<N>(&tile, config);
+    let run = reduce_forward::<S, W, N>(&tile, config);
     let mut start = Vector::<f32, N>::new(0.0f32);
     if comptime!(config.initial) {
-        start = Vector::cast_from(initial[at.batch * geometry.cols + at.col]);
+        start = widen::<S, W, N>(initial[at.batch * geometry.cols + at.col], config.storage);
     }
     let state = hand_over::<N>(
         run,
@@ -84,26 +85,26 @@ pub(super) fn chained_forward<F: Float, N: Size>(
         planes,
         share,
     );
-    apply_forward::<F, N>(
+    apply_forward::<S, W, N>(
         &tile, state, h, &geometry, at.batch, at.col, at.first, at.inside, config,
     );
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn chained_backward<F: Float, N: Size>(
-    in0: &[Vector<F, N>],
-    in1: &[Vector<F, N>],
-    in2: &[Vector<F, N>],
-    h: &[Vector<F, N>],
-    h0: &[Vector<F, N>],
-    d_h: &[Vector<F, N>],
-    initial: &[Vector<F, N>],
-    reset: &[F],
+pub(super) fn chained_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
+    in0: &[Vector<S, W>],
+    in1: &[Vector<S, W>],
+    in2: &[Vector<S, W>],
+    h: &[Vector<S, W>],
+    h0: &[Vector<S, W>],
+    d_h: &[Vector<S, W>],
+    initial: &[Vector<S, W>],
+    reset: &[R],
     words: &mut [Atomic<u64>],
     control: &mut [Atomic<u32>],
-    d0: &mut [Vector<F, N>],
-    d1: &mut [Vector<F, N>],
-    d_h0: &mut [Vector<F, N>],
+    d0: &mut [Vector<S, W>],
+    d1: &mut [Vector<S, W>],
+    d_h0: &mut [Vector<S, W>],
     geometry: Geometry,
     batches: usize,
     chunks: usize,
@@ -112,20 +113,20 @@ pub(super) fn chained_backward<F: Float, N: Size>(
     #[comptime] planes: usize,
     #[comptime] share: usize,
     #[comptime] config: Config,
-    #[define(F)] _dtype: ElemType,
+    #[define(S, R)] _types: [ElemType; 2],
 ) {
     let at = place(&geometry, control, batches, chunks, planes, config);
     if !at.exists {
         terminate!();
     }
-    let tile = load_backward::<F, N>(
+    let tile = load_backward::<S, R, W>(
         in0, in1, in2, h, h0, d_h, reset, &geometry, at.batch, at.col, at.first, config,
     );
-    let run = reduce_backward::<F, N>(&tile, &geometry, at.first, config);
+    let run = reduce_backward::<S, W, N>(&tile, &geometry, at.first, config);
     let slot = at.batch * geometry.cols + at.col;
     let mut start = Vector::<f32, N>::new(0.0f32);
     if comptime!(config.initial) {
-        start = Vector::cast_from(initial[slot]);
+        start = widen::<S, W, N>(initial[slot], config.storage);
     }
     let state = hand_over::<N>(
         run,
@@ -137,10 +138,10 @@ pub(super) fn chained_backward<F: Float, N: Size>(
         planes,
         share,
     );
-    let state = apply_backward::<F, N>(
+    let state = apply_backward::<S, W, N>(
         &tile, state, d0, d1, &geometry, at.batch, at.col, at.first, at.inside, config,
     );
     if at.inside && at.chunk + 1 == at.chunks && UNIT_POS_Y as usize == comptime!(planes - 1) {
-        d_h0[slot] = Vector::cast_from(state);
+        d_h0[slot] = narrow::<S, W, N>(state, config.storage);
     }
 }

@@ -4,22 +4,23 @@
 
 use cubecl::prelude::*;
 
+use super::storage::widen;
 use super::tile::*;
 use super::unit::lane;
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn reduce_chunks_forward<F: Float, N: Size>(
-    in0: &[Vector<F, N>],
-    in1: &[Vector<F, N>],
-    in2: &[Vector<F, N>],
-    reset: &[F],
+pub(super) fn reduce_chunks_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
+    in0: &[Vector<S, W>],
+    in1: &[Vector<S, W>],
+    in2: &[Vector<S, W>],
+    reset: &[R],
     maps: &mut [Vector<f32, N>],
     cuts: &mut [u32],
     geometry: Geometry,
     batches: usize,
     chunk_len: usize,
     #[comptime] config: Config,
-    #[define(F)] _dtype: ElemType,
+    #[define(S, R)] _types: [ElemType; 2],
 ) {
     let at = lane(&geometry, batches, chunk_len);
     if !at.inside {
@@ -33,10 +34,10 @@ pub(super) fn reduce_chunks_forward<F: Float, N: Size>(
     let tiles = (end - start).div_ceil(comptime!(config.len));
     for i in 0..tiles {
         let first = start + i * comptime!(config.len);
-        let tile = load_forward::<F, N>(
+        let tile = load_forward::<S, R, W, N>(
             in0, in1, in2, reset, &geometry, at.batch, at.col, first, config,
         );
-        let run = reduce_forward::<N>(&tile, config);
+        let run = reduce_forward::<S, W, N>(&tile, config);
         let total = run_then::<N>(&Run::<N> { a, h: b, cut }, &run);
         a = total.a;
         b = total.h;
@@ -54,21 +55,21 @@ pub(super) fn reduce_chunks_forward<F: Float, N: Size>(
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn reduce_chunks_backward<F: Float, N: Size>(
-    in0: &[Vector<F, N>],
-    in1: &[Vector<F, N>],
-    in2: &[Vector<F, N>],
-    h: &[Vector<F, N>],
-    h0: &[Vector<F, N>],
-    d_h: &[Vector<F, N>],
-    reset: &[F],
+pub(super) fn reduce_chunks_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
+    in0: &[Vector<S, W>],
+    in1: &[Vector<S, W>],
+    in2: &[Vector<S, W>],
+    h: &[Vector<S, W>],
+    h0: &[Vector<S, W>],
+    d_h: &[Vector<S, W>],
+    reset: &[R],
     maps: &mut [Vector<f32, N>],
     cuts: &mut [u32],
     geometry: Geometry,
     batches: usize,
     chunk_len: usize,
     #[comptime] config: Config,
-    #[define(F)] _dtype: ElemType,
+    #[define(S, R)] _types: [ElemType; 2],
 ) {
     let at = lane(&geometry, batches, chunk_len);
     if !at.inside {
@@ -82,10 +83,10 @@ pub(super) fn reduce_chunks_backward<F: Float, N: Size>(
     let tiles = (end - start).div_ceil(comptime!(config.len));
     for i in 0..tiles {
         let first = start + i * comptime!(config.len);
-        let tile = load_backward::<F, N>(
+        let tile = load_backward::<S, R, W>(
             in0, in1, in2, h, h0, d_h, reset, &geometry, at.batch, at.col, first, config,
         );
-        let run = reduce_backward::<F, N>(&tile, &geometry, first, config);
+        let run = reduce_backward::<S, W, N>(&tile, &geometry, first, config);
         let total = run_then::<N>(&Run::<N> { a, h: b, cut }, &run);
         a = total.a;
         b = total.h;
@@ -121,16 +122,16 @@ fn write_map<N: Size>(
 
 /// Units: `cols · batches`. Writes the state before each chunk.
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn carry_chunks<F: Float, N: Size>(
-    initial: &[Vector<F, N>],
+pub(super) fn carry_chunks<S: Numeric, W: Size, N: Size>(
+    initial: &[Vector<S, W>],
     maps: &[Vector<f32, N>],
     cuts: &[u32],
     carries: &mut [Vector<f32, N>],
     cols: usize,
     batches: usize,
     chunks: usize,
-    #[comptime] has_initial: bool,
-    #[define(F)] _dtype: ElemType,
+    #[comptime] config: Config,
+    #[define(S)] _dtype: ElemType,
 ) {
     let pos = ABSOLUTE_POS;
     if pos >= cols * batches {
@@ -139,8 +140,8 @@ pub(super) fn carry_chunks<F: Float, N: Size>(
     let col = pos % cols;
     let batch = pos / cols;
     let mut state = Vector::<f32, N>::new(0.0f32);
-    if comptime!(has_initial) {
-        state = Vector::cast_from(initial[pos]);
+    if comptime!(config.initial) {
+        state = widen::<S, W, N>(initial[pos], config.storage);
     }
     for chunk in 0..chunks {
         let row = chunk * batches + batch;

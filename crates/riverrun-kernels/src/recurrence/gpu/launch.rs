@@ -35,8 +35,9 @@ pub fn forward(
     let tuning = tuning.unwrap_or_else(|| Tuning::default_for(problem, dtype, false, routine));
     let flags = (args.h0.is_some(), false, args.reset.is_some());
     let plan = Plan::new(client, problem, dtype, &args.inputs, tuning, flags)?;
-    let v = plan.vector;
     let config = plan.config;
+    let v = plan.vector;
+    let w = config.storage.width(v);
     let initial = || plan.optional(&args.h0, shape.state(), v);
     let reset = || plan.optional(&args.reset, shape.batch * shape.steps, 1);
     let h = buffer(&args.h, shape.elements(), v);
@@ -50,6 +51,7 @@ pub fn forward(
                 units(plan.cols * shape.batch),
                 dim,
                 plan.address,
+                w,
                 v,
                 plan.input(0),
                 plan.input(1),
@@ -63,7 +65,7 @@ pub fn forward(
                 shape.steps.next_multiple_of(tuning.len),
                 false,
                 config,
-                dtype.elem(),
+                plan.types,
             ),
             Routine::Chunked => {
                 let chunks = shape.steps.div_ceil(tuning.chunk);
@@ -76,6 +78,7 @@ pub fn forward(
                     units(plan.cols * rows),
                     dim,
                     plan.address,
+                    w,
                     v,
                     plan.input(0),
                     plan.input(1),
@@ -87,13 +90,14 @@ pub fn forward(
                     shape.batch,
                     tuning.chunk,
                     config,
-                    dtype.elem(),
+                    plan.types,
                 );
                 carry_chunks::launch_unchecked(
                     client,
                     units(plan.cols * shape.batch),
                     dim,
                     plan.address,
+                    w,
                     v,
                     initial(),
                     buffer(&maps, rows * 2 * shape.dim, v),
@@ -102,14 +106,15 @@ pub fn forward(
                     plan.cols,
                     shape.batch,
                     chunks,
-                    config.initial,
-                    dtype.elem(),
+                    config,
+                    plan.types[0],
                 );
                 unit_forward::launch_unchecked(
                     client,
                     units(plan.cols * rows),
                     dim,
                     plan.address,
+                    w,
                     v,
                     plan.input(0),
                     plan.input(1),
@@ -123,7 +128,7 @@ pub fn forward(
                     tuning.chunk,
                     true,
                     config,
-                    dtype.elem(),
+                    plan.types,
                 );
             }
             Routine::Chained => {
@@ -134,6 +139,7 @@ pub fn forward(
                     grid(client, chain.cubes),
                     chain.dim,
                     plan.address,
+                    w,
                     v,
                     plan.input(0),
                     plan.input(1),
@@ -151,7 +157,7 @@ pub fn forward(
                     tuning.planes,
                     tuning.share,
                     config,
-                    dtype.elem(),
+                    plan.types,
                 );
             }
         }
@@ -195,8 +201,9 @@ pub fn backward(
             found: args.d_inputs.len(),
         });
     }
-    let v = plan.vector;
     let config = plan.config;
+    let v = plan.vector;
+    let w = config.storage.width(v);
     let reset = || plan.optional(&args.reset, shape.batch * shape.steps, 1);
     let all = shape.elements();
     let d0 = buffer(&args.d_inputs[0], all * problem.gate.inputs() / outputs, v);
@@ -220,6 +227,7 @@ pub fn backward(
                 units(plan.cols * shape.batch),
                 dim,
                 plan.address,
+                w,
                 v,
                 plan.input(0),
                 plan.input(1),
@@ -238,7 +246,7 @@ pub fn backward(
                 shape.steps.next_multiple_of(tuning.len),
                 false,
                 config,
-                dtype.elem(),
+                plan.types,
             ),
             Routine::Chunked => {
                 let chunks = shape.steps.div_ceil(tuning.chunk);
@@ -251,6 +259,7 @@ pub fn backward(
                     units(plan.cols * rows),
                     dim,
                     plan.address,
+                    w,
                     v,
                     plan.input(0),
                     plan.input(1),
@@ -265,13 +274,14 @@ pub fn backward(
                     shape.batch,
                     tuning.chunk,
                     config,
-                    dtype.elem(),
+                    plan.types,
                 );
                 carry_chunks::launch_unchecked(
                     client,
                     units(plan.cols * shape.batch),
                     dim,
                     plan.address,
+                    w,
                     v,
                     initial(),
                     buffer(&maps, rows * 2 * shape.dim, v),
@@ -280,14 +290,15 @@ pub fn backward(
                     plan.cols,
                     shape.batch,
                     chunks,
-                    config.initial,
-                    dtype.elem(),
+                    config,
+                    plan.types[0],
                 );
                 unit_backward::launch_unchecked(
                     client,
                     units(plan.cols * rows),
                     dim,
                     plan.address,
+                    w,
                     v,
                     plan.input(0),
                     plan.input(1),
@@ -306,7 +317,7 @@ pub fn backward(
                     tuning.chunk,
                     true,
                     config,
-                    dtype.elem(),
+                    plan.types,
                 );
             }
             Routine::Chained => {
@@ -317,6 +328,7 @@ pub fn backward(
                     grid(client, chain.cubes),
                     chain.dim,
                     plan.address,
+                    w,
                     v,
                     plan.input(0),
                     plan.input(1),
@@ -339,7 +351,7 @@ pub fn backward(
                     tuning.planes,
                     tuning.share,
                     config,
-                    dtype.elem(),
+                    plan.types,
                 );
             }
         }

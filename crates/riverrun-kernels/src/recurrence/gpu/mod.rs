@@ -14,6 +14,7 @@ mod handover;
 mod launch;
 mod math;
 mod plan;
+mod storage;
 mod tile;
 mod tuning;
 mod unit;

@@ -1,11 +1,12 @@
 //! What a launch derives from its problem: vector width, strides, grid, scratch.
 
 use cubecl::client::Client;
-use cubecl::ir::AddressType;
+use cubecl::ir::{AddressType, ElemType};
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
 use super::chained::LANES;
+use super::storage::Storage;
 use super::tile::{Config, GeometryLaunch};
 use super::{Dtype, Inputs, Strided, Tuning, workspace};
 use crate::Error;
@@ -20,6 +21,8 @@ pub(super) struct Plan {
     pub(super) buffers: [(Handle, usize); 3],
     pub(super) geometry: [(usize, usize, usize); 3],
     pub(super) address: AddressType,
+    /// Of what kernels see: the elements, and those of the reset mask.
+    pub(super) types: [ElemType; 2],
 }
 
 impl Plan {
@@ -86,6 +89,8 @@ impl Plan {
                     })
             })
             .unwrap_or(1);
+        let ptx = client.name() == "cuda";
+        let storage = Storage::choose(dtype, vector, ptx);
         let at = |i: usize| &views[i.min(views.len() - 1)];
         let most = views
             .iter()
@@ -102,7 +107,9 @@ impl Plan {
                 h0,
                 reset,
                 len: tuning.len,
-                ptx: client.name() == "cuda",
+                storage,
+                recompute: tuning.recompute || problem.gate == Gate::Raw,
+                ptx,
             },
             tuning,
             vector,
@@ -116,6 +123,7 @@ impl Plan {
                 )
             }),
             // Indices count vectors, but the bytes behind them must be in reach too.
+            types: [storage.elem(dtype), dtype.elem()],
             address: if most * dtype.size() < (1 << 31) {
                 AddressType::U32
             } else {

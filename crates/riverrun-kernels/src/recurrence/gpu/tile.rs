@@ -7,7 +7,8 @@
 
 use cubecl::prelude::*;
 
-use super::gate::{coefficients, gradients};
+use super::gate::{Affine, coefficients, gradients};
+use super::storage::{Storage, narrow, widen};
 use crate::recurrence::Gate;
 
 /// Where the elements lie. Everything counts in vectors of channels.
@@ -43,6 +44,10 @@ pub(crate) struct Config {
     pub reset: bool,
     /// Steps a unit keeps in registers.
     pub len: usize,
+    /// How it keeps them.
+    pub storage: Storage,
+    /// Forward: keep the inputs and compute the coefficients twice, rather than keep the coefficients.
+    pub recompute: bool,
     /// The device runs PTX.
     pub ptx: bool,
 }
@@ -88,52 +93,66 @@ fn row_of(t: usize, steps: usize, #[comptime] reverse: bool) -> usize {
     if comptime!(reverse) { steps - 1 - t } else { t }
 }
 
-/// Forward: the coefficients of `len` steps, in registers.
+/// Forward: `len` steps in registers, as inputs or as coefficients.
 #[derive(CubeType)]
-pub(crate) struct ForwardTile<N: Size> {
+pub(crate) struct ForwardTile<S: Numeric, W: Size, N: Size> {
+    p0: Array<Vector<S, W>>,
+    p1: Array<Vector<S, W>>,
+    p2: Array<Vector<S, W>>,
     a: Array<Vector<f32, N>>,
     b: Array<Vector<f32, N>>,
     cut: Array<u32>,
 }
 
+/// Loads a tile. Steps past the end read the last row; nothing after them looks at the state.
 #[cube]
-pub(crate) fn load_forward<F: Float, N: Size>(
-    in0: &[Vector<F, N>],
-    in1: &[Vector<F, N>],
-    in2: &[Vector<F, N>],
-    reset: &[F],
+pub(crate) fn load_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
+    in0: &[Vector<S, W>],
+    in1: &[Vector<S, W>],
+    in2: &[Vector<S, W>],
+    reset: &[R],
     geometry: &Geometry,
     batch: usize,
     col: usize,
     first: usize,
     #[comptime] config: Config,
-) -> ForwardTile<N> {
+) -> ForwardTile<S, W, N> {
     let len = comptime!(config.len);
-    let mut tile = ForwardTile::<N> {
+    let mut tile = ForwardTile::<S, W, N> {
+        p0: Array::<Vector<S, W>>::new(len),
+        p1: Array::<Vector<S, W>>::new(len),
+        p2: Array::<Vector<S, W>>::new(len),
         a: Array::<Vector<f32, N>>::new(len),
         b: Array::<Vector<f32, N>>::new(len),
         cut: Array::<u32>::new(len),
     };
     if first + len <= geometry.steps {
-        fill_forward::<F, N>(
+        fill_forward::<S, R, W, N>(
             &mut tile, in0, in1, in2, reset, geometry, batch, col, first, false, config,
         );
     } else {
-        fill_forward::<F, N>(
+        fill_forward::<S, R, W, N>(
             &mut tile, in0, in1, in2, reset, geometry, batch, col, first, true, config,
         );
+    }
+    if comptime!(!config.recompute) {
+        #[unroll]
+        for u in 0..len {
+            let step = computed::<S, W, N>(&tile, u, config);
+            tile.a[u] = step.a;
+            tile.b[u] = step.b;
+        }
     }
     tile
 }
 
-/// Loads a tile; with `tail`, its last steps may lie past the end: they read the last row and do nothing.
 #[cube]
-fn fill_forward<F: Float, N: Size>(
-    tile: &mut ForwardTile<N>,
-    in0: &[Vector<F, N>],
-    in1: &[Vector<F, N>],
-    in2: &[Vector<F, N>],
-    reset: &[F],
+fn fill_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
+    tile: &mut ForwardTile<S, W, N>,
+    in0: &[Vector<S, W>],
+    in1: &[Vector<S, W>],
+    in2: &[Vector<S, W>],
+    reset: &[R],
     geometry: &Geometry,
     batch: usize,
     col: usize,
@@ -141,63 +160,71 @@ fn fill_forward<F: Float, N: Size>(
     #[comptime] tail: bool,
     #[comptime] config: Config,
 ) {
-    let len = comptime!(config.len);
-    let mut p0 = Array::<Vector<F, N>>::new(len);
-    let mut p1 = Array::<Vector<F, N>>::new(len);
-    let mut p2 = Array::<Vector<F, N>>::new(len);
     let base_0 = geometry.offset_0 + batch * geometry.batch_0 + col;
     let base_1 = geometry.offset_1 + batch * geometry.batch_1 + col;
     let base_2 = geometry.offset_2 + batch * geometry.batch_2 + col;
     #[unroll]
-    for u in 0..len {
+    for u in 0..comptime!(config.len) {
         let mut t = first + u;
         if comptime!(tail) {
             t = t.min(geometry.steps - 1);
         }
         let row = row_of(t, geometry.steps, config.reverse);
-        p0[u] = in0[base_0 + row * geometry.step_0];
-        p1[u] = in1[base_1 + row * geometry.step_1];
+        tile.p0[u] = in0[base_0 + row * geometry.step_0];
+        tile.p1[u] = in1[base_1 + row * geometry.step_1];
         if comptime!(config.needs_p2()) {
-            p2[u] = in2[base_2 + row * geometry.step_2];
+            tile.p2[u] = in2[base_2 + row * geometry.step_2];
         }
         if comptime!(config.reset) {
-            let set = u32::cast_from(reset[batch * geometry.steps + row] != F::from_int(0));
-            if comptime!(tail) {
-                tile.cut[u] = select(first + u < geometry.steps, set, 0u32);
-            } else {
-                tile.cut[u] = set;
-            }
+            tile.cut[u] = u32::cast_from(reset[batch * geometry.steps + row] != R::from_int(0));
         }
     }
-    #[unroll]
-    for u in 0..len {
-        let x0 = Vector::<f32, N>::cast_from(p0[u]);
-        let x1 = Vector::<f32, N>::cast_from(p1[u]);
-        let mut x2 = x1;
-        if comptime!(config.needs_p2()) {
-            x2 = Vector::<f32, N>::cast_from(p2[u]);
-        }
-        let step = coefficients::<N>(x0, x1, x2, config.gate, config.ptx);
-        tile.a[u] = step.a;
-        tile.b[u] = step.b;
-        if comptime!(tail) {
-            // S -> 1 S + 0.
-            if first + u >= geometry.steps {
-                tile.a[u] = Vector::new(1.0f32);
-                tile.b[u] = Vector::new(0.0f32);
-            }
+}
+
+/// The coefficients of step `u`, from its inputs.
+#[cube]
+fn computed<S: Numeric, W: Size, N: Size>(
+    tile: &ForwardTile<S, W, N>,
+    #[comptime] u: usize,
+    #[comptime] config: Config,
+) -> Affine<N> {
+    let x0 = widen::<S, W, N>(tile.p0[u], config.storage);
+    let x1 = widen::<S, W, N>(tile.p1[u], config.storage);
+    let mut x2 = x1;
+    if comptime!(config.needs_p2()) {
+        x2 = widen::<S, W, N>(tile.p2[u], config.storage);
+    }
+    coefficients::<N>(x0, x1, x2, config.gate, config.ptx)
+}
+
+/// The coefficients of step `u`.
+#[cube]
+fn step<S: Numeric, W: Size, N: Size>(
+    tile: &ForwardTile<S, W, N>,
+    #[comptime] u: usize,
+    #[comptime] config: Config,
+) -> Affine<N> {
+    if comptime!(config.recompute) {
+        computed::<S, W, N>(tile, u, config)
+    } else {
+        Affine::<N> {
+            a: tile.a[u],
+            b: tile.b[u],
         }
     }
 }
 
 #[cube]
-pub(crate) fn reduce_forward<N: Size>(tile: &ForwardTile<N>, #[comptime] config: Config) -> Run<N> {
+pub(crate) fn reduce_forward<S: Numeric, W: Size, N: Size>(
+    tile: &ForwardTile<S, W, N>,
+    #[comptime] config: Config,
+) -> Run<N> {
     let mut run_a = Vector::<f32, N>::new(1.0f32);
     let mut run_h = Vector::<f32, N>::new(0.0f32);
     let mut run_cut = 0u32;
     #[unroll]
     for u in 0..comptime!(config.len) {
-        let (a, b) = (tile.a[u], tile.b[u]);
+        let at = step::<S, W, N>(tile, u, config);
         if comptime!(config.reset) {
             let zero = Vector::<f32, N>::new(0.0f32);
             let cut = tile.cut[u] != 0;
@@ -205,8 +232,8 @@ pub(crate) fn reduce_forward<N: Size>(tile: &ForwardTile<N>, #[comptime] config:
             run_h = select(cut, zero, run_h);
             run_cut = run_cut | tile.cut[u];
         }
-        run_h = fma(a, run_h, b);
-        run_a = run_a * a;
+        run_h = fma(at.a, run_h, at.b);
+        run_a = run_a * at.a;
     }
     Run::<N> {
         a: run_a,
@@ -217,10 +244,10 @@ pub(crate) fn reduce_forward<N: Size>(tile: &ForwardTile<N>, #[comptime] config:
 
 /// Runs the state through the tile, writing it after each step; returns the last.
 #[cube]
-pub(crate) fn apply_forward<F: Float, N: Size>(
-    tile: &ForwardTile<N>,
+pub(crate) fn apply_forward<S: Numeric, W: Size, N: Size>(
+    tile: &ForwardTile<S, W, N>,
     state: Vector<f32, N>,
-    h: &mut [Vector<F, N>],
+    h: &mut [Vector<S, W>],
     geometry: &Geometry,
     batch: usize,
     col: usize,
@@ -235,11 +262,12 @@ pub(crate) fn apply_forward<F: Float, N: Size>(
         if comptime!(config.reset) {
             state = select(tile.cut[u] != 0, Vector::new(0.0f32), state);
         }
-        state = fma(tile.a[u], state, tile.b[u]);
+        let at = step::<S, W, N>(tile, u, config);
+        state = fma(at.a, state, at.b);
         let t = first + u;
         if inside && t < geometry.steps {
             h[base + row_of(t, geometry.steps, config.reverse) * geometry.cols] =
-                Vector::cast_from(state);
+                narrow::<S, W, N>(state, config.storage);
         }
     }
     state
@@ -247,45 +275,45 @@ pub(crate) fn apply_forward<F: Float, N: Size>(
 
 /// Backward: what `len` steps need, in registers and in the storage type; gates are computed again.
 #[derive(CubeType)]
-pub(crate) struct BackwardTile<F: Float, N: Size> {
-    p0: Array<Vector<F, N>>,
-    p1: Array<Vector<F, N>>,
-    p2: Array<Vector<F, N>>,
-    g: Array<Vector<F, N>>,
-    h_prev: Array<Vector<F, N>>,
+pub(crate) struct BackwardTile<S: Numeric, W: Size> {
+    p0: Array<Vector<S, W>>,
+    p1: Array<Vector<S, W>>,
+    p2: Array<Vector<S, W>>,
+    g: Array<Vector<S, W>>,
+    h_prev: Array<Vector<S, W>>,
     cut: Array<u32>,
 }
 
 #[cube]
-pub(crate) fn load_backward<F: Float, N: Size>(
-    in0: &[Vector<F, N>],
-    in1: &[Vector<F, N>],
-    in2: &[Vector<F, N>],
-    h: &[Vector<F, N>],
-    h0: &[Vector<F, N>],
-    d_h: &[Vector<F, N>],
-    reset: &[F],
+pub(crate) fn load_backward<S: Numeric, R: Numeric, W: Size>(
+    in0: &[Vector<S, W>],
+    in1: &[Vector<S, W>],
+    in2: &[Vector<S, W>],
+    h: &[Vector<S, W>],
+    h0: &[Vector<S, W>],
+    d_h: &[Vector<S, W>],
+    reset: &[R],
     geometry: &Geometry,
     batch: usize,
     col: usize,
     first: usize,
     #[comptime] config: Config,
-) -> BackwardTile<F, N> {
+) -> BackwardTile<S, W> {
     let len = comptime!(config.len);
-    let mut tile = BackwardTile::<F, N> {
-        p0: Array::<Vector<F, N>>::new(len),
-        p1: Array::<Vector<F, N>>::new(len),
-        p2: Array::<Vector<F, N>>::new(len),
-        g: Array::<Vector<F, N>>::new(len),
-        h_prev: Array::<Vector<F, N>>::new(len),
+    let mut tile = BackwardTile::<S, W> {
+        p0: Array::<Vector<S, W>>::new(len),
+        p1: Array::<Vector<S, W>>::new(len),
+        p2: Array::<Vector<S, W>>::new(len),
+        g: Array::<Vector<S, W>>::new(len),
+        h_prev: Array::<Vector<S, W>>::new(len),
         cut: Array::<u32>::new(len),
     };
     if first + len < geometry.steps {
-        fill_backward::<F, N>(
+        fill_backward::<S, R, W>(
             &mut tile, in0, in1, in2, h, h0, d_h, reset, geometry, batch, col, first, false, config,
         );
     } else {
-        fill_backward::<F, N>(
+        fill_backward::<S, R, W>(
             &mut tile, in0, in1, in2, h, h0, d_h, reset, geometry, batch, col, first, true, config,
         );
     }
@@ -295,15 +323,15 @@ pub(crate) fn load_backward<F: Float, N: Size>(
 /// Loads a tile; with `tail`, it may hold the first step of the forward order, whose previous state is `h0`, and
 /// steps before that, which read the first row again.
 #[cube]
-fn fill_backward<F: Float, N: Size>(
-    tile: &mut BackwardTile<F, N>,
-    in0: &[Vector<F, N>],
-    in1: &[Vector<F, N>],
-    in2: &[Vector<F, N>],
-    h: &[Vector<F, N>],
-    h0: &[Vector<F, N>],
-    d_h: &[Vector<F, N>],
-    reset: &[F],
+fn fill_backward<S: Numeric, R: Numeric, W: Size>(
+    tile: &mut BackwardTile<S, W>,
+    in0: &[Vector<S, W>],
+    in1: &[Vector<S, W>],
+    in2: &[Vector<S, W>],
+    h: &[Vector<S, W>],
+    h0: &[Vector<S, W>],
+    d_h: &[Vector<S, W>],
+    reset: &[R],
     geometry: &Geometry,
     batch: usize,
     col: usize,
@@ -339,16 +367,16 @@ fn fill_backward<F: Float, N: Size>(
             } else if comptime!(config.h0) {
                 tile.h_prev[u] = h0[batch * geometry.cols + col];
             } else {
-                tile.h_prev[u] = Vector::new(F::from_int(0));
+                tile.h_prev[u] = Vector::new(S::from_int(0));
             }
         } else {
             let before = row_of(t - 1, geometry.steps, config.reverse);
             tile.h_prev[u] = h[base_h + before * geometry.cols];
         }
         if comptime!(config.reset) {
-            tile.cut[u] = u32::cast_from(reset[batch * geometry.steps + row] != F::from_int(0));
+            tile.cut[u] = u32::cast_from(reset[batch * geometry.steps + row] != R::from_int(0));
             if tile.cut[u] != 0 {
-                tile.h_prev[u] = Vector::new(F::from_int(0));
+                tile.h_prev[u] = Vector::new(S::from_int(0));
             }
         }
     }
@@ -356,26 +384,26 @@ fn fill_backward<F: Float, N: Size>(
 
 /// The inputs of step `u` of the tile, widened.
 #[cube]
-fn widened<F: Float, N: Size>(
-    tile: &BackwardTile<F, N>,
+fn widened<S: Numeric, W: Size, N: Size>(
+    tile: &BackwardTile<S, W>,
     #[comptime] u: usize,
     #[comptime] config: Config,
 ) -> (Vector<f32, N>, Vector<f32, N>, Vector<f32, N>) {
-    let x0 = Vector::<f32, N>::cast_from(tile.p0[u]);
+    let x0 = widen::<S, W, N>(tile.p0[u], config.storage);
     let mut x1 = x0;
     if comptime!(config.needs_p1(true)) {
-        x1 = Vector::<f32, N>::cast_from(tile.p1[u]);
+        x1 = widen::<S, W, N>(tile.p1[u], config.storage);
     }
     let mut x2 = x0;
     if comptime!(config.needs_p2()) {
-        x2 = Vector::<f32, N>::cast_from(tile.p2[u]);
+        x2 = widen::<S, W, N>(tile.p2[u], config.storage);
     }
     (x0, x1, x2)
 }
 
 #[cube]
-pub(crate) fn reduce_backward<F: Float, N: Size>(
-    tile: &BackwardTile<F, N>,
+pub(crate) fn reduce_backward<S: Numeric, W: Size, N: Size>(
+    tile: &BackwardTile<S, W>,
     geometry: &Geometry,
     first: usize,
     #[comptime] config: Config,
@@ -385,10 +413,10 @@ pub(crate) fn reduce_backward<F: Float, N: Size>(
     let mut run_cut = 0u32;
     #[unroll]
     for u in 0..comptime!(config.len) {
-        let (x0, x1, x2) = widened::<F, N>(tile, u, config);
+        let (x0, x1, x2) = widened::<S, W, N>(tile, u, config);
         let a = coefficients::<N>(x0, x1, x2, config.gate, config.ptx).a;
         if first + u < geometry.steps {
-            run_h = a * (Vector::<f32, N>::cast_from(tile.g[u]) + run_h);
+            run_h = a * (widen::<S, W, N>(tile.g[u], config.storage) + run_h);
             run_a = run_a * a;
             if comptime!(config.reset) {
                 let zero = Vector::<f32, N>::new(0.0f32);
@@ -408,11 +436,11 @@ pub(crate) fn reduce_backward<F: Float, N: Size>(
 
 /// Runs the state backwards through the tile, writing the input gradients; returns the last state.
 #[cube]
-pub(crate) fn apply_backward<F: Float, N: Size>(
-    tile: &BackwardTile<F, N>,
+pub(crate) fn apply_backward<S: Numeric, W: Size, N: Size>(
+    tile: &BackwardTile<S, W>,
     state: Vector<f32, N>,
-    d0: &mut [Vector<F, N>],
-    d1: &mut [Vector<F, N>],
+    d0: &mut [Vector<S, W>],
+    d1: &mut [Vector<S, W>],
     geometry: &Geometry,
     batch: usize,
     col: usize,
@@ -432,9 +460,9 @@ pub(crate) fn apply_backward<F: Float, N: Size>(
     #[unroll]
     for u in 0..comptime!(config.len) {
         if first + u < geometry.steps {
-            let (x0, x1, x2) = widened::<F, N>(tile, u, config);
-            let d = Vector::<f32, N>::cast_from(tile.g[u]) + state;
-            let h_prev = Vector::<f32, N>::cast_from(tile.h_prev[u]);
+            let (x0, x1, x2) = widened::<S, W, N>(tile, u, config);
+            let d = widen::<S, W, N>(tile.g[u], config.storage) + state;
+            let h_prev = widen::<S, W, N>(tile.h_prev[u], config.storage);
             let grads = gradients::<N>(x0, x1, x2, h_prev, d, config.gate, config.ptx);
             state = grads.a * d;
             if comptime!(config.reset) {
@@ -442,14 +470,14 @@ pub(crate) fn apply_backward<F: Float, N: Size>(
             }
             if inside {
                 let i = base + row_of(last - (first + u), geometry.steps, config.reverse) * width;
-                d0[i] = Vector::cast_from(grads.d0);
+                d0[i] = narrow::<S, W, N>(grads.d0, config.storage);
                 if comptime!(config.packed) {
-                    d0[i + geometry.cols] = Vector::cast_from(grads.d1);
+                    d0[i + geometry.cols] = narrow::<S, W, N>(grads.d1, config.storage);
                     if comptime!(config.needs_p2()) {
-                        d0[i + 2 * geometry.cols] = Vector::cast_from(grads.d2);
+                        d0[i + 2 * geometry.cols] = narrow::<S, W, N>(grads.d2, config.storage);
                     }
                 } else {
-                    d1[i] = Vector::cast_from(grads.d1);
+                    d1[i] = narrow::<S, W, N>(grads.d1, config.storage);
                 }
             }
         }

@@ -10,6 +10,8 @@ pub struct Tuning {
     pub vector: usize,
     /// Steps a unit keeps in registers.
     pub len: usize,
+    /// Forward: keep the inputs and compute the coefficients twice, rather than keep the coefficients.
+    pub recompute: bool,
     /// Chained: planes of 32 units a cube.
     pub planes: usize,
     /// Chained: tiles of a group, a plane; 0 for a chain without groups.
@@ -39,6 +41,7 @@ impl Tuning {
         Self {
             vector,
             len,
+            recompute: false,
             planes,
             share: usize::from(lanes <= 512),
             chunk: chunk.next_multiple_of(len),

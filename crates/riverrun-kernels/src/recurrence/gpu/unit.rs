@@ -6,6 +6,7 @@
 
 use cubecl::prelude::*;
 
+use super::storage::{narrow, widen};
 use super::tile::*;
 
 /// Which lane, sequence and chunk a unit works on.
@@ -34,20 +35,20 @@ pub(super) fn lane(geometry: &Geometry, batches: usize, chunk_len: usize) -> Lan
 
 /// Units: `cols · batches · chunks`. `chunk_len` is a multiple of `config.len`.
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn unit_forward<F: Float, N: Size>(
-    in0: &[Vector<F, N>],
-    in1: &[Vector<F, N>],
-    in2: &[Vector<F, N>],
-    initial: &[Vector<F, N>],
-    reset: &[F],
+pub(super) fn unit_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
+    in0: &[Vector<S, W>],
+    in1: &[Vector<S, W>],
+    in2: &[Vector<S, W>],
+    initial: &[Vector<S, W>],
+    reset: &[R],
     carries: &[Vector<f32, N>],
-    h: &mut [Vector<F, N>],
+    h: &mut [Vector<S, W>],
     geometry: Geometry,
     batches: usize,
     chunk_len: usize,
     #[comptime] carried: bool,
     #[comptime] config: Config,
-    #[define(F)] _dtype: ElemType,
+    #[define(S, R)] _types: [ElemType; 2],
 ) {
     let at = lane(&geometry, batches, chunk_len);
     if !at.inside {
@@ -57,17 +58,17 @@ pub(super) fn unit_forward<F: Float, N: Size>(
     if comptime!(carried) {
         state = carries[(at.chunk * batches + at.batch) * geometry.cols + at.col];
     } else if comptime!(config.initial) {
-        state = Vector::cast_from(initial[at.batch * geometry.cols + at.col]);
+        state = widen::<S, W, N>(initial[at.batch * geometry.cols + at.col], config.storage);
     }
     let start = at.chunk * chunk_len;
     let end = (start + chunk_len).min(geometry.steps);
     let tiles = (end - start).div_ceil(comptime!(config.len));
     for i in 0..tiles {
         let first = start + i * comptime!(config.len);
-        let tile = load_forward::<F, N>(
+        let tile = load_forward::<S, R, W, N>(
             in0, in1, in2, reset, &geometry, at.batch, at.col, first, config,
         );
-        state = apply_forward::<F, N>(
+        state = apply_forward::<S, W, N>(
             &tile, state, h, &geometry, at.batch, at.col, first, true, config,
         );
     }
@@ -75,25 +76,25 @@ pub(super) fn unit_forward<F: Float, N: Size>(
 
 /// As [`unit_forward`]; the last chunk of time order also writes `∂L/∂h0`.
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn unit_backward<F: Float, N: Size>(
-    in0: &[Vector<F, N>],
-    in1: &[Vector<F, N>],
-    in2: &[Vector<F, N>],
-    h: &[Vector<F, N>],
-    h0: &[Vector<F, N>],
-    d_h: &[Vector<F, N>],
-    initial: &[Vector<F, N>],
-    reset: &[F],
+pub(super) fn unit_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
+    in0: &[Vector<S, W>],
+    in1: &[Vector<S, W>],
+    in2: &[Vector<S, W>],
+    h: &[Vector<S, W>],
+    h0: &[Vector<S, W>],
+    d_h: &[Vector<S, W>],
+    initial: &[Vector<S, W>],
+    reset: &[R],
     carries: &[Vector<f32, N>],
-    d0: &mut [Vector<F, N>],
-    d1: &mut [Vector<F, N>],
-    d_h0: &mut [Vector<F, N>],
+    d0: &mut [Vector<S, W>],
+    d1: &mut [Vector<S, W>],
+    d_h0: &mut [Vector<S, W>],
     geometry: Geometry,
     batches: usize,
     chunk_len: usize,
     #[comptime] carried: bool,
     #[comptime] config: Config,
-    #[define(F)] _dtype: ElemType,
+    #[define(S, R)] _types: [ElemType; 2],
 ) {
     let at = lane(&geometry, batches, chunk_len);
     if !at.inside {
@@ -104,21 +105,21 @@ pub(super) fn unit_backward<F: Float, N: Size>(
     if comptime!(carried) {
         state = carries[(at.chunk * batches + at.batch) * geometry.cols + at.col];
     } else if comptime!(config.initial) {
-        state = Vector::cast_from(initial[slot]);
+        state = widen::<S, W, N>(initial[slot], config.storage);
     }
     let start = at.chunk * chunk_len;
     let end = (start + chunk_len).min(geometry.steps);
     let tiles = (end - start).div_ceil(comptime!(config.len));
     for i in 0..tiles {
         let first = start + i * comptime!(config.len);
-        let tile = load_backward::<F, N>(
+        let tile = load_backward::<S, R, W>(
             in0, in1, in2, h, h0, d_h, reset, &geometry, at.batch, at.col, first, config,
         );
-        state = apply_backward::<F, N>(
+        state = apply_backward::<S, W, N>(
             &tile, state, d0, d1, &geometry, at.batch, at.col, first, true, config,
         );
     }
     if end == geometry.steps {
-        d_h0[slot] = Vector::cast_from(state);
+        d_h0[slot] = narrow::<S, W, N>(state, config.storage);
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use cubecl::client::Client;
 use cubecl::future::block_on;
+use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 use half::{bf16, f16};
@@ -44,6 +45,16 @@ const GATED: &[[usize; 3]] = &[
 fn copy_kernel<N: Size>(from: &[Vector<f32, N>], to: &mut [Vector<f32, N>]) {
     if ABSOLUTE_POS < from.len() {
         to[ABSOLUTE_POS] = from[ABSOLUTE_POS];
+    }
+}
+
+/// A multiplicative hash of the position, scaled into (0, 1).
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn noise_kernel<F: Float>(to: &mut [F], #[define(F)] _dtype: ElemType) {
+    if ABSOLUTE_POS < to.len() {
+        let x = (u32::cast_from(ABSOLUTE_POS) * 2_654_435_761u32) ^ 0x9e37_79b9u32;
+        let bits = (x * 2_246_822_519u32) >> 9u32;
+        to[ABSOLUTE_POS] = F::cast_from((f32::cast_from(bits) + 0.5f32) / 8_388_608.0f32);
     }
 }
 
@@ -101,7 +112,7 @@ pub(super) fn run(
     printer.end(args.json.as_deref(), spec, name)
 }
 
-/// `vector:len:planes:share[:chunk[:cube]]`.
+/// `vector:len:planes:share[:recompute[:chunk[:cube]]]`.
 fn tuning(text: &str) -> Result<Tuning, Failure> {
     let parts: Vec<usize> = text
         .split(':')
@@ -109,7 +120,7 @@ fn tuning(text: &str) -> Result<Tuning, Failure> {
         .collect();
     let [vector, len, planes, share, rest @ ..] = &parts[..] else {
         return Err(Failure::User(format!(
-            "`{text}` is not vector:len:planes:share[:chunk[:cube]]"
+            "`{text}` is not vector:len:planes:share[:recompute[:chunk[:cube]]]"
         )));
     };
     Ok(Tuning {
@@ -117,8 +128,9 @@ fn tuning(text: &str) -> Result<Tuning, Failure> {
         len: *len,
         planes: *planes,
         share: *share,
-        chunk: rest.first().copied().unwrap_or(64).next_multiple_of(*len),
-        cube: rest.get(1).copied().unwrap_or(64) as u32,
+        recompute: rest.first() == Some(&1),
+        chunk: rest.get(1).copied().unwrap_or(64).next_multiple_of(*len),
+        cube: rest.get(2).copied().unwrap_or(64) as u32,
     })
 }
 
@@ -291,28 +303,25 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// Numbers in (0, 1), from a block that is repeated.
+/// Numbers in (0, 1), made on the device.
 fn noise(client: &Client, dtype: Dtype, elements: usize) -> Handle {
-    fn block<E: Element + bytemuck::NoUninit>(elements: usize) -> Vec<u8> {
-        let block: Vec<E> = (0..elements.min(1 << 20))
-            .map(|i| {
-                let x = (i as u32).wrapping_mul(2_654_435_761) ^ 0x9e37_79b9;
-                E::from_f64(f64::from(x.wrapping_mul(2_246_822_519)) / 4_294_967_296.0)
-            })
-            .collect();
-        let bytes: &[u8] = bytemuck::cast_slice(&block);
-        let total = elements * size_of::<E>();
-        let mut all = Vec::with_capacity(total);
-        while all.len() < total {
-            let rest = (total - all.len()).min(bytes.len());
-            all.extend_from_slice(&bytes[..rest]);
-        }
-        all
+    let handle = client.empty(elements * dtype.size());
+    let cubes = elements.div_ceil(256);
+    let rows = cubes.div_ceil(65_535);
+    // Safety: the buffer holds `elements`, and the kernel checks its position.
+    unsafe {
+        noise_kernel::launch_unchecked(
+            client,
+            CubeCount::Static(cubes.div_ceil(rows) as u32, rows as u32, 1),
+            CubeDim::new_1d(256),
+            if elements < 1 << 30 {
+                cubecl::ir::AddressType::U32
+            } else {
+                cubecl::ir::AddressType::U64
+            },
+            BufferArg::from_raw_parts(handle.clone(), elements),
+            dtype.elem(),
+        );
     }
-    let bytes = match dtype {
-        Dtype::F32 => block::<f32>(elements),
-        Dtype::F16 => block::<f16>(elements),
-        Dtype::Bf16 => block::<bf16>(elements),
-    };
-    client.create_from_slice(&bytes)
+    handle
 }
