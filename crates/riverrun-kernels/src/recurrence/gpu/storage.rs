@@ -5,6 +5,7 @@
 
 use cubecl::ir::{ElemType, UIntKind};
 use cubecl::prelude::*;
+use half::f16;
 
 use super::Dtype;
 
