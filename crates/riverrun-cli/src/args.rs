@@ -104,7 +104,7 @@ pub struct BenchRecurrenceArgs {
     /// Force a routine: unit, chained, chunked [default: the measured choice]
     #[arg(long, value_name = "NAME")]
     pub routine: Option<String>,
-    /// Try these tunings too, as vector:len:planes:share[:recompute] (GPU), separated by commas
+    /// Try these tunings too, as vector:len:planes:share[:keep] (GPU), separated by commas
     #[arg(long, value_name = "TUNINGS", value_delimiter = ',')]
     pub tunings: Vec<String>,
     /// Write the results here too

@@ -4,7 +4,7 @@
 
 use cubecl::prelude::*;
 
-use super::math::{exp, reciprocal, sigmoid};
+use super::math::{exp_of_negative, reciprocal, sigmoid};
 use crate::recurrence::{Candidate, Gate};
 
 /// The step `S -> a S + b`.
@@ -60,25 +60,83 @@ fn activate_slope<N: Size>(
     }
 }
 
-/// The normalised gates `(f', i')` of minLSTM as `a` and `b`.
+/// The normalised gates of minLSTM, and what their derivatives need.
+#[derive(CubeType, Clone, Copy)]
+struct Normalized<N: Size> {
+    /// `f'`.
+    f: Vector<f32, N>,
+    /// `i'`.
+    i: Vector<f32, N>,
+    /// `σ(-k_f)`.
+    not_f: Vector<f32, N>,
+    /// `σ(-k_i)`.
+    not_i: Vector<f32, N>,
+}
+
+/// Both gates at once, from two exponentials and one reciprocal.
 ///
-/// `i / f = (1 + e^-k_f) / (1 + e^-k_i)`; both sides are scaled by `e^s`, `s = min(0, k_f, k_i)`, so that
-/// no exponential overflows and the sum of the two is at least 1.
+/// Let `l ≤ m` be the two pre-activations, `s = min(l, 0)`, and everything scaled by `e^s`, so that no exponential
+/// overflows: `P = e^s + e^(s-l) = 1 + e^-|l|` and `Q = e^s + e^(s-m)`. The gate of the smaller one gets
+/// `Q / (P + Q)`, the other `P / (P + Q)`; `σ(-l) = e^(s-l) / P` and `σ(-m) = e^(s-m) / Q`.
+///
+/// Where `Q` underflows, so do the smaller one's gate and all gradients; a bound keeps them numbers.
 #[cube]
 fn normalized_gates<N: Size>(
     k_f: Vector<f32, N>,
     k_i: Vector<f32, N>,
     #[comptime] ptx: bool,
-) -> Affine<N> {
+) -> Normalized<N> {
     let zero = Vector::<f32, N>::new(0.0f32);
-    let s = zero.min(k_f).min(k_i);
-    let e_s = exp::<N>(s, ptx);
-    let i = e_s + exp::<N>(s - k_f, ptx);
-    let f = e_s + exp::<N>(s - k_i, ptx);
-    let share = reciprocal::<N>(f + i, ptx);
-    Affine::<N> {
-        a: f * share,
-        b: i * share,
+    let one = Vector::<f32, N>::new(1.0f32);
+    // Not a number is never less: it stays in one of the two.
+    let f_low = k_f.less_equal(&k_i);
+    let low = select_many(f_low, k_f, k_i);
+    let high = select_many(f_low, k_i, k_f);
+    let x = exp_of_negative::<N>(low.abs(), ptx);
+    let y = exp_of_negative::<N>(high - low.min(zero), ptx);
+    let positive = low.greater_equal(&zero);
+    let p = one + x;
+    let q = select_many(positive, one, x) + y;
+    let bound = q.max(Vector::new(1.0e-30f32));
+    let sum = p + q;
+    let pq = p * bound;
+    let r = reciprocal::<N>(pq * sum, ptx);
+    let share = r * pq;
+    let not_low = select_many(positive, x, one) * (r * (bound * sum));
+    let not_high = y * (r * (p * sum));
+    Normalized::<N> {
+        f: select_many(f_low, q, p) * share,
+        i: select_many(f_low, p, q) * share,
+        not_f: select_many(f_low, not_low, not_high),
+        not_i: select_many(f_low, not_high, not_low),
+    }
+}
+
+/// Whether a part of the step's coefficients, `z` of minGRU or `a`, is all that takes long to compute.
+pub(crate) fn has_part(gate: Gate) -> bool {
+    matches!(gate, Gate::Sigmoid | Gate::MinGru { .. })
+}
+
+/// That part.
+#[cube]
+pub(crate) fn part<N: Size>(p0: Vector<f32, N>, #[comptime] ptx: bool) -> Vector<f32, N> {
+    sigmoid::<N>(p0, ptx)
+}
+
+/// The coefficients of a step from its part and the second input.
+#[cube]
+pub(crate) fn from_part<N: Size>(
+    part: Vector<f32, N>,
+    p1: Vector<f32, N>,
+    #[comptime] gate: Gate,
+    #[comptime] ptx: bool,
+) -> Affine<N> {
+    match gate {
+        Gate::MinGru { candidate } => Affine::<N> {
+            a: Vector::<f32, N>::new(1.0f32) - part,
+            b: part * activate::<N>(p1, candidate, ptx),
+        },
+        _ => Affine::<N> { a: part, b: p1 },
     }
 }
 
@@ -91,20 +149,9 @@ pub(crate) fn coefficients<N: Size>(
     #[comptime] gate: Gate,
     #[comptime] ptx: bool,
 ) -> Affine<N> {
-    let one = Vector::<f32, N>::new(1.0f32);
     match gate {
         Gate::Raw => Affine::<N> { a: p0, b: p1 },
-        Gate::Sigmoid => Affine::<N> {
-            a: sigmoid::<N>(p0, ptx),
-            b: p1,
-        },
-        Gate::MinGru { candidate } => {
-            let z = sigmoid::<N>(p0, ptx);
-            Affine::<N> {
-                a: one - z,
-                b: z * activate::<N>(p1, candidate, ptx),
-            }
-        }
+        Gate::Sigmoid | Gate::MinGru { .. } => from_part::<N>(part::<N>(p0, ptx), p1, gate, ptx),
         Gate::MinLstm {
             candidate,
             normalized,
@@ -113,8 +160,8 @@ pub(crate) fn coefficients<N: Size>(
             if comptime!(normalized) {
                 let gates = normalized_gates::<N>(p0, p1, ptx);
                 Affine::<N> {
-                    a: gates.a,
-                    b: gates.b * c,
+                    a: gates.f,
+                    b: gates.i * c,
                 }
             } else {
                 Affine::<N> {
@@ -171,18 +218,18 @@ pub(crate) fn gradients<N: Size>(
         } => {
             let c = activate::<N>(p2, candidate, ptx);
             let slope = activate_slope::<N>(p2, c, candidate);
-            let f = sigmoid::<N>(p0, ptx);
-            let i = sigmoid::<N>(p1, ptx);
             if comptime!(normalized) {
                 let gates = normalized_gates::<N>(p0, p1, ptx);
-                let u = d * (h_prev - c) * (gates.a * gates.b);
+                let u = d * (h_prev - c) * (gates.f * gates.i);
                 InputGradients::<N> {
-                    a: gates.a,
-                    d0: u * (one - f),
-                    d1: (zero - u) * (one - i),
-                    d2: d * gates.b * slope,
+                    a: gates.f,
+                    d0: u * gates.not_f,
+                    d1: (zero - u) * gates.not_i,
+                    d2: d * gates.i * slope,
                 }
             } else {
+                let f = sigmoid::<N>(p0, ptx);
+                let i = sigmoid::<N>(p1, ptx);
                 InputGradients::<N> {
                     a: f,
                     d0: d * h_prev * (f * (one - f)),

@@ -1,13 +1,14 @@
 //! From a problem and its buffers to launches.
 
 use cubecl::client::Client;
+use cubecl::ir::AddressType;
 use cubecl::prelude::*;
 
 use super::chained::{chained_backward, chained_forward};
 use super::chunked::{carry_chunks, reduce_chunks_backward, reduce_chunks_forward};
 use super::handover::CONTROL_WORDS;
 use super::plan::{Chain, Plan, buffer, grid};
-use super::unit::{unit_backward, unit_forward};
+use super::unit::{no_steps_backward, unit_backward, unit_forward};
 use super::{Backward, Dtype, Forward, Routine, Tuning};
 use crate::Error;
 use crate::recurrence::Problem;
@@ -180,6 +181,7 @@ pub fn backward(
     let routine = Routine::choose(client, problem, routine)?;
     let shape = problem.shape;
     if shape.elements() == 0 {
+        through_nothing(client, problem, dtype, args);
         return Ok(routine);
     }
     let tuning = tuning.unwrap_or_else(|| Tuning::default_for(problem, dtype, true, routine));
@@ -357,4 +359,29 @@ pub fn backward(
         }
     }
     Ok(routine)
+}
+
+/// Backward where there is no step: the gradient of the last state is that of the first.
+fn through_nothing(client: &Client, problem: &Problem, dtype: Dtype, args: &Backward) {
+    let state = problem.shape.state();
+    if state == 0 {
+        return;
+    }
+    let d_h0 = || buffer(&args.d_h0, state, 1);
+    // Safety: both buffers hold a state, and the kernel checks its position.
+    unsafe {
+        no_steps_backward::launch_unchecked(
+            client,
+            grid(client, state.div_ceil(64)),
+            CubeDim::new_1d(64),
+            AddressType::U32,
+            match &args.d_h_last {
+                Some(d_h_last) => buffer(d_h_last, state, 1),
+                None => buffer(&client.empty(state * dtype.size()), state, 1),
+            },
+            d_h0(),
+            args.d_h_last.is_some(),
+            dtype.elem(),
+        );
+    }
 }

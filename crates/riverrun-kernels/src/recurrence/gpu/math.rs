@@ -20,22 +20,6 @@ fn reciprocal_ptx(x: f32) -> f32 {
     y
 }
 
-/// `e^x`.
-#[cube]
-pub(crate) fn exp<N: Size>(x: Vector<f32, N>, #[comptime] ptx: bool) -> Vector<f32, N> {
-    if comptime!(ptx) {
-        let scaled = x * Vector::<f32, N>::new(std::f32::consts::LOG2_E);
-        let mut y = Vector::<f32, N>::new(0.0f32);
-        #[unroll]
-        for i in 0..N::value() {
-            y.insert(i, exp2_ptx(scaled.extract(i)));
-        }
-        y
-    } else {
-        x.exp()
-    }
-}
-
 /// `1 / x`.
 #[cube]
 pub(crate) fn reciprocal<N: Size>(x: Vector<f32, N>, #[comptime] ptx: bool) -> Vector<f32, N> {
@@ -55,6 +39,22 @@ pub(crate) fn reciprocal<N: Size>(x: Vector<f32, N>, #[comptime] ptx: bool) -> V
 #[cube]
 pub(crate) fn sigmoid<N: Size>(x: Vector<f32, N>, #[comptime] ptx: bool) -> Vector<f32, N> {
     let one = Vector::<f32, N>::new(1.0f32);
-    let zero = Vector::<f32, N>::new(0.0f32);
-    reciprocal::<N>(one + exp::<N>(zero - x, ptx), ptx)
+    reciprocal::<N>(one + exp_of_negative::<N>(x, ptx), ptx)
+}
+
+/// `e^-x`.
+#[cube]
+pub(crate) fn exp_of_negative<N: Size>(x: Vector<f32, N>, #[comptime] ptx: bool) -> Vector<f32, N> {
+    if comptime!(ptx) {
+        let scaled = x * Vector::<f32, N>::new(-std::f32::consts::LOG2_E);
+        let mut y = Vector::<f32, N>::new(0.0f32);
+        #[unroll]
+        for i in 0..N::value() {
+            y.insert(i, exp2_ptx(scaled.extract(i)));
+        }
+        y
+    } else {
+        let zero = Vector::<f32, N>::new(0.0f32);
+        (zero - x).exp()
+    }
 }

@@ -3,8 +3,8 @@
 //! | routine | reads inputs | needs | good for |
 //! | --- | --- | --- | --- |
 //! | [`Routine::Unit`] | once | nothing | short sequences |
-//! | [`Routine::Chained`] | once | atomic 64-bit words and memory order between cubes | everything longer |
-//! | [`Routine::Chunked`] | twice | nothing | long sequences elsewhere (WebGPU) |
+//! | [`Routine::Chained`] | once | CUDA or ROCm, atomic 64-bit words | everything longer |
+//! | [`Routine::Chunked`] | twice | nothing | long sequences elsewhere |
 
 mod args;
 mod chained;
@@ -22,7 +22,7 @@ mod workspace;
 
 pub use args::{Backward, Forward, Inputs, Strided};
 pub use launch::{backward, forward};
-pub use tuning::Tuning;
+pub use tuning::{Keep, Tuning};
 pub use workspace::handover_fault;
 
 use cubecl::client::Client;
@@ -86,6 +86,11 @@ impl Routine {
     pub fn missing(self, client: &Client) -> Option<String> {
         if self != Routine::Chained {
             return None;
+        }
+        if !matches!(client.name(), "cuda" | "hip") {
+            return Some(
+                "the runtime does not promise that a waiting cube lets others go on".into(),
+            );
         }
         let properties = client.properties();
         if !properties.features.device_memory_scope {

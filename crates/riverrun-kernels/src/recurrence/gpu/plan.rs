@@ -108,7 +108,7 @@ impl Plan {
                 reset,
                 len: tuning.len,
                 storage,
-                recompute: tuning.recompute || problem.gate == Gate::Raw,
+                keep: tuning.keep.for_gate(problem.gate),
                 ptx,
             },
             tuning,

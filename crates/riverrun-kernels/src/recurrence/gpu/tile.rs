@@ -7,8 +7,9 @@
 
 use cubecl::prelude::*;
 
-use super::gate::{Affine, coefficients, gradients};
+use super::gate::{Affine, coefficients, from_part, gradients, part};
 use super::storage::{Storage, narrow, widen};
+use super::tuning::Keep;
 use crate::recurrence::Gate;
 
 /// Where the elements lie. Everything counts in vectors of channels.
@@ -46,8 +47,8 @@ pub(crate) struct Config {
     pub len: usize,
     /// How it keeps them.
     pub storage: Storage,
-    /// Forward: keep the inputs and compute the coefficients twice, rather than keep the coefficients.
-    pub recompute: bool,
+    /// What of a step it keeps, forward.
+    pub keep: Keep,
     /// The device runs PTX.
     pub ptx: bool,
 }
@@ -93,7 +94,7 @@ fn row_of(t: usize, steps: usize, #[comptime] reverse: bool) -> usize {
     if comptime!(reverse) { steps - 1 - t } else { t }
 }
 
-/// Forward: `len` steps in registers, as inputs or as coefficients.
+/// Forward: `len` steps in registers, see [`Keep`].
 #[derive(CubeType)]
 pub(crate) struct ForwardTile<S: Numeric, W: Size, N: Size> {
     p0: Array<Vector<S, W>>,
@@ -135,12 +136,17 @@ pub(crate) fn load_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
             &mut tile, in0, in1, in2, reset, geometry, batch, col, first, true, config,
         );
     }
-    if comptime!(!config.recompute) {
+    if comptime!(config.keep == Keep::Coefficients) {
         #[unroll]
         for u in 0..len {
             let step = computed::<S, W, N>(&tile, u, config);
             tile.a[u] = step.a;
             tile.b[u] = step.b;
+        }
+    } else if comptime!(config.keep == Keep::Part) {
+        #[unroll]
+        for u in 0..len {
+            tile.a[u] = part::<N>(widen::<S, W, N>(tile.p0[u], config.storage), config.ptx);
         }
     }
     tile
@@ -204,8 +210,11 @@ fn step<S: Numeric, W: Size, N: Size>(
     #[comptime] u: usize,
     #[comptime] config: Config,
 ) -> Affine<N> {
-    if comptime!(config.recompute) {
+    if comptime!(config.keep == Keep::Inputs) {
         computed::<S, W, N>(tile, u, config)
+    } else if comptime!(config.keep == Keep::Part) {
+        let x1 = widen::<S, W, N>(tile.p1[u], config.storage);
+        from_part::<N>(tile.a[u], x1, config.gate, config.ptx)
     } else {
         Affine::<N> {
             a: tile.a[u],

@@ -1,7 +1,30 @@
 //! The numbers that shape a launch.
 
 use super::Dtype;
-use crate::recurrence::{Problem, Routine};
+use super::gate::has_part;
+use crate::recurrence::{Gate, Problem, Routine};
+
+/// What of a step a unit of the forward pass keeps in registers, between reducing its steps and applying them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Keep {
+    /// The inputs as they are stored, the least; the coefficients are computed twice.
+    Inputs,
+    /// The coefficients.
+    Coefficients,
+    /// The part of them that takes long to compute, and the inputs; where there is no such part, the coefficients.
+    Part,
+}
+
+impl Keep {
+    /// What fits the gate.
+    pub(crate) fn for_gate(self, gate: Gate) -> Self {
+        match self {
+            _ if gate == Gate::Raw => Keep::Inputs,
+            Keep::Part if !has_part(gate) => Keep::Coefficients,
+            keep => keep,
+        }
+    }
+}
 
 /// The numbers that shape a launch; [`Tuning::default_for`] holds the measured ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,8 +33,8 @@ pub struct Tuning {
     pub vector: usize,
     /// Steps a unit keeps in registers.
     pub len: usize,
-    /// Forward: keep the inputs and compute the coefficients twice, rather than keep the coefficients.
-    pub recompute: bool,
+    /// Forward: what of a step it keeps there.
+    pub keep: Keep,
     /// Chained: planes of 32 units a cube.
     pub planes: usize,
     /// Chained: tiles of a group, a plane; 0 for a chain without groups.
@@ -30,18 +53,35 @@ impl Tuning {
         let chunk = (lanes * problem.shape.steps)
             .div_ceil(1 << 18)
             .clamp(32, 256);
-        let (vector, len, planes) = match (routine, dtype.size(), backward) {
-            (Routine::Chained, _, _) if lanes <= 4096 => (2, 16, 16),
-            (Routine::Chained, 4, _) => (2, 16, 8),
-            (Routine::Chained, _, false) => (4, 8, 8),
-            (Routine::Chained, _, true) => (4, 8, 4),
-            (_, _, false) => (1, 8, 8),
-            (_, _, true) => (2, 16, 8),
+        let narrow = dtype.size() == 2;
+        let inputs = problem.gate.inputs();
+        let raw = problem.gate == Gate::Raw;
+        let (vector, len, planes) = match (routine, backward) {
+            (Routine::Chained, true) if lanes <= 512 && narrow => (2, 32, 16),
+            (Routine::Chained, _) if lanes <= 512 => (2, 16, 16),
+            (Routine::Chained, false) if lanes <= 4096 && narrow => (2, 32, 16),
+            (Routine::Chained, true) if lanes <= 4096 && narrow => (4, 16, 16),
+            (Routine::Chained, _) if lanes <= 4096 => (2, 16, 16),
+            (Routine::Chained, true) if !narrow && !raw => (2, 8, 8),
+            (Routine::Chained, _) if !narrow => (2, 16, 8),
+            (Routine::Chained, false) if raw => (4, 16, 8),
+            (Routine::Chained, false) if inputs == 2 => (4, 16, 4),
+            (Routine::Chained, false) => (4, 8, 8),
+            (Routine::Chained, true) if raw => (2, 16, 8),
+            (Routine::Chained, true) if inputs == 2 => (4, 8, 8),
+            (Routine::Chained, true) => (4, 8, 4),
+            (_, false) => (1, 8, 8),
+            (_, true) => (2, 16, 8),
+        };
+        let keep = if routine == Routine::Chained && narrow && inputs == 2 {
+            Keep::Inputs
+        } else {
+            Keep::Coefficients
         };
         Self {
             vector,
             len,
-            recompute: false,
+            keep,
             planes,
             share: usize::from(lanes <= 512),
             chunk: chunk.next_multiple_of(len),

@@ -1,4 +1,4 @@
-//! On a GPU, timed by the device's own clock around each launch.
+//! On a GPU, timed by the device's own clock around rows of launches.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use riverrun_kernels::Element;
 use riverrun_kernels::recurrence::check::{Case, Options, judge, naive};
 use riverrun_kernels::recurrence::cost::Pass;
 use riverrun_kernels::recurrence::gpu::{
-    Backward, Dtype, Forward, Inputs, Strided, Tuning, backward, forward, handover_fault,
+    Backward, Dtype, Forward, Inputs, Keep, Strided, Tuning, backward, forward, handover_fault,
 };
 use riverrun_kernels::recurrence::{Gate, Problem, Routine, Shape};
 
@@ -112,7 +112,7 @@ pub(super) fn run(
     printer.end(args.json.as_deref(), spec, name)
 }
 
-/// `vector:len:planes:share[:recompute[:chunk[:cube]]]`.
+/// `vector:len:planes:share[:keep[:chunk[:cube]]]`; keep is 0 for the coefficients, 1 for the inputs, 2 for a part.
 fn tuning(text: &str) -> Result<Tuning, Failure> {
     let parts: Vec<usize> = text
         .split(':')
@@ -120,7 +120,7 @@ fn tuning(text: &str) -> Result<Tuning, Failure> {
         .collect();
     let [vector, len, planes, share, rest @ ..] = &parts[..] else {
         return Err(Failure::User(format!(
-            "`{text}` is not vector:len:planes:share[:recompute[:chunk[:cube]]]"
+            "`{text}` is not vector:len:planes:share[:keep[:chunk[:cube]]]"
         )));
     };
     Ok(Tuning {
@@ -128,17 +128,28 @@ fn tuning(text: &str) -> Result<Tuning, Failure> {
         len: *len,
         planes: *planes,
         share: *share,
-        recompute: rest.first() == Some(&1),
+        keep: match rest.first() {
+            Some(1) => Keep::Inputs,
+            Some(2) => Keep::Part,
+            _ => Keep::Coefficients,
+        },
         chunk: rest.get(1).copied().unwrap_or(64).next_multiple_of(*len),
         cube: rest.get(2).copied().unwrap_or(64) as u32,
     })
 }
 
-/// Device seconds of one call.
-fn device_time(client: &Client, f: impl FnOnce() + Send) -> f64 {
-    let ((), profile) = client.profile(f, "bench").expect("device timing");
-    let ticks = block_on(profile.resolve()).expect("a timed launch");
-    ticks.duration().as_secs_f64()
+/// Device seconds of one call, in a row of them that takes about a millisecond, as in a model: the time from one
+/// launch to the next counts, the way to the first does not.
+fn device_time(client: &Client, budget: Duration, f: impl Fn() + Send + Sync) -> Timing {
+    let time = |calls: usize| {
+        let row = || (0..calls).for_each(|_| f());
+        let ((), profile) = client.profile(row, "bench").expect("device timing");
+        let ticks = block_on(profile.resolve()).expect("timed launches");
+        ticks.duration().as_secs_f64() / calls as f64
+    };
+    f();
+    let calls = (1e-3 / time(1)).ceil().clamp(1.0, 64.0) as usize;
+    repeat(budget, || time(calls))
 }
 
 /// Bytes per second of a copy, read plus written.
@@ -146,19 +157,17 @@ fn copy(client: &Client, elements: usize) -> f64 {
     let (from, to) = (client.empty(elements * 4), client.empty(elements * 4));
     let vectors = elements / 4;
     let rows = vectors.div_ceil(256).div_ceil(65_535);
-    let time = repeat(Duration::from_millis(200), || {
-        // Safety: both buffers hold `vectors` vectors, and the kernel checks its position.
-        device_time(client, || unsafe {
-            copy_kernel::launch_unchecked(
-                client,
-                CubeCount::Static(vectors.div_ceil(256).div_ceil(rows) as u32, rows as u32, 1),
-                CubeDim::new_1d(256),
-                cubecl::ir::AddressType::U32,
-                4,
-                BufferArg::from_raw_parts(from.clone(), vectors),
-                BufferArg::from_raw_parts(to.clone(), vectors),
-            );
-        })
+    // Safety: both buffers hold `vectors` vectors, and the kernel checks its position.
+    let time = device_time(client, Duration::from_millis(200), || unsafe {
+        copy_kernel::launch_unchecked(
+            client,
+            CubeCount::Static(vectors.div_ceil(256).div_ceil(rows) as u32, rows as u32, 1),
+            CubeDim::new_1d(256),
+            cubecl::ir::AddressType::U32,
+            4,
+            BufferArg::from_raw_parts(from.clone(), vectors),
+            BufferArg::from_raw_parts(to.clone(), vectors),
+        );
     });
     (2 * elements * 4) as f64 / time.median
 }
@@ -294,10 +303,8 @@ impl<'a> Bench<'a> {
         tuning: Option<Tuning>,
     ) -> Result<(String, Timing), Failure> {
         let used = self.run(pass, routine, tuning)?;
-        let time = repeat(Duration::from_millis(60), || {
-            device_time(self.client, || {
-                self.run(pass, routine, tuning).expect("ran once already");
-            })
+        let time = device_time(self.client, Duration::from_millis(60), || {
+            self.run(pass, routine, tuning).expect("ran once already");
         });
         Ok((used.name().to_string(), time))
     }
