@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use riverrun::models::CellKind;
 use riverrun_train::Precision;
 
@@ -86,7 +86,7 @@ pub enum BenchCommand {
 /// Options of `riverrun bench recurrence`.
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "A result that is wrong is not timed, and ends the run with exit code 1.\nExamples:\n  riverrun bench recurrence --device cuda:0 --json recurrence.json\n  riverrun bench recurrence --device cpu --shapes 4x1024x512"
+    after_help = "A result that is wrong is not timed, and ends the run with exit code 1.\nExamples:\n  riverrun bench recurrence --device cuda:0 --json recurrence.json\n  riverrun bench recurrence --device cpu --shapes 4x1024x512\n  riverrun bench recurrence --device cuda:0 --report efficiency --out efficiency"
 )]
 pub struct BenchRecurrenceArgs {
     /// Where: auto, cpu, cuda:0, vulkan, ...
@@ -110,6 +110,26 @@ pub struct BenchRecurrenceArgs {
     /// Write the results here too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// A report instead of a table: time or error over the number of steps
+    #[arg(long, value_name = "KIND", value_enum, conflicts_with_all = ["shapes", "gates", "tunings", "json"])]
+    pub report: Option<ReportKind>,
+    /// The report's folder
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "report",
+        requires = "report"
+    )]
+    pub out: PathBuf,
+}
+
+/// The reports of `riverrun bench recurrence`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ReportKind {
+    /// Part of the copy bandwidth over steps and over lanes, routine beside routine
+    Efficiency,
+    /// Largest and root-mean-square error against float64 over steps, storage type beside storage type
+    Precision,
 }
 
 const TRAIN_HELP: &str = "\

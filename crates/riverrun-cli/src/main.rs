@@ -6,6 +6,7 @@ mod args;
 mod commands;
 mod failure;
 mod memory;
+mod origin;
 mod report;
 
 use std::io::IsTerminal;

@@ -28,6 +28,7 @@
 //! # }
 //! ```
 
+pub mod chart;
 mod checkpoint;
 pub mod config;
 mod error;

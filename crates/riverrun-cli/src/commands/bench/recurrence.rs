@@ -6,6 +6,7 @@
 mod cpu;
 #[cfg(feature = "gpu")]
 mod gpu;
+mod report;
 
 use std::io::{Write, stdout};
 use std::path::Path;
@@ -18,6 +19,7 @@ use serde::Serialize;
 use super::stats::Timing;
 use crate::args::BenchRecurrenceArgs;
 use crate::failure::Failure;
+use crate::origin::Origin;
 
 /// One line of the table.
 #[derive(Debug, Clone, Serialize)]
@@ -37,10 +39,8 @@ struct Measurement {
 /// The file of `--json`.
 #[derive(Debug, Serialize)]
 struct Report {
-    version: &'static str,
-    command: String,
-    device: String,
-    name: String,
+    #[serde(flatten)]
+    origin: Origin,
     copy_gb_per_s: f64,
     rows: Vec<Measurement>,
 }
@@ -55,9 +55,9 @@ pub fn run(args: &BenchRecurrenceArgs) -> Result<(), Failure> {
         .map_or_else(String::new, |info| info.name);
     #[cfg(feature = "gpu")]
     if let Some(client) = device::client(&device) {
-        return gpu::run(args, &client, spec, name);
+        return gpu::run(args, &client, Origin::new(&spec, &name));
     }
-    cpu::run(args, spec, name)
+    cpu::run(args, Origin::new(&spec, &name))
 }
 
 /// The problems asked for, or the default set.
@@ -220,13 +220,10 @@ impl Printer {
         Ok(())
     }
 
-    fn end(self, json: Option<&Path>, device: String, name: String) -> Result<(), Failure> {
+    fn end(self, json: Option<&Path>, origin: Origin) -> Result<(), Failure> {
         let Some(path) = json else { return Ok(()) };
         let report = Report {
-            version: env!("CARGO_PKG_VERSION"),
-            command: std::env::args().collect::<Vec<_>>().join(" "),
-            device,
-            name,
+            origin,
             copy_gb_per_s: self.copy / 1e9,
             rows: self.rows,
         };

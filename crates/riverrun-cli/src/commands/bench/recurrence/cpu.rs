@@ -2,15 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use half::{bf16, f16};
 use rayon::prelude::*;
 use riverrun_kernels::recurrence::check::{Case, Options, judge, naive};
 use riverrun_kernels::recurrence::cost::Pass;
 use riverrun_kernels::recurrence::{Gate, Problem, Rows, RowsMut, Shape, cpu};
 
-use super::{Printer, measurement, min_gru, min_lstm, problems};
-use crate::args::BenchRecurrenceArgs;
+use super::{Printer, measurement, min_gru, min_lstm, problems, report};
+use crate::args::{BenchRecurrenceArgs, ReportKind};
 use crate::commands::bench::stats::{Timing, repeat};
 use crate::failure::Failure;
+use crate::origin::Origin;
 
 const RAW: &[[usize; 3]] = &[
     [4, 1024, 512],
@@ -20,15 +22,46 @@ const RAW: &[[usize; 3]] = &[
 ];
 const GATED: &[[usize; 3]] = &[[16, 512, 256], [16, 256, 128]];
 
-pub(super) fn run(args: &BenchRecurrenceArgs, spec: String, name: String) -> Result<(), Failure> {
+pub(super) fn run(args: &BenchRecurrenceArgs, origin: Origin) -> Result<(), Failure> {
+    match args.report {
+        Some(ReportKind::Precision) => {
+            let dtypes = ["f32", "f16", "bf16"];
+            return report::precision(&dtypes, origin, &args.out, |case, dtype| {
+                Ok(match dtype {
+                    "f16" => case.cpu::<f16>(),
+                    "bf16" => case.cpu::<bf16>(),
+                    _ => case.cpu::<f32>(),
+                })
+            });
+        }
+        Some(ReportKind::Efficiency) => return efficiency(args, origin),
+        None => {}
+    }
     if args.dtypes.iter().any(|dtype| dtype != "f32") {
         return Err(Failure::User("on the CPU this command measures f32".into()));
     }
     let defaults: &[(Gate, &[[usize; 3]])] =
         &[(Gate::Raw, RAW), (min_gru(), GATED), (min_lstm(), GATED)];
     let problems = problems(args, defaults)?;
+    let printer = rows(problems, &origin)?;
+    printer.end(args.json.as_deref(), origin)
+}
+
+/// The shapes of the report that two gigabytes hold.
+fn efficiency(args: &BenchRecurrenceArgs, origin: Origin) -> Result<(), Failure> {
+    let steps = report::STEPS.map(|steps| Shape::new(report::WIDE[0], steps, report::WIDE[1]));
+    let lanes = report::LANES.map(|lanes| Shape::new(1, report::LONG, lanes));
+    let shapes = steps.into_iter().chain(lanes);
+    let problems = shapes
+        .filter(|shape| shape.elements() <= 1 << 26)
+        .map(|shape| Problem::new(shape, Gate::Raw));
+    let printer = rows(problems.collect(), &origin)?;
+    report::efficiency(&printer.rows, printer.copy, origin, &args.out)
+}
+
+fn rows(problems: Vec<Problem>, origin: &Origin) -> Result<Printer, Failure> {
     let copy = copy();
-    let mut printer = Printer::new(&spec, &name, copy)?;
+    let mut printer = Printer::new(&origin.device, &origin.name, copy)?;
     for problem in problems {
         check(&problem)?;
         let (forward, backward) = measure(&problem)?;
@@ -44,7 +77,7 @@ pub(super) fn run(args: &BenchRecurrenceArgs, spec: String, name: String) -> Res
             ))?;
         }
     }
-    printer.end(args.json.as_deref(), spec, name)
+    Ok(printer)
 }
 
 /// Bytes per second of a copy by all threads, read plus written, of buffers beyond any cache.

@@ -16,10 +16,11 @@ use riverrun_kernels::recurrence::gpu::{
 };
 use riverrun_kernels::recurrence::{Gate, Problem, Routine, Shape};
 
-use super::{Printer, measurement, min_gru, min_lstm, problems};
-use crate::args::BenchRecurrenceArgs;
+use super::{Printer, measurement, min_gru, min_lstm, problems, report};
+use crate::args::{BenchRecurrenceArgs, ReportKind};
 use crate::commands::bench::stats::{Timing, repeat};
 use crate::failure::Failure;
+use crate::origin::Origin;
 
 const RAW: &[[usize; 3]] = &[
     [4, 32, 5120],
@@ -61,9 +62,23 @@ fn noise_kernel<F: Float>(to: &mut [F], #[define(F)] _dtype: ElemType) {
 pub(super) fn run(
     args: &BenchRecurrenceArgs,
     client: &Client,
-    spec: String,
-    name: String,
+    origin: Origin,
 ) -> Result<(), Failure> {
+    match args.report {
+        Some(ReportKind::Precision) => {
+            let all = Dtype::ALL
+                .into_iter()
+                .filter(|dtype| dtype.supported(client));
+            let dtypes: Vec<_> = all.map(Dtype::name).collect();
+            return report::precision(&dtypes, origin, &args.out, |case, name| {
+                let named = Dtype::ALL.into_iter().find(|dtype| dtype.name() == name);
+                case.gpu(client, named.unwrap_or(Dtype::F32), None, None)
+                    .map_err(|error| Failure::User(error.to_string()))
+            });
+        }
+        Some(ReportKind::Efficiency) => return efficiency(args, client, origin),
+        None => {}
+    }
     let routine = match args.routine.as_deref() {
         Some(name) => Some(Routine::from_name(name).ok_or_else(|| {
             Failure::User(format!(
@@ -78,38 +93,60 @@ pub(super) fn run(
     }
     let defaults: &[(Gate, &[[usize; 3]])] =
         &[(Gate::Raw, RAW), (min_gru(), GATED), (min_lstm(), GATED)];
-    let problems = problems(args, defaults)?;
-    let copy = copy(
-        client,
-        if name.contains("llvmpipe") {
-            1 << 22
-        } else {
-            1 << 28
-        },
-    );
-    let mut printer = Printer::new(&spec, &name, copy)?;
-    for problem in problems {
-        for dtype in Dtype::ALL {
-            let named = args.dtypes.iter().any(|name| name == dtype.name());
-            if !dtype.supported(client) || !(args.dtypes.is_empty() || named) {
-                continue;
-            }
+    let mut printer = printer(client, &origin)?;
+    for problem in problems(args, defaults)? {
+        for dtype in dtypes(args, client) {
             let bench = Bench::new(client, &problem, dtype);
             for (text, tuning) in &tunings {
-                bench.check(routine, *tuning)?;
-                for pass in [Pass::Forward, Pass::Backward] {
-                    let (used, time) = bench.time(pass, routine, *tuning)?;
-                    let used = format!("{used}{text}");
-                    let (name, size) = (dtype.name(), dtype.size());
-                    printer.row(measurement(&problem, pass, name, size, used, time, copy))?;
+                bench.rows(&mut printer, routine, *tuning, text)?;
+            }
+        }
+    }
+    end(client)?;
+    printer.end(args.json.as_deref(), origin)
+}
+
+/// Every routine that the device can run, over steps and over lanes.
+fn efficiency(args: &BenchRecurrenceArgs, client: &Client, origin: Origin) -> Result<(), Failure> {
+    let steps = report::STEPS.map(|steps| Shape::new(report::WIDE[0], steps, report::WIDE[1]));
+    let lanes = report::LANES.map(|lanes| Shape::new(1, report::LONG, lanes));
+    let mut printer = printer(client, &origin)?;
+    for shape in steps.into_iter().chain(lanes) {
+        let problem = Problem::new(shape, Gate::Raw);
+        for dtype in dtypes(args, client) {
+            let bench = Bench::new(client, &problem, dtype);
+            for routine in Routine::ALL {
+                match routine.missing(client) {
+                    Some(reason) => println!("skipped: {}, {reason}", routine.name()),
+                    None => bench.rows(&mut printer, Some(routine), None, "")?,
                 }
             }
         }
     }
+    end(client)?;
+    report::efficiency(&printer.rows, printer.copy, origin, &args.out)
+}
+
+fn printer(client: &Client, origin: &Origin) -> Result<Printer, Failure> {
+    let software = origin.name.contains("llvmpipe");
+    let copy = copy(client, if software { 1 << 22 } else { 1 << 28 });
+    Printer::new(&origin.device, &origin.name, copy)
+}
+
+/// The storage types asked for, or all, as far as the device has them.
+fn dtypes(args: &BenchRecurrenceArgs, client: &Client) -> Vec<Dtype> {
+    let named = |dtype: &Dtype| args.dtypes.iter().any(|name| name == dtype.name());
+    let mut dtypes = Dtype::ALL.to_vec();
+    dtypes.retain(|dtype| dtype.supported(client) && (args.dtypes.is_empty() || named(dtype)));
+    dtypes
+}
+
+/// Refuses results that a wait has spoilt.
+fn end(client: &Client) -> Result<(), Failure> {
     if handover_fault(client) {
         return Err(Failure::Bug("a wait between cubes gave up".into()));
     }
-    printer.end(args.json.as_deref(), spec, name)
+    Ok(())
 }
 
 /// `vector:len:planes:share[:keep[:chunk[:cube]]]`; keep is 0 for the coefficients, 1 for the inputs, 2 for a part.
@@ -250,6 +287,33 @@ impl<'a> Bench<'a> {
             Pass::Backward => backward(client, problem, *dtype, &self.backward, routine, tuning),
         }
         .map_err(|error| Failure::User(error.to_string()))
+    }
+
+    /// Checks, then measures both passes.
+    fn rows(
+        &self,
+        printer: &mut Printer,
+        routine: Option<Routine>,
+        tuning: Option<Tuning>,
+        text: &str,
+    ) -> Result<(), Failure> {
+        self.check(routine, tuning)?;
+        let (name, size) = (self.dtype.name(), self.dtype.size());
+        for pass in [Pass::Forward, Pass::Backward] {
+            let (used, time) = self.time(pass, routine, tuning)?;
+            let used = format!("{used}{text}");
+            let copy = printer.copy;
+            printer.row(measurement(
+                &self.problem,
+                pass,
+                name,
+                size,
+                used,
+                time,
+                copy,
+            ))?;
+        }
+        Ok(())
     }
 
     /// Checks the same gate, routine and tuning on a narrow problem of the same number of steps (up to a bound).

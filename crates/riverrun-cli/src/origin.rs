@@ -1,0 +1,46 @@
+//! Where results come from: program, commit, machine, driver.
+
+use serde::Serialize;
+
+/// What a file of results says of its origin.
+#[derive(Debug, Clone, Serialize)]
+pub struct Origin {
+    version: &'static str,
+    commit: &'static str,
+    command: String,
+    /// The device's name on the command line.
+    pub device: String,
+    /// The device's own name.
+    pub name: String,
+    driver: String,
+}
+
+impl Origin {
+    /// Of this run.
+    pub fn new(device: &str, name: &str) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            commit: env!("RIVERRUN_COMMIT"),
+            command: std::env::args().collect::<Vec<_>>().join(" "),
+            device: device.into(),
+            name: name.into(),
+            driver: driver(device),
+        }
+    }
+}
+
+/// The kernel driver's version, where the system tells it.
+fn driver(device: &str) -> String {
+    let known = device
+        .starts_with("cuda")
+        .then(|| std::fs::read_to_string("/proc/driver/nvidia/version").ok())
+        .flatten()
+        .and_then(|text| {
+            let version = |word: &&str| word.chars().all(|c| c.is_ascii_digit() || c == '.');
+            let found = text
+                .split_whitespace()
+                .find(|word| word.contains('.') && version(word));
+            found.map(|version| format!("NVIDIA {version}"))
+        });
+    known.unwrap_or_else(|| std::env::consts::OS.into())
+}
