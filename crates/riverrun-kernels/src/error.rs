@@ -34,6 +34,16 @@ pub enum Error {
         /// Inputs given.
         found: usize,
     },
+    /// The operation is defined for another gate.
+    #[error("{what} takes the gate {expected}, found {found}")]
+    Gate {
+        /// Which operation.
+        what: &'static str,
+        /// The gate needed.
+        expected: &'static str,
+        /// The gate given.
+        found: &'static str,
+    },
     /// The channel dimension is zero.
     #[error("a recurrence needs at least one channel, found D = 0")]
     NoChannels,

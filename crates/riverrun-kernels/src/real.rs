@@ -69,6 +69,8 @@ pub trait Real:
         b: Self::Lanes<S>,
         c: Self::Lanes<S>,
     ) -> Self::Lanes<S>;
+    /// The square root.
+    fn root<S: Simd>(simd: S, a: Self::Lanes<S>) -> Self::Lanes<S>;
     /// `a < b`, false for NaN.
     fn less<S: Simd>(simd: S, a: Self::Lanes<S>, b: Self::Lanes<S>) -> Self::Mask<S>;
     /// `a` where the mask is set, `b` elsewhere.
@@ -81,6 +83,8 @@ pub trait Real:
 
     /// `e^-|x|` within 2 ulp, or 0 where that is subnormal; NaN is kept.
     fn exp_decay<S: Simd>(x: Vector<S, Self>) -> Vector<S, Self>;
+    /// `(e^-|x|, 1 - e^-2|x|)`, see [`Vector::decay`].
+    fn decay<S: Simd>(x: Vector<S, Self>) -> (Vector<S, Self>, Vector<S, Self>);
     /// The hyperbolic tangent, to a few ulp on both sides of 0 and near it.
     fn tanh<S: Simd>(x: Vector<S, Self>) -> Vector<S, Self>;
 }
@@ -90,7 +94,7 @@ macro_rules! real {
         $ty:ty, $lanes:ident, $mask:ident, $elementary:path,
         $splat:ident, $split:ident, $split_mut:ident, $load_rest:ident, $store_rest:ident,
         $add:ident, $sub:ident, $mul:ident, $div:ident, $neg:ident, $abs:ident, $mul_add:ident,
-        $less:ident, $select:ident
+        $root:ident, $less:ident, $select:ident
     ) => {
         impl Real for $ty {
             type Lanes<S: Simd> = S::$lanes;
@@ -171,6 +175,11 @@ macro_rules! real {
             }
 
             #[inline(always)]
+            fn root<S: Simd>(simd: S, a: S::$lanes) -> S::$lanes {
+                simd.$root(a)
+            }
+
+            #[inline(always)]
             fn less<S: Simd>(simd: S, a: S::$lanes, b: S::$lanes) -> S::$mask {
                 simd.$less(a, b)
             }
@@ -184,6 +193,12 @@ macro_rules! real {
             fn exp_decay<S: Simd>(x: Vector<S, Self>) -> Vector<S, Self> {
                 use $elementary as elementary;
                 elementary::exp_decay(x)
+            }
+
+            #[inline(always)]
+            fn decay<S: Simd>(x: Vector<S, Self>) -> (Vector<S, Self>, Vector<S, Self>) {
+                use $elementary as elementary;
+                elementary::decay(x)
             }
 
             #[inline(always)]
@@ -212,6 +227,7 @@ real!(
     neg_f32s,
     abs_f32s,
     mul_add_e_f32s,
+    sqrt_f32s,
     less_than_f32s,
     select_f32s
 );
@@ -232,6 +248,7 @@ real!(
     neg_f64s,
     abs_f64s,
     mul_add_e_f64s,
+    sqrt_f64s,
     less_than_f64s,
     select_f64s
 );

@@ -83,6 +83,19 @@ impl<S: Simd, R: Real> Vector<S, R> {
         R::exp_decay(self)
     }
 
+    /// `(e^-|self|, 1 - e^-2|self|)`, both to a few ulp: a factor and one minus its square, which has no digits as a
+    /// difference where the factor is near 1.
+    #[inline(always)]
+    pub fn decay(self) -> (Self, Self) {
+        R::decay(self)
+    }
+
+    /// The square root.
+    #[inline(always)]
+    pub fn sqrt(self) -> Self {
+        Self::new(self.simd, R::root(self.simd, self.lanes))
+    }
+
     /// The hyperbolic tangent, to a few ulp on both sides of 0 and near it.
     #[inline(always)]
     pub fn tanh(self) -> Self {

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
@@ -13,6 +14,13 @@ use riverrun_train::{
     Error, Observer, Outcome, Precision, Report, RunConfig, RunDir, Split, TaskConfig, Trainer,
     TrainingConfig, tasks,
 };
+
+/// Keeps other tests waiting: all runs of a process draw from one generator of the device, so that two at a time would
+/// take numbers from each other.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A folder that goes away with its test.
 struct Scratch(PathBuf);
@@ -119,6 +127,7 @@ fn losses(dir: &Scratch) -> Vec<(u64, Split, u64)> {
 
 #[test]
 fn a_resumed_run_gives_the_numbers_of_an_unbroken_one() {
+    let _alone = alone();
     let mut config = config(20);
     // Dropout, so that its draws are resumed too; reports every 3 steps, so that the break falls
     // between two of them.
@@ -144,6 +153,7 @@ fn a_resumed_run_gives_the_numbers_of_an_unbroken_one() {
 
 #[test]
 fn the_same_seed_gives_the_same_run_and_another_seed_another() {
+    let _alone = alone();
     let outcome = |seed, name| {
         let mut config = config(3);
         config.training.seed = seed;
@@ -157,6 +167,7 @@ fn the_same_seed_gives_the_same_run_and_another_seed_another() {
 
 #[test]
 fn a_run_learns() {
+    let _alone = alone();
     let dir = Scratch::new("learns");
     let outcome = run(start(&config(60), &dir), u64::MAX).unwrap();
     let reports = RunDir::open(&dir.0).unwrap().metrics().unwrap();
@@ -179,6 +190,7 @@ fn a_run_learns() {
 
 #[test]
 fn a_diverging_run_stops_and_keeps_what_was_good() {
+    let _alone = alone();
     let dir = Scratch::new("diverges");
     let mut config = config(8);
     config.training.eval_every = 2;
@@ -198,6 +210,7 @@ fn a_diverging_run_stops_and_keeps_what_was_good() {
 
 #[test]
 fn half_formats_follow_f32_on_f32_weights() {
+    let _alone = alone();
     let train = |dtype| {
         let mut config = config(40);
         config.training.dtype = dtype;
@@ -223,6 +236,7 @@ fn half_formats_follow_f32_on_f32_weights() {
 
 #[test]
 fn every_cell_trains() {
+    let _alone = alone();
     for cell in CellKind::ALL {
         let mut config = config(5);
         config.model.cell = cell;

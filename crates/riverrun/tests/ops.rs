@@ -5,8 +5,12 @@ mod common;
 use burn::tensor::{Bool, Device, Distribution, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
 use riverrun::Error;
-use riverrun::kernels::recurrence::{Gate, Problem, Shape, oracle};
-use riverrun::ops::{Scan, linear_scan, try_gated_scan, try_linear_scan};
+use riverrun::kernels::block_diagonal;
+use riverrun::kernels::recurrence::{Gate, Problem, Shape, hvp, oracle};
+use riverrun::ops::{
+    Scan, ScanDirection, block_diagonal_scan, linear_scan, linear_scan_gradients, linear_scan_hvp,
+    try_gated_scan, try_linear_scan,
+};
 
 fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     Tensor::random(shape, Distribution::Uniform(-0.95, 0.95), device)
@@ -149,5 +153,243 @@ fn what_does_not_fit_is_an_error_that_names_both_sides() {
             Scan::default(),
         );
         assert!(matches!(odd, Err(Error::Shape { .. })));
+    }
+}
+
+/// Everything that the backward pass of a scan takes.
+struct Place {
+    a: Tensor<3>,
+    b: Tensor<3>,
+    h0: Tensor<2>,
+    d_h: Tensor<3>,
+    d_h_last: Tensor<2>,
+}
+
+impl Place {
+    fn random(shape: [usize; 3], device: &Device) -> Self {
+        let state = [shape[0], shape[2]];
+        Self {
+            a: random(shape, device),
+            b: random(shape, device),
+            h0: random(state, device),
+            d_h: random(shape, device),
+            d_h_last: random(state, device),
+        }
+    }
+
+    fn direction(&self) -> ScanDirection {
+        ScanDirection {
+            a: self.a.clone(),
+            b: self.b.clone(),
+            h0: Some(self.h0.clone()),
+            d_h: Some(self.d_h.clone()),
+            d_h_last: Some(self.d_h_last.clone()),
+        }
+    }
+
+    fn numbers(&self) -> [Vec<f64>; 5] {
+        let (a, b, d_h) = (self.a.clone(), self.b.clone(), self.d_h.clone());
+        let (h0, d_h_last) = (self.h0.clone(), self.d_h_last.clone());
+        [
+            numbers(a),
+            numbers(b),
+            numbers(h0),
+            numbers(d_h),
+            numbers(d_h_last),
+        ]
+    }
+}
+
+fn point([a, b, h0, d_h, d_h_last]: &[Vec<f64>; 5]) -> hvp::Point<'_, f64> {
+    hvp::Point {
+        a,
+        b,
+        h0: Some(h0),
+        d_h,
+        d_h_last: Some(d_h_last),
+    }
+}
+
+#[test]
+fn the_scan_has_gradients_and_second_derivatives_as_tensors() {
+    for (name, device) in devices() {
+        for (steps, reverse) in [(0, false), (1, false), (1, true), (40, false), (40, true)] {
+            let (b, d) = (2, 6);
+            let shape = [b, steps, d];
+            let (at, along) = (Place::random(shape, &device), Place::random(shape, &device));
+            let mask: Vec<bool> = (0..b * steps).map(|n| n % 17 == 0 || n % 11 == 5).collect();
+            let reset =
+                Tensor::<2, Bool>::from_data(TensorData::new(mask.clone(), [b, steps]), &device);
+            let scan = Scan::default()
+                .with_initial(at.h0.clone())
+                .with_reset(reset);
+            let scan = if reverse { scan.reversed() } else { scan };
+            let last = Some(at.d_h_last.clone());
+            let (x, y, g) = (at.a.clone(), at.b.clone(), at.d_h.clone());
+            let first =
+                linear_scan_gradients(x.clone(), y.clone(), scan.clone(), g.clone(), last.clone())
+                    .expect("shapes that fit");
+            let second =
+                linear_scan_hvp(x, y, scan, g, last, along.direction()).expect("shapes that fit");
+
+            let problem = Problem::new(Shape::new(b, steps, d), Gate::Raw).reversed(reverse);
+            let (from, to) = (at.numbers(), along.numbers());
+            let gradients = oracle::backward(
+                &problem,
+                &[&from[0], &from[1]],
+                Some(&from[2]),
+                Some(&mask),
+                &from[3],
+                Some(&from[4]),
+            )
+            .expect("a problem");
+            let moved =
+                hvp::oracle(&problem, Some(&mask), &point(&from), &point(&to)).expect("a problem");
+            let close = |what: &str, found: Vec<f64>, expected: &[f64]| {
+                let what = format!("{name} T {steps} reverse {reverse} {what}");
+                assert_close(&what, &found, expected, 4e-6);
+            };
+            close("d_a", numbers(first.a), &gradients.inputs[0]);
+            close("d_b", numbers(first.b), &gradients.inputs[1]);
+            close("d_h0", numbers(first.h0), &gradients.h0);
+            close("moved d_a", numbers(second.a), &moved.a);
+            close("moved d_b", numbers(second.b), &moved.b);
+            close("moved d_h0", numbers(second.h0), &moved.h0);
+        }
+    }
+}
+
+#[test]
+fn a_loss_of_gradients_is_differentiated_as_any_other() {
+    for (name, device) in devices() {
+        let device = device.autodiff();
+        let shape = [2, 30, 5];
+        let (at, along) = (Place::random(shape, &device), Place::random(shape, &device));
+        let (a, b) = (at.a.require_grad(), at.b.require_grad());
+        let h0 = at.h0.require_grad();
+        let scan = || Scan::default().with_initial(h0.clone());
+        let (g, last) = (at.d_h, Some(at.d_h_last));
+        let gradients =
+            linear_scan_gradients(a.clone(), b.clone(), scan(), g.clone(), last.clone())
+                .expect("shapes that fit");
+        // <v, gradient> has the gradient H v, for the Hessian is symmetric.
+        let loss = (gradients.a * along.a.clone()).sum()
+            + (gradients.b * along.b.clone()).sum()
+            + (gradients.h0 * along.h0.clone()).sum();
+        let grads = loss.backward();
+        let direction = ScanDirection {
+            d_h: None,
+            d_h_last: None,
+            ..along.direction()
+        };
+        let product = linear_scan_hvp(a.clone(), b.clone(), scan(), g, last, direction)
+            .expect("shapes that fit");
+        let close = |what: &str, found: Vec<f64>, expected: Vec<f64>| {
+            assert_close(&format!("{name} {what}"), &found, &expected, 4e-6);
+        };
+        close(
+            "a",
+            numbers(a.grad(&grads).expect("a gradient")),
+            numbers(product.a),
+        );
+        close(
+            "b",
+            numbers(b.grad(&grads).expect("a gradient")),
+            numbers(product.b),
+        );
+        close(
+            "h0",
+            numbers(h0.grad(&grads).expect("a gradient")),
+            numbers(product.h0),
+        );
+    }
+}
+
+#[test]
+fn directions_that_do_not_fit_are_errors() {
+    for (_, device) in devices() {
+        let at = Place::random([2, 4, 3], &device);
+        let run = |along: ScanDirection, d_h: Tensor<3>| {
+            linear_scan_hvp(
+                at.a.clone(),
+                at.b.clone(),
+                Scan::default(),
+                d_h,
+                None,
+                along,
+            )
+        };
+        assert!(run(at.direction(), at.d_h.clone()).is_ok());
+        let short = Tensor::zeros([2, 3, 3], &device);
+        let error = run(at.direction(), short.clone());
+        assert!(matches!(error, Err(Error::Shape { what: "d_h", .. })));
+        let along = ScanDirection {
+            b: short,
+            ..at.direction()
+        };
+        assert!(matches!(
+            run(along, at.d_h.clone()),
+            Err(Error::Shape {
+                what: "the direction of b",
+                ..
+            })
+        ));
+    }
+}
+
+#[test]
+fn the_block_diagonal_scan_is_that_of_the_oracle() {
+    for (name, device) in devices() {
+        let device = device.autodiff();
+        for reverse in [false, true] {
+            let (batch, steps, blocks, size) = (2, 9, 3, 4);
+            let dim = blocks * size;
+            let a = random([batch, steps, blocks, size, size], &device).div_scalar(size as f32);
+            let a = a.detach().require_grad();
+            let b = random([batch, steps, dim], &device).require_grad();
+            let h0 = random([batch, dim], &device).require_grad();
+            let (d_h, d_last) = (
+                random([batch, steps, dim], &device),
+                random([batch, dim], &device),
+            );
+            let mask: Vec<bool> = (0..batch * steps).map(|n| n % 13 == 4).collect();
+            let reset = TensorData::new(mask.clone(), [batch, steps]);
+            let reset = Tensor::<2, Bool>::from_data(reset, &device);
+            let scan = Scan::default().with_initial(h0.clone()).with_reset(reset);
+            let scan = if reverse { scan.reversed() } else { scan };
+            let (h, last) = block_diagonal_scan(a.clone(), b.clone(), scan).expect("fits");
+            let loss = (h.clone() * d_h.clone()).sum() + (last * d_last.clone()).sum();
+            let grads = loss.backward();
+
+            let shape = block_diagonal::Shape {
+                batch,
+                steps,
+                blocks,
+                size,
+            };
+            let problem = block_diagonal::Problem { shape, reverse };
+            let (av, bv, h0v) = (numbers(a.clone()), numbers(b.clone()), numbers(h0.clone()));
+            let (h0v, mask) = (Some(&h0v[..]), Some(&mask[..]));
+            let truth =
+                block_diagonal::oracle::forward(&problem, &av, &bv, h0v, mask).expect("a problem");
+            let d = block_diagonal::oracle::backward(
+                &problem,
+                &av,
+                &bv,
+                h0v,
+                mask,
+                &numbers(d_h),
+                Some(&numbers(d_last)),
+            )
+            .expect("a problem");
+            let close = |what: &str, found: Vec<f64>, expected: &[f64]| {
+                let what = format!("{name} reverse {reverse} {what}");
+                assert_close(&what, &found, expected, 4e-6);
+            };
+            close("h", numbers(h), &truth);
+            close("d_A", numbers(a.grad(&grads).expect("a gradient")), &d.a);
+            close("d_b", numbers(b.grad(&grads).expect("a gradient")), &d.b);
+            close("d_h0", numbers(h0.grad(&grads).expect("a gradient")), &d.h0);
+        }
     }
 }

@@ -249,6 +249,40 @@ impl<A: Activation> Coefficients<3> for NormalizedMinLstm<A> {
     }
 }
 
+/// [`Gate::RgLru`].
+pub struct RgLru;
+
+/// `(a, √(1 - a²))` of a rate of decay, NaN kept.
+#[inline(always)]
+fn decay_and_share<S: Simd, R: Real>(s: Vector<S, R>) -> (Vector<S, R>, Vector<S, R>) {
+    let s = s.is_negative().select(s.constant(R::ZERO), s);
+    let (a, rest) = s.decay();
+    (a, rest.sqrt())
+}
+
+impl Coefficients<2> for RgLru {
+    #[inline(always)]
+    fn forward<S: Simd, R: Real>([s, u]: [Vector<S, R>; 2]) -> (Vector<S, R>, Vector<S, R>) {
+        let (a, share) = decay_and_share(s);
+        (a, share * u)
+    }
+
+    #[inline(always)]
+    fn backward<S: Simd, R: Real>(
+        [s, u]: [Vector<S, R>; 2],
+        h_prev: Vector<S, R>,
+        d: Vector<S, R>,
+    ) -> (Vector<S, R>, [Vector<S, R>; 2]) {
+        let (a, share) = decay_and_share(s);
+        // min(1 / (2 share), STEEPEST_ROOT), twice.
+        let least = s.constant(R::from_f64(0.5 / Gate::STEEPEST_ROOT));
+        let twice_slope = s.constant(R::ONE) / share.less(least).select(least, share);
+        let d_s = d * a * (a * u * twice_slope - h_prev);
+        let d_s = s.is_negative().select(s.constant(R::ZERO), d_s);
+        (a, [d_s, d * share])
+    }
+}
+
 /// Work to be done with a gate's type.
 pub trait Visitor {
     /// What the work gives.
@@ -286,6 +320,7 @@ impl Gate {
                 C::Tanh => visitor.visit::<NormalizedMinLstm<Tanh>, 3>(),
                 C::G => visitor.visit::<NormalizedMinLstm<G>, 3>(),
             },
+            Gate::RgLru => visitor.visit::<RgLru, 2>(),
         }
     }
 }

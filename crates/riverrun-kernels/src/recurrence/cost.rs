@@ -22,7 +22,7 @@ pub const ELEMENTARY: usize = 16;
 /// | forward | the gate's inputs, `h_0` | `h`, `h_last` |
 /// | backward | the inputs (raw and sigmoid: only the first), `h`, `∂L/∂h`, `h_0`, `∂L/∂h_last` | `∂L/∂input` of every input, `∂L/∂h_0` |
 ///
-/// In `[B, T, D]` tensors: raw and sigmoid 3 and 5, minGRU 3 and 6, minLSTM 4 and 8; and 2 and 3 states `[B, D]`. A reset mask is
+/// In `[B, T, D]` tensors: raw and sigmoid 3 and 5, minGRU and RG-LRU 3 and 6, minLSTM 4 and 8; and 2 and 3 states `[B, D]`. A reset mask is
 /// not counted: it has one byte where the tensors have `D` elements.
 pub fn bytes(problem: &Problem, pass: Pass, element_size: usize) -> usize {
     let inputs = problem.gate.inputs();
@@ -49,6 +49,9 @@ pub fn flops(problem: &Problem, pass: Pass) -> usize {
     // Three exponentials, max(-k, 0) twice, the difference, two choices, two sums, two products; then a sum, a
     // division and two products.
     let shares = 3 * ELEMENTARY + 2 + 1 + 2 + 2 + 2 + 4;
+    // max(s, 0), an exponential, the series (a square, two products and a sum thrice), `2 s` times it times `a`, the
+    // difference as two sums and a product, a choice, a square root.
+    let decay = 1 + ELEMENTARY + 7 + 3 + 3 + 1 + 1;
     // The gate: forward with b = i · act, backward with its gradients from D.
     let gate = match (problem.gate, pass) {
         (Gate::Raw, Pass::Forward) => 0,
@@ -73,6 +76,9 @@ pub fn flops(problem: &Problem, pass: Pass) -> usize {
             };
             gates + activation(candidate) + own
         }
+        (Gate::RgLru, Pass::Forward) => decay + 1,
+        // A choice and a division for the slope, `d a`, `a u`, times the slope, less h, times, a choice, and `d √`.
+        (Gate::RgLru, Pass::Backward) => decay + 2 + 6 + 1,
     };
     // Forward: a h + b. Backward: D = g + carry, carry = a D.
     (gate + 2) * problem.shape.elements()

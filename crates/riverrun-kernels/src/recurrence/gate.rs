@@ -41,13 +41,27 @@ pub enum Gate {
         /// Whether `f' + i' = 1`.
         normalized: bool,
     },
+    /// Two inputs `(s, u)`: `a = e^-s`, `b = √(1 - a²) · u`, the RG-LRU of Griffin. `s` is the rate of decay,
+    /// `c · softplus(Λ) · σ(r)` there; one below 0 counts as 0, which keeps the state and takes nothing.
+    ///
+    /// `1 - a²` is computed as `1 - e^-2s` with all its digits, however small `s` is. The slope of its square root is
+    /// infinite at `s = 0`; the gradient takes at most [`Gate::STEEPEST_ROOT`] for it, as the authors' own code does:
+    /// `∂b/∂s = 2 a² · min(1 / (2 √(1 - a²)), STEEPEST_ROOT) · u`, which differs from the derivative only for `s` below
+    /// `1.25e-7`, and for `s < 0` is 0 as `∂a/∂s` is.
+    ///
+    /// Source: De et al., *Griffin: Mixing Gated Linear Recurrences with Local Attention for Efficient Language Models*
+    /// (2024), section 2.4 and appendix A.
+    RgLru,
 }
 
 impl Gate {
+    /// The steepest slope of the square root that the gradients of [`Gate::RgLru`] take.
+    pub const STEEPEST_ROOT: f64 = 1000.0;
+
     /// The number of `[B, T, D]` inputs.
     pub fn inputs(self) -> usize {
         match self {
-            Gate::Raw | Gate::Sigmoid | Gate::MinGru { .. } => 2,
+            Gate::Raw | Gate::Sigmoid | Gate::MinGru { .. } | Gate::RgLru => 2,
             Gate::MinLstm { .. } => 3,
         }
     }
@@ -90,6 +104,7 @@ impl Gate {
                 candidate: Candidate::G,
                 normalized: false,
             } => "min-lstm-raw-g",
+            Gate::RgLru => "rg-lru",
         }
     }
 
@@ -104,6 +119,7 @@ impl Gate {
                 normalized,
             }));
         }
+        gates.push(Gate::RgLru);
         gates
     }
 }

@@ -17,8 +17,11 @@
 //! **Precision.** Storage `f32`, `f16`, `bf16` (`f64` on the CPU); arithmetic and carries in `f32`
 //! (`f64` for `f64`). Results are bit-equal from run to run: the order of every sum is fixed by the shape.
 //!
+//! **Second derivatives** of the raw scan: [`hvp`].
+//!
 //! Sources: Martin & Cundy, *Parallelizing Linear Recurrent Neural Nets Over Sequence Length* (2018),
-//! section 2; Feng et al., *Were RNNs All We Needed?* (2024), sections 3.1 and 3.2 (minGRU, minLSTM).
+//! section 2; Feng et al., *Were RNNs All We Needed?* (2024), sections 3.1 and 3.2 (minGRU, minLSTM);
+//! De et al., *Griffin* (2024), section 2.4 (RG-LRU).
 
 pub mod check;
 mod coefficients;
@@ -27,6 +30,7 @@ pub mod cpu;
 mod gate;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+pub mod hvp;
 pub mod oracle;
 mod routine;
 mod rows;

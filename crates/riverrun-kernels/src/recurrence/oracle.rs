@@ -193,6 +193,26 @@ fn step(gate: Gate, inputs: &[&[f64]], at: usize) -> Step {
                 db,
             }
         }
+        Gate::RgLru => {
+            let (s, u) = (inputs[0][at], inputs[1][at]);
+            if s < 0.0 {
+                return Step {
+                    a: 1.0,
+                    b: 0.0,
+                    da: vec![0.0; 2],
+                    db: vec![0.0; 2],
+                };
+            }
+            let a = (-s).exp();
+            let rest = -(-2.0 * s).exp_m1();
+            let slope = (0.5 / rest.sqrt()).min(Gate::STEEPEST_ROOT);
+            Step {
+                a,
+                b: rest.sqrt() * u,
+                da: vec![-a, 0.0],
+                db: vec![2.0 * a * a * slope * u, rest.sqrt()],
+            }
+        }
     }
 }
 

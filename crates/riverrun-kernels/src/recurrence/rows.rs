@@ -252,7 +252,7 @@ impl<'a, E> RowsMut<'a, E> {
     /// For as long as the result lives, nothing else may hold any of these elements.
     #[inline(always)]
     #[expect(clippy::mut_from_ref, reason = "the caller answers for it")]
-    pub(super) unsafe fn row_mut(&self, b: usize, t: usize, channels: Range<usize>) -> &mut [E] {
+    pub(crate) unsafe fn row_mut(&self, b: usize, t: usize, channels: Range<usize>) -> &mut [E] {
         let Shape { batch, steps, dim } = self.layout.shape;
         assert!(b < batch && t < steps && channels.start <= channels.end && channels.end <= dim);
         // SAFETY: the layout's rows lie in the slice it was checked against; the caller answers for aliasing.

@@ -61,6 +61,25 @@ def min_lstm_raw(act):
     return gate
 
 
+class BoundedSqrt(torch.autograd.Function):
+    """The square root, with a slope of at most 1000."""
+
+    @staticmethod
+    def forward(ctx, x):
+        root = torch.sqrt(x)
+        ctx.save_for_backward(root)
+        return root
+
+    @staticmethod
+    def backward(ctx, grad):
+        (root,) = ctx.saved_tensors
+        return grad * torch.clamp(0.5 / root, max=1000.0)
+
+
+def rg_lru(s, u):
+    return torch.exp(-s), BoundedSqrt.apply(-torch.expm1(-2 * s)) * u
+
+
 def recurrence(gate, inputs, h0, reset, reverse):
     a, b = gate(*inputs)
     h, states = h0, [None] * STEPS
@@ -138,6 +157,13 @@ def main():
         far = [random(2, BATCH, STEPS, DIM) - offset for offset in (5000, 5001)]
         inputs = [*far, random(2, BATCH, STEPS, DIM)]
         cases.append(case("min-lstm" + suffix, min_lstm_in_logarithms(act), inputs, options[1]))
+
+    # Rates of decay, among them a 0 in every seventh place.
+    for option in options:
+        s = random(6, BATCH, STEPS, DIM).abs()
+        s.view(-1)[::7] = 0
+        inputs = [s, random(2, BATCH, STEPS, DIM)]
+        cases.append(case("rg-lru", rg_lru, inputs, option))
 
     golden = {"made_by": f"PyTorch {torch.__version__}", "batch": BATCH, "steps": STEPS, "dim": DIM}
     path = pathlib.Path(__file__).with_name("recurrence.json")

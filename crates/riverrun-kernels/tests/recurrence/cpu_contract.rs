@@ -81,6 +81,8 @@ fn shut() -> Vec<Case> {
             },
             &[-500.0, -1e4],
         ),
+        with_gates(Gate::RgLru, &[0.0]),
+        with_gates(Gate::RgLru, &[-3.0]),
     ]
 }
 
@@ -112,6 +114,7 @@ fn open() -> Vec<Case> {
             },
             &[-1e4, -500.0],
         ),
+        with_gates(Gate::RgLru, &[1e4]),
     ]
 }
 
@@ -163,6 +166,53 @@ fn min_lstm_shares_evenly_where_both_gates_underflow() {
                         "{name} at k = {k}: {found}, not {truth}"
                     );
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn rg_lru_keeps_its_digits_near_no_decay() {
+    // 1 - e^-2s as a difference has no digits left at any of these in f32. The gradient of s is that of √(2s) there.
+    for s in [1e-12, 1e-9, 1e-7, 2e-7, 1e-6, 1e-4, 1e-2, 0.49, 0.51] {
+        let mut case = with_gates(Gate::RgLru, &[s]).rounded::<f32>();
+        case.h0 = None;
+        let truth = case.oracle();
+        for (outcome, eps) in run(&case)
+            .iter()
+            .zip([f64::from(f32::EPSILON), f64::EPSILON])
+        {
+            for ((name, found), (_, truth)) in outcome.tensors().iter().zip(truth.tensors()) {
+                let scale = truth.iter().fold(0.0, |scale: f64, x| scale.max(x.abs()));
+                for (found, truth) in found.iter().zip(truth) {
+                    let error = (found - truth).abs();
+                    assert!(
+                        error <= 16.0 * eps * scale,
+                        "{name} at s = {s}: {found}, not {truth}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rg_lru_without_decay_has_the_bounded_gradient() {
+    let mut case = with_gates(Gate::RgLru, &[0.0]);
+    case.h0 = None;
+    case.d_h_last = None;
+    let Shape { batch, steps, dim } = case.problem.shape;
+    for outcome in run(&case) {
+        for (b, d) in (0..batch).flat_map(|b| (0..dim).map(move |d| (b, d))) {
+            // Nothing is taken, so h is 0, and all later gradients arrive in full.
+            let mut total = 0.0;
+            for t in (0..steps).rev() {
+                let at = (b * steps + t) * dim + d;
+                total += case.d_h[at];
+                let slope = 2.0 * Gate::STEEPEST_ROOT * case.inputs[1][at];
+                let error = (outcome.d_inputs[0][at] - total * slope).abs();
+                assert!(error <= 1e-5 * 2.0 * Gate::STEEPEST_ROOT);
+                assert_eq!((outcome.h[at], outcome.d_inputs[1][at]), (0.0, 0.0));
             }
         }
     }

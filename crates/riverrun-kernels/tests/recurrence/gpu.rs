@@ -110,10 +110,44 @@ fn half_precision_storage_is_right() {
         Gate::MinGru {
             candidate: Candidate::Identity,
         },
+        Gate::RgLru,
     ] {
         let problem = Problem::new(Shape::new(2, 70, 20), gate);
         check::<f16>(&client, Dtype::F16, problem, Options::nth(15));
         check::<bf16>(&client, Dtype::Bf16, problem, Options::nth(11));
+    }
+}
+
+#[test]
+fn rg_lru_keeps_its_digits_near_no_decay() {
+    let Some(client) = client() else { return };
+    // Single steps from zero, at rates of decay from 1e-9 to 2: every state is √(1 - e^-2s).
+    let problem = Problem::new(Shape::new(40, 1, 16), Gate::RgLru);
+    let mut case = Case::random(problem, Options::default(), 5);
+    for (n, s) in case.inputs[0].iter_mut().enumerate() {
+        *s = 1e-9 * 2e9_f64.powf(n as f64 / 639.0);
+    }
+    case.inputs[1].fill(1.0);
+    let case = case.rounded::<f32>();
+    let truth = case.oracle();
+    for routine in routines(&client) {
+        let found = case
+            .gpu(&client, Dtype::F32, Some(routine), None)
+            .expect("a problem it can run");
+        // Relative: an exponential within 2 ulp, about ten roundings, halved by the root.
+        let check = |name: &str, found: &[f64], truth: &[f64]| {
+            for (n, (found, truth)) in found.iter().zip(truth).enumerate() {
+                assert!(
+                    (found - truth).abs() <= 8.0 * f64::from(f32::EPSILON) * truth.abs(),
+                    "{} {name} at s = {}: {found}, not {truth}",
+                    routine.name(),
+                    case.inputs[0][n]
+                );
+            }
+        };
+        check("h", &found.h, &truth.h);
+        check("d_s", &found.d_inputs[0], &truth.d_inputs[0]);
+        check("d_u", &found.d_inputs[1], &truth.d_inputs[1]);
     }
 }
 

@@ -7,5 +7,6 @@ mod cpu_properties;
 mod cpu_views;
 #[cfg(feature = "gpu")]
 mod gpu;
+mod hvp;
 mod oracle_finite_differences;
 mod oracle_golden;

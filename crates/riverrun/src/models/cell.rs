@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::nn::{
-    LinearRnn, LinearRnnConfig, MinGru, MinGruConfig, MinLstm, MinLstmConfig, Recurrent, Sequence,
+    LinearRnn, LinearRnnConfig, MinGru, MinGruConfig, MinLstm, MinLstmConfig, Recurrent, RgLru,
+    RgLruConfig, Sequence,
 };
 
 /// The kinds of recurrent layer a model can be made of.
@@ -23,11 +24,18 @@ pub enum CellKind {
     MinGru,
     /// [`MinLstm`].
     MinLstm,
+    /// [`RgLru`].
+    RgLru,
 }
 
 impl CellKind {
     /// Every kind.
-    pub const ALL: [CellKind; 3] = [CellKind::LinearRnn, CellKind::MinGru, CellKind::MinLstm];
+    pub const ALL: [CellKind; 4] = [
+        CellKind::LinearRnn,
+        CellKind::MinGru,
+        CellKind::MinLstm,
+        CellKind::RgLru,
+    ];
 
     /// The name on the command line and in configuration files.
     pub fn name(self) -> &'static str {
@@ -35,6 +43,7 @@ impl CellKind {
             CellKind::LinearRnn => "linear",
             CellKind::MinGru => "min-gru",
             CellKind::MinLstm => "min-lstm",
+            CellKind::RgLru => "rg-lru",
         }
     }
 
@@ -65,6 +74,12 @@ impl CellKind {
             ),
             CellKind::MinLstm => Cell::MinLstm(
                 MinLstmConfig::new(d_input, d_hidden)
+                    .with_bias(bias)
+                    .with_time_scale(time_scale)
+                    .init(device),
+            ),
+            CellKind::RgLru => Cell::RgLru(
+                RgLruConfig::new(d_input, d_hidden)
                     .with_bias(bias)
                     .with_time_scale(time_scale)
                     .init(device),
@@ -103,6 +118,8 @@ pub enum Cell {
     MinGru(MinGru),
     /// minLSTM.
     MinLstm(MinLstm),
+    /// RG-LRU.
+    RgLru(RgLru),
 }
 
 /// The state of a [`Cell`]: one tensor `[B, d_hidden]` for the linear family.
@@ -116,6 +133,7 @@ impl Recurrent for Cell {
             Cell::LinearRnn(layer) => layer.run(x, sequence),
             Cell::MinGru(layer) => layer.run(x, sequence),
             Cell::MinLstm(layer) => layer.run(x, sequence),
+            Cell::RgLru(layer) => layer.run(x, sequence),
         }
     }
 }

@@ -37,7 +37,11 @@ pub struct MinLstmConfig {
 ///
 /// Parameters: `3 d_hidden (d_input + 1)`.
 ///
-/// Source: Feng et al., *Were RNNs All We Needed?* (2024), section 3.2.
+/// **Log space.** With [`Candidate::G`] and normalised gates this is the function that the paper's appendix B computes
+/// from logarithms, `ln f' = -softplus(d)`, `ln i' = -softplus(-d)`, `d = softplus(-k_f) - softplus(-k_i)`: weights are
+/// interchangeable in both directions. The initial state is that of [`MinGru`](super::MinGru) in log space.
+///
+/// Source: Feng et al., *Were RNNs All We Needed?* (2024), section 3.2 and appendix B.
 #[derive(Module, Debug)]
 pub struct MinLstm {
     /// `[d_input, 3 d_hidden]`: `W_f`, `W_i`, `W_h` side by side.

@@ -9,10 +9,10 @@ use crate::Error;
 /// How a scan starts and runs. The default starts from zero, forward in time, without resets.
 #[derive(Debug, Clone, Default)]
 pub struct Scan {
-    initial: Option<Tensor<2>>,
-    reset: Option<Tensor<2, Bool>>,
-    reverse: bool,
-    routine: Option<Routine>,
+    pub(super) initial: Option<Tensor<2>>,
+    pub(super) reset: Option<Tensor<2, Bool>>,
+    pub(super) reverse: bool,
+    pub(super) routine: Option<Routine>,
 }
 
 impl Scan {
@@ -157,7 +157,7 @@ pub fn try_gated_scan(
     run(&k, inputs, [batch, steps, width / groups], gate, scan)
 }
 
-fn check<const D: usize>(
+pub(super) fn check<const D: usize>(
     what: &'static str,
     reference: &Tensor<3>,
     tensor: &Tensor<D>,

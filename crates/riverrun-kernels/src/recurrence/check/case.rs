@@ -121,7 +121,8 @@ impl Random {
 }
 
 impl Case {
-    /// Random data: `|a| < 1` of both signs for the raw gate, gates from nearly shut to nearly open for the others.
+    /// Random data: `|a| < 1` of both signs for the raw gate, rates of decay from 0 to 5 for the RG-LRU, gates from
+    /// nearly shut to nearly open for the others.
     pub fn random(problem: Problem, options: Options, seed: u64) -> Self {
         let mut random = Random(seed);
         let shape = problem.shape;
@@ -131,9 +132,12 @@ impl Case {
             _ if k == last => 2.0,
             _ => 5.0,
         };
-        let inputs = (0..=last)
+        let mut inputs: Vec<Vec<f64>> = (0..=last)
             .map(|k| random.vec(shape.elements(), bound(k)))
             .collect();
+        if problem.gate == Gate::RgLru {
+            inputs[0].iter_mut().for_each(|s| *s = s.abs());
+        }
         let mark = |_| random.bits().is_multiple_of(8);
         let reset = options
             .reset

@@ -100,6 +100,20 @@ fn step<E: Element>(gate: Gate, x: &[f64], h_prev: f64, d: f64) -> Step {
                 d_inputs: vec![d_k_f, d_k_i, d_k_h],
             }
         }
+        Gate::RgLru => {
+            let a = r((-x[0].max(0.0)).exp());
+            let square = r(a * a);
+            let share = r(r(1.0 - square).sqrt());
+            let slope = r(0.5 / share).min(Gate::STEEPEST_ROOT);
+            let d_a = r(d * h_prev);
+            let d_square = -r(r(d * x[1]) * slope);
+            let d_s = -r(r(d_a * a) + r(d_square * r(2.0 * square)));
+            Step {
+                a,
+                b: r(share * x[1]),
+                d_inputs: vec![if x[0] < 0.0 { 0.0 } else { d_s }, r(d * share)],
+            }
+        }
     }
 }
 

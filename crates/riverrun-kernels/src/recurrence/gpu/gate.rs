@@ -140,6 +140,32 @@ pub(crate) fn from_part<N: Size>(
     }
 }
 
+/// Where the RG-LRU's series ends.
+const SERIES_END: f32 = 0.5;
+
+/// The `√(1 - a²)` at which its slope has reached the steepest that is taken.
+const LEAST_SHARE: f32 = 0.5 / Gate::STEEPEST_ROOT as f32;
+
+/// `a = e^-s` and `√(1 - a²)` as `b`, for a rate of decay, which counts as 0 where it is negative.
+///
+/// `1 - a² = 2 a sinh s`: the series of the sine up to `s⁷` where the difference would lose digits, which leaves out
+/// less than `2⁻²⁶`. The device's own hyperbolic functions are differences of exponentials on some drivers.
+#[cube]
+fn decay_and_share<N: Size>(s: Vector<f32, N>, #[comptime] ptx: bool) -> Affine<N> {
+    let zero = Vector::<f32, N>::new(0.0f32);
+    let one = Vector::<f32, N>::new(1.0f32);
+    let end = Vector::<f32, N>::new(SERIES_END);
+    let s = select_many(s.less_than(&zero), zero, s);
+    let a = exp::<N>(zero - s, ptx);
+    let square = s * s;
+    let series = Vector::<f32, N>::new(0.008_333_334f32)
+        + square * Vector::<f32, N>::new(0.000_198_412_7f32);
+    let series = Vector::<f32, N>::new(0.166_666_67f32) + square * series;
+    let near = (s + s) * (one + square * series) * a;
+    let rest = select_many(s.less_than(&end), near, (one - a) * (one + a));
+    Affine::<N> { a, b: rest.sqrt() }
+}
+
 /// The coefficients `(a, b)` of a step.
 #[cube]
 pub(crate) fn coefficients<N: Size>(
@@ -168,6 +194,13 @@ pub(crate) fn coefficients<N: Size>(
                     a: sigmoid::<N>(p0, ptx),
                     b: sigmoid::<N>(p1, ptx) * c,
                 }
+            }
+        }
+        Gate::RgLru => {
+            let decay = decay_and_share::<N>(p0, ptx);
+            Affine::<N> {
+                a: decay.a,
+                b: decay.b * p1,
             }
         }
     }
@@ -236,6 +269,19 @@ pub(crate) fn gradients<N: Size>(
                     d1: d * c * (i * (one - i)),
                     d2: d * i * slope,
                 }
+            }
+        }
+        Gate::RgLru => {
+            let decay = decay_and_share::<N>(p0, ptx);
+            // min(1 / (2 share), STEEPEST_ROOT), twice.
+            let least = Vector::<f32, N>::new(LEAST_SHARE);
+            let twice_slope = reciprocal::<N>(decay.b.max(least), ptx);
+            let d_s = d * decay.a * (decay.a * p1 * twice_slope - h_prev);
+            InputGradients::<N> {
+                a: decay.a,
+                d0: select_many(p0.less_than(&zero), zero, d_s),
+                d1: d * decay.b,
+                d2: zero,
             }
         }
     }

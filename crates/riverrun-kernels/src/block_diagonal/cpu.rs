@@ -1,0 +1,290 @@
+//! The block-diagonal recurrence on the CPU: a block of a sequence at a time, threads over sequences and blocks.
+//!
+//! `A` is all of the traffic and is read once in each pass, row by row.
+
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+use super::{Problem, length};
+use crate::real::Real;
+use crate::recurrence::{self, RowsMut};
+use crate::{Element, Error};
+
+/// Sums that run side by side in a row's product, so that the machine can keep them in registers.
+const SUMS: usize = 16;
+
+/// Computes `h`, `[B, T, N·P]`; every element is written, whatever was there.
+///
+/// # Errors
+/// [`Error::NoChannels`], [`Error::Length`]; then nothing has been written.
+pub fn forward<E: Element>(
+    problem: &Problem,
+    a: &[E],
+    b: &[E],
+    h0: Option<&[E]>,
+    reset: Option<&[bool]>,
+    h: &mut [E],
+) -> Result<(), Error> {
+    problem.check(a, h0, reset, h)?;
+    let shape = problem.shape;
+    length("b", shape.elements(), b.len())?;
+    let rows = recurrence::Shape::new(shape.batch, shape.steps, shape.dim());
+    let h = &RowsMut::contiguous(h, rows)?;
+    let arch = Arch::new();
+    (0..shape.batch * shape.blocks)
+        .into_par_iter()
+        .for_each(|lane| {
+            let place = Place {
+                problem,
+                a,
+                h0,
+                reset,
+                sequence: lane / shape.blocks,
+                block: lane % shape.blocks,
+            };
+            arch.dispatch(Forward { place, b, h });
+        });
+    Ok(())
+}
+
+/// Computes the gradients from `h`, `∂L/∂h` (`d_h`, `[B, T, N·P]`) and `∂L/∂h_last` on top of it (`[B, N·P]`, zero if
+/// absent): `d_a` `[B, T, N, P, P]`, `d_b` `[B, T, N·P]`, `d_h0` `[B, N·P]`. Every element is written.
+///
+/// # Errors
+/// [`Error::NoChannels`], [`Error::Length`]; then nothing has been written.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the contract has so many tensors"
+)]
+pub fn backward<E: Element>(
+    problem: &Problem,
+    a: &[E],
+    h0: Option<&[E]>,
+    reset: Option<&[bool]>,
+    h: &[E],
+    d_h: &[E],
+    d_h_last: Option<&[E]>,
+    d_a: &mut [E],
+    d_b: &mut [E],
+    d_h0: &mut [E],
+) -> Result<(), Error> {
+    problem.check(a, h0, reset, h)?;
+    let shape = problem.shape;
+    length("d_h", shape.elements(), d_h.len())?;
+    let last = d_h_last.map_or(shape.state(), <[E]>::len);
+    length("d_h_last", shape.state(), last)?;
+    length("d_A", shape.matrices(), d_a.len())?;
+    length("d_b", shape.elements(), d_b.len())?;
+    length("d_h0", shape.state(), d_h0.len())?;
+    let rows = |steps, width| recurrence::Shape::new(shape.batch, steps, width);
+    let d_a = &RowsMut::contiguous(d_a, rows(shape.steps, shape.dim() * shape.size))?;
+    let d_b = &RowsMut::contiguous(d_b, rows(shape.steps, shape.dim()))?;
+    let d_h0 = &RowsMut::contiguous(d_h0, rows(1, shape.dim()))?;
+    let arch = Arch::new();
+    (0..shape.batch * shape.blocks)
+        .into_par_iter()
+        .for_each(|lane| {
+            let place = Place {
+                problem,
+                a,
+                h0,
+                reset,
+                sequence: lane / shape.blocks,
+                block: lane % shape.blocks,
+            };
+            arch.dispatch(Backward {
+                place,
+                h,
+                d_h,
+                d_h_last,
+                d_a,
+                d_b,
+                d_h0,
+            });
+        });
+    Ok(())
+}
+
+/// One block of one sequence.
+struct Place<'a, E> {
+    problem: &'a Problem,
+    a: &'a [E],
+    h0: Option<&'a [E]>,
+    reset: Option<&'a [bool]>,
+    sequence: usize,
+    block: usize,
+}
+
+impl<E: Element> Place<'_, E> {
+    /// The number of step `t` among all rows.
+    #[inline(always)]
+    fn row(&self, t: usize) -> usize {
+        self.sequence * self.problem.shape.steps + t
+    }
+
+    #[inline(always)]
+    fn is_reset(&self, t: usize) -> bool {
+        match self.reset {
+            Some(reset) => reset[self.row(t)],
+            None => false,
+        }
+    }
+
+    /// The block's channels at row `row` of a tensor of `N·P` channels.
+    #[inline(always)]
+    fn channels<'x>(&self, x: &'x [E], row: usize) -> &'x [E] {
+        let size = self.problem.shape.size;
+        &x[row * self.problem.shape.dim() + self.block * size..][..size]
+    }
+
+    /// The block's matrix at step `t`.
+    #[inline(always)]
+    fn matrix(&self, t: usize) -> &[E] {
+        let size = self.problem.shape.size;
+        let blocks = self.row(t) * self.problem.shape.blocks + self.block;
+        &self.a[blocks * size * size..][..size * size]
+    }
+
+    /// The block's `width` elements a channel at step `t` of a tensor to write.
+    #[inline(always)]
+    #[expect(clippy::mut_from_ref, reason = "a place has its elements to itself")]
+    fn out<'x>(&self, x: &'x RowsMut<E>, t: usize, width: usize) -> &'x mut [E] {
+        let width = width * self.problem.shape.size;
+        // SAFETY: no other place has this sequence and block, and a kernel lets go of a row before it asks for another.
+        unsafe {
+            x.row_mut(
+                self.sequence,
+                t,
+                self.block * width..(self.block + 1) * width,
+            )
+        }
+    }
+}
+
+struct Forward<'a, E> {
+    place: Place<'a, E>,
+    b: &'a [E],
+    h: &'a RowsMut<'a, E>,
+}
+
+impl<E: Element> WithSimd for Forward<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) {
+        let place = &self.place;
+        let size = place.problem.shape.size;
+        let mut state = vec![E::Acc::ZERO; size];
+        let mut next = vec![E::Acc::ZERO; size];
+        if let Some(h0) = place.h0 {
+            widen(&mut state, place.channels(h0, place.sequence));
+        }
+        for s in 0..place.problem.shape.steps {
+            let t = place.problem.time(s);
+            if place.is_reset(t) {
+                state.fill(E::Acc::ZERO);
+            }
+            let a = place.matrix(t);
+            let b = place.channels(self.b, place.row(t));
+            let h = place.out(self.h, t, 1);
+            for i in 0..size {
+                next[i] = dot::<E>(&a[i * size..][..size], &state) + b[i].widen();
+                h[i] = E::narrow(next[i]);
+            }
+            std::mem::swap(&mut state, &mut next);
+        }
+    }
+}
+
+struct Backward<'a, E> {
+    place: Place<'a, E>,
+    h: &'a [E],
+    d_h: &'a [E],
+    d_h_last: Option<&'a [E]>,
+    d_a: &'a RowsMut<'a, E>,
+    d_b: &'a RowsMut<'a, E>,
+    d_h0: &'a RowsMut<'a, E>,
+}
+
+impl<E: Element> WithSimd for Backward<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _simd: S) {
+        let place = &self.place;
+        let size = place.problem.shape.size;
+        let zeros = vec![E::ZERO; size];
+        let mut before = vec![E::Acc::ZERO; size];
+        let mut total = vec![E::Acc::ZERO; size];
+        let mut later = vec![E::Acc::ZERO; size];
+        if let Some(d_h_last) = self.d_h_last {
+            widen(&mut later, place.channels(d_h_last, place.sequence));
+        }
+        for s in (0..place.problem.shape.steps).rev() {
+            let t = place.problem.time(s);
+            let reset = place.is_reset(t);
+            let start = match place.h0 {
+                _ if reset => &zeros,
+                _ if s > 0 => place.channels(self.h, place.row(place.problem.time(s - 1))),
+                Some(h0) => place.channels(h0, place.sequence),
+                None => &zeros,
+            };
+            widen(&mut before, start);
+            widen(&mut total, place.channels(self.d_h, place.row(t)));
+            let d_b = place.out(self.d_b, t, 1);
+            for i in 0..size {
+                total[i] += later[i];
+                d_b[i] = E::narrow(total[i]);
+            }
+            later.fill(E::Acc::ZERO);
+            let a = place.matrix(t);
+            let d_a = place.out(self.d_a, t, size);
+            for i in 0..size {
+                let d = total[i];
+                let d_a = &mut d_a[i * size..][..size];
+                for j in 0..size {
+                    d_a[j] = E::narrow(d * before[j]);
+                }
+                if !reset {
+                    let a = &a[i * size..][..size];
+                    for j in 0..size {
+                        later[j] += a[j].widen() * d;
+                    }
+                }
+            }
+        }
+        let d_h0 = place.out(self.d_h0, 0, 1);
+        for i in 0..size {
+            d_h0[i] = E::narrow(later[i]);
+        }
+    }
+}
+
+#[inline(always)]
+fn widen<E: Element>(to: &mut [E::Acc], from: &[E]) {
+    for i in 0..to.len() {
+        to[i] = from[i].widen();
+    }
+}
+
+/// `Σ_j a_j x_j`, in [`SUMS`] sums that are added in order at the end.
+#[inline(always)]
+fn dot<E: Element>(a: &[E], x: &[E::Acc]) -> E::Acc {
+    let mut sums = [E::Acc::ZERO; SUMS];
+    let whole = a.len() - a.len() % SUMS;
+    for j in (0..whole).step_by(SUMS) {
+        let (a, x) = (&a[j..j + SUMS], &x[j..j + SUMS]);
+        for k in 0..SUMS {
+            sums[k] += a[k].widen() * x[k];
+        }
+    }
+    let (a, x) = (&a[whole..], &x[whole..]);
+    for k in 0..a.len() {
+        sums[k] += a[k].widen() * x[k];
+    }
+    let mut total = sums[0];
+    for sum in &sums[1..SUMS.min(whole + a.len()).max(1)] {
+        total += *sum;
+    }
+    total
+}

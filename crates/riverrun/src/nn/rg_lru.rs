@@ -1,0 +1,145 @@
+//! RG-LRU, the recurrence of Griffin.
+
+use burn::config::Config;
+use burn::module::{Module, Param};
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::activation::{relu, sigmoid};
+use burn::tensor::{Device, Tensor};
+
+use super::{Recurrent, Sequence};
+use crate::ops::{Gate, Scan, try_gated_scan};
+
+/// How many times `softplus(Λ)` a channel decays in a step with its recurrence gate fully open: `c` of the paper.
+const SHARPNESS: f64 = 8.0;
+
+/// Configuration of [`RgLru`].
+#[derive(Config, Debug)]
+pub struct RgLruConfig {
+    /// Features of the input.
+    pub d_input: usize,
+    /// Features of the state and output.
+    pub d_hidden: usize,
+    /// Whether the linear layers have biases.
+    #[config(default = true)]
+    pub bias: bool,
+    /// The least part of the state that a channel keeps in a step with its recurrence gate fully open, at the start.
+    #[config(default = 0.9)]
+    pub min_decay: f64,
+    /// The largest such part.
+    #[config(default = 0.999)]
+    pub max_decay: f64,
+    /// For a zero input, the channels start out remembering from 1 to this many steps; 1 for the paper's start, between
+    /// the two parts above.
+    #[config(default = 1)]
+    pub time_scale: usize,
+    /// Whether time runs from the last step to the first.
+    #[config(default = false)]
+    pub reverse: bool,
+}
+
+/// RG-LRU, the real-gated linear recurrent unit:
+///
+/// ```text
+/// r_t = σ(W_r x_t + b_r)      i_t = σ(W_i x_t + b_i)      a_t = e^(-c softplus(Λ) r_t),  c = 8
+/// h_t = a_t ∘ h_{t-1} + √(1 - a_t²) ∘ (i_t ∘ x_t)
+/// ```
+///
+/// `Λ` is one number a channel, at first such that `a_t` at `r_t = 1` is spread evenly over 0.9 to 0.999. The gates see
+/// the very numbers that are remembered, so `x_t` has as many features as the state; where the input has another
+/// number of them, a linear layer comes before.
+///
+/// In the paper `W_r` and `W_i` are block-diagonal in the large models and dense here; weights of dense ones are
+/// interchangeable. Some implementations leave out the factor `√(1 - a_t²)` at the first step of a sequence; here, as
+/// in the paper's formula, every step has it. `√(1 - a²)` and its gradient near `a = 1`: see [`Gate::RgLru`].
+///
+/// Source: De et al., *Griffin: Mixing Gated Linear Recurrences with Local Attention for Efficient Language Models*
+/// (2024), section 2.4.
+#[derive(Module, Debug)]
+pub struct RgLru {
+    /// `[d_input, d_hidden]`, where the two differ.
+    pub input: Option<Linear>,
+    /// `[d_hidden, 2 d_hidden]`: `W_r` beside `W_i`.
+    pub gates: Linear,
+    /// `Λ`, `[d_hidden]`.
+    pub lambda: Param<Tensor<1>>,
+    /// Whether time runs from the last step to the first.
+    #[module(skip)]
+    pub reverse: bool,
+}
+
+impl RgLruConfig {
+    /// A layer with fresh weights.
+    ///
+    /// # Panics
+    /// Unless `0 < min_decay <= max_decay < 1`.
+    pub fn init(&self, device: &Device) -> RgLru {
+        let (low, high) = (self.min_decay, self.max_decay);
+        assert!(
+            0.0 < low && low <= high && high < 1.0,
+            "RG-LRU: expected 0 < min_decay <= max_decay < 1, found {low} and {high}"
+        );
+        let (input, hidden) = (self.d_input, self.d_hidden);
+        let linear = |from, to| {
+            LinearConfig::new(from, to)
+                .with_bias(self.bias)
+                .init(device)
+        };
+        let lambda: Vec<f32> = (0..hidden)
+            .map(|i| {
+                let part = (i as f64 + 0.5) / hidden as f64;
+                // The rate of decay at r = 1. A zero input has r = 1/2, hence the 2.
+                let rate = if self.time_scale > 1 {
+                    2.0 * (-part * (self.time_scale as f64).ln()).exp()
+                } else {
+                    -(low + part * (high - low)).ln()
+                };
+                (rate / SHARPNESS).exp_m1().ln() as f32
+            })
+            .collect();
+        RgLru {
+            input: (input != hidden).then(|| linear(input, hidden)),
+            gates: linear(hidden, 2 * hidden),
+            lambda: Param::from_tensor(Tensor::from_floats(lambda.as_slice(), device)),
+            reverse: self.reverse,
+        }
+    }
+}
+
+impl RgLru {
+    /// `[B, T, d_input]` and a state `[B, d_hidden]` to `[B, T, d_hidden]` and the next state.
+    pub fn forward(&self, x: Tensor<3>, state: Option<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
+        self.run(x, Sequence::from(state))
+    }
+}
+
+/// `ln(1 + e^x)`, with the digits of small results and without the overflow of large ones.
+fn softplus(x: Tensor<1>) -> Tensor<1> {
+    // Above this, x itself to f32.
+    const LARGE: f64 = 20.0;
+    x.clone().clamp_max(LARGE).exp().log1p() + relu(x - LARGE)
+}
+
+impl Recurrent for RgLru {
+    type State = Tensor<2>;
+
+    fn run(&self, x: Tensor<3>, sequence: Sequence<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
+        let x = match &self.input {
+            Some(input) => input.forward(x),
+            None => x,
+        };
+        let rate = softplus(self.lambda.val()).mul_scalar(SHARPNESS);
+        let gates = sigmoid(self.gates.forward(x.clone()));
+        let hidden = x.dims()[2];
+        let (r, i) = (
+            gates.clone().narrow(2, 0, hidden),
+            gates.narrow(2, hidden, hidden),
+        );
+        let inputs = Tensor::cat(vec![r * rate.unsqueeze(), i * x], 2);
+        let scan = Scan::default()
+            .with_optional_initial(sequence.state)
+            .with_optional_reset(sequence.reset);
+        let scan = if self.reverse { scan.reversed() } else { scan };
+        try_gated_scan(inputs, Gate::RgLru, scan)
+            .unwrap_or_else(|error| panic!("{}: {error}", Gate::RgLru.name()))
+    }
+}
