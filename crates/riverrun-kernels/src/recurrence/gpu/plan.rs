@@ -33,6 +33,7 @@ impl Plan {
         inputs: &Inputs,
         tuning: Tuning,
         flags: (bool, bool, bool),
+        backward: bool,
     ) -> Result<Self, Error> {
         let (initial, h0, reset) = flags;
         if !dtype.supported(client) {
@@ -98,6 +99,8 @@ impl Plan {
             .max()
             .unwrap_or(0)
             .max(shape.elements());
+        // Indices count vectors, but the bytes behind them must be in reach too.
+        let far = most * dtype.size() >= 1 << 31;
         Ok(Self {
             config: Config {
                 gate: problem.gate,
@@ -110,6 +113,7 @@ impl Plan {
                 storage,
                 keep: tuning.keep.for_gate(problem.gate),
                 ptx,
+                strides: backward || !far,
             },
             tuning,
             vector,
@@ -122,12 +126,11 @@ impl Plan {
                     at(i).step_stride / vector,
                 )
             }),
-            // Indices count vectors, but the bytes behind them must be in reach too.
             types: [storage.elem(dtype), dtype.elem()],
-            address: if most * dtype.size() < (1 << 31) {
-                AddressType::U32
-            } else {
+            address: if far {
                 AddressType::U64
+            } else {
+                AddressType::U32
             },
         })
     }

@@ -56,6 +56,9 @@ pub(crate) struct Config {
     pub keep: Keep,
     /// The device runs PTX.
     pub ptx: bool,
+    /// Steps are found by strides from the first one rather than each by a product. Measured: a little faster, but
+    /// with 64-bit addresses the forward pass of 16-bit elements loses a fifth.
+    pub strides: bool,
 }
 
 impl Config {
@@ -109,9 +112,12 @@ fn element(
     steps: usize,
     #[comptime] tail: bool,
     #[comptime] down: bool,
+    #[comptime] strides: bool,
 ) -> usize {
     if comptime!(tail) {
         base + row_of((first + u).min(steps - 1), steps, down) * stride
+    } else if comptime!(!strides) {
+        base + row_of(first + u, steps, down) * stride
     } else {
         // From the first step on by strides: nothing is multiplied anew.
         let start = base + row_of(first, steps, down) * stride;

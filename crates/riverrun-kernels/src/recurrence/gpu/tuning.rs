@@ -56,20 +56,25 @@ impl Tuning {
         let narrow = dtype.size() == 2;
         let inputs = problem.gate.inputs();
         let raw = problem.gate == Gate::Raw;
+        let odd = problem.shape.dim % 2 == 1;
         let (vector, len, planes) = match (routine, backward) {
+            // One channel a unit: rows of an odd width.
+            (Routine::Chained, _) if odd && !narrow => (1, 16, 16),
             (Routine::Chained, true) if lanes <= 512 && narrow => (2, 32, 16),
+            (Routine::Chained, false) if lanes <= 512 && !narrow => (1, 32, 8),
             (Routine::Chained, _) if lanes <= 512 => (2, 16, 16),
             (Routine::Chained, false) if lanes <= 4096 && narrow => (2, 32, 16),
             (Routine::Chained, true) if lanes <= 4096 && narrow => (4, 16, 16),
             (Routine::Chained, _) if lanes <= 4096 => (2, 16, 16),
             (Routine::Chained, true) if !narrow && !raw => (2, 8, 8),
+            (Routine::Chained, false) if !narrow && inputs == 3 => (2, 8, 8),
             (Routine::Chained, _) if !narrow => (2, 16, 8),
             (Routine::Chained, false) if raw => (4, 16, 8),
             (Routine::Chained, false) if inputs == 2 => (4, 16, 4),
-            (Routine::Chained, false) => (4, 8, 8),
+            (Routine::Chained, false) => (2, 8, 8),
             (Routine::Chained, true) if raw => (2, 16, 8),
             (Routine::Chained, true) if inputs == 2 => (4, 8, 8),
-            (Routine::Chained, true) => (4, 8, 4),
+            (Routine::Chained, true) => (2, 8, 4),
             (_, false) => (1, 8, 8),
             (_, true) => (2, 16, 8),
         };

@@ -85,13 +85,49 @@ fn fill_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
     let down = comptime!(config.reverse);
     #[unroll]
     for u in 0..comptime!(config.len) {
-        tile.p0[u] = in0[element(base_0, geometry.step_0, first, u, steps, tail, down)];
-        tile.p1[u] = in1[element(base_1, geometry.step_1, first, u, steps, tail, down)];
+        tile.p0[u] = in0[element(
+            base_0,
+            geometry.step_0,
+            first,
+            u,
+            steps,
+            tail,
+            down,
+            config.strides,
+        )];
+        tile.p1[u] = in1[element(
+            base_1,
+            geometry.step_1,
+            first,
+            u,
+            steps,
+            tail,
+            down,
+            config.strides,
+        )];
         if comptime!(config.needs_p2()) {
-            tile.p2[u] = in2[element(base_2, geometry.step_2, first, u, steps, tail, down)];
+            tile.p2[u] = in2[element(
+                base_2,
+                geometry.step_2,
+                first,
+                u,
+                steps,
+                tail,
+                down,
+                config.strides,
+            )];
         }
         if comptime!(config.reset) {
-            let at = element(batch * steps, 1, first, u, steps, tail, down);
+            let at = element(
+                batch * steps,
+                1,
+                first,
+                u,
+                steps,
+                tail,
+                down,
+                config.strides,
+            );
             tile.cut[u] = u32::cast_from(reset[at] != R::from_int(0));
         }
     }
@@ -214,11 +250,11 @@ fn write_forward<S: Numeric, W: Size, N: Size>(
         state = fma(at.a, state, at.b);
         if comptime!(tail) {
             if first + u < steps {
-                h[element(base, cols, first, u, steps, true, down)] =
+                h[element(base, cols, first, u, steps, true, down, config.strides)] =
                     narrow::<S, W, N>(state, config.storage);
             }
         } else {
-            h[element(base, cols, first, u, steps, false, down)] =
+            h[element(base, cols, first, u, steps, false, down, config.strides)] =
                 narrow::<S, W, N>(state, config.storage);
         }
     }
