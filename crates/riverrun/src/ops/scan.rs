@@ -157,7 +157,7 @@ pub fn try_gated_scan(
     run(&k, inputs, [batch, steps, width / groups], gate, scan)
 }
 
-fn check<const D: usize>(
+pub(super) fn check<const D: usize>(
     what: &'static str,
     reference: &Tensor<3>,
     tensor: &Tensor<D>,
