@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
@@ -57,7 +58,14 @@ fn config(steps: u64) -> RunConfig {
     config
 }
 
+/// The device's random numbers are the process's: between setting the seed and drawing, no other test may draw.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
 fn start(config: &RunConfig, dir: &Scratch) -> Trainer {
+    let _alone = alone();
     let task = tasks::open(config).unwrap();
     Trainer::create(
         config.clone(),
@@ -69,6 +77,7 @@ fn start(config: &RunConfig, dir: &Scratch) -> Trainer {
 }
 
 fn go_on(config: &RunConfig, dir: &Scratch) -> Trainer {
+    let _alone = alone();
     let task = tasks::open(config).unwrap();
     Trainer::resume(
         config.clone(),
@@ -80,6 +89,7 @@ fn go_on(config: &RunConfig, dir: &Scratch) -> Trainer {
 }
 
 fn run(trainer: Trainer, stop_after: u64) -> Result<Outcome, Error> {
+    let _alone = alone();
     let stop = AtomicBool::new(false);
     trainer.run(
         &mut StopAfter {
