@@ -33,8 +33,14 @@ const VOWELS: [&str; 15] = [
     "AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW",
 ];
 
-/// Words and what the package itself says to them.
-const KNOWN: [(&str, &str); 1] = [("xylophonist", "Z AY1 L AH0 F AH0 N AH0 S T S")];
+/// Words and what the package's own formulas say to them, computed by PyTorch from the same weights.
+const KNOWN: [(&str, &str); 5] = [
+    ("xylophonist", "Z AY1 L AH0 F AH0 N AH0 S T S"),
+    ("recurrent", "R IH0 K ER1 AH0 N T"),
+    ("rivers", "R IH1 V ER0 Z"),
+    ("serendipity", "S EH2 R AH0 N D IH1 P IH0 T IY0"),
+    ("backpropagation", "B AE2 K P R AH0 G P EY1 SH AH0 N"),
+];
 
 /// The output's symbols: four marks, then the phonemes by the alphabet, each vowel bare (`UW` alone) and with its stress.
 fn phonemes() -> Vec<String> {
