@@ -150,7 +150,7 @@ pub struct TrainArgs {
     /// Task without a text [selective-copy]
     #[arg(long, value_name = "NAME", conflicts_with = "paths")]
     pub task: Option<String>,
-    /// Recurrent layer: min-gru, min-lstm, rg-lru or linear [default: min-gru]
+    /// Recurrent layer: min-gru, min-lstm, rg-lru, linear, gru, lstm or rnn [default: min-gru]
     #[arg(long, value_name = "CELL")]
     pub model: Option<CellKind>,
     /// Blocks of recurrent layer and MLP [default: 3]

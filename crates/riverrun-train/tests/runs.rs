@@ -66,6 +66,7 @@ fn config(steps: u64) -> RunConfig {
 }
 
 fn start(config: &RunConfig, dir: &Scratch) -> Trainer {
+    let _alone = alone();
     let task = tasks::open(config).unwrap();
     Trainer::create(
         config.clone(),
@@ -77,6 +78,7 @@ fn start(config: &RunConfig, dir: &Scratch) -> Trainer {
 }
 
 fn go_on(config: &RunConfig, dir: &Scratch) -> Trainer {
+    let _alone = alone();
     let task = tasks::open(config).unwrap();
     Trainer::resume(
         config.clone(),
@@ -88,6 +90,7 @@ fn go_on(config: &RunConfig, dir: &Scratch) -> Trainer {
 }
 
 fn run(trainer: Trainer, stop_after: u64) -> Result<Outcome, Error> {
+    let _alone = alone();
     let stop = AtomicBool::new(false);
     trainer.run(
         &mut StopAfter {

@@ -34,6 +34,55 @@ pub enum Error {
         /// The device given.
         found: String,
     },
+    /// A sequence that is longer than the batch it is in.
+    #[error("sequence {index} has {length} steps, the batch has {steps}")]
+    SequenceLength {
+        /// Which sequence.
+        index: usize,
+        /// Its length.
+        length: usize,
+        /// The steps of the batch.
+        steps: usize,
+    },
+    /// A file of weights that lacks one.
+    #[error("{file}: there is no tensor `{name}`")]
+    MissingTensor {
+        /// The file.
+        file: String,
+        /// The tensor.
+        name: String,
+    },
+    /// A file of weights with one that the layer does not have.
+    #[error("{file}: the layer has no tensor `{name}`")]
+    SurplusTensor {
+        /// The file.
+        file: String,
+        /// The tensor.
+        name: String,
+    },
+    /// A tensor in a file that has another shape than the layer's.
+    #[error("{file}: tensor `{name}`: expected shape {expected:?}, found {found:?}")]
+    TensorShape {
+        /// The file.
+        file: String,
+        /// The tensor.
+        name: String,
+        /// The layer's shape.
+        expected: Vec<usize>,
+        /// The file's shape.
+        found: Vec<usize>,
+    },
+    /// A file that cannot be read or written.
+    #[error("{file}: {reason}")]
+    File {
+        /// The file.
+        file: String,
+        /// Why not.
+        reason: String,
+    },
+    /// Something that has no counterpart on the other side of a conversion.
+    #[error("{0}")]
+    Unsupported(String),
     /// A device specification that this build or machine cannot satisfy.
     #[error("no device `{spec}`: {reason}")]
     NoDevice {

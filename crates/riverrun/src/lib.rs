@@ -1,8 +1,9 @@
 //! Recurrent networks at the speed of the memory they move, for [Burn](https://burn.dev).
 //!
-//! - [`ops`]: the linear recurrence `h_t = a_t ∘ h_{t-1} + b_t` on [`Tensor`](burn::Tensor), differentiable in
-//!   everything, on every backend enabled.
+//! - [`ops`]: the linear recurrence `h_t = a_t ∘ h_{t-1} + b_t`, and GRU, LSTM and Elman cells, on
+//!   [`Tensor`](burn::Tensor), differentiable in everything, on every backend enabled.
 //! - [`nn`]: layers on it, with one trait for sequences, chunks and single steps.
+//! - [`weights`]: weights of other frameworks, both ways.
 //! - [`models`]: a residual stack and a language model.
 //! - [`device`]: which devices this build and machine have.
 //!
@@ -27,6 +28,7 @@ mod error;
 pub mod models;
 pub mod nn;
 pub mod ops;
+pub mod weights;
 
 pub use burn;
 pub use error::Error;

@@ -5,7 +5,7 @@ mod common;
 use burn::module::Param;
 use burn::tensor::{Bool, Device, Distribution, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
-use riverrun::models::CellKind;
+use riverrun::models::{CellKind, CellState};
 use riverrun::nn::{MinGruConfig, MinLstmConfig, Recurrent, RgLruConfig, Sequence};
 use riverrun::ops::Candidate;
 use serde_json::Value;
@@ -122,8 +122,13 @@ fn sequence_chunks_and_steps_agree() {
                 &numbers(whole.clone()),
                 1e-6,
             );
-            let end = numbers(state.expect("a state"));
-            assert_close(&format!("{what}, last state"), &end, &numbers(last), 1e-6);
+            let end = state.expect("a state");
+            let name = format!("{what}, last state");
+            assert_close(&name, &numbers(end.h), &numbers(last.h), 1e-6);
+            assert_eq!(end.c.is_some(), last.c.is_some(), "{name}");
+            if let (Some(end), Some(last)) = (end.c, last.c) {
+                assert_close(&name, &numbers(end), &numbers(last), 1e-6);
+            }
             let mut state = None;
             for s in 0..t {
                 let step = x.clone().narrow(1, s, 1).squeeze_dim(1);
@@ -147,13 +152,15 @@ fn a_reset_starts_anew_and_stops_gradients() {
             let mask: Vec<bool> = (0..b * t).map(|n| n % t == 5).collect();
             let mask = Tensor::<2, Bool>::from_data(TensorData::new(mask, [b, t]), &device);
             let h0 = Tensor::<2>::ones([b, h], &device).require_grad();
-            let sequence = Sequence::from(Some(h0.clone())).with_reset(mask);
+            let c = (kind == CellKind::Lstm).then(|| h0.clone());
+            let start = CellState { h: h0.clone(), c };
+            let sequence = Sequence::from(Some(start)).with_reset(mask);
             let (y, last) = layer.run(x.clone(), sequence.clone());
             let (anew, _) = layer.run(x.clone().narrow(1, 5, 4), Sequence::new());
             let tail = numbers(y.narrow(1, 5, 4));
             assert_close(&format!("{name} {kind}"), &tail, &numbers(anew), 1e-6);
             // Nothing after the reset depends on h0; what lies before it does.
-            let grads = last.sum().backward();
+            let grads = last.h.sum().backward();
             let through = numbers(h0.grad(&grads).expect("a gradient"));
             assert!(
                 through.iter().all(|&g| g == 0.0),

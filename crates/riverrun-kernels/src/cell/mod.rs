@@ -38,10 +38,13 @@ mod arguments;
 pub mod cpu;
 pub mod oracle;
 
+use serde::{Deserialize, Serialize};
+
 pub use arguments::{InputGrads, Inputs, Layer, LayerGrads, OutputGrads, Outputs};
 
 /// Where the GRU's reset gate acts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum ResetGate {
     /// On the recurrent product: `n = tanh(x_n + r ∘ (U_n h + b_n))`. PyTorch, cuDNN, Keras' `reset_after`.
     #[default]
@@ -52,7 +55,8 @@ pub enum ResetGate {
 }
 
 /// The activation of an Elman cell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Activation {
     /// The hyperbolic tangent.
     #[default]

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::nn::{
-    LinearRnn, LinearRnnConfig, MinGru, MinGruConfig, MinLstm, MinLstmConfig, Recurrent, RgLru,
-    RgLruConfig, Sequence,
+    Gru, GruConfig, LinearRnn, LinearRnnConfig, Lstm, LstmConfig, LstmState, MinGru, MinGruConfig,
+    MinLstm, MinLstmConfig, Recurrent, RgLru, RgLruConfig, Rnn, RnnConfig, Sequence,
 };
 
 /// The kinds of recurrent layer a model can be made of.
@@ -26,15 +26,24 @@ pub enum CellKind {
     MinLstm,
     /// [`RgLru`].
     RgLru,
+    /// [`Gru`], one layer, reset after the product.
+    Gru,
+    /// [`Lstm`], one layer.
+    Lstm,
+    /// [`Rnn`], one layer, tanh.
+    Rnn,
 }
 
 impl CellKind {
     /// Every kind.
-    pub const ALL: [CellKind; 4] = [
+    pub const ALL: [CellKind; 7] = [
         CellKind::LinearRnn,
         CellKind::MinGru,
         CellKind::MinLstm,
         CellKind::RgLru,
+        CellKind::Gru,
+        CellKind::Lstm,
+        CellKind::Rnn,
     ];
 
     /// The name on the command line and in configuration files.
@@ -44,10 +53,14 @@ impl CellKind {
             CellKind::MinGru => "min-gru",
             CellKind::MinLstm => "min-lstm",
             CellKind::RgLru => "rg-lru",
+            CellKind::Gru => "gru",
+            CellKind::Lstm => "lstm",
+            CellKind::Rnn => "rnn",
         }
     }
 
-    /// A layer of this kind; `time_scale` as in [`MinGruConfig`], 1 for the layer's own default.
+    /// A layer of this kind; `time_scale` as in [`MinGruConfig`], 1 for the layer's own default. An [`Rnn`]
+    /// has no gate to remember with and takes no notice of it.
     pub fn init(
         self,
         d_input: usize,
@@ -82,6 +95,23 @@ impl CellKind {
                 RgLruConfig::new(d_input, d_hidden)
                     .with_bias(bias)
                     .with_time_scale(time_scale)
+                    .init(device),
+            ),
+            CellKind::Gru => Cell::Gru(
+                GruConfig::new(d_input, d_hidden)
+                    .with_bias(bias)
+                    .with_time_scale(time_scale)
+                    .init(device),
+            ),
+            CellKind::Lstm => Cell::Lstm(
+                LstmConfig::new(d_input, d_hidden)
+                    .with_bias(bias)
+                    .with_time_scale(time_scale)
+                    .init(device),
+            ),
+            CellKind::Rnn => Cell::Rnn(
+                RnnConfig::new(d_input, d_hidden)
+                    .with_bias(bias)
                     .init(device),
             ),
         }
@@ -120,20 +150,81 @@ pub enum Cell {
     MinLstm(MinLstm),
     /// RG-LRU.
     RgLru(RgLru),
+    /// GRU.
+    Gru(Gru),
+    /// LSTM.
+    Lstm(Lstm),
+    /// Elman.
+    Rnn(Rnn),
 }
 
-/// The state of a [`Cell`]: one tensor `[B, d_hidden]` for the linear family.
-pub type CellState = Tensor<2>;
+/// The state of a [`Cell`].
+#[derive(Debug, Clone)]
+pub struct CellState {
+    /// `[B, d_hidden]`.
+    pub h: Tensor<2>,
+    /// `[B, d_hidden]`: the LSTM's cell state.
+    pub c: Option<Tensor<2>>,
+}
+
+impl CellState {
+    /// The same values, cut off from the graph that made them.
+    pub fn detach(self) -> Self {
+        Self {
+            h: self.h.detach(),
+            c: self.c.map(Tensor::detach),
+        }
+    }
+
+    /// A sequence for the layer inside, with the layer's own state.
+    fn start<S>(sequence: Sequence<CellState>, state: impl FnOnce(CellState) -> S) -> Sequence<S> {
+        Sequence {
+            state: sequence.state.map(state),
+            reset: sequence.reset,
+        }
+    }
+}
+
+/// `[B, H]` as the state of a stack of one layer, `[1, B, H]`.
+fn stacked(state: Tensor<2>) -> Tensor<3> {
+    state.unsqueeze_dim(0)
+}
+
+/// Runs a layer whose state is one tensor.
+fn run_with<L: Recurrent>(
+    layer: &L,
+    x: Tensor<3>,
+    sequence: Sequence<CellState>,
+    state: impl FnOnce(Tensor<2>) -> L::State,
+    back: impl FnOnce(L::State) -> Tensor<2>,
+) -> (Tensor<3>, CellState) {
+    let (y, last) = layer.run(x, CellState::start(sequence, |start| state(start.h)));
+    let (h, c) = (back(last), None);
+    (y, CellState { h, c })
+}
 
 impl Recurrent for Cell {
     type State = CellState;
 
     fn run(&self, x: Tensor<3>, sequence: Sequence<CellState>) -> (Tensor<3>, CellState) {
+        let same = |state| state;
+        let flat = |state: Tensor<3>| state.squeeze_dim(0);
         match self {
-            Cell::LinearRnn(layer) => layer.run(x, sequence),
-            Cell::MinGru(layer) => layer.run(x, sequence),
-            Cell::MinLstm(layer) => layer.run(x, sequence),
-            Cell::RgLru(layer) => layer.run(x, sequence),
+            Cell::LinearRnn(layer) => run_with(layer, x, sequence, same, same),
+            Cell::MinGru(layer) => run_with(layer, x, sequence, same, same),
+            Cell::MinLstm(layer) => run_with(layer, x, sequence, same, same),
+            Cell::RgLru(layer) => run_with(layer, x, sequence, same, same),
+            Cell::Gru(layer) => run_with(layer, x, sequence, stacked, flat),
+            Cell::Rnn(layer) => run_with(layer, x, sequence, stacked, flat),
+            Cell::Lstm(layer) => {
+                let start = CellState::start(sequence, |state| LstmState {
+                    c: stacked(state.c.expect("the state of an LSTM holds a cell state")),
+                    h: stacked(state.h),
+                });
+                let (y, state) = layer.run(x, start);
+                let (h, c) = (flat(state.h), Some(flat(state.c)));
+                (y, CellState { h, c })
+            }
         }
     }
 }

@@ -61,7 +61,7 @@ impl LmState {
     /// The same values, cut off from the graph that made them: truncated backpropagation through time.
     pub fn detach(self) -> Self {
         Self {
-            blocks: self.blocks.into_iter().map(Tensor::detach).collect(),
+            blocks: self.blocks.into_iter().map(CellState::detach).collect(),
         }
     }
 }

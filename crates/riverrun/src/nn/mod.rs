@@ -3,17 +3,29 @@
 //! Every layer implements [`Recurrent`], so stacks, models, trainers and generators are written once. A layer
 //! holds no state: it comes in with the call and goes out with the result.
 
+mod cell_layer;
+mod cell_stack;
 mod gated;
+mod gru;
 mod linear_rnn;
+mod lstm;
 mod min_gru;
 mod min_lstm;
 mod recurrent;
 mod rg_lru;
 mod rms_norm;
+mod rnn;
 
+pub(crate) use cell_layer::like;
+
+pub use cell_layer::CellLayer;
+pub use cell_stack::CellStack;
+pub use gru::{Gru, GruConfig};
 pub use linear_rnn::{LinearRnn, LinearRnnConfig};
+pub use lstm::{Lstm, LstmConfig, LstmState};
 pub use min_gru::{MinGru, MinGruConfig};
 pub use min_lstm::{MinLstm, MinLstmConfig};
 pub use recurrent::{Recurrent, Sequence};
 pub use rg_lru::{RgLru, RgLruConfig};
 pub use rms_norm::{RmsNorm, RmsNormConfig};
+pub use rnn::{Rnn, RnnConfig};

@@ -16,7 +16,7 @@ pub enum GateInputs<B: Backend> {
 }
 
 /// A tensor that may be absent.
-#[derive(ExtensionType)]
+#[derive(Debug, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub enum Maybe<B: Backend> {
     /// It is there.
@@ -70,6 +70,16 @@ impl<B: Backend> GateInputs<B> {
 }
 
 impl<B: Backend> Maybe<B> {
+    /// The tensor, if there is one.
+    pub fn from_option(tensor: Option<FloatTensor<B>>) -> Self {
+        tensor.map_or(Maybe::None, Maybe::Some)
+    }
+
+    /// Another tensor in the place of one that is there.
+    pub(crate) fn map(self, f: impl FnOnce(FloatTensor<B>) -> FloatTensor<B>) -> Self {
+        Self::from_option(self.into_option().map(f))
+    }
+
     pub(crate) fn into_option(self) -> Option<FloatTensor<B>> {
         match self {
             Maybe::Some(tensor) => Some(tensor),

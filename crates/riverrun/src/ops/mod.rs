@@ -8,12 +8,17 @@
 mod backend;
 mod backends;
 mod block_diagonal;
+pub mod cell;
 mod elementwise;
 mod scan;
 mod second;
 
 pub use backend::{GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
 pub use block_diagonal::block_diagonal_scan;
+pub use cell::{
+    Activation, Cell, CellOps, CellOutput, CellRun, CellWeights, ResetGate, cell_layer,
+    try_cell_layer,
+};
 pub use elementwise::{ElementwiseOps, gelu, rms_norm, try_rms_norm};
 pub use riverrun_kernels::recurrence::{Candidate, Gate, Routine};
 pub use scan::{Scan, linear_scan, min_gru, min_lstm, try_gated_scan, try_linear_scan};

@@ -156,7 +156,7 @@ fn decay_and_share<N: Size>(s: Vector<f32, N>, #[comptime] ptx: bool) -> Affine<
     let one = Vector::<f32, N>::new(1.0f32);
     let end = Vector::<f32, N>::new(SERIES_END);
     let s = select_many(s.less_than(&zero), zero, s);
-    let a = exp::<N>(zero - s, ptx);
+    let a = exp_of_negative::<N>(s, ptx);
     let square = s * s;
     let series = Vector::<f32, N>::new(0.008_333_334f32)
         + square * Vector::<f32, N>::new(0.000_198_412_7f32);

@@ -78,7 +78,9 @@ impl Tuning {
             (_, false) => (1, 8, 8),
             (_, true) => (2, 16, 8),
         };
-        let keep = if routine == Routine::Chained && narrow && inputs == 2 {
+        // The RG-LRU's coefficients take too long to compute twice.
+        let cheap = inputs == 2 && problem.gate != Gate::RgLru;
+        let keep = if routine == Routine::Chained && narrow && cheap {
             Keep::Inputs
         } else {
             Keep::Coefficients

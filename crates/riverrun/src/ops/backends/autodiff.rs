@@ -18,12 +18,12 @@ use burn_autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
 use crate::ops::{GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
 
 /// A tensor of the differentiating backend.
-type Tracked<B, C> = FloatTensor<Autodiff<B, C>>;
+pub(crate) type Tracked<B, C> = FloatTensor<Autodiff<B, C>>;
 
 /// Where the last state's node leaves its gradient for the states' node.
-type Slot<B> = Arc<Mutex<Option<FloatTensor<B>>>>;
+pub(crate) type Slot<B> = Arc<Mutex<Option<FloatTensor<B>>>>;
 
-fn take<B: Backend>(slot: &Slot<B>) -> Option<FloatTensor<B>> {
+pub(crate) fn take<B: Backend>(slot: &Slot<B>) -> Option<FloatTensor<B>> {
     slot.lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner())
         .take()
@@ -118,6 +118,21 @@ impl<B: Backend> Backward<B, 1> for Last {
     }
 }
 
+/// The node of a last state, which leaves its gradient in the slot for the node of the states.
+pub(crate) fn follow<B: Backend, C: CheckpointStrategy>(
+    states: &Tracked<B, C>,
+    last: FloatTensor<B>,
+    slot: Slot<B>,
+) -> Tracked<B, C> {
+    match Backward::<B, 1>::prepare::<C>(Last, [states.node()])
+        .compute_bound()
+        .stateful()
+    {
+        OpsKind::Tracked(prep) => prep.finish((slot, states.shape()), last),
+        OpsKind::UnTracked(prep) => prep.finish(last),
+    }
+}
+
 fn primitives<B: Backend, C: CheckpointStrategy>(tensors: &[Tracked<B, C>]) -> GateInputs<B> {
     match tensors {
         [x] => GateInputs::Packed(x.clone().into_primitive()),
@@ -159,14 +174,7 @@ fn run<B: RecurrenceOps, C: CheckpointStrategy, const N: usize>(
         }
         OpsKind::UnTracked(prep) => prep.finish(h),
     };
-    let shape = states.shape();
-    let last = match Backward::<B, 1>::prepare::<C>(Last, [states.node()])
-        .compute_bound()
-        .stateful()
-    {
-        OpsKind::Tracked(prep) => prep.finish((slot, shape), last),
-        OpsKind::UnTracked(prep) => prep.finish(last),
-    };
+    let last = follow::<B, C>(&states, last, slot);
     (states, last)
 }
 

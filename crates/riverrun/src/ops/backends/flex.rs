@@ -57,11 +57,11 @@ pub(crate) fn contiguous<E: Storage>(tensor: &FlexTensor) -> &[E] {
     tensor.as_slice::<E>().expect("made contiguous before")
 }
 
-fn dense(tensor: Maybe<Flex>) -> Option<FlexTensor> {
+pub(crate) fn dense(tensor: Maybe<Flex>) -> Option<FlexTensor> {
     tensor.into_option().map(|tensor| tensor.to_contiguous())
 }
 
-fn mask<E: Storage>(reset: &Option<FlexTensor>) -> Option<Vec<bool>> {
+pub(crate) fn mask<E: Storage>(reset: &Option<FlexTensor>) -> Option<Vec<bool>> {
     reset.as_ref().map(|reset| {
         contiguous::<E>(reset)
             .iter()

@@ -1,6 +1,6 @@
 //! [`RecurrenceOps`](super::RecurrenceOps) on each backend.
 
-mod autodiff;
+pub(super) mod autodiff;
 #[cfg(feature = "cube")]
 mod cube;
 #[cfg(feature = "flex")]

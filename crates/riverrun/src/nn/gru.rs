@@ -1,0 +1,153 @@
+//! GRU.
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+
+use super::cell_stack::{StackConfig, StackRun};
+use super::{CellStack, Recurrent, Sequence};
+use crate::Error;
+use crate::ops::{Cell, ResetGate};
+
+/// Configuration of [`Gru`].
+#[derive(Config, Debug)]
+pub struct GruConfig {
+    /// Features of the input.
+    pub d_input: usize,
+    /// Features of the state, and of the output of a direction.
+    pub d_hidden: usize,
+    /// Layers on top of each other.
+    #[config(default = 1)]
+    pub layers: usize,
+    /// Whether each layer also runs from the last step to the first.
+    #[config(default = false)]
+    pub bidirectional: bool,
+    /// Probability of dropping an element between layers while training.
+    #[config(default = 0.0)]
+    pub dropout: f64,
+    /// Whether the products have biases.
+    #[config(default = true)]
+    pub bias: bool,
+    /// Where the reset gate acts: [`After`](ResetGate::After) the product as in PyTorch, or [`Before`](ResetGate::Before) it as in
+    /// the paper.
+    #[config(default = "ResetGate::After")]
+    pub reset_gate: ResetGate,
+    /// The units start out remembering from 1 to this many steps; 1 leaves the biases as they are drawn. Without biases it
+    /// has no effect.
+    #[config(default = 1)]
+    pub time_scale: usize,
+}
+
+/// GRU: gated recurrent units, one layer or several, in one direction or both.
+///
+/// ```text
+/// r = σ(W_r x + b_r + U_r h + c_r)    z = σ(W_z x + b_z + U_z h + c_z)
+/// n = tanh(W_n x + b_n + r ∘ (U_n h + c_n))    h' = (1 - z) ∘ n + z ∘ h
+/// ```
+///
+/// Parameters are PyTorch's, in names, shapes and order, and so are the states: `[layers · directions, B, d_hidden]`. See
+/// [`ops::cell`](crate::ops::cell) for what runs, and [`weights`](crate::weights) to take weights from a file.
+///
+/// # Coming from `burn::nn`
+///
+/// | `burn::nn` | here |
+/// | --- | --- |
+/// | `GruConfig::new(i, h, bias).init(&device)` | `GruConfig::new(i, h).with_bias(bias).init(&device)` |
+/// | `with_reset_after(false)` | `with_reset_gate(ResetGate::Before)` |
+/// | `gru.forward(x, Some(h0))`, states alone | `gru.forward(x, Some(h0.unsqueeze_dim(0)))`, states and the last one |
+/// | `BiGruConfig::new(i, h, bias)` | `GruConfig::new(i, h).with_bidirectional(true)` |
+/// | `LstmConfig::new(i, h, bias).init(&device)` | `LstmConfig::new(i, h).with_bias(bias).init(&device)` |
+/// | `LstmState { cell, hidden }`, each `[B, H]` | `LstmState { h, c }`, each `[layers · directions, B, H]` |
+/// | `BiLstmConfig::new(i, h, bias)` | `LstmConfig::new(i, h).with_bidirectional(true)` |
+/// | weights of a trained layer | `weights::from_burn_gru(&gru)`, `weights::from_burn_lstm(&lstm)` |
+/// | clipping, other activations, `input_forget` | not here |
+///
+/// Sources: Cho et al., *Learning Phrase Representations using RNN Encoder–Decoder* (2014), section 2.3; PyTorch's `nn.GRU`.
+#[derive(Module, Debug)]
+pub struct Gru {
+    /// The layers.
+    pub stack: CellStack,
+}
+
+impl GruConfig {
+    /// Layers with fresh weights, uniform in `±1/√d_hidden`.
+    ///
+    /// # Panics
+    /// If `d_hidden` or `layers` is 0.
+    pub fn init(&self, device: &Device) -> Gru {
+        let stack = StackConfig {
+            cell: Cell::Gru {
+                reset: self.reset_gate,
+            },
+            d_input: self.d_input,
+            d_hidden: self.d_hidden,
+            layers: self.layers,
+            bidirectional: self.bidirectional,
+            dropout: self.dropout,
+            bias: self.bias,
+            time_scale: self.time_scale,
+        };
+        Gru {
+            stack: stack.init(device),
+        }
+    }
+}
+
+impl Gru {
+    /// `[B, T, d_input]` and a state `[layers · directions, B, d_hidden]` to `[B, T, directions · d_hidden]` and the next state.
+    ///
+    /// # Panics
+    /// Where [`Self::try_run`] returns an error.
+    pub fn forward(&self, x: Tensor<3>, h0: Option<Tensor<3>>) -> (Tensor<3>, Tensor<3>) {
+        self.run(x, Sequence::from(h0))
+    }
+
+    /// A sequence, with resets and lengths.
+    ///
+    /// # Arguments
+    /// - `x`: `[B, T, d_input]`.
+    /// - `sequence`: the state to start from, `[layers · directions, B, d_hidden]`, and where to start anew. A mark is the first step
+    ///   of a piece for both directions: the backward one starts anew at the step before it.
+    /// - `lengths`: how many steps of each sequence count. Outputs past the end are 0, and the state is that at each sequence's own
+    ///   last step; what `x` holds there is not looked at.
+    ///
+    /// # Errors
+    /// Shapes, dtypes or devices that do not fit; a length of more than `T`.
+    pub fn try_run(
+        &self,
+        x: Tensor<3>,
+        sequence: Sequence<Tensor<3>>,
+        lengths: Option<&[usize]>,
+    ) -> Result<(Tensor<3>, Tensor<3>), Error> {
+        let run = StackRun {
+            h0: sequence.state,
+            c0: None,
+            reset: sequence.reset,
+            lengths,
+        };
+        let output = self.stack.run(x, run)?;
+        Ok((output.y, output.h_n))
+    }
+}
+
+/// With two directions a sequence cannot be cut into chunks: the backward one would have to start at its end.
+impl Recurrent for Gru {
+    /// `[layers · directions, B, d_hidden]`.
+    type State = Tensor<3>;
+
+    fn run(&self, x: Tensor<3>, sequence: Sequence<Tensor<3>>) -> (Tensor<3>, Tensor<3>) {
+        self.try_run(x, sequence, None)
+            .unwrap_or_else(|error| panic!("gru: {error}"))
+    }
+
+    /// # Panics
+    /// With two directions.
+    fn step(&self, x: Tensor<2>, state: Option<Tensor<3>>) -> (Tensor<2>, Tensor<3>) {
+        assert!(
+            !self.stack.bidirectional,
+            "a bidirectional gru needs the whole sequence: it has no single step"
+        );
+        let (y, state) = self.run(x.unsqueeze_dim(1), Sequence::from(state));
+        (y.squeeze_dim(1), state)
+    }
+}

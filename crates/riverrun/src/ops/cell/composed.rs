@@ -1,0 +1,124 @@
+//! The cells from a backend's own operations, in `f32`: what runs where there is no kernel for them.
+//!
+//! One product and a few elementwise operations a step. Backward is written out rather than left to differentiation, so that it
+//! keeps the same few blocks a step as the CPU's kernels and makes the gradients of the weights in one product at the end.
+
+mod steps;
+mod value;
+
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, TensorMetadata};
+use burn::tensor::{FloatDType, Shape};
+
+use super::{
+    CellGradients, CellInputs, CellOps, CellOutputGrads, CellSpec, CellStates, StepInputs,
+};
+use crate::ops::Maybe;
+pub(super) use steps::{backward as steps_backward, forward as steps_forward};
+
+/// `[B, T, N]` as `[B·T, N]`.
+fn rows<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    let shape = tensor.shape();
+    B::float_reshape(tensor, Shape::new([shape[0] * shape[1], shape[2]]))
+}
+
+fn wide<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    B::float_cast(tensor, FloatDType::F32)
+}
+
+/// `[N]` as `[1, N]`.
+fn row<B: Backend>(bias: FloatTensor<B>) -> FloatTensor<B> {
+    let shape = Shape::new([1, bias.shape()[0]]);
+    B::float_reshape(bias, shape)
+}
+
+/// The sum over rows, `[R, N]` to `[N]`.
+fn column_sums<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    let shape = Shape::new([tensor.shape()[1]]);
+    B::float_reshape(B::float_sum_dim(tensor, 0), shape)
+}
+
+fn step_inputs<B: Backend>(inputs: &CellInputs<B>, xg: FloatTensor<B>) -> StepInputs<B> {
+    StepInputs {
+        xg,
+        u: inputs.u.clone(),
+        bias: inputs.bias_hh.clone(),
+        h0: inputs.h0.clone(),
+        c0: inputs.c0.clone(),
+        reset: inputs.reset.clone(),
+    }
+}
+
+pub(super) fn layer_forward<B: CellOps>(
+    inputs: CellInputs<B>,
+    spec: CellSpec,
+    save: bool,
+) -> CellStates<B> {
+    let problem = spec.problem::<B>(&inputs.x, &inputs.u);
+    let shape = Shape::new([problem.batch, problem.steps, problem.gate_width()]);
+    let xg = if problem.outputs() == 0 {
+        B::float_zeros(shape, &inputs.x.device(), inputs.x.dtype().into())
+    } else {
+        let product = B::float_matmul(
+            rows::<B>(inputs.x.clone()),
+            B::float_transpose(inputs.w.clone()),
+        );
+        let product = match inputs.bias_ih.clone().into_option() {
+            Some(bias) => B::float_add(product, row::<B>(bias)),
+            None => product,
+        };
+        B::float_reshape(product, shape)
+    };
+    let steps = step_inputs(&inputs, xg);
+    B::cell_steps_forward(steps, spec, save)
+}
+
+pub(super) fn layer_backward<B: CellOps>(
+    inputs: CellInputs<B>,
+    grads: CellOutputGrads<B>,
+    spec: CellSpec,
+    want_x: bool,
+) -> CellGradients<B> {
+    let (device, dtype) = (inputs.x.device(), inputs.x.dtype());
+    let problem = spec.problem::<B>(&inputs.x, &inputs.u);
+    let shape = Shape::new([problem.batch, problem.steps, problem.gate_width()]);
+    // Backward reads the shape alone: one element, seen as many.
+    let xg = B::float_zeros(Shape::new([1, 1, 1]), &device, dtype.into());
+    let xg = B::float_expand(xg, shape);
+    let steps = B::cell_steps_backward(step_inputs(&inputs, xg), grads, spec);
+    let d_xg = wide::<B>(rows::<B>(steps.xg));
+    let narrow = |tensor| B::float_cast(tensor, dtype.into());
+    let (x, w) = if problem.outputs() == 0 {
+        let zeros = |like: &FloatTensor<B>| B::float_zeros(like.shape(), &device, dtype.into());
+        (want_x.then(|| zeros(&inputs.x)), zeros(&inputs.w))
+    } else {
+        let x = want_x.then(|| {
+            let product = B::float_matmul(d_xg.clone(), wide::<B>(inputs.w.clone()));
+            B::float_reshape(narrow(product), inputs.x.shape())
+        });
+        let rows = wide::<B>(rows::<B>(inputs.x.clone()));
+        (
+            x,
+            narrow(B::float_matmul(B::float_transpose(d_xg.clone()), rows)),
+        )
+    };
+    let zero_bias = || {
+        let shape = Shape::new([problem.gate_width()]);
+        B::float_zeros(shape, &device, dtype.into())
+    };
+    CellGradients {
+        x: Maybe::from_option(x),
+        w,
+        u: steps.u,
+        bias_ih: inputs.bias_ih.map(|_| match problem.outputs() {
+            0 => zero_bias(),
+            _ => narrow(column_sums::<B>(d_xg)),
+        }),
+        bias_hh: inputs.bias_hh.map(|_| steps.bias),
+        h0: inputs.h0.map(|_| steps.h0),
+        c0: match steps.c0.into_option() {
+            Some(d_c0) => inputs.c0.map(|_| d_c0),
+            None => Maybe::None,
+        },
+    }
+}

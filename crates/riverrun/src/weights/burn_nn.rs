@@ -1,0 +1,107 @@
+//! The GRU and the LSTM of `burn::nn`.
+//!
+//! There each gate has its own two linear layers, with weights `[in, out]`; here the gates of a product stand in one matrix
+//! `[gates · out, in]`.
+
+use burn::module::Param;
+use burn::nn::activation::Activation;
+use burn::nn::{GateController, Linear};
+use burn::tensor::{Device, Tensor};
+
+use crate::Error;
+use crate::nn::{CellLayer, Gru, GruConfig, Lstm, LstmConfig};
+use crate::ops::ResetGate;
+
+/// A [`Gru`] with the weights of a `burn::nn::Gru`.
+///
+/// # Errors
+/// Clipping, or other activations than sigmoid and tanh.
+pub fn from_burn_gru(gru: &burn::nn::Gru) -> Result<Gru, Error> {
+    plain(gru.clip, &[&gru.gate_activation], &[&gru.hidden_activation])?;
+    let gates = [&gru.reset_gate, &gru.update_gate, &gru.new_gate];
+    let (input, bias) = (input_size(gates[0]), has_bias(gates[0]));
+    let reset = match gru.reset_after {
+        true => ResetGate::After,
+        false => ResetGate::Before,
+    };
+    let mut ours = GruConfig::new(input, gru.d_hidden)
+        .with_bias(bias)
+        .with_reset_gate(reset)
+        .init(&device(gates[0]));
+    fill(&mut ours.stack.layers[0], &gates);
+    Ok(ours)
+}
+
+/// An [`Lstm`] with the weights of a `burn::nn::Lstm`.
+///
+/// # Errors
+/// Clipping, a coupled forget gate, running in reverse, or other activations than sigmoid and tanh.
+pub fn from_burn_lstm(lstm: &burn::nn::Lstm) -> Result<Lstm, Error> {
+    plain(
+        lstm.clip,
+        &[&lstm.gate_activation],
+        &[&lstm.cell_activation, &lstm.hidden_activation],
+    )?;
+    let Some(forget) = &lstm.forget_gate else {
+        return Err(Error::Unsupported(
+            "an LSTM whose forget gate is coupled to its input gate".into(),
+        ));
+    };
+    if lstm.reverse {
+        return Err(Error::Unsupported(
+            "an LSTM that runs in reverse alone".into(),
+        ));
+    }
+    let gates = [&lstm.input_gate, forget, &lstm.cell_gate, &lstm.output_gate];
+    let mut ours = LstmConfig::new(input_size(gates[0]), lstm.d_hidden)
+        .with_bias(has_bias(gates[0]))
+        .init(&device(gates[0]));
+    fill(&mut ours.stack.layers[0], &gates);
+    Ok(ours)
+}
+
+fn plain(clip: Option<f64>, sigmoids: &[&Activation], tanhs: &[&Activation]) -> Result<(), Error> {
+    let usual = sigmoids
+        .iter()
+        .all(|act| matches!(act, Activation::Sigmoid(_)))
+        && tanhs.iter().all(|act| matches!(act, Activation::Tanh(_)));
+    match (clip, usual) {
+        (Some(_), _) => Err(Error::Unsupported("a layer that clips its state".into())),
+        (None, false) => Err(Error::Unsupported(
+            "a layer with other activations than sigmoid and tanh".into(),
+        )),
+        (None, true) => Ok(()),
+    }
+}
+
+fn input_size(gate: &GateController) -> usize {
+    gate.input_transform.weight.val().dims()[0]
+}
+
+fn has_bias(gate: &GateController) -> bool {
+    gate.input_transform.bias.is_some()
+}
+
+fn device(gate: &GateController) -> Device {
+    gate.input_transform.weight.val().device()
+}
+
+fn fill(layer: &mut CellLayer, gates: &[&GateController]) {
+    let weight = |of: fn(&GateController) -> &Linear| {
+        let gates = gates
+            .iter()
+            .map(|gate| of(gate).weight.val().detach().transpose());
+        Tensor::cat(gates.collect(), 0)
+    };
+    let bias = |of: fn(&GateController) -> &Linear| {
+        let gates = gates.iter().map(|gate| of(gate).bias.as_ref());
+        let biases: Option<Vec<Tensor<1>>> = gates
+            .map(|bias| bias.map(|bias| bias.val().detach()))
+            .collect();
+        biases.map(|biases| Param::from_tensor(Tensor::cat(biases, 0)))
+    };
+    layer.weight_ih = Param::from_tensor(weight(|gate| &gate.input_transform));
+    layer.weight_hh = Param::from_tensor(weight(|gate| &gate.hidden_transform));
+    layer.bias_ih = bias(|gate| &gate.input_transform);
+    layer.bias_hh = bias(|gate| &gate.hidden_transform);
+}
