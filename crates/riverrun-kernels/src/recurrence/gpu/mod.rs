@@ -129,8 +129,10 @@ impl Routine {
             };
         }
         let shape = problem.shape;
-        // A unit runs a short sequence before a chain could hand its first state on.
-        let routine = if shape.steps <= 64 {
+        // A unit runs a short sequence before a chain could hand its first state on; where there are many units, a
+        // longer one too.
+        let short = if shape.state() >= 1 << 14 { 128 } else { 64 };
+        let routine = if shape.steps <= short {
             Routine::Unit
         } else if Routine::Chained.missing(client).is_none() {
             Routine::Chained

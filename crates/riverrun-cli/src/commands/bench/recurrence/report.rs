@@ -110,7 +110,8 @@ fn parts_panel<'a>(
         x_name: x_name.into(),
         x_scale: Scale::Binary,
         y_scale: Scale::Linear,
-        range: Some((0.0, 110.0)),
+        // Room for the legend.
+        range: Some((0.0, 140.0)),
         rising: false,
         lines,
     }
