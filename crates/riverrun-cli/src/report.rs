@@ -108,10 +108,10 @@ impl Observer for Progress {
     }
 
     fn evaluating(&mut self, batch: usize, of: usize) {
-        if let Mode::Bar(bar) = &self.mode {
-            if batch < of {
-                bar.set_message(format!("{} (validating {batch}/{of})", self.train));
-            }
+        if let Mode::Bar(bar) = &self.mode
+            && batch < of
+        {
+            bar.set_message(format!("{} (validating {batch}/{of})", self.train));
         }
     }
 

@@ -43,7 +43,7 @@ impl Default for OptimizerConfig {
     }
 }
 
-/// AdamW with its moments; see the [module](self).
+/// AdamW over a whole module, with its moments and with the gradient clipped by its global norm.
 pub struct Optimizer {
     decayed: AdamW,
     plain: AdamW,

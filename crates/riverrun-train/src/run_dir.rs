@@ -1,15 +1,4 @@
 //! The folder of a run.
-//!
-//! | file | content |
-//! | --- | --- |
-//! | `config.json` | [`RunConfig`](crate::RunConfig) |
-//! | `metrics.jsonl` | one [`Report`] a line |
-//! | `checkpoint/` | the latest state: `model.bpk`, AdamW's moments, `progress.json` |
-//! | `best/` | `model.bpk` with the lowest validation loss so far, and its `report.json` |
-//! | `loss.svg`, `loss.png` | the curves |
-//!
-//! Files are written beside their place and renamed into it, folders likewise: whatever happens,
-//! what is there is whole.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -21,7 +10,18 @@ use serde::de::DeserializeOwned;
 
 use crate::{Error, Report, RunConfig};
 
-/// A run's folder; see the [module](self).
+/// The folder of a run.
+///
+/// | file | content |
+/// | --- | --- |
+/// | `config.json` | [`RunConfig`](crate::RunConfig) |
+/// | `metrics.jsonl` | one [`Report`] a line |
+/// | `checkpoint/` | the latest state: `model.bpk`, AdamW's moments, `progress.json` |
+/// | `best/` | `model.bpk` with the lowest validation loss so far, and its `report.json` |
+/// | `loss.svg`, `loss.png` | the curves |
+///
+/// Files are written beside their place and renamed into it, folders likewise: whatever happens,
+/// what is there is whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunDir(PathBuf);
 

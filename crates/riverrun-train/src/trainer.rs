@@ -181,8 +181,8 @@ impl Trainer {
 
             let last = step == training.steps;
             let stopping = stop.load(Ordering::Relaxed) && !last;
-            let evaluating = step % training.eval_every == 0 || last;
-            if step % training.report_every == 0 || evaluating {
+            let evaluating = step.is_multiple_of(training.eval_every) || last;
+            if step.is_multiple_of(training.report_every) || evaluating {
                 let loss = self.read_losses()?;
                 let tokens = clock.steps * self.task.tokens_per_step();
                 let tokens_per_s = tokens as f64 / clock.start.elapsed().as_secs_f64();

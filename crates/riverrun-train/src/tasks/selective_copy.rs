@@ -1,10 +1,4 @@
 //! Selective copying: remember the marked tokens of a sequence, in order, and nothing else.
-//!
-//! As in *Were RNNs All We Needed?* (Feng et al. 2024, section 4.1) and *Mamba* (Gu and Dao 2023,
-//! section 4.1.1), with the latter's generator: a sequence is `context` blanks with `data_tokens`
-//! tokens scattered among them, so `context + data_tokens` positions, followed by `data_tokens`
-//! slots at which the model must give the tokens back in order. Of 16 symbols, 0 is the blank, 15
-//! marks a slot, and data are drawn evenly from 1 to 14. Only the slots are scored.
 
 use rand::Rng;
 use rand::seq::index;
@@ -29,7 +23,13 @@ pub struct SelectiveCopyConfig {
     pub data_tokens: usize,
 }
 
-/// The selective copying task; see the [module](self).
+/// Selective copying: remember the marked tokens of a sequence, in order, and nothing else.
+///
+/// As in *Were RNNs All We Needed?* (Feng et al. 2024, section 4.1) and *Mamba* (Gu and Dao 2023,
+/// section 4.1.1), with the latter's generator: a sequence is `context` blanks with `data_tokens`
+/// tokens scattered among them, so `context + data_tokens` positions, followed by `data_tokens`
+/// slots at which the model must give the tokens back in order. Of 16 symbols, 0 is the blank, 15
+/// marks a slot, and data are drawn evenly from 1 to 14. Only the slots are scored.
 #[derive(Debug, Clone)]
 pub struct SelectiveCopy {
     data_tokens: usize,

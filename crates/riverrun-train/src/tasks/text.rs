@@ -1,10 +1,4 @@
 //! Text: predict each symbol from those before it.
-//!
-//! The text is split by position: the first part trains, the rest validates. A training batch is
-//! `batch` windows of `context` symbols at random places. The validation part is cut into
-//! consecutive windows of `context` symbols that cover all of it but a last piece shorter than one;
-//! each window starts without state, so the loss is that of a model that sees at most `context`
-//! symbols, as the published figures for this task are.
 
 use rand::Rng;
 use serde::{Deserialize, Serialize};
@@ -44,7 +38,13 @@ impl TextConfig {
     }
 }
 
-/// The language modelling task; see the [module](self).
+/// Text: predict each symbol from those before it.
+///
+/// The text is split by position: the first part trains, the rest validates. A training batch is
+/// `batch` windows of `context` symbols at random places. The validation part is cut into
+/// consecutive windows of `context` symbols that cover all of it but a last piece shorter than one;
+/// each window starts without state, so the loss is that of a model that sees at most `context`
+/// symbols, as the published figures for this task are.
 #[derive(Debug, Clone)]
 pub struct Text {
     train: Vec<u16>,

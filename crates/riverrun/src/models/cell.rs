@@ -140,6 +140,10 @@ impl FromStr for CellKind {
 }
 
 /// A recurrent layer of any kind.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a model has a handful, and what is large is small beside their weights"
+)]
 #[derive(Module, Debug)]
 pub enum Cell {
     /// The gated linear RNN.

@@ -9,7 +9,7 @@ use super::{CellStack, Recurrent, Sequence};
 use crate::Error;
 use crate::ops::Cell;
 
-/// Configuration of [`Gru`].
+/// Configuration of [`Lstm`].
 #[derive(Config, Debug)]
 pub struct LstmConfig {
     /// Features of the input.

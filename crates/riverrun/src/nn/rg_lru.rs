@@ -116,7 +116,16 @@ impl RgLru {
 fn softplus(x: Tensor<1>) -> Tensor<1> {
     // Above this, x itself to f32.
     const LARGE: f64 = 20.0;
-    x.clone().clamp_max(LARGE).exp().log1p() + relu(x - LARGE)
+    // Below this the series: on GPUs the logarithm of 1 + e has no more digits than 1 + e has.
+    const SMALL: f64 = 0.1;
+    let e = x.clone().clamp_max(LARGE).exp();
+    // ln(1 + e) = 2 artanh w.
+    let w = e.clone() / (e.clone() + 2.0);
+    let square = w.clone() * w.clone();
+    let series = square.clone() * (square.clone() * (square / 7.0 + 1.0 / 5.0) + 1.0 / 3.0) + 1.0;
+    let near = w * 2.0 * series;
+    let far = e.clone().log1p() + relu(x - LARGE);
+    near.mask_where(e.greater_elem(SMALL), far)
 }
 
 impl Recurrent for RgLru {

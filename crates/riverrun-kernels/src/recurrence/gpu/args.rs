@@ -20,7 +20,7 @@ pub struct Strided {
 /// The gate's inputs.
 #[derive(Debug, Clone)]
 pub enum Inputs {
-    /// One view for each input ([`Gate::Raw`]: `a`, `b`).
+    /// One view for each input ([`Gate::Raw`](crate::recurrence::Gate::Raw): `a`, `b`).
     Separate(Vec<Strided>),
     /// One `[B, T, G·D]` view with the inputs side by side; gradients come back in the same layout.
     Packed(Strided),

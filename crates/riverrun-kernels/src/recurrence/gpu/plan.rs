@@ -76,13 +76,13 @@ impl Plan {
         }
         let widest = tuning
             .vector
-            .min(client.properties().hardware.max_vector_size as usize);
+            .min(client.properties().hardware.max_vector_size);
         let vector = (0..=3)
             .rev()
             .map(|power| 1usize << power)
             .find(|v| {
                 *v <= widest
-                    && shape.dim % v == 0
+                    && shape.dim.is_multiple_of(*v)
                     && views.iter().all(|view| {
                         [view.offset, view.batch_stride, view.step_stride, view.len]
                             .iter()

@@ -227,7 +227,7 @@ fn then_back<S: Numeric, W: Size, N: Size>(
         let cut = tile.cut[u] != 0;
         run_a = select(cut, zero, run_a);
         run_h = select(cut, zero, run_h);
-        run_cut = run_cut | tile.cut[u];
+        run_cut |= tile.cut[u];
     }
     Run::<N> {
         a: run_a,

@@ -185,10 +185,10 @@ pub(crate) fn reduce_forward<S: Numeric, W: Size, N: Size>(
             let cut = tile.cut[u] != 0;
             run_a = select(cut, zero, run_a);
             run_h = select(cut, zero, run_h);
-            run_cut = run_cut | tile.cut[u];
+            run_cut |= tile.cut[u];
         }
         run_h = fma(at.a, run_h, at.b);
-        run_a = run_a * at.a;
+        run_a *= at.a;
     }
     Run::<N> {
         a: run_a,
