@@ -66,7 +66,6 @@ fn config(steps: u64) -> RunConfig {
 }
 
 fn start(config: &RunConfig, dir: &Scratch) -> Trainer {
-    let _alone = alone();
     let task = tasks::open(config).unwrap();
     Trainer::create(
         config.clone(),
@@ -78,7 +77,6 @@ fn start(config: &RunConfig, dir: &Scratch) -> Trainer {
 }
 
 fn go_on(config: &RunConfig, dir: &Scratch) -> Trainer {
-    let _alone = alone();
     let task = tasks::open(config).unwrap();
     Trainer::resume(
         config.clone(),
@@ -90,7 +88,6 @@ fn go_on(config: &RunConfig, dir: &Scratch) -> Trainer {
 }
 
 fn run(trainer: Trainer, stop_after: u64) -> Result<Outcome, Error> {
-    let _alone = alone();
     let stop = AtomicBool::new(false);
     trainer.run(
         &mut StopAfter {

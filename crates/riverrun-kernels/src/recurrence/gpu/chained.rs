@@ -11,9 +11,6 @@ use super::handover::*;
 use super::storage::{narrow, widen};
 use super::tile::*;
 
-/// Units a plane, as this kernel lays them out; nothing in it depends on the hardware's plane size.
-pub(super) const LANES: usize = 32;
-
 #[cube]
 fn place(
     geometry: &Geometry,

@@ -15,8 +15,10 @@
 
 use cubecl::prelude::*;
 
-use super::chained::LANES;
 use super::tile::*;
+
+/// Units a plane, as the kernels lay them out; nothing in them depends on the hardware's plane size.
+pub(super) const LANES: usize = 32;
 
 /// Control words: the ticket and the fault.
 pub(super) const CONTROL_WORDS: usize = 2;

@@ -5,7 +5,7 @@ use cubecl::ir::{AddressType, ElemType};
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use super::chained::LANES;
+use super::handover::LANES;
 use super::storage::Storage;
 use super::tile::{Config, GeometryLaunch};
 use super::{Dtype, Inputs, Strided, Tuning, workspace};
