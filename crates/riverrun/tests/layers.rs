@@ -1,10 +1,12 @@
 //! Layers against PyTorch, and a layer's three uses against each other: sequence, chunks, single steps.
 
 mod common;
+mod golden;
 
 use burn::module::Param;
 use burn::tensor::{Bool, Device, Distribution, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
+use golden::{field, tensor};
 use riverrun::models::{CellKind, CellState};
 use riverrun::nn::{MinGruConfig, MinLstmConfig, Recurrent, RgLruConfig, Sequence};
 use riverrun::ops::Candidate;
@@ -12,21 +14,6 @@ use serde_json::Value;
 
 fn golden() -> Value {
     serde_json::from_str(include_str!("golden/layers.json")).expect("a JSON file")
-}
-
-fn field(case: &Value, name: &str) -> Vec<f64> {
-    let list = case[name].as_array().expect("a list");
-    list.iter().map(|x| x.as_f64().expect("a number")).collect()
-}
-
-fn tensor<const D: usize>(
-    case: &Value,
-    name: &str,
-    shape: [usize; D],
-    device: &Device,
-) -> Tensor<D> {
-    let data: Vec<f32> = field(case, name).into_iter().map(|x| x as f32).collect();
-    Tensor::from_data(TensorData::new(data, shape), device)
 }
 
 /// The rounding of f32 through two products and seven steps, with a margin of about ten.

@@ -112,34 +112,6 @@ fn normalized_gates<N: Size>(
     }
 }
 
-/// Whether a part of the step's coefficients, `z` of minGRU or `a`, is all that takes long to compute.
-pub(crate) fn has_part(gate: Gate) -> bool {
-    matches!(gate, Gate::Sigmoid | Gate::MinGru { .. })
-}
-
-/// That part.
-#[cube]
-pub(crate) fn part<N: Size>(p0: Vector<f32, N>, #[comptime] ptx: bool) -> Vector<f32, N> {
-    sigmoid::<N>(p0, ptx)
-}
-
-/// The coefficients of a step from its part and the second input.
-#[cube]
-pub(crate) fn from_part<N: Size>(
-    part: Vector<f32, N>,
-    p1: Vector<f32, N>,
-    #[comptime] gate: Gate,
-    #[comptime] ptx: bool,
-) -> Affine<N> {
-    match gate {
-        Gate::MinGru { candidate } => Affine::<N> {
-            a: Vector::<f32, N>::new(1.0f32) - part,
-            b: part * activate::<N>(p1, candidate, ptx),
-        },
-        _ => Affine::<N> { a: part, b: p1 },
-    }
-}
-
 /// Where the RG-LRU's series ends.
 const SERIES_END: f32 = 0.5;
 
@@ -177,7 +149,17 @@ pub(crate) fn coefficients<N: Size>(
 ) -> Affine<N> {
     match gate {
         Gate::Raw => Affine::<N> { a: p0, b: p1 },
-        Gate::Sigmoid | Gate::MinGru { .. } => from_part::<N>(part::<N>(p0, ptx), p1, gate, ptx),
+        Gate::Sigmoid => Affine::<N> {
+            a: sigmoid::<N>(p0, ptx),
+            b: p1,
+        },
+        Gate::MinGru { candidate } => {
+            let z = sigmoid::<N>(p0, ptx);
+            Affine::<N> {
+                a: Vector::<f32, N>::new(1.0f32) - z,
+                b: z * activate::<N>(p1, candidate, ptx),
+            }
+        }
         Gate::MinLstm {
             candidate,
             normalized,

@@ -111,7 +111,7 @@ impl Plan {
                 reset,
                 len: tuning.len,
                 storage,
-                keep: tuning.keep.for_gate(problem.gate),
+                keep: tuning.keep,
                 ptx,
                 strides: backward || !far,
             },

@@ -56,8 +56,8 @@ pub(crate) struct Config {
     pub keep: Keep,
     /// The device runs PTX.
     pub ptx: bool,
-    /// Steps are found by strides from the first one rather than each by a product. Measured: a little faster, but
-    /// with 64-bit addresses the forward pass of 16-bit elements loses a fifth.
+    /// Steps are found by strides from the first one, rather than each by a product. With 64-bit addresses, forward
+    /// launches are by products: measured within a percent of each other in f32 and bf16, and f16 only so.
     pub strides: bool,
 }
 

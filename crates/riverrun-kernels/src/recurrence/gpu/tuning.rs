@@ -1,7 +1,6 @@
 //! The numbers that shape a launch.
 
 use super::Dtype;
-use super::gate::has_part;
 use crate::recurrence::{Gate, Problem, Routine};
 
 /// What of a step a unit of the forward pass keeps in registers, between reducing its steps and applying them.
@@ -11,19 +10,6 @@ pub enum Keep {
     Inputs,
     /// The coefficients.
     Coefficients,
-    /// The part of them that takes long to compute, and the inputs; where there is no such part, the coefficients.
-    Part,
-}
-
-impl Keep {
-    /// What fits the gate.
-    pub(crate) fn for_gate(self, gate: Gate) -> Self {
-        match self {
-            _ if gate == Gate::Raw => Keep::Inputs,
-            Keep::Part if !has_part(gate) => Keep::Coefficients,
-            keep => keep,
-        }
-    }
 }
 
 /// The numbers that shape a launch; [`Tuning::default_for`] holds the measured ones.
@@ -80,7 +66,8 @@ impl Tuning {
         };
         // The RG-LRU's coefficients take too long to compute twice.
         let cheap = inputs == 2 && problem.gate != Gate::RgLru;
-        let keep = if routine == Routine::Chained && narrow && cheap {
+        // Raw inputs are the coefficients.
+        let keep = if raw || (routine == Routine::Chained && narrow && cheap) {
             Keep::Inputs
         } else {
             Keep::Coefficients

@@ -29,7 +29,6 @@ const RAW: &[[usize; 3]] = &[
     [4, 1024, 5120],
     [4, 4096, 5120],
     [4, 16384, 5120],
-    [4, 131_072, 5120],
     [1, 65_536, 1024],
     [1, 131_072, 256],
     [8, 16384, 64],
@@ -149,7 +148,7 @@ fn end(client: &Client) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `vector:len:planes:share[:keep[:chunk[:cube]]]`; keep is 0 for the coefficients, 1 for the inputs, 2 for a part.
+/// `vector:len:planes:share[:keep[:chunk[:cube]]]`; keep is 0 for the coefficients, 1 for the inputs.
 fn tuning(text: &str) -> Result<Tuning, Failure> {
     let parts: Vec<usize> = text
         .split(':')
@@ -167,7 +166,6 @@ fn tuning(text: &str) -> Result<Tuning, Failure> {
         share: *share,
         keep: match rest.first() {
             Some(1) => Keep::Inputs,
-            Some(2) => Keep::Part,
             _ => Keep::Coefficients,
         },
         chunk: rest.get(1).copied().unwrap_or(64).next_multiple_of(*len),

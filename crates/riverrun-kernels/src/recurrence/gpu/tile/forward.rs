@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 
 use super::*;
-use crate::recurrence::gpu::gate::{Affine, coefficients, from_part, part};
+use crate::recurrence::gpu::gate::{Affine, coefficients};
 use crate::recurrence::gpu::storage::{narrow, widen};
 
 /// Forward: `len` steps in registers, see [`Keep`].
@@ -54,11 +54,6 @@ pub(crate) fn load_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
             let step = computed::<S, W, N>(&tile, u, config);
             tile.a[u] = step.a;
             tile.b[u] = step.b;
-        }
-    } else if comptime!(config.keep == Keep::Part) {
-        #[unroll]
-        for u in 0..len {
-            tile.a[u] = part::<N>(widen::<S, W, N>(tile.p0[u], config.storage), config.ptx);
         }
     }
     tile
@@ -158,9 +153,6 @@ fn step<S: Numeric, W: Size, N: Size>(
 ) -> Affine<N> {
     if comptime!(config.keep == Keep::Inputs) {
         computed::<S, W, N>(tile, u, config)
-    } else if comptime!(config.keep == Keep::Part) {
-        let x1 = widen::<S, W, N>(tile.p1[u], config.storage);
-        from_part::<N>(tile.a[u], x1, config.gate, config.ptx)
     } else {
         Affine::<N> {
             a: tile.a[u],

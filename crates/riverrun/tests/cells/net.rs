@@ -1,0 +1,111 @@
+//! What the tests run: a stack of any kind.
+
+use burn::tensor::{Bool, Device, Distribution, Tensor};
+use riverrun::nn::{
+    CellStack, Gru, GruConfig, Lstm, LstmConfig, LstmState, Rnn, RnnConfig, Sequence,
+};
+use riverrun::ops::Activation;
+use riverrun::weights::from_pytorch;
+
+/// The rounding of f32 through products and a few steps, with a margin of about ten.
+pub const TOLERANCE: f64 = 1e-5;
+
+/// Standard normal numbers.
+pub fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
+    Tensor::random(shape, Distribution::Normal(0.0, 1.0), device)
+}
+
+/// A stack of any kind, with a state of one or two tensors.
+#[derive(Debug, Clone)]
+pub enum Net {
+    Gru(Gru),
+    Lstm(Lstm),
+    Rnn(Rnn),
+}
+
+/// `h`, and `c` of an LSTM.
+pub type State = (Tensor<3>, Option<Tensor<3>>);
+
+impl Net {
+    pub const KINDS: [&str; 3] = ["gru", "lstm", "rnn"];
+
+    pub fn new(kind: &str, sizes: [usize; 2], layers: usize, both: bool, device: &Device) -> Self {
+        let [i, h] = sizes;
+        match kind {
+            "lstm" => Net::Lstm(
+                LstmConfig::new(i, h)
+                    .with_layers(layers)
+                    .with_bidirectional(both)
+                    .init(device),
+            ),
+            "gru" | "gru-before" => Net::Gru(
+                GruConfig::new(i, h)
+                    .with_layers(layers)
+                    .with_bidirectional(both)
+                    .init(device),
+            ),
+            _ => {
+                let activation = match kind {
+                    "rnn-relu" => Activation::Relu,
+                    _ => Activation::Tanh,
+                };
+                Net::Rnn(
+                    RnnConfig::new(i, h)
+                        .with_layers(layers)
+                        .with_bidirectional(both)
+                        .with_activation(activation)
+                        .init(device),
+                )
+            }
+        }
+    }
+
+    pub fn load(self, path: &str) -> Self {
+        let loaded = match self {
+            Net::Gru(layer) => from_pytorch(layer, path, "").map(Net::Gru),
+            Net::Lstm(layer) => from_pytorch(layer, path, "").map(Net::Lstm),
+            Net::Rnn(layer) => from_pytorch(layer, path, "").map(Net::Rnn),
+        };
+        loaded.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    pub fn stack(&mut self) -> &mut CellStack {
+        match self {
+            Net::Gru(layer) => &mut layer.stack,
+            Net::Lstm(layer) => &mut layer.stack,
+            Net::Rnn(layer) => &mut layer.stack,
+        }
+    }
+
+    pub fn run(
+        &self,
+        x: Tensor<3>,
+        state: Option<State>,
+        reset: Option<Tensor<2, Bool>>,
+        lengths: Option<&[usize]>,
+    ) -> (Tensor<3>, State) {
+        let plain = |state: Option<State>, reset| Sequence {
+            state: state.map(|(h, _)| h),
+            reset,
+        };
+        let result = match self {
+            Net::Gru(layer) => layer
+                .try_run(x, plain(state, reset), lengths)
+                .map(|(y, h)| (y, (h, None))),
+            Net::Rnn(layer) => layer
+                .try_run(x, plain(state, reset), lengths)
+                .map(|(y, h)| (y, (h, None))),
+            Net::Lstm(layer) => {
+                let state = state.map(|(h, c)| LstmState {
+                    h,
+                    c: c.expect("a cell state"),
+                });
+                let sequence = Sequence { state, reset };
+                layer
+                    .try_run(x, sequence, lengths)
+                    .map(|(y, state)| (y, (state.h, Some(state.c))))
+            }
+        };
+        result.unwrap_or_else(|error| panic!("{error}"))
+    }
+}
