@@ -35,7 +35,10 @@
 //! Memory* (1997), with the forget gate of Gers et al. (2000) and without peepholes; Elman, *Finding Structure in Time* (1990).
 
 mod arguments;
+pub mod check;
 pub mod cpu;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 pub mod oracle;
 
 use serde::{Deserialize, Serialize};

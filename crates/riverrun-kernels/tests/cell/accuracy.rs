@@ -6,23 +6,11 @@ use riverrun_kernels::cell::{
     Cell, InputGrads, Inputs, Layer, LayerGrads, Outputs, Problem, cpu, oracle,
 };
 
-use crate::case::{Case, Options, Results, Rng, routines};
-use crate::naive;
+use riverrun_kernels::cell::check::{Case, Options, Results, Rng, judge, routines};
 
 /// What the oracle says, in the order of [`Results::named`].
 fn exact(case: &Case<f64>) -> Results<f64> {
-    let f = oracle::forward(&case.problem, &case.inputs()).unwrap();
-    let g = oracle::backward(&case.problem, &case.inputs(), &case.grads()).unwrap();
-    Results {
-        h: f.h,
-        h_last: f.h_last,
-        c_last: f.c_last,
-        d_xg: g.d_xg,
-        d_u: g.d_u,
-        d_bias: g.d_bias,
-        d_h0: g.d_h0,
-        d_c0: g.d_c0,
-    }
+    case.oracle().unwrap()
 }
 
 fn worst(found: &[f64], exact: &[f64]) -> f64 {
@@ -39,36 +27,13 @@ fn scale(values: &[f64]) -> f64 {
     values.iter().fold(0.0, |a: f64, b| a.max(b.abs()))
 }
 
-/// At most twice the error of the naive `f32` loops, plus a floor of `ε √(T H)` of the largest value. What is a sum over steps
-/// and sequences has `B T` summands, and for a sum of products with `∂L/∂xg` the largest value is the largest summand, if
-/// larger: where the summands cancel, their rounding does not.
 fn check(case: &Case<f32>, routines: &[cpu::Routine]) {
-    let (exact, naive) = (exact(&case.to()).named(), naive::run(case).named());
-    let p = case.problem;
-    let floor = |terms: usize| f64::from(f32::EPSILON) * (terms.max(1) as f64).sqrt();
-    let (along, across) = (
-        floor(p.steps * p.hidden),
-        floor(p.batch * p.steps * p.hidden),
-    );
-    let largest = |name: &str| {
-        exact
-            .iter()
-            .find(|(other, _)| *other == name)
-            .map_or(0.0, |(_, values)| scale(values))
-    };
     for &routine in routines {
-        for (((name, found), (_, naive)), (_, exact)) in
-            case.run(routine).named().iter().zip(&naive).zip(&exact)
-        {
-            let floor = match *name {
-                "d_u" | "d_bias" => across * scale(exact).max(largest("d_xg")),
-                "d_h0" => along * scale(exact).max(largest("d_xg")),
-                _ => along * scale(exact),
-            };
-            let (error, allowed) = (worst(found, exact), 2.0 * worst(naive, exact) + floor);
+        for verdict in judge(case, &case.run(routine)).unwrap() {
             assert!(
-                error <= allowed,
-                "{p:?} {routine:?} {name}: error {error:e}, allowed {allowed:e}"
+                verdict.right(),
+                "{:?} {routine:?}: {verdict:?}",
+                case.problem
             );
         }
     }

@@ -3,7 +3,7 @@
 use riverrun_kernels::Error;
 use riverrun_kernels::cell::{Cell, InputGrads, Inputs, OutputGrads, Outputs, Problem, cpu};
 
-use crate::case::{Case, Options, routines};
+use riverrun_kernels::cell::check::{Case, Options, routines};
 
 #[test]
 fn nan_stays_in_its_sequence() {

@@ -1,8 +1,8 @@
 //! The cells: the oracle against PyTorch and finite differences, the CPU form against the oracle.
 
 mod accuracy;
-mod case;
 mod contract;
-mod naive;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod oracle;
 mod properties;

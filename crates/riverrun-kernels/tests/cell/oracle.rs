@@ -3,7 +3,7 @@
 use riverrun_kernels::cell::{Cell, OutputGrads, Problem, oracle};
 use serde_json::Value;
 
-use crate::case::{Case, Options, Rng};
+use riverrun_kernels::cell::check::{Case, Options, Rng};
 
 fn numbers(case: &Value, name: &str) -> Option<Vec<f64>> {
     let list = case.get(name)?.as_array().unwrap();
@@ -93,7 +93,7 @@ fn oracle_equals_pytorch() {
 fn cpu_equals_pytorch() {
     for (case, json) in golden() {
         let expect = |name: &str| numbers(&json, name).unwrap_or_default();
-        for routine in crate::case::routines() {
+        for routine in riverrun_kernels::cell::check::routines() {
             for (name, found) in case.run(routine).named() {
                 assert_close(name, &found, &expect(name), 1e-12);
             }

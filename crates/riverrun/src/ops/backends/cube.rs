@@ -44,12 +44,12 @@ fn inputs(inputs: GateInputs<CubeBackend>) -> Inputs {
     }
 }
 
-fn empty_like(tensor: &CubeTensor, shape: Shape) -> CubeTensor {
+pub(in crate::ops) fn empty_like(tensor: &CubeTensor, shape: Shape) -> CubeTensor {
     let (client, device) = (tensor.client.clone(), tensor.device.clone());
     empty_device_contiguous_dtype(client, device, shape, tensor.dtype)
 }
 
-fn handle(tensor: Maybe<CubeBackend>) -> Option<cubecl::server::Handle> {
+pub(in crate::ops) fn handle(tensor: Maybe<CubeBackend>) -> Option<cubecl::server::Handle> {
     tensor
         .into_option()
         .map(|tensor| into_contiguous(tensor).handle)

@@ -17,7 +17,7 @@ use crate::ops::Maybe;
 pub(super) use steps::{backward as steps_backward, forward as steps_forward};
 
 /// `[B, T, N]` as `[B·T, N]`.
-fn rows<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+pub(super) fn rows<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     let shape = tensor.shape();
     B::float_reshape(tensor, Shape::new([shape[0] * shape[1], shape[2]]))
 }
@@ -33,7 +33,7 @@ fn row<B: Backend>(bias: FloatTensor<B>) -> FloatTensor<B> {
 }
 
 /// The sum over rows, `[R, N]` to `[N]`.
-fn column_sums<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+pub(super) fn column_sums<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     let shape = Shape::new([tensor.shape()[1]]);
     B::float_reshape(B::float_sum_dim(tensor, 0), shape)
 }

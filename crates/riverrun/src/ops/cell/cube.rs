@@ -1,7 +1,151 @@
-//! GPUs: composed of the backend's operations.
+//! GPUs: one launch for the whole sequence where the device and the problem allow it, else composed of the backend's
+//! operations.
 
+use burn::backend::TensorMetadata;
+use burn::backend::ops::FloatTensorOps;
+use burn::backend::tensor::FloatTensor;
+use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
+use cubecl::server::Handle;
+use riverrun_kernels::cell::gpu::{self, Backward, Forward};
+use riverrun_kernels::cell::{Cell, Problem, ResetGate};
+use riverrun_kernels::recurrence::gpu::Dtype;
 
-use super::CellOps;
+use super::composed::{self, column_sums, rows};
+use super::{CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients, StepInputs};
+use crate::ops::Maybe;
+use crate::ops::backends::cube::{empty_like, handle};
 
-impl CellOps for CubeBackend {}
+/// The storage type, if the problem can run in one launch; the reason against it is traced.
+fn persistent(xg: &FloatTensor<CubeBackend>, problem: &Problem) -> Option<Dtype> {
+    let dtype = match xg.dtype {
+        DType::F32 | DType::Flex32 => Dtype::F32,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::Bf16,
+        _ => return None,
+    };
+    let missing = gpu::missing(&xg.client, problem, dtype);
+    tracing::debug!(
+        cell = problem.cell.name(),
+        batch = problem.batch,
+        steps = problem.steps,
+        hidden = problem.hidden,
+        dtype = dtype.name(),
+        routine = if missing.is_none() {
+            "persistent"
+        } else {
+            "composed"
+        },
+        reason = missing.as_deref().unwrap_or("none"),
+        "cell routine"
+    );
+    (missing.is_none() && problem.outputs() > 0).then_some(dtype)
+}
+
+fn contiguous(tensor: FloatTensor<CubeBackend>) -> Handle {
+    into_contiguous(tensor).handle
+}
+
+impl CellOps for CubeBackend {
+    fn cell_steps_forward(
+        inputs: StepInputs<Self>,
+        spec: CellSpec,
+        save: bool,
+    ) -> CellStates<Self> {
+        let problem = spec.problem::<Self>(&inputs.xg, &inputs.u);
+        let Some(dtype) = persistent(&inputs.xg, &problem) else {
+            return composed::steps_forward(inputs, spec, save);
+        };
+        let Problem {
+            batch,
+            steps,
+            hidden,
+            ..
+        } = problem;
+        let xg = inputs.xg;
+        let empty = |shape: Shape| empty_like(&xg, shape);
+        let state = || empty(Shape::new([batch, hidden]));
+        let blocks = problem.saved_blocks();
+        let h = empty(Shape::new([batch, steps, hidden]));
+        let h_last = state();
+        let c_last = (problem.cell == Cell::Lstm).then(state);
+        let saved =
+            (save && blocks > 0).then(|| empty(Shape::new([batch, steps, blocks * hidden])));
+        let args = Forward {
+            xg: contiguous(xg.clone()),
+            u: contiguous(inputs.u),
+            bias: handle(inputs.bias),
+            h0: handle(inputs.h0),
+            c0: handle(inputs.c0),
+            reset: handle(inputs.reset),
+            h: h.handle.clone(),
+            h_last: h_last.handle.clone(),
+            c_last: c_last.as_ref().map(|c| c.handle.clone()),
+            saved: saved.as_ref().map(|saved| saved.handle.clone()),
+        };
+        gpu::forward(&xg.client, &problem, dtype, &args).unwrap_or_else(|error| panic!("{error}"));
+        CellStates {
+            h,
+            h_last,
+            c_last: Maybe::from_option(c_last),
+            saved: Maybe::from_option(saved),
+        }
+    }
+
+    fn cell_steps_backward(
+        inputs: StepInputs<Self>,
+        grads: CellOutputGrads<Self>,
+        spec: CellSpec,
+    ) -> StepGradients<Self> {
+        let problem = spec.problem::<Self>(&inputs.xg, &inputs.u);
+        let Some(dtype) = persistent(&inputs.xg, &problem) else {
+            return composed::steps_backward(inputs, grads, spec);
+        };
+        let Problem {
+            batch,
+            steps,
+            hidden,
+            ..
+        } = problem;
+        let u = inputs.u;
+        let empty = |shape: Shape| empty_like(&u, shape);
+        let state = || empty(Shape::new([batch, hidden]));
+        let gates = || empty(Shape::new([batch, steps, problem.gate_width()]));
+        let after = problem.cell
+            == Cell::Gru {
+                reset: ResetGate::After,
+            };
+        let d_a = gates();
+        let d_x = after.then(gates);
+        let before = empty(Shape::new([batch, steps, hidden]));
+        let d_h0 = state();
+        let d_c0 = (problem.cell == Cell::Lstm).then(state);
+        let args = Backward {
+            u_t: contiguous(Self::float_transpose(u.clone())),
+            h0: handle(inputs.h0),
+            c0: handle(inputs.c0),
+            reset: handle(inputs.reset),
+            h: contiguous(grads.h),
+            saved: handle(grads.saved),
+            d_h: contiguous(grads.d_h),
+            d_h_last: handle(grads.d_h_last),
+            d_c_last: handle(grads.d_c_last),
+            d_a: d_a.handle.clone(),
+            d_x: d_x.as_ref().map(|d_x| d_x.handle.clone()),
+            before: before.handle.clone(),
+            d_h0: d_h0.handle.clone(),
+            d_c0: d_c0.as_ref().map(|d_c0| d_c0.handle.clone()),
+        };
+        gpu::backward(&u.client, &problem, dtype, &args).unwrap_or_else(|error| panic!("{error}"));
+        let d_rows = rows::<Self>(d_a.clone());
+        let d_u = Self::float_matmul(Self::float_transpose(d_rows.clone()), rows::<Self>(before));
+        StepGradients {
+            xg: d_x.unwrap_or(d_a),
+            u: d_u,
+            bias: column_sums::<Self>(d_rows),
+            h0: d_h0,
+            c0: Maybe::from_option(d_c0),
+        }
+    }
+}

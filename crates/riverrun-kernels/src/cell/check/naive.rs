@@ -1,17 +1,21 @@
-//! The cells in `f32` and the plainest loops, which set the error that the fast form is allowed.
+//! The cells in `f32` and the plainest loops, which set the error that the fast forms are allowed.
 //!
-//! Forward and backward of a batch at once, from what a textbook says; nothing is shared with the crate.
+//! Forward and backward of a batch at once, from what a textbook says; nothing is shared with the fast forms. What a
+//! form in the storage type `E` would keep in memory from one step to the next (states, gates, gradients of
+//! pre-activations) is rounded to it.
 
-use riverrun_kernels::cell::{Activation, Cell, ResetGate};
-
-use crate::case::{Case, Results};
+use super::{Case, Results};
+use crate::Element;
+use crate::cell::{Activation, Cell, ResetGate};
 
 fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-pub fn run(case: &Case<f32>) -> Results<f32> {
+/// Everything, with what is stored rounded to `E`.
+pub fn run<E: Element>(case: &Case<f32>) -> Results<f32> {
     let p = case.problem;
+    let stored = |x: f32| E::from_f64(f64::from(x)).to_f64() as f32;
     let (b, t, h, w) = (p.batch, p.steps, p.hidden, p.gate_width());
     let zeros = |n: usize| vec![0.0f32; n];
     let mut out = Results {
@@ -88,6 +92,9 @@ pub fn run(case: &Case<f32>) -> Results<f32> {
                     }
                 }
             }
+            for kept in [&mut h_now, &mut c_now, &mut gates, &mut inner] {
+                kept.iter_mut().for_each(|x| *x = stored(*x));
+            }
             out.h[row * h..][..h].copy_from_slice(&h_now);
             tape.push((h_prev, c_prev, gates, inner, c_now.clone()));
         }
@@ -162,6 +169,9 @@ pub fn run(case: &Case<f32>) -> Results<f32> {
                     }
                     da.copy_from_slice(&dx);
                 }
+            }
+            for made in [&mut dx, &mut da] {
+                made.iter_mut().for_each(|x| *x = stored(*x));
             }
             for k in 0..w {
                 out.d_bias[k] += da[k];

@@ -1,16 +1,19 @@
 //! Random problems, and running the CPU form on them with every output poisoned first.
 
-use riverrun_kernels::Element;
-use riverrun_kernels::cell::{Cell, InputGrads, Inputs, OutputGrads, Outputs, Problem, cpu};
+use crate::cell::{Cell, InputGrads, Inputs, OutputGrads, Outputs, Problem, cpu, oracle};
+use crate::{Element, Error};
 
-/// A small generator: the tests need numbers that differ, not good ones.
+/// A small generator: checks need numbers that differ, not good ones.
+#[derive(Debug)]
 pub struct Rng(u64);
 
 impl Rng {
+    /// From a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
+    /// 53 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -23,6 +26,7 @@ impl Rng {
         self.bits() as f64 / (1u64 << 52) as f64 - 1.0
     }
 
+    /// So many, uniform in `-scale..scale`.
     pub fn vec(&mut self, len: usize, scale: f64) -> Vec<f64> {
         (0..len).map(|_| self.signed() * scale).collect()
     }
@@ -31,14 +35,20 @@ impl Rng {
 /// Which of the optional inputs are given.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
+    /// `bias`.
     pub bias: bool,
+    /// `h0`, and `c0` for the LSTM.
     pub initial: bool,
+    /// `reset`.
     pub reset: bool,
+    /// The gradients of the last states.
     pub last_grads: bool,
+    /// No `∂L/∂h`.
     pub no_d_h: bool,
 }
 
 impl Options {
+    /// Every one.
     pub const ALL: Self = Self {
         bias: true,
         initial: true,
@@ -46,6 +56,7 @@ impl Options {
         last_grads: true,
         no_d_h: false,
     };
+    /// None.
     pub const NONE: Self = Self {
         bias: false,
         initial: false,
@@ -58,19 +69,30 @@ impl Options {
 /// A problem with its inputs and incoming gradients in type `E`.
 #[derive(Debug, Clone)]
 pub struct Case<E> {
+    /// Sizes, cell, direction.
     pub problem: Problem,
+    /// `[B, T, G·H]`.
     pub xg: Vec<E>,
+    /// `[G·H, H]`.
     pub u: Vec<E>,
+    /// `[G·H]`.
     pub bias: Option<Vec<E>>,
+    /// `[B, H]`.
     pub h0: Option<Vec<E>>,
+    /// `[B, H]`, LSTM only.
     pub c0: Option<Vec<E>>,
+    /// `[B, T]`.
     pub reset: Option<Vec<bool>>,
+    /// `[B, T, H]`.
     pub d_h: Option<Vec<E>>,
+    /// `[B, H]`.
     pub d_h_last: Option<Vec<E>>,
+    /// `[B, H]`, LSTM only.
     pub d_c_last: Option<Vec<E>>,
 }
 
 impl<E: Element> Case<E> {
+    /// Random numbers; those that are rounded to `E` are exact from there on.
     pub fn random(problem: Problem, options: Options, seed: u64) -> Self {
         let mut rng = Rng::new(seed + 1);
         let scale = 1.0 / (problem.hidden as f64).sqrt();
@@ -96,6 +118,7 @@ impl<E: Element> Case<E> {
         }
     }
 
+    /// What forward reads.
     pub fn inputs(&self) -> Inputs<'_, E> {
         Inputs {
             xg: &self.xg,
@@ -107,6 +130,7 @@ impl<E: Element> Case<E> {
         }
     }
 
+    /// What backward reads besides.
     pub fn grads(&self) -> OutputGrads<'_, E> {
         OutputGrads {
             d_h: self.d_h.as_deref(),
@@ -138,6 +162,9 @@ impl<E: Element> Case<E> {
     }
 
     /// Forward and backward on the CPU.
+    ///
+    /// # Panics
+    /// Where the problem does not fit the case.
     pub fn run(&self, routine: cpu::Routine) -> Results<E> {
         let p = &self.problem;
         let poison = |len: usize| vec![E::from_f64(f64::NAN); len];
@@ -158,7 +185,7 @@ impl<E: Element> Case<E> {
             c_last: Some(&mut r.c_last),
             saved: Some(&mut saved),
         };
-        cpu::forward(p, &self.inputs(), outputs, routine).unwrap();
+        cpu::forward(p, &self.inputs(), outputs, routine).expect("a problem that fits");
         let into = InputGrads {
             d_xg: &mut r.d_xg,
             d_u: Some(&mut r.d_u),
@@ -175,25 +202,55 @@ impl<E: Element> Case<E> {
             into,
             routine,
         )
-        .unwrap();
+        .expect("a problem that forward took");
         r
+    }
+}
+
+impl Case<f64> {
+    /// The truth.
+    ///
+    /// # Errors
+    /// What the oracle refuses.
+    pub fn oracle(&self) -> Result<Results<f64>, Error> {
+        let f = oracle::forward(&self.problem, &self.inputs())?;
+        let g = oracle::backward(&self.problem, &self.inputs(), &self.grads())?;
+        Ok(Results {
+            h: f.h,
+            h_last: f.h_last,
+            c_last: f.c_last,
+            d_xg: g.d_xg,
+            d_u: g.d_u,
+            d_bias: g.d_bias,
+            d_h0: g.d_h0,
+            d_c0: g.d_c0,
+        })
     }
 }
 
 /// Everything that forward and backward write.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Results<E> {
+    /// `[B, T, H]`.
     pub h: Vec<E>,
+    /// `[B, H]`.
     pub h_last: Vec<E>,
+    /// `[B, H]`, LSTM only.
     pub c_last: Vec<E>,
+    /// `[B, T, G·H]`.
     pub d_xg: Vec<E>,
+    /// `[G·H, H]`.
     pub d_u: Vec<E>,
+    /// `[G·H]`.
     pub d_bias: Vec<E>,
+    /// `[B, H]`.
     pub d_h0: Vec<E>,
+    /// `[B, H]`, LSTM only.
     pub d_c0: Vec<E>,
 }
 
 impl<E: Element> Results<E> {
+    /// Each by its name, widened.
     pub fn named(&self) -> [(&'static str, Vec<f64>); 8] {
         let wide = |v: &Vec<E>| v.iter().map(|x| x.to_f64()).collect();
         [
@@ -209,6 +266,7 @@ impl<E: Element> Results<E> {
     }
 
     /// The bits of everything, so that NaN equals NaN.
+    /// 53 bits.
     pub fn bits(&self) -> Vec<u64> {
         self.named()
             .iter()
@@ -217,7 +275,7 @@ impl<E: Element> Results<E> {
     }
 }
 
-/// Splits and instructions that a test should cover, on two and three threads.
+/// Splits and instructions that a check of the CPU form should cover, on two and three threads.
 pub fn routines() -> Vec<cpu::Routine> {
     let mut all = Vec::new();
     for &level in cpu::Level::available() {

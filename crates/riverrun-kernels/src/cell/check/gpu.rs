@@ -1,0 +1,104 @@
+//! Running a case on a GPU, with every output filled with NaN beforehand.
+
+use cubecl::client::Client;
+use cubecl::server::Handle;
+
+use super::{Case, Results};
+use crate::cell::gpu::{self, Backward, Forward};
+use crate::cell::{Cell, ResetGate};
+use crate::recurrence::gpu::Dtype;
+use crate::{Element, Error};
+
+impl<E: Element + bytemuck::Pod> Case<E> {
+    /// Of the persistent routine. The gradients of the weights are made here, in `f64`, of what it leaves for them.
+    ///
+    /// # Errors
+    /// What the routine refuses.
+    pub fn gpu(&self, client: &Client, dtype: Dtype) -> Result<Results<E>, Error> {
+        let p = &self.problem;
+        let (rows, hidden, width) = (p.batch * p.steps, p.hidden, p.gate_width());
+        let upload = |data: &[E]| client.create_from_slice(bytemuck::cast_slice(data));
+        let some = |data: &Option<Vec<E>>| data.as_deref().map(upload);
+        let poison = |len: usize| upload(&vec![E::from_f64(f64::NAN); len.max(8)]);
+        let download = |handle: Handle, len: usize| -> Vec<E> {
+            let bytes = client.read_one(handle).expect("reading a result back");
+            bytemuck::pod_collect_to_vec(&bytes[..len * size_of::<E>()])
+        };
+        let number = |x: bool| E::from_f64(f64::from(u8::from(x)));
+        let reset = self
+            .reset
+            .as_ref()
+            .map(|reset| upload(&reset.iter().map(|&x| number(x)).collect::<Vec<_>>()));
+        let lstm = p.cell == Cell::Lstm;
+        let after = p.cell
+            == Cell::Gru {
+                reset: ResetGate::After,
+            };
+        let forward = Forward {
+            xg: upload(&self.xg),
+            u: upload(&self.u),
+            bias: some(&self.bias),
+            h0: some(&self.h0),
+            c0: some(&self.c0),
+            reset: reset.clone(),
+            h: poison(p.outputs()),
+            h_last: poison(p.state()),
+            c_last: lstm.then(|| poison(p.state())),
+            saved: (p.saved_blocks() > 0).then(|| poison(p.saved())),
+        };
+        gpu::forward(client, p, dtype, &forward)?;
+        let mut transposed = Vec::with_capacity(self.u.len());
+        for k in 0..hidden {
+            transposed.extend((0..width).map(|row| self.u[row * hidden + k]));
+        }
+        let zeros = vec![E::from_f64(0.0); p.outputs()];
+        let backward = Backward {
+            u_t: upload(&transposed),
+            h0: forward.h0.clone(),
+            c0: forward.c0.clone(),
+            reset,
+            h: forward.h.clone(),
+            saved: forward.saved.clone(),
+            d_h: upload(self.d_h.as_deref().unwrap_or(&zeros)),
+            d_h_last: some(&self.d_h_last),
+            d_c_last: some(&self.d_c_last),
+            d_a: poison(rows * width),
+            d_x: after.then(|| poison(rows * width)),
+            before: poison(p.outputs()),
+            d_h0: poison(p.state()),
+            d_c0: lstm.then(|| poison(p.state())),
+        };
+        gpu::backward(client, p, dtype, &backward)?;
+        let d_a = download(backward.d_a.clone(), rows * width);
+        let before = download(backward.before, p.outputs());
+        let mut d_u = vec![0.0f64; width * hidden];
+        let mut d_bias = vec![0.0f64; width];
+        for row in 0..rows {
+            for gate in 0..width {
+                let d = d_a[row * width + gate].to_f64();
+                d_bias[gate] += d;
+                let to = &mut d_u[gate * hidden..][..hidden];
+                for (to, h) in to.iter_mut().zip(&before[row * hidden..]) {
+                    *to += d * h.to_f64();
+                }
+            }
+        }
+        let rounded = |x: Vec<f64>| x.into_iter().map(E::from_f64).collect::<Vec<E>>();
+        let state = |handle: Option<Handle>| {
+            handle.map_or(Vec::new(), |handle| download(handle, p.state()))
+        };
+        Ok(Results {
+            h: download(forward.h, p.outputs()),
+            h_last: download(forward.h_last, p.state()),
+            c_last: state(forward.c_last),
+            d_xg: match backward.d_x {
+                Some(d_x) => download(d_x, rows * width),
+                None => d_a,
+            },
+            d_u: rounded(d_u),
+            d_bias: rounded(d_bias),
+            d_h0: download(backward.d_h0, p.state()),
+            d_c0: state(backward.d_c0),
+        })
+    }
+}

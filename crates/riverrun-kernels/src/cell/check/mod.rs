@@ -1,0 +1,11 @@
+//! Checking the cells on the machine at hand: random problems, the naive computation that sets the tolerance, and the
+//! rule of acceptance. Used by the tests and by `riverrun verify`.
+
+mod case;
+#[cfg(feature = "gpu")]
+mod gpu;
+pub mod naive;
+mod tolerance;
+
+pub use case::{Case, Options, Results, Rng, routines};
+pub use tolerance::judge;

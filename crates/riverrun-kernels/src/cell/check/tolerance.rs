@@ -1,0 +1,62 @@
+//! The one rule by which a result of the cells is accepted.
+//!
+//! ```text
+//! max |found - truth| <= 2 max |naive - truth| + floor · max |truth|
+//! ```
+//!
+//! over each tensor, where `naive` is the textbook computation in `f32` with what is stored rounded to the storage
+//! type. As in [`crate::recurrence::check`], a fast form may order its operations otherwise but rounds no more often, so
+//! it is held to twice the textbook's error; the floor is what independent roundings add up to, where the textbook was
+//! lucky.
+//!
+//! **Floor.** The products are sums of `H` terms in `f32`, over `T` steps: `ε √(T H)`. Storage in 16 bits rounds about
+//! 16 times a step, each time by at most half its own `ε`: `ε/2 √(16 T)`. What is a sum over steps and sequences has `B`
+//! times as many terms, and its scale is that of its largest summand, if that is larger: where summands cancel, their
+//! rounding does not.
+
+use super::{Case, Results, naive};
+use crate::check::{Verdict, distance, largest};
+use crate::{Element, Error};
+
+fn scale(values: &[f64]) -> f64 {
+    largest(values.iter().map(|x| x.abs()))
+}
+
+/// Judges every tensor of `found`, results of the case in the storage type `E`.
+///
+/// # Errors
+/// What the oracle refuses.
+pub fn judge<E: Element>(case: &Case<E>, found: &Results<E>) -> Result<Vec<Verdict>, Error> {
+    let truth = case.to::<f64>().oracle()?.named();
+    let naive = naive::run::<E>(&case.to::<f32>()).named();
+    let p = case.problem;
+    let floor = |rows: usize| {
+        let rows = rows.max(1) as f64;
+        let sums = f64::from(f32::EPSILON) * (rows * p.hidden as f64).sqrt();
+        let storage = match E::EPSILON > f64::from(f32::EPSILON) {
+            true => E::EPSILON / 2.0 * (16.0 * rows).sqrt(),
+            false => 0.0,
+        };
+        sums + storage
+    };
+    let (along, across) = (floor(p.steps), floor(p.batch * p.steps));
+    let summands = truth
+        .iter()
+        .find(|(name, _)| *name == "d_xg")
+        .map_or(0.0, |(_, values)| scale(values));
+    let tensors = found.named().into_iter().zip(naive).zip(truth);
+    Ok(tensors
+        .map(|(((name, found), (_, naive)), (_, truth))| {
+            let floor = match name {
+                "d_u" | "d_bias" => across * scale(&truth).max(summands),
+                "d_h0" => along * scale(&truth).max(summands),
+                _ => along * scale(&truth),
+            };
+            Verdict {
+                tensor: name.into(),
+                error: distance(&found, &truth),
+                allowed: 2.0 * distance(&naive, &truth) + floor,
+            }
+        })
+        .collect())
+}

@@ -1,0 +1,97 @@
+//! The persistent routine against the oracle, where the device can run it.
+
+use std::panic::catch_unwind;
+
+use cubecl::client::Client;
+use half::{bf16, f16};
+use riverrun_kernels::Element;
+use riverrun_kernels::cell::check::{Case, Options, judge};
+use riverrun_kernels::cell::gpu::{handover_fault, missing};
+use riverrun_kernels::cell::{Cell, Problem};
+use riverrun_kernels::recurrence::gpu::Dtype;
+
+/// The default device's client; where there is no device, that is said by name.
+fn client() -> Option<Client> {
+    let client = catch_unwind(|| cubecl::Device::default().client()).ok();
+    if client.is_none() {
+        println!("skipped: no GPU on this machine, not even a software one");
+    }
+    client
+}
+
+fn check<E: Element + bytemuck::Pod>(client: &Client, dtype: Dtype, case: &Case<E>) {
+    let problem = case.problem;
+    if let Some(reason) = missing(client, &problem, dtype) {
+        println!("skipped: {} {}, {reason}", problem.cell.name(), E::NAME);
+        return;
+    }
+    let found = case.gpu(client, dtype).expect("a problem it can run");
+    assert!(!handover_fault(client), "{problem:?}: a wait gave up");
+    let mut wrong = Vec::new();
+    for verdict in judge(case, &found).unwrap() {
+        if !verdict.right() {
+            wrong.push(verdict);
+        }
+    }
+    assert!(wrong.is_empty(), "{problem:?} {}: {wrong:?}", E::NAME);
+    let again = case.gpu(client, dtype).expect("ran once already");
+    assert!(found.bits() == again.bits(), "{problem:?}: two runs differ");
+}
+
+fn both(client: &Client, problem: Problem, options: Options, seed: u64) {
+    check(
+        client,
+        Dtype::Bf16,
+        &Case::<bf16>::random(problem, options, seed),
+    );
+    check(
+        client,
+        Dtype::F16,
+        &Case::<f16>::random(problem, options, seed),
+    );
+}
+
+#[test]
+fn every_cell_and_option() {
+    let Some(client) = client() else { return };
+    for cell in Cell::all() {
+        for (n, (batch, steps, hidden)) in [
+            (1, 1, 8),
+            (1, 5, 64),
+            (3, 7, 40),
+            (9, 12, 96),
+            (17, 9, 128),
+            (33, 6, 256),
+            (70, 3, 48),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let options = [
+                Options::NONE,
+                Options::ALL,
+                Options {
+                    reset: true,
+                    ..Options::NONE
+                },
+            ][n % 3];
+            let problem = Problem::new(cell, batch, steps, hidden).reversed(n % 2 == 1);
+            both(&client, problem, options, n as u64);
+        }
+    }
+}
+
+#[test]
+fn wide() {
+    let Some(client) = client() else { return };
+    for cell in [Cell::all()[0], Cell::Lstm] {
+        for (batch, hidden) in [(2, 512), (24, 512), (2, 1024), (40, 1024)] {
+            both(
+                &client,
+                Problem::new(cell, batch, 4, hidden),
+                Options::ALL,
+                7,
+            );
+        }
+    }
+}
