@@ -6,7 +6,7 @@ use cubecl::client::Client;
 use half::{bf16, f16};
 use riverrun_kernels::Element;
 use riverrun_kernels::cell::check::{Case, Options, judge};
-use riverrun_kernels::cell::gpu::{handover_fault, missing};
+use riverrun_kernels::cell::gpu::{Tuning, handover_fault, missing};
 use riverrun_kernels::cell::{Cell, Problem};
 use riverrun_kernels::recurrence::gpu::Dtype;
 
@@ -19,13 +19,20 @@ fn client() -> Option<Client> {
     client
 }
 
-fn check<E: Element + bytemuck::Pod>(client: &Client, dtype: Dtype, case: &Case<E>) {
+fn check<E: Element + bytemuck::Pod>(
+    client: &Client,
+    dtype: Dtype,
+    case: &Case<E>,
+    tuning: Option<Tuning>,
+) {
     let problem = case.problem;
     if let Some(reason) = missing(client, &problem, dtype) {
         println!("skipped: {} {}, {reason}", problem.cell.name(), E::NAME);
         return;
     }
-    let found = case.gpu(client, dtype).expect("a problem it can run");
+    let found = case
+        .gpu(client, dtype, tuning)
+        .expect("a problem it can run");
     assert!(!handover_fault(client), "{problem:?}: a wait gave up");
     let mut wrong = Vec::new();
     for verdict in judge(case, &found).unwrap() {
@@ -34,20 +41,28 @@ fn check<E: Element + bytemuck::Pod>(client: &Client, dtype: Dtype, case: &Case<
         }
     }
     assert!(wrong.is_empty(), "{problem:?} {}: {wrong:?}", E::NAME);
-    let again = case.gpu(client, dtype).expect("ran once already");
+    let again = case.gpu(client, dtype, tuning).expect("ran once already");
     assert!(found.bits() == again.bits(), "{problem:?}: two runs differ");
 }
 
-fn both(client: &Client, problem: Problem, options: Options, seed: u64) {
+fn all(client: &Client, problem: Problem, options: Options, seed: u64) {
     check(
         client,
         Dtype::Bf16,
         &Case::<bf16>::random(problem, options, seed),
+        None,
+    );
+    check(
+        client,
+        Dtype::F32,
+        &Case::<f32>::random(problem, options, seed),
+        None,
     );
     check(
         client,
         Dtype::F16,
         &Case::<f16>::random(problem, options, seed),
+        None,
     );
 }
 
@@ -76,7 +91,7 @@ fn every_cell_and_option() {
                 },
             ][n % 3];
             let problem = Problem::new(cell, batch, steps, hidden).reversed(n % 2 == 1);
-            both(&client, problem, options, n as u64);
+            all(&client, problem, options, n as u64);
         }
     }
 }
@@ -86,12 +101,35 @@ fn wide() {
     let Some(client) = client() else { return };
     for cell in [Cell::all()[0], Cell::Lstm] {
         for (batch, hidden) in [(2, 512), (24, 512), (2, 1024), (40, 1024)] {
-            both(
+            all(
                 &client,
                 Problem::new(cell, batch, 4, hidden),
                 Options::ALL,
                 7,
             );
+        }
+    }
+}
+
+/// Every tuning that the rule may choose, and those that it does not.
+#[test]
+fn every_tuning() {
+    let Some(client) = client() else { return };
+    for cell in [Cell::all()[0], Cell::Lstm] {
+        for units in [16, 32] {
+            for rows in [8, 16, 32] {
+                for (planes, peek) in [(8, false), (8, true), (3, false)] {
+                    let tuning = Tuning {
+                        units,
+                        rows,
+                        planes,
+                        peek,
+                    };
+                    let problem = Problem::new(cell, 37, 4, 160);
+                    let case = Case::<bf16>::random(problem, Options::ALL, 3);
+                    check(&client, Dtype::Bf16, &case, Some(tuning));
+                }
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use cubecl::client::Client;
 use cubecl::server::Handle;
 
 use super::{Case, Results};
-use crate::cell::gpu::{self, Backward, Forward};
+use crate::cell::gpu::{self, Backward, Forward, Tuning};
 use crate::cell::{Cell, ResetGate};
 use crate::recurrence::gpu::Dtype;
 use crate::{Element, Error};
@@ -14,7 +14,12 @@ impl<E: Element + bytemuck::Pod> Case<E> {
     ///
     /// # Errors
     /// What the routine refuses.
-    pub fn gpu(&self, client: &Client, dtype: Dtype) -> Result<Results<E>, Error> {
+    pub fn gpu(
+        &self,
+        client: &Client,
+        dtype: Dtype,
+        tuning: Option<Tuning>,
+    ) -> Result<Results<E>, Error> {
         let p = &self.problem;
         let (rows, hidden, width) = (p.batch * p.steps, p.hidden, p.gate_width());
         let upload = |data: &[E]| client.create_from_slice(bytemuck::cast_slice(data));
@@ -46,7 +51,7 @@ impl<E: Element + bytemuck::Pod> Case<E> {
             c_last: lstm.then(|| poison(p.state())),
             saved: (p.saved_blocks() > 0).then(|| poison(p.saved())),
         };
-        gpu::forward(client, p, dtype, &forward)?;
+        gpu::forward(client, p, dtype, &forward, tuning)?;
         let mut transposed = Vec::with_capacity(self.u.len());
         for k in 0..hidden {
             transposed.extend((0..width).map(|row| self.u[row * hidden + k]));
@@ -68,7 +73,7 @@ impl<E: Element + bytemuck::Pod> Case<E> {
             d_h0: poison(p.state()),
             d_c0: lstm.then(|| poison(p.state())),
         };
-        gpu::backward(client, p, dtype, &backward)?;
+        gpu::backward(client, p, dtype, &backward, tuning)?;
         let d_a = download(backward.d_a.clone(), rows * width);
         let before = download(backward.before, p.outputs());
         let mut d_u = vec![0.0f64; width * hidden];

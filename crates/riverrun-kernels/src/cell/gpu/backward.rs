@@ -7,10 +7,11 @@
 use cubecl::prelude::*;
 
 use super::exchange::*;
-use super::forward::{AHEAD, item, pack, part, unpack};
+use super::forward::{AHEAD, item, part};
 use super::gates::*;
 use super::plan::{Config, Form, time};
 use super::product::*;
+use super::words::*;
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn persistent_backward<R: Numeric>(
@@ -36,6 +37,10 @@ pub(super) fn persistent_backward<R: Numeric>(
     #[comptime] config: Config,
     #[define(R)] _reset: ElemType,
 ) {
+    // A launch of no steps is for compiling.
+    if steps == 0 {
+        terminate!();
+    }
     let product = comptime!(config.product);
     let hidden = comptime!(product.hidden);
     let width = comptime!(product.depth);
@@ -44,12 +49,15 @@ pub(super) fn persistent_backward<R: Numeric>(
     let kept_blocks = comptime!(blocks.max(1));
     let items = comptime!(config.items());
     let part = part(batch, first, product);
-    let weights = load_weights(u_t, &part, product);
-    let mut partial = Shared::<[f32]>::new_slice(comptime!(product.words()));
+    let mut spilled =
+        Shared::<[Vector<u32, Const<4>>]>::new_slice(comptime!(product.spilled().max(1)));
+    let weights = load_weights(u_t, &mut spilled, &part, product);
+    let mut partial = Shared::<[f32]>::new_slice(comptime!(product.sums()));
     let d_a_at = address_mut::<u32>(d_a);
     let d_h_at = address::<u32>(d_h);
     let saved_at = address::<u32>(saved);
     let zero = Pair::new(0.0f32);
+    let size = comptime!(product.size() as u64);
 
     // What arrives at the state from later steps, but for the product; the gradient of the cell state.
     let mut direct = Array::<Pair>::new(items);
@@ -63,12 +71,12 @@ pub(super) fn persistent_backward<R: Numeric>(
         d_cells[o] = zero;
         cut[o] = false;
         if own.inside {
-            let at = (own.row * hidden + own.unit) / 2;
+            let at = own.row * hidden + own.unit;
             if comptime!(config.d_h_last) {
-                direct[o] = unpack(d_h_last[at], product);
+                direct[o] = unpack(fetch(d_h_last, at, product), product);
             }
             if comptime!(config.d_c_last) {
-                d_cells[o] = unpack(d_c_last[at], product);
+                d_cells[o] = unpack(fetch(d_c_last, at, product), product);
             }
         }
     }
@@ -79,36 +87,36 @@ pub(super) fn persistent_backward<R: Numeric>(
         let t = time(s, steps, config);
         let earlier = time(s.max(1) - 1, steps, config);
         // Asked for before the wait, so that it is there after it.
-        let mut incoming = Array::<u32>::new(items);
-        let mut kept = Array::<u32>::new(comptime!(items * kept_blocks));
-        let mut h_before = Array::<u32>::new(items);
-        let mut c_before = Array::<u32>::new(items);
-        let mut own_h = Array::<u32>::new(items);
+        let mut incoming = Array::<Words>::new(items);
+        let mut kept = Array::<Words>::new(comptime!(items * kept_blocks));
+        let mut h_before = Array::<Words>::new(items);
+        let mut c_before = Array::<Words>::new(items);
+        let mut own_h = Array::<Words>::new(items);
         let mut anew = Array::<bool>::new(items);
         #[unroll]
         for o in 0..items {
             let own = item(&part, o, product);
-            incoming[o] = 0u32;
-            h_before[o] = 0u32;
-            c_before[o] = 0u32;
-            own_h[o] = 0u32;
+            incoming[o] = Words::new(0u32);
+            h_before[o] = Words::new(0u32);
+            c_before[o] = Words::new(0u32);
+            own_h[o] = Words::new(0u32);
             anew[o] = false;
             #[unroll]
             for block in 0..kept_blocks {
-                kept[comptime!(o * kept_blocks + block)] = 0u32;
+                kept[comptime!(o * kept_blocks + block)] = Words::new(0u32);
             }
             if own.inside {
                 let place = own.row * steps + t;
-                let start = (own.row * hidden + own.unit) / 2;
-                incoming[o] = d_h[(place * hidden + own.unit) / 2];
+                let start = own.row * hidden + own.unit;
+                incoming[o] = fetch(d_h, place * hidden + own.unit, product);
                 #[unroll]
                 for block in 0..blocks {
                     let at = place * comptime!(blocks * hidden) + own.unit;
                     kept[comptime!(o * kept_blocks + block)] =
-                        saved[(at + comptime!(block * hidden)) / 2];
+                        fetch(saved, at + comptime!(block * hidden), product);
                 }
                 if comptime!(blocks == 0) {
-                    own_h[o] = h[(place * hidden + own.unit) / 2];
+                    own_h[o] = fetch(h, place * hidden + own.unit, product);
                 }
                 if comptime!(config.reset) {
                     anew[o] = reset[place] != R::from_int(0);
@@ -116,32 +124,32 @@ pub(super) fn persistent_backward<R: Numeric>(
                 if !anew[o] {
                     let previous = own.row * steps + earlier;
                     if s > 0 {
-                        h_before[o] = h[(previous * hidden + own.unit) / 2];
+                        h_before[o] = fetch(h, previous * hidden + own.unit, product);
                         if comptime!(blocks > 4) {
                             let at = previous * comptime!(blocks * hidden) + own.unit;
-                            c_before[o] = saved[(at + comptime!(4 * hidden)) / 2];
+                            c_before[o] = fetch(saved, at + comptime!(4 * hidden), product);
                         }
                     } else {
                         if comptime!(config.h0) {
-                            h_before[o] = h0[start];
+                            h_before[o] = fetch(h0, start, product);
                         }
                         if comptime!(config.c0) {
-                            c_before[o] = c0[start];
+                            c_before[o] = fetch(c0, start, product);
                         }
                     }
                 }
                 if s >= AHEAD {
                     let later = own.row * steps + time(s.max(AHEAD) - AHEAD, steps, config);
-                    prefetch(d_h_at + u64::cast_from(later * hidden + own.unit) * 2u64);
+                    prefetch(d_h_at + u64::cast_from(later * hidden + own.unit) * size);
                     #[unroll]
                     for block in 0..blocks {
                         let at = later * comptime!(blocks * hidden) + own.unit;
-                        prefetch(saved_at + u64::cast_from(at + comptime!(block * hidden)) * 2u64);
+                        prefetch(saved_at + u64::cast_from(at + comptime!(block * hidden)) * size);
                     }
                     #[unroll]
                     for gate in 0..gates {
                         let at = later * width + comptime!(gate * hidden) + own.unit;
-                        prefetch(d_a_at + u64::cast_from(at) * 2u64);
+                        prefetch(d_a_at + u64::cast_from(at) * size);
                     }
                 }
             }
@@ -150,8 +158,9 @@ pub(super) fn persistent_backward<R: Numeric>(
             let after = time(s + 1, steps, config);
             patience = multiply(
                 &weights,
-                d_a_at + u64::cast_from(after * width) * 2u64,
-                u64::cast_from(steps * width) * 2u64,
+                &spilled,
+                d_a_at + u64::cast_from(after * width) * size,
+                u64::cast_from(steps * width) * size,
                 &part,
                 &mut partial,
                 control,
@@ -195,69 +204,59 @@ pub(super) fn persistent_backward<R: Numeric>(
                 direct[o] = result.direct;
                 d_cells[o] = result.c;
                 let at = place * width + own.unit;
-                let a_at = d_a_at + u64::cast_from(at) * 2u64;
-                write_shared(a_at, pack(result.x_0, product));
+                share(d_a_at, at, pack(result.x_0, product), product);
                 if comptime!(gates > 1) {
-                    write_shared(
-                        a_at + comptime!(2 * hidden as u64),
-                        pack(result.x_1, product),
-                    );
-                    write_shared(
-                        a_at + comptime!(4 * hidden as u64),
-                        pack(result.a_2, product),
-                    );
+                    share(d_a_at, at + hidden, pack(result.x_1, product), product);
+                    let third = at + comptime!(2 * hidden);
+                    share(d_a_at, third, pack(result.a_2, product), product);
                 }
                 if comptime!(gates > 3) {
-                    write_shared(
-                        a_at + comptime!(6 * hidden as u64),
-                        pack(result.x_3, product),
-                    );
+                    let fourth = at + comptime!(3 * hidden);
+                    share(d_a_at, fourth, pack(result.x_3, product), product);
                 }
                 if comptime!(config.form == Form::Gru) {
-                    d_x[at / 2] = pack(result.x_0, product);
-                    d_x[(at + hidden) / 2] = pack(result.x_1, product);
-                    d_x[(at + comptime!(2 * hidden)) / 2] = pack(result.x_2, product);
+                    put(d_x, at, pack(result.x_0, product), product);
+                    put(d_x, at + hidden, pack(result.x_1, product), product);
+                    let third = at + comptime!(2 * hidden);
+                    put(d_x, third, pack(result.x_2, product), product);
                 }
-                before[(place * hidden + own.unit) / 2] = h_before[o];
+                put(before, place * hidden + own.unit, h_before[o], product);
             }
         }
         // The partial sums have been read.
         sync_cube();
     }
     // The gradient of the state before the first step.
-    if steps > 0 {
-        let after = time(0usize, steps, config);
-        multiply(
-            &weights,
-            d_a_at + u64::cast_from(after * width) * 2u64,
-            u64::cast_from(steps * width) * 2u64,
-            &part,
-            &mut partial,
-            control,
-            true,
-            patience,
-            product,
-        );
-    }
+    let after = time(0usize, steps, config);
+    multiply(
+        &weights,
+        &spilled,
+        d_a_at + u64::cast_from(after * width) * size,
+        u64::cast_from(steps * width) * size,
+        &part,
+        &mut partial,
+        control,
+        true,
+        patience,
+        product,
+    );
     sync_cube();
     #[unroll]
     for o in 0..items {
         let own = item(&part, o, product);
         if own.inside {
-            let at = (own.row * hidden + own.unit) / 2;
+            let at = own.row * hidden + own.unit;
             let mut d = direct[o];
-            if steps > 0 {
-                d += total(&partial, 0usize, own.pair, own.sequence, product);
-            }
+            d += total(&partial, 0usize, own.pair, own.sequence, product);
             if comptime!(config.reset) {
                 if cut[o] {
                     d = zero;
                     d_cells[o] = zero;
                 }
             }
-            d_h0[at] = pack(d, product);
+            put(d_h0, at, pack(d, product), product);
             if comptime!(config.form == Form::Lstm) {
-                d_c0[at] = pack(d_cells[o], product);
+                put(d_c0, at, pack(d_cells[o], product), product);
             }
         }
     }

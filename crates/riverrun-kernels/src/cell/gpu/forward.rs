@@ -1,6 +1,6 @@
 //! The forward pass in one launch.
 //!
-//! A cube owns 16 units and 8 · `cols` sequences for the whole time: their rows of the weights and their state stay
+//! A cube owns some units and 8 · `cols` sequences for the whole time: their rows of the weights and their state stay
 //! in registers. A step: read the state of all units as the other cubes wrote it, multiply, add the planes' partial
 //! sums, run the cell on the own units, write their new state. See [`super::exchange`] and [`super::product`].
 
@@ -10,7 +10,7 @@ use super::exchange::*;
 use super::gates::*;
 use super::plan::{Config, Form, time};
 use super::product::*;
-use crate::recurrence::gpu::storage::{narrow, widen};
+use super::words::*;
 
 /// How many steps ahead a unit asks for what it will need.
 pub(super) const AHEAD: usize = 4;
@@ -29,9 +29,9 @@ pub(super) struct Item {
 
 #[cube]
 pub(super) fn part(batch: usize, first: usize, #[comptime] product: Product) -> Part {
-    let cubes = comptime!(product.hidden.div_ceil(UNITS));
+    let cubes = comptime!(product.hidden.div_ceil(product.units));
     Part {
-        unit: (CUBE_POS % cubes) * comptime!(UNITS),
+        unit: (CUBE_POS % cubes) * comptime!(product.units),
         row: first + CUBE_POS / cubes * comptime!(8 * product.cols),
         batch,
     }
@@ -41,8 +41,8 @@ pub(super) fn part(batch: usize, first: usize, #[comptime] product: Product) -> 
 #[cube]
 pub(super) fn item(part: &Part, o: usize, #[comptime] product: Product) -> Item {
     let i = UNIT_POS as usize + o * comptime!(32 * product.planes);
-    let pair = i % 8 * 2;
-    let sequence = i / 8;
+    let pair = i % comptime!(product.units / 2) * 2;
+    let sequence = i / comptime!(product.units / 2);
     let unit = part.unit + pair;
     let row = part.row + sequence;
     Item {
@@ -54,20 +54,6 @@ pub(super) fn item(part: &Part, o: usize, #[comptime] product: Product) -> Item 
             && row < part.batch
             && unit < comptime!(product.hidden),
     }
-}
-
-/// The two numbers of a word.
-#[cube]
-pub(super) fn unpack(word: u32, #[comptime] product: Product) -> Pair {
-    let mut words = Vector::<u32, Const<1>>::new(0u32);
-    words.insert(0usize, word);
-    widen::<u32, Const<1>, Const<2>>(words, product.storage)
-}
-
-/// Two numbers, each rounded to nearest even, as a word; never [`ABSENT`].
-#[cube]
-pub(super) fn pack(pair: Pair, #[comptime] product: Product) -> u32 {
-    narrow::<u32, Const<1>, Const<2>>(pair, product.storage).extract(0usize)
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -90,18 +76,25 @@ pub(super) fn persistent_forward<R: Numeric>(
     #[comptime] config: Config,
     #[define(R)] _reset: ElemType,
 ) {
+    // A launch of no steps is for compiling.
+    if steps == 0 {
+        terminate!();
+    }
     let product = comptime!(config.product);
     let hidden = comptime!(product.hidden);
-    let gates = comptime!(product.tiles);
+    let gates = comptime!(product.gates);
     let blocks = comptime!(config.saved);
     let items = comptime!(config.items());
     let part = part(batch, first, product);
-    let weights = load_weights(u, &part, product);
-    let mut partial = Shared::<[f32]>::new_slice(comptime!(product.words()));
+    let mut spilled =
+        Shared::<[Vector<u32, Const<4>>]>::new_slice(comptime!(product.spilled().max(1)));
+    let weights = load_weights(u, &mut spilled, &part, product);
+    let mut partial = Shared::<[f32]>::new_slice(comptime!(product.sums()));
     let h_at = address_mut::<u32>(h);
     let x_at = address::<u32>(xg);
     let h0_at = address::<u32>(h0);
     let zero = Pair::new(0.0f32);
+    let size = comptime!(product.size() as u64);
 
     let mut biases = Array::<Pair>::new(gates);
     let mut states = Array::<Pair>::new(items);
@@ -112,7 +105,7 @@ pub(super) fn persistent_forward<R: Numeric>(
         if comptime!(config.bias) {
             let own = item(&part, 0usize, product);
             if own.unit < hidden {
-                biases[gate] = unpack(bias[(gate * hidden + own.unit) / 2], product);
+                biases[gate] = unpack(fetch(bias, gate * hidden + own.unit, product), product);
             }
         }
     }
@@ -122,12 +115,12 @@ pub(super) fn persistent_forward<R: Numeric>(
         states[o] = zero;
         cells[o] = zero;
         if own.inside {
-            let at = (own.row * hidden + own.unit) / 2;
+            let at = own.row * hidden + own.unit;
             if comptime!(config.h0) {
-                states[o] = unpack(h0[at], product);
+                states[o] = unpack(fetch(h0, at, product), product);
             }
             if comptime!(config.c0) {
-                cells[o] = unpack(c0[at], product);
+                cells[o] = unpack(fetch(c0, at, product), product);
             }
         }
     }
@@ -136,7 +129,7 @@ pub(super) fn persistent_forward<R: Numeric>(
     for s in 0..steps {
         let t = time(s, steps, config);
         // Asked for before the wait, so that it is there after it.
-        let mut inputs = Array::<u32>::new(comptime!(items * gates));
+        let mut inputs = Array::<Words>::new(comptime!(items * gates));
         let mut cut = Array::<bool>::new(items);
         #[unroll]
         for o in 0..items {
@@ -144,13 +137,14 @@ pub(super) fn persistent_forward<R: Numeric>(
             cut[o] = s == 0 && comptime!(!config.h0);
             #[unroll]
             for gate in 0..gates {
-                inputs[comptime!(o * gates + gate)] = 0u32;
+                inputs[comptime!(o * gates + gate)] = Words::new(0u32);
             }
             if own.inside {
                 let at = (own.row * steps + t) * comptime!(gates * hidden) + own.unit;
                 #[unroll]
                 for gate in 0..gates {
-                    inputs[comptime!(o * gates + gate)] = xg[(at + comptime!(gate * hidden)) / 2];
+                    inputs[comptime!(o * gates + gate)] =
+                        fetch(xg, at + comptime!(gate * hidden), product);
                 }
                 if comptime!(config.reset) {
                     if reset[own.row * steps + t] != R::from_int(0) {
@@ -164,20 +158,21 @@ pub(super) fn persistent_forward<R: Numeric>(
                     let at = later * comptime!(gates * hidden) + own.unit;
                     #[unroll]
                     for gate in 0..gates {
-                        prefetch(x_at + u64::cast_from(at + comptime!(gate * hidden)) * 2u64);
+                        prefetch(x_at + u64::cast_from(at + comptime!(gate * hidden)) * size);
                     }
-                    prefetch(h_at + u64::cast_from(later * hidden + own.unit) * 2u64);
+                    prefetch(h_at + u64::cast_from(later * hidden + own.unit) * size);
                 }
             }
         }
         if s > 0 || comptime!(config.h0) {
             let before = time(s.max(1) - 1, steps, config);
-            let source = select(s == 0, h0_at, h_at + u64::cast_from(before * hidden) * 2u64);
+            let source = select(s == 0, h0_at, h_at + u64::cast_from(before * hidden) * size);
             let rows = select(s == 0, 1usize, steps);
             patience = multiply(
                 &weights,
+                &spilled,
                 source,
-                u64::cast_from(rows * hidden) * 2u64,
+                u64::cast_from(rows * hidden) * size,
                 &part,
                 &mut partial,
                 control,
@@ -208,21 +203,37 @@ pub(super) fn persistent_forward<R: Numeric>(
                 let next = step(&x, &a, states[o], cells[o], config);
                 states[o] = next.h;
                 cells[o] = next.c;
-                let word = pack(next.h, product);
-                write_shared(
-                    h_at + u64::cast_from(place * hidden + own.unit) * 2u64,
-                    word,
+                share(
+                    h_at,
+                    place * hidden + own.unit,
+                    pack(next.h, product),
+                    product,
                 );
                 if comptime!(blocks > 0) {
                     let at = place * comptime!(blocks * hidden) + own.unit;
-                    saved[at / 2] = pack(next.kept_0, product);
-                    saved[(at + hidden) / 2] = pack(next.kept_1, product);
-                    saved[(at + comptime!(2 * hidden)) / 2] = pack(next.kept_2, product);
-                    saved[(at + comptime!(3 * hidden)) / 2] = pack(next.kept_3, product);
+                    put(saved, at, pack(next.kept_0, product), product);
+                    put(saved, at + hidden, pack(next.kept_1, product), product);
+                    put(
+                        saved,
+                        at + comptime!(2 * hidden),
+                        pack(next.kept_2, product),
+                        product,
+                    );
+                    put(
+                        saved,
+                        at + comptime!(3 * hidden),
+                        pack(next.kept_3, product),
+                        product,
+                    );
                 }
                 if comptime!(blocks > 4) {
                     let at = place * comptime!(blocks * hidden) + own.unit;
-                    saved[(at + comptime!(4 * hidden)) / 2] = pack(next.c, product);
+                    put(
+                        saved,
+                        at + comptime!(4 * hidden),
+                        pack(next.c, product),
+                        product,
+                    );
                 }
             }
         }
@@ -233,10 +244,10 @@ pub(super) fn persistent_forward<R: Numeric>(
     for o in 0..items {
         let own = item(&part, o, product);
         if own.inside {
-            let at = (own.row * hidden + own.unit) / 2;
-            h_last[at] = pack(states[o], product);
+            let at = own.row * hidden + own.unit;
+            put(h_last, at, pack(states[o], product), product);
             if comptime!(config.form == Form::Lstm) {
-                c_last[at] = pack(cells[o], product);
+                put(c_last, at, pack(cells[o], product), product);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! From a problem and its buffers to launches.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use cubecl::client::Client;
@@ -12,6 +12,7 @@ use super::backward::persistent_backward;
 use super::exchange::{CONTROL_WORDS, acquire, poison};
 use super::forward::persistent_forward;
 use super::plan::{Config, Cut, Form, cut, missing};
+use super::tuning::Tuning;
 use super::{Backward, Forward};
 use crate::Error;
 use crate::cell::Problem;
@@ -24,6 +25,16 @@ const SPINS: u32 = 1 << 22;
 fn controls() -> MutexGuard<'static, HashMap<String, Handle>> {
     static CONTROLS: OnceLock<Mutex<HashMap<String, Handle>>> = OnceLock::new();
     CONTROLS
+        .get_or_init(Default::default)
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The kernels that each device has compiled; forward and backward differ in their configuration.
+fn compiled() -> MutexGuard<'static, HashSet<(String, Config, Dtype, AddressType)>> {
+    type Kernel = (String, Config, Dtype, AddressType);
+    static COMPILED: OnceLock<Mutex<HashSet<Kernel>>> = OnceLock::new();
+    COMPILED
         .get_or_init(Default::default)
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -53,17 +64,12 @@ pub fn handover_fault(client: &Client) -> bool {
     fault
 }
 
-/// A contiguous buffer of so many 16-bit numbers, seen as words of `width` × 32 bits.
-fn words(handle: &Handle, numbers: usize, width: usize) -> BufferArg {
-    // Safety: callers pass the number of elements that the problem's shape gives the buffer.
-    unsafe { BufferArg::from_raw_parts(handle.clone(), numbers / (2 * width)) }
-}
-
 /// What every launch of a pass shares.
 struct Pass<'a> {
     client: &'a Client,
     problem: &'a Problem,
     cut: Cut,
+    dtype: Dtype,
     address: AddressType,
     control: Handle,
     dummy: Handle,
@@ -75,6 +81,7 @@ impl<'a> Pass<'a> {
         problem: &'a Problem,
         dtype: Dtype,
         backward: bool,
+        tuning: Option<Tuning>,
     ) -> Result<Self, Error> {
         let refused = |reason| Error::Routine {
             routine: "persistent",
@@ -83,13 +90,17 @@ impl<'a> Pass<'a> {
         if let Some(reason) = missing(client, problem, dtype) {
             return Err(refused(reason));
         }
-        let cut = cut(client, problem, dtype, backward)
-            .ok_or_else(|| refused("the weights do not fit in registers".into()))?;
+        let cut = match tuning {
+            Some(tuning) => cut(client, problem, dtype, backward, tuning),
+            None => Tuning::choose(client, problem, dtype, backward),
+        };
+        let cut = cut.ok_or_else(|| refused("its cubes do not fit on the device".into()))?;
         let most = problem.outputs() * problem.cell.gates().max(problem.saved_blocks());
         Ok(Self {
             client,
             problem,
             cut,
+            dtype,
             address: match most * dtype.size() >= 1 << 31 {
                 true => AddressType::U64,
                 false => AddressType::U32,
@@ -97,6 +108,13 @@ impl<'a> Pass<'a> {
             control: control(client),
             dummy: client.empty(16),
         })
+    }
+
+    /// A contiguous buffer of so many numbers, seen as vectors of `width` words.
+    fn words(&self, handle: &Handle, numbers: usize, width: usize) -> BufferArg {
+        let length = numbers * self.dtype.size() / (4 * width);
+        // Safety: callers pass the number of elements that the problem's shape gives the buffer.
+        unsafe { BufferArg::from_raw_parts(handle.clone(), length) }
     }
 
     fn control(&self) -> BufferArg {
@@ -107,13 +125,13 @@ impl<'a> Pass<'a> {
     /// An optional buffer; where it is absent, one that the kernel will not touch.
     fn optional(&self, handle: &Option<Handle>, numbers: usize) -> BufferArg {
         match handle {
-            Some(handle) => words(handle, numbers, 1),
-            None => words(&self.dummy, 8, 1),
+            Some(handle) => self.words(handle, numbers, 1),
+            None => self.words(&self.dummy, 16 / self.dtype.size(), 1),
         }
     }
 
     fn poison(&self, handle: &Handle, numbers: usize) {
-        let quads = numbers / 8;
+        let quads = numbers * self.dtype.size() / 16;
         // Safety: the kernel checks its position against the buffer's length.
         unsafe {
             poison::launch_unchecked(
@@ -121,14 +139,28 @@ impl<'a> Pass<'a> {
                 CubeCount::Static(quads.div_ceil(256).clamp(1, 1056) as u32, 1, 1),
                 CubeDim::new_1d(256),
                 self.address,
-                words(handle, numbers, 4),
+                self.words(handle, numbers, 4),
             );
         }
     }
 
-    /// One launch for as many sequences as run at once.
-    fn each(&self, launch: impl Fn(CubeCount, CubeDim, usize)) {
+    /// One launch for as many sequences as run at once: cubes, first sequence, steps.
+    fn each(&self, config: Config, launch: impl Fn(CubeCount, CubeDim, usize, usize)) {
         let rows = 8 * self.cut.product.cols;
+        let dim = CubeDim::new_2d(32, self.cut.product.planes as u32);
+        let steps = self.problem.steps;
+        // Compiling takes longer than the lock is waited for, so it must not happen while the lock is held: a launch
+        // of no steps does nothing else.
+        let key = (
+            self.client.service_id().to_string(),
+            config,
+            self.dtype,
+            self.address,
+        );
+        if !compiled().contains(&key) {
+            launch(CubeCount::Static(1, 1, 1), dim, 0, 0);
+            compiled().insert(key);
+        }
         let mut first = 0;
         while first < self.problem.batch {
             let groups = (self.problem.batch - first)
@@ -144,11 +176,8 @@ impl<'a> Pass<'a> {
                     SPINS,
                 );
             }
-            launch(
-                CubeCount::Static((groups * self.cut.cubes) as u32, 1, 1),
-                CubeDim::new_2d(32, self.cut.product.planes as u32),
-                first,
-            );
+            let cubes = groups * self.cut.cubes;
+            launch(CubeCount::Static(cubes as u32, 1, 1), dim, first, steps);
             first += groups * rows;
         }
     }
@@ -163,8 +192,9 @@ pub fn forward(
     problem: &Problem,
     dtype: Dtype,
     args: &Forward,
+    tuning: Option<Tuning>,
 ) -> Result<(), Error> {
-    let pass = Pass::new(client, problem, dtype, false)?;
+    let pass = Pass::new(client, problem, dtype, false, tuning)?;
     let saved = match args.saved {
         Some(_) => problem.saved_blocks(),
         None => 0,
@@ -179,6 +209,7 @@ pub fn forward(
         reset: args.reset.is_some(),
         d_h_last: false,
         d_c_last: false,
+        backward: false,
         saved,
     };
     let (outputs, state) = (problem.outputs(), problem.state());
@@ -187,7 +218,7 @@ pub fn forward(
         return Ok(());
     }
     pass.poison(&args.h, outputs);
-    pass.each(|count, dim, first| {
+    pass.each(config, |count, dim, first, steps| {
         // Safety: buffers have the lengths that the kernel indexes, by the contract of `Forward`.
         unsafe {
             persistent_forward::launch_unchecked(
@@ -195,8 +226,8 @@ pub fn forward(
                 count,
                 dim,
                 pass.address,
-                words(&args.xg, rows * problem.gate_width(), 1),
-                words(&args.u, problem.gate_width() * problem.hidden, 4),
+                pass.words(&args.xg, rows * problem.gate_width(), 1),
+                pass.words(&args.u, problem.gate_width() * problem.hidden, 4),
                 pass.optional(&args.bias, problem.gate_width()),
                 pass.optional(&args.h0, state),
                 pass.optional(&args.c0, state),
@@ -204,13 +235,13 @@ pub fn forward(
                     Some(reset) => BufferArg::from_raw_parts(reset.clone(), rows),
                     None => BufferArg::from_raw_parts(pass.dummy.clone(), 8),
                 },
-                words(&args.h, outputs, 1),
-                words(&args.h_last, state, 1),
+                pass.words(&args.h, outputs, 1),
+                pass.words(&args.h_last, state, 1),
                 pass.optional(&args.c_last, state),
                 pass.optional(&args.saved, outputs * saved),
                 pass.control(),
                 problem.batch,
-                problem.steps,
+                steps,
                 first,
                 SPINS,
                 config,
@@ -230,8 +261,9 @@ pub fn backward(
     problem: &Problem,
     dtype: Dtype,
     args: &Backward,
+    tuning: Option<Tuning>,
 ) -> Result<(), Error> {
-    let pass = Pass::new(client, problem, dtype, true)?;
+    let pass = Pass::new(client, problem, dtype, true, tuning)?;
     let saved = match args.saved {
         Some(_) => problem.saved_blocks(),
         None => 0,
@@ -246,6 +278,7 @@ pub fn backward(
         reset: args.reset.is_some(),
         d_h_last: args.d_h_last.is_some(),
         d_c_last: args.d_c_last.is_some(),
+        backward: true,
         saved,
     };
     let (outputs, state) = (problem.outputs(), problem.state());
@@ -255,7 +288,7 @@ pub fn backward(
     }
     let gates = rows * problem.gate_width();
     pass.poison(&args.d_a, gates);
-    pass.each(|count, dim, first| {
+    pass.each(config, |count, dim, first, steps| {
         // Safety: as in `forward`, by the contract of `Backward`.
         unsafe {
             persistent_backward::launch_unchecked(
@@ -263,8 +296,8 @@ pub fn backward(
                 count,
                 dim,
                 pass.address,
-                words(&args.u_t, problem.gate_width() * problem.hidden, 4),
-                words(&args.h, outputs, 1),
+                pass.words(&args.u_t, problem.gate_width() * problem.hidden, 4),
+                pass.words(&args.h, outputs, 1),
                 pass.optional(&args.h0, state),
                 pass.optional(&args.c0, state),
                 pass.optional(&args.saved, outputs * saved),
@@ -272,17 +305,17 @@ pub fn backward(
                     Some(reset) => BufferArg::from_raw_parts(reset.clone(), rows),
                     None => BufferArg::from_raw_parts(pass.dummy.clone(), 8),
                 },
-                words(&args.d_h, outputs, 1),
+                pass.words(&args.d_h, outputs, 1),
                 pass.optional(&args.d_h_last, state),
                 pass.optional(&args.d_c_last, state),
-                words(&args.d_a, gates, 1),
+                pass.words(&args.d_a, gates, 1),
                 pass.optional(&args.d_x, gates),
-                words(&args.before, outputs, 1),
-                words(&args.d_h0, state, 1),
+                pass.words(&args.before, outputs, 1),
+                pass.words(&args.d_h0, state, 1),
                 pass.optional(&args.d_c0, state),
                 pass.control(),
                 problem.batch,
-                problem.steps,
+                steps,
                 first,
                 SPINS,
                 config,

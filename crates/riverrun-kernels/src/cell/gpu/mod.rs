@@ -5,6 +5,7 @@
 //! | `exchange` | how cubes that run at once learn each other's results |
 //! | `product` | the recurrent product, weights in registers |
 //! | `gates` | the cells' formulas |
+//! | `words` | pairs of numbers in memory |
 //! | `forward`, `backward` | the passes |
 //! | `plan`, `launch` | from a problem to launches |
 
@@ -16,9 +17,12 @@ mod gates;
 mod launch;
 mod plan;
 mod product;
+mod tuning;
+mod words;
 
 pub use args::{Backward, Forward};
 pub use launch::{backward, forward, handover_fault};
+pub use tuning::Tuning;
 
 use cubecl::client::Client;
 
@@ -31,16 +35,31 @@ pub fn missing(client: &Client, problem: &Problem, dtype: Dtype) -> Option<Strin
 }
 
 /// How the persistent routine cuts a problem, for tables: forward, then backward.
-pub fn describe(client: &Client, problem: &Problem, dtype: Dtype) -> String {
-    let text = |backward| match plan::cut(client, problem, dtype, backward) {
-        Some(cut) => format!(
-            "{} cubes x {} groups of {} rows, {} planes",
-            cut.cubes,
-            cut.groups,
-            8 * cut.product.cols,
-            cut.product.planes
-        ),
-        None => "none".into(),
+pub fn describe(
+    client: &Client,
+    problem: &Problem,
+    dtype: Dtype,
+    tuning: Option<Tuning>,
+) -> String {
+    let text = |backward| {
+        let cut = match tuning {
+            Some(tuning) => plan::cut(client, problem, dtype, backward, tuning),
+            None => Tuning::choose(client, problem, dtype, backward),
+        };
+        match cut {
+            Some(cut) => format!(
+                "{}x{} cubes of {}u {}r {}p kept {}/{} peek {}",
+                cut.cubes,
+                cut.groups,
+                cut.product.units,
+                8 * cut.product.cols,
+                cut.product.planes,
+                cut.product.kept,
+                cut.product.blocks(),
+                cut.product.peek
+            ),
+            None => "none".into(),
+        }
     };
     format!("{} | {}", text(false), text(true))
 }

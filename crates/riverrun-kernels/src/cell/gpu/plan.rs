@@ -3,7 +3,8 @@
 use cubecl::client::Client;
 use cubecl::prelude::*;
 
-use super::product::{Product, UNITS};
+use super::product::Product;
+use super::tuning::Tuning;
 use crate::cell::{Activation, Cell, Problem, ResetGate};
 use crate::recurrence::gpu::Dtype;
 use crate::recurrence::gpu::storage::Storage;
@@ -51,6 +52,7 @@ pub(super) struct Config {
     pub reset: bool,
     pub d_h_last: bool,
     pub d_c_last: bool,
+    pub backward: bool,
     /// Blocks that forward saves; backward, that it saved.
     pub saved: usize,
 }
@@ -58,7 +60,7 @@ pub(super) struct Config {
 impl Config {
     /// Pairs of units that a unit of the cube works on after the product.
     pub(super) fn items(&self) -> usize {
-        (UNITS / 2 * 8 * self.product.cols).div_ceil(32 * self.product.planes)
+        (self.product.units / 2 * 8 * self.product.cols).div_ceil(32 * self.product.planes)
     }
 }
 
@@ -90,76 +92,78 @@ pub(super) fn missing(client: &Client, problem: &Problem, dtype: Dtype) -> Optio
     if Form::of(problem.cell).is_none() {
         return Some("its gates need two products a step".into());
     }
-    if dtype == Dtype::F32 {
-        return Some("its products take f16 and bf16".into());
-    }
     if !dtype.supported(client) {
         return Some(format!("the device has no {}", dtype.name()));
     }
     if !problem.hidden.is_multiple_of(8) {
         return Some("the hidden size must be a multiple of 8".into());
     }
-    let cubes = problem.hidden.div_ceil(UNITS);
-    let processors = processors(client);
-    if cubes > processors {
-        return Some(format!(
-            "{cubes} cubes must run at once, and the device has {processors} multiprocessors"
-        ));
-    }
-    let (forward, backward) = (
-        cut(client, problem, dtype, false),
-        cut(client, problem, dtype, true),
-    );
-    if forward.is_none() || backward.is_none() {
-        return Some("the weights do not fit in registers".into());
+    let fits = |backward| {
+        Tuning::candidates()
+            .iter()
+            .any(|tuning| cut(client, problem, dtype, backward, *tuning).is_some())
+    };
+    if !fits(false) || !fits(true) {
+        return Some("the weights do not fit in the device's registers and shared memory".into());
     }
     None
 }
 
-fn processors(client: &Client) -> usize {
+/// Multiprocessors, and the shared bytes that a cube may have.
+fn device(client: &Client) -> (usize, usize) {
     let hardware = &client.properties().hardware;
-    hardware.num_streaming_multiprocessors.unwrap_or(0) as usize
+    (
+        hardware.num_streaming_multiprocessors.unwrap_or(0) as usize,
+        hardware.max_shared_memory_size,
+    )
 }
 
 /// Registers that a unit may spend on weights and sums, of 255.
-const REGISTERS: usize = 208;
+const REGISTERS: usize = 200;
 
-/// The cut for a pass, if the weights fit in registers.
-pub(super) fn cut(client: &Client, problem: &Problem, dtype: Dtype, backward: bool) -> Option<Cut> {
-    let (tiles, depth) = match backward {
+/// The cut of a pass by a tuning, if its cubes fit on the device.
+pub(super) fn cut(
+    client: &Client,
+    problem: &Problem,
+    dtype: Dtype,
+    backward: bool,
+    tuning: Tuning,
+) -> Option<Cut> {
+    let (processors, shared) = device(client);
+    let (gates, depth) = match backward {
         false => (problem.cell.gates(), problem.hidden),
         true => (1, problem.gate_width()),
     };
-    let storage = Storage::choose(dtype, 2, true);
-    let cubes = problem.hidden.div_ceil(UNITS);
-    let at_once = (processors(client) / cubes).max(1);
-    let blocks = depth.div_ceil(32);
-    // As many planes as divide the depth evenly, up to 8: 256 units may use every register they can name.
-    let planes = (1..=8usize)
-        .rev()
-        .find(|planes| blocks.is_multiple_of(*planes) && *planes >= 4)
-        .unwrap_or(blocks.min(8));
-    let product = |cols: usize| Product {
-        tiles,
+    let cubes = problem.hidden.div_ceil(tuning.units);
+    if cubes > processors {
+        return None;
+    }
+    let mut product = Product {
+        gates,
+        units: tuning.units,
         hidden: problem.hidden,
         depth,
-        planes,
-        cols,
-        storage,
+        planes: 1,
+        cols: tuning.rows.div_ceil(8),
+        kept: 0,
+        peek: tuning.peek,
+        storage: Storage::choose(dtype, 2, true),
     };
-    let fits = |product: &Product| {
-        let weights = tiles * product.pairs() * 8;
-        let sums = tiles * product.cols * 4;
-        let words = (16 / product.cols).max(1).min(product.pairs()) * product.cols * 4;
-        weights + sums + words <= REGISTERS
-    };
-    // The fewest sequences to a cube that let all run at once; where that is too many, as many as fit.
-    let wanted = [1usize, 2, 4].map(product);
-    let all = wanted
-        .iter()
-        .find(|product| problem.batch.div_ceil(8 * product.cols) <= at_once && fits(product));
-    let product = *all.or_else(|| wanted.iter().rev().find(|product| fits(product)))?;
-    let groups = problem.batch.div_ceil(8 * product.cols).min(at_once);
+    let blocks = depth.div_ceil(product.block());
+    // A number of planes that divides the depth evenly, if there is one near what is asked for.
+    product.planes = (tuning.planes.div_ceil(2)..=tuning.planes)
+        .rev()
+        .find(|planes| blocks.is_multiple_of(*planes))
+        .unwrap_or(tuning.planes)
+        .min(blocks);
+    let (tiles, blocks, cols) = (product.tiles(), product.blocks(), product.cols);
+    let words = (16 / cols).max(1).min(blocks) * cols * 4;
+    let room = REGISTERS.checked_sub(tiles * cols * 4 + words)?;
+    product.kept = (room / (tiles * 8)).min(blocks);
+    if product.spilled() * 16 + product.sums() * 4 > shared {
+        return None;
+    }
+    let groups = problem.batch.div_ceil(8 * cols).min(processors / cubes);
     Some(Cut {
         product,
         cubes,

@@ -1,49 +1,80 @@
 //! A cube's rows of the recurrent weights, kept in registers, times the state of a few sequences, by tensor cores.
 //!
-//! A cube owns 16 units: for each of its `tiles`, 16 rows of a matrix `[.., depth]`. Its planes share the depth
-//! between them, `pairs` × 32 numbers each, so that every plane reads its own part of the state once, straight into the
-//! registers that the product wants it in, and no part is read twice. What the planes make are partial sums, left in
-//! shared memory.
+//! A cube owns 16 or 32 units: for each of its `gates`, so many rows of a matrix `[.., depth]`. Its planes share the
+//! depth between them, `blocks` × 64 bytes each, so that every plane reads its own part of the state once, straight
+//! into the registers that the product wants it in, and no part is read twice. What the planes make are partial sums,
+//! left in shared memory. Weights that do not fit in registers lie in shared memory, each where the unit that needs it
+//! finds it in one access.
 //!
 //! The product is PTX's `m16n8k16`: the weights are `A`, 16 rows × 16 deep; the state is `B`, 16 deep × 8 sequences.
 //! In both, a unit of the plane holds pairs of neighbours in depth. Since the order in depth does not matter so long as
 //! both agree, unit `4 g + q` takes eight neighbours, 16 bytes, from `32 p + 8 q`: the first four serve one product, the
 //! others the next.
+//!
+//! In `f32` it is `m16n8k8` of TF32, whose numbers have 10 bits after the point, three times: each number is
+//! a TF32 and a rest, and of the four products of those the last, some `2⁻²²` of the whole, is
+//! left out. The layout in registers is the same, with one number where there were two.
 
 use cubecl::prelude::*;
 
 use super::exchange::{absent, raise_fault, read_shared};
 use crate::recurrence::gpu::storage::Storage;
 
-/// Units of the network that a cube owns.
-pub(super) const UNITS: usize = 16;
-
 /// What changes the generated code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Product {
-    /// Groups of 16 rows; group `i` starts at row `i · hidden + 16 · cube`.
-    pub tiles: usize,
+    /// Groups of rows; group `g` starts at row `g · hidden`.
+    pub gates: usize,
+    /// Units that a cube owns, a multiple of 16.
+    pub units: usize,
     /// Rows of a group in all, `H`.
     pub hidden: usize,
-    /// Numbers of a row; a multiple of 8.
+    /// Numbers of a row; a multiple of [`Self::quad`].
     pub depth: usize,
     /// Planes of a cube.
     pub planes: usize,
     /// Groups of 8 sequences that a cube takes.
     pub cols: usize,
-    /// Two bf16 or two f16 to a word.
+    /// Blocks in depth whose weights a plane keeps in registers; the rest it keeps in shared memory.
+    pub kept: usize,
+    /// Wait on one sequence first, and read the others when it is there: fewer bytes while waiting, one more trip.
+    pub peek: bool,
+    /// Two bf16 or two f16 to a word, or plain `f32`.
     pub storage: Storage,
 }
 
 impl Product {
-    /// Blocks of 32 in depth that a plane takes.
-    pub(super) fn pairs(&self) -> usize {
-        self.depth.div_ceil(32).div_ceil(self.planes)
+    /// Bytes of a number.
+    pub(super) fn size(&self) -> usize {
+        match self.storage {
+            Storage::Plain => 4,
+            Storage::Bf16Words | Storage::F16Words => 2,
+        }
+    }
+
+    /// Numbers in 16 bytes, what a unit reads at once.
+    pub(super) fn quad(&self) -> usize {
+        16 / self.size()
+    }
+
+    /// Numbers of a block: what four units read at once.
+    pub(super) fn block(&self) -> usize {
+        4 * self.quad()
+    }
+
+    /// Blocks in depth that a plane takes.
+    pub(super) fn blocks(&self) -> usize {
+        self.depth.div_ceil(self.block()).div_ceil(self.planes)
+    }
+
+    /// Blocks of 16 rows.
+    pub(super) fn tiles(&self) -> usize {
+        self.gates * self.units / 16
     }
 
     /// Whether some plane's last block reaches past the end.
     fn ragged(&self) -> bool {
-        self.pairs() * self.planes * 32 != self.depth
+        self.blocks() * self.planes * self.block() != self.depth
     }
 
     /// Words from a unit's partial sums to the next unit's, chosen so that a plane's accesses fall on different banks.
@@ -52,8 +83,13 @@ impl Product {
     }
 
     /// Shared words that the partial sums take.
-    pub(super) fn words(&self) -> usize {
-        self.planes * self.tiles * UNITS * self.stride()
+    pub(super) fn sums(&self) -> usize {
+        self.planes * self.tiles() * 16 * self.stride()
+    }
+
+    /// Shared vectors of four words that weights take.
+    pub(super) fn spilled(&self) -> usize {
+        self.tiles() * (self.blocks() - self.kept) * 2 * 32 * self.planes
     }
 }
 
@@ -65,41 +101,64 @@ pub(super) struct Part {
     pub batch: usize,
 }
 
-/// The weights of this unit of the plane, as the product wants them.
+/// The weights of this unit of the plane, as the product wants them; those that are not kept go to `spilled`.
 #[cube]
 pub(super) fn load_weights(
     matrix: &[Vector<u32, Const<4>>],
+    spilled: &mut [Vector<u32, Const<4>>],
     part: &Part,
     #[comptime] product: Product,
 ) -> Array<Vector<u32, Const<4>>> {
-    let pairs = comptime!(product.pairs());
+    let blocks = comptime!(product.blocks());
+    let tiles = comptime!(product.tiles());
     let row = UNIT_POS_X as usize / 4;
     let quarter = UNIT_POS_X as usize % 4;
-    let zero = Vector::<u32, Const<4>>::new(0u32);
-    let mut weights = Array::<Vector<u32, Const<4>>>::new(comptime!(product.tiles * pairs * 2));
+    let mut weights =
+        Array::<Vector<u32, Const<4>>>::new(comptime!((tiles * product.kept * 2).max(1)));
     #[unroll]
-    for tile in 0..comptime!(product.tiles) {
+    for tile in 0..tiles {
+        let gate = comptime!(tile / (product.units / 16));
+        let first = part.unit + comptime!(tile % (product.units / 16) * 16) + row;
+        let base = comptime!(gate * product.hidden) + first;
         #[unroll]
-        for p in 0..pairs {
-            let k = (UNIT_POS_Y as usize * pairs + p) * 32 + quarter * 8;
-            let mut low = zero;
-            let mut high = zero;
-            let first = part.unit + row;
+        for p in 0..blocks {
+            let k = (UNIT_POS_Y as usize * blocks + p) * comptime!(product.block())
+                + quarter * comptime!(product.quad());
+            let mut low = Vector::<u32, Const<4>>::new(0u32);
+            let mut high = Vector::<u32, Const<4>>::new(0u32);
             if k < comptime!(product.depth) {
-                let base = tile * comptime!(product.hidden) + first;
                 if first < comptime!(product.hidden) {
-                    low = matrix[(base * comptime!(product.depth) + k) / 8];
+                    low = matrix[(base * comptime!(product.depth) + k) / comptime!(product.quad())];
                 }
                 if first + 8 < comptime!(product.hidden) {
-                    high = matrix[((base + 8) * comptime!(product.depth) + k) / 8];
+                    high = matrix
+                        [((base + 8) * comptime!(product.depth) + k) / comptime!(product.quad())];
                 }
             }
-            let at = comptime!((tile * pairs + p) * 2);
-            weights[at] = beside(low, high, 0usize);
-            weights[at + 1] = beside(low, high, 2usize);
+            if comptime!(p < product.kept) {
+                let at = comptime!((tile * product.kept + p) * 2);
+                weights[at] = beside(low, high, 0usize);
+                weights[at + 1] = beside(low, high, 2usize);
+            } else {
+                let at = spilled_at(tile, p, product);
+                spilled[at] = beside(low, high, 0usize);
+                spilled[at + 32] = beside(low, high, 2usize);
+            }
         }
     }
     weights
+}
+
+/// Where a unit's weights of a block lie in shared memory.
+#[cube]
+fn spilled_at(
+    #[comptime] tile: usize,
+    #[comptime] p: usize,
+    #[comptime] product: Product,
+) -> usize {
+    let blocks = comptime!(product.tiles() * (product.blocks() - product.kept));
+    let block = comptime!(tile * (product.blocks() - product.kept) + p - product.kept);
+    (UNIT_POS_Y as usize * blocks + block) * 64 + UNIT_POS_X as usize
 }
 
 /// Words `i` and `i + 1` of both, in the order of a product's `A`.
@@ -117,6 +176,7 @@ fn beside(
     a
 }
 
+/// `a b + c`.
 #[cube]
 fn multiply_add(
     a: Vector<u32, Const<4>>,
@@ -126,16 +186,55 @@ fn multiply_add(
     #[comptime] storage: Storage,
 ) -> Vector<f32, Const<4>> {
     let d: Vector<f32, Const<4>>;
-    let name = comptime!(if storage == Storage::F16Words {
-        "f16"
-    } else {
-        "bf16"
+    let (name, depth) = comptime!(match storage {
+        Storage::Plain => ("tf32", 8),
+        Storage::F16Words => ("f16", 16),
+        Storage::Bf16Words => ("bf16", 16),
     });
     gpu_asm!(
-        "mma.sync.aligned.m16n8k16.row.col.f32.{name}.{name}.f32 {}, {}, {{{}, {}}}, {};",
+        "mma.sync.aligned.m16n8k{depth}.row.col.f32.{name}.{name}.f32 {}, {}, {{{}, {}}}, {};",
         out(_) d, in(_) a, in(_) b_0, in(_) b_1, in(_) c, options(pure, nomem),
     );
     d
+}
+
+/// The TF32 next to each number towards zero.
+#[cube]
+fn cut<N: Size>(words: Vector<u32, N>) -> Vector<u32, N> {
+    words & Vector::<u32, N>::new(0xffff_e000u32)
+}
+
+/// What is left of each then, exactly.
+#[cube]
+fn rest<N: Size>(words: Vector<u32, N>) -> Vector<u32, N> {
+    let whole = Vector::<f32, N>::reinterpret(words);
+    Vector::<u32, N>::reinterpret(whole - Vector::<f32, N>::reinterpret(cut::<N>(words)))
+}
+
+/// Adds `a b` to a sum, to the precision of the storage type.
+#[cube]
+fn accumulate(
+    sums: &mut Array<Vector<f32, Const<4>>>,
+    #[comptime] at: usize,
+    a: Vector<u32, Const<4>>,
+    b_0: u32,
+    b_1: u32,
+    #[comptime] storage: Storage,
+) {
+    if comptime!(storage == Storage::Plain) {
+        let (high, low) = (cut::<Const<4>>(a), rest::<Const<4>>(a));
+        let b_0 = Vector::<u32, Const<1>>::new(b_0);
+        let b_1 = Vector::<u32, Const<1>>::new(b_1);
+        let high_0 = cut::<Const<1>>(b_0).extract(0usize);
+        let high_1 = cut::<Const<1>>(b_1).extract(0usize);
+        let low_0 = rest::<Const<1>>(b_0).extract(0usize);
+        let low_1 = rest::<Const<1>>(b_1).extract(0usize);
+        sums[at] = multiply_add(high, low_0, low_1, sums[at], storage);
+        sums[at] = multiply_add(low, high_0, high_1, sums[at], storage);
+        sums[at] = multiply_add(high, high_0, high_1, sums[at], storage);
+    } else {
+        sums[at] = multiply_add(a, b_0, b_1, sums[at], storage);
+    }
 }
 
 /// Multiplies by the state of the cube's sequences, `stride` bytes apart from `source` on, and leaves the planes'
@@ -144,6 +243,7 @@ fn multiply_add(
 #[cube]
 pub(super) fn multiply(
     weights: &Array<Vector<u32, Const<4>>>,
+    spilled: &[Vector<u32, Const<4>>],
     source: u64,
     stride: u64,
     part: &Part,
@@ -153,9 +253,9 @@ pub(super) fn multiply(
     patience: u32,
     #[comptime] product: Product,
 ) -> u32 {
-    let pairs = comptime!(product.pairs());
+    let blocks = comptime!(product.blocks());
     let cols = comptime!(product.cols);
-    let tiles = comptime!(product.tiles);
+    let tiles = comptime!(product.tiles());
     let column = UNIT_POS_X as usize / 4;
     let quarter = UNIT_POS_X as usize % 4;
     let mut left = patience;
@@ -164,12 +264,15 @@ pub(super) fn multiply(
     for i in 0..comptime!(tiles * cols) {
         sums[i] = Vector::<f32, Const<4>>::new(0.0f32);
     }
+    if comptime!(product.peek) {
+        left = peek(source, stride, part, control, wait, left, product);
+    }
     // So many blocks at a time as keep the words within 64 registers.
-    let block = comptime!((16 / cols).max(1).min(pairs));
+    let block = comptime!((16 / cols).max(1).min(blocks));
     #[unroll]
-    for first in 0..comptime!(pairs.div_ceil(block)) {
+    for first in 0..comptime!(blocks.div_ceil(block)) {
         let start = comptime!(first * block);
-        let count = comptime!(block.min(pairs - start));
+        let count = comptime!(block.min(blocks - start));
         let mut words = Array::<Vector<u32, Const<4>>>::new(comptime!(count * cols));
         let mut polls = 0u32;
         let mut waiting = true;
@@ -181,15 +284,18 @@ pub(super) fn multiply(
                 let base = source + u64::cast_from(row) * stride;
                 #[unroll]
                 for p in 0..count {
-                    let k = (UNIT_POS_Y as usize * pairs + comptime!(start + p)) * 32 + quarter * 8;
+                    let k = (UNIT_POS_Y as usize * blocks + comptime!(start + p))
+                        * comptime!(product.block())
+                        + quarter * comptime!(product.quad());
                     if comptime!(product.ragged()) {
                         words[comptime!(n * count + p)] = Vector::<u32, Const<4>>::new(0u32);
                         if k < comptime!(product.depth) {
                             words[comptime!(n * count + p)] =
-                                read_shared(base + u64::cast_from(k * 2));
+                                read_shared(base + u64::cast_from(k * comptime!(product.size())));
                         }
                     } else {
-                        words[comptime!(n * count + p)] = read_shared(base + u64::cast_from(k * 2));
+                        words[comptime!(n * count + p)] =
+                            read_shared(base + u64::cast_from(k * comptime!(product.size())));
                     }
                 }
             }
@@ -219,13 +325,13 @@ pub(super) fn multiply(
                     #[unroll]
                     for tile in 0..tiles {
                         let at = comptime!(tile * cols + n);
-                        sums[at] = multiply_add(
-                            weights[comptime!((tile * pairs + start + p) * 2 + half)],
-                            b_0,
-                            b_1,
-                            sums[at],
-                            product.storage,
-                        );
+                        let weight = if comptime!(start + p < product.kept) {
+                            weights[comptime!((tile * product.kept + start + p) * 2 + half)]
+                        } else {
+                            spilled[spilled_at(tile, comptime!(start + p), product)
+                                + comptime!(half * 32)]
+                        };
+                        accumulate(&mut sums, at, weight, b_0, b_1, product.storage);
                     }
                 }
             }
@@ -236,7 +342,7 @@ pub(super) fn multiply(
         #[unroll]
         for n in 0..cols {
             let sum = sums[comptime!(tile * cols + n)];
-            let unit = (UNIT_POS_Y as usize * tiles + tile) * comptime!(UNITS) + column;
+            let unit = (UNIT_POS_Y as usize * tiles + tile) * 16 + column;
             let at = unit * comptime!(product.stride()) + n * 8 + quarter * 2;
             let below = at + comptime!(8 * product.stride());
             partial[at] = sum.extract(0usize);
@@ -248,11 +354,54 @@ pub(super) fn multiply(
     left
 }
 
-/// The sum over planes for two neighbouring units of a tile, `pair` and `pair + 1`, and one of the cube's sequences.
+/// Waits for what this plane needs of the cube's first sequence.
+#[cube]
+fn peek(
+    source: u64,
+    stride: u64,
+    part: &Part,
+    control: &mut [Atomic<u32>],
+    wait: bool,
+    patience: u32,
+    #[comptime] product: Product,
+) -> u32 {
+    let blocks = comptime!(product.blocks());
+    let mut left = patience;
+    let quarter = UNIT_POS_X as usize % 4;
+    // The units of the plane share the blocks out between them.
+    let column = UNIT_POS_X as usize / 4;
+    let base = source + u64::cast_from(part.row) * stride;
+    let mut polls = 0u32;
+    let mut waiting = wait;
+    while waiting {
+        waiting = false;
+        #[unroll]
+        for turn in 0..comptime!(blocks.div_ceil(8)) {
+            let p = (turn * 8 + column) % blocks;
+            let k = (UNIT_POS_Y as usize * blocks + p) * comptime!(product.block())
+                + quarter * comptime!(product.quad());
+            let k = k.min(comptime!(product.depth - product.quad()));
+            waiting = waiting
+                || absent(read_shared(
+                    base + u64::cast_from(k * comptime!(product.size())),
+                ));
+        }
+        polls += 1;
+        if waiting && polls >= left {
+            raise_fault(control);
+            left = 0;
+            waiting = false;
+        }
+    }
+    sync_plane();
+    left
+}
+
+/// The sum over planes for two neighbouring units of a gate, `pair` and `pair + 1`, and one of the cube's sequences.
 #[cube]
 pub(super) fn total(
     partial: &[f32],
-    tile: usize,
+    gate: usize,
     pair: usize,
     sequence: usize,
     #[comptime] product: Product,
@@ -260,7 +409,7 @@ pub(super) fn total(
     let mut sum = Vector::<f32, Const<2>>::new(0.0f32);
     #[unroll]
     for plane in 0..comptime!(product.planes) {
-        let unit = (comptime!(plane * product.tiles) + tile) * comptime!(UNITS) + pair;
+        let unit = (comptime!(plane * product.gates) + gate) * comptime!(product.units) + pair;
         let at = unit * comptime!(product.stride()) + sequence;
         let mut term = Vector::<f32, Const<2>>::new(0.0f32);
         term.insert(0usize, partial[at]);

@@ -1,7 +1,6 @@
 //! GPUs: one launch for the whole sequence where the device and the problem allow it, else composed of the backend's
 //! operations.
 
-use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, Shape};
@@ -84,7 +83,8 @@ impl CellOps for CubeBackend {
             c_last: c_last.as_ref().map(|c| c.handle.clone()),
             saved: saved.as_ref().map(|saved| saved.handle.clone()),
         };
-        gpu::forward(&xg.client, &problem, dtype, &args).unwrap_or_else(|error| panic!("{error}"));
+        gpu::forward(&xg.client, &problem, dtype, &args, None)
+            .unwrap_or_else(|error| panic!("{error}"));
         CellStates {
             h,
             h_last,
@@ -137,7 +137,8 @@ impl CellOps for CubeBackend {
             d_h0: d_h0.handle.clone(),
             d_c0: d_c0.as_ref().map(|d_c0| d_c0.handle.clone()),
         };
-        gpu::backward(&u.client, &problem, dtype, &args).unwrap_or_else(|error| panic!("{error}"));
+        gpu::backward(&u.client, &problem, dtype, &args, None)
+            .unwrap_or_else(|error| panic!("{error}"));
         let d_rows = rows::<Self>(d_a.clone());
         let d_u = Self::float_matmul(Self::float_transpose(d_rows.clone()), rows::<Self>(before));
         StepGradients {
