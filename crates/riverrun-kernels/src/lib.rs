@@ -11,6 +11,8 @@ mod element;
 mod elementary;
 mod error;
 pub mod gelu;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 #[cfg(test)]
 mod levels;
 mod memory;

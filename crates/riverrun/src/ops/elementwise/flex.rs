@@ -20,8 +20,18 @@ fn gelu_backward<E: Storage>(x: &FlexTensor, d_y: &FlexTensor, d_x: &mut FlexTen
 
 fn norm_forward<E: Storage>(x: &FlexTensor, gamma: &FlexTensor, epsilon: f64, y: &mut FlexTensor) {
     let (x, gamma) = (contiguous::<E>(x), contiguous(gamma));
-    norm::cpu::forward(x, gamma, epsilon, y.storage_mut::<E>())
-        .unwrap_or_else(|error| panic!("{error}"));
+    let args = norm::cpu::Forward {
+        x,
+        residual: None,
+        gamma,
+        beta: None,
+        y: y.storage_mut::<E>(),
+    };
+    let spec = norm::Spec {
+        kind: norm::Kind::Rms,
+        epsilon,
+    };
+    norm::cpu::forward(&spec, args).unwrap_or_else(|error| panic!("{error}"));
 }
 
 fn norm_backward<E: Storage>(
@@ -33,8 +43,20 @@ fn norm_backward<E: Storage>(
 ) {
     let (x, gamma, d_y) = (contiguous::<E>(x), contiguous(gamma), contiguous(d_y));
     let (d_x, d_gamma) = (d_x.storage_mut::<E>(), d_gamma.storage_mut::<E>());
-    norm::cpu::backward(x, gamma, epsilon, d_y, d_x, d_gamma)
-        .unwrap_or_else(|error| panic!("{error}"));
+    let args = norm::cpu::Backward {
+        x,
+        gamma,
+        d_y,
+        d_sum: None,
+        d_x,
+        d_gamma,
+        d_beta: None,
+    };
+    let spec = norm::Spec {
+        kind: norm::Kind::Rms,
+        epsilon,
+    };
+    norm::cpu::backward(&spec, args).unwrap_or_else(|error| panic!("{error}"));
 }
 
 impl ElementwiseOps for Flex {
