@@ -7,6 +7,7 @@
 pub mod block_diagonal;
 pub mod cell;
 pub mod check;
+pub mod cross_entropy;
 mod element;
 mod elementary;
 mod error;

@@ -187,17 +187,13 @@ fn write_part<N: Size>(
         }
     } else {
         let mut meeting = Shared::<[Vector<f32, N>]>::new_slice(row_vectors);
-        #[unroll]
         for y in 0..rows {
             if UNIT_POS_Y as usize == y {
                 #[unroll(config.unrolled())]
                 for k in 0..share {
                     let i = k * comptime!(config.group.units) + UNIT_POS_X as usize;
-                    if comptime!(y == 0) {
-                        meeting[i] = sums[k];
-                    } else {
-                        meeting[i] = meeting[i] + sums[k];
-                    }
+                    let before = select(y == 0, Vector::<f32, N>::new(0.0f32), meeting[i]);
+                    meeting[i] = before + sums[k];
                 }
             }
             sync_cube();
