@@ -13,3 +13,11 @@ pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 pub mod oracle;
+
+/// Bytes that a pass over `[rows, V]` reads and writes, each tensor once, with logits of `element` bytes and targets
+/// and numbers of a row of 4.
+pub fn bytes(shape: [usize; 2], backward: bool, element: usize) -> usize {
+    let [rows, vocab] = shape;
+    let streams = if backward { 2 } else { 1 };
+    streams * rows * vocab * element + 2 * rows * 4
+}

@@ -45,3 +45,15 @@ pub struct Spec {
     /// Added to the mean square.
     pub epsilon: f64,
 }
+
+/// Bytes that a pass over `[rows, D]` reads and writes, each tensor once, with elements of `element` bytes.
+pub fn bytes(shape: [usize; 2], residual: bool, backward: bool, element: usize) -> usize {
+    let streams = match (backward, residual) {
+        (false, false) => 2,
+        (false, true) => 4,
+        (true, false) => 3,
+        (true, true) => 4,
+    };
+    let [rows, dim] = shape;
+    (streams * rows + if backward { 2 } else { 1 }) * dim * element
+}

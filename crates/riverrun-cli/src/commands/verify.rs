@@ -1,6 +1,7 @@
 //! `riverrun verify`: every kernel on this machine against the float64 oracle.
 
 mod recurrence;
+mod rows;
 mod table;
 
 use riverrun::device::{self, DeviceInfo};
@@ -17,10 +18,20 @@ struct Operation {
 }
 
 /// The operations, in the order of the table. `check` skips, with its reason, what a device does not have.
-const OPERATIONS: &[Operation] = &[Operation {
-    name: "recurrence",
-    check: recurrence::verify,
-}];
+const OPERATIONS: &[Operation] = &[
+    Operation {
+        name: "recurrence",
+        check: recurrence::verify,
+    },
+    Operation {
+        name: "norm",
+        check: rows::norms,
+    },
+    Operation {
+        name: "loss",
+        check: rows::loss,
+    },
+];
 
 /// Runs the checks and prints a table.
 pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
