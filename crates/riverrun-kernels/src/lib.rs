@@ -4,6 +4,7 @@
 //! CPU form and the GPU forms. This crate knows nothing of Burn: CPU kernels take slices, GPU
 //! kernels take CubeCL handles.
 
+pub mod adamw;
 pub mod block_diagonal;
 pub mod cell;
 pub mod check;

@@ -16,6 +16,8 @@ pub(crate) struct Config {
     /// Vectors a unit has on their way at a time.
     pub ahead: usize,
     pub ptx: bool,
+    /// A vector lies in two rows at most.
+    pub two: bool,
     pub group: Group,
 }
 
@@ -115,32 +117,47 @@ pub(super) fn cross_entropy_forward<S: Numeric, I: Int, W: Size, N: Size>(
         sum = next.sum;
         at += units;
     }
-    // The two vectors at the ends, if others have a part in them, by one unit.
-    if unit == 0 {
-        let head = start / N::value();
-        let tail = end / N::value();
-        #[unroll]
-        for side in 0..2usize {
-            let at = if comptime!(side == 0) { head } else { tail };
-            let shared = if comptime!(side == 0) {
-                head < first
-            } else {
-                tail * N::value() < end && (tail > head || head >= first)
-            };
-            if shared {
-                let wide = widen::<S, W, N>(x[at], config.storage);
-                #[unroll]
-                for i in 0..N::value() {
-                    let element = at * N::value() + i;
-                    if element >= start && element < end {
-                        let number = wide.extract(i);
-                        let higher = top.max(number);
-                        sum = sum * exp_of_negative_number(higher - top, config.ptx)
-                            + exp_of_negative_number(higher - number, config.ptx);
-                        top = higher;
-                    }
+    // The two vectors at the ends, if others have a part in them: by the first unit and the last.
+    let head = start / N::value();
+    let tail = end / N::value();
+    let has_head = head < first;
+    let has_tail = tail * N::value() < end && (tail > head || !has_head);
+    #[unroll]
+    for side in 0..comptime!(if units == 1 { 2usize } else { 1usize }) {
+        let mut at = head;
+        let mut shared = has_head && unit == 0;
+        if comptime!(side == 1) {
+            at = tail;
+            shared = has_tail;
+        } else if comptime!(units > 1) {
+            if unit == comptime!(units - 1) {
+                at = tail;
+                shared = has_tail;
+            }
+        }
+        if shared {
+            let wide = widen::<S, W, N>(x[at], config.storage);
+            let mut own = Vector::<f32, N>::new(f32::cast_from(LOWEST));
+            let mut higher = top;
+            #[unroll]
+            for i in 0..N::value() {
+                let element = at * N::value() + i;
+                if element >= start && element < end {
+                    own.insert(i, wide.extract(i));
+                    higher = higher.max(wide.extract(i));
                 }
             }
+            let exponentials =
+                exp_of_negative::<N>(Vector::<f32, N>::new(higher) - own, config.ptx);
+            let mut more = 0.0f32;
+            #[unroll]
+            for i in 0..N::value() {
+                let element = at * N::value() + i;
+                let counts = element >= start && element < end;
+                more += select(counts, exponentials.extract(i), 0.0f32);
+            }
+            sum = sum * exp_of_negative_number(higher - top, config.ptx) + more;
+            top = higher;
         }
     }
     let mut values = Array::<f32>::new(1usize);
@@ -186,13 +203,12 @@ pub(super) fn cross_entropy_forward<S: Numeric, I: Int, W: Size, N: Size>(
     }
 }
 
-/// Writes the mean of the losses of the rows that count, and 1 by their number. One cube.
+/// Writes the sum of the losses of the rows that count, and their number, of each cube's rows: `[cubes, 2]`.
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn cross_entropy_mean<I: Int>(
+pub(super) fn cross_entropy_sum<I: Int>(
     losses: &[f32],
     targets: &[I],
-    loss: &mut [f32],
-    weight: &mut [f32],
+    parts: &mut [f32],
     rows: usize,
     #[comptime] group: Group,
     #[define(I)] _index: ElemType,
@@ -200,17 +216,44 @@ pub(super) fn cross_entropy_mean<I: Int>(
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(group.scratch(2)));
     let mut sum = 0.0f32;
     let mut count = 0.0f32;
-    let mut row = UNIT_POS_X as usize;
+    let units = comptime!(group.units);
+    let mut row = CUBE_POS * units + UNIT_POS_X as usize;
     while row < rows {
         if i32::cast_from(targets[row]) >= 0 {
             sum += losses[row];
             count += 1.0f32;
         }
-        row += comptime!(group.units);
+        row += CUBE_COUNT * units;
     }
     let mut values = Array::<f32>::new(2usize);
     values[0] = sum;
     values[1] = count;
+    fold(&mut values, &mut scratch, 0usize, 2usize, Fold::Sum, group);
+    if UNIT_POS_X == 0 {
+        parts[CUBE_POS * 2] = values[0];
+        parts[CUBE_POS * 2 + 1] = values[1];
+    }
+}
+
+/// Writes the mean loss and 1 by the number of rows that count, from the parts. One cube.
+#[cube(launch_unchecked)]
+pub(super) fn cross_entropy_mean(
+    parts: &[f32],
+    loss: &mut [f32],
+    weight: &mut [f32],
+    cubes: usize,
+    #[comptime] group: Group,
+) {
+    let mut scratch = Shared::<[f32]>::new_slice(comptime!(group.scratch(2)));
+    let mut values = Array::<f32>::new(2usize);
+    values[0] = 0.0f32;
+    values[1] = 0.0f32;
+    let mut part = UNIT_POS_X as usize;
+    while part < cubes {
+        values[0] += parts[part * 2];
+        values[1] += parts[part * 2 + 1];
+        part += comptime!(group.units);
+    }
     fold(&mut values, &mut scratch, 0usize, 2usize, Fold::Sum, group);
     if UNIT_POS_X == 0 {
         loss[0] = values[0] / values[1];
@@ -251,19 +294,31 @@ pub(super) fn cross_entropy_backward<S: Numeric, I: Int, W: Size, N: Size>(
             let place = first - row * vocab;
             let wide = widen::<S, W, N>(raw[k], config.storage);
             let mut out = Vector::<f32, N>::new(0.0f32);
-            if place + N::value() <= vocab {
-                // One row's.
+            if comptime!(config.two) {
+                // At most the end of a row and the beginning of the next.
+                let next = (row + 1).min(rows - 1);
+                let end = vocab - place;
                 let target = i32::cast_from(targets[row]);
-                let below = Vector::<f32, N>::new(lse[row]) - wide;
-                let p = exp_of_negative::<N>(below, config.ptx) * Vector::<f32, N>::new(scale);
+                let next_target = i32::cast_from(targets[next]);
+                let (sum, next_sum) = (lse[row], lse[next]);
                 let hit = target - i32::cast_from(place);
+                let next_hit = next_target + i32::cast_from(end);
+                let mut sums = Vector::<f32, N>::new(sum);
+                #[unroll]
+                for i in 1..N::value() {
+                    sums.insert(i, select(i < end, sum, next_sum));
+                }
+                let p =
+                    exp_of_negative::<N>(sums - wide, config.ptx) * Vector::<f32, N>::new(scale);
                 #[unroll]
                 for i in 0..N::value() {
                     let own = p.extract(i);
-                    let hit = hit == comptime!(i as i32);
+                    let first = i < end;
+                    let hit = select(first, hit, next_hit) == comptime!(i as i32);
+                    let out_of = select(first, target, next_target) < 0;
                     // Not by a factor of 0, which a number that is not finite would survive.
                     let own = select(hit, own - scale, own);
-                    out.insert(i, select(target < 0, 0.0f32, own));
+                    out.insert(i, select(out_of, 0.0f32, own));
                 }
             } else {
                 #[unroll]

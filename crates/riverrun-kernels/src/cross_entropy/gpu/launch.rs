@@ -5,7 +5,9 @@ use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use super::kernels::{Config, cross_entropy_backward, cross_entropy_forward, cross_entropy_mean};
+use super::kernels::{
+    Config, cross_entropy_backward, cross_entropy_forward, cross_entropy_mean, cross_entropy_sum,
+};
 use crate::Error;
 use crate::gpu::group::Group;
 use crate::gpu::storage::Storage;
@@ -105,6 +107,7 @@ impl Plan {
                 storage,
                 ahead: tuning.ahead,
                 ptx,
+                two: vocab >= vector,
                 group: Group::choose(client, vectors, tuning.share, tuning.units),
             },
             vector,
@@ -154,19 +157,30 @@ pub fn forward(
                 args.index,
             );
         }
-        let group = Group::choose(client, rows.clamp(1, 1024), 1, 1);
-        cross_entropy_mean::launch_unchecked(
+        let group = Group::choose(client, 256, 1, 256);
+        let cubes = rows.div_ceil(4 * group.units).clamp(1, 256);
+        let parts = client.empty(cubes * 8);
+        cross_entropy_sum::launch_unchecked(
             client,
-            CubeCount::Static(1, 1, 1),
+            grid(client, cubes),
             group.dim(),
             address(count, Dtype::F32),
             buffer(&losses, count, 1),
             buffer(&args.targets, count, 1),
-            buffer(&args.loss, 1, 1),
-            buffer(&args.weight, 1, 1),
+            buffer(&parts, 2 * cubes, 1),
             rows,
             group,
             args.index,
+        );
+        cross_entropy_mean::launch_unchecked(
+            client,
+            CubeCount::Static(1, 1, 1),
+            group.dim(),
+            buffer(&parts, 2 * cubes, 1),
+            buffer(&args.loss, 1, 1),
+            buffer(&args.weight, 1, 1),
+            cubes,
+            group,
         );
     }
     Ok(())

@@ -58,6 +58,17 @@ pub(super) fn norm_forward<S: Numeric, W: Size, N: Size>(
             let c = centred::<S, W, N>(held[k], mean, &at, config);
             squares = fma(c, c, squares);
         }
+        // On their way while the units wait for each other.
+        let mut weights = Array::<Vector<S, W>>::new(share);
+        let mut offsets = Array::<Vector<S, W>>::new(share);
+        #[unroll(config.unrolled())]
+        for k in 0..share {
+            let at = place(k, cols, config);
+            weights[k] = gamma[at.col];
+            if comptime!(config.beta) {
+                offsets[k] = beta[at.col];
+            }
+        }
         let mut values = Array::<f32>::new(1usize);
         values[0] = total::<N>(squares);
         // With a mean there are two reductions a pass, and so their turns are the same in every pass.
@@ -80,10 +91,10 @@ pub(super) fn norm_forward<S: Numeric, W: Size, N: Size>(
         for k in 0..share {
             let at = place(k, cols, config);
             let c = centred::<S, W, N>(held[k], mean, &at, config);
-            let g = widen::<S, W, N>(gamma[at.col], config.storage);
+            let g = widen::<S, W, N>(weights[k], config.storage);
             let mut out = c * scale * g;
             if comptime!(config.beta) {
-                out += widen::<S, W, N>(beta[at.col], config.storage);
+                out += widen::<S, W, N>(offsets[k], config.storage);
             }
             if there && at.inside {
                 y[base + at.col] = narrow::<S, W, N>(out, config.storage);
