@@ -5,6 +5,7 @@
 //! the initial state, and from the last state. Results are bit-equal from run to run. See
 //! [`riverrun_kernels::recurrence`] for the mathematics and the order of steps.
 
+mod adamw;
 mod backend;
 mod backends;
 mod block_diagonal;
@@ -16,6 +17,7 @@ mod norm;
 mod scan;
 mod second;
 
+pub use adamw::{AdamwStep, AdamwTensors, OptimizerOps, adamw, square_sum};
 #[cfg(feature = "cube")]
 pub(crate) use backend::MaybeMetadata;
 pub use backend::{GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
