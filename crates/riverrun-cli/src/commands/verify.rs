@@ -31,6 +31,10 @@ const OPERATIONS: &[Operation] = &[
         name: "loss",
         check: rows::loss,
     },
+    Operation {
+        name: "optimizer",
+        check: rows::optimizer,
+    },
 ];
 
 /// Runs the checks and prints a table.

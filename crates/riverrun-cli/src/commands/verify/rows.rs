@@ -1,4 +1,4 @@
-//! Operations on the rows of a matrix, forward and every gradient: the norms and the cross-entropy.
+//! Operations on the rows of a matrix, forward and every gradient: the norms and the cross-entropy; and the optimizer.
 
 use half::{bf16, f16};
 #[cfg(feature = "gpu")]
@@ -6,7 +6,7 @@ use riverrun::device;
 use riverrun::device::DeviceInfo;
 use riverrun_kernels::norm::Kind;
 use riverrun_kernels::norm::check::Options;
-use riverrun_kernels::{Element, Error, cross_entropy, norm};
+use riverrun_kernels::{Element, Error, adamw, cross_entropy, norm};
 
 use super::table::{Row, Table};
 use super::wanted;
@@ -25,6 +25,61 @@ pub(super) fn norms(
 /// The cross-entropy.
 pub(super) fn loss(args: &VerifyArgs, info: &DeviceInfo, table: &mut Table) -> Result<(), Failure> {
     each_dtype(args, info, table, Operation::Loss)
+}
+
+/// AdamW and the sum of squares, with gradients in each storage type.
+pub(super) fn optimizer(
+    args: &VerifyArgs,
+    info: &DeviceInfo,
+    table: &mut Table,
+) -> Result<(), Failure> {
+    #[cfg(feature = "gpu")]
+    if let Some(client) = device::client(&info.device) {
+        use riverrun_kernels::gpu::Dtype;
+        for dtype in Dtype::ALL {
+            if !wanted(args, dtype.name()) || !dtype.supported(&client) {
+                continue;
+            }
+            let run = |case: &adamw::check::Case| case.gpu(&client, dtype);
+            match dtype {
+                Dtype::F32 => optimizer_row::<f32>(args, info, table, "gpu", run)?,
+                Dtype::F16 => optimizer_row::<f16>(args, info, table, "gpu", run)?,
+                Dtype::Bf16 => optimizer_row::<bf16>(args, info, table, "gpu", run)?,
+            }
+        }
+        return Ok(());
+    }
+    if wanted(args, "f32") {
+        optimizer_row::<f32>(args, info, table, "cpu", |case| case.cpu::<f32>())?;
+    }
+    if wanted(args, "f16") {
+        optimizer_row::<f16>(args, info, table, "cpu", |case| case.cpu::<f16>())?;
+    }
+    if wanted(args, "bf16") {
+        optimizer_row::<bf16>(args, info, table, "cpu", |case| case.cpu::<bf16>())?;
+    }
+    Ok(())
+}
+
+fn optimizer_row<E: Element>(
+    args: &VerifyArgs,
+    info: &DeviceInfo,
+    table: &mut Table,
+    routine: &str,
+    run: impl Fn(&adamw::check::Case) -> Result<adamw::check::Outcome, Error>,
+) -> Result<(), Failure> {
+    let mut row = Row::default();
+    let many: Vec<usize> = (0..40).map(|n| 1 + 13 * n).collect();
+    let mut sets = vec![vec![0, 1, 3, 64, 5001], many];
+    if args.long {
+        sets.push(vec![1 << 22, 1 << 20, 4096, 12_345]);
+    }
+    for (n, sizes) in sets.iter().enumerate() {
+        let case = adamw::check::Case::random(sizes, 17 + n as u64).rounded::<E>();
+        let (found, again) = (run(&case).map_err(bug)?, run(&case).map_err(bug)?);
+        row.case(&case.judge(&found, &case.oracle()), found.same_bits(&again));
+    }
+    table.row(&info.spec, "adamw", E::NAME, routine, row)
 }
 
 #[derive(Clone, Copy)]
