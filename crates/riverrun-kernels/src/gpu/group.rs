@@ -26,6 +26,10 @@ pub(crate) struct Group {
 pub(crate) enum Fold {
     Sum,
     Max,
+    /// Of the numbers that each unit has, so many: the mean, and the sum of the squares of what it leaves. With four
+    /// values, also the sum of weights of the numbers, and that of the products of weights with what the mean leaves.
+    /// Two parts are joined at a time, without a mean of the whole beforehand (Chan et al. 1979, equation 1.5).
+    Moments(usize),
 }
 
 impl Group {
@@ -61,12 +65,38 @@ impl Group {
     }
 }
 
+/// Joins what was found with what another part has found; `parts` is how many units have gone into each. Joining in the
+/// other order gives the same bits.
 #[cube]
-fn combine(a: f32, b: f32, #[comptime] fold: Fold) -> f32 {
-    if comptime!(fold == Fold::Sum) {
-        a + b
+fn join(
+    values: &mut Array<f32>,
+    others: &Array<f32>,
+    #[comptime] count: usize,
+    #[comptime] parts: usize,
+    #[comptime] fold: Fold,
+) {
+    if comptime!(matches!(fold, Fold::Moments(_))) {
+        let each = comptime!(match fold {
+            Fold::Moments(each) => (each * parts) as f32 / 2.0,
+            _ => 0.0,
+        });
+        let apart = others[0] - values[0];
+        if comptime!(count == 4) {
+            let weights = others[2] - values[2];
+            values[3] = (values[3] + others[3]) + weights * apart * 0.5f32;
+            values[2] = values[2] + others[2];
+        }
+        values[1] = (values[1] + others[1]) + apart * apart * each;
+        values[0] = (values[0] + others[0]) * 0.5f32;
     } else {
-        a.max(b)
+        #[unroll]
+        for c in 0..count {
+            if comptime!(fold == Fold::Sum) {
+                values[c] = values[c] + others[c];
+            } else {
+                values[c] = values[c].max(others[c]);
+            }
+        }
     }
 }
 
@@ -87,7 +117,7 @@ pub(crate) fn fold(
     let units = comptime!(group.units);
     let half = turn * comptime!(group.rows) + UNIT_POS_Y as usize;
     if comptime!(group.planes) {
-        exchange(values, count, comptime!(units.min(PLANE)), fold);
+        exchange(values, count, comptime!(units.min(PLANE)), 1usize, fold);
         if comptime!(units > PLANE) {
             let planes = comptime!(units / PLANE);
             let base = half * comptime!(planes * count);
@@ -102,7 +132,7 @@ pub(crate) fn fold(
             for c in 0..count {
                 values[c] = scratch[base + (unit % planes) * count + c];
             }
-            exchange(values, count, planes, fold);
+            exchange(values, count, planes, PLANE, fold);
         }
     } else if comptime!(units > 1) {
         let base = half * comptime!(units * count);
@@ -115,10 +145,17 @@ pub(crate) fn fold(
         for i in 0..comptime!(units.ilog2() as usize) {
             let width = comptime!(units >> (i + 1));
             if unit < width {
+                let at = base + unit * count;
+                let mut others = Array::<f32>::new(count);
                 #[unroll]
                 for c in 0..count {
-                    let at = base + unit * count + c;
-                    scratch[at] = combine(scratch[at], scratch[at + width * count], fold);
+                    values[c] = scratch[at + c];
+                    others[c] = scratch[at + width * count + c];
+                }
+                join(values, &others, count, comptime!(1usize << i), fold);
+                #[unroll]
+                for c in 0..count {
+                    scratch[at + c] = values[c];
                 }
             }
             sync_cube();
@@ -130,21 +167,23 @@ pub(crate) fn fold(
     }
 }
 
-/// [`fold`] over each run of `width` units of a plane.
+/// [`fold`] over each run of `width` units of a plane, into each of which `parts` units have gone.
 #[cube]
 fn exchange(
     values: &mut Array<f32>,
     #[comptime] count: usize,
     #[comptime] width: usize,
+    #[comptime] parts: usize,
     #[comptime] fold: Fold,
 ) {
     #[unroll]
     for i in 0..comptime!(width.ilog2() as usize) {
         let mask = comptime!((width >> (i + 1)) as u32);
+        let mut others = Array::<f32>::new(count);
         #[unroll]
         for c in 0..count {
-            let own = values[c];
-            values[c] = combine(own, plane_shuffle_xor(own, mask), fold);
+            others[c] = plane_shuffle_xor(values[c], mask);
         }
+        join(values, &others, count, comptime!(parts << i), fold);
     }
 }

@@ -205,12 +205,7 @@ mod on_gpu {
     #[test]
     fn every_tuning_is_right() {
         let Some(client) = client() else { return };
-        for (bytes, share, cube, cubes) in [
-            (4, 1, 64, 0),
-            (16, 1, 32, 1),
-            (16, 8, 128, 1),
-            (8, 3, 256, 4),
-        ] {
+        for (bytes, share, cube, cubes) in [(4, 1, 64, 0), (16, 8, 128, 1), (8, 3, 256, 4)] {
             let tuning = Some(Tuning {
                 bytes,
                 share,
@@ -218,7 +213,7 @@ mod on_gpu {
                 cubes,
             });
             for kind in Kind::ALL {
-                let case = Case::random(kind, [1300, 40], Options::nth(3), 5);
+                let case = Case::random(kind, [300, 40], Options::nth(3), 5);
                 check::<f32>(&client, Dtype::F32, &case, [tuning; 2]);
                 let case = Case::random(kind, [3, 333], Options::nth(0), 5);
                 check::<f32>(&client, Dtype::F32, &case, [tuning; 2]);

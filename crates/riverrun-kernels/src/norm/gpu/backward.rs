@@ -89,7 +89,11 @@ pub(super) fn norm_backward<S: Numeric, W: Size, N: Size>(
         );
 
         let turn = pass % 2;
-        let mean = mean::<S, W, N>(&held.x, &mut scratch, 0usize, &sizes, config);
+        let mut mean = if comptime!(config.joint()) {
+            own_mean::<S, W, N>(&held.x, config)
+        } else {
+            mean::<S, W, N>(&held.x, &mut scratch, 0usize, &sizes, config)
+        };
         let mut squares = zero;
         let mut pulls = zero;
         let mut shifts = zero;
@@ -106,30 +110,47 @@ pub(super) fn norm_backward<S: Numeric, W: Size, N: Size>(
             }
         }
         let mut values = Array::<f32>::new(count);
-        values[0] = total::<N>(squares);
-        values[1] = total::<N>(pulls);
-        if comptime!(config.kind == Kind::Layer) {
+        if comptime!(config.joint()) {
+            values[0] = mean;
+            values[1] = total::<N>(squares);
             values[2] = total::<N>(shifts);
-        }
-        let turn = if comptime!(config.kind == Kind::Layer) {
-            1usize.runtime()
+            values[3] = total::<N>(pulls);
+            fold(
+                &mut values,
+                &mut scratch,
+                turn,
+                count,
+                comptime!(Fold::Moments(config.each)),
+                config.group,
+            );
+            mean = values[0];
         } else {
-            turn
-        };
-        fold(
-            &mut values,
-            &mut scratch,
-            turn,
-            count,
-            Fold::Sum,
-            config.group,
-        );
-        let scale = (values[0] * sizes.inverse_dim + sizes.epsilon).inverse_sqrt();
-        let pull = Vector::<f32, N>::new(scale * scale * (values[1] * sizes.inverse_dim));
-        let mut shift = zero;
-        if comptime!(config.kind == Kind::Layer) {
-            shift = Vector::<f32, N>::new(values[2] * sizes.inverse_dim);
+            values[0] = total::<N>(squares);
+            values[1] = total::<N>(pulls);
+            let turn = if comptime!(config.kind == Kind::Layer) {
+                values[2] = total::<N>(shifts);
+                1usize.runtime()
+            } else {
+                turn
+            };
+            fold(
+                &mut values,
+                &mut scratch,
+                turn,
+                count,
+                Fold::Sum,
+                config.group,
+            );
         }
+        let square = values[comptime!(if config.joint() { 1usize } else { 0usize })];
+        let pull = values[comptime!(if config.joint() { 3usize } else { 1usize })];
+        let mut shift = 0.0f32;
+        if comptime!(config.kind == Kind::Layer) {
+            shift = values[2];
+        }
+        let scale = (square * sizes.inverse_dim + sizes.epsilon).inverse_sqrt();
+        let pull = Vector::<f32, N>::new(scale * scale * (pull * sizes.inverse_dim));
+        let shift = Vector::<f32, N>::new(shift * sizes.inverse_dim);
         let scale = Vector::<f32, N>::new(scale);
         // A row that is not there must not count.
         let counts = Vector::<f32, N>::new(select(there, 1.0f32, 0.0f32));

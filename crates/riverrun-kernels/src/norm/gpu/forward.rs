@@ -20,7 +20,7 @@ pub(super) fn norm_forward<S: Numeric, W: Size, N: Size>(
     #[comptime] config: Config,
     #[define(S)] _dtype: ElemType,
 ) {
-    let mut scratch = Shared::<[f32]>::new_slice(comptime!(config.group.scratch(1)));
+    let mut scratch = Shared::<[f32]>::new_slice(comptime!(config.group.scratch(2)));
     let share = comptime!(config.share);
     let cols = sizes.cols;
     let step = CUBE_COUNT * comptime!(config.group.rows);
@@ -50,7 +50,11 @@ pub(super) fn norm_forward<S: Numeric, W: Size, N: Size>(
             }
         }
         let turn = pass % 2;
-        let mean = mean::<S, W, N>(&held, &mut scratch, 0usize, &sizes, config);
+        let mut mean = if comptime!(config.joint()) {
+            own_mean::<S, W, N>(&held, config)
+        } else {
+            mean::<S, W, N>(&held, &mut scratch, 0usize, &sizes, config)
+        };
         let mut squares = Vector::<f32, N>::new(0.0f32);
         #[unroll(config.unrolled())]
         for k in 0..share {
@@ -69,23 +73,38 @@ pub(super) fn norm_forward<S: Numeric, W: Size, N: Size>(
                 offsets[k] = beta[at.col];
             }
         }
-        let mut values = Array::<f32>::new(1usize);
-        values[0] = total::<N>(squares);
-        // With a mean there are two reductions a pass, and so their turns are the same in every pass.
-        let turn = if comptime!(config.kind == Kind::Layer) {
-            1usize.runtime()
+        let mut values = Array::<f32>::new(2usize);
+        if comptime!(config.joint()) {
+            values[0] = mean;
+            values[1] = total::<N>(squares);
+            fold(
+                &mut values,
+                &mut scratch,
+                turn,
+                2usize,
+                comptime!(Fold::Moments(config.each)),
+                config.group,
+            );
+            mean = values[0];
         } else {
-            turn
-        };
-        fold(
-            &mut values,
-            &mut scratch,
-            turn,
-            1usize,
-            Fold::Sum,
-            config.group,
-        );
-        let scale = (values[0] * sizes.inverse_dim + sizes.epsilon).inverse_sqrt();
+            // With a mean there are two reductions a pass, and so their turns are the same in every pass.
+            let turn = if comptime!(config.kind == Kind::Layer) {
+                1usize.runtime()
+            } else {
+                turn
+            };
+            values[0] = total::<N>(squares);
+            fold(
+                &mut values,
+                &mut scratch,
+                turn,
+                1usize,
+                Fold::Sum,
+                config.group,
+            );
+        }
+        let square = values[comptime!(if config.joint() { 1usize } else { 0usize })];
+        let scale = (square * sizes.inverse_dim + sizes.epsilon).inverse_sqrt();
         let scale = Vector::<f32, N>::new(scale);
         #[unroll(config.unrolled())]
         for k in 0..share {

@@ -123,6 +123,7 @@ impl Plan {
                 beta,
                 storage,
                 share,
+                each: share * vector,
                 whole: cols == share * group.units,
                 group,
             },

@@ -16,6 +16,8 @@ pub(crate) struct Config {
     pub storage: Storage,
     /// Vectors of a row that a unit holds.
     pub share: usize,
+    /// Numbers that a unit holds, if the units of a group hold exactly a row.
+    pub each: usize,
     /// The units of a group hold exactly a row.
     pub whole: bool,
     pub group: Group,
@@ -28,10 +30,16 @@ impl Config {
         self.share <= if self.group.planes { 16 } else { 2 }
     }
 
-    /// Numbers that meet in one reduction, at most.
+    /// Whether mean and variance are found together, part by part: where all units hold as much.
+    pub(crate) fn joint(&self) -> bool {
+        self.kind == Kind::Layer && self.whole
+    }
+
+    /// Numbers that meet in one reduction of the backward pass, at most.
     pub(crate) fn numbers(&self) -> usize {
         match self.kind {
             Kind::Rms => 2,
+            Kind::Layer if self.joint() => 4,
             Kind::Layer => 3,
         }
     }
@@ -120,6 +128,20 @@ pub(crate) fn mean<S: Numeric, W: Size, N: Size>(
         mean = values[0] * sizes.inverse_dim;
     }
     mean
+}
+
+/// The mean of the numbers that the unit holds.
+#[cube]
+pub(crate) fn own_mean<S: Numeric, W: Size, N: Size>(
+    x: &Array<Vector<S, W>>,
+    #[comptime] config: Config,
+) -> f32 {
+    let mut sum = Vector::<f32, N>::new(0.0f32);
+    #[unroll(config.unrolled())]
+    for k in 0..comptime!(config.share) {
+        sum += widen::<S, W, N>(x[k], config.storage);
+    }
+    total::<N>(sum) * comptime!(1.0 / config.each as f32)
 }
 
 /// A vector less the mean; zeros where there is none.
