@@ -84,7 +84,7 @@ fn join(
         if comptime!(count == 4) {
             let weights = others[2] - values[2];
             values[3] = (values[3] + others[3]) + weights * apart * 0.5f32;
-            values[2] = values[2] + others[2];
+            values[2] += others[2];
         }
         values[1] = (values[1] + others[1]) + apart * apart * each;
         values[0] = (values[0] + others[0]) * 0.5f32;
@@ -92,7 +92,7 @@ fn join(
         #[unroll]
         for c in 0..count {
             if comptime!(fold == Fold::Sum) {
-                values[c] = values[c] + others[c];
+                values[c] += others[c];
             } else {
                 values[c] = values[c].max(others[c]);
             }
@@ -121,7 +121,8 @@ pub(crate) fn fold(
         if comptime!(units > PLANE) {
             let planes = comptime!(units / PLANE);
             let base = half * comptime!(planes * count);
-            if unit % PLANE == 0 {
+            let lane = unit % PLANE;
+            if lane == 0 {
                 #[unroll]
                 for c in 0..count {
                     scratch[base + (unit / PLANE) * count + c] = values[c];

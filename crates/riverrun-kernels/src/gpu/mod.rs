@@ -74,7 +74,7 @@ impl Dtype {
 
 /// The most elements in a vector of at most `bytes`, a power of two that divides `run`.
 pub(crate) fn vector_width(client: &Client, dtype: Dtype, bytes: usize, run: usize) -> usize {
-    let widest = client.properties().hardware.max_vector_size as usize;
+    let widest = client.properties().hardware.max_vector_size;
     let widest = widest.min(bytes / dtype.size()).max(1);
     1 << widest.ilog2().min(run.trailing_zeros())
 }

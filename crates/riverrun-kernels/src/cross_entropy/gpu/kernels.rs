@@ -130,10 +130,9 @@ pub(super) fn cross_entropy_forward<S: Numeric, I: Int, W: Size, N: Size>(
             at = tail;
             shared = has_tail;
         } else if comptime!(units > 1) {
-            if unit == comptime!(units - 1) {
-                at = tail;
-                shared = has_tail;
-            }
+            let closing = unit == comptime!(units - 1);
+            at = select(closing, tail, head);
+            shared = shared || (closing && has_tail);
         }
         if shared {
             let wide = widen::<S, W, N>(x[at], config.storage);
