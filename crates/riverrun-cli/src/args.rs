@@ -57,7 +57,7 @@ pub struct VerifyArgs {
     /// Where: auto, all, cpu, cuda:0, vulkan, ...
     #[arg(long, value_name = "DEVICE", default_value = "all")]
     pub device: String,
-    /// Only this operation: recurrence
+    /// Only this operation: recurrence, cell, norm, loss, optimizer
     #[arg(long, value_name = "NAME")]
     pub op: Option<String>,
     /// Only this storage type: f32, f16, bf16, f64
@@ -81,6 +81,33 @@ pub struct BenchArgs {
 pub enum BenchCommand {
     /// The linear recurrence: bytes per second, part of the copy bandwidth measured in the same run
     Recurrence(BenchRecurrenceArgs),
+    /// RMSNorm and LayerNorm, with and without a residual: part of the copy bandwidth
+    Norm(BenchRowsArgs),
+    /// The cross-entropy of logits: part of the copy bandwidth
+    Loss(BenchRowsArgs),
+}
+
+/// Options of `riverrun bench norm` and `riverrun bench loss`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "A result that is wrong is not timed, and ends the run with exit code 1.\nExample:\n  riverrun bench norm --device cuda:0 --shapes 8192x4096 --dtypes bf16"
+)]
+pub struct BenchRowsArgs {
+    /// Where: auto, cpu, cuda:0, vulkan, ...
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+    /// Rows and their width, RxD, separated by commas [default: a set that fits the device]
+    #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
+    pub shapes: Vec<String>,
+    /// Storage types, separated by commas [default: f32,f16,bf16 on a GPU, f32 on the CPU]
+    #[arg(long, value_name = "TYPES", value_delimiter = ',')]
+    pub dtypes: Vec<String>,
+    /// Try these tunings too (GPU), separated by commas: norm bytes:share:cube:cubes, loss bytes:ahead:share:units
+    #[arg(long, value_name = "TUNINGS", value_delimiter = ',')]
+    pub tunings: Vec<String>,
+    /// Write the results here too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 /// Options of `riverrun bench recurrence`.

@@ -4,13 +4,17 @@
 //! CPU form and the GPU forms. This crate knows nothing of Burn: CPU kernels take slices, GPU
 //! kernels take CubeCL handles.
 
+pub mod adamw;
 pub mod block_diagonal;
 pub mod cell;
 pub mod check;
+pub mod cross_entropy;
 mod element;
 mod elementary;
 mod error;
 pub mod gelu;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 #[cfg(test)]
 mod levels;
 mod memory;

@@ -34,8 +34,12 @@ pub trait Real:
     const ONE: Self;
     /// One half.
     const HALF: Self;
+    /// The lowest finite number.
+    const LOWEST: Self;
     /// The nearest number.
     fn from_f64(x: f64) -> Self;
+    /// The same number.
+    fn to_f64(self) -> f64;
     /// The square root.
     fn sqrt(self) -> Self;
 
@@ -103,10 +107,16 @@ macro_rules! real {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
             const HALF: Self = 0.5;
+            const LOWEST: Self = <$ty>::MIN;
 
             #[inline(always)]
             fn from_f64(x: f64) -> Self {
                 x as $ty
+            }
+
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                f64::from(self)
             }
 
             #[inline(always)]

@@ -1,18 +1,17 @@
 //! AdamW over a whole module, with the gradient clipped by its global norm.
 //!
-//! The update of a parameter is Burn's [`AdamW`]. What this file adds is the walk over the module:
-//! one norm for all gradients together (Burn clips each parameter by itself), decay for matrices
-//! only, f32 gradients and moments whatever format the model computed in, and moments that are saved
-//! and loaded as modules of the same shape.
+//! The update is [`riverrun::ops::adamw`], for all parameters in a few launches; what it computes and what it keeps is what
+//! Burn's `AdamW` does, so states are Burn's. What this file adds is the walk over the module: one norm for
+//! all gradients together (Burn clips each parameter by itself), decay for matrices only, gradients in
+//! whatever format the model computed in, and moments that are saved and loaded as modules of the same
+//! shape.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::optim::{
-    AdamW, AdamWConfig, AdamWState, AdaptiveMomentumState, DynState, GradientsParams,
-    Optimizer as _,
-};
-use burn::tensor::{FloatDType, Tensor};
+use burn::optim::{AdamWState, AdaptiveMomentumState, DynState, GradientsParams};
+use burn::tensor::Tensor;
+use riverrun::ops::{AdamwStep, AdamwTensors, adamw, square_sum};
 use serde::{Deserialize, Serialize};
 
 /// Options of [`Optimizer`].
@@ -45,9 +44,7 @@ impl Default for OptimizerConfig {
 
 /// AdamW over a whole module, with its moments and with the gradient clipped by its global norm.
 pub struct Optimizer {
-    decayed: AdamW,
-    plain: AdamW,
-    clip: f64,
+    config: OptimizerConfig,
     /// Moments by parameter. Ids are kept in saved models, so a loaded model finds its own.
     states: HashMap<ParamId, DynState>,
 }
@@ -55,18 +52,8 @@ pub struct Optimizer {
 impl Optimizer {
     /// An optimizer that has seen no gradient.
     pub fn new(config: &OptimizerConfig) -> Self {
-        let adamw = |decay: f64| {
-            AdamWConfig::new()
-                .with_beta_1(config.beta_1)
-                .with_beta_2(config.beta_2)
-                .with_epsilon(config.epsilon)
-                .with_weight_decay(decay as f32)
-                .build()
-        };
         Self {
-            decayed: adamw(config.weight_decay),
-            plain: adamw(0.0),
-            clip: config.clip,
+            config: config.clone(),
             states: HashMap::new(),
         }
     }
@@ -82,35 +69,62 @@ impl Optimizer {
         gradients: GradientsParams,
         scale: f64,
     ) -> M {
-        let mut norm = SquaredNorm {
-            gradients: &gradients,
-            sum: None,
+        // With one owner, tensors are updated in place: so they are taken out of the model, and put back.
+        let mut take = Take {
+            states: &mut self.states,
+            gradients,
+            taken: Vec::new(),
         };
-        model.visit(&mut norm);
-        let Some(sum) = norm.sum else { return model };
-        let norm = sum.sqrt().div_scalar(scale);
-        let finite = norm.clone().is_finite();
-        // 1 where the norm is within the bound; NaN where it is not finite, replaced below.
-        let shrink = norm
+        let model = model.map(&mut take);
+        let taken = take.taken;
+        let (places, tensors): (Vec<Place>, Vec<AdamwTensors>) = taken.into_iter().unzip();
+        let Some(squares) = square_sum(&tensors) else {
+            return model;
+        };
+        let factor = self.factor(squares, scale);
+        let mut by_time: BTreeMap<usize, (Vec<Place>, Vec<AdamwTensors>)> = BTreeMap::new();
+        for (place, tensors) in places.into_iter().zip(tensors) {
+            let group = by_time.entry(place.time).or_default();
+            group.0.push(place);
+            group.1.push(tensors);
+        }
+        let mut updated = HashMap::new();
+        for (time, (places, tensors)) in by_time {
+            let step = AdamwStep {
+                lr,
+                beta_1: f64::from(self.config.beta_1),
+                beta_2: f64::from(self.config.beta_2),
+                epsilon: f64::from(self.config.epsilon),
+                weight_decay: self.config.weight_decay,
+                time: time as u32,
+            };
+            let tensors = adamw(tensors, factor.clone(), step);
+            updated.extend(
+                places
+                    .into_iter()
+                    .zip(tensors)
+                    .map(|(place, tensors)| (place.id, (place, tensors))),
+            );
+        }
+        model.map(&mut Put {
+            states: &mut self.states,
+            updated,
+        })
+    }
+
+    /// What every gradient is multiplied by, `[1]`, from the sum of all squares.
+    fn factor(&self, squares: Tensor<1>, scale: f64) -> Tensor<1> {
+        let norm = squares.sqrt().div_scalar(scale);
+        let overflow = norm.clone().is_finite().bool_not();
+        let factor = norm
             .add_scalar(1e-6)
             .recip()
-            .mul_scalar(self.clip)
+            .mul_scalar(self.config.clip)
             .clamp_max(1.0)
             .div_scalar(scale);
-        let zero = scale != 1.0;
-        let shrink = if zero {
-            shrink.mask_fill(finite.clone().bool_not(), 0.0)
-        } else {
-            shrink
-        };
-        let overflow = zero.then(|| finite.bool_not());
-        model.map(&mut Update {
-            optimizer: self,
-            lr,
-            gradients,
-            shrink,
-            overflow,
-        })
+        // An overflow of scaled gradients is to be expected, and passed over; any other must be seen in the weights.
+        let instead = if scale != 1.0 { 0.0 } else { f64::NAN };
+        factor.mask_fill(overflow, instead)
     }
 
     /// The first and second moments, each as a module of the model's shape with its ids, and the number
@@ -147,69 +161,63 @@ impl Optimizer {
     }
 }
 
-/// Adds up the squares of all gradients, in f32.
-struct SquaredNorm<'a> {
-    gradients: &'a GradientsParams,
-    sum: Option<Tensor<1>>,
+/// Which parameter it was.
+struct Place {
+    id: ParamId,
+    /// Whether autodiff follows it.
+    tracked: bool,
+    /// The steps it will have taken.
+    time: usize,
 }
 
-impl ModuleVisitor for SquaredNorm<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(gradient) = self.gradients.get::<D>(param.id) {
-            let square = gradient.cast(FloatDType::F32).square().sum();
-            self.sum = Some(match self.sum.take() {
-                Some(sum) => sum + square,
-                None => square,
-            });
-        }
-    }
-}
-
-/// Clips and applies the gradients.
-struct Update<'a> {
-    optimizer: &'a mut Optimizer,
-    lr: f64,
+/// Takes out the parameters that have a gradient, with their moments.
+struct Take<'a> {
+    states: &'a mut HashMap<ParamId, DynState>,
     gradients: GradientsParams,
-    /// `[1]`: what every gradient is multiplied by.
-    shrink: Tensor<1>,
-    /// `[1]`: whether all gradients count as 0, where that can happen without the run being lost.
-    overflow: Option<Tensor<1, burn::tensor::Bool>>,
+    taken: Vec<(Place, AdamwTensors)>,
 }
 
-impl ModuleMapper for Update<'_> {
+impl ModuleMapper for Take<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let Some(gradient) = self.gradients.remove::<D>(param.id) else {
             return param;
         };
         let (id, tensor, mapper) = param.consume();
         let tracked = tensor.is_require_grad();
-        let mut gradient = gradient
-            .cast(FloatDType::F32)
-            .mul(self.shrink.clone().reshape([1; D]));
-        if let Some(overflow) = &self.overflow {
-            // 0 · NaN is NaN: an overflow has to be taken out by a mask.
-            let mask = overflow.clone().reshape([1; D]).expand(gradient.shape());
-            gradient = gradient.mask_fill(mask, 0.0);
-        }
-        let adamw = if D >= 2 {
-            &self.optimizer.decayed
-        } else {
-            &self.optimizer.plain
+        let tensor = tensor.inner();
+        let nothing = Tensor::empty([1; D], &tensor.device());
+        let state = self.states.remove(&id);
+        let (moments, time) = match state.map(DynState::downcast::<AdamWState<D>>) {
+            Some(AdamWState { momentum }) => {
+                ([momentum.moment_1, momentum.moment_2], momentum.time + 1)
+            }
+            None => ([tensor.zeros_like(), tensor.zeros_like()], 1),
         };
-        let state = self
-            .optimizer
-            .states
-            .remove(&id)
-            .map(DynState::downcast::<AdamWState<D>>);
-        let (updated, state) = adamw.step(self.lr, tensor.inner(), gradient, state);
-        if let Some(state) = state {
-            self.optimizer.states.insert(id, DynState::create(state, D));
-        }
-        Param::from_mapped_value(
-            id,
-            Tensor::from_inner(updated).set_require_grad(tracked),
-            mapper,
-        )
+        let tensors = AdamwTensors::new(tensor, gradient, moments, D >= 2)
+            .unwrap_or_else(|error| panic!("an update of a parameter: {error}"));
+        self.taken.push((Place { id, tracked, time }, tensors));
+        Param::from_mapped_value(id, nothing, mapper)
+    }
+}
+
+/// Puts updated parameters back.
+struct Put<'a> {
+    states: &'a mut HashMap<ParamId, DynState>,
+    updated: HashMap<ParamId, (Place, AdamwTensors)>,
+}
+
+impl ModuleMapper for Put<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some((place, tensors)) = self.updated.remove(&param.id) else {
+            return param;
+        };
+        let (id, _, mapper) = param.consume();
+        let (tensor, [first, second]) = tensors.into_tensors::<D>();
+        let momentum = AdaptiveMomentumState::new(place.time, first, second);
+        self.states
+            .insert(id, DynState::create(AdamWState::new(momentum), D));
+        let tensor = Tensor::from_inner(tensor).set_require_grad(place.tracked);
+        Param::from_mapped_value(id, tensor, mapper)
     }
 }
 

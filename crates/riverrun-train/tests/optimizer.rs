@@ -2,8 +2,8 @@
 #![cfg(feature = "flex")]
 
 use burn::module::{Module, Param};
-use burn::optim::GradientsParams;
-use burn::tensor::{Device, Tensor};
+use burn::optim::{AdamWConfig, GradientsParams};
+use burn::tensor::{Device, Tensor, TensorData};
 use riverrun_train::{Optimizer, OptimizerConfig};
 
 #[derive(Module, Debug)]
@@ -128,4 +128,100 @@ fn moments_go_there_and_back() {
         values(&optimizer.step(0.1, model.clone(), given, 1.0))
     };
     assert_eq!(next(&mut first), next(&mut second));
+}
+
+#[derive(Module, Debug)]
+struct Many {
+    weights: Vec<Param<Tensor<2>>>,
+    biases: Vec<Param<Tensor<1>>>,
+}
+
+/// More tensors than go together, of sizes that fit no vector and that do; all numbers a function of their place.
+fn many(device: &Device) -> Many {
+    let device = device.clone().autodiff();
+    let numbers = |n: usize, seed: usize| -> Vec<f32> {
+        (0..n)
+            .map(|i| ((i * 37 + seed * 101) % 97) as f32 / 48.0 - 1.0)
+            .collect()
+    };
+    let weight = |i: usize| {
+        let data = TensorData::new(numbers((3 + i) * 8, i), [3 + i, 8]);
+        Param::from_tensor(Tensor::from_data(data, &device))
+    };
+    let bias = |i: usize| {
+        let data = TensorData::new(numbers(1 + 2 * i, i + 50), [1 + 2 * i]);
+        Param::from_tensor(Tensor::from_data(data, &device))
+    };
+    Many {
+        weights: (0..7).map(weight).collect(),
+        biases: (0..7).map(bias).collect(),
+    }
+}
+
+/// The gradients of `Σ p³`, and so different in every place.
+fn cubes(model: &Many) -> GradientsParams {
+    let mut loss = Tensor::zeros([1], &model.weights[0].val().device());
+    for weight in &model.weights {
+        loss = loss + weight.val().powi_scalar(3).sum();
+    }
+    for bias in &model.biases {
+        loss = loss + bias.val().powi_scalar(3).sum();
+    }
+    GradientsParams::from_module(&mut loss.backward(), model)
+}
+
+fn all_values(model: &Many) -> Vec<f32> {
+    let weights = model
+        .weights
+        .iter()
+        .flat_map(|p| p.val().into_data().iter::<f32>().collect::<Vec<_>>());
+    let biases = model
+        .biases
+        .iter()
+        .flat_map(|p| p.val().into_data().iter::<f32>().collect::<Vec<_>>());
+    weights.chain(biases).collect()
+}
+
+#[test]
+fn updates_and_states_are_those_of_burn_on_every_device() {
+    for info in riverrun::device::list() {
+        // No clipping, no decay: what Burn's optimizer of a whole module does.
+        let config = OptimizerConfig {
+            weight_decay: 0.0,
+            clip: 1e30,
+            ..Default::default()
+        };
+        let mut optimizer = Optimizer::new(&config);
+        let mut burns = AdamWConfig::new()
+            .with_beta_1(config.beta_1)
+            .with_beta_2(config.beta_2)
+            .with_epsilon(config.epsilon)
+            .with_weight_decay(0.0)
+            .init();
+        let (mut model, mut other) = (many(&info.device), many(&info.device));
+        let near = |model: &Many, other: &Many| {
+            for (found, expected) in all_values(model).iter().zip(all_values(other)) {
+                let error = (found - expected).abs();
+                assert!(error < 4e-6, "{}: {found}, not {expected}", info.spec);
+            }
+        };
+        for _ in 0..3 {
+            let given = cubes(&model);
+            model = optimizer.step(0.01, model, given, 1.0);
+            let given = cubes(&other);
+            other = burns.step(0.01, other, given);
+        }
+        near(&model, &other);
+        // The moments, taken over: the next steps are the same numbers.
+        let (first, second, time) = optimizer.moments(&model);
+        assert_eq!(time, 3);
+        let mut resumed = Optimizer::new(&config);
+        resumed.load_moments(&first, &second, time);
+        let again = resumed.step(0.01, model.clone(), cubes(&model), 1.0);
+        let gradients = cubes(&model);
+        let model = optimizer.step(0.01, model, gradients, 1.0);
+        assert_eq!(all_values(&model), all_values(&again), "{}", info.spec);
+        let gradients = cubes(&other);
+        near(&model, &burns.step(0.01, other, gradients));
+    }
 }

@@ -1,6 +1,10 @@
 //! `riverrun bench`.
 
+#[cfg(feature = "gpu")]
+mod device;
+mod host;
 mod recurrence;
+mod rows;
 mod stats;
 
 use crate::args::{BenchArgs, BenchCommand};
@@ -10,5 +14,7 @@ use crate::failure::Failure;
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.what {
         BenchCommand::Recurrence(args) => recurrence::run(args),
+        BenchCommand::Norm(args) => rows::run(args, rows::Operation::Norm),
+        BenchCommand::Loss(args) => rows::run(args, rows::Operation::Loss),
     }
 }

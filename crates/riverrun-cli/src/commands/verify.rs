@@ -2,6 +2,7 @@
 
 mod cell;
 mod recurrence;
+mod rows;
 mod table;
 
 use riverrun::device::{self, DeviceInfo};
@@ -26,6 +27,18 @@ const OPERATIONS: &[Operation] = &[
     Operation {
         name: "cell",
         check: cell::verify,
+    },
+    Operation {
+        name: "norm",
+        check: rows::norms,
+    },
+    Operation {
+        name: "loss",
+        check: rows::loss,
+    },
+    Operation {
+        name: "optimizer",
+        check: rows::optimizer,
     },
 ];
 

@@ -84,8 +84,8 @@ impl Recurrent for Block {
             Some(out) => out.forward(y),
             None => y,
         };
-        let x = x + self.dropout.forward(y);
-        let y = self.up.forward(self.norm_mlp.forward(x.clone()));
+        let (y, x) = self.norm_mlp.forward_sum(x, self.dropout.forward(y));
+        let y = self.up.forward(y);
         let y = self.down.forward(gelu(y));
         (x + self.dropout.forward(y), state)
     }

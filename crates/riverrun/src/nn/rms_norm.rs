@@ -4,7 +4,7 @@ use burn::config::Config;
 use burn::module::{Initializer, Module, Param};
 use burn::tensor::{Device, Tensor};
 
-use crate::ops::rms_norm;
+use crate::ops::{add_rms_norm, rms_norm};
 
 /// Configuration of [`RmsNorm`].
 #[derive(Config, Debug)]
@@ -48,5 +48,14 @@ impl RmsNorm {
     /// `[.., d_model]` to the same.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         rms_norm(x, self.gamma.val(), self.epsilon)
+    }
+
+    /// The norm of `x + residual`, and that sum, both `[.., d_model]`.
+    pub fn forward_sum<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        residual: Tensor<D>,
+    ) -> (Tensor<D>, Tensor<D>) {
+        add_rms_norm(x, residual, self.gamma.val(), self.epsilon)
     }
 }

@@ -5,21 +5,33 @@
 //! the initial state, and from the last state. Results are bit-equal from run to run. See
 //! [`riverrun_kernels::recurrence`] for the mathematics and the order of steps.
 
+mod adamw;
 mod backend;
 mod backends;
 mod block_diagonal;
 pub mod cell;
+mod checks;
+mod cross_entropy;
 mod elementwise;
+mod norm;
 mod scan;
 mod second;
 
+pub use adamw::{AdamwStep, AdamwTensors, OptimizerOps, adamw, square_sum};
+#[cfg(feature = "cube")]
+pub(crate) use backend::MaybeMetadata;
 pub use backend::{GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
 pub use block_diagonal::block_diagonal_scan;
 pub use cell::{
     Activation, Cell, CellOps, CellOutput, CellRun, CellWeights, ResetGate, cell_layer,
     try_cell_layer,
 };
-pub use elementwise::{ElementwiseOps, gelu, rms_norm, try_rms_norm};
+pub use cross_entropy::{LossOps, cross_entropy, try_cross_entropy};
+pub use elementwise::{ElementwiseOps, gelu};
+pub use norm::{
+    NormGradients, NormKind, NormOps, NormSpec, add_rms_norm, layer_norm, rms_norm, try_add_norm,
+    try_norm,
+};
 pub use riverrun_kernels::recurrence::{Candidate, Gate, Routine};
 pub use scan::{Scan, linear_scan, min_gru, min_lstm, try_gated_scan, try_linear_scan};
 pub use second::{ScanDerivatives, ScanDirection, linear_scan_gradients, linear_scan_hvp};

@@ -6,7 +6,7 @@ use cubecl::server::Handle;
 use super::{Case, Results};
 use crate::cell::gpu::{self, Backward, Forward, Tuning};
 use crate::cell::{Cell, ResetGate};
-use crate::recurrence::gpu::Dtype;
+use crate::gpu::Dtype;
 use crate::{Element, Error};
 
 impl<E: Element + bytemuck::Pod> Case<E> {

@@ -2,7 +2,7 @@
 
 use cubecl::prelude::*;
 
-use crate::recurrence::gpu::math::sigmoid;
+use crate::gpu::math::sigmoid;
 
 /// Two neighbouring units.
 pub(super) type Pair = Vector<f32, Const<2>>;

@@ -16,7 +16,7 @@ use super::tuning::Tuning;
 use super::{Backward, Forward};
 use crate::Error;
 use crate::cell::Problem;
-use crate::recurrence::gpu::Dtype;
+use crate::gpu::Dtype;
 
 /// About two seconds of polling: far beyond any hand-over, short of a driver's patience.
 const SPINS: u32 = 1 << 22;

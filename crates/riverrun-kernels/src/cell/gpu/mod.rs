@@ -27,7 +27,7 @@ pub use tuning::Tuning;
 use cubecl::client::Client;
 
 use super::Problem;
-use crate::recurrence::gpu::Dtype;
+use crate::gpu::Dtype;
 
 /// Why the persistent routine cannot run a problem on this device, if it cannot.
 pub fn missing(client: &Client, problem: &Problem, dtype: Dtype) -> Option<String> {

@@ -6,8 +6,8 @@ use cubecl::prelude::*;
 use super::product::Product;
 use super::tuning::Tuning;
 use crate::cell::{Activation, Cell, Problem, ResetGate};
-use crate::recurrence::gpu::Dtype;
-use crate::recurrence::gpu::storage::Storage;
+use crate::gpu::Dtype;
+use crate::gpu::storage::Storage;
 
 /// The cells that the persistent routine runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -18,7 +18,7 @@
 use cubecl::prelude::*;
 
 use super::exchange::{absent, raise_fault, read_shared};
-use crate::recurrence::gpu::storage::Storage;
+use crate::gpu::storage::Storage;
 
 /// What changes the generated code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

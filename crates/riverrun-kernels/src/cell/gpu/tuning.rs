@@ -4,7 +4,7 @@ use cubecl::client::Client;
 
 use super::plan::{Cut, cut};
 use crate::cell::Problem;
-use crate::recurrence::gpu::Dtype;
+use crate::gpu::Dtype;
 
 /// Sizes of a persistent launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -5,7 +5,7 @@ use cubecl::prelude::*;
 use super::exchange::write_shared;
 use super::gates::Pair;
 use super::product::Product;
-use crate::recurrence::gpu::storage::{Storage, narrow, widen};
+use crate::gpu::storage::{Storage, narrow, widen};
 
 /// A pair as it is stored; in 16 bits, the second word is nothing.
 pub(super) type Words = Vector<u32, Const<2>>;

@@ -1,6 +1,7 @@
 //! Problems with their data, and running them: by the oracle, and by the CPU kernels in any storage type.
 
 use crate::Element;
+use crate::check::Random;
 use crate::recurrence::{Gate, Problem, Rows, RowsMut, cpu, oracle};
 
 /// What of the optional arguments a case has.
@@ -93,30 +94,6 @@ impl Outcome {
         }
         tensors.push(("d_h0".into(), &self.d_h0));
         tensors
-    }
-}
-
-/// A small generator (SplitMix64), so that a seed gives the same data for ever.
-pub struct Random(pub u64);
-
-impl Random {
-    /// 64 random bits.
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Uniform in `[-bound, bound)`.
-    pub fn within(&mut self, bound: f64) -> f64 {
-        bound * ((self.bits() >> 11) as f64 / (1_u64 << 52) as f64 - 1.0)
-    }
-
-    /// `n` numbers uniform in `[-bound, bound)`.
-    pub fn vec(&mut self, n: usize, bound: f64) -> Vec<f64> {
-        (0..n).map(|_| self.within(bound)).collect()
     }
 }
 

@@ -7,6 +7,6 @@ mod gpu;
 pub mod naive;
 mod tolerance;
 
-pub use crate::check::Verdict;
-pub use case::{Case, Options, Outcome, Random};
+pub use crate::check::{Random, Verdict};
+pub use case::{Case, Options, Outcome};
 pub use tolerance::judge;

@@ -7,10 +7,11 @@ use cubecl::prelude::*;
 use super::chained::{chained_backward, chained_forward};
 use super::chunked::{carry_chunks, reduce_chunks_backward, reduce_chunks_forward};
 use super::handover::CONTROL_WORDS;
-use super::plan::{Chain, Plan, buffer, grid};
+use super::plan::{Chain, Plan};
 use super::unit::{no_steps_backward, unit_backward, unit_forward};
 use super::{Backward, Dtype, Forward, Routine, Tuning};
 use crate::Error;
+use crate::gpu::{buffer, grid};
 use crate::recurrence::Problem;
 
 /// About three seconds of polling: far beyond any hand-over, short of a driver's patience.

@@ -12,9 +12,7 @@ mod chunked;
 mod gate;
 mod handover;
 mod launch;
-pub(crate) mod math;
 mod plan;
-pub(crate) mod storage;
 mod tile;
 mod tuning;
 mod unit;
@@ -27,59 +25,12 @@ pub use workspace::handover_fault;
 
 use cubecl::client::Client;
 use cubecl::ir::features::AtomicUsage;
-use cubecl::ir::{ElemType, FloatKind, Type, UIntKind};
+use cubecl::ir::{ElemType, Type, UIntKind};
 
 use super::{Problem, Routine};
 use crate::Error;
-
-/// A storage type of the GPU kernels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Dtype {
-    /// 32-bit floating point.
-    F32,
-    /// IEEE half precision.
-    F16,
-    /// bfloat16.
-    Bf16,
-}
-
-impl Dtype {
-    /// The three of them.
-    pub const ALL: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
-
-    /// Bytes of one element.
-    pub fn size(self) -> usize {
-        match self {
-            Dtype::F32 => 4,
-            Dtype::F16 | Dtype::Bf16 => 2,
-        }
-    }
-
-    /// The name users know.
-    pub fn name(self) -> &'static str {
-        match self {
-            Dtype::F32 => "f32",
-            Dtype::F16 => "f16",
-            Dtype::Bf16 => "bf16",
-        }
-    }
-
-    /// CubeCL's name of the type.
-    pub fn elem(self) -> ElemType {
-        ElemType::Float(match self {
-            Dtype::F32 => FloatKind::F32,
-            Dtype::F16 => FloatKind::F16,
-            Dtype::Bf16 => FloatKind::BF16,
-        })
-    }
-
-    /// Whether buffers of this type can be made and computed with on the device.
-    pub fn supported(self, client: &Client) -> bool {
-        use cubecl::ir::features::TypeUsage;
-        let usage = client.properties().type_usage(self.elem());
-        usage.contains(TypeUsage::Buffer) && usage.contains(TypeUsage::Conversion)
-    }
-}
+pub use crate::gpu::Dtype;
+use crate::gpu::{math, storage};
 
 impl Routine {
     /// Why this device cannot run the routine, if it cannot.

@@ -10,6 +10,7 @@ use super::storage::Storage;
 use super::tile::{Config, GeometryLaunch};
 use super::{Dtype, Inputs, Strided, Tuning, workspace};
 use crate::Error;
+use crate::gpu::buffer;
 use crate::recurrence::{Gate, Problem};
 
 /// What both passes derive from their arguments.
@@ -36,12 +37,7 @@ impl Plan {
         backward: bool,
     ) -> Result<Self, Error> {
         let (initial, h0, reset) = flags;
-        if !dtype.supported(client) {
-            return Err(Error::Dtype {
-                dtype: dtype.name(),
-                device: client.name().into(),
-            });
-        }
+        dtype.check(client)?;
         let shape = problem.shape;
         let (views, packed): (Vec<Strided>, bool) = match inputs {
             Inputs::Separate(views) => (views.clone(), false),
@@ -158,23 +154,6 @@ impl Plan {
             Some(handle) => buffer(handle, elements, vector),
             None => self.input(0),
         }
-    }
-}
-
-/// A contiguous buffer of `elements`, seen as vectors.
-pub(super) fn buffer(handle: &Handle, elements: usize, vector: usize) -> BufferArg {
-    // Safety: callers pass the number of elements that the problem's shape gives the buffer.
-    unsafe { BufferArg::from_raw_parts(handle.clone(), elements / vector) }
-}
-
-/// A one-dimensional grid, folded where a dimension of the grid ends.
-pub(super) fn grid(client: &Client, cubes: usize) -> CubeCount {
-    let limit = client.properties().hardware.max_cube_count.0 as usize;
-    if cubes <= limit {
-        CubeCount::Static(cubes as u32, 1, 1)
-    } else {
-        let rows = cubes.div_ceil(limit);
-        CubeCount::Static(cubes.div_ceil(rows) as u32, rows as u32, 1)
     }
 }
 

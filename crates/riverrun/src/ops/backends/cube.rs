@@ -10,12 +10,12 @@ use riverrun_kernels::recurrence::gpu::{self, Dtype, Inputs, Strided};
 
 use crate::ops::{GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
 
-fn dtype(tensor: &CubeTensor) -> Dtype {
+pub(crate) fn dtype(tensor: &CubeTensor) -> Dtype {
     match tensor.dtype {
         DType::F32 | DType::Flex32 => Dtype::F32,
         DType::F16 => Dtype::F16,
         DType::BF16 => Dtype::Bf16,
-        other => panic!("a recurrence on a GPU takes f32, f16 or bf16, found {other:?}"),
+        other => panic!("kernels on a GPU take f32, f16 or bf16, found {other:?}"),
     }
 }
 
@@ -44,12 +44,12 @@ fn inputs(inputs: GateInputs<CubeBackend>) -> Inputs {
     }
 }
 
-pub(in crate::ops) fn empty_like(tensor: &CubeTensor, shape: Shape) -> CubeTensor {
+pub(crate) fn empty_like(tensor: &CubeTensor, shape: Shape) -> CubeTensor {
     let (client, device) = (tensor.client.clone(), tensor.device.clone());
     empty_device_contiguous_dtype(client, device, shape, tensor.dtype)
 }
 
-pub(in crate::ops) fn handle(tensor: Maybe<CubeBackend>) -> Option<cubecl::server::Handle> {
+pub(crate) fn handle(tensor: Maybe<CubeBackend>) -> Option<cubecl::server::Handle> {
     tensor
         .into_option()
         .map(|tensor| into_contiguous(tensor).handle)

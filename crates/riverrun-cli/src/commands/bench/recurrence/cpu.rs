@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 use riverrun_kernels::recurrence::check::{Case, Options, judge, naive};
 use riverrun_kernels::recurrence::cost::Pass;
 use riverrun_kernels::recurrence::{Gate, Problem, Rows, RowsMut, Shape, cpu};
 
 use super::{Printer, measurement, min_gru, min_lstm, problems, report};
 use crate::args::{BenchRecurrenceArgs, ReportKind};
+use crate::commands::bench::host::copy;
 use crate::commands::bench::stats::{Timing, repeat};
 use crate::failure::Failure;
 use crate::origin::Origin;
@@ -78,20 +78,6 @@ fn rows(problems: Vec<Problem>, origin: &Origin) -> Result<Printer, Failure> {
         }
     }
     Ok(printer)
-}
-
-/// Bytes per second of a copy by all threads, read plus written, of buffers beyond any cache.
-fn copy() -> f64 {
-    let n = 64 << 20;
-    let (from, mut to) = (vec![1.0f32; n], vec![0.0f32; n]);
-    let time = repeat(Duration::from_millis(300), || {
-        let start = Instant::now();
-        to.par_chunks_mut(1 << 16)
-            .zip(from.par_chunks(1 << 16))
-            .for_each(|(to, from)| to.copy_from_slice(from));
-        start.elapsed().as_secs_f64()
-    });
-    (2 * n * 4) as f64 / time.median
 }
 
 /// The same gate at a size that is quick to check.

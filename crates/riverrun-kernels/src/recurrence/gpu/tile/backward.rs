@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use super::*;
 use crate::recurrence::gpu::gate::{coefficients, gradients};
-use crate::recurrence::gpu::storage::{narrow, widen};
+use crate::gpu::storage::{narrow, widen};
 
 /// Backward: what `len` steps need, in registers and in the storage type; gates are computed again.
 #[derive(CubeType)]

@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use super::*;
 use crate::recurrence::gpu::gate::{Affine, coefficients};
-use crate::recurrence::gpu::storage::{narrow, widen};
+use crate::gpu::storage::{narrow, widen};
 
 /// Forward: `len` steps in registers, see [`Keep`].
 #[derive(CubeType)]

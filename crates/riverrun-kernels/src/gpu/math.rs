@@ -58,3 +58,13 @@ pub(crate) fn exp_of_negative<N: Size>(x: Vector<f32, N>, #[comptime] ptx: bool)
         (zero - x).exp()
     }
 }
+
+/// `e^-x`.
+#[cube]
+pub(crate) fn exp_of_negative_number(x: f32, #[comptime] ptx: bool) -> f32 {
+    if comptime!(ptx) {
+        exp2_ptx(x * -std::f32::consts::LOG2_E)
+    } else {
+        (0.0f32 - x).exp()
+    }
+}

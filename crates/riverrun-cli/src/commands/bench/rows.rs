@@ -1,0 +1,215 @@
+//! `riverrun bench norm` and `riverrun bench loss`: operations on the rows of a matrix, forward and backward, against the
+//! copy bandwidth of the same run. Every kernel is checked before it is timed.
+
+mod cpu;
+#[cfg(feature = "gpu")]
+mod gpu;
+
+use std::io::{Write, stdout};
+use std::path::Path;
+
+use riverrun::device;
+use riverrun_kernels::check::Verdict;
+use riverrun_kernels::norm::Kind;
+use riverrun_kernels::{cross_entropy, norm};
+use serde::Serialize;
+
+use super::stats::Timing;
+use crate::args::BenchRowsArgs;
+use crate::failure::Failure;
+use crate::origin::Origin;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Operation {
+    Norm,
+    Loss,
+}
+
+/// A form of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// The kind, and whether there is a residual.
+    Norm(Kind, bool),
+    Loss,
+}
+
+impl Operation {
+    fn forms(self) -> &'static [Form] {
+        match self {
+            Operation::Norm => &[
+                Form::Norm(Kind::Rms, false),
+                Form::Norm(Kind::Rms, true),
+                Form::Norm(Kind::Layer, false),
+            ],
+            Operation::Loss => &[Form::Loss],
+        }
+    }
+}
+
+impl Form {
+    fn name(self) -> String {
+        match self {
+            Form::Norm(kind, false) => kind.name().into(),
+            Form::Norm(kind, true) => format!("{}+residual", kind.name()),
+            Form::Loss => "cross-entropy".into(),
+        }
+    }
+
+    fn bytes(self, shape: [usize; 2], backward: bool, element: usize) -> usize {
+        match self {
+            Form::Norm(_, residual) => norm::bytes(shape, residual, backward, element),
+            Form::Loss => cross_entropy::bytes(shape, backward, element),
+        }
+    }
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, Serialize)]
+struct Measurement {
+    op: String,
+    pass: &'static str,
+    dtype: &'static str,
+    rows: usize,
+    width: usize,
+    routine: String,
+    time: Timing,
+    gb_per_s: f64,
+    of_copy: f64,
+}
+
+/// The file of `--json`.
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    origin: Origin,
+    copy_gb_per_s: f64,
+    rows: Vec<Measurement>,
+}
+
+/// Measures and prints.
+pub(super) fn run(args: &BenchRowsArgs, operation: Operation) -> Result<(), Failure> {
+    let device = device::parse(&args.device)?;
+    let spec = device::name(&device);
+    let name = device::list()
+        .into_iter()
+        .find(|info| info.spec == spec)
+        .map_or_else(String::new, |info| info.name);
+    let origin = Origin::new(&spec, &name);
+    #[cfg(feature = "gpu")]
+    if let Some(client) = device::client(&device) {
+        return gpu::run(args, operation, &client, origin);
+    }
+    cpu::run(args, operation, origin)
+}
+
+/// The shapes asked for, or the default ones.
+fn shapes(args: &BenchRowsArgs, default: &[[usize; 2]]) -> Result<Vec<[usize; 2]>, Failure> {
+    if args.shapes.is_empty() {
+        return Ok(default.to_vec());
+    }
+    let parse = |text: &String| {
+        let parts: Option<Vec<usize>> = text.split('x').map(|part| part.parse().ok()).collect();
+        match parts.as_deref() {
+            Some(&[rows, width]) if rows * width > 0 => Ok([rows, width]),
+            _ => Err(Failure::User(format!(
+                "`{text}` is not a shape RxD with positive sizes"
+            ))),
+        }
+    };
+    args.shapes.iter().map(parse).collect()
+}
+
+/// Refuses to go on where something is wrong.
+fn right(form: Form, dtype: &str, verdicts: &[Verdict]) -> Result<(), Failure> {
+    match verdicts.iter().find(|verdict| !verdict.right()) {
+        Some(wrong) => Err(Failure::Bug(format!(
+            "not timed, because it is wrong: {} {dtype}, {} off by {:e}, allowed {:e}",
+            form.name(),
+            wrong.tensor,
+            wrong.error,
+            wrong.allowed
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Prints a table as it grows and keeps its rows.
+struct Printer {
+    copy: f64,
+    rows: Vec<Measurement>,
+}
+
+impl Printer {
+    fn new(origin: &Origin, copy: f64) -> Result<Self, Failure> {
+        let mut out = stdout();
+        writeln!(
+            out,
+            "{}: {}; copy {:.0} GB/s (bytes read plus bytes written)",
+            origin.device,
+            origin.name,
+            copy / 1e9
+        )?;
+        writeln!(
+            out,
+            "{:<18} {:<8} {:<5} {:>7} {:>6}  {:<16} {:>11} {:>6} {:>8} {:>8}",
+            "what", "pass", "type", "rows", "width", "routine", "median ms", "±", "GB/s", "of copy"
+        )?;
+        Ok(Self {
+            copy,
+            rows: Vec::new(),
+        })
+    }
+
+    fn row(
+        &mut self,
+        form: Form,
+        backward: bool,
+        (dtype, element): (&'static str, usize),
+        [rows, width]: [usize; 2],
+        routine: &str,
+        time: Timing,
+    ) -> Result<(), Failure> {
+        let rate = form.bytes([rows, width], backward, element) as f64 / time.median;
+        let row = Measurement {
+            op: form.name(),
+            pass: if backward { "backward" } else { "forward" },
+            dtype,
+            rows,
+            width,
+            routine: routine.into(),
+            time,
+            gb_per_s: rate / 1e9,
+            of_copy: rate / self.copy,
+        };
+        writeln!(
+            stdout(),
+            "{:<18} {:<8} {:<5} {:>7} {:>6}  {:<16} {:>11.4} {:>5.1}% {:>8.0} {:>7.1}%",
+            row.op,
+            row.pass,
+            row.dtype,
+            row.rows,
+            row.width,
+            row.routine,
+            row.time.median * 1e3,
+            row.time.spread() * 100.0,
+            row.gb_per_s,
+            row.of_copy * 100.0
+        )?;
+        self.rows.push(row);
+        Ok(())
+    }
+
+    fn end(self, json: Option<&Path>, origin: Origin) -> Result<(), Failure> {
+        let Some(path) = json else { return Ok(()) };
+        let report = Report {
+            origin,
+            copy_gb_per_s: self.copy / 1e9,
+            rows: self.rows,
+        };
+        let text = serde_json::to_string_pretty(&report)
+            .map_err(|error| Failure::Bug(error.to_string()))?;
+        std::fs::write(path, text)
+            .map_err(|error| Failure::User(format!("{}: {error}", path.display())))
+    }
+}

@@ -1,0 +1,47 @@
+//! AdamW (Loshchilov & Hutter 2019, algorithm 2) over many tensors at once, and the sum of the squares of their gradients.
+//!
+//! With the gradient `g` times a factor that clips it, `s`:
+//! `m ← β₁ m + (1 - β₁) s g`, `v ← β₂ v + (1 - β₂) (s g)²`,
+//! `p ← (1 - η λ) p - η (m / (1 - β₁ᵗ)) / (√(v / (1 - β₂ᵗ)) + ε)`.
+//! A factor of 0 stands for gradients that overflowed: they count as 0, whatever they hold. Parameters and moments are
+//! `f32`; gradients may be in any storage type.
+
+pub mod check;
+pub mod cpu;
+#[cfg(feature = "gpu")]
+pub mod gpu;
+pub mod oracle;
+
+/// The numbers of a step, apart from the tensors.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Step {
+    /// `η`.
+    pub lr: f64,
+    /// `β₁`.
+    pub beta_1: f64,
+    /// `β₂`.
+    pub beta_2: f64,
+    /// `ε`.
+    pub epsilon: f64,
+    /// `λ`, for the tensors that decay.
+    pub weight_decay: f64,
+    /// `t`, from 1.
+    pub time: u32,
+}
+
+impl Step {
+    /// `1 / (1 - β₁ᵗ)` and `1 / (1 - β₂ᵗ)`.
+    pub fn corrections(&self) -> (f64, f64) {
+        let correction = |beta: f64| 1.0 / (1.0 - beta.powf(f64::from(self.time)));
+        (correction(self.beta_1), correction(self.beta_2))
+    }
+
+    /// What a parameter is multiplied by, as it decays or not.
+    pub fn keep(&self, decays: bool) -> f64 {
+        if decays {
+            1.0 - self.lr * self.weight_decay
+        } else {
+            1.0
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! Problems with their data, running them, and the rule by which a result is accepted.
+//!
+//! After some steps each number is within `64 ε` of the arithmetic, `ε`, of the terms that it is made of: a step rounds
+//! about 16 times, and what it starts from has been rounded by those before. The terms of a parameter are itself and the
+//! step `η (1 + 1/√(1 - β₂))`, which no update exceeds; of a moment, the largest gradient and its square.
+
+use super::{Step, cpu, oracle};
+use crate::check::{Random, Verdict, largest, worst};
+use crate::{Element, Error};
+
+/// Tensors of several sizes and the gradients of some steps, in `f64`.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// The first step.
+    pub step: Step,
+    /// Parameters of each tensor.
+    pub parameters: Vec<Vec<f64>>,
+    /// Of each step, gradients of each tensor.
+    pub gradients: Vec<Vec<Vec<f64>>>,
+    /// What each step's gradients are multiplied by.
+    pub factors: Vec<f64>,
+}
+
+/// All that the steps give, one list a tensor.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// Parameters.
+    pub p: Vec<Vec<f64>>,
+    /// First moments.
+    pub m: Vec<Vec<f64>>,
+    /// Second moments.
+    pub v: Vec<Vec<f64>>,
+    /// `Σ g²` of the last step's gradients.
+    pub squares: f64,
+}
+
+impl Outcome {
+    /// Whether all numbers have the same bits.
+    pub fn same_bits(&self, other: &Self) -> bool {
+        let bits = |outcome: &Self| -> Vec<u64> {
+            let tensors = outcome.p.iter().chain(&outcome.m).chain(&outcome.v);
+            let numbers = tensors.flatten().chain([&outcome.squares]);
+            numbers.map(|x| x.to_bits()).collect()
+        };
+        bits(self) == bits(other)
+    }
+}
+
+/// Every other tensor decays.
+fn decays(tensor: usize) -> bool {
+    tensor.is_multiple_of(2)
+}
+
+impl Case {
+    /// Three steps over tensors of these sizes; the second step's gradients overflowed.
+    pub fn random(sizes: &[usize], seed: u64) -> Self {
+        let mut random = Random(seed);
+        let mut tensors =
+            |bound: f64| -> Vec<Vec<f64>> { sizes.iter().map(|&n| random.vec(n, bound)).collect() };
+        let parameters = tensors(2.0);
+        let mut gradients: Vec<_> = (0..3).map(|_| tensors(1.0)).collect();
+        for tensor in &mut gradients[1] {
+            tensor
+                .iter_mut()
+                .step_by(3)
+                .for_each(|g| *g = f64::INFINITY);
+        }
+        Self {
+            step: Step {
+                lr: 0.01,
+                beta_1: 0.9,
+                beta_2: 0.99,
+                epsilon: 1e-8,
+                weight_decay: 0.1,
+                time: 1,
+            },
+            parameters,
+            gradients,
+            factors: vec![0.75, 0.0, 1.0],
+        }
+    }
+
+    /// The same with the gradients rounded to a storage type, and the parameters to `f32`.
+    pub fn rounded<E: Element>(&self) -> Self {
+        let mut case = self.clone();
+        for g in case.gradients.iter_mut().flatten().flatten() {
+            *g = E::from_f64(*g).to_f64();
+        }
+        for p in case.parameters.iter_mut().flatten() {
+            *p = f64::from(*p as f32);
+        }
+        case
+    }
+
+    fn at(&self, n: usize) -> Step {
+        Step {
+            time: self.step.time + n as u32,
+            ..self.step
+        }
+    }
+
+    fn zeros<T: Clone + Default>(&self) -> Vec<Vec<T>> {
+        self.parameters
+            .iter()
+            .map(|p| vec![T::default(); p.len()])
+            .collect()
+    }
+
+    /// Of the oracle.
+    pub fn oracle(&self) -> Outcome {
+        let (mut p, mut m, mut v) = (self.parameters.clone(), self.zeros(), self.zeros());
+        for (n, gradients) in self.gradients.iter().enumerate() {
+            for (i, g) in gradients.iter().enumerate() {
+                let factor = self.factors[n];
+                let step = self.at(n);
+                oracle::update(&step, decays(i), factor, &mut p[i], g, &mut m[i], &mut v[i]);
+            }
+        }
+        let squares = self.gradients[2]
+            .iter()
+            .map(|g| oracle::square_sum(g))
+            .sum();
+        Outcome { p, m, v, squares }
+    }
+
+    /// Of the CPU kernels.
+    ///
+    /// # Errors
+    /// What the kernels refuse.
+    pub fn cpu<E: Element<Acc = f32>>(&self) -> Result<Outcome, Error> {
+        let narrow = |x: &Vec<f64>| x.iter().map(|&x| x as f32).collect::<Vec<f32>>();
+        let mut p: Vec<Vec<f32>> = self.parameters.iter().map(narrow).collect();
+        let (mut m, mut v) = (self.zeros::<f32>(), self.zeros::<f32>());
+        let mut squares = 0.0;
+        for (n, gradients) in self.gradients.iter().enumerate() {
+            squares = 0.0;
+            for (i, g) in gradients.iter().enumerate() {
+                let g: Vec<E> = g.iter().map(|&g| E::from_f64(g)).collect();
+                squares += cpu::square_sum(&g);
+                let (step, factor) = (self.at(n), self.factors[n] as f32);
+                cpu::update(
+                    &step,
+                    decays(i),
+                    factor,
+                    &mut p[i],
+                    &g,
+                    &mut m[i],
+                    &mut v[i],
+                )?;
+            }
+        }
+        let widen = |x: Vec<Vec<f32>>| -> Vec<Vec<f64>> {
+            let wide = |x: Vec<f32>| x.into_iter().map(f64::from).collect();
+            x.into_iter().map(wide).collect()
+        };
+        Ok(Outcome {
+            p: widen(p),
+            m: widen(m),
+            v: widen(v),
+            squares,
+        })
+    }
+
+    /// Of the GPU kernels.
+    ///
+    /// # Errors
+    /// What the kernels refuse.
+    #[cfg(feature = "gpu")]
+    pub fn gpu(
+        &self,
+        client: &cubecl::client::Client,
+        dtype: crate::gpu::Dtype,
+    ) -> Result<Outcome, Error> {
+        use super::gpu::{Buffers, square_sum, update};
+        use crate::check::transfer::{download, poison, upload};
+        use crate::gpu::Dtype;
+        let up = |tensors: &[Vec<f64>], dtype| -> Vec<_> {
+            tensors.iter().map(|x| upload(client, dtype, x)).collect()
+        };
+        let p = up(&self.parameters, Dtype::F32);
+        let (m, v) = (up(&self.zeros(), Dtype::F32), up(&self.zeros(), Dtype::F32));
+        let total = poison(client, Dtype::F32, 1);
+        for (n, gradients) in self.gradients.iter().enumerate() {
+            let g = up(gradients, dtype);
+            let tensors: Vec<Buffers> = (0..p.len())
+                .map(|i| Buffers {
+                    len: self.parameters[i].len(),
+                    p: p[i].clone(),
+                    g: g[i].clone(),
+                    m: m[i].clone(),
+                    v: v[i].clone(),
+                    decays: decays(i),
+                })
+                .collect();
+            let factor = upload(client, Dtype::F32, &[self.factors[n]]);
+            update(client, dtype, &self.at(n), &factor, &tensors)?;
+            // In two calls, the second going on from the first.
+            let sizes: Vec<_> = tensors.iter().map(|t| (t.len, t.g.clone())).collect();
+            let (head, tail) = sizes.split_at(sizes.len() / 2);
+            let before = poison(client, Dtype::F32, 1);
+            square_sum(client, dtype, head, None, &before)?;
+            square_sum(client, dtype, tail, Some(&before), &total)?;
+        }
+        let down = |handles: Vec<_>| -> Vec<Vec<f64>> {
+            let sizes = self.parameters.iter().map(Vec::len);
+            let pairs = handles.into_iter().zip(sizes);
+            pairs
+                .map(|(handle, n)| download(client, Dtype::F32, handle, n))
+                .collect()
+        };
+        Ok(Outcome {
+            p: down(p),
+            m: down(m),
+            v: down(v),
+            squares: download(client, Dtype::F32, total, 1)[0],
+        })
+    }
+
+    /// Judges every tensor of `found`.
+    pub fn judge(&self, found: &Outcome, truth: &Outcome) -> Vec<Verdict> {
+        let flat = |x: &[Vec<f64>]| -> Vec<f64> { x.iter().flatten().copied().collect() };
+        let all = self.gradients.iter().flatten().flatten();
+        let g = largest(all.filter(|g| g.is_finite()).map(|g| g.abs()));
+        let reach = self.step.lr * (1.0 + 1.0 / (1.0 - self.step.beta_2).sqrt());
+        let slack = 64.0 * f64::from(f32::EPSILON);
+        let one = |name: &str, found: &[Vec<f64>], truth: &[Vec<f64>], size: f64| {
+            let truth = flat(truth);
+            worst(name, &flat(found), &truth, |i| {
+                slack * (truth[i].abs() + size)
+            })
+        };
+        vec![
+            one("p", &found.p, &truth.p, reach),
+            one("m", &found.m, &truth.m, g),
+            one("v", &found.v, &truth.v, g * g),
+            worst("squares", &[found.squares], &[truth.squares], |_| {
+                slack * truth.squares
+            }),
+        ]
+    }
+}

@@ -1,0 +1,138 @@
+//! On the CPU: vector instructions, threads over pieces.
+
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+use super::Step;
+use crate::packed::{LANES, Unit, load_padded, store, store_padded, unit, zeros};
+use crate::vector::Vector;
+use crate::{Element, Error};
+
+/// Elements a task: enough to pay for handing it to a thread.
+const PIECE: usize = 1 << 14;
+
+/// One step of a tensor: parameters, gradients, first and second moments, of the same length.
+///
+/// # Errors
+/// [`Error::Length`].
+pub fn update<E: Element<Acc = f32>>(
+    step: &Step,
+    decays: bool,
+    factor: f32,
+    p: &mut [f32],
+    g: &[E],
+    m: &mut [f32],
+    v: &mut [f32],
+) -> Result<(), Error> {
+    for (what, found) in [("g", g.len()), ("m", m.len()), ("v", v.len())] {
+        if found != p.len() {
+            return Err(Error::Length {
+                what,
+                expected: p.len(),
+                found,
+            });
+        }
+    }
+    let arch = Arch::new();
+    let state = m.par_chunks_mut(PIECE).zip(v.par_chunks_mut(PIECE));
+    p.par_chunks_mut(PIECE)
+        .zip(g.par_chunks(PIECE).zip(state))
+        .for_each(|(p, (g, (m, v)))| {
+            arch.dispatch(Update {
+                step: *step,
+                decays,
+                factor,
+                p,
+                g,
+                m,
+                v,
+            });
+        });
+    Ok(())
+}
+
+/// `Σ g²`, in pieces that do not depend on the threads, added up in order.
+pub fn square_sum<E: Element<Acc = f32>>(g: &[E]) -> f64 {
+    let arch = Arch::new();
+    let pieces: Vec<f32> = g
+        .par_chunks(PIECE)
+        .map(|g| arch.dispatch(Squares(g)))
+        .collect();
+    pieces.into_iter().map(f64::from).sum()
+}
+
+struct Update<'a, E> {
+    step: Step,
+    decays: bool,
+    factor: f32,
+    p: &'a mut [f32],
+    g: &'a [E],
+    m: &'a mut [f32],
+    v: &'a mut [f32],
+}
+
+impl<E: Element<Acc = f32>> WithSimd for Update<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let n = unit::<S, f32>();
+        let step = &self.step;
+        let number = |x: f64| x as f32;
+        let (first, second) = step.corrections();
+        let (first, second) = (number(first), number(second));
+        let (first, second) = (Vector::splat(simd, first), Vector::splat(simd, second));
+        let beta_1 = Vector::splat(simd, number(step.beta_1));
+        let beta_2 = Vector::splat(simd, number(step.beta_2));
+        let rest_1 = Vector::splat(simd, number(1.0 - step.beta_1));
+        let rest_2 = Vector::splat(simd, number(1.0 - step.beta_2));
+        let epsilon = Vector::splat(simd, number(step.epsilon));
+        let keep = Vector::splat(simd, number(step.keep(self.decays)));
+        let lr = Vector::splat(simd, number(step.lr));
+        let factor = Vector::splat(simd, self.factor);
+        // Gradients are widened by way of a buffer: registers hold those of 16 bits in another order.
+        let mut wide = [0.0f32; LANES];
+        let state = self.m.chunks_mut(n).zip(self.v.chunks_mut(n));
+        for ((p, g), (m, v)) in self.p.chunks_mut(n).zip(self.g.chunks(n)).zip(state) {
+            for (wide, g) in wide.iter_mut().zip(g) {
+                *wide = if self.factor == 0.0 { 0.0 } else { g.widen() };
+            }
+            let gs: Unit<S, f32> = load_padded(simd, &wide[..g.len()]);
+            let (ps, ms, vs): (Unit<S, f32>, Unit<S, f32>, Unit<S, f32>) = (
+                load_padded(simd, p),
+                load_padded(simd, m),
+                load_padded(simd, v),
+            );
+            let (mut new_p, mut new_m, mut new_v) = (ps, ms, vs);
+            for k in 0..2 {
+                let g = gs[k] * factor;
+                new_m[k] = beta_1.mul_add(ms[k], rest_1 * g);
+                new_v[k] = beta_2.mul_add(vs[k], rest_2 * (g * g));
+                let root = (new_v[k] * second).sqrt() + epsilon;
+                new_p[k] = ps[k] * keep - lr * (new_m[k] * first / root);
+            }
+            store_padded(p, new_p);
+            store_padded(m, new_m);
+            store_padded(v, new_v);
+        }
+    }
+}
+
+struct Squares<'a, E>(&'a [E]);
+
+impl<E: Element<Acc = f32>> WithSimd for Squares<'_, E> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> f32 {
+        let n = unit::<S, f32>();
+        let mut sum: Unit<S, f32> = zeros(simd);
+        for g in self.0.chunks(n) {
+            let g: Unit<S, f32> = load_padded(simd, g);
+            sum = [g[0].mul_add(g[0], sum[0]), g[1].mul_add(g[1], sum[1])];
+        }
+        let mut numbers = [0.0; LANES];
+        store(&mut numbers[..n], sum);
+        numbers.into_iter().sum()
+    }
+}

@@ -1,0 +1,349 @@
+//! On GPUs: one launch for several tensors. A cube takes a piece of one of them; which, it finds from its number.
+//!
+//! Sums of squares are taken cube by cube and added up by a second launch in a fixed order: bit-equal from run to run.
+//! Nothing is read back.
+
+use cubecl::client::Client;
+use cubecl::ir::ElemType;
+use cubecl::prelude::*;
+use cubecl::server::Handle;
+
+use super::Step;
+use crate::Error;
+use crate::gpu::group::{Fold, Group, fold};
+use crate::gpu::{Dtype, address, buffer, grid, vector_width};
+
+/// Vectors that a unit takes.
+const SHARE: usize = 4;
+/// Units of a cube.
+const UNITS: usize = 256;
+
+/// The buffers of a tensor, all contiguous and of the same number of elements.
+#[derive(Debug, Clone)]
+pub struct Buffers {
+    /// Elements.
+    pub len: usize,
+    /// Parameters, `f32`, updated.
+    pub p: Handle,
+    /// Gradients, in the type that the call gives.
+    pub g: Handle,
+    /// First moments, `f32`, updated.
+    pub m: Handle,
+    /// Second moments, `f32`, updated.
+    pub v: Handle,
+    /// Whether the parameters decay.
+    pub decays: bool,
+}
+
+/// The numbers of a step, in the arithmetic's type.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+struct Numbers {
+    lr: f32,
+    beta_1: f32,
+    rest_1: f32,
+    beta_2: f32,
+    rest_2: f32,
+    epsilon: f32,
+    first: f32,
+    second: f32,
+}
+
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn adamw_update<G: Float, N: Size>(
+    p: &mut Sequence<Box<[Vector<f32, N>]>>,
+    g: &Sequence<Box<[Vector<G, N>]>>,
+    m: &mut Sequence<Box<[Vector<f32, N>]>>,
+    v: &mut Sequence<Box<[Vector<f32, N>]>>,
+    firsts: &Sequence<usize>,
+    keeps: &Sequence<f32>,
+    factor: &[f32],
+    numbers: Numbers,
+    #[define(G)] _dtype: ElemType,
+) {
+    let factor = factor[0];
+    #[unroll]
+    for i in 0..g.len() {
+        if CUBE_POS >= firsts[i] && CUBE_POS < firsts[i + 1] {
+            let start = (CUBE_POS - firsts[i]) * CUBE_DIM as usize * SHARE + UNIT_POS as usize;
+            update_piece::<G, N>(
+                p.index_mut(i),
+                g.index(i),
+                m.index_mut(i),
+                v.index_mut(i),
+                start,
+                keeps[i],
+                factor,
+                &numbers,
+            );
+        }
+    }
+}
+
+/// One step of [`SHARE`] vectors.
+#[cube]
+fn update_piece<G: Float, N: Size>(
+    p: &mut [Vector<f32, N>],
+    g: &[Vector<G, N>],
+    m: &mut [Vector<f32, N>],
+    v: &mut [Vector<f32, N>],
+    start: usize,
+    keep: f32,
+    factor: f32,
+    numbers: &Numbers,
+) {
+    #[unroll]
+    for k in 0..SHARE {
+        let at = start + k * CUBE_DIM as usize;
+        if at < g.len() {
+            let zero = Vector::<f32, N>::new(0.0f32);
+            let scaled = Vector::<f32, N>::cast_from(g[at]) * Vector::<f32, N>::new(factor);
+            let gradient = select(factor == 0.0f32, zero, scaled);
+            let first = fma(
+                Vector::<f32, N>::new(numbers.beta_1),
+                m[at],
+                Vector::<f32, N>::new(numbers.rest_1) * gradient,
+            );
+            let second = fma(
+                Vector::<f32, N>::new(numbers.beta_2),
+                v[at],
+                Vector::<f32, N>::new(numbers.rest_2) * (gradient * gradient),
+            );
+            let root = (second * Vector::<f32, N>::new(numbers.second)).sqrt();
+            let delta = first * Vector::<f32, N>::new(numbers.first)
+                / (root + Vector::<f32, N>::new(numbers.epsilon));
+            let kept = p[at] * Vector::<f32, N>::new(keep);
+            p[at] = kept - Vector::<f32, N>::new(numbers.lr) * delta;
+            m[at] = first;
+            v[at] = second;
+        }
+    }
+}
+
+/// Writes the sum of the squares of each cube's piece.
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn square_parts<G: Float, N: Size>(
+    g: &Sequence<Box<[Vector<G, N>]>>,
+    firsts: &Sequence<usize>,
+    parts: &mut [f32],
+    base: usize,
+    #[comptime] group: Group,
+    #[define(G)] _dtype: ElemType,
+) {
+    let mut scratch = Shared::<[f32]>::new_slice(comptime!(group.scratch(1)));
+    let mut squares = Vector::<f32, N>::new(0.0f32);
+    let cubes = firsts[g.len()];
+    #[unroll]
+    for i in 0..g.len() {
+        if CUBE_POS >= firsts[i] && CUBE_POS < firsts[i + 1] {
+            let start = (CUBE_POS - firsts[i]) * comptime!(group.units * SHARE) + UNIT_POS as usize;
+            #[unroll]
+            for k in 0..SHARE {
+                let at = start + k * comptime!(group.units);
+                if at < g[i].len() {
+                    let x = Vector::<f32, N>::cast_from(g[i][at]);
+                    squares = fma(x, x, squares);
+                }
+            }
+        }
+    }
+    let mut values = Array::<f32>::new(1usize);
+    let mut sum = squares.extract(0usize);
+    #[unroll]
+    for i in 1..N::value() {
+        sum += squares.extract(i);
+    }
+    values[0] = sum;
+    fold(&mut values, &mut scratch, 0usize, 1usize, Fold::Sum, group);
+    if UNIT_POS == 0 && CUBE_POS < cubes {
+        parts[base + CUBE_POS] = values[0];
+    }
+}
+
+/// Adds up parts, and what was there before. One cube.
+#[cube(launch_unchecked)]
+fn square_total(
+    parts: &[f32],
+    before: &[f32],
+    total: &mut [f32],
+    #[comptime] carried: bool,
+    #[comptime] group: Group,
+) {
+    let mut scratch = Shared::<[f32]>::new_slice(comptime!(group.scratch(1)));
+    let mut sum = 0.0f32;
+    let mut at = UNIT_POS as usize;
+    while at < parts.len() {
+        sum += parts[at];
+        at += comptime!(group.units);
+    }
+    let mut values = Array::<f32>::new(1usize);
+    values[0] = sum;
+    fold(&mut values, &mut scratch, 0usize, 1usize, Fold::Sum, group);
+    if UNIT_POS == 0 {
+        if comptime!(carried) {
+            total[0] = values[0] + before[0];
+        } else {
+            total[0] = values[0];
+        }
+    }
+}
+
+/// Tensors that go together: of one vector width, and no more than a kernel may bind.
+fn batches(
+    client: &Client,
+    dtype: Dtype,
+    lengths: &[usize],
+    bindings: (usize, usize),
+) -> Vec<(usize, Vec<usize>)> {
+    let (each, others) = bindings;
+    let room = client.properties().hardware.max_bindings as usize;
+    let most = (room.saturating_sub(others) / each).clamp(1, 16);
+    let mut batches: Vec<(usize, Vec<usize>)> = Vec::new();
+    for (i, &len) in lengths.iter().enumerate().filter(|(_, len)| **len > 0) {
+        let width = vector_width(client, dtype, 4 * dtype.size(), len);
+        let open = batches
+            .iter_mut()
+            .rev()
+            .find(|(of, tensors)| *of == width && tensors.len() < most);
+        match open {
+            Some((_, tensors)) => tensors.push(i),
+            None => batches.push((width, vec![i])),
+        }
+    }
+    batches
+}
+
+/// The first cube of each tensor, and after the last, the number of cubes.
+fn first_cubes(lengths: impl Iterator<Item = usize>, cube: usize) -> Vec<usize> {
+    let mut firsts = vec![0];
+    for len in lengths {
+        let last = firsts[firsts.len() - 1];
+        firsts.push(last + len.div_ceil(cube));
+    }
+    firsts
+}
+
+/// One step of every tensor. `factor`, `[1]` in `f32`, is what gradients are multiplied by.
+///
+/// # Errors
+/// A type that the device lacks.
+pub fn update(
+    client: &Client,
+    dtype: Dtype,
+    step: &Step,
+    factor: &Handle,
+    tensors: &[Buffers],
+) -> Result<(), Error> {
+    dtype.check(client)?;
+    let lengths: Vec<usize> = tensors.iter().map(|tensor| tensor.len).collect();
+    let units = UNITS.min(client.properties().hardware.max_units_per_cube as usize);
+    let (first, second) = step.corrections();
+    for (width, batch) in batches(client, dtype, &lengths, (4, 2)) {
+        let batch: Vec<&Buffers> = batch.into_iter().map(|i| &tensors[i]).collect();
+        let cube = units * SHARE * width;
+        let firsts = first_cubes(batch.iter().map(|tensor| tensor.len), cube);
+        let all = |handle: fn(&Buffers) -> &Handle| -> Vec<BufferArg> {
+            let arg = |tensor: &&Buffers| buffer(handle(tensor), tensor.len, width);
+            batch.iter().map(arg).collect()
+        };
+        let longest = batch.iter().map(|tensor| tensor.len).max().unwrap_or(0);
+        // Safety: the buffers have the lengths that go with them.
+        unsafe {
+            adamw_update::launch_unchecked(
+                client,
+                grid(client, firsts[batch.len()]),
+                CubeDim::new_1d(units as u32),
+                address(longest, Dtype::F32),
+                width,
+                all(|tensor| &tensor.p).into_iter().collect(),
+                all(|tensor| &tensor.g).into_iter().collect(),
+                all(|tensor| &tensor.m).into_iter().collect(),
+                all(|tensor| &tensor.v).into_iter().collect(),
+                firsts.into_iter().collect(),
+                batch
+                    .iter()
+                    .map(|tensor| step.keep(tensor.decays) as f32)
+                    .collect(),
+                buffer(factor, 1, 1),
+                NumbersLaunch::new(
+                    step.lr as f32,
+                    step.beta_1 as f32,
+                    (1.0 - step.beta_1) as f32,
+                    step.beta_2 as f32,
+                    (1.0 - step.beta_2) as f32,
+                    step.epsilon as f32,
+                    first as f32,
+                    second as f32,
+                ),
+                dtype.elem(),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Writes `Σ g²` over all tensors, with `before` added where there is one, to `total`; `[1]` in `f32` both. A tensor is
+/// its number of elements and its buffer.
+///
+/// # Errors
+/// A type that the device lacks.
+pub fn square_sum(
+    client: &Client,
+    dtype: Dtype,
+    tensors: &[(usize, Handle)],
+    before: Option<&Handle>,
+    total: &Handle,
+) -> Result<(), Error> {
+    dtype.check(client)?;
+    let lengths: Vec<usize> = tensors.iter().map(|(len, _)| *len).collect();
+    let group = Group::choose(client, UNITS, 1, UNITS);
+    let batches = batches(client, dtype, &lengths, (1, 1));
+    let cubes: Vec<Vec<usize>> = batches
+        .iter()
+        .map(|(width, batch)| {
+            let lengths = batch.iter().map(|&i| lengths[i]);
+            first_cubes(lengths, group.units * SHARE * width)
+        })
+        .collect();
+    let all: usize = cubes.iter().map(|firsts| firsts[firsts.len() - 1]).sum();
+    let parts = client.empty(all.max(1) * 4);
+    let mut base = 0;
+    for ((width, batch), firsts) in batches.into_iter().zip(cubes) {
+        let count = firsts[firsts.len() - 1];
+        let longest = batch.iter().map(|&i| lengths[i]).max().unwrap_or(0);
+        // Safety: the buffers have the lengths that go with them.
+        unsafe {
+            square_parts::launch_unchecked(
+                client,
+                grid(client, count),
+                group.dim(),
+                address(longest, Dtype::F32),
+                width,
+                batch
+                    .iter()
+                    .map(|&i| buffer(&tensors[i].1, tensors[i].0, width))
+                    .collect(),
+                firsts.into_iter().collect(),
+                buffer(&parts, all, 1),
+                base,
+                group,
+                dtype.elem(),
+            );
+        }
+        base += count;
+    }
+    let group = Group::choose(client, all.clamp(1, 1024), 1, 1);
+    // Safety: both hold a number; the kernel reads as many parts as there are.
+    unsafe {
+        square_total::launch_unchecked(
+            client,
+            CubeCount::Static(1, 1, 1),
+            group.dim(),
+            buffer(&parts, all, 1),
+            buffer(before.unwrap_or(&parts), 1, 1),
+            buffer(total, 1, 1),
+            before.is_some(),
+            group,
+        );
+    }
+    Ok(())
+}

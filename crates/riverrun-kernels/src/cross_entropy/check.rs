@@ -1,0 +1,206 @@
+//! Problems with their data, running them, and the rule by which a result is accepted.
+//!
+//! A result is right within a rounding to storage and so many roundings of the arithmetic, `ε` each: `slack` is 32, for
+//! what is done to an element, and `V / 32`, for sums, for no form adds more numbers one after another. The error of an
+//! exponential is that of its exponent, a difference of numbers as large as the logits: so `lse` may be off by
+//! `ε (slack + 2 (|lse| + max |x|))`, a probability by that part of itself, and the loss by the same.
+
+use super::{cpu, oracle};
+use crate::check::{Random, Verdict, largest, roundings, worst};
+use crate::real::Real as _;
+use crate::{Element, Error};
+
+/// A problem and its data, in `f64`.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// Rows and logits of each.
+    pub shape: [usize; 2],
+    /// `[rows, V]`.
+    pub x: Vec<f64>,
+    /// `[rows]`.
+    pub targets: Vec<i64>,
+    /// `∂L/∂loss`.
+    pub d_loss: f64,
+}
+
+/// All that forward and backward give.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// The mean over the rows that count.
+    pub loss: f64,
+    /// `[rows]`.
+    pub lse: Vec<f64>,
+    /// `[rows, V]`.
+    pub d_x: Vec<f64>,
+}
+
+impl Outcome {
+    /// Whether all numbers have the same bits.
+    pub fn same_bits(&self, other: &Self) -> bool {
+        let bits = |outcome: &Self| -> Vec<u64> {
+            let numbers = outcome.lse.iter().chain(&outcome.d_x);
+            numbers
+                .chain([&outcome.loss])
+                .map(|x| x.to_bits())
+                .collect()
+        };
+        bits(self) == bits(other)
+    }
+}
+
+impl Case {
+    /// Random logits, a few of them far above the others, and targets, of which some leave their rows out.
+    pub fn random(shape: [usize; 2], seed: u64) -> Self {
+        let mut random = Random(seed);
+        let [rows, vocab] = shape;
+        let x = (0..rows * vocab)
+            .map(|i| match i % 101 {
+                7 => 6.0 * random.within(4.0),
+                _ => random.within(4.0),
+            })
+            .collect();
+        let targets = (0..rows)
+            .map(|n| match n % 5 {
+                3 => -100,
+                _ => (random.bits() % vocab as u64) as i64,
+            })
+            .collect();
+        Self {
+            shape,
+            x,
+            targets,
+            d_loss: 1.0 + random.within(0.5),
+        }
+    }
+
+    /// The same with every logit rounded to a storage type.
+    pub fn rounded<E: Element>(&self) -> Self {
+        Self {
+            x: self.x.iter().map(|&x| E::from_f64(x).to_f64()).collect(),
+            ..self.clone()
+        }
+    }
+
+    /// Of the oracle.
+    pub fn oracle(&self) -> Outcome {
+        let vocab = self.shape[1];
+        let oracle::Loss { loss, lse, .. } = oracle::forward(&self.x, vocab, &self.targets);
+        Outcome {
+            loss,
+            lse,
+            d_x: oracle::backward(&self.x, vocab, &self.targets, self.d_loss),
+        }
+    }
+
+    /// Of the CPU kernels, with every output filled with NaN beforehand.
+    ///
+    /// # Errors
+    /// What the kernels refuse.
+    pub fn cpu<E: Element>(&self) -> Result<Outcome, Error> {
+        let [rows, vocab] = self.shape;
+        let x: Vec<E> = self.x.iter().map(|&x| E::from_f64(x)).collect();
+        let mut lse = vec![E::Acc::from_f64(f64::NAN); rows];
+        let cpu::Loss { loss, weight } = cpu::forward(&x, vocab, &self.targets, &mut lse)?;
+        let scale = E::Acc::from_f64(self.d_loss * weight.to_f64());
+        let mut d_x = vec![E::from_f64(f64::NAN); x.len()];
+        cpu::backward(&x, vocab, &self.targets, &lse, scale, &mut d_x)?;
+        Ok(Outcome {
+            loss: loss.to_f64(),
+            lse: lse.iter().map(|x| x.to_f64()).collect(),
+            d_x: d_x.iter().map(|x| x.to_f64()).collect(),
+        })
+    }
+
+    /// Of the GPU kernels, with every output filled with NaN beforehand.
+    ///
+    /// # Errors
+    /// What the kernels refuse.
+    #[cfg(feature = "gpu")]
+    pub fn gpu(
+        &self,
+        client: &cubecl::client::Client,
+        dtype: crate::gpu::Dtype,
+        tunings: [Option<super::gpu::Tuning>; 2],
+    ) -> Result<Outcome, Error> {
+        use super::gpu::{Backward, Forward, backward, forward};
+        use crate::check::transfer::{download, poison, upload};
+        use crate::gpu::Dtype;
+        use cubecl::ir::{ElemType, IntKind};
+        let [rows, vocab] = self.shape;
+        let x = upload(client, dtype, &self.x);
+        let mut targets: Vec<i32> = self.targets.iter().map(|&t| t as i32).collect();
+        targets.resize(rows.max(1), 0);
+        let targets = client.create_from_slice(bytemuck::cast_slice(&targets));
+        let index = ElemType::Int(IntKind::I32);
+        let empty = |n: usize| poison(client, Dtype::F32, n);
+        let (loss, lse, weight) = (empty(1), empty(rows), empty(1));
+        let args = Forward {
+            x: x.clone(),
+            targets: targets.clone(),
+            index,
+            loss: loss.clone(),
+            lse: lse.clone(),
+            weight: weight.clone(),
+        };
+        forward(client, dtype, self.shape, &args, tunings[0])?;
+        let d_x = poison(client, dtype, rows * vocab);
+        let args = Backward {
+            x,
+            targets,
+            index,
+            lse: lse.clone(),
+            weight,
+            d_loss: upload(client, Dtype::F32, &[self.d_loss]),
+            d_x: d_x.clone(),
+        };
+        backward(client, dtype, self.shape, &args, tunings[1])?;
+        Ok(Outcome {
+            loss: download(client, Dtype::F32, loss, 1)[0],
+            lse: download(client, Dtype::F32, lse, rows),
+            d_x: download(client, dtype, d_x, rows * vocab),
+        })
+    }
+
+    /// Judges every tensor of `found`.
+    pub fn judge<E: Element>(&self, found: &Outcome, truth: &Outcome) -> Vec<Verdict> {
+        let vocab = self.shape[1];
+        let (storage, arithmetic) = roundings::<E>();
+        let slack = 32.0 + vocab as f64 / 32.0;
+        // Of each row: what lse may be off, and what a probability may, as a part of itself.
+        let rows: Vec<f64> = truth
+            .lse
+            .iter()
+            .zip(self.x.chunks(vocab))
+            .map(|(lse, x)| {
+                let size = lse.abs() + largest(x.iter().map(|x| x.abs()));
+                arithmetic * (slack + 2.0 * size)
+            })
+            .collect();
+        let counted = self.targets.iter().filter(|&&t| t >= 0).count();
+        let scale = self.d_loss.abs() / counted as f64;
+        let mean = largest(rows.iter().copied()) + arithmetic * truth.loss.abs() * slack;
+        let losses = if counted == 0 {
+            // The mean of nothing.
+            let nothing = |x: f64| if x.is_nan() { 0.0 } else { f64::NAN };
+            worst("loss", &[nothing(found.loss)], &[0.0], |_| 0.0)
+        } else {
+            worst("loss", &[found.loss], &[truth.loss], |_| mean)
+        };
+        vec![
+            losses,
+            worst("lse", &found.lse, &truth.lse, |n| rows[n]),
+            worst("d_x", &found.d_x, &truth.d_x, |i| {
+                let row = i / vocab;
+                let (v, target) = ((i % vocab) as i64, self.targets[row]);
+                if target < 0 {
+                    return 0.0;
+                }
+                let p = (self.x[i] - truth.lse[row]).exp();
+                let hit = if v == target { arithmetic } else { 0.0 };
+                storage(truth.d_x[i])
+                    + scale * (p * rows[row] + 4.0 * hit)
+                    + 4.0 * arithmetic * truth.d_x[i].abs()
+            }),
+        ]
+    }
+}

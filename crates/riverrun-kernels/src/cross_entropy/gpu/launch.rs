@@ -1,0 +1,235 @@
+//! From shapes and buffers to launches.
+
+use cubecl::client::Client;
+use cubecl::ir::ElemType;
+use cubecl::prelude::*;
+use cubecl::server::Handle;
+
+use super::kernels::{
+    Config, cross_entropy_backward, cross_entropy_forward, cross_entropy_mean, cross_entropy_sum,
+};
+use crate::Error;
+use crate::gpu::group::Group;
+use crate::gpu::storage::Storage;
+use crate::gpu::{Dtype, address, buffer, grid, vector_width};
+
+/// Buffers of a forward pass, all contiguous.
+#[derive(Debug, Clone)]
+pub struct Forward {
+    /// `[rows, V]`.
+    pub x: Handle,
+    /// `[rows]`, of `index` type.
+    pub targets: Handle,
+    /// The type of the targets: 32- or 64-bit integers.
+    pub index: ElemType,
+    /// `[1]` in `f32`, written.
+    pub loss: Handle,
+    /// `[rows]` in `f32`, written.
+    pub lse: Handle,
+    /// `[1]` in `f32`, written: 1 by the number of rows that count.
+    pub weight: Handle,
+}
+
+/// Buffers of a backward pass, all contiguous.
+#[derive(Debug, Clone)]
+pub struct Backward {
+    /// `[rows, V]`, as in the forward pass.
+    pub x: Handle,
+    /// `[rows]`, as in the forward pass.
+    pub targets: Handle,
+    /// The type of the targets.
+    pub index: ElemType,
+    /// `[rows]`, what the forward pass wrote.
+    pub lse: Handle,
+    /// `[1]`, what the forward pass wrote.
+    pub weight: Handle,
+    /// `[1]` in `f32`.
+    pub d_loss: Handle,
+    /// `[rows, V]`, written.
+    pub d_x: Handle,
+}
+
+/// The numbers that shape a launch; [`Tuning::default_for`] holds the measured ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tuning {
+    /// Bytes of a vector.
+    pub bytes: usize,
+    /// Vectors a unit has on their way at a time.
+    pub ahead: usize,
+    /// Vectors of a row for each unit of its group, about.
+    pub share: usize,
+    /// Units of a group, at most, and of a cube.
+    pub units: usize,
+}
+
+impl Tuning {
+    /// The tuning for rows of `vocab` logits.
+    pub fn default_for(_vocab: usize, _dtype: Dtype, backward: bool) -> Self {
+        Self {
+            bytes: 16,
+            ahead: if backward { 2 } else { 4 },
+            share: 8,
+            units: 256,
+        }
+    }
+}
+
+/// What both passes derive from their arguments.
+struct Plan {
+    config: Config,
+    vector: usize,
+    width: usize,
+}
+
+impl Plan {
+    fn new(
+        client: &Client,
+        dtype: Dtype,
+        [rows, vocab]: [usize; 2],
+        tuning: Tuning,
+        backward: bool,
+    ) -> Result<Self, Error> {
+        dtype.check(client)?;
+        if vocab == 0 {
+            return Err(Error::NoChannels);
+        }
+        let ptx = client.name() == "cuda";
+        let vector = vector_width(client, dtype, tuning.bytes, rows * vocab);
+        let storage = Storage::choose(dtype, vector, ptx);
+        let vectors = if backward {
+            // No rows: a cube is one group.
+            tuning.units * tuning.share
+        } else {
+            (vocab / vector).clamp(1, tuning.units * tuning.share)
+        };
+        Ok(Self {
+            config: Config {
+                storage,
+                ahead: tuning.ahead,
+                ptx,
+                two: vocab >= vector,
+                group: Group::choose(client, vectors, tuning.share, tuning.units),
+            },
+            vector,
+            width: storage.width(vector),
+        })
+    }
+}
+
+/// Computes the loss, `lse` and the weight of a row.
+///
+/// # Errors
+/// [`Error::NoChannels`]; a type that the device lacks.
+pub fn forward(
+    client: &Client,
+    dtype: Dtype,
+    shape: [usize; 2],
+    args: &Forward,
+    tuning: Option<Tuning>,
+) -> Result<(), Error> {
+    let [rows, vocab] = shape;
+    let tuning = tuning.unwrap_or_else(|| Tuning::default_for(vocab, dtype, false));
+    let Plan {
+        config,
+        vector,
+        width,
+    } = Plan::new(client, dtype, shape, tuning, false)?;
+    let losses = client.empty(rows.max(1) * 4);
+    let count = rows.max(1);
+    // Safety: the buffers have the lengths that the shape gives them.
+    unsafe {
+        if rows > 0 {
+            cross_entropy_forward::launch_unchecked(
+                client,
+                grid(client, rows.div_ceil(config.group.rows)),
+                config.group.dim(),
+                address(rows * vocab, dtype),
+                width,
+                vector,
+                buffer(&args.x, rows * vocab, vector),
+                buffer(&args.targets, rows, 1),
+                buffer(&args.lse, rows, 1),
+                buffer(&losses, rows, 1),
+                rows,
+                vocab,
+                config,
+                config.storage.elem(dtype),
+                args.index,
+            );
+        }
+        let group = Group::choose(client, 256, 1, 256);
+        let cubes = rows.div_ceil(4 * group.units).clamp(1, 256);
+        let parts = client.empty(cubes * 8);
+        cross_entropy_sum::launch_unchecked(
+            client,
+            grid(client, cubes),
+            group.dim(),
+            address(count, Dtype::F32),
+            buffer(&losses, count, 1),
+            buffer(&args.targets, count, 1),
+            buffer(&parts, 2 * cubes, 1),
+            rows,
+            group,
+            args.index,
+        );
+        cross_entropy_mean::launch_unchecked(
+            client,
+            CubeCount::Static(1, 1, 1),
+            group.dim(),
+            buffer(&parts, 2 * cubes, 1),
+            buffer(&args.loss, 1, 1),
+            buffer(&args.weight, 1, 1),
+            cubes,
+            group,
+        );
+    }
+    Ok(())
+}
+
+/// Computes `d_x`.
+///
+/// # Errors
+/// As [`forward`].
+pub fn backward(
+    client: &Client,
+    dtype: Dtype,
+    shape: [usize; 2],
+    args: &Backward,
+    tuning: Option<Tuning>,
+) -> Result<(), Error> {
+    let [rows, vocab] = shape;
+    let tuning = tuning.unwrap_or_else(|| Tuning::default_for(vocab, dtype, true));
+    let Plan {
+        config,
+        vector,
+        width,
+    } = Plan::new(client, dtype, shape, tuning, true)?;
+    let all = rows * vocab;
+    if all == 0 {
+        return Ok(());
+    }
+    let cube = config.group.units * config.ahead;
+    // Safety: the buffers have the lengths that the shape gives them.
+    unsafe {
+        cross_entropy_backward::launch_unchecked(
+            client,
+            grid(client, (all / vector).div_ceil(cube)),
+            config.group.dim(),
+            address(all, dtype),
+            width,
+            vector,
+            buffer(&args.x, all, vector),
+            buffer(&args.targets, rows, 1),
+            buffer(&args.lse, rows, 1),
+            buffer(&args.weight, 1, 1),
+            buffer(&args.d_loss, 1, 1),
+            buffer(&args.d_x, all, vector),
+            rows,
+            vocab,
+            config,
+            config.storage.elem(dtype),
+            args.index,
+        );
+    }
+    Ok(())
+}

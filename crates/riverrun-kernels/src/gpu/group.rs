@@ -1,0 +1,190 @@
+//! Rows shared out among units: a group of units takes a row, a cube holds one group or several, and what the units of
+//! a group have found is added up, or its maximum taken, in a fixed order.
+//!
+//! A group is a power of two of neighbouring units. Where the runtime keeps the units of a plane in order, it exchanges
+//! numbers by shuffles and planes meet in shared memory; elsewhere the whole group meets there, halving by halving.
+
+use cubecl::client::Client;
+use cubecl::prelude::*;
+
+/// Units of a plane that exchange numbers. Planes of 64 are taken as two.
+const PLANE: usize = 32;
+
+/// The units of a cube.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Group {
+    /// Units of a group, a power of two: the first dimension of the cube.
+    pub units: usize,
+    /// Groups of a cube: the second dimension.
+    pub rows: usize,
+    /// Planes can be relied on.
+    pub planes: bool,
+}
+
+/// What a group makes of the numbers of its units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Fold {
+    Sum,
+    Max,
+    /// Of the numbers that each unit has, so many: the mean, and the sum of the squares of what it leaves. With four
+    /// values, also the sum of weights of the numbers, and that of the products of weights with what the mean leaves.
+    /// Two parts are joined at a time, without a mean of the whole beforehand (Chan et al. 1979, equation 1.5).
+    Moments(usize),
+}
+
+impl Group {
+    /// Groups for rows of `vectors`, of which a unit takes `share` if the device has cubes of that size. Cubes of about
+    /// `cube` units.
+    pub(crate) fn choose(client: &Client, vectors: usize, share: usize, cube: usize) -> Self {
+        let planes = matches!(client.name(), "cuda" | "hip");
+        let largest = client.properties().hardware.max_units_per_cube as usize;
+        // What WebGPU promises, where more is not known to be good.
+        let bound = if planes { 1024 } else { 256 };
+        let largest = 1 << largest.clamp(1, bound).ilog2();
+        let units = vectors.div_ceil(share).next_power_of_two().min(largest);
+        Self {
+            units,
+            rows: (cube.min(largest) / units).max(1),
+            planes,
+        }
+    }
+
+    /// The cube.
+    pub(crate) fn dim(self) -> CubeDim {
+        CubeDim::new_2d(self.units as u32, self.rows as u32)
+    }
+
+    /// Numbers in shared memory that [`fold`] needs for `count` numbers a unit.
+    pub(crate) fn scratch(self, count: usize) -> usize {
+        let units = if self.planes {
+            self.units.div_ceil(PLANE)
+        } else {
+            self.units
+        };
+        2 * self.rows * units * count
+    }
+}
+
+/// Joins what was found with what another part has found; `parts` is how many units have gone into each. Joining in the
+/// other order gives the same bits.
+#[cube]
+fn join(
+    values: &mut Array<f32>,
+    others: &Array<f32>,
+    #[comptime] count: usize,
+    #[comptime] parts: usize,
+    #[comptime] fold: Fold,
+) {
+    if comptime!(matches!(fold, Fold::Moments(_))) {
+        let each = comptime!(match fold {
+            Fold::Moments(each) => (each * parts) as f32 / 2.0,
+            _ => 0.0,
+        });
+        let apart = others[0] - values[0];
+        if comptime!(count == 4) {
+            let weights = others[2] - values[2];
+            values[3] = (values[3] + others[3]) + weights * apart * 0.5f32;
+            values[2] += others[2];
+        }
+        values[1] = (values[1] + others[1]) + apart * apart * each;
+        values[0] = (values[0] + others[0]) * 0.5f32;
+    } else {
+        #[unroll]
+        for c in 0..count {
+            if comptime!(fold == Fold::Sum) {
+                values[c] += others[c];
+            } else {
+                values[c] = values[c].max(others[c]);
+            }
+        }
+    }
+}
+
+/// Replaces each of `count` numbers by what [`Fold`] makes of it over the group; every unit of the cube must come here.
+///
+/// `turn` is 0 and 1 by turns over the calls of a kernel, so that a call need not wait until all have read what the
+/// call before has left in `scratch`.
+#[cube]
+pub(crate) fn fold(
+    values: &mut Array<f32>,
+    scratch: &mut [f32],
+    turn: usize,
+    #[comptime] count: usize,
+    #[comptime] fold: Fold,
+    #[comptime] group: Group,
+) {
+    let unit = UNIT_POS_X as usize;
+    let units = comptime!(group.units);
+    let half = turn * comptime!(group.rows) + UNIT_POS_Y as usize;
+    if comptime!(group.planes) {
+        exchange(values, count, comptime!(units.min(PLANE)), 1usize, fold);
+        if comptime!(units > PLANE) {
+            let planes = comptime!(units / PLANE);
+            let base = half * comptime!(planes * count);
+            let lane = unit % PLANE;
+            if lane == 0 {
+                #[unroll]
+                for c in 0..count {
+                    scratch[base + (unit / PLANE) * count + c] = values[c];
+                }
+            }
+            sync_cube();
+            #[unroll]
+            for c in 0..count {
+                values[c] = scratch[base + (unit % planes) * count + c];
+            }
+            exchange(values, count, planes, PLANE, fold);
+        }
+    } else if comptime!(units > 1) {
+        let base = half * comptime!(units * count);
+        #[unroll]
+        for c in 0..count {
+            scratch[base + unit * count + c] = values[c];
+        }
+        sync_cube();
+        #[unroll]
+        for i in 0..comptime!(units.ilog2() as usize) {
+            let width = comptime!(units >> (i + 1));
+            if unit < width {
+                let at = base + unit * count;
+                let mut others = Array::<f32>::new(count);
+                #[unroll]
+                for c in 0..count {
+                    values[c] = scratch[at + c];
+                    others[c] = scratch[at + width * count + c];
+                }
+                join(values, &others, count, comptime!(1usize << i), fold);
+                #[unroll]
+                for c in 0..count {
+                    scratch[at + c] = values[c];
+                }
+            }
+            sync_cube();
+        }
+        #[unroll]
+        for c in 0..count {
+            values[c] = scratch[base + c];
+        }
+    }
+}
+
+/// [`fold`] over each run of `width` units of a plane, into each of which `parts` units have gone.
+#[cube]
+fn exchange(
+    values: &mut Array<f32>,
+    #[comptime] count: usize,
+    #[comptime] width: usize,
+    #[comptime] parts: usize,
+    #[comptime] fold: Fold,
+) {
+    #[unroll]
+    for i in 0..comptime!(width.ilog2() as usize) {
+        let mask = comptime!((width >> (i + 1)) as u32);
+        let mut others = Array::<f32>::new(count);
+        #[unroll]
+        for c in 0..count {
+            others[c] = plane_shuffle_xor(values[c], mask);
+        }
+        join(values, &others, count, comptime!(parts << i), fold);
+    }
+}

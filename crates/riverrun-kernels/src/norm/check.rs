@@ -1,0 +1,329 @@
+//! Problems with their data, running them, and the rule by which a result is accepted.
+//!
+//! A result is right where each element is within a rounding to storage of the truth, plus `slack` roundings of the
+//! arithmetic of the terms that it is made of. `slack` is 32, for what is done to an element, and `D / 32`, for sums: no
+//! form adds more than so many numbers one after another. With `κ = ρ max |x|` over a row, the part of the mean and of
+//! the root that rounding of `x` moves, the terms of `y` are as large as `κ |γ|` and `|β|`; of `d_x`,
+//! `ρ max |γ d_y| (1 + κ) (1 + ρ max |c|)`; of `d_γ`, `Σ |d_y| κ` over the rows, of which no more are added one after another than there are.
+
+use super::{Kind, Spec, cpu, oracle};
+use crate::Element;
+use crate::check::{Random, Verdict, largest, roundings, worst};
+
+/// What of the optional arguments a case has.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// Something to add first, and a gradient of the sum.
+    pub residual: bool,
+    /// An offset.
+    pub beta: bool,
+    /// A mean of the rows of several times their deviation.
+    pub far: bool,
+}
+
+impl Options {
+    /// One of the eight, by its number; later ones start over.
+    pub fn nth(n: usize) -> Self {
+        Self {
+            residual: n & 1 != 0,
+            beta: n & 2 != 0,
+            far: n & 4 != 0,
+        }
+    }
+}
+
+/// A problem and its data, in `f64`.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// Which norm.
+    pub spec: Spec,
+    /// `[rows, D]`.
+    pub shape: [usize; 2],
+    /// `[rows, D]`.
+    pub x: Vec<f64>,
+    /// `[rows, D]`, and the gradient of the sum.
+    pub residual: Option<(Vec<f64>, Vec<f64>)>,
+    /// `[D]`.
+    pub gamma: Vec<f64>,
+    /// `[D]`.
+    pub beta: Option<Vec<f64>>,
+    /// `[rows, D]`.
+    pub d_y: Vec<f64>,
+}
+
+/// All that forward and backward give.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// `[rows, D]`.
+    pub y: Vec<f64>,
+    /// `[rows, D]`, `x` where there is no residual.
+    pub sum: Vec<f64>,
+    /// `[rows, D]`.
+    pub d_x: Vec<f64>,
+    /// `[D]`.
+    pub d_gamma: Vec<f64>,
+    /// `[D]`, none where there is no offset.
+    pub d_beta: Vec<f64>,
+}
+
+impl Outcome {
+    /// Every tensor with its name.
+    pub fn tensors(&self) -> [(&'static str, &[f64]); 5] {
+        [
+            ("y", &self.y),
+            ("sum", &self.sum),
+            ("d_x", &self.d_x),
+            ("d_gamma", &self.d_gamma),
+            ("d_beta", &self.d_beta),
+        ]
+    }
+
+    /// Whether all numbers have the same bits.
+    pub fn same_bits(&self, other: &Self) -> bool {
+        let pairs = self.tensors().into_iter().zip(other.tensors());
+        pairs.into_iter().all(|((_, a), (_, b))| {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+        })
+    }
+}
+
+fn narrow<E: Element>(x: &[f64]) -> Vec<E> {
+    x.iter().map(|&x| E::from_f64(x)).collect()
+}
+
+fn widen<E: Element>(x: &[E]) -> Vec<f64> {
+    x.iter().map(|x| x.to_f64()).collect()
+}
+
+impl Case {
+    /// Random numbers, some of them 0 and some far out.
+    pub fn random(kind: Kind, shape: [usize; 2], options: Options, seed: u64) -> Self {
+        let mut random = Random(seed);
+        let [rows, dim] = shape;
+        let spike = |i: usize| match i % 37 {
+            5 => 0.0,
+            11 => 12.0,
+            _ => 1.0,
+        };
+        let mut some = |n: usize, offset: f64| -> Vec<f64> {
+            (0..n)
+                .map(|i| spike(i) * random.within(3.0) + offset)
+                .collect()
+        };
+        let offset = if options.far { 25.0 } else { 0.0 };
+        let all = rows * dim;
+        Self {
+            spec: Spec {
+                kind,
+                epsilon: 1e-5,
+            },
+            shape,
+            x: some(all, offset),
+            residual: options.residual.then(|| (some(all, 0.0), some(all, 0.0))),
+            gamma: some(dim, 0.5),
+            beta: options.beta.then(|| some(dim, 0.0)),
+            d_y: some(all, 0.0),
+        }
+    }
+
+    /// The same with every number rounded to a storage type.
+    pub fn rounded<E: Element>(&self) -> Self {
+        let round = |x: &Vec<f64>| widen(&narrow::<E>(x));
+        Self {
+            x: round(&self.x),
+            residual: self.residual.as_ref().map(|(x, d)| (round(x), round(d))),
+            gamma: round(&self.gamma),
+            beta: self.beta.as_ref().map(round),
+            d_y: round(&self.d_y),
+            ..self.clone()
+        }
+    }
+
+    /// What is normalised: the sum, rounded to storage as the contract has it.
+    fn sum<E: Element>(&self) -> Vec<f64> {
+        match &self.residual {
+            Some((residual, _)) => {
+                let add = |(&a, &b): (&f64, &f64)| {
+                    let (a, b) = (E::from_f64(a).widen(), E::from_f64(b).widen());
+                    E::narrow(a + b).to_f64()
+                };
+                self.x.iter().zip(residual).map(add).collect()
+            }
+            None => self.x.clone(),
+        }
+    }
+
+    /// Of the oracle, for a case rounded to `E`.
+    pub fn oracle<E: Element>(&self) -> Outcome {
+        let sum = self.sum::<E>();
+        let d_sum = self.residual.as_ref().map(|(_, d)| &d[..]);
+        let y = oracle::forward(&self.spec, &sum, &self.gamma, self.beta.as_deref());
+        let gradients = oracle::backward(&self.spec, &sum, &self.gamma, &self.d_y, d_sum);
+        Outcome {
+            y,
+            sum,
+            d_x: gradients.d_x,
+            d_gamma: gradients.d_gamma,
+            d_beta: match self.beta {
+                Some(_) => gradients.d_beta,
+                None => Vec::new(),
+            },
+        }
+    }
+
+    /// Of the CPU kernels, with every output filled with NaN beforehand.
+    ///
+    /// # Errors
+    /// What the kernels refuse.
+    pub fn cpu<E: Element>(&self) -> Result<Outcome, crate::Error> {
+        let [rows, dim] = self.shape;
+        let poison = |n: usize| vec![E::from_f64(f64::NAN); n];
+        let (x, gamma) = (narrow::<E>(&self.x), narrow::<E>(&self.gamma));
+        let residual = self
+            .residual
+            .as_ref()
+            .map(|(x, d)| (narrow::<E>(x), narrow::<E>(d)));
+        let beta = self.beta.as_deref().map(narrow::<E>);
+        let (mut y, mut sum) = (poison(rows * dim), poison(rows * dim));
+        let args = cpu::Forward {
+            x: &x,
+            residual: residual.as_ref().map(|(r, _)| (&r[..], &mut sum[..])),
+            gamma: &gamma,
+            beta: beta.as_deref(),
+            y: &mut y,
+        };
+        cpu::forward(&self.spec, args)?;
+        if residual.is_none() {
+            sum = x;
+        }
+        let (mut d_x, mut d_gamma, mut d_beta) = (poison(rows * dim), poison(dim), poison(dim));
+        let args = cpu::Backward {
+            x: &sum,
+            gamma: &gamma,
+            d_y: &narrow::<E>(&self.d_y),
+            d_sum: residual.as_ref().map(|(_, d)| &d[..]),
+            d_x: &mut d_x,
+            d_gamma: &mut d_gamma,
+            d_beta: beta.is_some().then_some(&mut d_beta[..]),
+        };
+        cpu::backward(&self.spec, args)?;
+        Ok(Outcome {
+            y: widen(&y),
+            sum: widen(&sum),
+            d_x: widen(&d_x),
+            d_gamma: widen(&d_gamma),
+            d_beta: if beta.is_some() {
+                widen(&d_beta)
+            } else {
+                Vec::new()
+            },
+        })
+    }
+
+    /// Of the GPU kernels, with every output filled with NaN beforehand.
+    ///
+    /// # Errors
+    /// What the kernels refuse.
+    #[cfg(feature = "gpu")]
+    pub fn gpu(
+        &self,
+        client: &cubecl::client::Client,
+        dtype: crate::gpu::Dtype,
+        tunings: [Option<super::gpu::Tuning>; 2],
+    ) -> Result<Outcome, crate::Error> {
+        use super::gpu::{Backward, Forward, backward, forward};
+        use crate::check::transfer;
+        let [rows, dim] = self.shape;
+        let upload = |data: &[f64]| transfer::upload(client, dtype, data);
+        let poison = |elements: usize| transfer::poison(client, dtype, elements);
+        let download = |handle, n: usize| transfer::download(client, dtype, handle, n);
+        let (all, beta) = (rows * dim, self.beta.is_some());
+        let (x, gamma, y) = (upload(&self.x), upload(&self.gamma), poison(all));
+        let sum = match self.residual {
+            Some(_) => poison(all),
+            None => x.clone(),
+        };
+        let args = Forward {
+            x,
+            residual: self
+                .residual
+                .as_ref()
+                .map(|(r, _)| (upload(r), sum.clone())),
+            gamma: gamma.clone(),
+            beta: self.beta.as_deref().map(upload),
+            y: y.clone(),
+        };
+        forward(client, &self.spec, dtype, self.shape, &args, tunings[0])?;
+        let (d_x, d_gamma, d_beta) = (poison(all), poison(dim), poison(dim));
+        let args = Backward {
+            x: sum.clone(),
+            gamma,
+            d_y: upload(&self.d_y),
+            d_sum: self.residual.as_ref().map(|(_, d)| upload(d)),
+            d_x: d_x.clone(),
+            d_gamma: d_gamma.clone(),
+            d_beta: beta.then(|| d_beta.clone()),
+        };
+        backward(client, &self.spec, dtype, self.shape, &args, tunings[1])?;
+        Ok(Outcome {
+            y: download(y, all),
+            sum: download(sum, all),
+            d_x: download(d_x, all),
+            d_gamma: download(d_gamma, dim),
+            d_beta: if beta {
+                download(d_beta, dim)
+            } else {
+                Vec::new()
+            },
+        })
+    }
+
+    /// Judges every tensor of `found`.
+    pub fn judge<E: Element>(&self, found: &Outcome, truth: &Outcome) -> Vec<Verdict> {
+        let dim = self.shape[1];
+        let (storage, arithmetic) = roundings::<E>();
+        let slack = arithmetic * (32.0 + dim as f64 / 32.0);
+        let size = |x: &[f64]| largest(x.iter().map(|x| x.abs()));
+        let gamma = size(&self.gamma);
+        let beta = self.beta.as_deref().map_or(0.0, size);
+        // Of each row: κ, ρ, ρ max |c|, max |γ d_y|.
+        let rows: Vec<[f64; 4]> = truth
+            .sum
+            .chunks(dim)
+            .zip(self.d_y.chunks(dim))
+            .map(|(x, d_y)| {
+                let (c, scale) = oracle::normal(&self.spec, x);
+                let g = largest(self.gamma.iter().zip(d_y).map(|(g, d)| (g * d).abs()));
+                [size(x) * scale, scale, size(&c) * scale, g]
+            })
+            .collect();
+        let column = |i: usize| -> f64 {
+            let of_row = |(row, d): (&[f64; 4], &[f64])| d[i].abs() * (row[0] + row[2]);
+            rows.iter().zip(self.d_y.chunks(dim)).map(of_row).sum()
+        };
+        let columns: Vec<f64> = (0..dim).map(column).collect();
+        let offsets: Vec<f64> = (0..dim)
+            .map(|i| self.d_y.chunks(dim).map(|d| d[i].abs()).sum())
+            .collect();
+        let long = slack + arithmetic * self.shape[0] as f64;
+        let d_sum = |i: usize| self.residual.as_ref().map_or(0.0, |(_, d)| d[i].abs());
+        vec![
+            worst("y", &found.y, &truth.y, |i| {
+                let [kappa, ..] = rows[i / dim];
+                storage(truth.y[i]) + slack * (kappa * gamma + beta)
+            }),
+            worst("sum", &found.sum, &truth.sum, |_| 0.0),
+            worst("d_x", &found.d_x, &truth.d_x, |i| {
+                let [kappa, scale, c, g] = rows[i / dim];
+                let terms = scale * g * (1.0 + kappa) * (1.0 + c) + d_sum(i);
+                storage(truth.d_x[i]) + slack * terms
+            }),
+            worst("d_gamma", &found.d_gamma, &truth.d_gamma, |i| {
+                storage(truth.d_gamma[i]) + long * columns[i]
+            }),
+            worst("d_beta", &found.d_beta, &truth.d_beta, |i| {
+                storage(truth.d_beta[i]) + long * offsets[i]
+            }),
+        ]
+    }
+}

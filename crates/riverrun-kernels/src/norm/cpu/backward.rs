@@ -1,0 +1,183 @@
+//! Backward.
+
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+use super::row::{centred, mean, scale, total};
+use super::{GROUP, check, lengths, pieces};
+use crate::norm::{Kind, Spec};
+use crate::packed::{Unit, load, load_padded, store, store_padded, unit, zeros};
+use crate::real::Real;
+use crate::vector::Vector;
+use crate::{Element, Error};
+
+/// What a backward pass reads and writes.
+#[derive(Debug)]
+pub struct Backward<'a, E> {
+    /// `[rows, D]`, what was normalised: `x`, or its sum with the residual.
+    pub x: &'a [E],
+    /// `[D]`.
+    pub gamma: &'a [E],
+    /// `[rows, D]`, `∂L/∂y`.
+    pub d_y: &'a [E],
+    /// `[rows, D]`, the gradient of the sum with the residual from elsewhere, which is added to `d_x`.
+    pub d_sum: Option<&'a [E]>,
+    /// `[rows, D]`, written; the gradient of the residual is the same.
+    pub d_x: &'a mut [E],
+    /// `[D]`, written.
+    pub d_gamma: &'a mut [E],
+    /// `[D]`, written if there is a `beta`.
+    pub d_beta: Option<&'a mut [E]>,
+}
+
+/// Computes the gradients.
+///
+/// # Errors
+/// [`Error::NoChannels`], [`Error::Length`].
+pub fn backward<E: Element>(spec: &Spec, args: Backward<'_, E>) -> Result<(), Error> {
+    let Backward {
+        x,
+        gamma,
+        d_y,
+        d_sum,
+        d_x,
+        d_gamma,
+        d_beta,
+    } = args;
+    let others = [
+        ("d_y", Some(d_y.len())),
+        ("d_x", Some(d_x.len())),
+        ("d_sum", d_sum.map(<[E]>::len)),
+    ];
+    check(gamma.len(), x.len(), &others)?;
+    let dim = gamma.len();
+    let beta = d_beta.as_ref().map(|d| ("d_beta", dim, d.len()));
+    lengths([("d_gamma", dim, d_gamma.len())].into_iter().chain(beta))?;
+    let arch = Arch::new();
+    let group = GROUP * dim;
+    let tasks: Vec<Rows<'_, E>> = d_x
+        .chunks_mut(group)
+        .zip(x.chunks(group).zip(d_y.chunks(group)))
+        .zip(pieces(d_sum, group))
+        .map(|((d_x, (x, d_y)), d_sum)| Rows {
+            spec: *spec,
+            x,
+            gamma,
+            d_y,
+            d_sum,
+            d_x,
+            beta: d_beta.is_some(),
+        })
+        .collect();
+    let (gammas, betas): (Vec<_>, Vec<_>) = tasks
+        .into_par_iter()
+        .map(|task| arch.dispatch(task))
+        .unzip();
+    arch.dispatch(Sum(&gammas, d_gamma));
+    if let Some(d_beta) = d_beta {
+        arch.dispatch(Sum(&betas, d_beta));
+    }
+    Ok(())
+}
+
+struct Rows<'a, E> {
+    spec: Spec,
+    x: &'a [E],
+    gamma: &'a [E],
+    d_y: &'a [E],
+    d_sum: Option<&'a [E]>,
+    d_x: &'a mut [E],
+    beta: bool,
+}
+
+impl<E: Element> WithSimd for Rows<'_, E> {
+    /// The parts of `d_γ` and `d_β` of these rows, a unit after the other, in the order of numbers that units have in
+    /// registers; the second empty where there is no `β`.
+    type Output = (Vec<E::Acc>, Vec<E::Acc>);
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> Self::Output {
+        let (n, dim) = (unit::<S, E::Acc>(), self.gamma.len());
+        let kind = self.spec.kind;
+        let mut gammas = vec![E::Acc::ZERO; dim.next_multiple_of(n)];
+        let mut betas = vec![E::Acc::ZERO; if self.beta { gammas.len() } else { 0 }];
+        let rows = self.x.chunks(dim).zip(self.d_y.chunks(dim));
+        for (row, (d_x, (x, d_y))) in self.d_x.chunks_mut(dim).zip(rows).enumerate() {
+            let mean = mean(simd, kind, x);
+            let mut squares: Unit<S, E::Acc> = zeros(simd);
+            let mut pulls: Unit<S, E::Acc> = zeros(simd);
+            let mut shifts: Unit<S, E::Acc> = zeros(simd);
+            for (k, x) in x.chunks(n).enumerate() {
+                let at = k * n..k * n + x.len();
+                let c = centred(simd, kind, x, mean);
+                let g: Unit<S, E::Acc> = load_padded(simd, &self.gamma[at.clone()]);
+                let d: Unit<S, E::Acc> = load_padded(simd, &d_y[at]);
+                let g = [g[0] * d[0], g[1] * d[1]];
+                squares = [
+                    c[0].mul_add(c[0], squares[0]),
+                    c[1].mul_add(c[1], squares[1]),
+                ];
+                pulls = [g[0].mul_add(c[0], pulls[0]), g[1].mul_add(c[1], pulls[1])];
+                shifts = [shifts[0] + g[0], shifts[1] + g[1]];
+            }
+            let count = E::Acc::from_f64(dim as f64);
+            let scale = scale(&self.spec, total(squares), dim);
+            let pull = Vector::splat(simd, scale * scale * (total(pulls) / count));
+            let shift = match kind {
+                Kind::Rms => E::Acc::ZERO,
+                Kind::Layer => total(shifts) / count,
+            };
+            let (scale, shift) = (Vector::splat(simd, scale), Vector::splat(simd, shift));
+            for (k, d_x) in d_x.chunks_mut(n).enumerate() {
+                let at = k * n..k * n + d_x.len();
+                let c = centred(simd, kind, &x[at.clone()], mean);
+                let g: Unit<S, E::Acc> = load_padded(simd, &self.gamma[at.clone()]);
+                let d: Unit<S, E::Acc> = load_padded(simd, &d_y[at.clone()]);
+                let g = [g[0] * d[0] - shift, g[1] * d[1] - shift];
+                let out = [(g[0] - c[0] * pull) * scale, (g[1] - c[1] * pull) * scale];
+                let out = match self.d_sum {
+                    Some(d_sum) => {
+                        let more = &d_sum[row * dim..][at.clone()];
+                        let more: Unit<S, E::Acc> = load_padded(simd, more);
+                        [out[0] + more[0], out[1] + more[1]]
+                    }
+                    None => out,
+                };
+                store_padded(d_x, out);
+                let whole = k * n..(k + 1) * n;
+                let sum: Unit<S, E::Acc> = load(simd, &gammas[whole.clone()]);
+                let part = [d[0] * c[0], d[1] * c[1]];
+                let sum = [
+                    part[0].mul_add(scale, sum[0]),
+                    part[1].mul_add(scale, sum[1]),
+                ];
+                store(&mut gammas[whole.clone()], sum);
+                if self.beta {
+                    let sum: Unit<S, E::Acc> = load(simd, &betas[whole.clone()]);
+                    store(&mut betas[whole], [sum[0] + d[0], sum[1] + d[1]]);
+                }
+            }
+        }
+        (gammas, betas)
+    }
+}
+
+/// Adds up parts of `d_γ` or `d_β`.
+struct Sum<'a, E: Element>(&'a [Vec<E::Acc>], &'a mut [E]);
+
+impl<E: Element> WithSimd for Sum<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let n = unit::<S, E::Acc>();
+        for (i, out) in self.1.chunks_mut(n).enumerate() {
+            let mut sum: Unit<S, E::Acc> = zeros(simd);
+            for part in self.0 {
+                let part = load(simd, &part[i * n..(i + 1) * n]);
+                sum = [sum[0] + part[0], sum[1] + part[1]];
+            }
+            store_padded(out, sum);
+        }
+    }
+}

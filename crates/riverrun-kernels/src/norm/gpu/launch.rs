@@ -1,0 +1,260 @@
+//! From shapes and buffers to launches.
+
+use cubecl::client::Client;
+use cubecl::ir::AddressType;
+use cubecl::prelude::*;
+use cubecl::server::Handle;
+
+use super::backward::{COLUMNS, norm_backward, norm_sum};
+use super::forward::norm_forward;
+use super::row::{Config, SizesLaunch};
+use crate::Error;
+use crate::gpu::group::Group;
+use crate::gpu::storage::Storage;
+use crate::gpu::{Dtype, address, buffer, grid, multiprocessors, vector_width};
+use crate::norm::Spec;
+
+/// Buffers of a forward pass, all contiguous.
+#[derive(Debug, Clone)]
+pub struct Forward {
+    /// `[rows, D]`.
+    pub x: Handle,
+    /// `[rows, D]`, added to `x` first, and `[rows, D]` for that sum, written.
+    pub residual: Option<(Handle, Handle)>,
+    /// `[D]`.
+    pub gamma: Handle,
+    /// `[D]`.
+    pub beta: Option<Handle>,
+    /// `[rows, D]`, written.
+    pub y: Handle,
+}
+
+/// Buffers of a backward pass, all contiguous.
+#[derive(Debug, Clone)]
+pub struct Backward {
+    /// `[rows, D]`, what was normalised: `x`, or its sum with the residual.
+    pub x: Handle,
+    /// `[D]`.
+    pub gamma: Handle,
+    /// `[rows, D]`, `∂L/∂y`.
+    pub d_y: Handle,
+    /// `[rows, D]`, the gradient of the sum with the residual from elsewhere, which is added to `d_x`.
+    pub d_sum: Option<Handle>,
+    /// `[rows, D]`, written; the gradient of the residual is the same.
+    pub d_x: Handle,
+    /// `[D]`, written.
+    pub d_gamma: Handle,
+    /// `[D]`, written if there is a `beta`.
+    pub d_beta: Option<Handle>,
+}
+
+/// The numbers that shape a launch; [`Tuning::default_for`] holds the measured ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tuning {
+    /// Bytes of a vector.
+    pub bytes: usize,
+    /// Vectors of a row that a unit holds.
+    pub share: usize,
+    /// Units of a cube that holds several rows.
+    pub cube: usize,
+    /// Cubes for each multiprocessor; 0 for as many as there are rows.
+    pub cubes: usize,
+}
+
+impl Tuning {
+    /// The tuning for rows of `dim` channels.
+    pub fn default_for(_dim: usize, _dtype: Dtype, backward: bool) -> Self {
+        if backward {
+            Self {
+                bytes: 16,
+                share: 2,
+                cube: 256,
+                cubes: 2,
+            }
+        } else {
+            Self {
+                bytes: 16,
+                share: 2,
+                cube: 256,
+                cubes: 0,
+            }
+        }
+    }
+}
+
+/// What both passes derive from their arguments.
+struct Plan {
+    config: Config,
+    vector: usize,
+    width: usize,
+    cols: usize,
+    cubes: usize,
+    address: AddressType,
+}
+
+impl Plan {
+    fn new(
+        client: &Client,
+        spec: &Spec,
+        dtype: Dtype,
+        [rows, dim]: [usize; 2],
+        flags: (bool, bool),
+        tuning: Tuning,
+    ) -> Result<Self, Error> {
+        dtype.check(client)?;
+        if dim == 0 {
+            return Err(Error::NoChannels);
+        }
+        let vector = vector_width(client, dtype, tuning.bytes, dim);
+        let storage = Storage::choose(dtype, vector, client.name() == "cuda");
+        let cols = dim / vector;
+        let group = Group::choose(client, cols, tuning.share, tuning.cube);
+        let share = cols.div_ceil(group.units);
+        let (residual, beta) = flags;
+        let all = rows.div_ceil(group.rows);
+        let cubes = match tuning.cubes {
+            0 => all,
+            some => all.min(some * multiprocessors(client)),
+        };
+        Ok(Self {
+            config: Config {
+                kind: spec.kind,
+                residual,
+                beta,
+                storage,
+                share,
+                each: share * vector,
+                whole: cols == share * group.units,
+                group,
+            },
+            vector,
+            width: storage.width(vector),
+            cols,
+            cubes,
+            address: address(rows * dim, dtype),
+        })
+    }
+
+    fn sizes(&self, rows: usize, epsilon: f64) -> SizesLaunch {
+        let dim = self.cols * self.vector;
+        SizesLaunch::new(rows, self.cols, (1.0 / dim as f64) as f32, epsilon as f32)
+    }
+}
+
+/// Computes `y` of `[rows, D]`, and the sum where there is a residual.
+///
+/// # Errors
+/// [`Error::NoChannels`]; a type that the device lacks.
+pub fn forward(
+    client: &Client,
+    spec: &Spec,
+    dtype: Dtype,
+    shape: [usize; 2],
+    args: &Forward,
+    tuning: Option<Tuning>,
+) -> Result<(), Error> {
+    let [rows, dim] = shape;
+    let tuning = tuning.unwrap_or_else(|| Tuning::default_for(dim, dtype, false));
+    let flags = (args.residual.is_some(), args.beta.is_some());
+    let plan = Plan::new(client, spec, dtype, shape, flags, tuning)?;
+    if rows == 0 {
+        return Ok(());
+    }
+    let (v, all) = (plan.vector, rows * dim);
+    let (residual, sum) = match &args.residual {
+        Some((residual, sum)) => (buffer(residual, all, v), buffer(sum, all, v)),
+        // Not read; and not written, but an output may not be bound to what is bound elsewhere.
+        None => (
+            buffer(&args.x, all, v),
+            buffer(&client.empty(v * dtype.size()), v, v),
+        ),
+    };
+    // Safety: the buffers have the lengths that the shape gives them.
+    unsafe {
+        norm_forward::launch_unchecked(
+            client,
+            grid(client, plan.cubes),
+            plan.config.group.dim(),
+            plan.address,
+            plan.width,
+            v,
+            buffer(&args.x, all, v),
+            residual,
+            buffer(&args.gamma, dim, v),
+            buffer(args.beta.as_ref().unwrap_or(&args.gamma), dim, v),
+            sum,
+            buffer(&args.y, all, v),
+            plan.sizes(rows, spec.epsilon),
+            plan.config,
+            plan.config.storage.elem(dtype),
+        );
+    }
+    Ok(())
+}
+
+/// Computes the gradients.
+///
+/// # Errors
+/// As [`forward`].
+pub fn backward(
+    client: &Client,
+    spec: &Spec,
+    dtype: Dtype,
+    shape: [usize; 2],
+    args: &Backward,
+    tuning: Option<Tuning>,
+) -> Result<(), Error> {
+    let [rows, dim] = shape;
+    let tuning = tuning.unwrap_or_else(|| Tuning::default_for(dim, dtype, true));
+    let flags = (args.d_sum.is_some(), args.d_beta.is_some());
+    let plan = Plan::new(client, spec, dtype, shape, flags, tuning)?;
+    let (v, all) = (plan.vector, rows * dim);
+    let outputs = if args.d_beta.is_some() { 2 } else { 1 };
+    let width = outputs * dim;
+    let parts = client.empty(plan.cubes.max(1) * width * 4);
+    // Safety: the buffers have the lengths that the shape gives them.
+    unsafe {
+        if rows > 0 {
+            norm_backward::launch_unchecked(
+                client,
+                grid(client, plan.cubes),
+                plan.config.group.dim(),
+                plan.address,
+                plan.width,
+                v,
+                buffer(&args.x, all, v),
+                buffer(&args.gamma, dim, v),
+                buffer(&args.d_y, all, v),
+                buffer(args.d_sum.as_ref().unwrap_or(&args.d_y), all, v),
+                buffer(&args.d_x, all, v),
+                buffer(&parts, plan.cubes * width, v),
+                plan.sizes(rows, spec.epsilon),
+                plan.config,
+                plan.config.storage.elem(dtype),
+            );
+        }
+        let planes = match plan.cubes {
+            0..64 => 4,
+            _ => (client.properties().hardware.max_units_per_cube as usize / COLUMNS).min(32),
+        };
+        let none = client.empty(dtype.size());
+        norm_sum::launch_unchecked(
+            client,
+            grid(client, width.div_ceil(COLUMNS)),
+            CubeDim::new_2d(COLUMNS as u32, planes as u32),
+            address(plan.cubes * width, Dtype::F32),
+            buffer(&parts, plan.cubes.max(1) * width, 1),
+            buffer(&args.d_gamma, dim, 1),
+            match &args.d_beta {
+                Some(d_beta) => buffer(d_beta, dim, 1),
+                None => buffer(&none, 1, 1),
+            },
+            plan.cubes,
+            dim,
+            args.d_beta.is_some(),
+            planes,
+            dtype.elem(),
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! A row in the registers of its group, and its statistics.
+
+use cubecl::prelude::*;
+
+use crate::gpu::group::{Fold, Group, fold};
+use crate::gpu::storage::{Storage, widen};
+use crate::norm::Kind;
+
+/// What changes the generated code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Config {
+    pub kind: Kind,
+    /// Forward: there is something to add to `x` first. Backward: there is a gradient of that sum.
+    pub residual: bool,
+    pub beta: bool,
+    pub storage: Storage,
+    /// Vectors of a row that a unit holds.
+    pub share: usize,
+    /// Numbers that a unit holds, if the units of a group hold exactly a row.
+    pub each: usize,
+    /// The units of a group hold exactly a row.
+    pub whole: bool,
+    pub group: Group,
+}
+
+impl Config {
+    /// Beyond so many vectors a unit they are in memory anyway, and unrolled code would only be long. The compilers of
+    /// shading languages take minutes over what NVIDIA's takes a second.
+    pub(crate) fn unrolled(&self) -> bool {
+        self.share <= if self.group.planes { 16 } else { 2 }
+    }
+
+    /// Whether mean and variance are found together, part by part: where all units hold as much.
+    pub(crate) fn joint(&self) -> bool {
+        self.kind == Kind::Layer && self.whole
+    }
+
+    /// Numbers that meet in one reduction of the backward pass, at most.
+    pub(crate) fn numbers(&self) -> usize {
+        match self.kind {
+            Kind::Rms => 2,
+            Kind::Layer if self.joint() => 4,
+            Kind::Layer => 3,
+        }
+    }
+}
+
+/// Sizes that are known at launch.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(crate) struct Sizes {
+    pub rows: usize,
+    /// Vectors of a row.
+    pub cols: usize,
+    /// `1 / D`.
+    pub inverse_dim: f32,
+    pub epsilon: f32,
+}
+
+/// The unit's vector `k` of a row, and whether there is one.
+#[derive(CubeType, Clone, Copy)]
+pub(crate) struct Place {
+    pub col: usize,
+    pub inside: bool,
+}
+
+#[cube]
+pub(crate) fn place(k: usize, cols: usize, #[comptime] config: Config) -> Place {
+    let col = k * comptime!(config.group.units) + UNIT_POS_X as usize;
+    if comptime!(config.whole) {
+        Place {
+            col,
+            inside: true.runtime(),
+        }
+    } else {
+        Place {
+            col: col.min(cols - 1),
+            inside: col < cols,
+        }
+    }
+}
+
+/// The numbers of a vector, or zeros where there is none.
+#[cube]
+pub(crate) fn numbers<S: Numeric, W: Size, N: Size>(
+    x: Vector<S, W>,
+    at: &Place,
+    #[comptime] config: Config,
+) -> Vector<f32, N> {
+    let wide = widen::<S, W, N>(x, config.storage);
+    if comptime!(config.whole) {
+        wide
+    } else {
+        select(at.inside, wide, Vector::<f32, N>::new(0.0f32))
+    }
+}
+
+/// The sum of the numbers of a vector.
+#[cube]
+pub(crate) fn total<N: Size>(x: Vector<f32, N>) -> f32 {
+    let mut sum = x.extract(0usize);
+    #[unroll]
+    for i in 1..N::value() {
+        sum += x.extract(i);
+    }
+    sum
+}
+
+/// The mean that is subtracted: of the row, or 0. The next turn of [`fold`] follows `turn`.
+#[cube]
+pub(crate) fn mean<S: Numeric, W: Size, N: Size>(
+    x: &Array<Vector<S, W>>,
+    scratch: &mut [f32],
+    turn: usize,
+    sizes: &Sizes,
+    #[comptime] config: Config,
+) -> f32 {
+    let mut mean = 0.0f32;
+    if comptime!(config.kind == Kind::Layer) {
+        let mut sum = Vector::<f32, N>::new(0.0f32);
+        #[unroll(config.unrolled())]
+        for k in 0..comptime!(config.share) {
+            let at = place(k, sizes.cols, config);
+            sum += numbers::<S, W, N>(x[k], &at, config);
+        }
+        let mut values = Array::<f32>::new(1usize);
+        values[0] = total::<N>(sum);
+        fold(&mut values, scratch, turn, 1usize, Fold::Sum, config.group);
+        mean = values[0] * sizes.inverse_dim;
+    }
+    mean
+}
+
+/// The mean of the numbers that the unit holds.
+#[cube]
+pub(crate) fn own_mean<S: Numeric, W: Size, N: Size>(
+    x: &Array<Vector<S, W>>,
+    #[comptime] config: Config,
+) -> f32 {
+    let mut sum = Vector::<f32, N>::new(0.0f32);
+    #[unroll(config.unrolled())]
+    for k in 0..comptime!(config.share) {
+        sum += widen::<S, W, N>(x[k], config.storage);
+    }
+    total::<N>(sum) * comptime!(1.0 / config.each as f32)
+}
+
+/// A vector less the mean; zeros where there is none.
+#[cube]
+pub(crate) fn centred<S: Numeric, W: Size, N: Size>(
+    x: Vector<S, W>,
+    mean: f32,
+    at: &Place,
+    #[comptime] config: Config,
+) -> Vector<f32, N> {
+    let x = numbers::<S, W, N>(x, at, config);
+    if comptime!(config.kind == Kind::Rms) {
+        x
+    } else if comptime!(config.whole) {
+        x - Vector::<f32, N>::new(mean)
+    } else {
+        let zero = Vector::<f32, N>::new(0.0f32);
+        select(at.inside, x - Vector::<f32, N>::new(mean), zero)
+    }
+}

@@ -1,0 +1,98 @@
+//! AdamW and the sum of squares, on the CPU and on a GPU (a software one too), against the oracle.
+
+use half::{bf16, f16};
+use proptest::prelude::*;
+use riverrun_kernels::adamw::check::{Case, Outcome};
+use riverrun_kernels::adamw::{Step, cpu};
+use riverrun_kernels::{Element, Error};
+
+fn assert_right(case: &Case, what: &str, mut run: impl FnMut() -> Result<Outcome, Error>) {
+    let truth = case.oracle();
+    let found = run().expect("a problem it can run");
+    for verdict in case.judge(&found, &truth) {
+        assert!(verdict.right(), "{what}: {verdict:?}");
+    }
+    let again = run().expect("a problem it can run");
+    assert!(found.same_bits(&again), "{what} differs from run to run");
+}
+
+fn on_cpu<E: Element<Acc = f32>>(case: &Case) {
+    let case = case.rounded::<E>();
+    assert_right(&case, E::NAME, || case.cpu::<E>());
+}
+
+const SIZES: [usize; 9] = [0, 1, 3, 64, 100, 4096, 5001, 40_000, 7];
+
+#[test]
+fn cpu_is_right_in_every_type_of_gradients() {
+    let case = Case::random(&SIZES, 3);
+    on_cpu::<f32>(&case);
+    on_cpu::<f16>(&case);
+    on_cpu::<bf16>(&case);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn cpu_is_right_at_any_size(sizes in prop::collection::vec(0usize..300, 1..5), seed: u64) {
+        on_cpu::<f32>(&Case::random(&sizes, seed));
+    }
+}
+
+#[test]
+fn wrong_lengths_are_refused() {
+    let step = Step {
+        lr: 0.1,
+        beta_1: 0.9,
+        beta_2: 0.99,
+        epsilon: 1e-8,
+        weight_decay: 0.0,
+        time: 1,
+    };
+    let (mut p, mut m, mut v) = ([0.0; 3], [0.0; 3], [0.0; 2]);
+    assert_eq!(
+        cpu::update(&step, true, 1.0, &mut p, &[0.0f32; 3], &mut m, &mut v),
+        Err(Error::Length {
+            what: "v",
+            expected: 3,
+            found: 2
+        })
+    );
+}
+
+#[cfg(feature = "gpu")]
+mod on_gpu {
+    use riverrun_kernels::gpu::Dtype;
+
+    use super::*;
+
+    fn check<E: Element>(dtype: Dtype, sizes: &[usize]) {
+        let client = std::panic::catch_unwind(|| cubecl::Device::default().client());
+        let Ok(client) = client else {
+            println!("skipped: no GPU on this machine, not even a software one");
+            return;
+        };
+        if !dtype.supported(&client) {
+            let device = client.name();
+            println!("skipped: {} is not supported on {device}", dtype.name());
+            return;
+        }
+        let case = Case::random(sizes, 3).rounded::<E>();
+        assert_right(&case, E::NAME, || case.gpu(&client, dtype));
+    }
+
+    #[test]
+    fn many_tensors_are_right() {
+        let mut sizes = SIZES.to_vec();
+        // More than go into one launch.
+        sizes.extend((0..30).map(|n| 4 * n + 8));
+        check::<f32>(Dtype::F32, &sizes);
+    }
+
+    #[test]
+    fn half_precision_gradients_are_right() {
+        check::<f16>(Dtype::F16, &SIZES[..6]);
+        check::<bf16>(Dtype::Bf16, &SIZES[..6]);
+    }
+}

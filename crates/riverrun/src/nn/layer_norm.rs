@@ -1,0 +1,60 @@
+//! LayerNorm.
+
+use burn::config::Config;
+use burn::module::{Initializer, Module, Param};
+use burn::tensor::{Device, Tensor};
+
+use crate::ops::layer_norm;
+
+/// Configuration of [`LayerNorm`].
+#[derive(Config, Debug)]
+pub struct LayerNormConfig {
+    /// Channels.
+    pub d_model: usize,
+    /// Added to the variance.
+    #[config(default = 1e-5)]
+    pub epsilon: f64,
+    /// Whether there is an offset `beta`.
+    #[config(default = true)]
+    pub bias: bool,
+}
+
+/// [`layer_norm`] with a learnt `gamma` and `beta`. Parameters and results are those of `burn::nn::LayerNorm`, in one pass
+/// over memory.
+#[derive(Module, Debug)]
+pub struct LayerNorm {
+    /// `[d_model]`, ones at first.
+    pub gamma: Param<Tensor<1>>,
+    /// `[d_model]`, zeros at first.
+    pub beta: Option<Param<Tensor<1>>>,
+    /// Added to the variance.
+    pub epsilon: f64,
+}
+
+impl LayerNormConfig {
+    /// A layer with `gamma` of ones and `beta` of zeros.
+    ///
+    /// # Panics
+    /// If `epsilon` is not above 0.
+    pub fn init(&self, device: &Device) -> LayerNorm {
+        assert!(
+            self.epsilon > 0.0,
+            "epsilon has to be above 0, is {}",
+            self.epsilon
+        );
+        let beta = || Initializer::Zeros.init([self.d_model], device);
+        LayerNorm {
+            gamma: Initializer::Ones.init([self.d_model], device),
+            beta: self.bias.then(beta),
+            epsilon: self.epsilon,
+        }
+    }
+}
+
+impl LayerNorm {
+    /// `[.., d_model]` to the same.
+    pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let beta = self.beta.as_ref().map(Param::val);
+        layer_norm(x, self.gamma.val(), beta, self.epsilon)
+    }
+}

@@ -1,0 +1,83 @@
+//! The cross-entropy of logits: one pass over them forward and one backward, on every backend.
+
+mod autodiff;
+#[cfg(feature = "cube")]
+mod cube;
+#[cfg(feature = "flex")]
+mod flex;
+
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Backend, Dispatch, backend_extension};
+use burn::tensor::{Int, Tensor};
+
+use super::checks;
+use crate::Error;
+
+/// Mean cross-entropy in nats, `[1]`: `mean(log Σ_v exp x_n[v] - x_n[target_n])` over the rows that count.
+///
+/// # Arguments
+/// - `logits`: `[N, V]`, any float dtype. They are read as they are, with no copy in a wider type; sums and result are in
+///   `f32` (`f64` for `f64` logits).
+/// - `targets`: `[N]`. A negative one leaves its row out, of the mean too; one that is `V` or more makes the loss NaN.
+///
+/// The backward pass keeps the logits and one number a row. Its gradient has the dtype of the logits.
+///
+/// # Panics
+/// Where [`try_cross_entropy`] returns an error.
+pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
+    try_cross_entropy(logits, targets).unwrap_or_else(|error| panic!("cross_entropy: {error}"))
+}
+
+/// [`cross_entropy`].
+///
+/// # Errors
+/// Where there are not as many targets as rows of logits, or where `V` is 0.
+pub fn try_cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Result<Tensor<1>, Error> {
+    let [rows, vocab] = logits.dims();
+    checks::shape("targets", &[rows], &targets.dims())?;
+    if vocab == 0 {
+        return Err(Error::Kernel(riverrun_kernels::Error::NoChannels));
+    }
+    let (loss, ..) =
+        <Dispatch as LossOps>::cross_entropy(logits.into_dispatch(), targets.into_dispatch());
+    Ok(Tensor::from_dispatch(loss))
+}
+
+#[cfg(feature = "cube")]
+mod fused {
+    //! What fusion must know of an operation before it runs: the shapes of its outputs.
+
+    use burn::backend::fusion::custom::TensorSpec;
+    use burn::tensor::{DType, Shape};
+
+    pub(super) fn loss(x: &TensorSpec) -> (TensorSpec, TensorSpec, TensorSpec) {
+        let numbers = |n: usize| TensorSpec::new(Shape::new([n]), DType::F32);
+        (numbers(1), numbers(x.shape[0]), numbers(1))
+    }
+}
+
+/// [`cross_entropy`] on a backend. Shapes and dtypes have been checked.
+#[backend_extension(
+    Flex: cfg(feature = "flex"),
+    Cube: cfg(feature = "cube"),
+    Fusion: cfg(feature = "cube"),
+    Autodiff,
+)]
+pub trait LossOps: Backend {
+    /// The loss `[1]`; for the backward pass, `log Σ exp` of each row `[N]` and 1 by the number of rows that count `[1]`.
+    #[fusion(meta = |x, _targets| fused::loss(x))]
+    fn cross_entropy(
+        x: FloatTensor<Self>,
+        targets: IntTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+
+    /// `∂L/∂x` from `∂L/∂loss`, `[1]`.
+    #[fusion(meta = |x, _targets, _lse, _weight, _d_loss| x.clone())]
+    fn cross_entropy_backward(
+        x: FloatTensor<Self>,
+        targets: IntTensor<Self>,
+        lse: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        d_loss: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+}

@@ -1,0 +1,82 @@
+//! CUDA, ROCm, Vulkan, Metal and WebGPU, through CubeCL.
+
+use burn::backend::TensorMetadata;
+use burn::backend::ops::IntTensorOps;
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::tensor::{DType, IntDType, Shape};
+use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::ir::{ElemType, IntKind};
+use riverrun_kernels::cross_entropy::gpu::{Backward, Forward, backward, forward};
+
+use super::LossOps;
+use crate::ops::backends::cube::{dtype, empty_like};
+
+/// The targets in integers that the kernels read, and their type.
+fn targets(targets: CubeTensor) -> (CubeTensor, ElemType) {
+    let kind = match targets.dtype {
+        DType::I32 => IntKind::I32,
+        DType::I64 => IntKind::I64,
+        _ => {
+            let cast = CubeBackend::int_cast(targets, IntDType::I32);
+            return (into_contiguous(cast), ElemType::Int(IntKind::I32));
+        }
+    };
+    (into_contiguous(targets), ElemType::Int(kind))
+}
+
+fn sizes(x: &CubeTensor) -> [usize; 2] {
+    [x.shape()[0], x.shape()[1]]
+}
+
+impl LossOps for CubeBackend {
+    fn cross_entropy(
+        x: FloatTensor<Self>,
+        labels: IntTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let x = into_contiguous(x);
+        let (labels, index) = targets(labels);
+        let numbers = |n: usize| {
+            let (client, device) = (x.client.clone(), x.device.clone());
+            empty_device_contiguous_dtype(client, device, Shape::new([n]), DType::F32)
+        };
+        let (loss, lse, weight) = (numbers(1), numbers(x.shape()[0]), numbers(1));
+        let args = Forward {
+            x: x.handle.clone(),
+            targets: labels.handle.clone(),
+            index,
+            loss: loss.handle.clone(),
+            lse: lse.handle.clone(),
+            weight: weight.handle.clone(),
+        };
+        forward(&x.client, dtype(&x), sizes(&x), &args, None)
+            .unwrap_or_else(|error| panic!("{error}"));
+        (loss, lse, weight)
+    }
+
+    fn cross_entropy_backward(
+        x: FloatTensor<Self>,
+        labels: IntTensor<Self>,
+        lse: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        d_loss: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let x = into_contiguous(x);
+        let (labels, index) = targets(labels);
+        let d_x = empty_like(&x, x.shape());
+        let args = Backward {
+            x: x.handle.clone(),
+            targets: labels.handle.clone(),
+            index,
+            lse: into_contiguous(lse).handle,
+            weight: weight.handle.clone(),
+            d_loss: into_contiguous(d_loss).handle,
+            d_x: d_x.handle.clone(),
+        };
+        backward(&x.client, dtype(&x), sizes(&x), &args, None)
+            .unwrap_or_else(|error| panic!("{error}"));
+        d_x
+    }
+}
