@@ -6,6 +6,10 @@ mod case;
 mod gpu;
 pub mod naive;
 mod tolerance;
+#[cfg(feature = "gpu")]
+mod wide;
 
 pub use case::{Case, Options, Outcome, Random};
+#[cfg(feature = "gpu")]
+pub use gpu::{from_bytes, to_bytes};
 pub use tolerance::{Verdict, judge};

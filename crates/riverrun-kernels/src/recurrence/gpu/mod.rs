@@ -21,7 +21,9 @@ mod unit;
 mod workspace;
 
 pub use args::{Backward, Forward, Inputs, Strided};
+pub(crate) use launch::copy_or_zero;
 pub use launch::{backward, forward};
+pub(crate) use plan::{buffer, grid};
 pub use tuning::{Keep, Tuning};
 pub use workspace::handover_fault;
 

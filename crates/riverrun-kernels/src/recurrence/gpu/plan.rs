@@ -162,13 +162,13 @@ impl Plan {
 }
 
 /// A contiguous buffer of `elements`, seen as vectors.
-pub(super) fn buffer(handle: &Handle, elements: usize, vector: usize) -> BufferArg {
+pub(crate) fn buffer(handle: &Handle, elements: usize, vector: usize) -> BufferArg {
     // Safety: callers pass the number of elements that the problem's shape gives the buffer.
     unsafe { BufferArg::from_raw_parts(handle.clone(), elements / vector) }
 }
 
 /// A one-dimensional grid, folded where a dimension of the grid ends.
-pub(super) fn grid(client: &Client, cubes: usize) -> CubeCount {
+pub(crate) fn grid(client: &Client, cubes: usize) -> CubeCount {
     let limit = client.properties().hardware.max_cube_count.0 as usize;
     if cubes <= limit {
         CubeCount::Static(cubes as u32, 1, 1)
