@@ -1,5 +1,6 @@
 //! `riverrun bench`.
 
+mod checkpoints;
 mod recurrence;
 mod stats;
 
@@ -10,5 +11,6 @@ use crate::failure::Failure;
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.what {
         BenchCommand::Recurrence(args) => recurrence::run(args),
+        BenchCommand::Checkpoints(args) => checkpoints::run(args),
     }
 }

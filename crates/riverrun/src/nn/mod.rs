@@ -3,6 +3,7 @@
 //! Every layer implements [`Recurrent`], so stacks, models, trainers and generators are written once. A layer
 //! holds no state: it comes in with the call and goes out with the result.
 
+mod block_diagonal_rnn;
 mod cell_layer;
 mod cell_stack;
 mod gated;
@@ -18,6 +19,7 @@ mod rnn;
 
 pub(crate) use cell_layer::like;
 
+pub use block_diagonal_rnn::{BlockDiagonalRnn, BlockDiagonalRnnConfig};
 pub use cell_layer::CellLayer;
 pub use cell_stack::CellStack;
 pub use gru::{Gru, GruConfig};

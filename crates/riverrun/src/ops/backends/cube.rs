@@ -10,7 +10,7 @@ use riverrun_kernels::recurrence::gpu::{self, Dtype, Inputs, Strided};
 
 use crate::ops::{GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
 
-fn dtype(tensor: &CubeTensor) -> Dtype {
+pub(crate) fn dtype(tensor: &CubeTensor) -> Dtype {
     match tensor.dtype {
         DType::F32 | DType::Flex32 => Dtype::F32,
         DType::F16 => Dtype::F16,
@@ -44,12 +44,12 @@ fn inputs(inputs: GateInputs<CubeBackend>) -> Inputs {
     }
 }
 
-fn empty_like(tensor: &CubeTensor, shape: Shape) -> CubeTensor {
+pub(crate) fn empty_like(tensor: &CubeTensor, shape: Shape) -> CubeTensor {
     let (client, device) = (tensor.client.clone(), tensor.device.clone());
     empty_device_contiguous_dtype(client, device, shape, tensor.dtype)
 }
 
-fn handle(tensor: Maybe<CubeBackend>) -> Option<cubecl::server::Handle> {
+pub(crate) fn handle(tensor: Maybe<CubeBackend>) -> Option<cubecl::server::Handle> {
     tensor
         .into_option()
         .map(|tensor| into_contiguous(tensor).handle)

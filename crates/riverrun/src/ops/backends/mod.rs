@@ -2,6 +2,6 @@
 
 pub(super) mod autodiff;
 #[cfg(feature = "cube")]
-mod cube;
+pub(super) mod cube;
 #[cfg(feature = "flex")]
 pub(super) mod flex;
