@@ -5,4 +5,5 @@ mod case;
 mod contract;
 mod naive;
 mod oracle;
+mod packed;
 mod properties;

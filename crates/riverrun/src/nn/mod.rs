@@ -6,6 +6,7 @@
 mod block_diagonal_rnn;
 mod cell_layer;
 mod cell_stack;
+mod cell_stream;
 mod gated;
 mod gru;
 mod linear_rnn;
@@ -22,6 +23,7 @@ pub(crate) use cell_layer::like;
 pub use block_diagonal_rnn::{BlockDiagonalRnn, BlockDiagonalRnnConfig};
 pub use cell_layer::CellLayer;
 pub use cell_stack::CellStack;
+pub use cell_stream::CellStream;
 pub use gru::{Gru, GruConfig};
 pub use linear_rnn::{LinearRnn, LinearRnnConfig};
 pub use lstm::{Lstm, LstmConfig, LstmState};
