@@ -88,6 +88,42 @@ pub enum BenchCommand {
     Recurrence(BenchRecurrenceArgs),
     /// Layers that compute their states again in the backward pass: memory against time
     Checkpoints(BenchCheckpointsArgs),
+    /// GRU, LSTM and Elman layers: milliseconds over sequences, beside the layers of burn::nn
+    Cell(BenchCellArgs),
+}
+
+/// Options of `riverrun bench cell`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Layers that differ from those of burn::nn with the same weights are not timed, and end the run with exit code 1.\nExample:\n  riverrun bench cell --device cpu --cells gru --shapes 1x256x256,16x256x256 --json cell.json"
+)]
+pub struct BenchCellArgs {
+    /// Where: auto, cpu, cuda:0, vulkan, ...
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+    /// Cells: gru, lstm, rnn, separated by commas
+    #[arg(long, value_name = "CELLS", value_delimiter = ',', default_value = "gru,lstm", value_parser = cell_name)]
+    pub cells: Vec<&'static str>,
+    /// Shapes BxTxH, separated by commas [default: T 256; H 128, 256, 512; B 1, 16, 64]
+    #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
+    pub shapes: Vec<String>,
+    /// Without the layers of burn::nn
+    #[arg(long)]
+    pub alone: bool,
+    /// Seconds for each pass of each shape
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    pub budget: f64,
+    /// Write the results here too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+fn cell_name(name: &str) -> Result<&'static str, String> {
+    const CELLS: [&str; 3] = ["gru", "lstm", "rnn"];
+    CELLS
+        .into_iter()
+        .find(|known| *known == name)
+        .ok_or_else(|| format!("one of: {}", CELLS.join(", ")))
 }
 
 /// Options of `riverrun bench checkpoints`.

@@ -1,5 +1,6 @@
 //! `riverrun bench`.
 
+mod cell;
 mod checkpoints;
 mod recurrence;
 mod stats;
@@ -11,6 +12,7 @@ use crate::failure::Failure;
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.what {
         BenchCommand::Recurrence(args) => recurrence::run(args),
+        BenchCommand::Cell(args) => cell::run(args),
         BenchCommand::Checkpoints(args) => checkpoints::run(args),
     }
 }
