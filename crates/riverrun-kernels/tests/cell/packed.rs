@@ -128,7 +128,7 @@ fn packed_weights_change_no_bit() {
 
 #[test]
 fn wrong_lengths_are_refused() {
-    let zeros = vec![0.0f32; 24];
+    let zeros = [0.0f32; 24];
     let new = |w: usize, hidden: usize| {
         let weights = [&zeros[..w], &zeros[..16]];
         PackedLayer::new(

@@ -52,7 +52,6 @@ fn fill(stack: &mut CellStack, params: Tensor<1>) -> Result<(), Error> {
         })
         .sum();
     expect("cuDNN parameters", &[count], &params)?;
-    let params = params.detach();
     let mut at = 0;
     let mut next = |len: usize| {
         let part = params.clone().narrow(0, at, len);
@@ -62,14 +61,15 @@ fn fill(stack: &mut CellStack, params: Tensor<1>) -> Result<(), Error> {
     for layer in &mut stack.layers {
         for weight in [&mut layer.weight_ih, &mut layer.weight_hh] {
             let shape = weight.dims();
-            *weight = Param::from_tensor(next(shape[0] * shape[1]).reshape(shape));
+            *weight = Param::from_tensor(next(shape[0] * shape[1]).reshape(shape).detach());
         }
     }
     for layer in &mut stack.layers {
-        for bias in [&mut layer.bias_ih, &mut layer.bias_hh] {
-            if let Some(bias) = bias {
-                *bias = Param::from_tensor(next(bias.dims()[0]));
-            }
+        for bias in [&mut layer.bias_ih, &mut layer.bias_hh]
+            .into_iter()
+            .flatten()
+        {
+            *bias = Param::from_tensor(next(bias.dims()[0]).detach());
         }
     }
     Ok(())

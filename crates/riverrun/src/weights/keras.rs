@@ -84,7 +84,7 @@ pub fn from_keras_lstm(
     fill(layer, kernel, recurrent_kernel, &[0, 1, 2, 3]);
     if let Some(bias) = bias {
         let zeros = bias.zeros_like();
-        set_biases(layer, bias.detach(), zeros);
+        set_biases(layer, bias, zeros);
     }
     Ok(lstm)
 }
@@ -127,18 +127,17 @@ pub(super) fn expect<const D: usize>(
 /// The blocks of dimension `dim` in another order.
 fn by_gate<const D: usize>(x: Tensor<D>, dim: usize, order: &[usize]) -> Tensor<D> {
     let size = x.dims()[dim] / order.len();
-    let x = x.detach();
     let block = |&gate: &usize| x.clone().narrow(dim, gate * size, size);
     Tensor::cat(order.iter().map(block).collect(), dim)
 }
 
 fn fill(layer: &mut CellLayer, kernel: Tensor<2>, recurrent_kernel: Tensor<2>, order: &[usize]) {
-    let weight = |x: Tensor<2>| Param::from_tensor(by_gate(x, 1, order).transpose());
+    let weight = |x: Tensor<2>| Param::from_tensor(by_gate(x, 1, order).transpose().detach());
     layer.weight_ih = weight(kernel);
     layer.weight_hh = weight(recurrent_kernel);
 }
 
 fn set_biases(layer: &mut CellLayer, input: Tensor<1>, recurrent: Tensor<1>) {
-    layer.bias_ih = Some(Param::from_tensor(input));
-    layer.bias_hh = Some(Param::from_tensor(recurrent));
+    layer.bias_ih = Some(Param::from_tensor(input.detach()));
+    layer.bias_hh = Some(Param::from_tensor(recurrent.detach()));
 }

@@ -4,7 +4,9 @@ use burn::tensor::{Device, Tensor, TensorData};
 use riverrun::Error;
 use riverrun::nn::{GruConfig, LstmConfig, LstmState};
 use riverrun::ops::ResetGate;
-use riverrun::weights::{from_cudnn_gru, from_cudnn_lstm, from_keras_gru, from_keras_lstm};
+use riverrun::weights::{
+    from_burn_gru, from_cudnn_gru, from_cudnn_lstm, from_keras_gru, from_keras_lstm,
+};
 
 use crate::common::{assert_close, devices, numbers};
 use crate::net::{TOLERANCE, random};
@@ -288,5 +290,28 @@ fn a_wrong_tensor_is_named() {
         let before = GruConfig::new(3, 4).with_reset_gate(ResetGate::Before);
         let refused = from_cudnn_gru(params, &before);
         assert!(matches!(refused, Err(Error::Unsupported(_))));
+    }
+}
+
+#[test]
+fn layers_from_elsewhere_can_be_trained() {
+    for (name, device) in devices() {
+        let device = device.autodiff();
+        let x: Tensor<3> = random([B, T, I], &device);
+        let theirs = burn::nn::GruConfig::new(I, H, true).init(&device);
+        let kernel = random([I, 3 * H], &device);
+        let recurrent = random([H, 3 * H], &device);
+        let bias = Some(random([2, 3 * H], &device));
+        let params = random([3 * H * (I + H + 2)], &device);
+        let layers = [
+            from_burn_gru(&theirs).expect("a plain one"),
+            from_keras_gru(kernel, recurrent, bias, ResetGate::After).expect("fits"),
+            from_cudnn_gru(params, &GruConfig::new(I, H)).expect("so many"),
+        ];
+        for (n, layer) in layers.into_iter().enumerate() {
+            let grads = layer.forward(x.clone(), None).0.sum().backward();
+            let weight = layer.stack.layers[0].weight_hh.val();
+            assert!(weight.grad(&grads).is_some(), "{name} {n}");
+        }
     }
 }
