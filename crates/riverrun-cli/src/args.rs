@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use riverrun::models::CellKind;
+use riverrun::ops::Checkpoints;
 use riverrun_train::Precision;
 
 /// Recurrent networks at the speed of the memory they move.
@@ -63,7 +64,11 @@ pub struct VerifyArgs {
     /// Only this storage type: f32, f16, bf16, f64
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<String>,
-    /// Large problems too: up to 65 537 steps and 5120 channels
+    /// Large problems too: up to 65 537 steps, 5120 channels, and more than 2^31 elements where the device has the memory
+    ///
+    /// A large problem is a narrow one of 8 channels, repeated side by side by the device. The oracle computes the narrow
+    /// one, and five of the repetitions, the first and the last among them, are held against it; the others are not looked
+    /// at.
     #[arg(long)]
     pub long: bool,
 }
@@ -85,6 +90,10 @@ pub enum BenchCommand {
     Norm(BenchRowsArgs),
     /// The cross-entropy of logits: part of the copy bandwidth
     Loss(BenchRowsArgs),
+    /// Layers that compute their states again in the backward pass: memory against time
+    Checkpoints(BenchCheckpointsArgs),
+    /// GRU, LSTM and Elman layers: milliseconds over sequences, beside the layers of burn::nn
+    Cell(BenchCellArgs),
 }
 
 /// Options of `riverrun bench norm` and `riverrun bench loss`.
@@ -105,6 +114,76 @@ pub struct BenchRowsArgs {
     /// Try these tunings too (GPU), separated by commas: norm bytes:share:cube:cubes, loss bytes:ahead:share:units
     #[arg(long, value_name = "TUNINGS", value_delimiter = ',')]
     pub tunings: Vec<String>,
+    /// Write the results here too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Options of `riverrun bench cell`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Layers that differ from those of burn::nn with the same weights are not timed, and end the run with exit code 1.\nExample:\n  riverrun bench cell --device cpu --cells gru --shapes 1x256x256,16x256x256 --json cell.json"
+)]
+pub struct BenchCellArgs {
+    /// Where: auto, cpu, cuda:0, vulkan, ...
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+    /// Cells: gru, lstm, rnn, separated by commas
+    #[arg(long, value_name = "CELLS", value_delimiter = ',', default_value = "gru,lstm", value_parser = cell_name)]
+    pub cells: Vec<&'static str>,
+    /// Shapes BxTxH, separated by commas [default: T 256; H 128, 256, 512; B 1, 16, 64]
+    #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
+    pub shapes: Vec<String>,
+    /// Without the layers of burn::nn
+    #[arg(long)]
+    pub alone: bool,
+    /// Seconds for each pass of each shape
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    pub budget: f64,
+    /// Write the results here too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+fn cell_name(name: &str) -> Result<&'static str, String> {
+    const CELLS: [&str; 3] = ["gru", "lstm", "rnn"];
+    CELLS
+        .into_iter()
+        .find(|known| *known == name)
+        .ok_or_else(|| format!("one of: {}", CELLS.join(", ")))
+}
+
+/// Options of `riverrun bench checkpoints`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Example:\n  riverrun bench checkpoints --device cuda:0 --shape 16x4096x512 --layers 8 --dtypes f32,bf16"
+)]
+pub struct BenchCheckpointsArgs {
+    /// Where: auto, cpu, cuda:0, vulkan, ...
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+    /// Sequences, steps and channels, BxTxD
+    #[arg(long, value_name = "SHAPE", default_value = "8x1024x128")]
+    pub shape: String,
+    /// Residual layers of minGRU
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub layers: usize,
+    /// Storage types, separated by commas
+    #[arg(
+        long,
+        value_name = "TYPES",
+        value_delimiter = ',',
+        default_value = "f32"
+    )]
+    pub dtypes: Vec<Precision>,
+    /// What is kept: all, none, or a state every N steps, separated by commas
+    #[arg(
+        long,
+        value_name = "KEPT",
+        value_delimiter = ',',
+        default_value = "all,64,256,none"
+    )]
+    pub kept: Vec<Checkpoints>,
     /// Write the results here too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -220,6 +299,10 @@ pub struct TrainArgs {
     /// Format of the arithmetic: f32, f16 or bf16; weights and moments stay f32 [default: f32]
     #[arg(long, value_name = "FORMAT")]
     pub dtype: Option<Precision>,
+    /// States of the linear-recurrent layers kept for the backward pass: all, none, or one every N steps; the others are
+    /// computed again [default: all]
+    #[arg(long, value_name = "all|none|N")]
+    pub checkpoints: Option<Checkpoints>,
     /// Part of the text that trains; the rest validates [default: 0.9]
     #[arg(long, value_name = "PART", allow_negative_numbers = true)]
     pub split: Option<f64>,

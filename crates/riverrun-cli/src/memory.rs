@@ -1,4 +1,4 @@
-//! Keeping the memory of freed tensors.
+//! Keeping the memory of freed tensors, and counting that of live ones.
 //!
 //! A training step on the CPU frees and allocates the same tensors, megabytes each, thousands of times.
 //! glibc gives blocks of that size back to the kernel when they are freed and asks for them again, zeroed
@@ -17,4 +17,16 @@ pub fn keep_freed() {
         // and grows in steps of 64 MiB.
         libc::mallopt(libc::M_TOP_PAD, 64 << 20);
     }
+}
+
+/// Bytes of the process's heap that are in use, where the allocator tells.
+pub fn in_use() -> Option<u64> {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        // SAFETY: mallinfo2 only reads the allocator's counts.
+        let info = unsafe { libc::mallinfo2() };
+        Some((info.uordblks + info.hblkhd) as u64)
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    None
 }

@@ -1,6 +1,7 @@
 //! Everything that decides the numbers of a run.
 
 use riverrun::models::{CellKind, LanguageModelConfig};
+use riverrun::ops::Checkpoints;
 use serde::{Deserialize, Serialize};
 
 use crate::tasks::{Corpus, SelectiveCopyConfig, TextConfig};
@@ -51,6 +52,9 @@ pub struct TrainingConfig {
     pub seed: u64,
     /// Format of the arithmetic.
     pub dtype: Precision,
+    /// What is kept of the recurrent layers' states for the backward pass.
+    #[serde(default)]
+    pub checkpoints: Checkpoints,
     /// Steps between evaluations; each also saves a checkpoint.
     pub eval_every: u64,
     /// Steps between reports of the training loss.
@@ -124,6 +128,9 @@ impl RunConfig {
                 )));
             }
         }
+        if training.checkpoints == Checkpoints::Every(0) {
+            return Err(Error::Invalid("--checkpoints must be at least 1".into()));
+        }
         if self.format != FORMAT {
             return Err(Error::Invalid(format!(
                 "the run's layout is version {}, this program knows version {FORMAT}",
@@ -146,6 +153,7 @@ impl TrainingConfig {
             optimizer: OptimizerConfig::default(),
             seed: 0,
             dtype: Precision::F32,
+            checkpoints: Checkpoints::All,
             eval_every: 1,
             report_every: 1,
         };

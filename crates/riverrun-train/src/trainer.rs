@@ -409,7 +409,8 @@ fn fresh_model(config: &RunConfig, device: &Device) -> LanguageModel {
     }
     let device = device.clone().autodiff();
     device.seed(config.training.seed);
-    let model = config.model.init(&device);
+    let checkpoints = config.training.checkpoints;
+    let model = config.model.init(&device).with_checkpoints(checkpoints);
     model.visit(&mut Materialize);
     model
 }

@@ -5,11 +5,10 @@ mod common;
 use burn::tensor::{Bool, Device, Distribution, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
 use riverrun::Error;
-use riverrun::kernels::block_diagonal;
 use riverrun::kernels::recurrence::{Gate, Problem, Shape, hvp, oracle};
 use riverrun::ops::{
-    Scan, ScanDirection, block_diagonal_scan, linear_scan, linear_scan_gradients, linear_scan_hvp,
-    try_gated_scan, try_linear_scan,
+    Scan, ScanDirection, linear_scan, linear_scan_gradients, linear_scan_hvp, try_gated_scan,
+    try_linear_scan,
 };
 
 fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
@@ -334,62 +333,5 @@ fn directions_that_do_not_fit_are_errors() {
                 ..
             })
         ));
-    }
-}
-
-#[test]
-fn the_block_diagonal_scan_is_that_of_the_oracle() {
-    for (name, device) in devices() {
-        let device = device.autodiff();
-        for reverse in [false, true] {
-            let (batch, steps, blocks, size) = (2, 9, 3, 4);
-            let dim = blocks * size;
-            let a = random([batch, steps, blocks, size, size], &device).div_scalar(size as f32);
-            let a = a.detach().require_grad();
-            let b = random([batch, steps, dim], &device).require_grad();
-            let h0 = random([batch, dim], &device).require_grad();
-            let (d_h, d_last) = (
-                random([batch, steps, dim], &device),
-                random([batch, dim], &device),
-            );
-            let mask: Vec<bool> = (0..batch * steps).map(|n| n % 13 == 4).collect();
-            let reset = TensorData::new(mask.clone(), [batch, steps]);
-            let reset = Tensor::<2, Bool>::from_data(reset, &device);
-            let scan = Scan::default().with_initial(h0.clone()).with_reset(reset);
-            let scan = if reverse { scan.reversed() } else { scan };
-            let (h, last) = block_diagonal_scan(a.clone(), b.clone(), scan).expect("fits");
-            let loss = (h.clone() * d_h.clone()).sum() + (last * d_last.clone()).sum();
-            let grads = loss.backward();
-
-            let shape = block_diagonal::Shape {
-                batch,
-                steps,
-                blocks,
-                size,
-            };
-            let problem = block_diagonal::Problem { shape, reverse };
-            let (av, bv, h0v) = (numbers(a.clone()), numbers(b.clone()), numbers(h0.clone()));
-            let (h0v, mask) = (Some(&h0v[..]), Some(&mask[..]));
-            let truth =
-                block_diagonal::oracle::forward(&problem, &av, &bv, h0v, mask).expect("a problem");
-            let d = block_diagonal::oracle::backward(
-                &problem,
-                &av,
-                &bv,
-                h0v,
-                mask,
-                &numbers(d_h),
-                Some(&numbers(d_last)),
-            )
-            .expect("a problem");
-            let close = |what: &str, found: Vec<f64>, expected: &[f64]| {
-                let what = format!("{name} reverse {reverse} {what}");
-                assert_close(&what, &found, expected, 4e-6);
-            };
-            close("h", numbers(h), &truth);
-            close("d_A", numbers(a.grad(&grads).expect("a gradient")), &d.a);
-            close("d_b", numbers(b.grad(&grads).expect("a gradient")), &d.b);
-            close("d_h0", numbers(h0.grad(&grads).expect("a gradient")), &d.h0);
-        }
     }
 }

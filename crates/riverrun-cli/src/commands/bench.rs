@@ -1,5 +1,7 @@
 //! `riverrun bench`.
 
+mod cell;
+mod checkpoints;
 #[cfg(feature = "gpu")]
 mod device;
 mod host;
@@ -14,6 +16,8 @@ use crate::failure::Failure;
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.what {
         BenchCommand::Recurrence(args) => recurrence::run(args),
+        BenchCommand::Cell(args) => cell::run(args),
+        BenchCommand::Checkpoints(args) => checkpoints::run(args),
         BenchCommand::Norm(args) => rows::run(args, rows::Operation::Norm),
         BenchCommand::Loss(args) => rows::run(args, rows::Operation::Loss),
     }

@@ -13,10 +13,12 @@
 //! **Backward.** With `g_t = ∂L/∂h_t` and `D_t = g_t + A_{t+1}ᵀ D_{t+1}` (plus `∂L/∂h_last` at the last step):
 //! `∂L/∂A_t = D_t h_{t-1}ᵀ`, `∂L/∂b_t = D_t`, `∂L/∂h_0 = A_1ᵀ D_1`. It needs `A` and `h`, nothing else saved.
 //!
-//! **Precision.** Storage `f32`, `f16`, `bf16`, `f64`; arithmetic and carries in `f32` (`f64` for `f64`). The order of
-//! every sum is fixed by `P`, so results are bit-equal from run to run and for any number of threads.
+//! **Precision.** Storage `f32`, `f16`, `bf16` (`f64` on the CPU); arithmetic and carries in `f32` (`f64` for `f64`). The
+//! order of every sum is fixed by `P`, so results are bit-equal from run to run and for any number of threads.
 
 pub mod cpu;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 pub mod oracle;
 
 use crate::Error;

@@ -199,6 +199,10 @@ pub(super) fn length(what: &'static str, expected: usize, found: usize) -> Resul
     }
 }
 
-fn optional<T>(what: &'static str, expected: usize, slice: Option<&[T]>) -> Result<(), Error> {
+pub(super) fn optional<T>(
+    what: &'static str,
+    expected: usize,
+    slice: Option<&[T]>,
+) -> Result<(), Error> {
     slice.map_or(Ok(()), |slice| length(what, expected, slice.len()))
 }

@@ -1,157 +1,15 @@
-//! The block-diagonal recurrence: the oracle against finite differences and against the raw scan, the CPU kernels
+//! The block-diagonal recurrence: the oracle against finite differences and against the raw scan, the CPU and GPU kernels
 //! against the oracle, and laws that hold for all data.
 
+mod case;
+#[cfg(feature = "gpu")]
+mod gpu;
+
+use case::Case;
 use half::{bf16, f16};
-use riverrun_kernels::block_diagonal::{Problem, Shape, cpu, oracle};
-use riverrun_kernels::recurrence::check::{Options, Random};
+use riverrun_kernels::block_diagonal::cpu;
+use riverrun_kernels::recurrence::check::Options;
 use riverrun_kernels::{Element, Error, recurrence};
-
-/// A problem and its data, in `f64`.
-#[derive(Clone)]
-struct Case {
-    problem: Problem,
-    a: Vec<f64>,
-    b: Vec<f64>,
-    h0: Option<Vec<f64>>,
-    reset: Option<Vec<bool>>,
-    d_h: Vec<f64>,
-    d_h_last: Option<Vec<f64>>,
-}
-
-/// `h` and every gradient.
-#[derive(Debug, PartialEq)]
-struct Outcome {
-    h: Vec<f64>,
-    d_a: Vec<f64>,
-    d_b: Vec<f64>,
-    d_h0: Vec<f64>,
-}
-
-impl Outcome {
-    fn tensors(&self) -> [(&'static str, &[f64]); 4] {
-        [
-            ("h", &self.h),
-            ("d_A", &self.d_a),
-            ("d_b", &self.d_b),
-            ("d_h0", &self.d_h0),
-        ]
-    }
-}
-
-impl Case {
-    /// Random data with `Σ_j |A_ij| ≤ 1`, so that no step amplifies.
-    fn random([batch, steps, blocks, size]: [usize; 4], options: Options, seed: u64) -> Self {
-        let shape = Shape {
-            batch,
-            steps,
-            blocks,
-            size,
-        };
-        let mut random = Random(seed);
-        let a = random.vec(shape.matrices(), 1.0 / size as f64);
-        let b = random.vec(shape.elements(), 1.0);
-        let mark = |_| random.bits().is_multiple_of(8);
-        let reset = options
-            .reset
-            .then(|| (0..batch * steps).map(mark).collect());
-        Self {
-            problem: Problem {
-                shape,
-                reverse: options.reverse,
-            },
-            a,
-            b,
-            h0: options.h0.then(|| random.vec(shape.state(), 1.0)),
-            reset,
-            d_h: random.vec(shape.elements(), 1.0),
-            d_h_last: options.d_h_last.then(|| random.vec(shape.state(), 1.0)),
-        }
-    }
-
-    fn rounded<E: Element>(mut self) -> Self {
-        let round = |x: &mut Vec<f64>| x.iter_mut().for_each(|x| *x = E::from_f64(*x).to_f64());
-        let tensors = [&mut self.a, &mut self.b, &mut self.d_h];
-        tensors.into_iter().for_each(round);
-        self.h0.iter_mut().for_each(round);
-        self.d_h_last.iter_mut().for_each(round);
-        self
-    }
-
-    fn oracle(&self) -> Outcome {
-        let (h0, reset) = (self.h0.as_deref(), self.reset.as_deref());
-        let d_h_last = self.d_h_last.as_deref();
-        let h = oracle::forward(&self.problem, &self.a, &self.b, h0, reset).unwrap();
-        let d = oracle::backward(
-            &self.problem,
-            &self.a,
-            &self.b,
-            h0,
-            reset,
-            &self.d_h,
-            d_h_last,
-        )
-        .unwrap();
-        Outcome {
-            h,
-            d_a: d.a,
-            d_b: d.b,
-            d_h0: d.h0,
-        }
-    }
-
-    /// Of the CPU kernels, every output filled with NaN beforehand.
-    fn cpu<E: Element>(&self) -> Outcome {
-        let shape = self.problem.shape;
-        let narrow = |x: &[f64]| x.iter().map(|&x| E::from_f64(x)).collect::<Vec<E>>();
-        let widen = |x: &[E]| x.iter().map(|x| x.to_f64()).collect::<Vec<f64>>();
-        let poison = |n: usize| vec![E::from_f64(f64::NAN); n];
-        let (a, b, d_h) = (narrow(&self.a), narrow(&self.b), narrow(&self.d_h));
-        let (h0, d_h_last) = (
-            self.h0.as_deref().map(narrow),
-            self.d_h_last.as_deref().map(narrow),
-        );
-        let (h0, reset) = (h0.as_deref(), self.reset.as_deref());
-        let mut h = poison(shape.elements());
-        cpu::forward(&self.problem, &a, &b, h0, reset, &mut h).unwrap();
-        let mut d_a = poison(shape.matrices());
-        let mut d_b = poison(shape.elements());
-        let mut d_h0 = poison(shape.state());
-        cpu::backward(
-            &self.problem,
-            &a,
-            h0,
-            reset,
-            &h,
-            &d_h,
-            d_h_last.as_deref(),
-            &mut d_a,
-            &mut d_b,
-            &mut d_h0,
-        )
-        .unwrap();
-        Outcome {
-            h: widen(&h),
-            d_a: widen(&d_a),
-            d_b: widen(&d_b),
-            d_h0: widen(&d_h0),
-        }
-    }
-
-    /// A loss that is linear in the states.
-    fn loss(&self) -> f64 {
-        let h = self.oracle().h;
-        let dot = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
-        let Shape { batch, steps, .. } = self.problem.shape;
-        let dim = self.problem.shape.dim();
-        let last = if self.problem.reverse { 0 } else { steps - 1 };
-        let through_last = self.d_h_last.as_ref().map_or(0.0, |d| {
-            (0..batch)
-                .map(|n| dot(&d[n * dim..][..dim], &h[(n * steps + last) * dim..][..dim]))
-                .sum()
-        });
-        dot(&self.d_h, &h) + through_last
-    }
-}
 
 #[test]
 fn the_oracles_gradients_are_the_slopes_of_the_loss() {
@@ -216,23 +74,9 @@ fn blocks_of_one_channel_are_the_raw_scan() {
 
 fn check<E: Element>(sizes: [usize; 4], options: Options) {
     let case = Case::random(sizes, options, 3).rounded::<E>();
-    let truth = case.oracle();
     let found = case.cpu::<E>();
     assert_eq!(found, case.cpu::<E>(), "two runs differ");
-    // As for the elementwise scan (16 roundings a step, which no step amplifies), and a sum of P products in each.
-    let [_, steps, _, size] = sizes;
-    let roundings = (16 + size) * steps.max(1);
-    for ((name, found), (_, truth)) in found.tensors().into_iter().zip(truth.tensors()) {
-        let scale = truth.iter().fold(0.0, |scale: f64, x| scale.max(x.abs()));
-        let allowed = E::EPSILON / 2.0 * (roundings as f64).sqrt() * scale;
-        for (i, (found, truth)) in found.iter().zip(truth).enumerate() {
-            assert!(
-                (found - truth).abs() <= allowed,
-                "{name}[{i}] in {}, {sizes:?} {options:?}: {found}, not {truth}",
-                E::NAME
-            );
-        }
-    }
+    case.judge::<E>(&found, "cpu");
 }
 
 #[test]

@@ -5,4 +5,5 @@ mod contract;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod oracle;
+mod packed;
 mod properties;

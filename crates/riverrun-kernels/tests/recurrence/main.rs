@@ -7,6 +7,8 @@ mod cpu_properties;
 mod cpu_views;
 #[cfg(feature = "gpu")]
 mod gpu;
+#[cfg(feature = "gpu")]
+mod gpu_properties;
 mod hvp;
 mod oracle_finite_differences;
 mod oracle_golden;

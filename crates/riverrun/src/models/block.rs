@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::{Cell, CellKind, CellState};
 use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence};
-use crate::ops::gelu;
+use crate::ops::{Checkpoints, gelu};
 
 /// Configuration of [`Block`].
 #[derive(Config, Debug)]
@@ -72,6 +72,14 @@ impl BlockConfig {
             down: LinearConfig::new(self.mlp * width, width).init(device),
             dropout: DropoutConfig::new(self.dropout).init(),
         }
+    }
+}
+
+impl Block {
+    /// With another choice of what is kept of the recurrent layer's states for the backward pass.
+    pub fn with_checkpoints(mut self, checkpoints: Checkpoints) -> Self {
+        self.cell = self.cell.with_checkpoints(checkpoints);
+        self
     }
 }
 

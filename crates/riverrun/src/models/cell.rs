@@ -12,6 +12,7 @@ use crate::nn::{
     Gru, GruConfig, LinearRnn, LinearRnnConfig, Lstm, LstmConfig, LstmState, MinGru, MinGruConfig,
     MinLstm, MinLstmConfig, Recurrent, RgLru, RgLruConfig, Rnn, RnnConfig, Sequence,
 };
+use crate::ops::Checkpoints;
 
 /// The kinds of recurrent layer a model can be made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -205,6 +206,21 @@ fn run_with<L: Recurrent>(
     let (y, last) = layer.run(x, CellState::start(sequence, |start| state(start.h)));
     let (h, c) = (back(last), None);
     (y, CellState { h, c })
+}
+
+impl Cell {
+    /// The layer with another choice of what is kept of the states for the backward pass. A [`Gru`], [`Lstm`] or [`Rnn`]
+    /// keeps what it keeps and takes no notice of it.
+    pub fn with_checkpoints(mut self, checkpoints: Checkpoints) -> Self {
+        match &mut self {
+            Cell::LinearRnn(layer) => layer.checkpoints = checkpoints,
+            Cell::MinGru(layer) => layer.checkpoints = checkpoints,
+            Cell::MinLstm(layer) => layer.checkpoints = checkpoints,
+            Cell::RgLru(layer) => layer.checkpoints = checkpoints,
+            Cell::Gru(_) | Cell::Lstm(_) | Cell::Rnn(_) => {}
+        }
+        self
+    }
 }
 
 impl Recurrent for Cell {

@@ -7,6 +7,7 @@ use burn::tensor::{Device, Int, Tensor};
 
 use super::{Block, BlockConfig, CellKind, CellState};
 use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence};
+use crate::ops::Checkpoints;
 
 /// Configuration of [`LanguageModel`].
 #[derive(Config, Debug)]
@@ -87,6 +88,14 @@ impl LanguageModelConfig {
 }
 
 impl LanguageModel {
+    /// With another choice of what is kept of the recurrent layers' states for the backward pass: a matter of memory and
+    /// time, not of the model.
+    pub fn with_checkpoints(mut self, checkpoints: Checkpoints) -> Self {
+        let block = |block: Block| block.with_checkpoints(checkpoints);
+        self.blocks = self.blocks.into_iter().map(block).collect();
+        self
+    }
+
     /// Runs over tokens `[B, T]`: logits `[B, T, vocab]` and the state after the last.
     pub fn forward(
         &self,

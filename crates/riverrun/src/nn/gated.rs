@@ -5,20 +5,26 @@ use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 
 use super::Sequence;
-use crate::ops::{Gate, Scan, try_gated_scan};
+use crate::ops::{Checkpoints, Gate, Scan, try_gated_scan};
+
+/// The scan over a sequence.
+pub(super) fn scan(reverse: bool, checkpoints: Checkpoints, sequence: Sequence<Tensor<2>>) -> Scan {
+    let scan = Scan::default()
+        .with_optional_initial(sequence.state)
+        .with_optional_reset(sequence.reset)
+        .with_checkpoints(checkpoints);
+    if reverse { scan.reversed() } else { scan }
+}
 
 /// Projects `x` to the gate's inputs and scans.
 pub(super) fn run(
     projection: &Linear,
     gate: Gate,
-    reverse: bool,
+    (reverse, checkpoints): (bool, Checkpoints),
     x: Tensor<3>,
     sequence: Sequence<Tensor<2>>,
 ) -> (Tensor<3>, Tensor<2>) {
-    let scan = Scan::default()
-        .with_optional_initial(sequence.state)
-        .with_optional_reset(sequence.reset);
-    let scan = if reverse { scan.reversed() } else { scan };
+    let scan = scan(reverse, checkpoints, sequence);
     try_gated_scan(projection.forward(x), gate, scan)
         .unwrap_or_else(|error| panic!("{}: {error}", gate.name()))
 }

@@ -6,7 +6,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
 use super::{Recurrent, Sequence, gated};
-use crate::ops::Gate;
+use crate::ops::{Checkpoints, Gate};
 
 /// Configuration of [`LinearRnn`].
 #[derive(Config, Debug)]
@@ -21,6 +21,9 @@ pub struct LinearRnnConfig {
     /// Whether time runs from the last step to the first.
     #[config(default = false)]
     pub reverse: bool,
+    /// What is kept of the states for the backward pass.
+    #[config(default = "Checkpoints::All")]
+    pub checkpoints: Checkpoints,
 }
 
 /// The gated linear RNN: `h_t = σ(W_a x_t + b_a) ∘ h_{t-1} + W_b x_t + b_b`.
@@ -35,6 +38,9 @@ pub struct LinearRnn {
     /// Whether time runs from the last step to the first.
     #[module(skip)]
     pub reverse: bool,
+    /// What is kept of the states for the backward pass.
+    #[module(skip)]
+    pub checkpoints: Checkpoints,
 }
 
 impl LinearRnnConfig {
@@ -46,6 +52,7 @@ impl LinearRnnConfig {
         LinearRnn {
             projection,
             reverse: self.reverse,
+            checkpoints: self.checkpoints,
         }
     }
 }
@@ -61,6 +68,12 @@ impl Recurrent for LinearRnn {
     type State = Tensor<2>;
 
     fn run(&self, x: Tensor<3>, sequence: Sequence<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
-        gated::run(&self.projection, Gate::Sigmoid, self.reverse, x, sequence)
+        gated::run(
+            &self.projection,
+            Gate::Sigmoid,
+            (self.reverse, self.checkpoints),
+            x,
+            sequence,
+        )
     }
 }

@@ -6,7 +6,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
 use super::{Recurrent, Sequence, gated};
-use crate::ops::{Candidate, Gate};
+use crate::ops::{Candidate, Checkpoints, Gate};
 
 /// Configuration of [`MinGru`].
 #[derive(Config, Debug)]
@@ -27,6 +27,9 @@ pub struct MinGruConfig {
     /// Whether time runs from the last step to the first.
     #[config(default = false)]
     pub reverse: bool,
+    /// What is kept of the states for the backward pass.
+    #[config(default = "Checkpoints::All")]
+    pub checkpoints: Checkpoints,
 }
 
 /// minGRU: `z_t = σ(W_z x_t + b_z)`, `h_t = (1 - z_t) ∘ h_{t-1} + z_t ∘ act(W_h x_t + b_h)`.
@@ -52,6 +55,9 @@ pub struct MinGru {
     /// Whether time runs from the last step to the first.
     #[module(skip)]
     pub reverse: bool,
+    /// What is kept of the states for the backward pass.
+    #[module(skip)]
+    pub checkpoints: Checkpoints,
 }
 
 impl MinGruConfig {
@@ -66,6 +72,7 @@ impl MinGruConfig {
             projection,
             candidate: self.candidate,
             reverse: self.reverse,
+            checkpoints: self.checkpoints,
         }
     }
 }
@@ -84,6 +91,12 @@ impl Recurrent for MinGru {
         let gate = Gate::MinGru {
             candidate: self.candidate,
         };
-        gated::run(&self.projection, gate, self.reverse, x, sequence)
+        gated::run(
+            &self.projection,
+            gate,
+            (self.reverse, self.checkpoints),
+            x,
+            sequence,
+        )
     }
 }

@@ -6,7 +6,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
 use super::{Recurrent, Sequence, gated};
-use crate::ops::{Candidate, Gate};
+use crate::ops::{Candidate, Checkpoints, Gate};
 
 /// Configuration of [`MinLstm`].
 #[derive(Config, Debug)]
@@ -30,6 +30,9 @@ pub struct MinLstmConfig {
     /// Whether time runs from the last step to the first.
     #[config(default = false)]
     pub reverse: bool,
+    /// What is kept of the states for the backward pass.
+    #[config(default = "Checkpoints::All")]
+    pub checkpoints: Checkpoints,
 }
 
 /// minLSTM: `f_t = σ(W_f x_t + b_f)`, `i_t = σ(W_i x_t + b_i)`, `h_t = f'_t ∘ h_{t-1} + i'_t ∘ act(W_h x_t + b_h)`
@@ -55,6 +58,9 @@ pub struct MinLstm {
     /// Whether time runs from the last step to the first.
     #[module(skip)]
     pub reverse: bool,
+    /// What is kept of the states for the backward pass.
+    #[module(skip)]
+    pub checkpoints: Checkpoints,
 }
 
 impl MinLstmConfig {
@@ -70,6 +76,7 @@ impl MinLstmConfig {
             candidate: self.candidate,
             normalized: self.normalized,
             reverse: self.reverse,
+            checkpoints: self.checkpoints,
         }
     }
 }
@@ -89,6 +96,12 @@ impl Recurrent for MinLstm {
             candidate: self.candidate,
             normalized: self.normalized,
         };
-        gated::run(&self.projection, gate, self.reverse, x, sequence)
+        gated::run(
+            &self.projection,
+            gate,
+            (self.reverse, self.checkpoints),
+            x,
+            sequence,
+        )
     }
 }

@@ -3,8 +3,10 @@
 //! Every layer implements [`Recurrent`], so stacks, models, trainers and generators are written once. A layer
 //! holds no state: it comes in with the call and goes out with the result.
 
+mod block_diagonal_rnn;
 mod cell_layer;
 mod cell_stack;
+mod cell_stream;
 mod gated;
 mod gru;
 mod layer_norm;
@@ -19,8 +21,10 @@ mod rnn;
 
 pub(crate) use cell_layer::like;
 
+pub use block_diagonal_rnn::{BlockDiagonalRnn, BlockDiagonalRnnConfig};
 pub use cell_layer::CellLayer;
 pub use cell_stack::CellStack;
+pub use cell_stream::CellStream;
 pub use gru::{Gru, GruConfig};
 pub use layer_norm::{LayerNorm, LayerNormConfig};
 pub use linear_rnn::{LinearRnn, LinearRnnConfig};

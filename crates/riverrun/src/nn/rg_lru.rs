@@ -6,8 +6,8 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::{relu, sigmoid};
 use burn::tensor::{Device, Tensor};
 
-use super::{Recurrent, Sequence};
-use crate::ops::{Gate, Scan, try_gated_scan};
+use super::{Recurrent, Sequence, gated};
+use crate::ops::{Checkpoints, Gate, try_gated_scan};
 
 /// How many times `softplus(Λ)` a channel decays in a step with its recurrence gate fully open: `c` of the paper.
 const SHARPNESS: f64 = 8.0;
@@ -35,6 +35,9 @@ pub struct RgLruConfig {
     /// Whether time runs from the last step to the first.
     #[config(default = false)]
     pub reverse: bool,
+    /// What is kept of the states for the backward pass.
+    #[config(default = "Checkpoints::All")]
+    pub checkpoints: Checkpoints,
 }
 
 /// RG-LRU, the real-gated linear recurrent unit:
@@ -65,6 +68,9 @@ pub struct RgLru {
     /// Whether time runs from the last step to the first.
     #[module(skip)]
     pub reverse: bool,
+    /// What is kept of the states for the backward pass.
+    #[module(skip)]
+    pub checkpoints: Checkpoints,
 }
 
 impl RgLruConfig {
@@ -101,6 +107,7 @@ impl RgLruConfig {
             gates: linear(hidden, 2 * hidden),
             lambda: Param::from_tensor(Tensor::from_floats(lambda.as_slice(), device)),
             reverse: self.reverse,
+            checkpoints: self.checkpoints,
         }
     }
 }
@@ -144,10 +151,7 @@ impl Recurrent for RgLru {
             gates.narrow(2, hidden, hidden),
         );
         let inputs = Tensor::cat(vec![r * rate.unsqueeze(), i * x], 2);
-        let scan = Scan::default()
-            .with_optional_initial(sequence.state)
-            .with_optional_reset(sequence.reset);
-        let scan = if self.reverse { scan.reversed() } else { scan };
+        let scan = gated::scan(self.reverse, self.checkpoints, sequence);
         try_gated_scan(inputs, Gate::RgLru, scan)
             .unwrap_or_else(|error| panic!("{}: {error}", Gate::RgLru.name()))
     }

@@ -1,9 +1,15 @@
 //! The backend extension: what a backend must provide for the recurrence to run on it.
 
+use std::fmt;
+use std::str::FromStr;
+
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, ExtensionType, TensorMetadata, backend_extension};
 use burn::tensor::{Shape, Slice};
 use riverrun_kernels::recurrence::{Gate, Problem, Routine, Shape as ScanShape};
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
 
 /// The inputs of the gate.
 #[derive(ExtensionType)]
@@ -36,6 +42,26 @@ pub struct ScanGradients<B: Backend> {
     pub h0: FloatTensor<B>,
 }
 
+/// What the graph of a differentiable scan keeps of the states until the backward pass. The inputs of the gate are kept in
+/// any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Checkpoints {
+    /// All of them: the most memory, and nothing to compute again.
+    #[default]
+    All,
+    /// The state before every `k`-th step, `k ≥ 1`: `1/k` of them. The backward pass goes from segment to segment, the
+    /// last first, and has the states of one at a time.
+    ///
+    /// In `f32` and `f64` on the CPU the gradients are bit for bit those of [`Checkpoints::All`]. In 16-bit storage what
+    /// one segment passes to the one before it is rounded to the storage type, and GPUs may contract other products and
+    /// sums at the seams.
+    Every(usize),
+    /// None: the backward pass runs the forward pass again, whole, and then has what [`Checkpoints::All`] has, bit for
+    /// bit, on every device and in every type.
+    None,
+}
+
 /// What is computed, apart from the tensors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScanSpec {
@@ -45,6 +71,35 @@ pub struct ScanSpec {
     pub reverse: bool,
     /// A GPU routine to use instead of the measured choice.
     pub routine: Option<Routine>,
+    /// What a differentiating backend keeps; the others take no notice of it.
+    pub checkpoints: Checkpoints,
+}
+
+impl fmt::Display for Checkpoints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Checkpoints::All => f.write_str("all"),
+            Checkpoints::Every(k) => write!(f, "{k}"),
+            Checkpoints::None => f.write_str("none"),
+        }
+    }
+}
+
+impl FromStr for Checkpoints {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        match (name, name.parse()) {
+            ("all", _) => Ok(Checkpoints::All),
+            ("none", _) => Ok(Checkpoints::None),
+            (_, Ok(k)) if k > 0 => Ok(Checkpoints::Every(k)),
+            _ => Err(Error::Unknown {
+                what: "choice of checkpoints",
+                name: name.into(),
+                known: "all, none, a number of steps".into(),
+            }),
+        }
+    }
 }
 
 impl ScanSpec {
@@ -97,6 +152,26 @@ impl<B: Backend> Clone for Maybe<B> {
     }
 }
 
+/// The last of the states `[B, T, D]` in the order of time; after no steps the initial one, or zero.
+pub(super) fn last_state<B: Backend>(
+    h: &FloatTensor<B>,
+    start: Option<FloatTensor<B>>,
+    reverse: bool,
+) -> FloatTensor<B> {
+    let [batch, steps, dim] = h.shape().dims();
+    let state = Shape::new([batch, dim]);
+    if steps == 0 {
+        return start.unwrap_or_else(|| B::float_zeros(state, &h.device(), h.dtype().into()));
+    }
+    let end = if reverse { 0 } else { steps - 1 };
+    let slices = [
+        Slice::from(0..batch),
+        Slice::from(end..end + 1),
+        Slice::from(0..dim),
+    ];
+    B::float_reshape(B::float_slice(h.clone(), &slices), state)
+}
+
 #[cfg(feature = "cube")]
 mod fused {
     //! What fusion must know of an operation before it runs: the shapes of its outputs.
@@ -143,23 +218,9 @@ pub trait RecurrenceOps: Backend {
         #[extension_type] reset: Maybe<Self>,
         spec: ScanSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let first = inputs.first();
-        let (device, dtype) = (first.device(), first.dtype());
-        let shape = spec.problem(&first.shape(), inputs.packed()).shape;
-        let state = Shape::new([shape.batch, shape.dim]);
         let start = h0.clone().into_option();
         let h = Self::recurrence_forward(inputs, h0, reset, spec);
-        if shape.steps == 0 {
-            let last = start.unwrap_or_else(|| Self::float_zeros(state, &device, dtype.into()));
-            return (h, last);
-        }
-        let end = if spec.reverse { 0 } else { shape.steps - 1 };
-        let slices = [
-            Slice::from(0..shape.batch),
-            Slice::from(end..end + 1),
-            Slice::from(0..shape.dim),
-        ];
-        let last = Self::float_reshape(Self::float_slice(h.clone(), &slices), state);
+        let last = last_state::<Self>(&h, start, spec.reverse);
         (h, last)
     }
 

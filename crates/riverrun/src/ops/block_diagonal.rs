@@ -1,15 +1,27 @@
-//! The block-diagonal recurrence out of tensor operations.
+//! The block-diagonal recurrence on tensors.
 
+mod autodiff;
+mod backend;
+mod composed;
+#[cfg(feature = "cube")]
+mod cube;
+#[cfg(feature = "flex")]
+mod flex;
+
+pub use backend::{BlockDiagonalOps, BlockGradients};
+
+use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 
-use super::Scan;
 use super::scan::check;
+use super::{Checkpoints, Maybe, Scan};
 use crate::Error;
 
 /// `h_t = A_t h_{t-1} + b_t`, `A_t` block-diagonal: `N` blocks of `P` channels, `D = N·P`.
 ///
-/// One product of small matrices a step, each on every backend and differentiable: right everywhere, fast nowhere. The
-/// kernels for the CPU are in [`riverrun_kernels::block_diagonal`].
+/// Kernels on the CPU, and on GPUs for blocks of up to 8 channels in f32, f16 and bf16: see
+/// [`riverrun_kernels::block_diagonal`]. What they do not cover is made of tensor operations, one product a step, which is
+/// right and slow; that is logged at the level `debug`. The backward pass keeps `a` and the states.
 ///
 /// # Arguments
 /// - `a`: `[B, T, N, P, P]`, rows first. Stable where no `A_t` lengthens a state.
@@ -20,7 +32,9 @@ use crate::Error;
 /// All states `[B, T, N·P]` and the last `[B, N·P]`.
 ///
 /// # Errors
-/// Shapes, dtypes or devices that do not fit; a routine forced in `scan`, for there is none to choose.
+/// Shapes, dtypes or devices that do not fit; a routine or checkpoints in `scan`, for there are none to choose.
+///
+/// Source: Fan, Chi & Rudnicky, *Advancing Regular Language Reasoning in Linear Recurrent Neural Networks* (2024).
 pub fn block_diagonal_scan(
     a: Tensor<5>,
     b: Tensor<3>,
@@ -37,6 +51,10 @@ pub fn block_diagonal_scan(
             reason: "the block-diagonal recurrence has no routines".into(),
         }
         .into());
+    }
+    if scan.checkpoints != Checkpoints::All {
+        let refusal = "the block-diagonal recurrence keeps all states; it has no checkpoints";
+        return Err(Error::Unsupported(refusal.into()));
     }
     check("A", &b, &a, &[batch, steps, blocks, size, size])?;
     if b.dims() != [batch, steps, dim] {
@@ -58,26 +76,44 @@ pub fn block_diagonal_scan(
             found: reset.dims().to_vec(),
         });
     }
-    let zeros = || Tensor::zeros([batch, dim], (&b.device(), b.dtype()));
-    let mut state: Tensor<2> = scan.initial.unwrap_or_else(zeros);
-    if steps == 0 {
-        return Ok((b, state));
+    if let Some(reason) = uncovered(&b, size) {
+        tracing::debug!(
+            blocks,
+            size,
+            reason,
+            "block-diagonal scan out of tensor operations"
+        );
+        return Ok(composed::scan(a, b, scan));
     }
-    let mut states = Vec::with_capacity(steps);
-    for s in 0..steps {
-        let t = if scan.reverse { steps - 1 - s } else { s };
-        if let Some(reset) = &scan.reset {
-            let mask = reset.clone().narrow(1, t, 1).expand([batch, dim]);
-            state = state.mask_fill(mask, 0.0);
+    let dtype = b.dtype();
+    let h0 = scan.initial.map(Tensor::into_dispatch);
+    let reset = scan
+        .reset
+        .map(|reset| reset.float().cast(dtype).into_dispatch());
+    let (h, last) = <Dispatch as BlockDiagonalOps>::block_diagonal(
+        a.into_dispatch(),
+        b.into_dispatch(),
+        Maybe::from_option(h0),
+        Maybe::from_option(reset),
+        scan.reverse,
+    );
+    Ok((Tensor::from_dispatch(h), Tensor::from_dispatch(last)))
+}
+
+/// Why the kernels do not do it on this device, if they do not.
+#[allow(unused_variables)]
+fn uncovered(b: &Tensor<3>, size: usize) -> Option<&'static str> {
+    #[cfg(feature = "cube")]
+    if crate::device::client(&b.device()).is_some() {
+        use burn::tensor::DType;
+        use riverrun_kernels::block_diagonal::gpu::LARGEST;
+        if size > LARGEST {
+            return Some("blocks of more channels than a unit keeps in registers");
         }
-        let a: Tensor<4> = a.clone().narrow(1, t, 1).squeeze_dim(1);
-        let b: Tensor<2> = b.clone().narrow(1, t, 1).squeeze_dim(1);
-        let product = a.matmul(state.reshape([batch, blocks, size, 1]));
-        state = product.reshape([batch, dim]) + b;
-        states.push(state.clone().unsqueeze_dim::<3>(1));
+        let known = [DType::F32, DType::Flex32, DType::F16, DType::BF16];
+        if !known.contains(&b.dtype()) {
+            return Some("a storage type that the GPU kernels do not know");
+        }
     }
-    if scan.reverse {
-        states.reverse();
-    }
-    Ok((Tensor::cat(states, 1), state))
+    None
 }

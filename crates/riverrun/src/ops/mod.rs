@@ -20,8 +20,8 @@ mod second;
 pub use adamw::{AdamwStep, AdamwTensors, OptimizerOps, adamw, square_sum};
 #[cfg(feature = "cube")]
 pub(crate) use backend::MaybeMetadata;
-pub use backend::{GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
-pub use block_diagonal::block_diagonal_scan;
+pub use backend::{Checkpoints, GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
+pub use block_diagonal::{BlockDiagonalOps, BlockGradients, block_diagonal_scan};
 pub use cell::{
     Activation, Cell, CellOps, CellOutput, CellRun, CellWeights, ResetGate, cell_layer,
     try_cell_layer,

@@ -3,7 +3,7 @@
 use burn::backend::Dispatch;
 use burn::tensor::{Bool, Tensor};
 
-use super::{Candidate, Gate, GateInputs, Maybe, RecurrenceOps, Routine, ScanSpec};
+use super::{Candidate, Checkpoints, Gate, GateInputs, Maybe, RecurrenceOps, Routine, ScanSpec};
 use crate::Error;
 
 /// How a scan starts and runs. The default starts from zero, forward in time, without resets.
@@ -13,6 +13,7 @@ pub struct Scan {
     pub(super) reset: Option<Tensor<2, Bool>>,
     pub(super) reverse: bool,
     pub(super) routine: Option<Routine>,
+    pub(super) checkpoints: Checkpoints,
 }
 
 impl Scan {
@@ -49,6 +50,16 @@ impl Scan {
     /// Forces a GPU routine instead of the measured choice.
     pub fn with_routine(mut self, routine: Routine) -> Self {
         self.routine = Some(routine);
+        self
+    }
+
+    /// Keeps less than all states for the backward pass, which computes them again: memory against time.
+    ///
+    /// Saves the memory only where nothing else keeps the states: a sum does not, a product with a weight does. On a
+    /// device with Burn's own gradient checkpointing (`device.autodiff().gradient_checkpointing()`) the states are
+    /// computed again for those too, wherever all inputs are differentiated.
+    pub fn with_checkpoints(mut self, checkpoints: Checkpoints) -> Self {
+        self.checkpoints = checkpoints;
         self
     }
 }
@@ -210,6 +221,10 @@ fn run(
             found: reset.dims().to_vec(),
         });
     }
+    if scan.checkpoints == Checkpoints::Every(0) {
+        let refusal = "checkpoints every 0 steps; expected 1 or more";
+        return Err(Error::Unsupported(refusal.into()));
+    }
     let h0 = scan
         .initial
         .map_or(Maybe::None, |h0| Maybe::Some(h0.into_dispatch()));
@@ -220,6 +235,7 @@ fn run(
         gate,
         reverse: scan.reverse,
         routine: scan.routine,
+        checkpoints: scan.checkpoints,
     };
     let (h, last) = <Dispatch as RecurrenceOps>::recurrence(inputs, h0, reset, spec);
     Ok((Tensor::from_dispatch(h), Tensor::from_dispatch(last)))

@@ -170,6 +170,7 @@ impl Walk {
             reset,
             reverse: !self.0.reverse,
             routine: self.0.routine,
+            checkpoints: self.0.checkpoints,
         };
         Ok(try_linear_scan(a, g, scan)?.0)
     }

@@ -88,17 +88,15 @@ fn device(gate: &GateController) -> Device {
 
 fn fill(layer: &mut CellLayer, gates: &[&GateController]) {
     let weight = |of: fn(&GateController) -> &Linear| {
-        let gates = gates
-            .iter()
-            .map(|gate| of(gate).weight.val().detach().transpose());
-        Tensor::cat(gates.collect(), 0)
+        let gates = gates.iter().map(|gate| of(gate).weight.val().transpose());
+        // A leaf, so that the layer can be trained on a device that differentiates.
+        Tensor::cat(gates.collect(), 0).detach()
     };
     let bias = |of: fn(&GateController) -> &Linear| {
         let gates = gates.iter().map(|gate| of(gate).bias.as_ref());
-        let biases: Option<Vec<Tensor<1>>> = gates
-            .map(|bias| bias.map(|bias| bias.val().detach()))
-            .collect();
-        biases.map(|biases| Param::from_tensor(Tensor::cat(biases, 0)))
+        let biases: Option<Vec<Tensor<1>>> =
+            gates.map(|bias| bias.map(|bias| bias.val())).collect();
+        biases.map(|biases| Param::from_tensor(Tensor::cat(biases, 0).detach()))
     };
     layer.weight_ih = Param::from_tensor(weight(|gate| &gate.input_transform));
     layer.weight_hh = Param::from_tensor(weight(|gate| &gate.hidden_transform));

@@ -2,7 +2,11 @@
 //!
 //! [`from_pytorch`] and [`to_pytorch`] exchange [`Gru`], [`Lstm`] and [`Rnn`] with PyTorch's `nn.GRU`, `nn.LSTM` and `nn.RNN`: the
 //! parameters here have PyTorch's shapes and gate orders already, so the numbers stay as they are and only the names are
-//! translated. [`from_burn_gru`] and [`from_burn_lstm`] take over the layers of `burn::nn`.
+//! translated. [`from_burn_gru`] and [`from_burn_lstm`] take over the layers of `burn::nn`, [`from_keras_gru`] and
+//! [`from_keras_lstm`] arrays in Keras' layout, [`from_cudnn_gru`] and [`from_cudnn_lstm`] cuDNN's flat one.
+//!
+//! PyTorch's own files (`.pt`) are read and not written: they are pickled programs in a ZIP archive, and no crate that is
+//! kept up writes them. `safetensors.torch.load_file` opens what is written here.
 //!
 //! ```
 //! # #[cfg(feature = "flex")] {
@@ -22,9 +26,13 @@
 //! ```
 
 mod burn_nn;
+mod cudnn;
+mod keras;
 mod pytorch;
 
 pub use burn_nn::{from_burn_gru, from_burn_lstm};
+pub use cudnn::{from_cudnn_gru, from_cudnn_lstm};
+pub use keras::{from_keras_gru, from_keras_lstm};
 pub use pytorch::{from_pytorch, to_pytorch};
 
 use crate::Error;

@@ -276,3 +276,45 @@ fn two_directions_have_no_step() {
     let layer = GruConfig::new(3, 4).with_bidirectional(true).init(&device);
     let _ = layer.step(Tensor::zeros([1, 3], &device), None);
 }
+
+#[test]
+fn a_stream_is_the_steps_of_the_layer() {
+    let (b, t, i, h) = (3, 12, 5, 19);
+    let Some((_, device)) = devices().into_iter().find(|(name, _)| name == "cpu") else {
+        return;
+    };
+    for kind in Net::KINDS {
+        let mut net = Net::new(kind, [i, h], 2, false, &device);
+        let mut stream = net.stack().stream(b).expect("one direction");
+        let x: Tensor<3> = random([b, t, i], &device);
+        let (whole, (h_n, c_n)) = net.run(x.clone(), None, None, None);
+        for s in 0..t {
+            let step: Vec<f32> = x.clone().narrow(1, s, 1).into_data().iter().collect();
+            let found: Vec<f64> = stream
+                .step(&step)
+                .expect("the right length")
+                .iter()
+                .map(|&y| f64::from(y))
+                .collect();
+            let expected = numbers(whole.clone().narrow(1, s, 1));
+            assert_close(&format!("{kind} step {s}"), &found, &expected, 0.0);
+        }
+        let wide = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
+        let last = |states: Tensor<3>| numbers(states.narrow(0, 1, 1));
+        let found = wide(stream.h(1).expect("two layers"));
+        assert_close(kind, &found, &last(h_n), 0.0);
+        assert_eq!(stream.c(1).is_some(), c_n.is_some());
+        if let (Some(found), Some(c_n)) = (stream.c(1), c_n) {
+            assert_close(kind, &wide(found), &last(c_n), 0.0);
+        }
+        // One sequence from the start again, the others on: its step is that of a fresh one.
+        let step: Vec<f32> = x.clone().narrow(1, 0, 1).into_data().iter().collect();
+        stream.restart(1);
+        let found = wide(stream.step(&step).expect("the right length"));
+        let expected = numbers(whole.narrow(1, 0, 1));
+        assert_close(kind, &found[h..2 * h], &expected[h..2 * h], 0.0);
+        assert!(stream.step(&step[1..]).is_err());
+        let mut both = Net::new(kind, [i, h], 1, true, &device);
+        assert!(both.stack().stream(1).is_err());
+    }
+}

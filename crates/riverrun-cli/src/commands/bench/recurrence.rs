@@ -121,7 +121,7 @@ fn gate(name: &str) -> Result<Gate, Failure> {
         })
 }
 
-fn shape(text: &str) -> Result<[usize; 3], Failure> {
+pub(super) fn shape(text: &str) -> Result<[usize; 3], Failure> {
     let parts: Vec<usize> = text
         .split('x')
         .filter_map(|part| part.parse().ok())

@@ -63,8 +63,34 @@ pub(super) fn verify(
     Ok(())
 }
 
-/// The problems of a gate. The raw gate has them all, the others a few that differ in what they exercise.
-fn problems(gate: Gate, long: bool) -> Vec<(Case, usize)> {
+/// A problem with its truth and what sets its tolerance.
+struct Problems {
+    case: Case,
+    /// Every channel is repeated so many times: a large problem whose truth is that of a small one.
+    times: usize,
+    truth: Outcome,
+    naive: Outcome,
+}
+
+/// Channels of the narrow problem behind a wide one.
+const NARROW: usize = 8;
+
+/// The wide problems of `--long`: sequences, steps, and repetitions of [`NARROW`] channels. The last has more than 2³¹
+/// elements in each of its tensors.
+const LONG: [(usize, usize, usize); 4] = [
+    (1, 65_537, 32),
+    (2, 4096, 640),
+    (4, 1000, 640),
+    (4, 131_101, 513),
+];
+
+/// The problems of a gate. The raw gate has them all, the others a few that differ in what they exercise; `fits` says
+/// which of the wide ones the device has room for.
+fn problems<E: Element>(
+    gate: Gate,
+    long: bool,
+    fits: impl Fn(&Problem) -> bool,
+) -> (Vec<Problems>, Vec<Problem>) {
     let shapes: &[(usize, usize, usize)] = if gate == Gate::Raw {
         &[
             (2, 1, 64),
@@ -92,48 +118,70 @@ fn problems(gate: Gate, long: bool) -> Vec<(Case, usize)> {
             )
         })
         .collect();
+    let mut left_out = Vec::new();
     if long {
-        // Wide problems are narrow ones with every channel repeated, so that the truth stays cheap.
-        for (n, (batch, steps, dim, times)) in
-            [(1, 65_537, 32, 8), (2, 4096, 32, 160), (4, 1000, 64, 80)]
-                .into_iter()
-                .enumerate()
-        {
-            let problem = Problem::new(Shape::new(batch, steps, dim), gate);
-            cases.push((
-                Case::random(problem, Options::nth(3 + 4 * n), 91 + n as u64),
-                times,
-            ));
+        // The largest is for the addresses alone, which all gates share.
+        let wide = if gate == Gate::Raw {
+            &LONG[..]
+        } else {
+            &LONG[..3]
+        };
+        for (n, &(batch, steps, times)) in wide.iter().enumerate() {
+            let problem = |dim| Problem::new(Shape::new(batch, steps, dim), gate);
+            if fits(&problem(NARROW * times)) {
+                let options = Options::nth(3 + 4 * n);
+                cases.push((Case::random(problem(NARROW), options, 91 + n as u64), times));
+            } else {
+                left_out.push(problem(NARROW * times));
+            }
         }
     }
-    cases
+    let judged = |(case, times): (Case, usize)| {
+        let case = case.rounded::<E>();
+        let (truth, naive) = (case.oracle(), naive::run::<E>(&case));
+        Problems {
+            case,
+            times,
+            truth,
+            naive,
+        }
+    };
+    (cases.into_iter().map(judged).collect(), left_out)
 }
 
-/// Runs all cases of a gate in one storage type; the worst verdict is the row.
+/// Runs all cases of a gate in one storage type; the worst verdict is the row. `run` gives the outcome at some of a
+/// case's repetitions.
 fn check<E: Element>(
-    gate: Gate,
-    long: bool,
-    mut run: impl FnMut(&Case) -> Result<Outcome, riverrun_kernels::Error>,
+    problems: &[Problems],
+    mut run: impl FnMut(&Case, usize) -> Result<Vec<Outcome>, riverrun_kernels::Error>,
 ) -> Result<Row, Failure> {
     let mut row = Row::default();
-    for (case, times) in problems(gate, long) {
-        let case = case.rounded::<E>();
-        let shape = case.problem.shape;
-        let (truth, naive) = (case.oracle(), naive::run::<E>(&case));
-        let (wide, truth, naive) = if times == 1 {
-            (case, truth, naive)
-        } else {
-            let widen = |outcome: Outcome| outcome.widened(shape.dim, times);
-            (case.widened(times), widen(truth), widen(naive))
-        };
-        let found = run(&wide).map_err(|error| Failure::Bug(error.to_string()))?;
-        let again = run(&wide).map_err(|error| Failure::Bug(error.to_string()))?;
+    for problem in problems {
+        let Problems {
+            case,
+            times,
+            truth,
+            naive,
+        } = problem;
+        let bug = |error: riverrun_kernels::Error| Failure::Bug(error.to_string());
+        let found = run(case, *times).map_err(bug)?;
+        let again = run(case, *times).map_err(bug)?;
+        let judged = |found| judge::<E>(case.problem.shape.steps, found, naive, truth);
+        let verdicts: Vec<_> = found.iter().flat_map(judged).collect();
+        let mut pairs = found.iter().zip(&again);
         row.case(
-            &judge::<E>(shape.steps, &found, &naive, &truth),
-            same_bits(&found, &again),
+            &verdicts,
+            pairs.all(|(found, again)| same_bits(found, again)),
         );
     }
     Ok(row)
+}
+
+/// Which repetitions of a wide problem are looked at: the first, the last and three between, at no regular distance.
+fn samples(times: usize) -> Vec<usize> {
+    let mut samples = vec![0, times / 7, times / 2, times * 5 / 6, times - 1];
+    samples.dedup();
+    samples
 }
 
 fn same_bits(a: &Outcome, b: &Outcome) -> bool {
@@ -144,11 +192,33 @@ fn same_bits(a: &Outcome, b: &Outcome) -> bool {
 }
 
 fn cpu<E: Element>(args: &VerifyArgs, info: &DeviceInfo, table: &mut Table) -> Result<(), Failure> {
+    // Elements of a wide problem on the CPU, where host and device are one.
+    const MOST: usize = 1 << 23;
+
     for gate in Gate::all() {
-        let row = check::<E>(gate, args.long, |case| Ok(case.cpu::<E>()))?;
+        let fits = |problem: &Problem| problem.shape.elements() <= MOST;
+        let (problems, left_out) = problems::<E>(gate, args.long, fits);
+        for problem in left_out {
+            table.skip(&info.spec, E::NAME, &too_large(&problem))?;
+        }
+        let row = check::<E>(&problems, |case, times| {
+            if times == 1 {
+                return Ok(vec![case.cpu::<E>()]);
+            }
+            let wide = case.widened(times).cpu::<E>();
+            let dim = case.problem.shape.dim;
+            let pick = |which: usize| wide.narrowed(dim, times, which);
+            Ok(samples(times).into_iter().map(pick).collect())
+        })?;
         table.row(&info.spec, gate.name(), E::NAME, "cpu", row)?;
     }
     Ok(())
+}
+
+fn too_large(problem: &Problem) -> String {
+    let Shape { batch, steps, dim } = problem.shape;
+    let gate = problem.gate.name();
+    format!("{gate} of {batch} x {steps} x {dim} does not fit this device")
 }
 
 #[cfg(feature = "gpu")]
@@ -160,14 +230,36 @@ fn gpu<E: Element>(
     table: &mut Table,
 ) -> Result<(), Failure> {
     use riverrun_kernels::recurrence::Routine;
+    let mut routines = Vec::new();
     for routine in Routine::ALL {
-        if let Some(reason) = routine.missing(client) {
-            table.skip(&info.spec, routine.name(), &reason)?;
-            continue;
+        match routine.missing(client) {
+            Some(reason) => table.skip(&info.spec, routine.name(), &reason)?,
+            None => routines.push(routine),
         }
-        for gate in Gate::all() {
-            let row = check::<E>(gate, args.long, |case| {
-                case.gpu(client, dtype, Some(routine), None)
+    }
+    let memory = &client.properties().memory;
+    // Where the runtime does not say how much there is, what one allocation may have.
+    let room = memory.max_memory().unwrap_or(memory.max_page_size);
+    let fits = |problem: &Problem| {
+        let tensor = problem.shape.elements() * dtype.size();
+        // The inputs, their gradients, the states and theirs, and an eighth for what is between.
+        let all = tensor * (2 * problem.gate.inputs() + 2);
+        tensor as u64 <= memory.max_page_size && (all + all / 8) as u64 <= room
+    };
+    for gate in Gate::all() {
+        let (problems, left_out) = problems::<E>(gate, args.long, fits);
+        for problem in left_out {
+            table.skip(&info.spec, dtype.name(), &too_large(&problem))?;
+        }
+        for &routine in &routines {
+            let row = check::<E>(&problems, |case, times| {
+                let samples = samples(times);
+                let found = case.gpu_widened(client, dtype, Some(routine), None, times, &samples);
+                if times > 1 {
+                    // So that the next problem has the room that this one had.
+                    client.memory_cleanup().ok();
+                }
+                found
             })?;
             table.row(&info.spec, gate.name(), E::NAME, routine.name(), row)?;
         }

@@ -22,6 +22,8 @@ struct Forward<'a, R> {
     h_last: *mut R,
     c_last: *mut R,
     saved: *mut R,
+    /// All units' weights, if they have been packed before.
+    packed: Option<&'a Weights<R>>,
 }
 
 // SAFETY: the pointers are to slices borrowed for the pass, and no two threads write the same elements.
@@ -45,13 +47,14 @@ struct Part<'a, R> {
     xg: Buffer<R>,
 }
 
-/// Runs the forward pass. Lengths have been checked.
+/// Runs the forward pass. Lengths have been checked. With weights `packed` before, those of the arguments are not read.
 pub(super) fn run<L: Lanes<Real: Number>>(
     problem: &Problem,
     inputs: &Inputs<L::Real>,
     layer: Option<Layer<L::Real>>,
     outputs: Outputs<L::Real, L::Real>,
     plan: Plan,
+    packed: Option<&Weights<L::Real>>,
 ) {
     let null = std::ptr::null_mut;
     let pass = Forward {
@@ -69,12 +72,13 @@ pub(super) fn run<L: Lanes<Real: Number>>(
             .saved
             .filter(|s| !s.is_empty())
             .map_or_else(null, <[_]>::as_mut_ptr),
+        packed,
     };
     if problem.batch == 0 {
         return;
     }
     match plan {
-        Plan::Units(parts) if pass.by_units::<L>(parts) => {}
+        Plan::Units(parts) if packed.is_none() && pass.by_units::<L>(parts) => {}
         Plan::Units(_) => pass.by_rows::<L>(1),
         Plan::Batch(parts) => pass.by_rows::<L>(parts),
     }
@@ -100,11 +104,18 @@ impl<R: Number> Forward<'_, R> {
     /// Each thread runs sequences of its own.
     fn by_rows<L: Lanes<Real = R>>(&self, parts: usize) {
         let Problem { batch, hidden, .. } = self.problem;
-        let weights = self.weights::<L>(0..hidden, batch.div_ceil(parts), parts > 1);
+        let own;
+        let weights = match self.packed {
+            Some(packed) => packed,
+            None => {
+                own = self.weights::<L>(0..hidden, batch.div_ceil(parts), parts > 1);
+                &own
+            }
+        };
         share(parts, |index| {
             let rows = piece(batch, parts, 1, index);
             let exchange = Exchange::new(rows.len(), hidden);
-            let mut part = self.part::<L>(rows, 0..hidden, &weights, &exchange);
+            let mut part = self.part::<L>(rows, 0..hidden, weights, &exchange);
             (0..self.stages()).for_each(|stage| self.stage::<L>(&mut part, stage));
             self.finish(&part);
         });

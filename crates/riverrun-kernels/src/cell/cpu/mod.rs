@@ -4,10 +4,23 @@
 //! many sequences as threads each thread runs sequences of its own and waits for nobody; with fewer, threads share the units
 //! and meet once a step. The gradients of the weights are products over many steps at a time, after the loop.
 //!
-//! [`forward`] and [`backward`] are the contract. [`forward_layer`] and [`backward_layer`] include the input product: `xg`, the largest
+//! [`forward`] and [`backward`] are the contract; a [`PackedLayer`] keeps its packed weights from call to call. [`forward_layer`] and [`backward_layer`] include the input product: `xg`, the largest
 //! tensor of a layer, is then made a few steps at a time and stays in the cache.
 //!
 //! `f16` and `bf16` are widened once on the way in and rounded once on the way out; the state between steps stays `f32`.
+
+/// Calls the function for the vectors of a level.
+macro_rules! at_level {
+    ($level:expr, $real:ty, $function:ident($($argument:expr),* $(,)?)) => {
+        match $level {
+            #[cfg(target_arch = "x86_64")]
+            $crate::cell::cpu::Level::Avx512 => $function::<<$real as $crate::cell::cpu::lanes::Number>::Avx512>($($argument),*),
+            #[cfg(target_arch = "x86_64")]
+            $crate::cell::cpu::Level::Avx2 => $function::<<$real as $crate::cell::cpu::lanes::Number>::Avx2>($($argument),*),
+            _ => $function::<<$real as $crate::cell::cpu::lanes::Number>::Portable>($($argument),*),
+        }
+    };
+}
 
 mod backward;
 mod buffer;
@@ -20,6 +33,7 @@ mod gates_backward;
 mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod lanes_x86;
+mod packed;
 mod product;
 mod routine;
 mod team;
@@ -29,25 +43,13 @@ use std::any::TypeId;
 
 use convert::{Target, rename, rename_mut, widen};
 use lanes::{Lanes, Number};
+pub use packed::{PackedLayer, State};
 pub use routine::{Level, Routine};
 pub use team::Split;
 
 use super::arguments::length;
 use super::{InputGrads, Inputs, Layer, LayerGrads, OutputGrads, Outputs, Problem};
 use crate::{Element, Error};
-
-/// Calls the function for the vectors of a level.
-macro_rules! at_level {
-    ($level:expr, $real:ty, $function:ident($($argument:expr),* $(,)?)) => {
-        match $level {
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => $function::<<$real as Number>::Avx512>($($argument),*),
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => $function::<<$real as Number>::Avx2>($($argument),*),
-            _ => $function::<<$real as Number>::Portable>($($argument),*),
-        }
-    };
-}
 
 /// Runs the cell over every sequence.
 ///
@@ -250,7 +252,8 @@ fn forward_at<L: Lanes<Real: Number>>(
     outputs: Outputs<L::Real, L::Real>,
     routine: Routine,
 ) {
-    forward::run::<L>(problem, inputs, layer, outputs, routine.plan::<L>(problem));
+    let plan = routine.plan::<L>(problem);
+    forward::run::<L>(problem, inputs, layer, outputs, plan, None);
 }
 
 fn backward_in<E: Element, R: Number>(

@@ -72,14 +72,19 @@ fn repeat_rows(x: &[f64], dim: usize, times: usize) -> Vec<f64> {
 }
 
 impl Outcome {
-    /// The outcome of [`Case::widened`] for a problem of `dim` channels.
-    pub fn widened(&self, dim: usize, times: usize) -> Self {
-        let widen = |x: &Vec<f64>| repeat_rows(x, dim, times);
+    /// Repetition `which` of the outcome of [`Case::widened`], for a case of `dim` channels.
+    pub fn narrowed(&self, dim: usize, times: usize, which: usize) -> Self {
+        let narrow = |x: &Vec<f64>| -> Vec<f64> {
+            x.chunks(dim * times)
+                .flat_map(|row| &row[which * dim..][..dim])
+                .copied()
+                .collect()
+        };
         Self {
-            h: widen(&self.h),
-            h_last: widen(&self.h_last),
-            d_inputs: self.d_inputs.iter().map(widen).collect(),
-            d_h0: widen(&self.d_h0),
+            h: narrow(&self.h),
+            h_last: narrow(&self.h_last),
+            d_inputs: self.d_inputs.iter().map(narrow).collect(),
+            d_h0: narrow(&self.d_h0),
         }
     }
 
@@ -130,7 +135,7 @@ impl Case {
     }
 
     /// The same with every channel repeated `times` times, side by side: a large problem whose truth is that of a
-    /// small one (see [`Outcome::widened`]).
+    /// small one (see [`Outcome::narrowed`]).
     pub fn widened(&self, times: usize) -> Self {
         let dim = self.problem.shape.dim;
         let widen = |x: &Vec<f64>| repeat_rows(x, dim, times);

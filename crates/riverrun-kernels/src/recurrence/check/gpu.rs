@@ -3,6 +3,7 @@
 use cubecl::client::Client;
 use cubecl::server::Handle;
 
+use super::wide::Mover;
 use super::{Case, Outcome};
 use crate::Error;
 use crate::check::transfer;
@@ -44,16 +45,39 @@ impl Case {
         routine: Option<Routine>,
         tuning: Option<Tuning>,
     ) -> Result<Outcome, Error> {
-        let Problem { shape, gate, .. } = self.problem;
-        let upload = |data: &[f64]| transfer::upload(client, dtype, data);
-        let poison = |elements: usize| transfer::poison(client, dtype, elements);
-        let download =
-            |handle: Handle, elements: usize| transfer::download(client, dtype, handle, elements);
+        let mut outcomes = self.gpu_widened(client, dtype, routine, tuning, 1, &[0])?;
+        Ok(outcomes.pop().expect("one sample"))
+    }
+
+    /// Of the GPU kernels for the case with every channel repeated `times` times, side by side: its outcome at each of
+    /// the repetitions `samples`. The device repeats and picks, so the host never has more than the narrow case.
+    ///
+    /// # Errors
+    /// What the kernels refuse.
+    pub fn gpu_widened(
+        &self,
+        client: &Client,
+        dtype: Dtype,
+        routine: Option<Routine>,
+        tuning: Option<Tuning>,
+        times: usize,
+        samples: &[usize],
+    ) -> Result<Vec<Outcome>, Error> {
+        let narrow = self.problem.shape;
+        let mut problem = self.problem;
+        problem.shape.dim *= times;
+        let Problem { shape, gate, .. } = problem;
+        let mover = Mover {
+            client,
+            dtype,
+            dim: narrow.dim,
+            times,
+        };
         let raw = self.inputs.len() == 2 && gate == crate::recurrence::Gate::Raw;
         let groups = gate.inputs();
         let view = |data: &[f64], width: usize| Strided {
-            handle: upload(data),
-            len: data.len(),
+            handle: mover.upload(data),
+            len: data.len() * times,
             offset: 0,
             batch_stride: shape.steps * width,
             step_stride: width,
@@ -61,58 +85,57 @@ impl Case {
         let inputs = if raw {
             Inputs::Separate(self.inputs.iter().map(|x| view(x, shape.dim)).collect())
         } else {
-            Inputs::Packed(view(&pack(&self.inputs, shape.dim), groups * shape.dim))
+            Inputs::Packed(view(&pack(&self.inputs, narrow.dim), groups * shape.dim))
         };
-        let h0 = self.h0.as_deref().map(upload);
+        let h0 = self.h0.as_deref().map(|h0| mover.upload(h0));
         let mask = |reset: &Vec<bool>| {
-            reset
-                .iter()
-                .map(|&r| f64::from(u8::from(r)))
-                .collect::<Vec<_>>()
+            let mask: Vec<f64> = reset.iter().map(|&r| f64::from(u8::from(r))).collect();
+            client.create_from_slice(&transfer::bytes(dtype, &mask))
         };
-        let reset = self.reset.as_ref().map(|reset| upload(&mask(reset)));
-        let h = poison(shape.elements());
+        let reset = self.reset.as_ref().map(mask);
+        let h = mover.poison(shape.elements());
         let forward = Forward {
             inputs: inputs.clone(),
             h0: h0.clone(),
             reset: reset.clone(),
             h: h.clone(),
         };
-        gpu::forward(client, &self.problem, dtype, &forward, routine, tuning)?;
+        gpu::forward(client, &problem, dtype, &forward, routine, tuning)?;
 
         let outputs = if raw { 2 } else { 1 };
         let d_inputs: Vec<Handle> = (0..outputs)
-            .map(|_| poison(shape.elements() * groups / outputs))
+            .map(|_| mover.poison(shape.elements() * groups / outputs))
             .collect();
-        let d_h0 = poison(shape.state());
+        let d_h0 = mover.poison(shape.state());
         let backward = Backward {
             inputs,
             h0,
             reset,
             h: h.clone(),
-            d_h: upload(&self.d_h),
-            d_h_last: self.d_h_last.as_deref().map(upload),
+            d_h: mover.upload(&self.d_h),
+            d_h_last: self.d_h_last.as_deref().map(|d| mover.upload(d)),
             d_inputs: d_inputs.clone(),
             d_h0: d_h0.clone(),
         };
-        gpu::backward(client, &self.problem, dtype, &backward, routine, tuning)?;
+        gpu::backward(client, &problem, dtype, &backward, routine, tuning)?;
 
-        let h = download(h, shape.elements());
-        let h_last = crate::recurrence::oracle::last(&self.problem, &h, self.h0.as_deref());
-        let d_inputs = if raw {
-            d_inputs
-                .into_iter()
-                .map(|d| download(d, shape.elements()))
-                .collect()
-        } else {
-            let packed = download(d_inputs[0].clone(), shape.elements() * groups);
-            unpack(&packed, groups, shape.dim)
+        let outcome = |&which: &usize| {
+            let h = mover.download(&h, narrow.elements(), which);
+            let h_last = crate::recurrence::oracle::last(&self.problem, &h, self.h0.as_deref());
+            let d_inputs = if raw {
+                let download = |d| mover.download(d, narrow.elements(), which);
+                d_inputs.iter().map(download).collect()
+            } else {
+                let packed = mover.download(&d_inputs[0], narrow.elements() * groups, which);
+                unpack(&packed, groups, narrow.dim)
+            };
+            Outcome {
+                h,
+                h_last,
+                d_inputs,
+                d_h0: mover.download(&d_h0, narrow.state(), which),
+            }
         };
-        Ok(Outcome {
-            h,
-            h_last,
-            d_inputs,
-            d_h0: download(d_h0, shape.state()),
-        })
+        Ok(samples.iter().map(outcome).collect())
     }
 }

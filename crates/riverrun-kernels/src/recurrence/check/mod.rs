@@ -6,6 +6,8 @@ mod case;
 mod gpu;
 pub mod naive;
 mod tolerance;
+#[cfg(feature = "gpu")]
+mod wide;
 
 pub use crate::check::{Random, Verdict};
 pub use case::{Case, Options, Outcome};

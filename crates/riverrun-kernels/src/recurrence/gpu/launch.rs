@@ -3,6 +3,7 @@
 use cubecl::client::Client;
 use cubecl::ir::AddressType;
 use cubecl::prelude::*;
+use cubecl::server::Handle;
 
 use super::chained::{chained_backward, chained_forward};
 use super::chunked::{carry_chunks, reduce_chunks_backward, reduce_chunks_forward};
@@ -182,7 +183,8 @@ pub fn backward(
     let routine = Routine::choose(client, problem, routine)?;
     let shape = problem.shape;
     if shape.elements() == 0 {
-        through_nothing(client, problem, dtype, args);
+        let d_h_last = args.d_h_last.as_ref();
+        copy_or_zero(client, dtype, d_h_last, &args.d_h0, shape.state());
         return Ok(routine);
     }
     let tuning = tuning.unwrap_or_else(|| Tuning::default_for(problem, dtype, true, routine));
@@ -362,13 +364,17 @@ pub fn backward(
     Ok(routine)
 }
 
-/// Backward where there is no step: the gradient of the last state is that of the first.
-fn through_nothing(client: &Client, problem: &Problem, dtype: Dtype, args: &Backward) {
-    let state = problem.shape.state();
+/// Backward where there is no step: the gradient of the last state, or 0, is that of the first.
+pub(crate) fn copy_or_zero(
+    client: &Client,
+    dtype: Dtype,
+    d_h_last: Option<&Handle>,
+    d_h0: &Handle,
+    state: usize,
+) {
     if state == 0 {
         return;
     }
-    let d_h0 = || buffer(&args.d_h0, state, 1);
     // Safety: both buffers hold a state, and the kernel checks its position.
     unsafe {
         no_steps_backward::launch_unchecked(
@@ -376,12 +382,12 @@ fn through_nothing(client: &Client, problem: &Problem, dtype: Dtype, args: &Back
             grid(client, state.div_ceil(64)),
             CubeDim::new_1d(64),
             AddressType::U32,
-            match &args.d_h_last {
+            match d_h_last {
                 Some(d_h_last) => buffer(d_h_last, state, 1),
                 None => buffer(&client.empty(state * dtype.size()), state, 1),
             },
-            d_h0(),
-            args.d_h_last.is_some(),
+            buffer(d_h0, state, 1),
+            d_h_last.is_some(),
             dtype.elem(),
         );
     }

@@ -19,6 +19,7 @@ mod unit;
 mod workspace;
 
 pub use args::{Backward, Forward, Inputs, Strided};
+pub(crate) use launch::copy_or_zero;
 pub use launch::{backward, forward};
 pub use tuning::{Keep, Tuning};
 pub use workspace::handover_fault;

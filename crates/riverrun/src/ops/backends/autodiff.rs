@@ -4,6 +4,8 @@
 //! parent is the first: in the backward pass it runs before its parent and leaves its gradient, `[B, D]`, where
 //! the parent picks it up. So a gradient of the last state costs `B·D`, not a tensor of `B·T·D` zeros.
 
+mod checkpoints;
+
 use std::sync::{Arc, Mutex};
 
 use burn::backend::tensor::FloatTensor;
@@ -15,7 +17,8 @@ use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
 
-use crate::ops::{GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
+use crate::ops::{Checkpoints, GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
+use checkpoints::{Again, Kept, Scanned};
 
 /// A tensor of the differentiating backend.
 pub(crate) type Tracked<B, C> = FloatTensor<Autodiff<B, C>>;
@@ -39,7 +42,7 @@ struct StatesSaved<B: Backend> {
     inputs: Vec<NodeId>,
     h0: Option<FloatTensor<B>>,
     reset: Option<FloatTensor<B>>,
-    h: FloatTensor<B>,
+    h: Kept<B>,
     d_h_last: Slot<B>,
     spec: ScanSpec,
 }
@@ -66,16 +69,14 @@ impl<B: RecurrenceOps, const N: usize> Backward<B, N> for States {
             1 => GateInputs::Packed(next()),
             _ => GateInputs::Separate(next(), next()),
         };
-        let maybe = |tensor: Option<FloatTensor<B>>| tensor.map_or(Maybe::None, Maybe::Some);
-        let gradients = B::recurrence_backward(
+        let scanned = Scanned {
             inputs,
-            maybe(saved.h0),
-            maybe(saved.reset),
-            saved.h,
-            d_h,
-            maybe(take::<B>(&saved.d_h_last)),
-            saved.spec,
-        );
+            h0: saved.h0,
+            reset: saved.reset,
+            spec: saved.spec,
+        };
+        let d_h_last = take::<B>(&saved.d_h_last);
+        let gradients = saved.h.backward(scanned, d_h, d_h_last);
         let d_inputs = match gradients.inputs {
             GateInputs::Separate(a, b) => vec![a, b],
             GateInputs::Packed(x) => vec![x],
@@ -149,7 +150,7 @@ fn run<B: RecurrenceOps, C: CheckpointStrategy, const N: usize>(
     spec: ScanSpec,
 ) -> (Tracked<B, C>, Tracked<B, C>) {
     let maybe = |tensor: Option<FloatTensor<B>>| tensor.map_or(Maybe::None, Maybe::Some);
-    let start = h0.map(|h0| h0.into_primitive());
+    let start = h0.clone().map(|h0| h0.into_primitive());
     let (h, last) = B::recurrence(
         primitives::<B, C>(&inputs),
         maybe(start.clone()),
@@ -157,16 +158,30 @@ fn run<B: RecurrenceOps, C: CheckpointStrategy, const N: usize>(
         spec,
     );
     let slot: Slot<B> = Arc::default();
-    let states = match Backward::<B, N>::prepare::<C>(States, guards)
-        .compute_bound()
-        .stateful()
-    {
+    let prep = Backward::<B, N>::prepare::<C>(States, guards);
+    let prep = if spec.checkpoints == Checkpoints::All {
+        prep.compute_bound()
+    } else {
+        let again = Again::<B> {
+            inputs: inputs.iter().map(|input| input.node().id()).collect(),
+            h0: h0
+                .as_ref()
+                .map(|h0| (h0.node().id(), h0.is_tracked(), h0.clone().into_primitive())),
+            reset: reset.clone(),
+            spec,
+        };
+        let tracked = h0.as_ref().filter(|h0| h0.is_tracked());
+        prep.memory_bound()
+            .retro_forward(again)
+            .parents(inputs.iter().chain(tracked))
+    };
+    let states = match prep.stateful() {
         OpsKind::Tracked(mut prep) => {
             let saved = StatesSaved {
                 inputs: inputs.iter().map(|input| prep.checkpoint(input)).collect(),
                 h0: start,
                 reset,
-                h: h.clone(),
+                h: Kept::of(&h, spec),
                 d_h_last: slot.clone(),
                 spec,
             };

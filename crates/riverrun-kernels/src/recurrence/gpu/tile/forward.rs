@@ -3,8 +3,8 @@
 use cubecl::prelude::*;
 
 use super::*;
-use crate::recurrence::gpu::gate::{Affine, coefficients};
 use crate::gpu::storage::{narrow, widen};
+use crate::recurrence::gpu::gate::{Affine, coefficients};
 
 /// Forward: `len` steps in registers, see [`Keep`].
 #[derive(CubeType)]

@@ -1,0 +1,245 @@
+//! `riverrun bench cell`: GRU, LSTM and Elman layers over sequences, forward, and forward and backward, beside the layers of
+//! `burn::nn` with the same weights on the same device, in turns; and single steps of a stream on the CPU.
+
+mod peer;
+
+use std::io::{Write, stdout};
+use std::time::{Duration, Instant};
+
+use burn::tensor::{Device, Distribution, Tensor, TensorData};
+use riverrun::device;
+use riverrun::nn::CellStream;
+use serde::Serialize;
+
+use super::recurrence::shape;
+use super::stats::Timing;
+use crate::args::BenchCellArgs;
+use crate::failure::Failure;
+use crate::origin::Origin;
+use peer::{Layer, Pair};
+
+/// Sequences and units of the default set, at [`STEPS`] steps.
+const BATCHES: [usize; 3] = [1, 16, 64];
+const UNITS: [usize; 3] = [128, 256, 512];
+const STEPS: usize = 256;
+
+/// One line of the table.
+#[derive(Debug, Clone, Serialize)]
+struct Row {
+    program: &'static str,
+    cell: &'static str,
+    /// `forward`, `forward + backward` or `step`.
+    pass: &'static str,
+    dtype: &'static str,
+    batch: usize,
+    steps: usize,
+    hidden: usize,
+    time: Timing,
+    us_per_step: f64,
+}
+
+/// The file of `--json`.
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    origin: Origin,
+    rows: Vec<Row>,
+}
+
+/// Measures and prints.
+pub fn run(args: &BenchCellArgs) -> Result<(), Failure> {
+    let device = device::parse(&args.device)?;
+    let spec = device::name(&device);
+    let name = device::list()
+        .into_iter()
+        .find(|info| info.spec == spec)
+        .map_or_else(String::new, |info| info.name);
+    let mut shapes = Vec::new();
+    for text in &args.shapes {
+        shapes.push(shape(text)?);
+    }
+    if shapes.is_empty() {
+        let all = UNITS.iter().flat_map(|h| BATCHES.map(|b| [b, STEPS, *h]));
+        shapes.extend(all);
+    }
+    let mut out = stdout();
+    writeln!(out, "{spec}: {name}; input as wide as the state, f32")?;
+    writeln!(
+        out,
+        "{:<5} {:<18} {:>4} {:>6} {:>5}  {:>12} {:>6} {:>9}  {:>12} {:>8}",
+        "cell", "pass", "B", "T", "H", "median ms", "±", "µs/step", "burn::nn ms", "times"
+    )?;
+    let mut rows = Vec::new();
+    for cell in &args.cells {
+        for &sizes in &shapes {
+            let pair = Pair::new(cell, sizes[2], !args.alone, &device)?;
+            measure(cell, sizes, &pair, &device, args.budget, &mut rows)?;
+        }
+    }
+    let Some(path) = &args.json else {
+        return Ok(());
+    };
+    let report = Report {
+        origin: Origin::new(&spec, &name),
+        rows,
+    };
+    let text =
+        serde_json::to_string_pretty(&report).map_err(|error| Failure::Bug(error.to_string()))?;
+    std::fs::write(path, text)
+        .map_err(|error| Failure::User(format!("{}: {error}", path.display())))
+}
+
+/// All passes of a layer at one size.
+fn measure(
+    cell: &'static str,
+    sizes @ [batch, steps, hidden]: [usize; 3],
+    pair: &Pair,
+    device: &Device,
+    budget: f64,
+    rows: &mut Vec<Row>,
+) -> Result<(), Failure> {
+    let x = Tensor::<3>::random(sizes, Distribution::Normal(0.0, 1.0), device);
+    let differentiated = |x: &Tensor<3>| {
+        let device = device.clone().autodiff();
+        Tensor::<3>::from_data(x.to_data(), &device).require_grad()
+    };
+    check(
+        cell,
+        pair,
+        &x.clone().narrow(1, 0, steps.min(40)),
+        &differentiated,
+    )?;
+    let (ours, theirs) = (&pair.ours, pair.theirs.as_ref());
+    let row = |program, pass, time: Timing, count: usize| Row {
+        program,
+        cell,
+        pass,
+        dtype: "f32",
+        batch,
+        steps: count,
+        hidden,
+        time,
+        us_per_step: time.median * 1e6 / count as f64,
+    };
+    let mut add = |pass, (own, peer): (Timing, Option<Timing>), count: usize| {
+        let own = row("riverrun", pass, own, count);
+        let peer = peer.map(|peer| row("burn::nn", pass, peer, count));
+        let beside = peer.as_ref().map_or(String::new(), |peer| {
+            let (theirs, ours) = (peer.time.median, own.time.median);
+            format!("{:>12.3} {:>7.1}x", theirs * 1e3, theirs / ours)
+        });
+        writeln!(
+            stdout(),
+            "{cell:<5} {pass:<18} {batch:>4} {count:>6} {hidden:>5}  {:>12.4} {:>5.1}% {:>9.2}  {beside}",
+            own.time.median * 1e3,
+            own.time.spread() * 100.0,
+            own.us_per_step,
+        )?;
+        rows.push(own);
+        rows.extend(peer);
+        Ok::<(), Failure>(())
+    };
+
+    let forward = |layer: &Layer| timed(|| finish(layer.valid().run(x.clone())));
+    let once = || (forward(ours), theirs.map(forward));
+    add("forward", in_turns(budget, once), steps)?;
+
+    let x = differentiated(&x);
+    let both = |layer: &Layer| {
+        timed(|| {
+            let grads = layer.run(x.clone()).sum().backward();
+            finish(x.grad(&grads).expect("the input has a gradient"));
+            let weight = layer.recurrent_weight();
+            let _ = weight.grad(&grads).map(Tensor::into_data);
+        })
+    };
+    let once = || (both(ours), theirs.map(both));
+    add("forward + backward", in_turns(budget, once), steps)?;
+
+    if device::name(device) == "cpu" {
+        let mut stream = ours.stream(batch)?;
+        let x: Vec<f32> = x.inner().narrow(1, 0, 1).into_data().iter().collect();
+        let steps = |stream: &mut CellStream| {
+            timed(|| {
+                for _ in 0..64 {
+                    stream.step(&x).expect("an input of the right length");
+                }
+            }) / 64.0
+        };
+        let mut seconds = Vec::new();
+        steps(&mut stream);
+        let start = Instant::now();
+        while seconds.len() < 7 || start.elapsed().as_secs_f64() < budget / 4.0 {
+            seconds.push(steps(&mut stream));
+        }
+        // What a step costs through tensors, weights packed anew.
+        let step = Tensor::<3>::from_data(TensorData::new(x.clone(), [batch, 1, hidden]), device);
+        let layer = ours.valid();
+        let one = || (timed(|| finish(layer.run(step.clone()))), None);
+        add("step of a stream", (Timing::of(seconds), None), 1)?;
+        add("step", in_turns(budget / 4.0, one), 1)?;
+    }
+    Ok(())
+}
+
+fn timed(work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_secs_f64()
+}
+
+/// Waits for a result by reading the last of it, so that nothing stays uncomputed.
+fn finish(y: Tensor<3>) {
+    let [batch, steps, width] = y.dims();
+    let _ = y
+        .slice([batch - 1..batch, steps - 1..steps, 0..width])
+        .into_data();
+}
+
+/// Times two programs by turns, so that a machine that slows down slows both: at least 3 turns, and 7 while they take no
+/// longer than `budget` seconds.
+fn in_turns(budget: f64, mut once: impl FnMut() -> (f64, Option<f64>)) -> (Timing, Option<Timing>) {
+    once();
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let start = Instant::now();
+    let budget = Duration::from_secs_f64(budget);
+    while ours.len() < 3 || (start.elapsed() < budget && ours.len() < 1000) {
+        let (own, peer) = once();
+        ours.push(own);
+        theirs.extend(peer);
+    }
+    let peer = (!theirs.is_empty()).then(|| Timing::of(theirs));
+    (Timing::of(ours), peer)
+}
+
+/// Two programs with the same weights must give the same numbers before they are timed.
+fn check(
+    cell: &str,
+    pair: &Pair,
+    x: &Tensor<3>,
+    differentiated: impl Fn(&Tensor<3>) -> Tensor<3>,
+) -> Result<(), Failure> {
+    let Some(theirs) = &pair.theirs else {
+        return Ok(());
+    };
+    let outcome = |layer: &Layer| -> Vec<f64> {
+        let x = differentiated(x);
+        let y = layer.run(x.clone());
+        let grads = y.clone().sum().backward();
+        let mut all: Vec<f64> = y.into_data().iter::<f64>().collect();
+        let d_x = x.grad(&grads).expect("the input has a gradient");
+        all.extend(d_x.into_data().iter::<f64>());
+        all
+    };
+    // Both round at every step; neither is the truth, so each may err by 1e-5 of numbers near 1.
+    let (ours, theirs) = (outcome(&pair.ours), outcome(theirs));
+    let scale = theirs.iter().fold(1.0f64, |scale, x| scale.max(x.abs()));
+    let wrong = |(x, y): (&f64, &f64)| (x - y).abs().is_nan() || (x - y).abs() > 2e-5 * scale;
+    match ours.iter().zip(&theirs).position(wrong) {
+        Some(i) => Err(Failure::Bug(format!(
+            "not timed, because {cell} and burn::nn differ: {} and {} at {i}",
+            ours[i], theirs[i]
+        ))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,104 @@
+//! A layer of riverrun and the same layer of `burn::nn`.
+
+use burn::module::Module;
+use burn::nn as burn_nn;
+use burn::tensor::{Device, Tensor};
+use riverrun::nn::{CellStream, Gru, Lstm, Recurrent, Rnn, RnnConfig, Sequence};
+use riverrun::weights::{from_burn_gru, from_burn_lstm};
+
+use crate::failure::Failure;
+
+/// A layer of either program.
+#[derive(Debug, Clone)]
+pub enum Layer {
+    /// Ours.
+    Gru(Gru),
+    /// Ours.
+    Lstm(Lstm),
+    /// Ours.
+    Rnn(Rnn),
+    /// The peer's.
+    BurnGru(burn_nn::Gru),
+    /// The peer's.
+    BurnLstm(burn_nn::Lstm),
+}
+
+/// Both, with the same weights; `burn::nn` has no Elman layer.
+pub struct Pair {
+    pub ours: Layer,
+    pub theirs: Option<Layer>,
+}
+
+impl Pair {
+    /// Layers from `hidden` features to `hidden` units, differentiable.
+    pub fn new(cell: &str, hidden: usize, peer: bool, device: &Device) -> Result<Self, Failure> {
+        let device = &device.clone().autodiff();
+        device.seed(7);
+        let (ours, theirs) = match cell {
+            "gru" => {
+                let theirs = burn_nn::GruConfig::new(hidden, hidden, true).init(device);
+                let ours = Layer::Gru(from_burn_gru(&theirs)?);
+                (ours, Some(Layer::BurnGru(theirs)))
+            }
+            "lstm" => {
+                let theirs = burn_nn::LstmConfig::new(hidden, hidden, true).init(device);
+                let ours = Layer::Lstm(from_burn_lstm(&theirs)?);
+                (ours, Some(Layer::BurnLstm(theirs)))
+            }
+            _ => (
+                Layer::Rnn(RnnConfig::new(hidden, hidden).init(device)),
+                None,
+            ),
+        };
+        let theirs = theirs.filter(|_| peer);
+        Ok(Self { ours, theirs })
+    }
+}
+
+impl Layer {
+    /// `[B, T, H]` to all states.
+    pub fn run(&self, x: Tensor<3>) -> Tensor<3> {
+        match self {
+            Layer::Gru(layer) => layer.run(x, Sequence::new()).0,
+            Layer::Lstm(layer) => layer.run(x, Sequence::new()).0,
+            Layer::Rnn(layer) => layer.run(x, Sequence::new()).0,
+            Layer::BurnGru(layer) => layer.forward(x, None),
+            Layer::BurnLstm(layer) => layer.forward(x, None).0,
+        }
+    }
+
+    /// The same layer without gradients.
+    pub fn valid(&self) -> Self {
+        match self {
+            Layer::Gru(layer) => Layer::Gru(layer.valid()),
+            Layer::Lstm(layer) => Layer::Lstm(layer.valid()),
+            Layer::Rnn(layer) => Layer::Rnn(layer.valid()),
+            Layer::BurnGru(layer) => Layer::BurnGru(layer.valid()),
+            Layer::BurnLstm(layer) => Layer::BurnLstm(layer.valid()),
+        }
+    }
+
+    /// A recurrent weight, whose gradient is the last to be known.
+    pub fn recurrent_weight(&self) -> Tensor<2> {
+        match self {
+            Layer::Gru(layer) => layer.stack.layers[0].weight_hh.val(),
+            Layer::Lstm(layer) => layer.stack.layers[0].weight_hh.val(),
+            Layer::Rnn(layer) => layer.stack.layers[0].weight_hh.val(),
+            Layer::BurnGru(layer) => layer.new_gate.hidden_transform.weight.val(),
+            Layer::BurnLstm(layer) => layer.cell_gate.hidden_transform.weight.val(),
+        }
+    }
+
+    /// A stream of ours.
+    pub fn stream(&self, batch: usize) -> Result<CellStream, Failure> {
+        let stack = match self {
+            Layer::Gru(layer) => &layer.stack,
+            Layer::Lstm(layer) => &layer.stack,
+            Layer::Rnn(layer) => &layer.stack,
+            Layer::BurnGru(_) | Layer::BurnLstm(_) => {
+                return Err(Failure::Bug("burn::nn has no streams".into()));
+            }
+        };
+        Ok(stack.stream(batch)?)
+    }
+}

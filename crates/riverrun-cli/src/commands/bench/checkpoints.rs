@@ -1,0 +1,193 @@
+//! `riverrun bench checkpoints`: what a stack of minGRU layers holds between its forward and its backward pass, and how
+//! long both take, for each choice of what is kept of the states.
+
+use std::io::{Write, stdout};
+use std::time::{Duration, Instant};
+
+use burn::tensor::{Device, Distribution, Tensor};
+use riverrun::device;
+use riverrun::ops::{Candidate, Checkpoints, Scan, min_gru};
+use riverrun_train::Precision;
+use serde::Serialize;
+
+use super::recurrence::shape;
+use super::stats::{Timing, repeat};
+use crate::args::BenchCheckpointsArgs;
+use crate::failure::Failure;
+use crate::memory;
+use crate::origin::Origin;
+
+/// One line of the table.
+#[derive(Debug, Serialize)]
+struct Row {
+    dtype: String,
+    kept: String,
+    /// Bytes in use after the forward pass, less those before it; none where the device does not tell.
+    held_bytes: Option<u64>,
+    /// Forward and backward.
+    time: Timing,
+    /// Whether every gradient is that of the first row, bit for bit.
+    same_bits: bool,
+}
+
+/// The file of `--json`.
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    origin: Origin,
+    batch: usize,
+    steps: usize,
+    dim: usize,
+    layers: usize,
+    rows: Vec<Row>,
+}
+
+/// Measures and prints.
+pub fn run(args: &BenchCheckpointsArgs) -> Result<(), Failure> {
+    let device = device::parse(&args.device)?;
+    let spec = device::name(&device);
+    let name = device::list()
+        .into_iter()
+        .find(|info| info.spec == spec)
+        .map_or_else(String::new, |info| info.name);
+    let sizes @ [batch, steps, dim] = shape(&args.shape)?;
+    let mut out = stdout();
+    writeln!(
+        out,
+        "{spec}: {name}; {} layers of minGRU, x + layer(x), B {batch} T {steps} D {dim}",
+        args.layers
+    )?;
+    writeln!(
+        out,
+        "{:<5} {:>6}  {:>10}  {:>21} {:>6}  gradients",
+        "type", "kept", "held MB", "forward + backward ms", "±"
+    )?;
+    let mut rows: Vec<Row> = Vec::new();
+    for &dtype in &args.dtypes {
+        let mut first: Option<Vec<Vec<u8>>> = None;
+        for &kept in &args.kept {
+            let stack = Stack::new(&device, sizes, args.layers, dtype, kept);
+            let (held_bytes, gradients) = stack.held(&device);
+            let time = repeat(Duration::from_secs(2), || stack.time());
+            let same_bits = *first.get_or_insert_with(|| gradients.clone()) == gradients;
+            let held = held_bytes.map_or("?".into(), |b| format!("{:.1}", b as f64 / 1e6));
+            writeln!(
+                out,
+                "{:<5} {:>6}  {held:>10}  {:>21.3} {:>5.1}%  {}",
+                dtype.to_string(),
+                kept.to_string(),
+                time.median * 1e3,
+                time.spread() * 100.0,
+                if same_bits { "the same bits" } else { "close" }
+            )?;
+            rows.push(Row {
+                dtype: dtype.to_string(),
+                kept: kept.to_string(),
+                held_bytes,
+                time,
+                same_bits,
+            });
+        }
+    }
+    let Some(path) = &args.json else {
+        return Ok(());
+    };
+    let report = Report {
+        origin: Origin::new(&spec, &name),
+        batch,
+        steps,
+        dim,
+        layers: args.layers,
+        rows,
+    };
+    let text =
+        serde_json::to_string_pretty(&report).map_err(|error| Failure::Bug(error.to_string()))?;
+    std::fs::write(path, text)
+        .map_err(|error| Failure::User(format!("{}: {error}", path.display())))
+}
+
+/// The layers' projections and what they run on.
+struct Stack {
+    weights: Vec<Tensor<2>>,
+    x: Tensor<3>,
+    kept: Checkpoints,
+}
+
+impl Stack {
+    fn new(
+        device: &Device,
+        [batch, steps, dim]: [usize; 3],
+        layers: usize,
+        dtype: Precision,
+        kept: Checkpoints,
+    ) -> Self {
+        let device = device.clone().autodiff();
+        device.seed(7);
+        let bound = 1.0 / (dim as f64).sqrt();
+        let weight = |_| {
+            let uniform = Distribution::Uniform(-bound, bound);
+            let weight = Tensor::<2>::random([dim, 2 * dim], uniform, &device);
+            weight.cast(dtype.dtype()).detach().require_grad()
+        };
+        let x = Tensor::<3>::random([batch, steps, dim], Distribution::Default, &device);
+        Self {
+            weights: (0..layers).map(weight).collect(),
+            x: x.cast(dtype.dtype()),
+            kept,
+        }
+    }
+
+    fn loss(&self) -> Tensor<1> {
+        let mut x = self.x.clone();
+        for weight in &self.weights {
+            let k = x.clone().matmul(weight.clone().unsqueeze());
+            let scan = Scan::default().with_checkpoints(self.kept);
+            x = x + min_gru(k, Candidate::Identity, scan).0;
+        }
+        x.mean()
+    }
+
+    /// The bytes held after the forward pass, and the gradients of all weights.
+    fn held(&self, device: &Device) -> (Option<u64>, Vec<Vec<u8>>) {
+        // Once before, for what is allocated once only.
+        let _ = self.gradients(self.loss());
+        let before = in_use(device);
+        let loss = self.loss();
+        let after = in_use(device);
+        let held = before
+            .zip(after)
+            .map(|(before, after)| after.saturating_sub(before));
+        (held, self.gradients(loss))
+    }
+
+    fn gradients(&self, loss: Tensor<1>) -> Vec<Vec<u8>> {
+        let grads = loss.backward();
+        self.weights
+            .iter()
+            .map(|weight| {
+                let gradient = weight.grad(&grads).expect("every layer has a gradient");
+                gradient.into_data().as_bytes().to_vec()
+            })
+            .collect()
+    }
+
+    fn time(&self) -> f64 {
+        let start = Instant::now();
+        let grads = self.loss().backward();
+        // Reading the first layer's gradient waits for everything.
+        let gradient = self.weights[0]
+            .grad(&grads)
+            .expect("every layer has a gradient");
+        let _ = gradient.into_data();
+        start.elapsed().as_secs_f64()
+    }
+}
+
+/// Bytes of the device's memory that tensors occupy.
+fn in_use(device: &Device) -> Option<u64> {
+    device.sync().ok()?;
+    match device.memory_pool_usage() {
+        Some(usage) => Some(usage.bytes_in_use),
+        None => memory::in_use(),
+    }
+}

@@ -1,0 +1,129 @@
+//! The block-diagonal linear RNN.
+
+use burn::config::Config;
+use burn::module::{Module, Param};
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Device, Tensor};
+
+use super::{Recurrent, Sequence};
+use crate::Error;
+use crate::ops::{Scan, block_diagonal_scan};
+
+/// Configuration of [`BlockDiagonalRnn`].
+#[derive(Config, Debug)]
+pub struct BlockDiagonalRnnConfig {
+    /// Features of the input.
+    pub d_input: usize,
+    /// Features of the state and output.
+    pub d_hidden: usize,
+    /// Channels of a block; divides `d_hidden`. GPUs have kernels for up to 8.
+    #[config(default = 4)]
+    pub block: usize,
+    /// The channels start out remembering from 1 to this many steps.
+    #[config(default = 64)]
+    pub time_scale: usize,
+    /// Whether time runs from the last step to the first.
+    #[config(default = false)]
+    pub reverse: bool,
+}
+
+/// The block-diagonal linear RNN, `h_t = A_t h_{t-1} + W_b x_t + b_b`: the state is cut into blocks of `P` channels, and
+/// every step mixes those of a block by a `P × P` matrix that comes from its input alone,
+///
+/// ```text
+/// U_t = W_A x_t + b_A          A_ij = U_ij / max(1, Σ_k |U_kj|)
+/// ```
+///
+/// Each column has a sum of magnitudes of at most 1, so no step lengthens a state in that norm, and `A` can still be any
+/// permutation of a block: such a layer can count modulo `P` and follow finite automata, which a diagonal one with
+/// positive gates cannot. The authors divide by the norm of order 1.2, which is the smaller one, and so may lengthen.
+///
+/// Parameters: `d_hidden (P + 1) (d_input + 1)`. Blocks of 1 are a linear RNN with a gate between -1 and 1.
+///
+/// Source: Fan, Chi & Rudnicky, *Advancing Regular Language Reasoning in Linear Recurrent Neural Networks* (2024).
+#[derive(Module, Debug)]
+pub struct BlockDiagonalRnn {
+    /// `[d_input, d_hidden P]`: `W_A`, block by block, rows first.
+    pub transition: Linear,
+    /// `[d_input, d_hidden]`: `W_b`.
+    pub input: Linear,
+    /// Channels of a block.
+    #[module(skip)]
+    pub block: usize,
+    /// Whether time runs from the last step to the first.
+    #[module(skip)]
+    pub reverse: bool,
+}
+
+impl BlockDiagonalRnnConfig {
+    /// A layer with fresh weights: for a zero input, every `A` is diagonal, and its channels remember from 1 to
+    /// `time_scale` steps, spread evenly on a logarithmic scale.
+    ///
+    /// # Panics
+    /// Where [`try_init`](Self::try_init) returns an error.
+    pub fn init(&self, device: &Device) -> BlockDiagonalRnn {
+        self.try_init(device)
+            .unwrap_or_else(|error| panic!("block-diagonal RNN: {error}"))
+    }
+
+    /// [`init`](Self::init).
+    ///
+    /// # Errors
+    /// A `d_hidden` that blocks of `block` channels do not fill.
+    pub fn try_init(&self, device: &Device) -> Result<BlockDiagonalRnn, Error> {
+        let (hidden, block) = (self.d_hidden, self.block);
+        if block == 0 || !hidden.is_multiple_of(block) {
+            return Err(Error::Unsupported(format!(
+                "{hidden} channels do not make blocks of {block}"
+            )));
+        }
+        let mut transition = LinearConfig::new(self.d_input, hidden * block).init(device);
+        let mut bias = vec![0.0f32; hidden * block];
+        for channel in 0..hidden {
+            let part = (channel as f64 + 0.5) / hidden as f64;
+            let memory = (self.time_scale.max(1) as f64).powf(part);
+            // Of `memory` steps: what the gate of a linear RNN has with the bias ln(memory).
+            bias[channel * block + channel % block] = (memory / (1.0 + memory)) as f32;
+        }
+        let bias = Tensor::<1>::from_floats(bias.as_slice(), device);
+        transition.bias = Some(Param::from_tensor(bias));
+        Ok(BlockDiagonalRnn {
+            transition,
+            input: LinearConfig::new(self.d_input, hidden).init(device),
+            block,
+            reverse: self.reverse,
+        })
+    }
+}
+
+impl BlockDiagonalRnn {
+    /// `[B, T, d_input]` and a state `[B, d_hidden]` to `[B, T, d_hidden]` and the next state.
+    pub fn forward(&self, x: Tensor<3>, state: Option<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
+        self.run(x, Sequence::from(state))
+    }
+
+    /// The matrices `A`, `[B, T, N, P, P]`, of the steps of an input `[B, T, d_input]`.
+    pub fn matrices(&self, x: Tensor<3>) -> Tensor<5> {
+        let [batch, steps, _] = x.dims();
+        let size = self.block;
+        let u = self.transition.forward(x);
+        let blocks = u.dims()[2] / (size * size);
+        let u: Tensor<5> = u.reshape([batch, steps, blocks, size, size]);
+        let columns = u.clone().abs().sum_dim(3).clamp_min(1.0);
+        u / columns
+    }
+}
+
+impl Recurrent for BlockDiagonalRnn {
+    type State = Tensor<2>;
+
+    fn run(&self, x: Tensor<3>, sequence: Sequence<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
+        let scan = Scan::default()
+            .with_optional_initial(sequence.state)
+            .with_optional_reset(sequence.reset);
+        let scan = if self.reverse { scan.reversed() } else { scan };
+        let b = self.input.forward(x.clone());
+        block_diagonal_scan(self.matrices(x), b, scan)
+            .unwrap_or_else(|error| panic!("block-diagonal RNN: {error}"))
+    }
+}

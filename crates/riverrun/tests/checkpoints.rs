@@ -1,0 +1,216 @@
+//! Scans that keep fewer states: the same gradients as those that keep all.
+
+mod common;
+
+use burn::tensor::{Bool, DType, Device, Distribution, FloatDType, Tensor, TensorData};
+use common::{assert_close, devices, numbers};
+use riverrun::Error;
+use riverrun::nn::{MinGruConfig, Recurrent, Sequence};
+use riverrun::ops::{Checkpoints, Gate, Scan, try_gated_scan, try_linear_scan};
+
+fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
+    Tensor::random(shape, Distribution::Uniform(-0.95, 0.95), device)
+}
+
+/// Everything a scan takes, as values, so that graphs can be made of it again and again.
+struct Data {
+    x: Vec<Tensor<3>>,
+    h0: Option<Tensor<2>>,
+    reset: Option<Tensor<2, Bool>>,
+    reverse: bool,
+    d_h: Tensor<3>,
+    d_last: Tensor<2>,
+    weight: Tensor<2>,
+}
+
+impl Data {
+    fn new(gate: Gate, h0: bool, reset: bool, reverse: bool, device: &Device) -> Self {
+        let (b, t, d) = (2, 70, 12);
+        let mask: Vec<bool> = (0..b * t).map(|n| n % 17 == 11 || n % 23 == 0).collect();
+        let mask = || Tensor::from_data(TensorData::new(mask.clone(), [b, t]), device);
+        let x = match gate {
+            Gate::Raw => vec![random([b, t, d], device), random([b, t, d], device)],
+            _ => vec![random([b, t, gate.inputs() * d], device)],
+        };
+        Self {
+            x,
+            h0: h0.then(|| random([b, d], device)),
+            reset: reset.then(mask),
+            reverse,
+            d_h: random([b, t, d], device),
+            d_last: random([b, d], device),
+            weight: random([d, 5], device),
+        }
+    }
+
+    /// The states and the gradients of every input and of `h0`; with `product`, through a product that keeps the states.
+    fn gradients(&self, gate: Gate, checkpoints: Checkpoints, product: bool) -> Vec<Vec<f64>> {
+        let x: Vec<_> = self.x.iter().map(|x| x.clone().require_grad()).collect();
+        let h0 = self.h0.clone().map(Tensor::require_grad);
+        let scan = Scan::default()
+            .with_optional_initial(h0.clone())
+            .with_optional_reset(self.reset.clone())
+            .with_checkpoints(checkpoints);
+        let scan = if self.reverse { scan.reversed() } else { scan };
+        let (h, last) = match x.as_slice() {
+            [a, b] => try_linear_scan(a.clone(), b.clone(), scan),
+            _ => try_gated_scan(x[0].clone(), gate, scan),
+        }
+        .expect("shapes that fit");
+        let mut loss = (h.clone() * self.d_h.clone()).sum() + (last * self.d_last.clone()).sum();
+        let weight = self.weight.clone().require_grad();
+        if product {
+            loss = loss + h.clone().matmul(weight.clone().unsqueeze()).sum();
+        }
+        let grads = loss.backward();
+        let mut found = vec![numbers(h)];
+        found.extend(
+            x.iter()
+                .map(|x| numbers(x.grad(&grads).expect("a gradient"))),
+        );
+        found.extend(h0.map(|h0| numbers(h0.grad(&grads).expect("a gradient"))));
+        found.extend(weight.grad(&grads).map(numbers));
+        found
+    }
+}
+
+fn min_gru() -> Gate {
+    Gate::MinGru {
+        candidate: Default::default(),
+    }
+}
+
+#[test]
+fn gradients_are_those_of_a_scan_that_keeps_everything() {
+    for (name, device) in devices() {
+        let device = device.autodiff();
+        // A software GPU takes its time with many segments.
+        let choices: &[usize] = match name.as_str() {
+            "cpu" => &[1, 7, 64, 69, 70, 1000],
+            _ => &[16, 69, 70],
+        };
+        let choices = choices.iter().map(|&every| Checkpoints::Every(every));
+        for (n, kept) in choices.chain([Checkpoints::None]).enumerate() {
+            for (m, gate) in [Gate::Raw, min_gru()].into_iter().enumerate() {
+                let options = |bit: usize| (n + m) >> bit & 1 == 1;
+                let data = Data::new(gate, options(0), options(1), n % 2 == 1, &device);
+                let expected = data.gradients(gate, Checkpoints::All, false);
+                let found = data.gradients(gate, kept, false);
+                assert_eq!(found.len(), expected.len());
+                for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                    let what = format!("{name} {} kept {kept} tensor {i}", gate.name());
+                    // Only a GPU may contract a product and a sum at the seams of segments.
+                    let whole = matches!(kept, Checkpoints::None | Checkpoints::Every(70..));
+                    let tolerance = if name == "cpu" || whole { 0.0 } else { 2e-6 };
+                    assert_close(&what, found, expected, tolerance);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn burn_s_own_checkpointing_computes_the_states_again_for_others() {
+    for (name, device) in devices() {
+        let plain = device.clone().autodiff();
+        let data = Data::new(min_gru(), true, true, false, &plain);
+        let expected = data.gradients(min_gru(), Checkpoints::All, true);
+        let again = device.autodiff().gradient_checkpointing();
+        let move_to = |x: Tensor<3>| Tensor::<3>::from_data(x.into_data(), &again);
+        let move_state = |x: Tensor<2>| Tensor::<2>::from_data(x.into_data(), &again);
+        let data = Data {
+            x: data.x.into_iter().map(move_to).collect(),
+            h0: data.h0.map(move_state),
+            reset: data
+                .reset
+                .map(|reset| Tensor::from_data(reset.into_data(), &again)),
+            d_h: move_to(data.d_h),
+            d_last: move_state(data.d_last),
+            weight: move_state(data.weight),
+            reverse: data.reverse,
+        };
+        for kept in [Checkpoints::All, Checkpoints::None, Checkpoints::Every(16)] {
+            let found = data.gradients(min_gru(), kept, true);
+            assert_eq!(found.len(), expected.len());
+            for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                let what = format!("{name} kept {kept} tensor {i}");
+                assert_close(&what, found, expected, 2e-6);
+            }
+        }
+    }
+}
+
+#[test]
+fn sixteen_bit_storage_keeps_its_bits_when_all_is_computed_again() {
+    for (name, device) in devices() {
+        for dtype in [FloatDType::F16, FloatDType::BF16] {
+            if !device.supports_dtype(DType::from(dtype)) {
+                println!("skipped: {name} does not compute in {dtype:?}");
+                continue;
+            }
+            let gradient = |kept: Checkpoints| {
+                let device = device.clone().autodiff();
+                device.seed(3);
+                let layer = MinGruConfig::new(6, 8).with_checkpoints(kept).init(&device);
+                let x = random([2, 50, 6], &device).cast(dtype);
+                let k = layer
+                    .projection
+                    .forward(x.clone().cast(DType::F32))
+                    .cast(dtype);
+                let k = k.detach().require_grad();
+                let scan = Scan::default().with_checkpoints(kept);
+                let (h, _) = try_gated_scan(k.clone(), min_gru(), scan).expect("fits");
+                numbers(
+                    k.grad(&(h.clone() * h).sum().backward())
+                        .expect("a gradient"),
+                )
+            };
+            let expected = gradient(Checkpoints::All);
+            assert_close(&name, &gradient(Checkpoints::None), &expected, 0.0);
+        }
+    }
+}
+
+#[test]
+fn a_layer_keeps_what_it_was_told_to() {
+    for (name, device) in devices() {
+        let device = device.autodiff();
+        let x = random([2, 33, 4], &device);
+        let mut layer = MinGruConfig::new(4, 6).init(&device);
+        let mut gradient = |kept| {
+            layer.checkpoints = kept;
+            let (y, _) = layer.run(x.clone(), Sequence::new());
+            let grads = (y.clone() * y).sum().backward();
+            numbers(
+                layer
+                    .projection
+                    .weight
+                    .val()
+                    .grad(&grads)
+                    .expect("a gradient"),
+            )
+        };
+        let expected = gradient(Checkpoints::All);
+        assert_close(&name, &gradient(Checkpoints::None), &expected, 0.0);
+        assert_close(&name, &gradient(Checkpoints::Every(8)), &expected, 2e-6);
+    }
+}
+
+#[test]
+fn checkpoints_have_names_and_a_bad_one_is_an_error() {
+    for (name, checkpoints) in [
+        ("all", Checkpoints::All),
+        ("none", Checkpoints::None),
+        ("16", Checkpoints::Every(16)),
+    ] {
+        assert_eq!(name.parse(), Ok(checkpoints));
+        assert_eq!(checkpoints.to_string(), name);
+    }
+    assert!("0".parse::<Checkpoints>().is_err());
+    for (_, device) in devices() {
+        let x = Tensor::<3>::zeros([1, 2, 3], &device);
+        let scan = Scan::default().with_checkpoints(Checkpoints::Every(0));
+        let refused = try_linear_scan(x.clone(), x, scan);
+        assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+    }
+}
