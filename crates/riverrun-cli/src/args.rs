@@ -57,7 +57,7 @@ pub struct VerifyArgs {
     /// Where: auto, all, cpu, cuda:0, vulkan, ...
     #[arg(long, value_name = "DEVICE", default_value = "all")]
     pub device: String,
-    /// Operation: recurrence
+    /// Only this operation: recurrence
     #[arg(long, value_name = "NAME")]
     pub op: Option<String>,
     /// Only this storage type: f32, f16, bf16, f64

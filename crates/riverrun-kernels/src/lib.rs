@@ -6,6 +6,7 @@
 
 pub mod block_diagonal;
 pub mod cell;
+pub mod check;
 mod element;
 mod elementary;
 mod error;

@@ -7,5 +7,6 @@ mod gpu;
 pub mod naive;
 mod tolerance;
 
+pub use crate::check::Verdict;
 pub use case::{Case, Options, Outcome, Random};
-pub use tolerance::{Verdict, judge};
+pub use tolerance::judge;

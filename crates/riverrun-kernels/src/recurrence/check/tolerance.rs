@@ -19,43 +19,10 @@
 
 use super::Outcome;
 use crate::Element;
+use crate::check::{Verdict, distance, largest};
 
 /// Roundings of a step, see above.
 const ROUNDINGS: f64 = 16.0;
-
-fn largest(x: impl Iterator<Item = f64>) -> f64 {
-    // Not `f64::max`, which drops NaN.
-    x.fold(0.0, |largest: f64, x| {
-        if largest.is_nan() || x <= largest {
-            largest
-        } else {
-            x
-        }
-    })
-}
-
-fn distance(x: &[f64], y: &[f64]) -> f64 {
-    assert_eq!(x.len(), y.len());
-    largest(x.iter().zip(y).map(|(x, y)| (x - y).abs()))
-}
-
-/// One tensor of a result against the truth.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
-    /// Which tensor.
-    pub tensor: String,
-    /// The largest absolute error.
-    pub error: f64,
-    /// The largest that is right.
-    pub allowed: f64,
-}
-
-impl Verdict {
-    /// Whether the error is within what is allowed; NaN never is.
-    pub fn right(&self) -> bool {
-        self.error <= self.allowed
-    }
-}
 
 /// Judges every tensor of `found`, for a problem of `steps` steps stored in `E`.
 pub fn judge<E: Element>(
@@ -77,22 +44,4 @@ pub fn judge<E: Element>(
             allowed: 2.0 * distance(naive, truth) + floor * largest(truth.iter().map(|x| x.abs())),
         })
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_nan_makes_a_tensor_wrong() {
-        assert!(distance(&[f64::NAN, 1.0, 2.0], &[0.0, 1.0, 2.5]).is_nan());
-        assert!(distance(&[0.0, 1.0, f64::NAN], &[0.5, 1.0, 2.0]).is_nan());
-        assert_eq!(distance(&[0.0, 1.0, 2.0], &[0.5, -1.0, 2.0]), 2.0);
-        let verdict = Verdict {
-            tensor: "h".into(),
-            error: f64::NAN,
-            allowed: f64::INFINITY,
-        };
-        assert!(!verdict.right());
-    }
 }
