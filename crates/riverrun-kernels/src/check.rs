@@ -1,5 +1,11 @@
 //! What every check of a result against the truth shares; the rule of acceptance is each operation's own.
 
+#[cfg(feature = "gpu")]
+mod buffer;
+
+#[cfg(feature = "gpu")]
+pub use buffer::{bytes, numbers};
+
 /// The largest; NaN if any is.
 pub fn largest(x: impl Iterator<Item = f64>) -> f64 {
     // Not `f64::max`, which drops NaN.

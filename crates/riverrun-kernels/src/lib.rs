@@ -11,6 +11,7 @@ mod element;
 mod elementary;
 mod error;
 pub mod gelu;
+pub mod gemm;
 #[cfg(test)]
 mod levels;
 mod memory;

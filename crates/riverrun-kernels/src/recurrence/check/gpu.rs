@@ -2,37 +2,12 @@
 
 use cubecl::client::Client;
 use cubecl::server::Handle;
-use half::{bf16, f16};
 
 use super::{Case, Outcome};
+use crate::Error;
+use crate::check::{bytes, numbers};
 use crate::recurrence::gpu::{self, Backward, Dtype, Forward, Inputs, Strided, Tuning};
 use crate::recurrence::{Problem, Routine};
-use crate::{Element, Error};
-
-fn bytes(dtype: Dtype, data: &[f64]) -> Vec<u8> {
-    fn cast<E: Element + bytemuck::NoUninit>(data: &[f64]) -> Vec<u8> {
-        bytemuck::cast_slice(&data.iter().map(|&x| E::from_f64(x)).collect::<Vec<E>>()).to_vec()
-    }
-    match dtype {
-        Dtype::F32 => cast::<f32>(data),
-        Dtype::F16 => cast::<f16>(data),
-        Dtype::Bf16 => cast::<bf16>(data),
-    }
-}
-
-fn numbers(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
-    fn cast<E: Element + bytemuck::Pod>(bytes: &[u8]) -> Vec<f64> {
-        bytemuck::pod_collect_to_vec::<u8, E>(bytes)
-            .iter()
-            .map(|x| x.to_f64())
-            .collect()
-    }
-    match dtype {
-        Dtype::F32 => cast::<f32>(bytes),
-        Dtype::F16 => cast::<f16>(bytes),
-        Dtype::Bf16 => cast::<bf16>(bytes),
-    }
-}
 
 /// `[B, T, D]` tensors side by side as one `[B, T, G·D]`.
 fn pack(parts: &[Vec<f64>], dim: usize) -> Vec<f64> {
