@@ -1,5 +1,6 @@
 //! `riverrun bench`.
 
+mod linear;
 mod recurrence;
 mod stats;
 
@@ -9,6 +10,7 @@ use crate::failure::Failure;
 /// Runs the measurement that was asked for.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.what {
+        BenchCommand::Linear(args) => linear::run(args),
         BenchCommand::Recurrence(args) => recurrence::run(args),
     }
 }

@@ -1,5 +1,6 @@
 //! `riverrun verify`: every kernel on this machine against the float64 oracle.
 
+mod linear;
 mod recurrence;
 mod table;
 
@@ -17,10 +18,16 @@ struct Operation {
 }
 
 /// The operations, in the order of the table. `check` skips, with its reason, what a device does not have.
-const OPERATIONS: &[Operation] = &[Operation {
-    name: "recurrence",
-    check: recurrence::verify,
-}];
+const OPERATIONS: &[Operation] = &[
+    Operation {
+        name: "recurrence",
+        check: recurrence::verify,
+    },
+    Operation {
+        name: "linear",
+        check: linear::verify,
+    },
+];
 
 /// Runs the checks and prints a table.
 pub fn run(args: &VerifyArgs) -> Result<(), Failure> {

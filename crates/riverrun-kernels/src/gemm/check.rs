@@ -13,11 +13,13 @@
 
 #[cfg(feature = "cuda")]
 mod device;
+mod layer;
 #[cfg(feature = "cuda")]
 mod stress;
 
 #[cfg(feature = "cuda")]
 pub use device::Orders;
+pub use layer::{LayerCase, Outcome};
 #[cfg(feature = "cuda")]
 pub use stress::{Interleavings, stress};
 

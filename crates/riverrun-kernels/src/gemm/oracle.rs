@@ -35,7 +35,8 @@ pub fn transpose(x: &[f64], rows: usize, columns: usize) -> Vec<f64> {
         .collect()
 }
 
-fn column_sums(x: &[f64], columns: usize) -> Vec<f64> {
+/// The sums over rows.
+pub(super) fn column_sums(x: &[f64], columns: usize) -> Vec<f64> {
     let mut sums = vec![0.0; columns];
     for row in x.chunks_exact(columns.max(1)) {
         sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
@@ -84,52 +85,5 @@ pub fn run(
             sums: Some(column_sums(b, n)),
             ..plain(d)
         },
-    }
-}
-
-/// The gradients of [`linear`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct LinearGrads {
-    /// `[rows, inputs]`.
-    pub x: Vec<f64>,
-    /// `[inputs, outputs]`.
-    pub w: Vec<f64>,
-    /// `[outputs]`.
-    pub bias: Vec<f64>,
-}
-
-/// `y = act(x W + b)`, `x [rows, inputs]`, `W [inputs, outputs]`; `gelu` says whether `act` is GELU or nothing.
-pub fn linear(x: &[f64], w: &[f64], bias: &[f64], sizes: [usize; 3], gelu: bool) -> Vec<f64> {
-    let epilogue = match gelu {
-        true => Epilogue::Gelu {
-            bias: true,
-            save: false,
-        },
-        false => Epilogue::Bias,
-    };
-    run(x, w, sizes, epilogue, bias, &[]).d
-}
-
-/// The gradients of a scalar of which `∂L/∂y` is `d_y`.
-pub fn linear_backward(
-    x: &[f64],
-    w: &[f64],
-    bias: &[f64],
-    [rows, inputs, outputs]: [usize; 3],
-    gelu: bool,
-    d_y: &[f64],
-) -> LinearGrads {
-    let d_pre = match gelu {
-        true => {
-            let pre = linear(x, w, bias, [rows, inputs, outputs], false);
-            crate::gelu::oracle::backward(&pre, d_y)
-        }
-        false => d_y.to_vec(),
-    };
-    let (w, x) = (transpose(w, inputs, outputs), transpose(x, rows, inputs));
-    LinearGrads {
-        x: product(&d_pre, &w, [rows, outputs, inputs]),
-        w: product(&x, &d_pre, [inputs, rows, outputs]),
-        bias: column_sums(&d_pre, outputs),
     }
 }

@@ -6,8 +6,7 @@ use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
 use super::{Cell, CellKind, CellState};
-use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence};
-use crate::ops::gelu;
+use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence, linear, mlp};
 
 /// Configuration of [`Block`].
 #[derive(Config, Debug)]
@@ -81,12 +80,11 @@ impl Recurrent for Block {
     fn run(&self, x: Tensor<3>, sequence: Sequence<CellState>) -> (Tensor<3>, CellState) {
         let (y, state) = self.cell.run(self.norm_cell.forward(x.clone()), sequence);
         let y = match &self.out {
-            Some(out) => out.forward(y),
+            Some(out) => linear(out, y),
             None => y,
         };
         let x = x + self.dropout.forward(y);
-        let y = self.up.forward(self.norm_mlp.forward(x.clone()));
-        let y = self.down.forward(gelu(y));
+        let y = mlp(&self.up, &self.down, self.norm_mlp.forward(x.clone()));
         (x + self.dropout.forward(y), state)
     }
 }

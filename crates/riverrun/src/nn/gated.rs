@@ -4,7 +4,7 @@ use burn::module::Param;
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 
-use super::Sequence;
+use super::{Sequence, linear};
 use crate::ops::{Gate, Scan, try_gated_scan};
 
 /// Projects `x` to the gate's inputs and scans.
@@ -19,7 +19,7 @@ pub(super) fn run(
         .with_optional_initial(sequence.state)
         .with_optional_reset(sequence.reset);
     let scan = if reverse { scan.reversed() } else { scan };
-    try_gated_scan(projection.forward(x), gate, scan)
+    try_gated_scan(linear(projection, x), gate, scan)
         .unwrap_or_else(|error| panic!("{}: {error}", gate.name()))
 }
 

@@ -10,9 +10,12 @@ mod backends;
 mod block_diagonal;
 pub mod cell;
 mod elementwise;
+pub mod linear;
 mod scan;
 mod second;
 
+#[cfg(feature = "cube")]
+pub(crate) use backend::MaybeMetadata;
 pub use backend::{GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
 pub use block_diagonal::block_diagonal_scan;
 pub use cell::{
@@ -20,6 +23,7 @@ pub use cell::{
     try_cell_layer,
 };
 pub use elementwise::{ElementwiseOps, gelu, rms_norm, try_rms_norm};
+pub use linear::{LinearOps, LinearSpec, linear, mlp, try_linear, try_mlp};
 pub use riverrun_kernels::recurrence::{Candidate, Gate, Routine};
 pub use scan::{Scan, linear_scan, min_gru, min_lstm, try_gated_scan, try_linear_scan};
 pub use second::{ScanDerivatives, ScanDirection, linear_scan_gradients, linear_scan_hvp};
