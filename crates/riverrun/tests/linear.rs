@@ -26,8 +26,10 @@ fn hold<E: Element>(name: &str, device: &Device, dtype: DType, case: &LayerCase,
 #[test]
 fn layers_agree_with_the_oracle() {
     for (name, device) in devices() {
-        let cases: [(usize, &[usize], bool, bool); 7] = [
-            (1, &[1, 1], true, true),
+        let cases: [(usize, &[usize], bool, bool); 9] = [
+            (1, &[6, 9], true, true),
+            (5, &[1, 3], true, true),
+            (4, &[6, 1], false, true),
             (7, &[33, 5], false, true),
             (7, &[33, 5], true, false),
             (12, &[16, 24], true, true),
@@ -37,14 +39,20 @@ fn layers_agree_with_the_oracle() {
         ];
         for (seed, (rows, features, gelu, bias)) in cases.into_iter().enumerate() {
             let case = LayerCase::random(rows, features, gelu, bias, seed as u64);
-            for order in [WeightOrder::InputsFirst, WeightOrder::OutputsFirst] {
-                let spec = LinearSpec::default().with_weight(order);
+            let turned = LinearSpec::default().with_weight(WeightOrder::OutputsFirst);
+            if name != "cpu" {
+                // A GPU's own products are tuned for every shape, which takes a software one seconds each.
+                if features == [9, 13, 3] {
+                    hold::<f32>(&name, &device, DType::F32, &case, LinearSpec::default());
+                    hold::<f32>(&name, &device, DType::F32, &case, turned);
+                }
+                continue;
+            }
+            for spec in [LinearSpec::default(), turned] {
                 hold::<f32>(&name, &device, DType::F32, &case, spec);
                 hold::<f16>(&name, &device, DType::F16, &case, spec);
-                if name == "cpu" {
-                    hold::<bf16>(&name, &device, DType::BF16, &case, spec);
-                    hold::<f64>(&name, &device, DType::F64, &case, spec);
-                }
+                hold::<bf16>(&name, &device, DType::BF16, &case, spec);
+                hold::<f64>(&name, &device, DType::F64, &case, spec);
             }
         }
     }

@@ -41,7 +41,9 @@ pub(super) fn verify(
 /// The layers' sizes: rows, then features.
 fn sizes(long: bool) -> &'static [(usize, &'static [usize])] {
     const SHORT: &[(usize, &[usize])] = &[
-        (1, &[1, 1]),
+        (1, &[6, 9]),
+        (5, &[1, 3]),
+        (4, &[6, 1]),
         (7, &[33, 5]),
         (12, &[16, 24]),
         (128, &[64, 96]),
@@ -49,7 +51,9 @@ fn sizes(long: bool) -> &'static [(usize, &'static [usize])] {
         (64, &[32, 128, 32]),
     ];
     const LONG: &[(usize, &[usize])] = &[
-        (1, &[1, 1]),
+        (1, &[6, 9]),
+        (5, &[1, 3]),
+        (4, &[6, 1]),
         (7, &[33, 5]),
         (12, &[16, 24]),
         (128, &[64, 96]),

@@ -1,5 +1,11 @@
-//! Random linear layers and MLPs, forward and every gradient, and the rule by which a result is accepted: that of
-//! products, without its third term, which a naive sum in order has in its own error.
+//! Random linear layers and MLPs, forward and every gradient, and the rule by which a result is accepted:
+//!
+//! ```text
+//! max |found - truth| <= 2 max |naive - truth| + (eps / 2 √16 + e / 2 √(16 K)) max |truth|
+//! ```
+//!
+//! The first two terms are those of products ([`super`]). The third is for sums: `e` is the `eps` of the arithmetic, `K` the
+//! length of the longest sum, of at most four in a row, whose products and additions round `16 K` times at most.
 
 use super::{ROUNDINGS, oracle};
 use crate::Element;
@@ -134,7 +140,7 @@ impl LayerCase {
         let mut x = self.x.clone();
         for (i, layer) in self.layers.iter().enumerate() {
             let [from, to] = layer.features;
-            let mut pre = way.product(&x, &layer.weight, [rows, from, to]);
+            let mut pre = way.kept(way.product(&x, &layer.weight, [rows, from, to]));
             if let Some(bias) = &layer.bias {
                 pre.iter_mut()
                     .enumerate()
@@ -175,16 +181,27 @@ impl LayerCase {
     pub fn judge<E: Element>(&self, found: &Outcome) -> Vec<Verdict> {
         let (truth, naive) = (self.oracle(), self.naive::<E>());
         assert_eq!(found.len(), truth.len());
+        let widths = self.layers.iter().flat_map(|layer| layer.features);
+        let terms = widths.fold(self.rows, usize::max) as f64;
+        let arithmetic = E::EPSILON.min(f64::from(f32::EPSILON));
+        let floor = (E::EPSILON + arithmetic * terms.sqrt()) / 2.0 * ROUNDINGS.sqrt();
         let tensors = found.iter().zip(naive.iter().zip(&truth));
         tensors
             .map(|((name, found), ((_, naive), (expected, truth)))| {
                 assert_eq!(name, expected);
-                let floor = E::EPSILON / 2.0 * ROUNDINGS.sqrt();
+                // A product and a bias of the same size and opposite signs leave the rounding of either.
+                let bias = match name.as_str() {
+                    "y" => self.layers[self.layers.len() - 1]
+                        .bias
+                        .as_deref()
+                        .unwrap_or(&[]),
+                    _ => &[],
+                };
                 Verdict {
                     tensor: name.clone(),
                     error: distance(found, truth),
                     allowed: 2.0 * distance(naive, truth)
-                        + floor * largest(truth.iter().map(|x| x.abs())),
+                        + floor * largest(truth.iter().chain(bias).map(|x| x.abs())),
                 }
             })
             .collect()
