@@ -2,7 +2,7 @@
 //! stored: a bias, GELU, GELU's derivative, sums.
 //!
 //! Sums are in `f32` (`f64` in the oracle), and `D` is rounded to its storage type once, after what follows. There is no
-//! kernel of our own here: [`vendor`] drives NVIDIA's cuBLASLt, where it is installed, on CubeCL's buffers and stream;
+//! kernel of our own here: `vendor` (feature `cuda`) drives NVIDIA's cuBLASLt, where it is installed, on CubeCL's buffers and stream;
 //! elsewhere the products are the backend's. [`oracle`] and [`check`] hold either against `f64`.
 
 pub mod check;

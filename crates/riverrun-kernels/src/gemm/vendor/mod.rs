@@ -1,4 +1,4 @@
-//! Products by NVIDIA's cuBLASLt, on CubeCL's buffers and on CubeCL's stream ([`stream`] says how).
+//! Products by NVIDIA's cuBLASLt, on CubeCL's buffers and on CubeCL's stream (`stream.rs` says how).
 //!
 //! The library is loaded at run time. For every problem its heuristics are asked once which algorithm to take, and the
 //! answer is kept; nothing is timed. With one algorithm for a problem, two runs give the same bits.
@@ -24,6 +24,9 @@ use stream::Device;
 
 /// Scratch memory that an algorithm may ask for: what cuBLAS itself takes on an H100.
 const WORKSPACE: usize = 32 << 20;
+
+/// Algorithms that are kept; where more shapes than these come by, all are chosen anew.
+const PLANS: usize = 4096;
 
 /// A product, apart from its buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -183,6 +186,9 @@ impl Vendor {
             .device
             .ask(|| choose(&self.library, problem, alignment).map(Arc::new));
         let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
+        if plans.len() >= PLANS {
+            plans.clear();
+        }
         plans.entry(key).or_insert(plan).clone()
     }
 
