@@ -171,27 +171,37 @@ pub(super) fn linear_forward<B: LinearOps>(
     let factor = forward_factor::<B>(weights.weight, spec.weight);
     let x_rows = Factor::new(rows::<B>(x.clone()));
     if serves(&x_rows, &factor, &spec) {
-        let epilogue = match (spec.gelu, bias.is_some()) {
+        let within = spec.gelu && route::gelu_within(x.dtype(), &spec);
+        let epilogue = match (within, bias.is_some()) {
             (true, bias) => Epilogue::Gelu { bias, save },
             (false, true) => Epilogue::Bias,
             (false, false) => Epilogue::Plain,
         };
         let output = vendor(x_rows, factor, [bias, None], epilogue, &spec);
-        return LinearOutput {
-            y: shaped::<B>(output.d, &shape),
-            pre: output.second.map(|pre| shaped::<B>(pre, &shape)),
+        let (d, second) = (shaped::<B>(output.d, &shape), output.second);
+        return match spec.gelu && !within {
+            true => activated(d, save),
+            false => LinearOutput {
+                y: d,
+                pre: second.map(|pre| shaped::<B>(pre, &shape)),
+            },
         };
     }
     let pre = B::linear(x, factor.into_tensor(), bias);
     match spec.gelu {
-        true => LinearOutput {
-            y: B::gelu_tanh(pre.clone()),
-            pre: Maybe::from_option(save.then_some(pre)),
-        },
+        true => activated(pre, save),
         false => LinearOutput {
             y: pre,
             pre: Maybe::None,
         },
+    }
+}
+
+/// GELU as an operation of its own.
+fn activated<B: LinearOps>(pre: FloatTensor<B>, save: bool) -> LinearOutput<B> {
+    LinearOutput {
+        y: B::gelu_tanh(pre.clone()),
+        pre: Maybe::from_option(save.then_some(pre)),
     }
 }
 
@@ -310,7 +320,8 @@ pub(super) fn mlp_backward<B: LinearOps>(
     let d_down = weight_gradients::<B>(&hidden, &down.weight, &d_y, &spec, down_bias);
     let factor = backward_factor::<B>(down.weight.clone(), spec.weight);
     let d_rows = Factor::new(rows::<B>(d_y.clone()));
-    let (d_pre, d_bias) = if shape.num_elements() > 0 && serves(&d_rows, &factor, &spec) {
+    let within = shape.num_elements() > 0 && route::gelu_within(pre.dtype(), &spec);
+    let (d_pre, d_bias) = if within && serves(&d_rows, &factor, &spec) {
         let epilogue = Epilogue::GeluBackward { sums: up_bias };
         let output = vendor(
             d_rows,

@@ -4,7 +4,8 @@ use burn::backend::Backend;
 #[cfg(feature = "cuda")]
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
+use riverrun_kernels::gemm::Arithmetic;
 
 use super::LinearSpec;
 use crate::Error;
@@ -20,8 +21,7 @@ pub enum Route {
 
 /// Why a device has no vendor's library that can serve, if it has none.
 #[cfg(feature = "cuda")]
-fn missing(device: &dyn std::any::Any, dtype: burn::tensor::DType) -> Option<String> {
-    use burn::tensor::DType;
+fn missing(device: &dyn std::any::Any, dtype: DType) -> Option<String> {
     use burn_cubecl::CubeDevice;
     use riverrun_kernels::gemm::vendor::Vendor;
 
@@ -40,7 +40,7 @@ fn missing(device: &dyn std::any::Any, dtype: burn::tensor::DType) -> Option<Str
 }
 
 #[cfg(not(feature = "cuda"))]
-fn missing(_device: &dyn std::any::Any, _dtype: burn::tensor::DType) -> Option<String> {
+fn missing(_device: &dyn std::any::Any, _dtype: DType) -> Option<String> {
     Some("this build is without the feature `cuda`".into())
 }
 
@@ -70,6 +70,12 @@ pub(super) fn vendor_serves<B: Backend>(
         let _ = (like, m, k, n, route);
         false
     }
+}
+
+/// Whether GELU, or its derivative, may be part of the library's product. Its GELU has fewer digits than `f32`, so there it
+/// is an operation of its own.
+pub(super) fn gelu_within(dtype: DType, spec: &LinearSpec) -> bool {
+    dtype != DType::F32 || spec.arithmetic == Arithmetic::Tf32
 }
 
 /// Refuses a route that does not exist on the tensor's device.
