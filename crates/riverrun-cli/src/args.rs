@@ -58,7 +58,7 @@ pub struct VerifyArgs {
     /// Where: auto, all, cpu, cuda:0, vulkan, ...
     #[arg(long, value_name = "DEVICE", default_value = "all")]
     pub device: String,
-    /// Only this operation: recurrence, cell, norm, loss, optimizer
+    /// Only this operation: recurrence, cell, linear, norm, loss, optimizer
     #[arg(long, value_name = "NAME")]
     pub op: Option<String>,
     /// Only this storage type: f32, f16, bf16, f64
@@ -94,6 +94,8 @@ pub enum BenchCommand {
     Checkpoints(BenchCheckpointsArgs),
     /// GRU, LSTM and Elman layers: milliseconds over sequences, beside the layers of burn::nn
     Cell(BenchCellArgs),
+    /// Linear layers and MLPs: time of a call, the host's part of it, multiplications and additions per second
+    Linear(BenchLinearArgs),
 }
 
 /// Options of `riverrun bench norm` and `riverrun bench loss`.
@@ -184,6 +186,32 @@ pub struct BenchCheckpointsArgs {
         default_value = "all,64,256,none"
     )]
     pub kept: Vec<Checkpoints>,
+    /// Write the results here too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Options of `riverrun bench linear`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "A result that is wrong is not timed, and ends the run with exit code 1.\nExample:\n  riverrun bench linear --device cuda:0 --routes vendor,backend --json linear.json"
+)]
+pub struct BenchLinearArgs {
+    /// Where: auto, cpu, cuda:0, vulkan, ...
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+    /// Shapes ROWSxINxOUT, separated by commas [default: a set that fits the device]
+    #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
+    pub shapes: Vec<String>,
+    /// Storage types, separated by commas [default: f32,bf16 on a GPU, f32 on the CPU]
+    #[arg(long, value_name = "TYPES", value_delimiter = ',')]
+    pub dtypes: Vec<String>,
+    /// Who makes the products, separated by commas: choice, vendor, backend [default: choice]
+    #[arg(long, value_name = "ROUTES", value_delimiter = ',')]
+    pub routes: Vec<String>,
+    /// Milliseconds for each measurement, at least
+    #[arg(long, value_name = "MS", default_value_t = 200)]
+    pub budget_ms: u64,
     /// Write the results here too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,

@@ -13,6 +13,7 @@ mod element;
 mod elementary;
 mod error;
 pub mod gelu;
+pub mod gemm;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 #[cfg(test)]

@@ -23,6 +23,7 @@
 //! # }
 //! ```
 
+pub mod check;
 pub mod device;
 mod error;
 pub mod models;

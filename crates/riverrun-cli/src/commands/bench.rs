@@ -5,6 +5,7 @@ mod checkpoints;
 #[cfg(feature = "gpu")]
 mod device;
 mod host;
+mod linear;
 mod recurrence;
 mod rows;
 mod stats;
@@ -15,6 +16,7 @@ use crate::failure::Failure;
 /// Runs the measurement that was asked for.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.what {
+        BenchCommand::Linear(args) => linear::run(args),
         BenchCommand::Recurrence(args) => recurrence::run(args),
         BenchCommand::Cell(args) => cell::run(args),
         BenchCommand::Checkpoints(args) => checkpoints::run(args),

@@ -1,6 +1,7 @@
 //! `riverrun verify`: every kernel on this machine against the float64 oracle.
 
 mod cell;
+mod linear;
 mod recurrence;
 mod rows;
 mod table;
@@ -39,6 +40,10 @@ const OPERATIONS: &[Operation] = &[
     Operation {
         name: "optimizer",
         check: rows::optimizer,
+    },
+    Operation {
+        name: "linear",
+        check: linear::verify,
     },
 ];
 

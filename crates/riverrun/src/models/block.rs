@@ -6,8 +6,8 @@ use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
 use super::{Cell, CellKind, CellState};
-use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence};
-use crate::ops::{Checkpoints, gelu};
+use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence, linear, mlp};
+use crate::ops::Checkpoints;
 
 /// Configuration of [`Block`].
 #[derive(Config, Debug)]
@@ -89,12 +89,11 @@ impl Recurrent for Block {
     fn run(&self, x: Tensor<3>, sequence: Sequence<CellState>) -> (Tensor<3>, CellState) {
         let (y, state) = self.cell.run(self.norm_cell.forward(x.clone()), sequence);
         let y = match &self.out {
-            Some(out) => out.forward(y),
+            Some(out) => linear(out, y),
             None => y,
         };
         let (y, x) = self.norm_mlp.forward_sum(x, self.dropout.forward(y));
-        let y = self.up.forward(y);
-        let y = self.down.forward(gelu(y));
+        let y = mlp(&self.up, &self.down, y);
         (x + self.dropout.forward(y), state)
     }
 }

@@ -6,7 +6,7 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 
 use super::{Block, BlockConfig, CellKind, CellState};
-use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence};
+use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence, linear};
 use crate::ops::Checkpoints;
 
 /// Configuration of [`LanguageModel`].
@@ -114,7 +114,7 @@ impl LanguageModel {
             states.push(state);
         }
         (
-            self.out.forward(self.norm.forward(x)),
+            linear(&self.out, self.norm.forward(x)),
             LmState { blocks: states },
         )
     }

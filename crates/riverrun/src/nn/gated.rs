@@ -4,7 +4,7 @@ use burn::module::Param;
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 
-use super::Sequence;
+use super::{Sequence, linear};
 use crate::ops::{Checkpoints, Gate, Scan, try_gated_scan};
 
 /// The scan over a sequence.
@@ -25,7 +25,7 @@ pub(super) fn run(
     sequence: Sequence<Tensor<2>>,
 ) -> (Tensor<3>, Tensor<2>) {
     let scan = scan(reverse, checkpoints, sequence);
-    try_gated_scan(projection.forward(x), gate, scan)
+    try_gated_scan(linear(projection, x), gate, scan)
         .unwrap_or_else(|error| panic!("{}: {error}", gate.name()))
 }
 

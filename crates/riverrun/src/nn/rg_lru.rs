@@ -6,7 +6,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::{relu, sigmoid};
 use burn::tensor::{Device, Tensor};
 
-use super::{Recurrent, Sequence, gated};
+use super::{Recurrent, Sequence, gated, linear};
 use crate::ops::{Checkpoints, Gate, try_gated_scan};
 
 /// How many times `softplus(Λ)` a channel decays in a step with its recurrence gate fully open: `c` of the paper.
@@ -85,7 +85,7 @@ impl RgLruConfig {
             "RG-LRU: expected 0 < min_decay <= max_decay < 1, found {low} and {high}"
         );
         let (input, hidden) = (self.d_input, self.d_hidden);
-        let linear = |from, to| {
+        let layer = |from, to| {
             LinearConfig::new(from, to)
                 .with_bias(self.bias)
                 .init(device)
@@ -103,8 +103,8 @@ impl RgLruConfig {
             })
             .collect();
         RgLru {
-            input: (input != hidden).then(|| linear(input, hidden)),
-            gates: linear(hidden, 2 * hidden),
+            input: (input != hidden).then(|| layer(input, hidden)),
+            gates: layer(hidden, 2 * hidden),
             lambda: Param::from_tensor(Tensor::from_floats(lambda.as_slice(), device)),
             reverse: self.reverse,
             checkpoints: self.checkpoints,
@@ -140,11 +140,11 @@ impl Recurrent for RgLru {
 
     fn run(&self, x: Tensor<3>, sequence: Sequence<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
         let x = match &self.input {
-            Some(input) => input.forward(x),
+            Some(input) => linear(input, x),
             None => x,
         };
         let rate = softplus(self.lambda.val()).mul_scalar(SHARPNESS);
-        let gates = sigmoid(self.gates.forward(x.clone()));
+        let gates = sigmoid(linear(&self.gates, x.clone()));
         let hidden = x.dims()[2];
         let (r, i) = (
             gates.clone().narrow(2, 0, hidden),

@@ -13,6 +13,7 @@ pub mod cell;
 mod checks;
 mod cross_entropy;
 mod elementwise;
+pub mod linear;
 mod norm;
 mod scan;
 mod second;
@@ -28,6 +29,7 @@ pub use cell::{
 };
 pub use cross_entropy::{LossOps, cross_entropy, try_cross_entropy};
 pub use elementwise::{ElementwiseOps, gelu};
+pub use linear::{LinearOps, LinearSpec, linear, mlp, try_linear, try_mlp};
 pub use norm::{
     NormGradients, NormKind, NormOps, NormSpec, add_rms_norm, layer_norm, rms_norm, try_add_norm,
     try_norm,

@@ -37,6 +37,14 @@ impl Row {
     }
 }
 
+impl Row {
+    /// Whether no case has been added.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub fn is_empty(&self) -> bool {
+        self.cases == 0
+    }
+}
+
 /// The error as a part of what is allowed; 0 of 0 is 0.
 fn share_of(verdict: &Verdict) -> f64 {
     if verdict.error == 0.0 {

@@ -134,6 +134,16 @@ pub(crate) fn follow<B: Backend, C: CheckpointStrategy>(
     }
 }
 
+/// The tensor without its place in the graph.
+pub(crate) fn inner<B: Backend, C: CheckpointStrategy>(tensor: Maybe<Autodiff<B, C>>) -> Maybe<B> {
+    Maybe::from_option(tensor.into_option().map(|tensor| tensor.into_primitive()))
+}
+
+/// The tensor as a constant of the graph.
+pub(crate) fn outer<B: Backend, C: CheckpointStrategy>(tensor: Maybe<B>) -> Maybe<Autodiff<B, C>> {
+    Maybe::from_option(tensor.into_option().map(Autodiff::<B, C>::from_inner))
+}
+
 fn primitives<B: Backend, C: CheckpointStrategy>(tensors: &[Tracked<B, C>]) -> GateInputs<B> {
     match tensors {
         [x] => GateInputs::Packed(x.clone().into_primitive()),

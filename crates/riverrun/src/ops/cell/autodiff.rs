@@ -13,7 +13,7 @@ use super::{
     StepInputs,
 };
 use crate::ops::Maybe;
-use crate::ops::backends::autodiff::{Slot, Tracked, follow, take};
+use crate::ops::backends::autodiff::{Slot, Tracked, follow, inner, outer, take};
 
 /// The backward step of the states. Parents: x, w, u, bias_ih, bias_hh, h0, c0; `x` again stands for an absent one.
 #[derive(Debug)]
@@ -83,14 +83,6 @@ impl<B: CellOps> Backward<B, 7> for Layer {
             }
         }
     }
-}
-
-fn inner<B: Backend, C: CheckpointStrategy>(tensor: Maybe<Autodiff<B, C>>) -> Maybe<B> {
-    Maybe::from_option(tensor.into_option().map(|tensor| tensor.into_primitive()))
-}
-
-fn outer<B: Backend, C: CheckpointStrategy>(tensor: Maybe<B>) -> Maybe<Autodiff<B, C>> {
-    Maybe::from_option(tensor.into_option().map(Autodiff::<B, C>::from_inner))
 }
 
 fn inner_inputs<B: Backend, C: CheckpointStrategy>(

@@ -5,7 +5,7 @@ use burn::backend::{Backend, ExtensionType, TensorMetadata, backend_extension};
 use riverrun_kernels::cell::{Cell, Problem};
 
 use super::composed;
-use crate::ops::Maybe;
+use crate::ops::{LinearOps, Maybe};
 
 /// What is computed, apart from the tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,7 +160,7 @@ impl CellSpec {
     Fusion: cfg(feature = "cube"),
     Autodiff,
 )]
-pub trait CellOps: Backend {
+pub trait CellOps: LinearOps {
     /// The layer: every state and the last ones.
     #[fusion(default)]
     fn cell_layer(#[extension_type] inputs: CellInputs<Self>, spec: CellSpec) -> CellStates<Self> {

@@ -14,6 +14,7 @@ use super::{
     CellGradients, CellInputs, CellOps, CellOutputGrads, CellSpec, CellStates, StepInputs,
 };
 use crate::ops::Maybe;
+use crate::ops::linear::{Factor, product};
 pub(super) use steps::{backward as steps_backward, forward as steps_forward};
 
 /// `[B, T, N]` as `[B·T, N]`.
@@ -59,15 +60,10 @@ pub(super) fn layer_forward<B: CellOps>(
     let xg = if problem.outputs() == 0 {
         B::float_zeros(shape, &inputs.x.device(), inputs.x.dtype().into())
     } else {
-        let product = B::float_matmul(
-            rows::<B>(inputs.x.clone()),
-            B::float_transpose(inputs.w.clone()),
-        );
-        let product = match inputs.bias_ih.clone().into_option() {
-            Some(bias) => B::float_add(product, row::<B>(bias)),
-            None => product,
-        };
-        B::float_reshape(product, shape)
+        let x = Factor::<B>::new(rows::<B>(inputs.x.clone()));
+        let w = Factor::transposed(inputs.w.clone());
+        let bias = inputs.bias_ih.clone().into_option();
+        B::float_reshape(product(x, w, bias), shape)
     };
     let steps = step_inputs(&inputs, xg);
     B::cell_steps_forward(steps, spec, save)
@@ -86,21 +82,21 @@ pub(super) fn layer_backward<B: CellOps>(
     let xg = B::float_zeros(Shape::new([1, 1, 1]), &device, dtype.into());
     let xg = B::float_expand(xg, shape);
     let steps = B::cell_steps_backward(step_inputs(&inputs, xg), grads, spec);
-    let d_xg = wide::<B>(rows::<B>(steps.xg));
-    let narrow = |tensor| B::float_cast(tensor, dtype.into());
+    let d_xg = rows::<B>(steps.xg);
     let (x, w) = if problem.outputs() == 0 {
         let zeros = |like: &FloatTensor<B>| B::float_zeros(like.shape(), &device, dtype.into());
         (want_x.then(|| zeros(&inputs.x)), zeros(&inputs.w))
     } else {
         let x = want_x.then(|| {
-            let product = B::float_matmul(d_xg.clone(), wide::<B>(inputs.w.clone()));
-            B::float_reshape(narrow(product), inputs.x.shape())
+            let (d_xg, w) = (
+                Factor::<B>::new(d_xg.clone()),
+                Factor::new(inputs.w.clone()),
+            );
+            B::float_reshape(product(d_xg, w, None), inputs.x.shape())
         });
-        let rows = wide::<B>(rows::<B>(inputs.x.clone()));
-        (
-            x,
-            narrow(B::float_matmul(B::float_transpose(d_xg.clone()), rows)),
-        )
+        let x_rows = Factor::<B>::new(rows::<B>(inputs.x.clone()));
+        let w = product(Factor::transposed(d_xg.clone()), x_rows, None);
+        (x, w)
     };
     let zero_bias = || {
         let shape = Shape::new([problem.gate_width()]);
@@ -112,7 +108,7 @@ pub(super) fn layer_backward<B: CellOps>(
         u: steps.u,
         bias_ih: inputs.bias_ih.map(|_| match problem.outputs() {
             0 => zero_bias(),
-            _ => narrow(column_sums::<B>(d_xg)),
+            _ => B::float_cast(column_sums::<B>(wide::<B>(d_xg)), dtype.into()),
         }),
         bias_hh: inputs.bias_hh.map(|_| steps.bias),
         h0: inputs.h0.map(|_| steps.h0),

@@ -1,0 +1,216 @@
+//! Random products and the rule by which a result is accepted.
+//!
+//! ```text
+//! max |found - truth| <= 2 max |naive - truth| + eps / 2 √16 max |truth| + u λ √k max |A| |B|
+//! ```
+//!
+//! over each tensor. `truth` is the oracle's; `naive` is the same product with sums in `f32`, in order, and every result
+//! rounded to the storage type. The second term is the house's rule ([`crate::recurrence::check`]): a lucky naive
+//! result must not hold another to its luck. The third is the error of a sum of `k` products in any order, with
+//! `u = 2⁻²⁴` and `λ = 7`: it stays below that with a probability above 1 - 10⁻⁹ for each element (Higham & Mary, *A New
+//! Approach to Probabilistic Rounding Error Analysis*, 2019, theorem 2.4). TF32 rounds both factors to 11 significant
+//! bits, which adds at most `2 · 2⁻¹¹ max |A| |B|`.
+
+#[cfg(feature = "cuda")]
+mod device;
+mod layer;
+#[cfg(feature = "cuda")]
+mod stress;
+
+#[cfg(feature = "cuda")]
+pub use device::Orders;
+pub use layer::{LayerCase, Outcome};
+#[cfg(feature = "cuda")]
+pub use stress::{Interleavings, stress};
+
+use super::oracle::{self, Outputs};
+use super::{Arithmetic, Epilogue};
+use crate::Element;
+use crate::check::{Verdict, distance, largest};
+use crate::recurrence::check::Random;
+
+/// Roundings of one element, apart from its sum.
+const ROUNDINGS: f64 = 16.0;
+/// The unit of rounding of `f32`.
+const UNIT: f64 = 5.960_464_477_539_063e-8;
+/// How many standard deviations a sum's error may have.
+const LAMBDA: f64 = 7.0;
+/// The largest slope of GELU.
+const SLOPE: f64 = 1.13;
+
+/// A random product.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// `m`, `k`, `n`.
+    pub sizes: [usize; 3],
+    /// What follows.
+    pub epilogue: Epilogue,
+    /// How `f32` is multiplied.
+    pub arithmetic: Arithmetic,
+    /// `A [m, k]`.
+    pub a: Vec<f64>,
+    /// `B [k, n]`.
+    pub b: Vec<f64>,
+    /// `[n]`.
+    pub bias: Vec<f64>,
+    /// `[m, n]`.
+    pub pre: Vec<f64>,
+}
+
+impl Case {
+    /// Data such that the elements of `A B` are of the order of 1.
+    pub fn random(sizes: [usize; 3], epilogue: Epilogue, seed: u64) -> Self {
+        let mut random = Random(seed);
+        let [m, k, n] = sizes;
+        let bound = 3.0 / (k.max(1) as f64).sqrt();
+        Self {
+            sizes,
+            epilogue,
+            arithmetic: Arithmetic::Full,
+            a: random.vec(m * k, 1.0),
+            b: random.vec(k * n, bound),
+            bias: random.vec(n, 1.0),
+            pre: random.vec(m * n, 3.0),
+        }
+    }
+
+    /// The same with every number rounded to a storage type.
+    pub fn rounded<E: Element>(mut self) -> Self {
+        for data in [&mut self.a, &mut self.b, &mut self.bias, &mut self.pre] {
+            data.iter_mut().for_each(|x| *x = E::from_f64(*x).to_f64());
+        }
+        self
+    }
+
+    /// The truth.
+    pub fn oracle(&self) -> Outputs {
+        oracle::run(
+            &self.a,
+            &self.b,
+            self.sizes,
+            self.epilogue,
+            &self.bias,
+            &self.pre,
+        )
+    }
+
+    /// Sums in `f32`, in order; every result rounded to `E`.
+    pub fn naive<E: Element>(&self) -> Outputs {
+        let [m, k, n] = self.sizes;
+        let narrow = |x: f64| E::from_f64(x).to_f64();
+        let sum = |terms: &mut dyn Iterator<Item = f64>| {
+            f64::from(terms.fold(0.0f32, |sum, x| (f64::from(sum) + x) as f32))
+        };
+        let mut d: Vec<f64> = (0..m * n)
+            .map(|i| sum(&mut (0..k).map(|j| self.a[i / n * k + j] * self.b[j * n + i % n])))
+            .collect();
+        if matches!(
+            self.epilogue,
+            Epilogue::Bias | Epilogue::Gelu { bias: true, .. }
+        ) {
+            d.iter_mut()
+                .enumerate()
+                .for_each(|(i, d)| *d += self.bias[i % n]);
+        }
+        d.iter_mut().for_each(|d| *d = narrow(*d));
+        let mut pre = None;
+        match self.epilogue {
+            Epilogue::Gelu { save, .. } => {
+                pre = save.then(|| d.clone());
+                d = crate::gelu::oracle::forward(&d);
+            }
+            Epilogue::GeluBackward { .. } => d = crate::gelu::oracle::backward(&self.pre, &d),
+            _ => {}
+        }
+        d.iter_mut().for_each(|d| *d = narrow(*d));
+        let sums = match self.epilogue {
+            Epilogue::GeluBackward { sums: true } => Some(
+                (0..n)
+                    .map(|j| sum(&mut (0..m).map(|i| d[i * n + j])))
+                    .collect::<Vec<f64>>(),
+            ),
+            Epilogue::SumsOfA => Some(
+                (0..m)
+                    .map(|i| sum(&mut self.a[i * k..][..k].iter().copied()))
+                    .collect(),
+            ),
+            Epilogue::SumsOfB => Some(
+                (0..n)
+                    .map(|j| sum(&mut (0..k).map(|i| self.b[i * n + j])))
+                    .collect(),
+            ),
+            _ => None,
+        };
+        let sums = sums.map(|sums| sums.into_iter().map(narrow).collect());
+        Outputs { d, pre, sums }
+    }
+
+    /// Judges every tensor of a result in `E`.
+    pub fn judge<E: Element>(&self, found: &Outputs) -> Vec<Verdict> {
+        let (truth, naive) = (self.oracle(), self.naive::<E>());
+        let [m, k, n] = self.sizes;
+        let positive = |x: &[f64]| x.iter().map(|x| x.abs()).collect::<Vec<f64>>();
+        let bound = largest(
+            oracle::product(&positive(&self.a), &positive(&self.b), self.sizes).into_iter(),
+        );
+        let factors = match self.arithmetic {
+            Arithmetic::Full => 0.0,
+            Arithmetic::Tf32 => 2.0 * 2f64.powi(-11),
+        };
+        let of_product = SLOPE * bound * (factors + UNIT * LAMBDA * (k as f64).sqrt());
+        // A sum's terms are at most of the scale of what is summed.
+        let of_sums = match self.epilogue {
+            Epilogue::GeluBackward { .. } => {
+                let scale = largest(truth.d.iter().map(|x| x.abs()));
+                let terms = m as f64;
+                terms.sqrt() * LAMBDA * (of_product / LAMBDA + UNIT * terms.sqrt() * scale)
+            }
+            Epilogue::SumsOfA => UNIT * LAMBDA * (k as f64).powf(1.5),
+            Epilogue::SumsOfB => UNIT * LAMBDA * (k as f64).powf(1.5) * 3.0 / (k as f64).sqrt(),
+            _ => 0.0,
+        };
+        debug_assert!(n > 0);
+        let verdict =
+            |tensor: &str, found: &[f64], naive: &[f64], truth: &[f64], sum: f64| Verdict {
+                tensor: tensor.into(),
+                error: distance(found, truth),
+                allowed: 2.0 * distance(naive, truth)
+                    + E::EPSILON / 2.0 * ROUNDINGS.sqrt() * largest(truth.iter().map(|x| x.abs()))
+                    + sum,
+            };
+        let mut verdicts = vec![verdict("d", &found.d, &naive.d, &truth.d, of_product)];
+        if let (Some(found), Some(naive), Some(truth)) = (&found.pre, &naive.pre, &truth.pre) {
+            verdicts.push(verdict("pre", found, naive, truth, of_product));
+        }
+        if let (Some(found), Some(naive), Some(truth)) = (&found.sums, &naive.sums, &truth.sums) {
+            verdicts.push(verdict("sums", found, naive, truth, of_sums));
+        }
+        verdicts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::bf16;
+
+    #[test]
+    fn the_naive_product_is_accepted_and_a_wrong_one_is_not() {
+        for (seed, epilogue) in Epilogue::ALL.into_iter().enumerate() {
+            let case = Case::random([5, 33, 7], epilogue, seed as u64).rounded::<bf16>();
+            let naive = case.naive::<bf16>();
+            assert!(case.judge::<bf16>(&naive).iter().all(Verdict::right));
+            let mut wrong = naive.clone();
+            wrong.d[11] += 0.1;
+            assert!(!case.judge::<bf16>(&wrong)[0].right(), "{epilogue:?}");
+            let mut wrong = naive;
+            if let Some(sums) = &mut wrong.sums {
+                sums[2] += 0.5;
+                assert!(
+                    !case.judge::<bf16>(&wrong).iter().all(Verdict::right),
+                    "{epilogue:?}"
+                );
+            }
+        }
+    }
+}

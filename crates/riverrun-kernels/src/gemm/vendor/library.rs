@@ -1,0 +1,227 @@
+//! cuBLASLt's objects, each destroyed with its owner. The library is loaded at run time.
+
+use std::ffi::c_void;
+
+use cudarc::cublaslt::result;
+use cudarc::cublaslt::sys::{
+    self, cublasComputeType_t, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t,
+    cublasLtMatmulDescAttributes_t as Attribute, cublasLtMatmulPreference_t,
+    cublasLtMatmulPreferenceAttributes_t as Wish, cublasLtMatrixLayout_t, cudaDataType,
+};
+use cudarc::driver::sys::CUstream;
+
+/// A call that failed, in words.
+fn refused(what: &str) -> impl Fn(result::CublasError) -> String {
+    move |error| format!("cuBLASLt: {what}: {:?}", error.0)
+}
+
+/// The library, opened for one device.
+pub(super) struct Library(cublasLtHandle_t);
+
+impl Library {
+    /// Whether the library is installed where the loader looks.
+    pub fn installed() -> bool {
+        // SAFETY: loading NVIDIA's library runs its initialisers, and nothing else of it.
+        unsafe { sys::is_culib_present() }
+    }
+
+    /// Opens the library for the device whose context is current.
+    pub fn open() -> Result<Self, String> {
+        result::create_handle()
+            .map(Self)
+            .map_err(refused("opening"))
+    }
+
+    /// The version, as 10000 major + 100 minor + patch.
+    pub fn version() -> usize {
+        // SAFETY: takes and touches nothing.
+        unsafe { sys::cublasLtGetVersion() }
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        // SAFETY: made in `open`, destroyed once.
+        let _ = unsafe { result::destroy_handle(self.0) };
+    }
+}
+
+/// A stored matrix: columns contiguous, as cuBLASLt sees it.
+pub(super) struct Matrix(cublasLtMatrixLayout_t);
+
+impl Matrix {
+    pub fn new(
+        dtype: cudaDataType,
+        rows: usize,
+        columns: usize,
+        stride: usize,
+    ) -> Result<Self, String> {
+        result::create_matrix_layout(dtype, rows as u64, columns as u64, stride as i64)
+            .map(Self)
+            .map_err(refused("a matrix layout"))
+    }
+}
+
+impl Drop for Matrix {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed once.
+        let _ = unsafe { result::destroy_matrix_layout(self.0) };
+    }
+}
+
+/// A product: arithmetic, transpositions, epilogue.
+pub(super) struct Description(cublasLtMatmulDesc_t);
+
+impl Description {
+    pub fn new(arithmetic: cublasComputeType_t) -> Result<Self, String> {
+        result::create_matmul_desc(arithmetic, cudaDataType::CUDA_R_32F)
+            .map(Self)
+            .map_err(refused("a product"))
+    }
+
+    /// Sets an attribute. `T` must be the attribute's type.
+    pub fn set<T: Copy>(&self, attribute: Attribute, value: T) -> Result<(), String> {
+        let at = (&raw const value).cast::<c_void>();
+        // SAFETY: `value` outlives the call, which copies it.
+        unsafe { result::set_matmul_desc_attribute(self.0, attribute, at, size_of::<T>()) }
+            .map_err(refused("an attribute"))
+    }
+}
+
+impl Drop for Description {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed once.
+        let _ = unsafe { result::destroy_matmul_desc(self.0) };
+    }
+}
+
+/// What an algorithm may use.
+struct Preference(cublasLtMatmulPreference_t);
+
+impl Preference {
+    fn new(workspace: usize, alignment: u32) -> Result<Self, String> {
+        let this = Self(result::create_matmul_pref().map_err(refused("a preference"))?);
+        this.set(Wish::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace)?;
+        for wish in [
+            Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+            Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+        ] {
+            this.set(wish, alignment)?;
+        }
+        Ok(this)
+    }
+
+    fn set<T: Copy>(&self, wish: Wish, value: T) -> Result<(), String> {
+        let at = (&raw const value).cast::<c_void>();
+        // SAFETY: `value` outlives the call, which copies it.
+        unsafe { result::set_matmul_pref_attribute(self.0, wish, at, size_of::<T>()) }
+            .map_err(refused("a preference"))
+    }
+}
+
+impl Drop for Preference {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed once.
+        let _ = unsafe { result::destroy_matmul_pref(self.0) };
+    }
+}
+
+/// The way cuBLASLt would compute a product.
+pub(super) struct Algorithm {
+    algorithm: cublasLtMatmulAlgo_t,
+    /// Bytes of scratch memory.
+    pub workspace: usize,
+}
+
+/// A product whose algorithm is chosen.
+pub(super) struct Chosen {
+    pub description: Description,
+    pub a: Matrix,
+    pub b: Matrix,
+    pub d: Matrix,
+    pub algorithm: Algorithm,
+}
+
+/// The addresses of a product's matrices.
+#[derive(Clone, Copy)]
+pub(super) struct Addresses {
+    pub a: u64,
+    pub b: u64,
+    pub d: u64,
+    pub workspace: u64,
+}
+
+impl Chosen {
+    /// Asks the heuristics for an algorithm. Nothing is run or measured.
+    pub fn new(
+        library: &Library,
+        description: Description,
+        [a, b, d]: [Matrix; 3],
+        workspace: usize,
+        alignment: u32,
+    ) -> Result<Self, String> {
+        let preference = Preference::new(workspace, alignment)?;
+        // SAFETY: every object is alive.
+        let found = unsafe {
+            result::get_matmul_algo_heuristic(
+                library.0,
+                description.0,
+                a.0,
+                b.0,
+                d.0,
+                d.0,
+                preference.0,
+            )
+        };
+        let found = found.map_err(refused("no algorithm"))?;
+        let algorithm = Algorithm {
+            algorithm: found.algo,
+            workspace: found.workspaceSize,
+        };
+        Ok(Self {
+            description,
+            a,
+            b,
+            d,
+            algorithm,
+        })
+    }
+
+    /// Puts the product on a stream.
+    ///
+    /// # Safety
+    /// The addresses are those of buffers of the sizes, types and alignment of the choice, the workspace's of
+    /// `algorithm.workspace` bytes, all alive until the stream has run the work; so are those in the description.
+    pub unsafe fn launch(
+        &self,
+        library: &Library,
+        at: Addresses,
+        stream: CUstream,
+    ) -> Result<(), String> {
+        let (one, zero) = (1.0f32, 0.0f32);
+        // SAFETY: the caller's promise; the two factors are read before the call returns.
+        unsafe {
+            result::matmul(
+                library.0,
+                self.description.0,
+                (&raw const one).cast(),
+                (&raw const zero).cast(),
+                at.a as *const c_void,
+                self.a.0,
+                at.b as *const c_void,
+                self.b.0,
+                at.d as *const c_void,
+                self.d.0,
+                at.d as *mut c_void,
+                self.d.0,
+                &raw const self.algorithm.algorithm,
+                at.workspace as *mut c_void,
+                self.algorithm.workspace,
+                stream.cast(),
+            )
+        }
+        .map_err(refused("a product"))
+    }
+}

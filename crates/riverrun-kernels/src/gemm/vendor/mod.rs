@@ -1,0 +1,412 @@
+//! Products by NVIDIA's cuBLASLt, on CubeCL's buffers and on CubeCL's stream (`stream.rs` says how).
+//!
+//! The library is loaded at run time. For every problem its heuristics are asked once which algorithm to take, and the
+//! answer is kept; nothing is timed. With one algorithm for a problem, two runs give the same bits.
+
+mod library;
+mod stream;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use cubecl::client::Client;
+use cubecl::server::Handle;
+use cubecl_common::device::DeviceId;
+use cudarc::cublaslt::sys::{
+    cublasComputeType_t, cublasLtEpilogue_t, cublasLtMatmulDescAttributes_t as Attribute,
+    cudaDataType,
+};
+
+use super::{Arithmetic, Epilogue, Layout, Order};
+use crate::recurrence::gpu::Dtype;
+use library::{Addresses, Chosen, Description, Library, Matrix};
+use stream::Device;
+
+/// Scratch memory that an algorithm may ask for: what cuBLAS itself takes on an H100.
+const WORKSPACE: usize = 32 << 20;
+
+/// Algorithms that are kept; where more shapes than these come by, all are chosen anew.
+const PLANS: usize = 4096;
+
+/// A product, apart from its buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Problem {
+    /// Rows of `A` and `D`.
+    pub m: usize,
+    /// Columns of `A`, rows of `B`.
+    pub k: usize,
+    /// Columns of `B` and `D`.
+    pub n: usize,
+    /// How `A` lies in memory.
+    pub a: Layout,
+    /// How `B` lies in memory. `D`, and `pre`, have contiguous rows without gaps.
+    pub b: Layout,
+    /// The storage type of everything.
+    pub dtype: Dtype,
+    /// How `f32` is multiplied.
+    pub arithmetic: Arithmetic,
+    /// What follows.
+    pub epilogue: Epilogue,
+}
+
+impl Problem {
+    /// `A B` of matrices with contiguous rows.
+    pub fn new([m, k, n]: [usize; 3], dtype: Dtype, epilogue: Epilogue) -> Self {
+        let rows = |stride| Layout {
+            order: Order::Rows,
+            stride,
+        };
+        Self {
+            m,
+            k,
+            n,
+            a: rows(k),
+            b: rows(n),
+            dtype,
+            arithmetic: Arithmetic::Full,
+            epilogue,
+        }
+    }
+
+    /// Multiplications and additions.
+    pub fn flops(&self) -> f64 {
+        2.0 * self.m as f64 * self.k as f64 * self.n as f64
+    }
+}
+
+/// The buffers of a product.
+#[derive(Debug, Clone)]
+pub struct Buffers {
+    /// `A`.
+    pub a: Handle,
+    /// `B`.
+    pub b: Handle,
+    /// `D`, written.
+    pub d: Handle,
+    /// The bias, read; or the sums, written.
+    pub vector: Option<Handle>,
+    /// What GELU takes: written forward, read backward.
+    pub pre: Option<Handle>,
+}
+
+impl Buffers {
+    /// The largest power of two, up to 256, that divides every buffer's offset into its allocation.
+    fn alignment(&self) -> u32 {
+        let handles = [
+            Some(&self.a),
+            Some(&self.b),
+            Some(&self.d),
+            self.vector.as_ref(),
+            self.pre.as_ref(),
+        ];
+        let offsets = handles
+            .into_iter()
+            .flatten()
+            .filter_map(|handle| handle.offset_start);
+        // CubeCL allocates at multiples of 512 on CUDA.
+        offsets.fold(256, |least, offset| {
+            least.min(1 << offset.trailing_zeros().min(8))
+        })
+    }
+}
+
+/// A chosen algorithm.
+struct Plan(Chosen);
+
+// SAFETY: cuBLASLt's objects belong to no thread. A plan's description is written to, by `launch`, on the device's
+// thread alone.
+unsafe impl Send for Plan {}
+// SAFETY: as above.
+unsafe impl Sync for Plan {}
+
+type Plans = HashMap<(Problem, u32), Result<Arc<Plan>, String>>;
+
+/// cuBLASLt on one device.
+pub struct Vendor {
+    device: Device,
+    library: Library,
+    plans: RwLock<Plans>,
+}
+
+// SAFETY: a cuBLASLt handle may be used by several threads at once.
+unsafe impl Send for Vendor {}
+// SAFETY: as above.
+unsafe impl Sync for Vendor {}
+
+impl Vendor {
+    /// The library on a client's device, loaded at the first call.
+    ///
+    /// # Errors
+    /// Why there is none: no CUDA device, the library not installed, or not willing.
+    pub fn of(client: &Client) -> Result<Arc<Self>, String> {
+        static DEVICES: Mutex<BTreeMap<DeviceId, Result<Arc<Vendor>, String>>> =
+            Mutex::new(BTreeMap::new());
+        let Some(id) = stream::device_of(client) else {
+            return Err("not a CUDA device".into());
+        };
+        let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+        devices
+            .entry(id)
+            .or_insert_with(|| Self::load(id).map(Arc::new))
+            .clone()
+    }
+
+    fn load(id: DeviceId) -> Result<Self, String> {
+        if !Library::installed() {
+            return Err("libcublasLt is not installed where the loader looks".into());
+        }
+        let device = Device::new(id)?;
+        let library = device.ask(|| Library::open().map(Shared))?.0;
+        tracing::info!(version = Library::version(), "products by cuBLASLt");
+        Ok(Self {
+            device,
+            library,
+            plans: RwLock::default(),
+        })
+    }
+
+    /// Whether the library has an algorithm for a problem, with buffers at the start of their allocations.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn supports(&self, problem: &Problem) -> Result<(), String> {
+        self.plan(problem, 256).map(|_| ())
+    }
+
+    /// The algorithm for a problem, chosen at the first call.
+    fn plan(&self, problem: &Problem, alignment: u32) -> Result<Arc<Plan>, String> {
+        let key = (*problem, alignment);
+        let plans = self.plans.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(plan) = plans.get(&key) {
+            return plan.clone();
+        }
+        drop(plans);
+        // Two threads may both choose; the choice is the same.
+        let plan = self
+            .device
+            .ask(|| choose(&self.library, problem, alignment).map(Arc::new));
+        let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
+        if plans.len() >= PLANS {
+            plans.clear();
+        }
+        plans.entry(key).or_insert(plan).clone()
+    }
+
+    /// Enqueues a product on the stream of `buffers.d`, and returns at once. An error of the device comes with the
+    /// reading of `D`, as for a kernel.
+    ///
+    /// # Errors
+    /// Where the library has no algorithm for the problem; nothing has been enqueued then.
+    ///
+    /// # Panics
+    /// Where a buffer is missing or too small.
+    pub fn launch(
+        self: &Arc<Self>,
+        client: &Client,
+        problem: &Problem,
+        buffers: Buffers,
+    ) -> Result<(), String> {
+        expect_sizes(problem, &buffers);
+        let plan = self.plan(problem, buffers.alignment())?;
+        let epilogue = problem.epilogue;
+        let workspace = plan.0.algorithm.workspace;
+        let mut reads = vec![buffers.a, buffers.b];
+        let mut writes = vec![buffers.d];
+        // The workspace is memory of the pool like any other: each call has its own, given back when the stream is done.
+        let scratch = (workspace > 0).then(|| client.empty(workspace));
+        writes.extend(scratch);
+        let vector = place(
+            buffers.vector,
+            epilogue.writes_vector(),
+            &mut reads,
+            &mut writes,
+        );
+        let saves = matches!(epilogue, Epilogue::Gelu { .. });
+        let pre = place(buffers.pre, saves, &mut reads, &mut writes);
+        let vendor = self.clone();
+        self.device
+            .enqueue(reads, writes, move |stream, reads, writes| {
+                let at = |place: Place| match place {
+                    Place::Read(i) => reads[i],
+                    Place::Written(i) => writes[i],
+                };
+                let description = &plan.0.description;
+                if let Some(vector) = vector {
+                    description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, at(vector))?;
+                }
+                if let Some(pre) = pre {
+                    description.set(
+                        Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+                        at(pre),
+                    )?;
+                }
+                // Row-major matrices are their own transposes to cuBLASLt: D^T = B^T A^T.
+                let addresses = Addresses {
+                    a: reads[1],
+                    b: reads[0],
+                    d: writes[0],
+                    workspace: if workspace > 0 { writes[1] } else { 0 },
+                };
+                // SAFETY: `expect_sizes` has checked the buffers, the choice was made for their alignment, and the stream
+                // keeps them until it has run the work.
+                unsafe { plan.0.launch(&vendor.library, addresses, stream) }
+            });
+        Ok(())
+    }
+}
+
+/// Where a buffer stands in a task's lists.
+#[derive(Clone, Copy)]
+enum Place {
+    Read(usize),
+    Written(usize),
+}
+
+fn place(
+    buffer: Option<Handle>,
+    written: bool,
+    reads: &mut Vec<Handle>,
+    writes: &mut Vec<Handle>,
+) -> Option<Place> {
+    let buffer = buffer?;
+    Some(if written {
+        writes.push(buffer);
+        Place::Written(writes.len() - 1)
+    } else {
+        reads.push(buffer);
+        Place::Read(reads.len() - 1)
+    })
+}
+
+/// An object that may cross threads, see [`Vendor`].
+struct Shared<T>(T);
+
+// SAFETY: see `Vendor` and `Plan`.
+unsafe impl<T> Send for Shared<T> {}
+
+fn expect_sizes(problem: &Problem, buffers: &Buffers) {
+    let Problem { m, k, n, .. } = *problem;
+    let extent = |rows: usize, columns: usize, layout: Layout| {
+        let (lines, length) = match layout.order {
+            Order::Rows => (rows, columns),
+            Order::Columns => (columns, rows),
+        };
+        assert!(
+            layout.stride >= length,
+            "a line of {length} elements in a stride of {}",
+            layout.stride
+        );
+        (lines.max(1) - 1) * layout.stride + length
+    };
+    let expect = |what: &str, handle: &Handle, elements: usize| {
+        let found = handle.size_in_used() as usize / problem.dtype.size();
+        assert!(
+            found >= elements,
+            "{what}: expected {elements} elements, found {found}"
+        );
+    };
+    assert!(
+        m > 0 && k > 0 && n > 0,
+        "a product of [{m}, {k}] and [{k}, {n}] has nothing to compute"
+    );
+    expect("A", &buffers.a, extent(m, k, problem.a));
+    expect("B", &buffers.b, extent(k, n, problem.b));
+    expect("D", &buffers.d, m * n);
+    let vector = problem.epilogue.vector(m, n);
+    assert_eq!(
+        buffers.vector.is_some(),
+        vector > 0,
+        "a bias or sums: expected {vector} elements"
+    );
+    assert_eq!(
+        buffers.pre.is_some(),
+        problem.epilogue.has_pre(),
+        "what GELU takes"
+    );
+    if let Some(handle) = &buffers.vector {
+        expect("the bias or sums", handle, vector);
+    }
+    if let Some(handle) = &buffers.pre {
+        expect("what GELU takes", handle, m * n);
+    }
+}
+
+/// Chooses the algorithm, on the device's thread.
+fn choose(library: &Library, problem: &Problem, alignment: u32) -> Result<Plan, String> {
+    let Problem {
+        m,
+        k,
+        n,
+        a,
+        b,
+        epilogue,
+        ..
+    } = *problem;
+    let dtype = match problem.dtype {
+        Dtype::F32 => cudaDataType::CUDA_R_32F,
+        Dtype::F16 => cudaDataType::CUDA_R_16F,
+        Dtype::Bf16 => cudaDataType::CUDA_R_16BF,
+    };
+    let arithmetic = match (problem.dtype, problem.arithmetic) {
+        (Dtype::F32, Arithmetic::Tf32) => cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+        _ => cublasComputeType_t::CUBLAS_COMPUTE_32F,
+    };
+    // Its errors reach 3e-6 where 1e-7 is due: as good as 16 bits and TF32 can show, and no better.
+    let gelu = matches!(
+        epilogue,
+        Epilogue::Gelu { .. } | Epilogue::GeluBackward { .. }
+    );
+    if gelu && problem.dtype == Dtype::F32 && problem.arithmetic == Arithmetic::Full {
+        return Err("cuBLASLt: its GELU has fewer digits than f32".into());
+    }
+    let description = Description::new(arithmetic)?;
+    // cuBLASLt has columns contiguous, so it computes D^T = B^T A^T: its first matrix is our second. One whose rows
+    // are contiguous here is already the transpose that it wants.
+    let transpose = |order| i32::from(order == Order::Columns);
+    description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, transpose(b.order))?;
+    description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, transpose(a.order))?;
+    description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, code(epilogue))?;
+    if epilogue.has_pre() {
+        description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, n as i64)?;
+    }
+    let stored = |rows: usize, columns: usize, layout: Layout| match layout.order {
+        Order::Rows => Matrix::new(dtype, columns, rows, layout.stride),
+        Order::Columns => Matrix::new(dtype, rows, columns, layout.stride),
+    };
+    let matrices = [
+        stored(k, n, b)?,
+        stored(m, k, a)?,
+        Matrix::new(dtype, n, m, n)?,
+    ];
+    let chosen = Chosen::new(library, description, matrices, WORKSPACE, alignment)?;
+    Ok(Plan(chosen))
+}
+
+fn code(epilogue: Epilogue) -> u32 {
+    let code = match epilogue {
+        Epilogue::Plain => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
+        Epilogue::Bias => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
+        Epilogue::Gelu {
+            bias: false,
+            save: false,
+        } => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU,
+        Epilogue::Gelu {
+            bias: true,
+            save: false,
+        } => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_BIAS,
+        Epilogue::Gelu {
+            bias: false,
+            save: true,
+        } => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_AUX,
+        Epilogue::Gelu {
+            bias: true,
+            save: true,
+        } => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        Epilogue::GeluBackward { sums: false } => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DGELU,
+        Epilogue::GeluBackward { sums: true } => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DGELU_BGRAD,
+        // The transposes swap the two.
+        Epilogue::SumsOfA => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BGRADB,
+        Epilogue::SumsOfB => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BGRADA,
+    };
+    code as u32
+}

@@ -1,0 +1,167 @@
+//! Work of a foreign library on CubeCL's own CUDA stream.
+//!
+//! CubeCL keeps a device's streams on a thread of its own, the device's, which takes tasks from one queue: every launch
+//! through a [`Client`] is such a task. The queue and the streams on it are public, if out of the way:
+//! `DeviceHandle::<CudaServer>` takes a task with the server, and the server's `WriteScoped` reaches its streams. So a
+//! call into a library runs where a launch would, and is to CubeCL what a launch is.
+//!
+//! # Contract
+//!
+//! - **Order.** [`Device::enqueue`] puts a task into the queue that launches go through, and the task puts its work on
+//!   the stream that the outputs belong to. Work is ordered with launches as launches are with each other: after those
+//!   submitted before it on that stream, before those after it; and after the work of any other stream that last wrote
+//!   one of its buffers, by an event that `resolve` records and waits for on the device.
+//! - **No waits.** Neither the host nor the device waits for anything but those events, so nothing can dead-lock: no
+//!   flag is polled, no flush is needed, and kernels may be loaded at any time. What CubeCL has queued and not yet run
+//!   stays queued.
+//! - **Buffers in flight.** A task holds bindings to its buffers until its work is on the stream; from then on the
+//!   pool may hand the memory to later work of the same stream, which runs after it, and keeps memory of other streams
+//!   until the event that CubeCL records when the task ends. Addresses are looked up in the task, never kept: CubeCL may
+//!   move a buffer between tasks.
+//! - **Errors.** A task that fails leaves its error on its outputs, as a failed launch does; reading them, or anything
+//!   computed from them, returns it. A task whose inputs carry an error does not run.
+//! - **Threads.** Any number of threads may enqueue; tasks run one at a time, on the device's thread. State that only
+//!   tasks touch needs no lock.
+//! - **Captures.** While the stream records a graph, work is recorded like a launch, and the pages of its buffers are
+//!   kept where they are for the graph's life.
+
+use cubecl::client::Client;
+use cubecl::server::{Handle, ServerError};
+use cubecl_common::device::DeviceId;
+use cubecl_common::device_handle::DeviceHandle;
+use cubecl_environment::backtrace::BackTrace;
+use cubecl_server::command::DeviceStream;
+use cubecl_server::dry_run::launch_mode;
+use cubecl_server::id::KernelId;
+use cubecl_server::runtime::Runtime;
+use cubecl_server::server::BufferBinding;
+use cubecl_server::stream::{ExecuteScope, WriteScoped};
+use cudarc::driver::sys::{CUcontext, CUstream};
+
+type Server = <cubecl_cuda::CudaRuntime as Runtime>::Server;
+
+/// A CUDA device of CubeCL's.
+pub(super) struct Device {
+    handle: DeviceHandle<Server>,
+    context: CUcontext,
+}
+
+// SAFETY: a CUDA context is a name that any thread may make current; the handle is made to be shared.
+unsafe impl Send for Device {}
+// SAFETY: as above; nothing here is changed after `new`.
+unsafe impl Sync for Device {}
+
+/// The device of a client; `None` if it is not a CUDA device.
+pub(super) fn device_of(client: &Client) -> Option<DeviceId> {
+    let service = client.service_id();
+    (service.service == std::any::TypeId::of::<Server>()).then_some(service.device)
+}
+
+impl Device {
+    /// The device with this number, which some client is on.
+    pub fn new(id: DeviceId) -> Result<Self, String> {
+        let handle = DeviceHandle::<Server>::new(id);
+        let ordinal = i32::from(id.index_id);
+        // SAFETY: CubeCL has initialised the driver, and the ordinal is that of a device that it has opened. The primary
+        // context, once retained, lives as long as the process.
+        let context = unsafe {
+            cudarc::driver::result::device::get(ordinal)
+                .and_then(|device| cudarc::driver::result::primary_ctx::retain(device))
+                .map_err(|error| format!("no context on CUDA device {ordinal}: {error}"))?
+        };
+        Ok(Self { handle, context })
+    }
+
+    /// Runs `task` on the device's thread, with the device's context current, and waits for it. Work that the device
+    /// has not finished is not waited for.
+    pub fn ask<R: Send>(
+        &self,
+        task: impl FnOnce() -> Result<R, String> + Send,
+    ) -> Result<R, String> {
+        let context = Context(self.context);
+        self.handle
+            .submit_blocking(move |_| {
+                context.make_current()?;
+                task()
+            })
+            .unwrap_or_else(|error| Err(format!("the device's thread is gone: {error:?}")))
+    }
+
+    /// Enqueues work that reads and writes these buffers, and returns at once. `task` gets the stream and the addresses
+    /// of both, and must put its work on that stream and nowhere else.
+    ///
+    /// The stream is that of the first output, which is the stream of the client that made it.
+    ///
+    /// # Panics
+    /// Without outputs.
+    pub fn enqueue<T>(&self, reads: Vec<Handle>, writes: Vec<Handle>, task: T)
+    where
+        T: FnOnce(CUstream, &[u64], &[u64]) -> Result<(), String> + Send + 'static,
+    {
+        // As for a launch: a dry run compiles and touches no buffer.
+        if launch_mode().is_skipped() {
+            return;
+        }
+        let context = Context(self.context);
+        let stream = writes[0].stream;
+        let bind = |handles: Vec<Handle>| -> Vec<BufferBinding> {
+            handles.into_iter().map(Handle::binding).collect()
+        };
+        let (reads, writes) = (bind(reads), bind(writes));
+        self.handle.submit(move |server| {
+            let mut written = server.write_set();
+            written.extend(writes.iter().cloned());
+            let kernel = KernelId::new::<T>();
+            let scope = ExecuteScope::launching(server, kernel, stream, reads.iter(), written);
+            // The outcome is on the outputs.
+            let _ = scope.execute(|server| {
+                context.make_current().map_err(failure)?;
+                let bindings = reads.iter().chain(&writes);
+                let mut streams = server.write_streams().resolve(stream, bindings)?;
+                let mut address = |binding: &BufferBinding| -> Result<u64, ServerError> {
+                    let location = binding.memory.descriptor().location();
+                    let capturing = streams.current().capturing();
+                    capturing.touch(binding.stream, location);
+                    let resource = streams.get(&binding.stream).device_memory().get_resource(
+                        binding.memory.clone(),
+                        binding.offset_start,
+                        binding.offset_end,
+                    )?;
+                    Ok(resource.ptr)
+                };
+                let inputs = reads
+                    .iter()
+                    .map(&mut address)
+                    .collect::<Result<Vec<_>, _>>()?;
+                let outputs = writes
+                    .iter()
+                    .map(&mut address)
+                    .collect::<Result<Vec<_>, _>>()?;
+                // `streams` lives to the end of this block: what it records when it goes must come after the work.
+                task(streams.current().signal(), &inputs, &outputs).map_err(failure)
+            });
+        });
+    }
+}
+
+/// A context that may go to the device's thread.
+#[derive(Clone, Copy)]
+struct Context(CUcontext);
+
+// SAFETY: see `Device`.
+unsafe impl Send for Context {}
+
+impl Context {
+    fn make_current(self) -> Result<(), String> {
+        // SAFETY: the context was retained in `Device::new` and is never released.
+        unsafe { cudarc::driver::result::ctx::set_current(self.0) }
+            .map_err(|error| format!("the device's context cannot be used: {error}"))
+    }
+}
+
+fn failure(reason: String) -> ServerError {
+    ServerError::Generic {
+        reason,
+        backtrace: BackTrace::capture(),
+    }
+}

@@ -1,0 +1,6 @@
+//! Checking operations on the machine at hand: the random problems of [`riverrun_kernels`], run on tensors. Used by the
+//! tests and by `riverrun verify`.
+
+mod linear;
+
+pub use linear::linear;

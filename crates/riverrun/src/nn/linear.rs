@@ -1,0 +1,25 @@
+//! Linear layers by [`ops::linear`](crate::ops::linear): the parameters of `burn::nn::Linear`, and so its files.
+
+use burn::nn::Linear;
+use burn::tensor::Tensor;
+
+use crate::ops::{self, LinearSpec};
+
+/// `x W + b`, `[.., d_input]` to `[.., d_output]`: [`Linear::forward`] by [`ops::linear`](crate::ops::linear::linear).
+pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
+    let (weight, bias) = parameters(layer);
+    ops::linear::linear(x, weight, bias, LinearSpec::default())
+}
+
+/// `gelu(x W₁ + b₁) W₂ + b₂`, `[.., d_input]` to `[.., d_output]`: two layers with GELU between, by
+/// [`ops::mlp`].
+pub fn mlp<const D: usize>(up: &Linear, down: &Linear, x: Tensor<D>) -> Tensor<D> {
+    ops::mlp(x, parameters(up), parameters(down), LinearSpec::default())
+}
+
+fn parameters(layer: &Linear) -> (Tensor<2>, Option<Tensor<1>>) {
+    (
+        layer.weight.val(),
+        layer.bias.as_ref().map(|bias| bias.val()),
+    )
+}

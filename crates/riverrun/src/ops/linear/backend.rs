@@ -1,0 +1,294 @@
+//! What a backend must provide for the linear layer, with bodies composed of its own operations as the default.
+
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, ExtensionType, backend_extension};
+use riverrun_kernels::gemm::{Arithmetic, Epilogue};
+
+use super::{Route, composed};
+use crate::ops::{ElementwiseOps, Maybe};
+
+/// Which dimension of a weight comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum WeightOrder {
+    /// `[I, O]`, as in `burn::nn::Linear`.
+    #[default]
+    InputsFirst,
+    /// `[O, I]`, as in PyTorch.
+    OutputsFirst,
+}
+
+/// What is computed, apart from the tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinearSpec {
+    /// GELU in its tanh form after the product; nothing otherwise.
+    pub gelu: bool,
+    /// Which dimension of the weight comes first.
+    pub weight: WeightOrder,
+    /// How `f32` is multiplied by the vendor's library; no other route has a choice.
+    pub arithmetic: Arithmetic,
+    /// A route to take instead of the measured choice.
+    pub route: Option<Route>,
+}
+
+impl LinearSpec {
+    /// With GELU after the product.
+    pub fn with_gelu(mut self) -> Self {
+        self.gelu = true;
+        self
+    }
+
+    /// For a weight of this order.
+    pub fn with_weight(mut self, order: WeightOrder) -> Self {
+        self.weight = order;
+        self
+    }
+
+    /// With `f32` multiplied so.
+    pub fn with_arithmetic(mut self, arithmetic: Arithmetic) -> Self {
+        self.arithmetic = arithmetic;
+        self
+    }
+
+    /// By this route.
+    pub fn with_route(mut self, route: Route) -> Self {
+        self.route = Some(route);
+        self
+    }
+
+    /// A weight's two dimensions as inputs and outputs, or the reverse.
+    pub(crate) fn features<T: Copy>(&self, [first, second]: [T; 2]) -> [T; 2] {
+        match self.weight {
+            WeightOrder::InputsFirst => [first, second],
+            WeightOrder::OutputsFirst => [second, first],
+        }
+    }
+}
+
+/// A product, apart from the tensors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProductSpec {
+    /// Whether the first factor is the transpose of the tensor.
+    pub a_transposed: bool,
+    /// Whether the second factor is the transpose of the tensor.
+    pub b_transposed: bool,
+    /// What follows.
+    pub epilogue: Epilogue,
+    /// How `f32` is multiplied.
+    pub arithmetic: Arithmetic,
+}
+
+impl ProductSpec {
+    /// `m`, `k`, `n` of two matrices of these shapes.
+    pub(crate) fn sizes(&self, a: [usize; 2], b: [usize; 2]) -> [usize; 3] {
+        let turned = |[rows, columns]: [usize; 2], turn| match turn {
+            true => [columns, rows],
+            false => [rows, columns],
+        };
+        let ([m, k], [_, n]) = (turned(a, self.a_transposed), turned(b, self.b_transposed));
+        [m, k, n]
+    }
+}
+
+/// A weight and its bias, or the gradients of both.
+#[derive(Debug, Clone, ExtensionType)]
+#[extension_type(fusion: cfg(feature = "cube"))]
+pub struct Weights<B: Backend> {
+    /// `[I, O]` or `[O, I]`.
+    pub weight: FloatTensor<B>,
+    /// `[O]`.
+    #[extension_type]
+    pub bias: Maybe<B>,
+}
+
+/// What a product returns.
+#[derive(Debug, Clone, ExtensionType)]
+#[extension_type(fusion: cfg(feature = "cube"))]
+pub struct ProductOutput<B: Backend> {
+    /// `[m, n]`.
+    pub d: FloatTensor<B>,
+    /// What else the epilogue writes: what GELU took, `[m, n]`, or sums, `[n]` or `[m]`.
+    #[extension_type]
+    pub second: Maybe<B>,
+}
+
+/// What [`LinearOps::linear_forward`] returns.
+#[derive(Debug, Clone, ExtensionType)]
+#[extension_type(fusion: cfg(feature = "cube"))]
+pub struct LinearOutput<B: Backend> {
+    /// `[.., O]`.
+    pub y: FloatTensor<B>,
+    /// `[.., O]`: what GELU took, if that was asked for.
+    #[extension_type]
+    pub pre: Maybe<B>,
+}
+
+/// The gradients of a linear layer's inputs.
+#[derive(Debug, Clone, ExtensionType)]
+#[extension_type(fusion: cfg(feature = "cube"))]
+pub struct LinearGradients<B: Backend> {
+    /// `[.., I]`, if it was asked for.
+    #[extension_type]
+    pub x: Maybe<B>,
+    /// Of the weight and, where there is one, the bias.
+    #[extension_type]
+    pub weights: Weights<B>,
+}
+
+/// What [`LinearOps::mlp_forward`] returns.
+#[derive(Debug, Clone, ExtensionType)]
+#[extension_type(fusion: cfg(feature = "cube"))]
+pub struct MlpOutput<B: Backend> {
+    /// `[.., O]`.
+    pub y: FloatTensor<B>,
+    /// `[.., H]`: what GELU took, if that was asked for.
+    #[extension_type]
+    pub pre: Maybe<B>,
+    /// `[.., H]`: what GELU gave, if that was asked for.
+    #[extension_type]
+    pub hidden: Maybe<B>,
+}
+
+/// The gradients of an MLP's inputs.
+#[derive(Debug, Clone, ExtensionType)]
+#[extension_type(fusion: cfg(feature = "cube"))]
+pub struct MlpGradients<B: Backend> {
+    /// `[.., I]`, if it was asked for.
+    #[extension_type]
+    pub x: Maybe<B>,
+    /// Of the first layer.
+    #[extension_type]
+    pub up: Weights<B>,
+    /// Of the second.
+    #[extension_type]
+    pub down: Weights<B>,
+}
+
+#[cfg(feature = "cube")]
+mod fused {
+    //! What fusion must know of an operation before it runs: the shapes of its outputs.
+
+    use super::*;
+    use burn::backend::fusion::custom::TensorSpec;
+    use burn::tensor::Shape;
+
+    use crate::ops::MaybeMetadata;
+
+    pub(super) fn product(
+        a: &TensorSpec,
+        b: &TensorSpec,
+        spec: &ProductSpec,
+    ) -> ProductOutputMetadata {
+        let matrix = |tensor: &TensorSpec| [tensor.shape[0], tensor.shape[1]];
+        let [m, _, n] = spec.sizes(matrix(a), matrix(b));
+        let like = |shape| {
+            let mut like = a.clone();
+            like.shape = shape;
+            like
+        };
+        let epilogue = spec.epilogue;
+        let second = if epilogue.writes_vector() {
+            MaybeMetadata::Some(like(Shape::new([epilogue.vector(m, n)])))
+        } else if matches!(epilogue, Epilogue::Gelu { save: true, .. }) {
+            MaybeMetadata::Some(like(Shape::new([m, n])))
+        } else {
+            MaybeMetadata::None
+        };
+        ProductOutputMetadata {
+            d: like(Shape::new([m, n])),
+            second,
+        }
+    }
+}
+
+/// The linear layer on a backend. Shapes and dtypes have been checked by the functions of [`linear`](super).
+#[backend_extension(
+    Flex: cfg(feature = "flex"),
+    Cube: cfg(feature = "cube"),
+    Fusion: cfg(feature = "cube"),
+    Autodiff,
+)]
+pub trait LinearOps: ElementwiseOps {
+    /// A product of matrices by the vendor's library. `vector` is the bias, `pre` what GELU took, where the epilogue
+    /// reads one. Called where the route says that the library is there, and nowhere else.
+    #[fusion(meta = |a, b, _vector, _pre, spec| fused::product(a, b, spec))]
+    fn vendor_product(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        #[extension_type] vector: Maybe<Self>,
+        #[extension_type] pre: Maybe<Self>,
+        spec: ProductSpec,
+    ) -> ProductOutput<Self>;
+
+    /// `[.., I]` to `[.., O]`.
+    #[fusion(default)]
+    fn linear_layer(
+        x: FloatTensor<Self>,
+        #[extension_type] weights: Weights<Self>,
+        spec: LinearSpec,
+    ) -> FloatTensor<Self> {
+        Self::linear_forward(x, weights, spec, false).y
+    }
+
+    /// The layer; with `save`, what backward needs too.
+    #[fusion(default)]
+    fn linear_forward(
+        x: FloatTensor<Self>,
+        #[extension_type] weights: Weights<Self>,
+        spec: LinearSpec,
+        save: bool,
+    ) -> LinearOutput<Self> {
+        composed::linear_forward(x, weights, spec, save)
+    }
+
+    /// The gradients; that of `x` only with `want_x`. Of the bias, only its presence is read.
+    #[fusion(default)]
+    fn linear_backward(
+        x: FloatTensor<Self>,
+        #[extension_type] weights: Weights<Self>,
+        #[extension_type] pre: Maybe<Self>,
+        d_y: FloatTensor<Self>,
+        spec: LinearSpec,
+        want_x: bool,
+    ) -> LinearGradients<Self> {
+        composed::linear_backward(x, weights, pre, d_y, spec, want_x)
+    }
+
+    /// `[.., I]` to `[.., O]` by way of `[.., H]`.
+    #[fusion(default)]
+    fn mlp(
+        x: FloatTensor<Self>,
+        #[extension_type] up: Weights<Self>,
+        #[extension_type] down: Weights<Self>,
+        spec: LinearSpec,
+    ) -> FloatTensor<Self> {
+        Self::mlp_forward(x, up, down, spec, false).y
+    }
+
+    /// The MLP; with `save`, what backward needs too.
+    #[fusion(default)]
+    fn mlp_forward(
+        x: FloatTensor<Self>,
+        #[extension_type] up: Weights<Self>,
+        #[extension_type] down: Weights<Self>,
+        spec: LinearSpec,
+        save: bool,
+    ) -> MlpOutput<Self> {
+        composed::mlp_forward(x, up, down, spec, save)
+    }
+
+    /// The gradients; that of `x` only with `want_x`. `pre` and `hidden` are as forward saved them; of the biases, only
+    /// their presence is read.
+    #[fusion(default)]
+    fn mlp_backward(
+        x: FloatTensor<Self>,
+        #[extension_type] up: Weights<Self>,
+        #[extension_type] down: Weights<Self>,
+        pre: FloatTensor<Self>,
+        hidden: FloatTensor<Self>,
+        d_y: FloatTensor<Self>,
+        spec: LinearSpec,
+        want_x: bool,
+    ) -> MlpGradients<Self> {
+        composed::mlp_backward(x, up, down, [pre, hidden], d_y, spec, want_x)
+    }
+}

@@ -1,0 +1,353 @@
+//! The linear layer and the MLP, of products by whichever route serves them.
+
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, TensorMetadata};
+use burn::tensor::Shape;
+use riverrun_kernels::gemm::Epilogue;
+
+use super::{
+    LinearGradients, LinearOps, LinearOutput, LinearSpec, MlpGradients, MlpOutput, ProductOutput,
+    ProductSpec, WeightOrder, Weights, route,
+};
+use crate::ops::Maybe;
+
+/// A factor of a product: a matrix, or the transpose of one.
+#[derive(Clone)]
+pub(crate) struct Factor<B: Backend> {
+    matrix: FloatTensor<B>,
+    transposed: bool,
+}
+
+impl<B: Backend> Factor<B> {
+    /// The matrix.
+    pub fn new(matrix: FloatTensor<B>) -> Self {
+        Self {
+            matrix,
+            transposed: false,
+        }
+    }
+
+    /// The transpose of the matrix; nothing is moved.
+    pub fn transposed(matrix: FloatTensor<B>) -> Self {
+        Self {
+            matrix,
+            transposed: true,
+        }
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        let shape = self.matrix.shape();
+        [shape[0], shape[1]]
+    }
+
+    fn into_tensor(self) -> FloatTensor<B> {
+        match self.transposed {
+            true => B::float_transpose(self.matrix),
+            false => self.matrix,
+        }
+    }
+}
+
+/// `a b + bias`, `[m, k]` by `[k, n]`, with sums in `f32` or wider where the dtype is narrower: the product that an
+/// operation on a backend takes for its own.
+pub(crate) fn product<B: LinearOps>(
+    a: Factor<B>,
+    b: Factor<B>,
+    bias: Option<FloatTensor<B>>,
+) -> FloatTensor<B> {
+    let spec = LinearSpec::default();
+    let epilogue = match &bias {
+        Some(_) => Epilogue::Bias,
+        None => Epilogue::Plain,
+    };
+    if serves(&a, &b, &spec) {
+        return vendor(a, b, [bias, None], epilogue, &spec).d;
+    }
+    let product = B::float_matmul(a.into_tensor(), b.into_tensor());
+    match bias {
+        Some(bias) => {
+            let row = Shape::new([1, bias.shape()[0]]);
+            B::float_add(product, B::float_reshape(bias, row))
+        }
+        None => product,
+    }
+}
+
+fn sizes<B: Backend>(
+    a: &Factor<B>,
+    b: &Factor<B>,
+    spec: &LinearSpec,
+    epilogue: Epilogue,
+) -> ([usize; 3], ProductSpec) {
+    let spec = ProductSpec {
+        a_transposed: a.transposed,
+        b_transposed: b.transposed,
+        epilogue,
+        arithmetic: spec.arithmetic,
+    };
+    (spec.sizes(a.shape(), b.shape()), spec)
+}
+
+fn serves<B: LinearOps>(a: &Factor<B>, b: &Factor<B>, spec: &LinearSpec) -> bool {
+    let (sizes, _) = sizes(a, b, spec, Epilogue::Plain);
+    route::vendor_serves::<B>(&a.matrix, sizes, spec.route)
+}
+
+fn vendor<B: LinearOps>(
+    a: Factor<B>,
+    b: Factor<B>,
+    [vector, pre]: [Option<FloatTensor<B>>; 2],
+    epilogue: Epilogue,
+    spec: &LinearSpec,
+) -> ProductOutput<B> {
+    let (_, spec) = sizes(&a, &b, spec, epilogue);
+    let (vector, pre) = (Maybe::from_option(vector), Maybe::from_option(pre));
+    B::vendor_product(a.matrix, b.matrix, vector, pre, spec)
+}
+
+/// `[.., N]` as `[R, N]`.
+fn rows<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+    let shape = tensor.shape();
+    let (last, all) = (shape[shape.num_dims() - 1], shape.num_elements());
+    match shape.num_dims() {
+        2 => tensor,
+        _ => B::float_reshape(tensor, Shape::new([all / last, last])),
+    }
+}
+
+/// The shape with another last dimension.
+fn with_last(shape: &Shape, last: usize) -> Shape {
+    let mut shape = shape.clone();
+    let dims = shape.num_dims();
+    shape[dims - 1] = last;
+    shape
+}
+
+fn shaped<B: Backend>(tensor: FloatTensor<B>, shape: &Shape) -> FloatTensor<B> {
+    match tensor.shape() == *shape {
+        true => tensor,
+        false => B::float_reshape(tensor, shape.clone()),
+    }
+}
+
+/// The weight as a factor `[I, O]`.
+fn forward_factor<B: Backend>(weight: FloatTensor<B>, order: WeightOrder) -> Factor<B> {
+    Factor {
+        matrix: weight,
+        transposed: order == WeightOrder::OutputsFirst,
+    }
+}
+
+/// The weight as a factor `[O, I]`.
+fn backward_factor<B: Backend>(weight: FloatTensor<B>, order: WeightOrder) -> Factor<B> {
+    Factor {
+        matrix: weight,
+        transposed: order == WeightOrder::InputsFirst,
+    }
+}
+
+fn zeros<B: Backend>(like: &FloatTensor<B>, shape: Shape) -> FloatTensor<B> {
+    B::float_zeros(shape, &like.device(), like.dtype().into())
+}
+
+pub(super) fn linear_forward<B: LinearOps>(
+    x: FloatTensor<B>,
+    weights: Weights<B>,
+    spec: LinearSpec,
+    save: bool,
+) -> LinearOutput<B> {
+    let weight = weights.weight.shape();
+    let [_, outputs] = spec.features([weight[0], weight[1]]);
+    let shape = with_last(&x.shape(), outputs);
+    let save = save && spec.gelu;
+    if shape.num_elements() == 0 {
+        let y = zeros::<B>(&x, shape);
+        return LinearOutput {
+            pre: Maybe::from_option(save.then(|| y.clone())),
+            y,
+        };
+    }
+    let bias = weights.bias.into_option();
+    let factor = forward_factor::<B>(weights.weight, spec.weight);
+    let x_rows = Factor::new(rows::<B>(x.clone()));
+    if serves(&x_rows, &factor, &spec) {
+        let within = spec.gelu && route::gelu_within(x.dtype(), &spec);
+        let epilogue = match (within, bias.is_some()) {
+            (true, bias) => Epilogue::Gelu { bias, save },
+            (false, true) => Epilogue::Bias,
+            (false, false) => Epilogue::Plain,
+        };
+        let output = vendor(x_rows, factor, [bias, None], epilogue, &spec);
+        let (d, second) = (shaped::<B>(output.d, &shape), output.second);
+        return match spec.gelu && !within {
+            true => activated(d, save),
+            false => LinearOutput {
+                y: d,
+                pre: second.map(|pre| shaped::<B>(pre, &shape)),
+            },
+        };
+    }
+    let pre = B::linear(x, factor.into_tensor(), bias);
+    match spec.gelu {
+        true => activated(pre, save),
+        false => LinearOutput {
+            y: pre,
+            pre: Maybe::None,
+        },
+    }
+}
+
+/// GELU as an operation of its own.
+fn activated<B: LinearOps>(pre: FloatTensor<B>, save: bool) -> LinearOutput<B> {
+    LinearOutput {
+        y: B::gelu_tanh(pre.clone()),
+        pre: Maybe::from_option(save.then_some(pre)),
+    }
+}
+
+pub(super) fn linear_backward<B: LinearOps>(
+    x: FloatTensor<B>,
+    weights: Weights<B>,
+    pre: Maybe<B>,
+    d_y: FloatTensor<B>,
+    spec: LinearSpec,
+    want_x: bool,
+) -> LinearGradients<B> {
+    let with_bias = weights.bias.into_option().is_some();
+    let d_pre = match pre.into_option() {
+        Some(pre) if d_y.shape().num_elements() > 0 => B::gelu_tanh_backward(pre, d_y),
+        _ => d_y,
+    };
+    let d_weights = weight_gradients::<B>(&x, &weights.weight, &d_pre, &spec, with_bias);
+    let d_x = want_x.then(|| input_gradient::<B>(&x.shape(), weights.weight, d_pre, &spec));
+    LinearGradients {
+        x: Maybe::from_option(d_x),
+        weights: d_weights,
+    }
+}
+
+/// `∂L/∂W` and, if wanted, `∂L/∂b`, from the layer's input and `∂L/∂(x W + b)`.
+fn weight_gradients<B: LinearOps>(
+    x: &FloatTensor<B>,
+    weight: &FloatTensor<B>,
+    d_pre: &FloatTensor<B>,
+    spec: &LinearSpec,
+    with_bias: bool,
+) -> Weights<B> {
+    let shape = d_pre.shape();
+    let outputs = shape[shape.num_dims() - 1];
+    if shape.num_elements() == 0 {
+        let bias = with_bias.then(|| zeros::<B>(d_pre, Shape::new([outputs])));
+        return Weights {
+            weight: zeros::<B>(weight, weight.shape()),
+            bias: Maybe::from_option(bias),
+        };
+    }
+    let (x_rows, d_rows) = (rows::<B>(x.clone()), rows::<B>(d_pre.clone()));
+    let (a, b, sums) = match spec.weight {
+        WeightOrder::InputsFirst => (x_rows, d_rows, Epilogue::SumsOfB),
+        WeightOrder::OutputsFirst => (d_rows, x_rows, Epilogue::SumsOfA),
+    };
+    let (a, b) = (Factor::transposed(a), Factor::new(b));
+    if serves(&a, &b, spec) {
+        let epilogue = if with_bias { sums } else { Epilogue::Plain };
+        let output = vendor(a, b, [None, None], epilogue, spec);
+        return Weights {
+            weight: output.d,
+            bias: output.second,
+        };
+    }
+    let d_weight = B::linear_weight_backward(x.clone(), d_pre.clone());
+    Weights {
+        weight: forward_factor::<B>(d_weight, spec.weight).into_tensor(),
+        bias: Maybe::from_option(with_bias.then(|| B::linear_bias_backward(d_pre.clone()))),
+    }
+}
+
+/// `∂L/∂x`, of this shape, from `∂L/∂(x W + b)`.
+fn input_gradient<B: LinearOps>(
+    shape: &Shape,
+    weight: FloatTensor<B>,
+    d_pre: FloatTensor<B>,
+    spec: &LinearSpec,
+) -> FloatTensor<B> {
+    if shape.num_elements() == 0 {
+        return zeros::<B>(&d_pre, shape.clone());
+    }
+    let factor = backward_factor::<B>(weight.clone(), spec.weight);
+    let d_rows = Factor::new(rows::<B>(d_pre.clone()));
+    if serves(&d_rows, &factor, spec) {
+        let output = vendor(d_rows, factor, [None, None], Epilogue::Plain, spec);
+        return shaped::<B>(output.d, shape);
+    }
+    B::linear_x_backward(
+        forward_factor::<B>(weight, spec.weight).into_tensor(),
+        d_pre,
+    )
+}
+
+pub(super) fn mlp_forward<B: LinearOps>(
+    x: FloatTensor<B>,
+    up: Weights<B>,
+    down: Weights<B>,
+    spec: LinearSpec,
+    save: bool,
+) -> MlpOutput<B> {
+    let first = linear_forward::<B>(x, up, spec.with_gelu(), save);
+    let second = LinearSpec {
+        gelu: false,
+        ..spec
+    };
+    let hidden = save.then(|| first.y.clone());
+    MlpOutput {
+        y: linear_forward::<B>(first.y, down, second, false).y,
+        pre: first.pre,
+        hidden: Maybe::from_option(hidden),
+    }
+}
+
+pub(super) fn mlp_backward<B: LinearOps>(
+    x: FloatTensor<B>,
+    up: Weights<B>,
+    down: Weights<B>,
+    [pre, hidden]: [FloatTensor<B>; 2],
+    d_y: FloatTensor<B>,
+    spec: LinearSpec,
+    want_x: bool,
+) -> MlpGradients<B> {
+    let [up_bias, down_bias] = [up.bias, down.bias].map(|bias| bias.into_option().is_some());
+    let shape = pre.shape();
+    let d_down = weight_gradients::<B>(&hidden, &down.weight, &d_y, &spec, down_bias);
+    let factor = backward_factor::<B>(down.weight.clone(), spec.weight);
+    let d_rows = Factor::new(rows::<B>(d_y.clone()));
+    let within = shape.num_elements() > 0 && route::gelu_within(pre.dtype(), &spec);
+    let (d_pre, d_bias) = if within && serves(&d_rows, &factor, &spec) {
+        let epilogue = Epilogue::GeluBackward { sums: up_bias };
+        let output = vendor(
+            d_rows,
+            factor,
+            [None, Some(rows::<B>(pre))],
+            epilogue,
+            &spec,
+        );
+        (shaped::<B>(output.d, &shape), output.second)
+    } else {
+        let d_hidden = input_gradient::<B>(&shape, down.weight, d_y, &spec);
+        let d_pre = match shape.num_elements() {
+            0 => d_hidden,
+            _ => B::gelu_tanh_backward(pre, d_hidden),
+        };
+        (d_pre, Maybe::None)
+    };
+    let has_bias = matches!(d_bias, Maybe::Some(_));
+    let mut d_up = weight_gradients::<B>(&x, &up.weight, &d_pre, &spec, up_bias && !has_bias);
+    if has_bias {
+        d_up.bias = d_bias;
+    }
+    let d_x = want_x.then(|| input_gradient::<B>(&x.shape(), up.weight, d_pre, &spec));
+    MlpGradients {
+        x: Maybe::from_option(d_x),
+        up: d_up,
+        down: d_down,
+    }
+}
