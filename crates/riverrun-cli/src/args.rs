@@ -136,6 +136,14 @@ pub struct BenchCellArgs {
     /// Shapes BxTxH, separated by commas [default: T 256; H 128, 256, 512; B 1, 16, 64]
     #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
     pub shapes: Vec<String>,
+    /// Storage types, separated by commas
+    #[arg(
+        long,
+        value_name = "TYPES",
+        value_delimiter = ',',
+        default_value = "f32"
+    )]
+    pub dtypes: Vec<Precision>,
     /// Without the layers of burn::nn
     #[arg(long)]
     pub alone: bool,

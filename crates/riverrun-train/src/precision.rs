@@ -47,7 +47,7 @@ impl Precision {
     }
 
     /// The model to compute with: the model itself, or a rounded copy whose parameters keep their ids.
-    pub(crate) fn working_copy<M: Module>(self, model: &M) -> M {
+    pub fn working_copy<M: Module>(self, model: &M) -> M {
         match self {
             Self::F32 => model.clone(),
             Self::F16 | Self::Bf16 => model.clone().map(&mut Round(self.dtype())),

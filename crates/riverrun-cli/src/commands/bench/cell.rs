@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use burn::tensor::{Device, Distribution, Tensor, TensorData};
 use riverrun::device;
 use riverrun::nn::CellStream;
+use riverrun_train::Precision;
 use serde::Serialize;
 
 use super::recurrence::shape;
@@ -30,7 +31,7 @@ struct Row {
     cell: &'static str,
     /// `forward`, `forward + backward` or `step`.
     pass: &'static str,
-    dtype: &'static str,
+    dtype: Precision,
     batch: usize,
     steps: usize,
     hidden: usize,
@@ -63,17 +64,31 @@ pub fn run(args: &BenchCellArgs) -> Result<(), Failure> {
         shapes.extend(all);
     }
     let mut out = stdout();
-    writeln!(out, "{spec}: {name}; input as wide as the state, f32")?;
+    writeln!(out, "{spec}: {name}; input as wide as the state")?;
     writeln!(
         out,
-        "{:<5} {:<18} {:>4} {:>6} {:>5}  {:>12} {:>6} {:>9}  {:>12} {:>8}",
-        "cell", "pass", "B", "T", "H", "median ms", "±", "µs/step", "burn::nn ms", "times"
+        "{:<5} {:<5} {:<18} {:>4} {:>6} {:>5}  {:>12} {:>6} {:>9}  {:>12} {:>8}",
+        "cell", "type", "pass", "B", "T", "H", "median ms", "±", "µs/step", "burn::nn ms", "times"
     )?;
     let mut rows = Vec::new();
     for cell in &args.cells {
         for &sizes in &shapes {
             let pair = Pair::new(cell, sizes[2], !args.alone, &device)?;
-            measure(cell, sizes, &pair, &device, args.budget, &mut rows)?;
+            for &precision in &args.dtypes {
+                let pair = Pair {
+                    ours: pair.ours.rounded(precision),
+                    theirs: pair.theirs.as_ref().map(|layer| layer.rounded(precision)),
+                };
+                measure(
+                    cell,
+                    sizes,
+                    &pair,
+                    precision,
+                    &device,
+                    args.budget,
+                    &mut rows,
+                )?;
+            }
         }
     }
     let Some(path) = &args.json else {
@@ -94,27 +109,28 @@ fn measure(
     cell: &'static str,
     sizes @ [batch, steps, hidden]: [usize; 3],
     pair: &Pair,
+    precision: Precision,
     device: &Device,
     budget: f64,
     rows: &mut Vec<Row>,
 ) -> Result<(), Failure> {
     let x = Tensor::<3>::random(sizes, Distribution::Normal(0.0, 1.0), device);
+    let x = x.cast(precision.dtype());
     let differentiated = |x: &Tensor<3>| {
         let device = device.clone().autodiff();
-        Tensor::<3>::from_data(x.to_data(), &device).require_grad()
+        let x = Tensor::<3>::from_data(x.to_data().convert::<f32>(), &device);
+        x.cast(precision.dtype()).require_grad()
     };
-    check(
-        cell,
-        pair,
-        &x.clone().narrow(1, 0, steps.min(40)),
-        &differentiated,
-    )?;
+    if precision == Precision::F32 {
+        let short = x.clone().narrow(1, 0, steps.min(40));
+        check(cell, pair, &short, &differentiated)?;
+    }
     let (ours, theirs) = (&pair.ours, pair.theirs.as_ref());
     let row = |program, pass, time: Timing, count: usize| Row {
         program,
         cell,
         pass,
-        dtype: "f32",
+        dtype: precision,
         batch,
         steps: count,
         hidden,
@@ -130,7 +146,8 @@ fn measure(
         });
         writeln!(
             stdout(),
-            "{cell:<5} {pass:<18} {batch:>4} {count:>6} {hidden:>5}  {:>12.4} {:>5.1}% {:>9.2}  {beside}",
+            "{cell:<5} {:<5} {pass:<18} {batch:>4} {count:>6} {hidden:>5}  {:>12.4} {:>5.1}% {:>9.2}  {beside}",
+            precision.to_string(),
             own.time.median * 1e3,
             own.time.spread() * 100.0,
             own.us_per_step,
@@ -140,23 +157,41 @@ fn measure(
         Ok::<(), Failure>(())
     };
 
-    let forward = |layer: &Layer| timed(|| finish(layer.valid().run(x.clone())));
+    // On a GPU, calls in a row: the time from one to the next counts, the way to the first does not.
+    let on_cpu = device::name(device) == "cpu";
+    let one_of = |work: &dyn Fn() -> Vec<Tensor<3>>| {
+        let calls = |count: usize| {
+            timed(|| {
+                (1..count).for_each(|_| drop(work()));
+                work().into_iter().for_each(finish);
+            }) / count as f64
+        };
+        match on_cpu {
+            true => calls(1),
+            false => calls((4e-3 / calls(1)).round().clamp(1.0, 16.0) as usize),
+        }
+    };
+    let forward = |layer: &Layer| {
+        let layer = layer.valid();
+        one_of(&|| vec![layer.run(x.clone())])
+    };
     let once = || (forward(ours), theirs.map(forward));
     add("forward", in_turns(budget, once), steps)?;
 
     let x = differentiated(&x);
     let both = |layer: &Layer| {
-        timed(|| {
+        one_of(&|| {
             let grads = layer.run(x.clone()).sum().backward();
-            finish(x.grad(&grads).expect("the input has a gradient"));
-            let weight = layer.recurrent_weight();
-            let _ = weight.grad(&grads).map(Tensor::into_data);
+            let weight = layer.recurrent_weight().grad(&grads);
+            let d_x = x.grad(&grads).expect("the input has a gradient");
+            let weight = weight.map(|d_w| d_w.unsqueeze::<3>());
+            [Some(d_x), weight].into_iter().flatten().collect()
         })
     };
     let once = || (both(ours), theirs.map(both));
     add("forward + backward", in_turns(budget, once), steps)?;
 
-    if device::name(device) == "cpu" {
+    if on_cpu && precision == Precision::F32 {
         let mut stream = ours.stream(batch)?;
         let x: Vec<f32> = x.inner().narrow(1, 0, 1).into_data().iter().collect();
         let steps = |stream: &mut CellStream| {

@@ -15,6 +15,7 @@ use super::composed::{self, column_sums, rows};
 use super::{CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients, StepInputs};
 use crate::ops::Maybe;
 use crate::ops::backends::cube::{empty_like, handle};
+use crate::ops::linear::{Factor, product};
 
 /// The storage type, if the problem can run in one launch; the reason against it is traced.
 fn persistent(xg: &FloatTensor<CubeBackend>, problem: &Problem) -> Option<Dtype> {
@@ -140,7 +141,11 @@ impl CellOps for CubeBackend {
         gpu::backward(&u.client, &problem, dtype, &args, None)
             .unwrap_or_else(|error| panic!("{error}"));
         let d_rows = rows::<Self>(d_a.clone());
-        let d_u = Self::float_matmul(Self::float_transpose(d_rows.clone()), rows::<Self>(before));
+        let d_u = product(
+            Factor::transposed(d_rows.clone()),
+            Factor::<Self>::new(rows::<Self>(before)),
+            None,
+        );
         StepGradients {
             xg: d_x.unwrap_or(d_a),
             u: d_u,

@@ -5,6 +5,7 @@ use burn::nn as burn_nn;
 use burn::tensor::{Device, Tensor};
 use riverrun::nn::{CellStream, Gru, Lstm, Recurrent, Rnn, RnnConfig, Sequence};
 use riverrun::weights::{from_burn_gru, from_burn_lstm};
+use riverrun_train::Precision;
 
 use crate::failure::Failure;
 
@@ -75,6 +76,17 @@ impl Layer {
             Layer::Rnn(layer) => Layer::Rnn(layer.valid()),
             Layer::BurnGru(layer) => Layer::BurnGru(layer.valid()),
             Layer::BurnLstm(layer) => Layer::BurnLstm(layer.valid()),
+        }
+    }
+
+    /// The same layer with weights of another storage type.
+    pub fn rounded(&self, precision: Precision) -> Self {
+        match self {
+            Layer::Gru(layer) => Layer::Gru(precision.working_copy(layer)),
+            Layer::Lstm(layer) => Layer::Lstm(precision.working_copy(layer)),
+            Layer::Rnn(layer) => Layer::Rnn(precision.working_copy(layer)),
+            Layer::BurnGru(layer) => Layer::BurnGru(precision.working_copy(layer)),
+            Layer::BurnLstm(layer) => Layer::BurnLstm(precision.working_copy(layer)),
         }
     }
 
