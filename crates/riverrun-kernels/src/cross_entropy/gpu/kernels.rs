@@ -16,7 +16,8 @@ pub(crate) struct Config {
     /// Vectors a unit has on their way at a time.
     pub ahead: usize,
     pub ptx: bool,
-    /// A vector lies in two rows at most.
+    /// Rows are short, so that a plane has vectors across two of them as good as always, but no vector is across three:
+    /// then all go one way.
     pub two: bool,
     pub group: Group,
 }
@@ -318,6 +319,18 @@ pub(super) fn cross_entropy_backward<S: Numeric, I: Int, W: Size, N: Size>(
                     // Not by a factor of 0, which a number that is not finite would survive.
                     let own = select(hit, own - scale, own);
                     out.insert(i, select(out_of, 0.0f32, own));
+                }
+            } else if place + N::value() <= vocab {
+                let target = i32::cast_from(targets[row]);
+                let below = Vector::<f32, N>::new(lse[row]) - wide;
+                let p = exp_of_negative::<N>(below, config.ptx) * Vector::<f32, N>::new(scale);
+                let hit = target - i32::cast_from(place);
+                #[unroll]
+                for i in 0..N::value() {
+                    let own = p.extract(i);
+                    let hit = hit == comptime!(i as i32);
+                    let own = select(hit, own - scale, own);
+                    out.insert(i, select(target < 0, 0.0f32, own));
                 }
             } else {
                 #[unroll]

@@ -107,7 +107,7 @@ impl Plan {
                 storage,
                 ahead: tuning.ahead,
                 ptx,
-                two: vocab >= vector,
+                two: (vector..512).contains(&vocab),
                 group: Group::choose(client, vectors, tuning.share, tuning.units),
             },
             vector,
