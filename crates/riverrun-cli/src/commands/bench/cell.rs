@@ -107,7 +107,7 @@ fn measure(
         cell,
         pair,
         &x.clone().narrow(1, 0, steps.min(40)),
-        &differentiated,
+        differentiated,
     )?;
     let (ours, theirs) = (&pair.ours, pair.theirs.as_ref());
     let row = |program, pass, time: Timing, count: usize| Row {

@@ -9,6 +9,7 @@ use riverrun::weights::{from_burn_gru, from_burn_lstm};
 use crate::failure::Failure;
 
 /// A layer of either program.
+#[expect(clippy::large_enum_variant, reason = "there are two at a time")]
 #[derive(Debug, Clone)]
 pub enum Layer {
     /// Ours.
