@@ -295,7 +295,8 @@ fn a_wrong_tensor_is_named() {
 
 #[test]
 fn layers_from_elsewhere_can_be_trained() {
-    for (name, device) in devices() {
+    // Whether a weight is a leaf of the graph is no matter of the device.
+    for (name, device) in devices().into_iter().filter(|(name, _)| name == "cpu") {
         let device = device.autodiff();
         let x: Tensor<3> = random([B, T, I], &device);
         let theirs = burn::nn::GruConfig::new(I, H, true).init(&device);

@@ -123,7 +123,7 @@ fn measure(
     };
     if precision == Precision::F32 {
         let short = x.clone().narrow(1, 0, steps.min(40));
-        check(cell, pair, &short, &differentiated)?;
+        check(cell, pair, &short, differentiated)?;
     }
     let (ours, theirs) = (&pair.ours, pair.theirs.as_ref());
     let row = |program, pass, time: Timing, count: usize| Row {

@@ -10,6 +10,7 @@ use riverrun_train::Precision;
 use crate::failure::Failure;
 
 /// A layer of either program.
+#[expect(clippy::large_enum_variant, reason = "there are two at a time")]
 #[derive(Debug, Clone)]
 pub enum Layer {
     /// Ours.
