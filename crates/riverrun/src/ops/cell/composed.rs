@@ -8,7 +8,7 @@ mod value;
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata};
-use burn::tensor::{FloatDType, Shape};
+use burn::tensor::Shape;
 
 use super::{
     CellGradients, CellInputs, CellOps, CellOutputGrads, CellSpec, CellStates, StepInputs,
@@ -21,10 +21,6 @@ pub(super) use steps::{backward as steps_backward, forward as steps_forward};
 pub(super) fn rows<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     let shape = tensor.shape();
     B::float_reshape(tensor, Shape::new([shape[0] * shape[1], shape[2]]))
-}
-
-fn wide<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
-    B::float_cast(tensor, FloatDType::F32)
 }
 
 /// `[N]` as `[1, N]`.
