@@ -320,30 +320,23 @@ pub(super) fn mlp_backward<B: LinearOps>(
     let d_down = weight_gradients::<B>(&hidden, &down.weight, &d_y, &spec, down_bias);
     let factor = backward_factor::<B>(down.weight.clone(), spec.weight);
     let d_rows = Factor::new(rows::<B>(d_y.clone()));
-    let within = shape.num_elements() > 0 && route::gelu_within(pre.dtype(), &spec);
-    let (d_pre, d_bias) = if within && serves(&d_rows, &factor, &spec) {
-        let epilogue = Epilogue::GeluBackward { sums: up_bias };
-        let output = vendor(
-            d_rows,
-            factor,
-            [None, Some(rows::<B>(pre))],
-            epilogue,
-            &spec,
-        );
-        (shaped::<B>(output.d, &shape), output.second)
+    let within = shape.num_elements() > 0 && route::derivative_within(pre.dtype(), &spec);
+    let d_pre = if within && serves(&d_rows, &factor, &spec) {
+        // Without its sums, which make the product four times as long; the weights' gradient has them for nothing.
+        let epilogue = Epilogue::GeluBackward { sums: false };
+        let pre = Some(rows::<B>(pre));
+        shaped::<B>(
+            vendor(d_rows, factor, [None, pre], epilogue, &spec).d,
+            &shape,
+        )
     } else {
         let d_hidden = input_gradient::<B>(&shape, down.weight, d_y, &spec);
-        let d_pre = match shape.num_elements() {
+        match shape.num_elements() {
             0 => d_hidden,
             _ => B::gelu_tanh_backward(pre, d_hidden),
-        };
-        (d_pre, Maybe::None)
+        }
     };
-    let has_bias = matches!(d_bias, Maybe::Some(_));
-    let mut d_up = weight_gradients::<B>(&x, &up.weight, &d_pre, &spec, up_bias && !has_bias);
-    if has_bias {
-        d_up.bias = d_bias;
-    }
+    let d_up = weight_gradients::<B>(&x, &up.weight, &d_pre, &spec, up_bias);
     let d_x = want_x.then(|| input_gradient::<B>(&x.shape(), up.weight, d_pre, &spec));
     MlpGradients {
         x: Maybe::from_option(d_x),
