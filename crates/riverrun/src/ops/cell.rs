@@ -1,7 +1,8 @@
 //! Layers with a matrix in the loop: GRU, LSTM and Elman, from the input `x` to every state.
 //!
-//! See [`riverrun_kernels::cell`] for the formulas. On the CPU a layer is one call of a fused kernel each way; elsewhere
-//! it is the input product of all steps, then the cell step by step from the backend's own operations.
+//! See [`riverrun_kernels::cell`] for the formulas. On the CPU a layer is one call of a fused kernel each way. On a GPU it
+//! is the input product of all steps, then the cell: on NVIDIA's in one launch each way, elsewhere, and where a launch
+//! cannot hold the weights, step by step from the backend's own operations.
 
 mod autodiff;
 mod backend;
@@ -10,6 +11,7 @@ mod composed;
 mod cube;
 #[cfg(feature = "flex")]
 mod flex;
+mod route;
 
 use burn::backend::Dispatch;
 use burn::tensor::{Bool, Tensor};

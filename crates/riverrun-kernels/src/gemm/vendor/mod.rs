@@ -359,6 +359,10 @@ fn choose(library: &Library, problem: &Problem, alignment: u32) -> Result<Plan, 
     if gelu && problem.dtype == Dtype::F32 && problem.arithmetic == Arithmetic::Full {
         return Err("cuBLASLt: its GELU has fewer digits than f32".into());
     }
+    // It chooses an algorithm for others too, and refuses them when it is to run.
+    if epilogue.has_pre() && !n.is_multiple_of(8) {
+        return Err("cuBLASLt: what GELU took has rows of a multiple of 8 numbers".into());
+    }
     let description = Description::new(arithmetic)?;
     // cuBLASLt has columns contiguous, so it computes D^T = B^T A^T: its first matrix is our second. One whose rows
     // are contiguous here is already the transpose that it wants.

@@ -250,4 +250,20 @@ impl<B: CellOps, C: CheckpointStrategy> CellOps for Autodiff<B, C> {
             c0: outer(gradients.c0),
         }
     }
+
+    fn persistent_forward(
+        inputs: StepInputs<Self>,
+        spec: CellSpec,
+        save: bool,
+    ) -> CellStates<Self> {
+        Self::cell_steps_forward(inputs, spec, save)
+    }
+
+    fn persistent_backward(
+        inputs: StepInputs<Self>,
+        grads: CellOutputGrads<Self>,
+        spec: CellSpec,
+    ) -> StepGradients<Self> {
+        Self::cell_steps_backward(inputs, grads, spec)
+    }
 }

@@ -4,7 +4,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, ExtensionType, TensorMetadata, backend_extension};
 use riverrun_kernels::cell::{Cell, Problem};
 
-use super::composed;
+use super::{composed, route};
 use crate::ops::{LinearOps, Maybe};
 
 /// What is computed, apart from the tensors.
@@ -76,7 +76,8 @@ pub struct CellStates<B: Backend> {
     /// `[B, H]`, LSTM only: the cell state after the last step.
     #[extension_type]
     pub c_last: Maybe<B>,
-    /// `[B, T, S·H]` in the arithmetic type: what backward needs besides `h`, if that was asked for.
+    /// `[B, T, S·H]`, in the arithmetic type or, from the persistent kernels, in the storage type: what backward needs
+    /// besides `h`, if that was asked for.
     #[extension_type]
     pub saved: Maybe<B>,
 }
@@ -150,6 +151,67 @@ impl CellSpec {
     }
 }
 
+#[cfg(feature = "cube")]
+mod fused {
+    //! What fusion must know of an operation before it runs: the shapes of its outputs.
+
+    use super::*;
+    use burn::backend::fusion::custom::TensorSpec;
+    use burn::tensor::Shape;
+
+    use crate::ops::MaybeMetadata;
+
+    fn problem(inputs: &StepInputsMetadata, spec: &CellSpec) -> Problem {
+        let (xg, u) = (&inputs.xg.shape, &inputs.u.shape);
+        Problem::new(spec.cell, xg[0], xg[1], u[1])
+    }
+
+    fn like<const D: usize>(inputs: &StepInputsMetadata, shape: [usize; D]) -> TensorSpec {
+        let mut like = inputs.xg.clone();
+        like.shape = Shape::new(shape);
+        like
+    }
+
+    fn maybe(wanted: bool, tensor: TensorSpec) -> MaybeMetadata {
+        match wanted {
+            true => MaybeMetadata::Some(tensor),
+            false => MaybeMetadata::None,
+        }
+    }
+
+    pub(super) fn states(
+        inputs: &StepInputsMetadata,
+        spec: &CellSpec,
+        save: bool,
+    ) -> CellStatesMetadata {
+        let problem = problem(inputs, spec);
+        let (batch, steps, hidden) = (problem.batch, problem.steps, problem.hidden);
+        let blocks = problem.saved_blocks();
+        let state = like(inputs, [batch, hidden]);
+        CellStatesMetadata {
+            h: like(inputs, [batch, steps, hidden]),
+            h_last: state.clone(),
+            c_last: maybe(spec.cell == Cell::Lstm, state),
+            saved: maybe(
+                save && blocks > 0,
+                like(inputs, [batch, steps, blocks * hidden]),
+            ),
+        }
+    }
+
+    pub(super) fn gradients(inputs: &StepInputsMetadata, spec: &CellSpec) -> StepGradientsMetadata {
+        let problem = problem(inputs, spec);
+        let state = like(inputs, [problem.batch, problem.hidden]);
+        StepGradientsMetadata {
+            xg: inputs.xg.clone(),
+            u: inputs.u.clone(),
+            bias: like(inputs, [problem.gate_width()]),
+            h0: state.clone(),
+            c0: maybe(spec.cell == Cell::Lstm, state),
+        }
+    }
+}
+
 /// The cells on a backend. Shapes and dtypes have been checked by [`try_cell_layer`](super::try_cell_layer).
 ///
 /// A backend may take over the whole layer, or [`cell_steps_forward`](Self::cell_steps_forward) and
@@ -195,7 +257,11 @@ pub trait CellOps: LinearOps {
         spec: CellSpec,
         save: bool,
     ) -> CellStates<Self> {
-        composed::steps_forward(inputs, spec, save)
+        let problem = spec.problem::<Self>(&inputs.xg, &inputs.u);
+        match route::persistent::<Self>(&inputs.xg, &problem) {
+            true => Self::persistent_forward(inputs, spec, save),
+            false => composed::steps_forward(inputs, spec, save),
+        }
     }
 
     /// The gradients of the cell's inputs. `inputs.xg` is not read, beyond its shape.
@@ -205,6 +271,26 @@ pub trait CellOps: LinearOps {
         #[extension_type] grads: CellOutputGrads<Self>,
         spec: CellSpec,
     ) -> StepGradients<Self> {
-        composed::steps_backward(inputs, grads, spec)
+        let problem = spec.problem::<Self>(&inputs.xg, &inputs.u);
+        match route::persistent::<Self>(&inputs.xg, &problem) {
+            true => Self::persistent_backward(inputs, grads, spec),
+            false => composed::steps_backward(inputs, grads, spec),
+        }
     }
+
+    /// The cell on its input product, in one launch. Called where the device and the problem allow it, and nowhere else.
+    #[fusion(meta = |inputs, spec, save| fused::states(inputs, spec, *save))]
+    fn persistent_forward(
+        #[extension_type] inputs: StepInputs<Self>,
+        spec: CellSpec,
+        save: bool,
+    ) -> CellStates<Self>;
+
+    /// The way back, likewise.
+    #[fusion(meta = |inputs, _grads, spec| fused::gradients(inputs, spec))]
+    fn persistent_backward(
+        #[extension_type] inputs: StepInputs<Self>,
+        #[extension_type] grads: CellOutputGrads<Self>,
+        spec: CellSpec,
+    ) -> StepGradients<Self>;
 }

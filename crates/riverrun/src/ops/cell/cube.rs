@@ -1,62 +1,33 @@
-//! GPUs: one launch for the whole sequence where the device and the problem allow it, else composed of the backend's
-//! operations.
+//! GPUs: one launch for the whole sequence, where [`super::route`] says that the device and the problem allow it.
 
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;
-use burn::tensor::{DType, Shape};
+use burn::tensor::Shape;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use cubecl::server::Handle;
 use riverrun_kernels::cell::gpu::{self, Backward, Forward};
 use riverrun_kernels::cell::{Cell, Problem, ResetGate};
-use riverrun_kernels::recurrence::gpu::Dtype;
 
-use super::composed::{self, column_sums, rows};
+use super::composed::{column_sums, rows};
+use super::route::dtype;
 use super::{CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients, StepInputs};
 use crate::ops::Maybe;
 use crate::ops::backends::cube::{empty_like, handle};
 use crate::ops::linear::{Factor, product};
-
-/// The storage type, if the problem can run in one launch; the reason against it is traced.
-fn persistent(xg: &FloatTensor<CubeBackend>, problem: &Problem) -> Option<Dtype> {
-    let dtype = match xg.dtype {
-        DType::F32 | DType::Flex32 => Dtype::F32,
-        DType::F16 => Dtype::F16,
-        DType::BF16 => Dtype::Bf16,
-        _ => return None,
-    };
-    let missing = gpu::missing(&xg.client, problem, dtype);
-    tracing::debug!(
-        cell = problem.cell.name(),
-        batch = problem.batch,
-        steps = problem.steps,
-        hidden = problem.hidden,
-        dtype = dtype.name(),
-        routine = if missing.is_none() {
-            "persistent"
-        } else {
-            "composed"
-        },
-        reason = missing.as_deref().unwrap_or("none"),
-        "cell routine"
-    );
-    (missing.is_none() && problem.outputs() > 0).then_some(dtype)
-}
 
 fn contiguous(tensor: FloatTensor<CubeBackend>) -> Handle {
     into_contiguous(tensor).handle
 }
 
 impl CellOps for CubeBackend {
-    fn cell_steps_forward(
+    fn persistent_forward(
         inputs: StepInputs<Self>,
         spec: CellSpec,
         save: bool,
     ) -> CellStates<Self> {
         let problem = spec.problem::<Self>(&inputs.xg, &inputs.u);
-        let Some(dtype) = persistent(&inputs.xg, &problem) else {
-            return composed::steps_forward(inputs, spec, save);
-        };
+        let dtype = dtype(inputs.xg.dtype).expect("the route has been chosen by it");
         let Problem {
             batch,
             steps,
@@ -94,15 +65,13 @@ impl CellOps for CubeBackend {
         }
     }
 
-    fn cell_steps_backward(
+    fn persistent_backward(
         inputs: StepInputs<Self>,
         grads: CellOutputGrads<Self>,
         spec: CellSpec,
     ) -> StepGradients<Self> {
         let problem = spec.problem::<Self>(&inputs.xg, &inputs.u);
-        let Some(dtype) = persistent(&inputs.xg, &problem) else {
-            return composed::steps_backward(inputs, grads, spec);
-        };
+        let dtype = dtype(inputs.u.dtype).expect("the route has been chosen by it");
         let Problem {
             batch,
             steps,

@@ -9,7 +9,10 @@ use riverrun_kernels::cell::{
     Cell, InputGrads, Inputs, Layer, LayerGrads, OutputGrads, Outputs, Problem,
 };
 
-use super::{CellGradients, CellInputs, CellOps, CellOutputGrads, CellSpec, CellStates};
+use super::{
+    CellGradients, CellInputs, CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients,
+    StepInputs,
+};
 use crate::ops::Maybe;
 use crate::ops::backends::flex::{Storage, by_dtype, contiguous, dense, mask};
 
@@ -154,6 +157,22 @@ where
 }
 
 impl CellOps for Flex {
+    fn persistent_forward(
+        _inputs: StepInputs<Self>,
+        _spec: CellSpec,
+        _save: bool,
+    ) -> CellStates<Self> {
+        unreachable!("no route leads here")
+    }
+
+    fn persistent_backward(
+        _inputs: StepInputs<Self>,
+        _grads: CellOutputGrads<Self>,
+        _spec: CellSpec,
+    ) -> StepGradients<Self> {
+        unreachable!("no route leads here")
+    }
+
     fn cell_layer_forward(
         inputs: CellInputs<Self>,
         spec: CellSpec,

@@ -171,7 +171,7 @@ pub(super) fn linear_forward<B: LinearOps>(
     let factor = forward_factor::<B>(weights.weight, spec.weight);
     let x_rows = Factor::new(rows::<B>(x.clone()));
     if serves(&x_rows, &factor, &spec) {
-        let within = spec.gelu && route::gelu_within(x.dtype(), &spec);
+        let within = spec.gelu && route::gelu_within(x.dtype(), outputs, &spec);
         let epilogue = match (within, bias.is_some()) {
             (true, bias) => Epilogue::Gelu { bias, save },
             (false, true) => Epilogue::Bias,
@@ -320,7 +320,8 @@ pub(super) fn mlp_backward<B: LinearOps>(
     let d_down = weight_gradients::<B>(&hidden, &down.weight, &d_y, &spec, down_bias);
     let factor = backward_factor::<B>(down.weight.clone(), spec.weight);
     let d_rows = Factor::new(rows::<B>(d_y.clone()));
-    let within = shape.num_elements() > 0 && route::derivative_within(pre.dtype(), &spec);
+    let width = shape[shape.num_dims() - 1];
+    let within = shape.num_elements() > 0 && route::derivative_within(pre.dtype(), width, &spec);
     let d_pre = if within && serves(&d_rows, &factor, &spec) {
         // Without its sums, which make the product four times as long; the weights' gradient has them for nothing.
         let epilogue = Epilogue::GeluBackward { sums: false };

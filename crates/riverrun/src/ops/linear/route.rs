@@ -74,14 +74,15 @@ pub(super) fn vendor_serves<B: Backend>(
 
 /// Whether GELU may be part of the library's product. Its GELU has fewer digits than `f32`, so there it is an operation of
 /// its own.
-pub(super) fn gelu_within(dtype: DType, spec: &LinearSpec) -> bool {
-    dtype != DType::F32 || spec.arithmetic == Arithmetic::Tf32
+pub(super) fn gelu_within(dtype: DType, width: usize, spec: &LinearSpec) -> bool {
+    // The library keeps what GELU took in rows of a multiple of 8 numbers, `width` of them here.
+    width.is_multiple_of(8) && (dtype != DType::F32 || spec.arithmetic == Arithmetic::Tf32)
 }
 
 /// Whether GELU's derivative may be: as [`gelu_within`], and not in `f16`, where the product with it takes longer than both
 /// apart (16384 x 1024 x 4096 on an H200: 370 µs; the product alone 184, in `bf16` with the derivative 213).
-pub(super) fn derivative_within(dtype: DType, spec: &LinearSpec) -> bool {
-    dtype != DType::F16 && gelu_within(dtype, spec)
+pub(super) fn derivative_within(dtype: DType, width: usize, spec: &LinearSpec) -> bool {
+    dtype != DType::F16 && gelu_within(dtype, width, spec)
 }
 
 /// Refuses a route that does not exist on the tensor's device.
