@@ -28,7 +28,9 @@
 //!
 //! **Precision.** Storage `f32`, `f16`, `bf16`, `f64`; arithmetic and carried state in `f32` (`f64` for `f64`). Every element
 //! of a product is one sum in the order of its index, so results do not depend on the number of threads, on the other
-//! sequences of the batch, or on how the steps are cut into calls; `∂L/∂U` alone is a blocked sum over `B·T`.
+//! sequences of the batch, or on how the steps are cut into calls; `∂L/∂U` alone is a blocked sum over `B·T`. On a GPU the
+//! product is that of the state as it is stored, and what is saved is in the storage type; sums, and the state that passes
+//! by the product, are in `f32` there too.
 //!
 //! Sources: Cho et al., *Learning Phrase Representations using RNN Encoder–Decoder* (2014), section 2.3 (GRU, reset before;
 //! its `z` is one minus the `z` of here); PyTorch's `nn.GRU` and cuDNN (reset after); Hochreiter & Schmidhuber, *Long Short-Term
