@@ -4,6 +4,9 @@
 //! the gradient of a step's pre-activations, and what a cube makes of it is the gradient of its units' state. The
 //! gradients of the weights are one product of all steps afterwards, of what is written here.
 
+// An outer `if` on a comptime value chooses code; joined with the inner one it would only choose what runs.
+#![allow(clippy::collapsible_if)]
+
 use cubecl::prelude::*;
 
 use super::exchange::*;
@@ -35,7 +38,7 @@ pub(super) fn persistent_backward<R: Numeric>(
     first: usize,
     spins: u32,
     #[comptime] config: Config,
-    #[define(R)] _reset: ElemType,
+    #[define(R)] _storage: ElemType,
 ) {
     // A launch of no steps is for compiling.
     if steps == 0 {

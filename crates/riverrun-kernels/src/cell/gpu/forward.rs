@@ -4,6 +4,9 @@
 //! in registers. A step: read the state of all units as the other cubes wrote it, multiply, add the planes' partial
 //! sums, run the cell on the own units, write their new state. See [`super::exchange`] and [`super::product`].
 
+// An outer `if` on a comptime value chooses code; joined with the inner one it would only choose what runs.
+#![allow(clippy::collapsible_if)]
+
 use cubecl::prelude::*;
 
 use super::exchange::*;
@@ -74,7 +77,7 @@ pub(super) fn persistent_forward<R: Numeric>(
     first: usize,
     spins: u32,
     #[comptime] config: Config,
-    #[define(R)] _reset: ElemType,
+    #[define(R)] _storage: ElemType,
 ) {
     // A launch of no steps is for compiling.
     if steps == 0 {
