@@ -14,6 +14,7 @@ use super::forward::{AHEAD, item, part};
 use super::gates::*;
 use super::plan::{Config, Form, time};
 use super::product::*;
+use super::weights::load_weights;
 use super::words::*;
 
 #[cube(launch_unchecked, address_type = "dynamic")]

@@ -13,6 +13,7 @@ use super::exchange::*;
 use super::gates::*;
 use super::plan::{Config, Form, time};
 use super::product::*;
+use super::weights::load_weights;
 use super::words::*;
 
 /// How many steps ahead a unit asks for what it will need.

@@ -3,7 +3,7 @@
 //! | file | what is in it |
 //! | --- | --- |
 //! | `exchange` | how cubes that run at once learn each other's results |
-//! | `product` | the recurrent product, weights in registers |
+//! | `weights`, `product` | the weights that a cube keeps, and their product with the state |
 //! | `gates` | the cells' formulas |
 //! | `words` | pairs of numbers in memory |
 //! | `forward`, `backward` | the passes |
@@ -18,6 +18,7 @@ mod launch;
 mod plan;
 mod product;
 mod tuning;
+mod weights;
 mod words;
 
 pub use args::{Backward, Forward};
