@@ -10,6 +10,10 @@ mod recurrence;
 mod rows;
 mod stats;
 
+use std::path::Path;
+
+use serde::Serialize;
+
 use crate::args::{BenchArgs, BenchCommand};
 use crate::failure::Failure;
 
@@ -23,4 +27,12 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         BenchCommand::Norm(args) => rows::run(args, rows::Operation::Norm),
         BenchCommand::Loss(args) => rows::run(args, rows::Operation::Loss),
     }
+}
+
+/// Writes the file of `--json`.
+fn write_json(path: &Path, report: &impl Serialize) -> Result<(), Failure> {
+    let text =
+        serde_json::to_string_pretty(report).map_err(|error| Failure::Bug(error.to_string()))?;
+    std::fs::write(path, text)
+        .map_err(|error| Failure::User(format!("{}: {error}", path.display())))
 }

@@ -99,10 +99,7 @@ pub fn run(args: &BenchCellArgs) -> Result<(), Failure> {
         origin: Origin::new(&spec, &name),
         rows,
     };
-    let text =
-        serde_json::to_string_pretty(&report).map_err(|error| Failure::Bug(error.to_string()))?;
-    std::fs::write(path, text)
-        .map_err(|error| Failure::User(format!("{}: {error}", path.display())))
+    super::write_json(path, &report)
 }
 
 /// All passes of a layer at one size.

@@ -100,10 +100,7 @@ pub fn run(args: &BenchCheckpointsArgs) -> Result<(), Failure> {
         layers: args.layers,
         rows,
     };
-    let text =
-        serde_json::to_string_pretty(&report).map_err(|error| Failure::Bug(error.to_string()))?;
-    std::fs::write(path, text)
-        .map_err(|error| Failure::User(format!("{}: {error}", path.display())))
+    super::write_json(path, &report)
 }
 
 /// The layers' projections and what they run on.

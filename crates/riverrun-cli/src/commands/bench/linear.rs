@@ -196,10 +196,7 @@ pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
 }
 
 fn write(path: &Path, report: &Report) -> Result<(), Failure> {
-    let text =
-        serde_json::to_string_pretty(report).map_err(|error| Failure::Bug(error.to_string()))?;
-    std::fs::write(path, text)
-        .map_err(|error| Failure::User(format!("{}: {error}", path.display())))
+    super::write_json(path, report)
 }
 
 fn shape(text: &str) -> Result<[usize; 3], Failure> {

@@ -227,9 +227,6 @@ impl Printer {
             copy_gb_per_s: self.copy / 1e9,
             rows: self.rows,
         };
-        let text = serde_json::to_string_pretty(&report)
-            .map_err(|error| Failure::Bug(error.to_string()))?;
-        std::fs::write(path, text)
-            .map_err(|error| Failure::User(format!("{}: {error}", path.display())))
+        super::write_json(path, &report)
     }
 }
