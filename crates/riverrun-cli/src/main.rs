@@ -6,12 +6,15 @@ mod args;
 mod commands;
 mod failure;
 mod memory;
+mod model_shape;
 mod origin;
 mod report;
 
 use std::io::IsTerminal;
 use std::panic;
 use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
@@ -19,7 +22,15 @@ use tracing_subscriber::EnvFilter;
 use args::{Cli, Command, Verbosity};
 use failure::Failure;
 
+static START: OnceLock<Instant> = OnceLock::new();
+
+/// The time since the program started.
+fn started() -> Duration {
+    START.get_or_init(Instant::now).elapsed()
+}
+
 fn main() -> ExitCode {
+    started();
     memory::keep_freed();
     let cli = Cli::parse();
     log_to_stderr(cli.verbosity);

@@ -78,7 +78,8 @@ impl Observer for Progress {
         let steps = self.plan.as_ref().map_or(0, |plan| plan.steps);
         match report.split {
             Split::Train => {
-                self.train = format!("loss {:.4} {}", report.loss, rate(report.tokens_per_s));
+                let (rate, skipped) = (rate(report.tokens_per_s), skipped(report));
+                self.train = format!("loss {:.4} {rate}{skipped}", report.loss);
             }
             Split::Validation => self.validation = format!(" · validation {}", scores(report)),
         }
@@ -92,11 +93,12 @@ impl Observer for Progress {
                 });
                 match report.split {
                     Split::Train => eprintln!(
-                        "step {}/{steps} loss {:.4} lr {:.2e} {} {} left",
+                        "step {}/{steps} loss {:.4} lr {:.2e} {}{} {} left",
                         report.step,
                         report.loss,
                         report.lr,
                         rate(report.tokens_per_s),
+                        skipped(report),
                         clock(left)
                     ),
                     Split::Validation => {
@@ -126,6 +128,14 @@ fn scores(report: &Report) -> String {
     match report.accuracy {
         Some(accuracy) => format!("loss {:.4} accuracy {:.2} %", report.loss, 100.0 * accuracy),
         None => format!("loss {:.4}", report.loss),
+    }
+}
+
+/// The steps that overflowed, if any did.
+fn skipped(report: &Report) -> String {
+    match report.skipped {
+        Some(steps) if steps > 0 => format!(" ({steps} skipped)"),
+        _ => String::new(),
     }
 }
 

@@ -3,7 +3,7 @@
 //! With the gradient `g` times a factor that clips it, `s`:
 //! `m ← β₁ m + (1 - β₁) s g`, `v ← β₂ v + (1 - β₂) (s g)²`,
 //! `p ← (1 - η λ) p - η (m / (1 - β₁ᵗ)) / (√(v / (1 - β₂ᵗ)) + ε)`.
-//! A factor of 0 stands for gradients that overflowed: they count as 0, whatever they hold. Parameters and moments are
+//! A factor of 0 stands for gradients that overflowed: the step is skipped, nothing moves. Parameters and moments are
 //! `f32`; gradients may be in any storage type.
 
 pub mod check;

@@ -9,7 +9,7 @@ use riverrun::models::LanguageModel;
 use serde::{Deserialize, Serialize};
 
 use crate::run_dir::{read_json, write_json};
-use crate::{Error, Optimizer, Report, RunDir};
+use crate::{Error, Learner, LossScale, Report, RunDir, ScaleRecord};
 
 /// The model's file in a checkpoint and in `best/`.
 pub(crate) const MODEL: &str = "model.bpk";
@@ -29,19 +29,19 @@ pub(crate) struct Progress {
     pub seconds: f64,
     /// Sum of the training losses since the last report, and of how many steps.
     pub pending: (f32, u64),
+    /// The loss scale, where there is one.
+    #[serde(default)]
+    pub scale: Option<ScaleRecord>,
     /// The lowest validation loss so far.
     pub best: Option<f64>,
 }
 
 /// Saves everything that a resumed run needs, in the place of the checkpoint before.
-pub(crate) fn save(
-    dir: &RunDir,
-    model: &LanguageModel,
-    optimizer: &Optimizer,
-    progress: &mut Progress,
-) -> Result<(), Error> {
-    let (first, second, updates) = optimizer.moments(model);
+pub(crate) fn save(dir: &RunDir, learner: &Learner, progress: &mut Progress) -> Result<(), Error> {
+    let model = learner.model();
+    let (first, second, updates) = learner.optimizer.moments(model);
     progress.updates = updates;
+    progress.scale = learner.scale.read()?;
     dir.replace_folder("checkpoint", |folder| {
         save_module(model.valid(), &folder.join(MODEL))?;
         save_module(first, &folder.join(FIRST_MOMENT))?;
@@ -50,23 +50,26 @@ pub(crate) fn save(
     })
 }
 
-/// Loads a checkpoint into a fresh model (with autodiff) and optimizer.
-pub(crate) fn load(
-    dir: &RunDir,
-    model: LanguageModel,
-    optimizer: &mut Optimizer,
-) -> Result<(LanguageModel, Progress), Error> {
+/// Loads a checkpoint into a fresh learner.
+pub(crate) fn load(dir: &RunDir, learner: &mut Learner) -> Result<Progress, Error> {
     let none = || Error::NoModel {
         dir: dir.path().into(),
         what: "checkpoint",
     };
     let folder = dir.checkpoint().ok_or_else(none)?;
     let progress: Progress = read_json(&folder.join(PROGRESS))?;
+    let model = learner.model().clone();
     let moment = model.valid();
     let first = load_module(moment.clone(), &folder.join(FIRST_MOMENT))?;
     let second = load_module(moment, &folder.join(SECOND_MOMENT))?;
-    optimizer.load_moments(&first, &second, progress.updates);
-    Ok((load_module(model, &folder.join(MODEL))?, progress))
+    learner
+        .optimizer
+        .load_moments(&first, &second, progress.updates);
+    if let Some(scale) = progress.scale {
+        learner.scale = LossScale::from_record(scale, learner.device());
+    }
+    learner.set_model(load_module(model, &folder.join(MODEL))?);
+    Ok(progress)
 }
 
 /// Saves the best model so far with what it scored.

@@ -5,6 +5,7 @@
 //! - [`tasks`]: where batches come from. [`tasks::SelectiveCopy`] makes them from a counter,
 //!   [`tasks::Text`] cuts them from a text; anything else implements [`tasks::Task`].
 //! - [`config`]: everything that decides a run's numbers, kept in the run folder.
+//! - [`Learner`]: one step of training, whatever the task.
 //! - [`Trainer`]: AdamW with clipping, warm-up and cosine decay; evaluation, checkpoints, resuming
 //!   to the same numbers as an unbroken run.
 //! - [`RunDir`]: `config.json`, `metrics.jsonl`, `checkpoint/`, `best/`, `loss.svg`, `loss.png`.
@@ -34,7 +35,9 @@ pub mod config;
 mod error;
 mod evaluate;
 pub mod generate;
+mod learner;
 mod loss;
+mod loss_scale;
 mod metrics;
 mod observer;
 mod optimizer;
@@ -49,7 +52,9 @@ pub use config::{RunConfig, TaskConfig, TrainingConfig};
 pub use error::Error;
 pub use evaluate::{Evaluation, evaluate};
 pub use generate::{Generator, Sampling};
+pub use learner::{Learner, Part};
 pub use loss::{count_correct, cross_entropy};
+pub use loss_scale::{LossScale, ScaleRecord};
 pub use metrics::{Report, Split};
 pub use observer::{Observer, Plan};
 pub use optimizer::{Optimizer, OptimizerConfig};

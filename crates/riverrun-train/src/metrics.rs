@@ -35,6 +35,9 @@ pub struct Report {
     /// Part of the scored tokens that were right, 0 to 1, for tasks that have right answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
+    /// Steps of the run that were skipped for gradients that overflowed, where the loss is scaled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<u64>,
     /// Tokens read a second: in training since the report before, or in this evaluation.
     pub tokens_per_s: f64,
     /// Learning rate of the last step.

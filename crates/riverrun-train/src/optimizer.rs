@@ -14,6 +14,8 @@ use burn::tensor::Tensor;
 use riverrun::ops::{AdamwStep, AdamwTensors, adamw, square_sum};
 use serde::{Deserialize, Serialize};
 
+use crate::LossScale;
+
 /// Options of [`Optimizer`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerConfig {
@@ -58,16 +60,16 @@ impl Optimizer {
         }
     }
 
-    /// Moves `model` against `gradients`, which are `scale` times too large.
+    /// Moves `model` against `gradients`, which come from a loss that `scale` has scaled, and adapts `scale`.
     ///
-    /// The norm is taken after `scale` is divided out. Where it is not finite, as after an overflow in
-    /// f16, the gradients count as 0. Nothing is read back from the device.
+    /// The norm is taken after the scale is divided out. Where it is not finite, as after an overflow in
+    /// f16, nothing moves, though the step counts in the correction of the moments. Nothing is read back from the device.
     pub fn step<M: Module>(
         &mut self,
         lr: f64,
         model: M,
         gradients: GradientsParams,
-        scale: f64,
+        scale: &mut LossScale,
     ) -> M {
         // With one owner, tensors are updated in place: so they are taken out of the model, and put back.
         let mut take = Take {
@@ -81,7 +83,7 @@ impl Optimizer {
         let Some(squares) = square_sum(&tensors) else {
             return model;
         };
-        let factor = self.factor(squares, scale);
+        let factor = scale.unscale(squares, self.config.clip);
         let mut by_time: BTreeMap<usize, (Vec<Place>, Vec<AdamwTensors>)> = BTreeMap::new();
         for (place, tensors) in places.into_iter().zip(tensors) {
             let group = by_time.entry(place.time).or_default();
@@ -110,21 +112,6 @@ impl Optimizer {
             states: &mut self.states,
             updated,
         })
-    }
-
-    /// What every gradient is multiplied by, `[1]`, from the sum of all squares.
-    fn factor(&self, squares: Tensor<1>, scale: f64) -> Tensor<1> {
-        let norm = squares.sqrt().div_scalar(scale);
-        let overflow = norm.clone().is_finite().bool_not();
-        let factor = norm
-            .add_scalar(1e-6)
-            .recip()
-            .mul_scalar(self.config.clip)
-            .clamp_max(1.0)
-            .div_scalar(scale);
-        // An overflow of scaled gradients is to be expected, and passed over; any other must be seen in the weights.
-        let instead = if scale != 1.0 { 0.0 } else { f64::NAN };
-        factor.mask_fill(overflow, instead)
     }
 
     /// The first and second moments, each as a module of the model's shape with its ids, and the number

@@ -72,6 +72,7 @@ mod tests {
             split,
             loss,
             accuracy,
+            skipped: None,
             tokens_per_s: 1.0,
             lr: 1.0,
             seconds: 1.0,

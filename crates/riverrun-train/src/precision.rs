@@ -19,7 +19,7 @@ pub enum Precision {
     /// 32-bit floats.
     #[default]
     F32,
-    /// IEEE half precision, with the loss scaled up during the backward pass.
+    /// IEEE half precision, with the loss scaled up during the backward pass: see [`LossScale`](crate::LossScale).
     F16,
     /// bfloat16.
     Bf16,
@@ -32,17 +32,6 @@ impl Precision {
             Self::F32 => FloatDType::F32,
             Self::F16 => FloatDType::F16,
             Self::Bf16 => FloatDType::BF16,
-        }
-    }
-
-    /// What the loss is multiplied by before the backward pass, and the gradients divided by after it.
-    ///
-    /// The gradient of a mean over 10^4 and more tokens starts below 10^-4, where f16 has few bits
-    /// left; with this factor it starts near 1. bf16 has the range of f32 and needs none.
-    pub fn loss_scale(self) -> f64 {
-        match self {
-            Self::F16 => 4096.0,
-            Self::F32 | Self::Bf16 => 1.0,
         }
     }
 

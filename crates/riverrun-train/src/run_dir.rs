@@ -267,6 +267,7 @@ mod tests {
             split: Split::Train,
             loss: 1.0 / 3.0,
             accuracy: None,
+            skipped: None,
             tokens_per_s: 1e4,
             lr: 1e-3,
             seconds: 0.5,

@@ -4,20 +4,17 @@
 //! step needs is a function of the configuration, the step's number, the weights and AdamW's moments,
 //! so a run that was stopped and resumed gives the numbers of one that was not.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::optim::GradientsParams;
+use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use riverrun::models::LanguageModel;
 
 use crate::checkpoint::{self, Progress};
-use crate::evaluate::{Evaluation, evaluate, forward};
-use crate::loss::cross_entropy;
+use crate::evaluate::{Evaluation, evaluate};
 use crate::tasks::Task;
-use crate::{Error, Observer, Optimizer, Plan, Report, RunConfig, RunDir, Split, plot};
+use crate::{Error, Learner, Observer, Plan, Report, RunConfig, RunDir, Split, plot};
 
 /// A run that is ready to go (on).
 pub struct Trainer {
@@ -31,10 +28,7 @@ pub struct Trainer {
 
 /// What changes from step to step.
 struct State {
-    /// There but for the moment of its update, which takes it by value: with one owner, tensors are
-    /// updated in place.
-    model: Option<LanguageModel>,
-    optimizer: Optimizer,
+    learner: Learner,
     progress: Progress,
     /// Sum of the losses since the last report, on the device: `[1]`.
     losses: Option<Tensor<1>>,
@@ -42,9 +36,7 @@ struct State {
 
 impl State {
     fn model(&self) -> &LanguageModel {
-        self.model
-            .as_ref()
-            .expect("the model is back after each update")
+        self.learner.model()
     }
 }
 
@@ -76,11 +68,10 @@ impl Trainer {
         device: &Device,
     ) -> Result<Self, Error> {
         config.check()?;
-        check_dtype(&config, device)?;
+        let learner = Learner::new(&config, device)?;
         dir.write_config(&config)?;
         let state = State {
-            model: Some(fresh_model(&config, device)),
-            optimizer: Optimizer::new(&config.training.optimizer),
+            learner,
             progress: Progress::default(),
             losses: None,
         };
@@ -107,18 +98,15 @@ impl Trainer {
         device: &Device,
     ) -> Result<Self, Error> {
         config.check()?;
-        check_dtype(&config, device)?;
-        let mut optimizer = Optimizer::new(&config.training.optimizer);
-        let model = fresh_model(&config, device);
-        let (model, progress) = checkpoint::load(&dir, model, &mut optimizer)?;
+        let mut learner = Learner::new(&config, device)?;
+        let progress = checkpoint::load(&dir, &mut learner)?;
         let device = device.clone().without_autodiff();
         let losses =
             (progress.pending.1 > 0).then(|| Tensor::from_floats([progress.pending.0], &device));
         dir.write_config(&config)?;
         let reports = dir.cut_metrics(progress.step)?;
         let state = State {
-            model: Some(model),
-            optimizer,
+            learner,
             progress,
             losses,
         };
@@ -235,27 +223,11 @@ impl Trainer {
             // Dropout draws from the device's own generator; seeding it by step ties it to the step.
             device.seed(dropout_seed(config.training.seed, step));
         }
-        let precision = config.training.dtype;
-        let working = precision.working_copy(state.model());
-        let (logits, targets) = forward(&working, &batch, &device.clone().autodiff());
-        let loss = cross_entropy(logits, targets);
-        let mut gradients = if precision.loss_scale() == 1.0 {
-            loss.backward()
-        } else {
-            loss.clone().mul_scalar(precision.loss_scale()).backward()
-        };
-        let gradients = GradientsParams::from_module(&mut gradients, &working);
-        drop(working);
-        let loss = loss.inner();
+        let loss = state.learner.step(&batch, lr, &mut |_| ());
         state.losses = Some(match state.losses.take() {
             Some(sum) => sum + loss,
             None => loss,
         });
-        let scale = precision.loss_scale();
-        state.model = state
-            .model
-            .take()
-            .map(|model| state.optimizer.step(lr, model, gradients, scale));
         state.progress.step += 1;
         state.progress.pending.1 += 1;
     }
@@ -282,11 +254,7 @@ impl Trainer {
     }
 
     fn validate(&self, observer: &mut dyn Observer) -> Result<Evaluation, Error> {
-        let model = self
-            .config
-            .training
-            .dtype
-            .working_copy(&self.state.model().valid());
+        let model = self.state.learner.working_model();
         let result = evaluate(&model, &*self.task, &self.device, &mut |i, n| {
             observer.evaluating(i, n)
         })?;
@@ -314,13 +282,10 @@ impl Trainer {
     fn save(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
         self.state.progress.pending.0 = self.pending_loss()?;
         self.check_weights()?;
-        let model = self.state.model().clone();
         let State {
-            optimizer,
-            progress,
-            ..
+            learner, progress, ..
         } = &mut self.state;
-        checkpoint::save(&self.dir, &model, optimizer, progress)?;
+        checkpoint::save(&self.dir, learner, progress)?;
         observer.saved(self.state.progress.step);
         Ok(())
     }
@@ -343,11 +308,13 @@ impl Trainer {
         observer: &mut dyn Observer,
     ) -> Result<Report, Error> {
         let step = self.state.progress.step;
+        let skipped = self.state.learner.scale.read()?.map(|scale| scale.skipped);
         let report = Report {
             step,
             split,
             loss,
             accuracy,
+            skipped,
             tokens_per_s,
             lr,
             seconds,
@@ -390,40 +357,6 @@ impl Clock {
             steps: 0,
         }
     }
-}
-
-/// Seeds, initializes, and materializes a model with autodiff.
-fn fresh_model(config: &RunConfig, device: &Device) -> LanguageModel {
-    // Backends keep one generator for the whole process, and Burn fills parameters on first use: two
-    // runs that start at once must not draw from each other's numbers.
-    static INITIALIZING: Mutex<()> = Mutex::new(());
-    let _guard = INITIALIZING
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
-
-    struct Materialize;
-    impl ModuleVisitor for Materialize {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let _ = param.val();
-        }
-    }
-    let device = device.clone().autodiff();
-    device.seed(config.training.seed);
-    let checkpoints = config.training.checkpoints;
-    let model = config.model.init(&device).with_checkpoints(checkpoints);
-    model.visit(&mut Materialize);
-    model
-}
-
-fn check_dtype(config: &RunConfig, device: &Device) -> Result<(), Error> {
-    let dtype = config.training.dtype;
-    if device.supports_dtype(dtype.dtype()) {
-        return Ok(());
-    }
-    Err(Error::Invalid(format!(
-        "{} does not compute in {dtype}: use --dtype f32",
-        riverrun::device::name(device)
-    )))
 }
 
 /// A seed for each step that shares nothing visible with its neighbours (SplitMix64).

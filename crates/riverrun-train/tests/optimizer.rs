@@ -4,7 +4,7 @@
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, Tensor, TensorData};
-use riverrun_train::{Optimizer, OptimizerConfig};
+use riverrun_train::{LossScale, Optimizer, OptimizerConfig, ScaleRecord};
 
 #[derive(Module, Debug)]
 struct Pair {
@@ -84,11 +84,14 @@ fn updates_are_those_of_adamw_with_a_global_norm() {
     ];
     for (step, gradient) in steps.into_iter().enumerate() {
         // The same gradients scaled up, as in f16, must give the same update.
-        let scale = if step == 1 { 4096.0 } else { 1.0 };
+        let (scale, mut loss_scale) = match step {
+            1 => (4096.0, scaled_by(4096.0)),
+            _ => (1.0, LossScale::none()),
+        };
         let scaled = gradient.map(|g: f64| (g * scale) as f32);
         let [a, b, c, d] = scaled;
         let given = gradients(&model, [[a, b]], [c, d]);
-        model = optimizer.step(0.1, model, given, scale);
+        model = optimizer.step(0.1, model, given, &mut loss_scale);
         reference.step(0.1, gradient, &config);
         for (value, expected) in values(&model).into_iter().zip(reference.weights) {
             assert!(
@@ -99,17 +102,61 @@ fn updates_are_those_of_adamw_with_a_global_norm() {
     }
 }
 
-#[test]
-fn an_overflow_in_a_scaled_backward_moves_nothing() {
-    let config = OptimizerConfig {
-        weight_decay: 0.0,
-        ..Default::default()
+/// A loss scale that has seen nothing.
+fn scaled_by(factor: f32) -> LossScale {
+    let record = ScaleRecord {
+        factor,
+        streak: 0.0,
+        skipped: 0,
     };
-    let mut optimizer = Optimizer::new(&config);
+    LossScale::from_record(record, &device())
+}
+
+#[test]
+fn a_step_that_overflows_is_skipped_counted_and_halves_the_scale() {
+    let mut optimizer = Optimizer::new(&OptimizerConfig::default());
+    let mut scale = scaled_by(4096.0);
     let model = pair([[0.5, -1.0]], [2.0, 0.25]);
+    let given = gradients(&model, [[1.0, 2.0]], [3.0, 4.0]);
+    let model = optimizer.step(0.1, model, given, &mut scale);
+    let (before, moments) = (values(&model), optimizer.moments(&model));
+
     let given = gradients(&model, [[f32::INFINITY, 1.0]], [f32::NAN, 0.0]);
-    let model = optimizer.step(0.1, model, given, 4096.0);
-    assert_eq!(values(&model), [0.5, -1.0, 2.0, 0.25]);
+    let model = optimizer.step(0.1, model, given, &mut scale);
+    assert_eq!(values(&model), before);
+    let (first, second, _) = optimizer.moments(&model);
+    assert_eq!(values(&first), values(&moments.0));
+    assert_eq!(values(&second), values(&moments.1));
+    let record = scale.read().unwrap().unwrap();
+    assert_eq!(
+        (record.factor, record.streak, record.skipped),
+        (2048.0, 0.0, 1)
+    );
+}
+
+#[test]
+fn the_scale_doubles_after_many_good_steps_and_goes_on_from_its_record() {
+    let device = device();
+    let record = ScaleRecord {
+        factor: 512.0,
+        streak: 1998.0,
+        skipped: 3,
+    };
+    let mut scale = LossScale::from_record(record, &device);
+    let mut optimizer = Optimizer::new(&OptimizerConfig::default());
+    let mut model = pair([[0.5, -1.0]], [2.0, 0.25]);
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let given = gradients(&model, [[1.0, 2.0]], [3.0, 4.0]);
+        model = optimizer.step(0.1, model, given, &mut scale);
+        let record = scale.read().unwrap().unwrap();
+        seen.push((record.factor, record.streak, record.skipped));
+        scale = LossScale::from_record(record, &device);
+    }
+    assert_eq!(
+        seen,
+        [(512.0, 1999.0, 3), (1024.0, 0.0, 3), (1024.0, 1.0, 3)]
+    );
 }
 
 #[test]
@@ -118,14 +165,14 @@ fn moments_go_there_and_back() {
     let mut first = Optimizer::new(&config);
     let model = pair([[0.5, -1.0]], [2.0, 0.25]);
     let given = gradients(&model, [[1.0, 2.0]], [3.0, 4.0]);
-    let model = first.step(0.1, model, given, 1.0);
+    let model = first.step(0.1, model, given, &mut LossScale::none());
     let (moment_1, moment_2, time) = first.moments(&model);
     assert_eq!(time, 1);
     let mut second = Optimizer::new(&config);
     second.load_moments(&moment_1, &moment_2, time);
     let next = |optimizer: &mut Optimizer| {
         let given = gradients(&model, [[-1.0, 0.5]], [0.25, 0.0]);
-        values(&optimizer.step(0.1, model.clone(), given, 1.0))
+        values(&optimizer.step(0.1, model.clone(), given, &mut LossScale::none()))
     };
     assert_eq!(next(&mut first), next(&mut second));
 }
@@ -207,7 +254,7 @@ fn updates_and_states_are_those_of_burn_on_every_device() {
         };
         for _ in 0..3 {
             let given = cubes(&model);
-            model = optimizer.step(0.01, model, given, 1.0);
+            model = optimizer.step(0.01, model, given, &mut LossScale::none());
             let given = cubes(&other);
             other = burns.step(0.01, other, given);
         }
@@ -217,9 +264,9 @@ fn updates_and_states_are_those_of_burn_on_every_device() {
         assert_eq!(time, 3);
         let mut resumed = Optimizer::new(&config);
         resumed.load_moments(&first, &second, time);
-        let again = resumed.step(0.01, model.clone(), cubes(&model), 1.0);
+        let again = resumed.step(0.01, model.clone(), cubes(&model), &mut LossScale::none());
         let gradients = cubes(&model);
-        let model = optimizer.step(0.01, model, gradients, 1.0);
+        let model = optimizer.step(0.01, model, gradients, &mut LossScale::none());
         assert_eq!(all_values(&model), all_values(&again), "{}", info.spec);
         let gradients = cubes(&other);
         near(&model, &burns.step(0.01, other, gradients));

@@ -9,6 +9,7 @@ mod linear;
 mod recurrence;
 mod rows;
 mod stats;
+mod train;
 
 use std::path::Path;
 
@@ -21,6 +22,7 @@ use crate::failure::Failure;
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.what {
         BenchCommand::Linear(args) => linear::run(args),
+        BenchCommand::Train(args) => train::run(args),
         BenchCommand::Recurrence(args) => recurrence::run(args),
         BenchCommand::Cell(args) => cell::run(args),
         BenchCommand::Checkpoints(args) => checkpoints::run(args),

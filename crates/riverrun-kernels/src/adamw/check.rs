@@ -52,7 +52,7 @@ fn decays(tensor: usize) -> bool {
 }
 
 impl Case {
-    /// Three steps over tensors of these sizes; the second step's gradients overflowed.
+    /// Three steps over tensors of these sizes; the second step's gradients overflowed, so it is skipped.
     pub fn random(sizes: &[usize], seed: u64) -> Self {
         let mut random = Random(seed);
         let mut tensors =

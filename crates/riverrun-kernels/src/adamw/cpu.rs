@@ -33,6 +33,9 @@ pub fn update<E: Element<Acc = f32>>(
             });
         }
     }
+    if factor == 0.0 {
+        return Ok(());
+    }
     let arch = Arch::new();
     let state = m.par_chunks_mut(PIECE).zip(v.par_chunks_mut(PIECE));
     p.par_chunks_mut(PIECE)
@@ -95,7 +98,7 @@ impl<E: Element<Acc = f32>> WithSimd for Update<'_, E> {
         let state = self.m.chunks_mut(n).zip(self.v.chunks_mut(n));
         for ((p, g), (m, v)) in self.p.chunks_mut(n).zip(self.g.chunks(n)).zip(state) {
             for (wide, g) in wide.iter_mut().zip(g) {
-                *wide = if self.factor == 0.0 { 0.0 } else { g.widen() };
+                *wide = g.widen();
             }
             let gs: Unit<S, f32> = load_padded(simd, &wide[..g.len()]);
             let (ps, ms, vs): (Unit<S, f32>, Unit<S, f32>, Unit<S, f32>) = (

@@ -94,10 +94,9 @@ fn update_piece<G: Float, N: Size>(
     #[unroll]
     for k in 0..SHARE {
         let at = start + k * CUBE_DIM as usize;
-        if at < g.len() {
-            let zero = Vector::<f32, N>::new(0.0f32);
-            let scaled = Vector::<f32, N>::cast_from(g[at]) * Vector::<f32, N>::new(factor);
-            let gradient = select(factor == 0.0f32, zero, scaled);
+        // A step to skip.
+        if at < g.len() && factor != 0.0f32 {
+            let gradient = Vector::<f32, N>::cast_from(g[at]) * Vector::<f32, N>::new(factor);
             let first = fma(
                 Vector::<f32, N>::new(numbers.beta_1),
                 m[at],

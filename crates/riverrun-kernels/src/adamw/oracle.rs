@@ -12,9 +12,12 @@ pub fn update(
     m: &mut [f64],
     v: &mut [f64],
 ) {
+    if factor == 0.0 {
+        return;
+    }
     let (first, second) = step.corrections();
     for i in 0..p.len() {
-        let g = if factor == 0.0 { 0.0 } else { g[i] * factor };
+        let g = g[i] * factor;
         m[i] = step.beta_1 * m[i] + (1.0 - step.beta_1) * g;
         v[i] = step.beta_2 * v[i] + (1.0 - step.beta_2) * g * g;
         let delta = m[i] * first / ((v[i] * second).sqrt() + step.epsilon);

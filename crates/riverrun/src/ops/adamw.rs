@@ -73,7 +73,7 @@ impl AdamwTensors {
 
 /// One step of AdamW for every parameter, its gradient multiplied by `factor`, `[1]` in `f32` on the same device.
 ///
-/// A factor of 0 stands for gradients that overflowed: they count as 0, whatever they hold. Nothing is read back from the
+/// A factor of 0 stands for gradients that overflowed: the step is skipped, nothing moves. Nothing is read back from the
 /// device. Tensors that nobody else holds are updated in place.
 ///
 /// Source: Loshchilov & Hutter, *Decoupled Weight Decay Regularization* (2019), algorithm 2.

@@ -7,6 +7,7 @@ mod library;
 mod stream;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use cubecl::client::Client;
@@ -27,6 +28,13 @@ const WORKSPACE: usize = 32 << 20;
 
 /// Algorithms that are kept; where more shapes than these come by, all are chosen anew.
 const PLANS: usize = 4096;
+
+static LAUNCHED: AtomicUsize = AtomicUsize::new(0);
+
+/// Products that this process has given to the library.
+pub fn products_launched() -> usize {
+    LAUNCHED.load(Ordering::Relaxed)
+}
 
 /// A product, apart from its buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -224,6 +232,7 @@ impl Vendor {
         let saves = matches!(epilogue, Epilogue::Gelu { .. });
         let pre = place(buffers.pre, saves, &mut reads, &mut writes);
         let vendor = self.clone();
+        LAUNCHED.fetch_add(1, Ordering::Relaxed);
         self.device
             .enqueue(reads, writes, move |stream, reads, writes| {
                 let at = |place: Place| match place {

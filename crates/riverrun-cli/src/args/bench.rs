@@ -1,0 +1,247 @@
+//! The words of `riverrun bench`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use riverrun::models::CellKind;
+use riverrun::ops::Checkpoints;
+use riverrun_train::Precision;
+
+use crate::model_shape::ModelShape;
+
+/// Options of `riverrun bench`.
+#[derive(Debug, Clone, Args)]
+pub struct BenchArgs {
+    /// What to measure
+    #[command(subcommand)]
+    pub what: BenchCommand,
+}
+
+/// What can be measured.
+#[derive(Debug, Clone, Subcommand)]
+pub enum BenchCommand {
+    /// The linear recurrence: bytes per second, part of the copy bandwidth measured in the same run
+    Recurrence(BenchRecurrenceArgs),
+    /// RMSNorm and LayerNorm, with and without a residual: part of the copy bandwidth
+    Norm(BenchRowsArgs),
+    /// The cross-entropy of logits: part of the copy bandwidth
+    Loss(BenchRowsArgs),
+    /// Layers that compute their states again in the backward pass: memory against time
+    Checkpoints(BenchCheckpointsArgs),
+    /// GRU, LSTM and Elman layers: milliseconds over sequences, beside the layers of burn::nn
+    Cell(BenchCellArgs),
+    /// Training steps of language models: tokens per second, milliseconds by part, launches, memory, start-up time
+    Train(BenchTrainArgs),
+    /// Linear layers and MLPs: time of a call, the host's part of it, multiplications and additions per second
+    Linear(BenchLinearArgs),
+}
+
+/// Options of `riverrun bench norm` and `riverrun bench loss`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "A result that is wrong is not timed, and ends the run with exit code 1.\nExample:\n  riverrun bench norm --device cuda:0 --shapes 8192x4096 --dtypes bf16"
+)]
+pub struct BenchRowsArgs {
+    /// Where: auto, cpu, cuda:0, vulkan, ...
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+    /// Rows and their width, RxD, separated by commas [default: a set that fits the device]
+    #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
+    pub shapes: Vec<String>,
+    /// Storage types, separated by commas [default: f32,f16,bf16 on a GPU, f32 on the CPU]
+    #[arg(long, value_name = "TYPES", value_delimiter = ',')]
+    pub dtypes: Vec<String>,
+    /// Try these tunings too (GPU), separated by commas: norm bytes:share:cube:cubes, loss bytes:ahead:share:units
+    #[arg(long, value_name = "TUNINGS", value_delimiter = ',')]
+    pub tunings: Vec<String>,
+    /// Write the results here too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Options of `riverrun bench cell`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Layers that differ from those of burn::nn with the same weights are not timed, and end the run with exit code 1.\nExample:\n  riverrun bench cell --device cpu --cells gru --shapes 1x256x256,16x256x256 --json cell.json"
+)]
+pub struct BenchCellArgs {
+    /// Where: auto, cpu, cuda:0, vulkan, ...
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+    /// Cells: gru, lstm, rnn, separated by commas
+    #[arg(long, value_name = "CELLS", value_delimiter = ',', default_value = "gru,lstm", value_parser = cell_name)]
+    pub cells: Vec<&'static str>,
+    /// Shapes BxTxH, separated by commas [default: T 256; H 128, 256, 512; B 1, 16, 64]
+    #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
+    pub shapes: Vec<String>,
+    /// Storage types, separated by commas
+    #[arg(
+        long,
+        value_name = "TYPES",
+        value_delimiter = ',',
+        default_value = "f32"
+    )]
+    pub dtypes: Vec<Precision>,
+    /// Without the layers of burn::nn
+    #[arg(long)]
+    pub alone: bool,
+    /// Seconds for each pass of each shape
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    pub budget: f64,
+    /// Write the results here too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+fn cell_name(name: &str) -> Result<&'static str, String> {
+    const CELLS: [&str; 3] = ["gru", "lstm", "rnn"];
+    CELLS
+        .into_iter()
+        .find(|known| *known == name)
+        .ok_or_else(|| format!("one of: {}", CELLS.join(", ")))
+}
+
+/// Options of `riverrun bench checkpoints`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Example:\n  riverrun bench checkpoints --device cuda:0 --shape 16x4096x512 --layers 8 --dtypes f32,bf16"
+)]
+pub struct BenchCheckpointsArgs {
+    /// Where: auto, cpu, cuda:0, vulkan, ...
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+    /// Sequences, steps and channels, BxTxD
+    #[arg(long, value_name = "SHAPE", default_value = "8x1024x128")]
+    pub shape: String,
+    /// Residual layers of minGRU
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub layers: usize,
+    /// Storage types, separated by commas
+    #[arg(
+        long,
+        value_name = "TYPES",
+        value_delimiter = ',',
+        default_value = "f32"
+    )]
+    pub dtypes: Vec<Precision>,
+    /// What is kept: all, none, or a state every N steps, separated by commas
+    #[arg(
+        long,
+        value_name = "KEPT",
+        value_delimiter = ',',
+        default_value = "all,64,256,none"
+    )]
+    pub kept: Vec<Checkpoints>,
+    /// Write the results here too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Options of `riverrun bench train`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "A model that does not learn is not timed, and ends the run with exit code 1.\nExample:\n  riverrun bench train --device cuda:0 --dtypes bf16 --kernels 12 --json train.json"
+)]
+pub struct BenchTrainArgs {
+    /// Where: auto, cpu, cuda:0, vulkan, ...
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+    /// Models and batches WIDTHxLAYERSxBATCHxSTEPSxVOCAB, separated by commas [default: a set that fits the device]
+    #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
+    pub shapes: Vec<ModelShape>,
+    /// Recurrent layer: min-gru, min-lstm, rg-lru, linear, gru, lstm or rnn
+    #[arg(long, value_name = "CELL", default_value = "min-gru")]
+    pub model: CellKind,
+    /// Formats of the arithmetic, separated by commas
+    #[arg(
+        long,
+        value_name = "FORMATS",
+        value_delimiter = ',',
+        default_value = "f32"
+    )]
+    pub dtypes: Vec<Precision>,
+    /// Timed steps
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub steps: usize,
+    /// Time the kernels of a step too, and print so many of them (GPU)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub kernels: usize,
+    /// Write the results here too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Options of `riverrun bench linear`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "A result that is wrong is not timed, and ends the run with exit code 1.\nExample:\n  riverrun bench linear --device cuda:0 --routes vendor,backend --json linear.json"
+)]
+pub struct BenchLinearArgs {
+    /// Where: auto, cpu, cuda:0, vulkan, ...
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+    /// Shapes ROWSxINxOUT, separated by commas [default: a set that fits the device]
+    #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
+    pub shapes: Vec<String>,
+    /// Storage types, separated by commas [default: f32,bf16 on a GPU, f32 on the CPU]
+    #[arg(long, value_name = "TYPES", value_delimiter = ',')]
+    pub dtypes: Vec<String>,
+    /// Who makes the products, separated by commas: choice, vendor, backend [default: choice]
+    #[arg(long, value_name = "ROUTES", value_delimiter = ',')]
+    pub routes: Vec<String>,
+    /// Milliseconds for each measurement, at least
+    #[arg(long, value_name = "MS", default_value_t = 200)]
+    pub budget_ms: u64,
+    /// Write the results here too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// Options of `riverrun bench recurrence`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "A result that is wrong is not timed, and ends the run with exit code 1.\nExamples:\n  riverrun bench recurrence --device cuda:0 --json recurrence.json\n  riverrun bench recurrence --device cpu --shapes 4x1024x512\n  riverrun bench recurrence --device cuda:0 --report efficiency --out efficiency"
+)]
+pub struct BenchRecurrenceArgs {
+    /// Where: auto, cpu, cuda:0, vulkan, ...
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+    /// Shapes BxTxD, separated by commas [default: a set that fits the device]
+    #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
+    pub shapes: Vec<String>,
+    /// Gates: raw, min-gru, min-lstm, ... separated by commas [default: those of the shape's set]
+    #[arg(long, value_name = "GATES", value_delimiter = ',')]
+    pub gates: Vec<String>,
+    /// Storage types, separated by commas [default: f32,f16,bf16 on a GPU, f32 on the CPU]
+    #[arg(long, value_name = "TYPES", value_delimiter = ',')]
+    pub dtypes: Vec<String>,
+    /// Force a routine: unit, chained, chunked [default: the measured choice]
+    #[arg(long, value_name = "NAME")]
+    pub routine: Option<String>,
+    /// Try these tunings too, as vector:len:planes:share[:keep] (GPU), separated by commas
+    #[arg(long, value_name = "TUNINGS", value_delimiter = ',')]
+    pub tunings: Vec<String>,
+    /// Write the results here too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// A report instead of a table: time or error over the number of steps
+    #[arg(long, value_name = "KIND", value_enum, conflicts_with_all = ["shapes", "gates", "tunings", "json"])]
+    pub report: Option<ReportKind>,
+    /// The report's folder
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "report",
+        requires = "report"
+    )]
+    pub out: PathBuf,
+}
+
+/// The reports of `riverrun bench recurrence`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ReportKind {
+    /// Part of the copy bandwidth over steps and over lanes, routine beside routine
+    Efficiency,
+    /// Largest and root-mean-square error against float64 over steps, storage type beside storage type
+    Precision,
+}

@@ -1,0 +1,300 @@
+//! `riverrun bench train`: whole training steps of language models, on random tokens.
+//!
+//! A step is timed from the batch on the host to the end of the device's work, as a loop that reads its loss at every step
+//! would see it; its parts in further steps, with a wait after each part. Launches and their times come from further
+//! steps again. A model whose loss does not start at that of a guess, or does not fall, is not timed.
+
+#[cfg(feature = "gpu")]
+mod launches;
+mod memory;
+
+use std::io::{Write, stdout};
+use std::time::Instant;
+
+use burn::module::Module;
+use burn::tensor::Device;
+use riverrun::device;
+use riverrun_kernels::check::Random;
+use riverrun_train::tasks::Batch;
+use riverrun_train::{Learner, Part, RunConfig};
+use serde::Serialize;
+
+use super::stats::Timing;
+use crate::args::BenchTrainArgs;
+use crate::failure::Failure;
+use crate::model_shape::ModelShape;
+use crate::origin::Origin;
+use crate::started;
+use memory::Memory;
+
+/// The models of the table on a GPU, and on the CPU.
+const GPU: &[ModelShape] = &[
+    ModelShape::new([256, 4, 64, 256, 65]),
+    ModelShape::new([512, 6, 64, 1024, 65]),
+    ModelShape::new([768, 12, 16, 1024, 50_257]),
+];
+const CPU: &[ModelShape] = &[ModelShape::new([128, 3, 16, 256, 65])];
+
+/// Steps before anything is timed.
+const WARM_UP: usize = 4;
+
+/// One model.
+#[derive(Debug, Serialize)]
+struct Measurement {
+    #[serde(flatten)]
+    shape: ModelShape,
+    cell: String,
+    dtype: String,
+    parameters: usize,
+    /// Seconds from the program's start to the end of the first step; of the first model alone that of a fresh start.
+    first_step_at: f64,
+    /// Seconds of the first step, with all that is compiled and tuned in it.
+    first_step: f64,
+    step: Timing,
+    tokens_per_s: f64,
+    /// Until everything had been given to the device.
+    host: Timing,
+    forward: Timing,
+    backward: Timing,
+    update: Timing,
+    #[serde(flatten)]
+    memory: Memory,
+    #[cfg(feature = "gpu")]
+    launches: Option<launches::Launches>,
+    /// Loss of the first step and of the last.
+    losses: [f64; 2],
+}
+
+/// The file of `--json`.
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    origin: Origin,
+    rows: Vec<Measurement>,
+}
+
+/// Measures and prints.
+pub fn run(args: &BenchTrainArgs) -> Result<(), Failure> {
+    let device = device::parse(&args.device)?;
+    let spec = device::name(&device);
+    let info = device::list().into_iter().find(|info| info.spec == spec);
+    let origin = Origin::new(&spec, &info.map_or_else(String::new, |info| info.name));
+    let shapes = match (args.shapes.is_empty(), spec == "cpu") {
+        (true, true) => CPU.to_vec(),
+        (true, false) => GPU.to_vec(),
+        _ => args.shapes.clone(),
+    };
+    let mut out = stdout();
+    writeln!(
+        out,
+        "{} on {spec} ({}), {} timed steps\n{:<22} {:>11} {:>7} {:>9} {:>5} {:>8} {:>9} {:>8} {:>8} {:>9} {:>9}",
+        args.model,
+        origin.name,
+        args.steps,
+        "model and batch",
+        "ktok/s",
+        "ms/step",
+        "",
+        "host",
+        "forward",
+        "backward",
+        "update",
+        "launches",
+        "MB",
+        "first s"
+    )?;
+    let mut rows = Vec::new();
+    for &dtype in &args.dtypes {
+        for &shape in &shapes {
+            let mut config = RunConfig::selective_copy();
+            config.model = shape.model(args.model);
+            config.training.dtype = dtype;
+            config.check()?;
+            let row = Bench::new(config, shape, &device)?.measure(args)?;
+            print(&mut out, &row, args.kernels)?;
+            rows.push(row);
+        }
+    }
+    match &args.json {
+        Some(path) => super::write_json(path, &Report { origin, rows }),
+        None => Ok(()),
+    }
+}
+
+fn print(out: &mut impl Write, row: &Measurement, kernels: usize) -> Result<(), Failure> {
+    #[cfg(feature = "gpu")]
+    let launches = row.launches.as_ref().map(|l| l.per_step.to_string());
+    #[cfg(not(feature = "gpu"))]
+    let (launches, _) = (None::<String>, kernels);
+    let ms = |timing: &Timing| timing.median * 1e3;
+    writeln!(
+        out,
+        "{:<17} {:>4} {:>11.1} {:>7.2} {:>8.1}% {:>5.1} {:>8.2} {:>9.2} {:>8.2} {:>8} {:>9} {:>9.1}",
+        row.shape.to_string(),
+        row.dtype,
+        row.tokens_per_s / 1e3,
+        ms(&row.step),
+        row.step.spread() * 100.0,
+        ms(&row.host),
+        ms(&row.forward),
+        ms(&row.backward),
+        ms(&row.update),
+        launches.unwrap_or_else(|| "-".into()),
+        row.memory,
+        row.first_step_at
+    )?;
+    #[cfg(feature = "gpu")]
+    if let Some(launches) = &row.launches {
+        launches.print(out, kernels)?;
+    }
+    Ok(())
+}
+
+/// A model with its batch.
+struct Bench {
+    learner: Learner,
+    batch: Batch,
+    shape: ModelShape,
+    config: RunConfig,
+    device: Device,
+    memory: memory::Meter,
+}
+
+impl Bench {
+    fn new(config: RunConfig, shape: ModelShape, device: &Device) -> Result<Self, Failure> {
+        let memory = memory::Meter::new(device);
+        let learner = Learner::new(&config, device)?;
+        Ok(Self {
+            learner,
+            batch: batch(shape),
+            shape,
+            config,
+            device: device.clone(),
+            memory,
+        })
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        self.device
+            .sync()
+            .map_err(|error| Failure::Bug(format!("the device failed: {error}")))
+    }
+
+    /// One step, without waiting for it.
+    fn step(&mut self, done: &mut dyn FnMut(Part)) -> burn::tensor::Tensor<1> {
+        // So large that the loss falls within a few steps, so small that it does not rise again.
+        self.learner.step(&self.batch, 1e-3, done)
+    }
+
+    fn loss(&mut self) -> Result<f64, Failure> {
+        let loss = self.step(&mut |_| ());
+        loss.try_into_scalar::<f64>()
+            .map_err(|error| Failure::Bug(format!("the device failed: {error}")))
+    }
+
+    fn measure(mut self, args: &BenchTrainArgs) -> Result<Measurement, Failure> {
+        let start = Instant::now();
+        let first = self.loss()?;
+        let (first_step, first_step_at) = (start.elapsed().as_secs_f64(), started().as_secs_f64());
+        for _ in 1..WARM_UP {
+            self.step(&mut |_| ());
+        }
+        self.sync()?;
+        let (mut steps, mut host) = (Vec::new(), Vec::new());
+        for _ in 0..args.steps {
+            let start = Instant::now();
+            let loss = self.step(&mut |_| ());
+            host.push(start.elapsed().as_secs_f64());
+            self.sync()?;
+            steps.push(start.elapsed().as_secs_f64());
+            drop(loss);
+        }
+        let memory = self.memory.read();
+        let [forward, backward, update] = self.parts(args.steps)?;
+        #[cfg(feature = "gpu")]
+        let launches = match device::name(&self.device).as_str() {
+            "cpu" => None,
+            _ => Some(self.launches(args.kernels > 0)?),
+        };
+        let last = self.loss()?;
+        self.judge(first, last)?;
+        let step = Timing::of(steps);
+        Ok(Measurement {
+            shape: self.shape,
+            cell: args.model.to_string(),
+            dtype: self.config.training.dtype.to_string(),
+            parameters: self.learner.model().num_params(),
+            first_step_at,
+            first_step,
+            step,
+            tokens_per_s: self.shape.tokens() as f64 / step.median,
+            host: Timing::of(host),
+            forward,
+            backward,
+            update,
+            memory,
+            #[cfg(feature = "gpu")]
+            launches,
+            losses: [first, last],
+        })
+    }
+
+    /// Seconds of the parts, each with the wait for its end.
+    fn parts(&mut self, steps: usize) -> Result<[Timing; 3], Failure> {
+        let mut parts: [Vec<f64>; 3] = Default::default();
+        for _ in 0..steps {
+            let device = self.device.clone();
+            let (mut last, mut failed) = (Instant::now(), None);
+            let loss = self.step(&mut |part| {
+                failed = failed.take().or(device.sync().err());
+                parts[part as usize].push(last.elapsed().as_secs_f64());
+                last = Instant::now();
+            });
+            drop(loss);
+            if let Some(error) = failed {
+                return Err(Failure::Bug(format!("the device failed: {error}")));
+            }
+        }
+        Ok(parts.map(Timing::of))
+    }
+
+    #[cfg(feature = "gpu")]
+    fn launches(&mut self, timed: bool) -> Result<launches::Launches, Failure> {
+        let device = self.device.clone();
+        let sync = || {
+            device
+                .sync()
+                .map_err(|error| Failure::Bug(format!("the device failed: {error}")))
+        };
+        launches::observe(timed, sync, || drop(self.step(&mut |_| ())))
+    }
+
+    /// Random tokens cost `ln V` to guess, and a batch seen again and again is soon learned in part.
+    fn judge(&self, first: f64, last: f64) -> Result<(), Failure> {
+        let guess = (self.shape.vocab as f64).ln();
+        if (first - guess).abs() < 0.2 * guess && last < first {
+            return Ok(());
+        }
+        Err(Failure::Bug(format!(
+            "{}: the loss went from {first:.4} to {last:.4}; a model that learns starts near {guess:.4} and falls",
+            self.shape
+        )))
+    }
+}
+
+fn batch(shape: ModelShape) -> Batch {
+    let mut random = Random(11);
+    let mut tokens = |n: usize| -> Vec<i32> {
+        (0..n)
+            .map(|_| (random.bits() % shape.vocab as u64) as i32)
+            .collect()
+    };
+    Batch {
+        rows: shape.batch,
+        length: shape.steps,
+        inputs: tokens(shape.tokens()),
+        scored: shape.steps,
+        targets: tokens(shape.tokens()),
+        counted: shape.batch,
+    }
+}

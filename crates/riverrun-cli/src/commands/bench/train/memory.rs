@@ -1,0 +1,66 @@
+//! The memory of a run of steps.
+
+use std::fmt;
+
+use burn::tensor::Device;
+use serde::Serialize;
+
+/// Bytes, where they are told.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Memory {
+    /// On a GPU what its memory pools hold, which is no less than the most that was in use at once; on the CPU the most that
+    /// the process had resident.
+    pub peak_bytes: Option<u64>,
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.peak_bytes {
+            Some(bytes) => f.pad(&format!("{:.0}", bytes as f64 / 1e6)),
+            None => f.pad("?"),
+        }
+    }
+}
+
+/// Counts from its making on.
+pub struct Meter {
+    device: Device,
+}
+
+impl Meter {
+    /// Gives back what earlier work has left.
+    pub fn new(device: &Device) -> Self {
+        device.memory_cleanup();
+        forget_peak();
+        Self {
+            device: device.clone(),
+        }
+    }
+
+    pub fn read(&self) -> Memory {
+        let pools = self.device.memory_pool_usage();
+        Memory {
+            peak_bytes: match pools {
+                Some(usage) => Some(usage.bytes_reserved),
+                None => resident_peak(),
+            },
+        }
+    }
+}
+
+/// Starts the count of the most resident memory anew, where the system can.
+fn forget_peak() {
+    #[cfg(target_os = "linux")]
+    // Where it cannot be written the peak is that of the whole process, which is no less.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+}
+
+/// The most bytes that the process had resident.
+fn resident_peak() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}

@@ -1,0 +1,73 @@
+//! The size of a language model and of its batch, as one word.
+
+use std::fmt;
+use std::str::FromStr;
+
+use riverrun::models::{CellKind, LanguageModelConfig};
+use serde::Serialize;
+
+/// `WIDTHxLAYERSxBATCHxSTEPSxVOCAB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ModelShape {
+    /// Features of the residual stream.
+    pub width: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// Sequences.
+    pub batch: usize,
+    /// Tokens of a sequence.
+    pub steps: usize,
+    /// Distinct tokens.
+    pub vocab: usize,
+}
+
+impl ModelShape {
+    /// The sizes in the order of the word.
+    pub const fn new([width, layers, batch, steps, vocab]: [usize; 5]) -> Self {
+        Self {
+            width,
+            layers,
+            batch,
+            steps,
+            vocab,
+        }
+    }
+
+    /// Tokens of a step.
+    pub fn tokens(&self) -> usize {
+        self.batch * self.steps
+    }
+
+    /// The model, with recurrent projections without biases as in the paper.
+    pub fn model(&self, cell: CellKind) -> LanguageModelConfig {
+        LanguageModelConfig::new(self.vocab, self.width, self.layers)
+            .with_cell(cell)
+            .with_bias(false)
+    }
+}
+
+impl fmt::Display for ModelShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}x{}x{}x{}x{}",
+            self.width, self.layers, self.batch, self.steps, self.vocab
+        )
+    }
+}
+
+impl FromStr for ModelShape {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let sizes: Option<Vec<usize>> = text.split('x').map(|part| part.parse().ok()).collect();
+        match sizes.as_deref() {
+            Some(&[width, layers, batch, steps, vocab])
+                if width * layers * batch * steps > 0 && vocab > 1 =>
+            {
+                Ok(Self::new([width, layers, batch, steps, vocab]))
+            }
+            _ => Err("a model is WIDTHxLAYERSxBATCHxSTEPSxVOCAB, such as 256x4x64x256x65".into()),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! A model that learns: one step is a forward pass, a backward pass and an update.
+
+use std::sync::Mutex;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, Tensor};
+use riverrun::models::LanguageModel;
+
+use crate::evaluate::forward;
+use crate::loss::cross_entropy;
+use crate::tasks::Batch;
+use crate::{Error, LossScale, Optimizer, Precision, RunConfig};
+
+/// Weights, moments and loss scale. Nothing in a step waits for the device.
+pub struct Learner {
+    /// There but for the moment of its update, which takes it by value: with one owner, tensors are
+    /// updated in place.
+    model: Option<LanguageModel>,
+    pub(crate) optimizer: Optimizer,
+    pub(crate) scale: LossScale,
+    precision: Precision,
+    /// With autodiff.
+    device: Device,
+}
+
+/// A part of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The batch to the device, and from tokens to the loss.
+    Forward,
+    /// From the loss to the gradients.
+    Backward,
+    /// From the gradients to the weights.
+    Update,
+}
+
+impl Learner {
+    /// A fresh model that has seen nothing.
+    ///
+    /// # Errors
+    /// A device that lacks the format.
+    pub fn new(config: &RunConfig, device: &Device) -> Result<Self, Error> {
+        let precision = config.training.dtype;
+        if !device.supports_dtype(precision.dtype()) {
+            return Err(Error::Invalid(format!(
+                "{} does not compute in {precision}: use --dtype f32",
+                riverrun::device::name(device)
+            )));
+        }
+        Ok(Self {
+            model: Some(fresh_model(config, device)),
+            optimizer: Optimizer::new(&config.training.optimizer),
+            scale: LossScale::new(precision, device),
+            precision,
+            device: device.clone().autodiff(),
+        })
+    }
+
+    /// The model, with autodiff.
+    pub fn model(&self) -> &LanguageModel {
+        self.model
+            .as_ref()
+            .expect("the model is back after each update")
+    }
+
+    /// The device, with autodiff.
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Puts weights in the place of the model's.
+    pub(crate) fn set_model(&mut self, model: LanguageModel) {
+        self.model = Some(model);
+    }
+
+    /// The model to compute with, without autodiff, in the format of the arithmetic.
+    pub fn working_model(&self) -> LanguageModel {
+        self.precision.working_copy(&self.model().valid())
+    }
+
+    /// Learns from a batch; gives the mean loss before the update, `[1]`, without autodiff. `done` hears of each part once it
+    /// has been given to the device.
+    pub fn step(&mut self, batch: &Batch, lr: f64, done: &mut dyn FnMut(Part)) -> Tensor<1> {
+        let working = self.precision.working_copy(self.model());
+        let (logits, targets) = forward(&working, batch, &self.device);
+        let loss = cross_entropy(logits, targets);
+        done(Part::Forward);
+        let mut gradients = self.scale.scale(loss.clone()).backward();
+        let gradients = GradientsParams::from_module(&mut gradients, &working);
+        drop(working);
+        done(Part::Backward);
+        let (optimizer, scale) = (&mut self.optimizer, &mut self.scale);
+        self.model = self
+            .model
+            .take()
+            .map(|model| optimizer.step(lr, model, gradients, scale));
+        done(Part::Update);
+        loss.inner()
+    }
+}
+
+/// Seeds, initializes, and materializes a model with autodiff.
+fn fresh_model(config: &RunConfig, device: &Device) -> LanguageModel {
+    // Backends keep one generator for the whole process, and Burn fills parameters on first use: two
+    // runs that start at once must not draw from each other's numbers.
+    static INITIALIZING: Mutex<()> = Mutex::new(());
+    let _guard = INITIALIZING
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+
+    struct Materialize;
+    impl ModuleVisitor for Materialize {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let _ = param.val();
+        }
+    }
+    let device = device.clone().autodiff();
+    device.seed(config.training.seed);
+    let checkpoints = config.training.checkpoints;
+    let model = config.model.init(&device).with_checkpoints(checkpoints);
+    model.visit(&mut Materialize);
+    model
+}
