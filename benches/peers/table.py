@@ -1,43 +1,64 @@
 #!/usr/bin/env python3
-"""Results of `riverrun bench recurrence --json` and of recurrence.py, merged into one Markdown table on standard output.
+"""Results of `riverrun bench recurrence|cell|train --json` and of the scripts beside this one, merged into one Markdown table
+on standard output.
 
     python3 table.py riverrun.json torch.json > table.md
 
-A line is a gate, pass, storage type and shape; a column is a program's fastest routine, or one peer: milliseconds, and how
-many times as long as riverrun it takes.
+A line is a problem; a column is a program's fastest routine, or one peer: milliseconds, and how many times as long as riverrun
+it takes. Files of one kind go together.
 """
 
 import json
 import sys
+
+# What tells one line from another, by what is measured.
+KEYS = {
+    "recurrence": ("gate", "pass", "dtype", "batch", "steps", "dim"),
+    "cell": ("cell", "pass", "dtype", "batch", "steps", "hidden"),
+    "train": ("dtype", "width", "layers", "batch", "steps", "vocab"),
+}
+
+
+def kind(rows):
+    for name, keys in KEYS.items():
+        if rows and all(key in rows[0] for key in keys):
+            return name
+    sys.exit("a file of another kind, or without rows")
+
+
+def column_of(row):
+    program = row.get("program", "riverrun")
+    if program == "riverrun":
+        return program
+    return " ".join(filter(None, (program, row.get("routine"))))
 
 
 def main():
     files = [json.load(open(path)) for path in sys.argv[1:]]
     if not files:
         sys.exit(__doc__)
-    cells, columns = {}, []
+    kinds = {kind(file["rows"]) for file in files}
+    if len(kinds) > 1:
+        sys.exit(f"files of several kinds: {', '.join(sorted(kinds))}")
+    keys = KEYS[kinds.pop()]
+    lines, columns = {}, []
     for file in files:
         for row in file["rows"]:
-            ours = "program" not in row
-            column = "riverrun" if ours else f"{row['program']} {row['routine']}"
+            column = column_of(row)
             if column not in columns:
                 columns.append(column)
-            key = (row["gate"], row["pass"], row["dtype"], row["batch"], row["steps"], row["dim"])
-            time = row["time"]["median"]
-            known = cells.setdefault(key, {}).get(column)
-            if known is None or time < known:
-                cells[key][column] = time
-    if "riverrun" in columns:
-        columns.remove("riverrun")
-        columns.insert(0, "riverrun")
+            line = lines.setdefault(tuple(row[key] for key in keys), {})
+            time = row.get("time", row.get("step"))["median"]
+            line[column] = min(time, line.get(column, time))
+    columns.sort(key=lambda name: name != "riverrun")
     for file in files:
-        about = [file.get("name"), file.get("driver"), file.get("version"), file.get("commit")]
-        copy = file["copy_gb_per_s"]
-        print(f"- `{file['command']}`: {', '.join(filter(None, about))}; copy {copy:.0f} GB/s")
+        about = [file.get(key) for key in ("name", "driver", "version", "commit")]
+        copy = f"; copy {file['copy_gb_per_s']:.0f} GB/s" if "copy_gb_per_s" in file else ""
+        print(f"- `{file['command']}`: {', '.join(filter(None, about))}{copy}")
     print()
-    print("| gate | pass | type | B × T × D | " + " | ".join(f"{name}, ms" for name in columns) + " |")
-    print("| --- " * (4 + len(columns)) + "|")
-    for (gate, step, dtype, *shape), times in cells.items():
+    print(f"| {' | '.join(keys)} | " + " | ".join(f"{name}, ms" for name in columns) + " |")
+    print("| --- " * (len(keys) + len(columns)) + "|")
+    for line, times in lines.items():
         ours = times.get("riverrun")
 
         def cell(column):
@@ -47,8 +68,7 @@ def main():
             ratio = f" ({time / ours:.2f} ×)" if ours and column != "riverrun" else ""
             return f"{time * 1e3:.4g}{ratio}"
 
-        size = " × ".join(map(str, shape))
-        print(f"| {gate} | {step} | {dtype} | {size} | " + " | ".join(map(cell, columns)) + " |")
+        print(f"| {' | '.join(map(str, line))} | " + " | ".join(map(cell, columns)) + " |")
 
 
 main()

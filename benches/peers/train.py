@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Training steps of minGRU language models in PyTorch, beside `riverrun bench train` on the same machine.
+
+The model is the one that riverrun trains: an embedding; blocks of RMSNorm, minGRU, residual, RMSNorm, an MLP four times as wide
+with tanh-GELU, residual; RMSNorm and a projection to the vocabulary. The recurrence is in log space, as its paper writes it
+(Feng et al. 2024, appendix B). Autocast to 16 bits, fused AdamW, gradients clipped to a norm of 1. `eager` and `compile` are the
+same model; `nn.GRU` has PyTorch's GRU in minGRU's place. A step is timed from the batch on the device to the end of the device's
+work.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+SHAPES = {
+    "cuda": "256x4x64x256x65,512x6x64x1024x65,768x12x16x1024x50257",
+    "cpu": "128x3x16x256x65",
+}
+
+
+class MinGru(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.candidate_and_gate = nn.Linear(width, 2 * width, bias=False)
+
+    def forward(self, x):
+        v, k = self.candidate_and_gate(x).float().chunk(2, dim=-1)
+        log_candidate = torch.where(v >= 0, (v.relu() + 0.5).log(), -F.softplus(-v))
+        log_kept = -F.softplus(k).cumsum(dim=1)
+        log_added = log_candidate - F.softplus(-k)
+        return (log_kept + (log_added - log_kept).logcumsumexp(dim=1)).exp().to(x.dtype)
+
+
+class TorchGru(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer = nn.GRU(width, width, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+class Block(nn.Module):
+    def __init__(self, width, recurrent):
+        super().__init__()
+        self.norm_cell, self.cell = nn.RMSNorm(width), recurrent(width)
+        self.norm_mlp = nn.RMSNorm(width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        x = x + self.cell(self.norm_cell(x))
+        return x + self.down(F.gelu(self.up(self.norm_mlp(x)), approximate="tanh"))
+
+
+class Model(nn.Module):
+    def __init__(self, width, layers, vocab, recurrent):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab, width)
+        self.blocks = nn.Sequential(*(Block(width, recurrent) for _ in range(layers)))
+        self.norm, self.out = nn.RMSNorm(width), nn.Linear(width, vocab, bias=False)
+
+    def forward(self, tokens):
+        return self.out(self.norm(self.blocks(self.embedding(tokens))))
+
+
+def measure(routine, shape, dtype, device, steps):
+    width, layers, batch, length, vocab = shape
+    cuda = device.type == "cuda"
+    wait = torch.cuda.synchronize if cuda else (lambda: None)
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    model = Model(width, layers, vocab, TorchGru if routine == "nn.GRU" else MinGru).to(device)
+    run = torch.compile(model) if routine == "compile" else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    inputs, targets = torch.randint(0, vocab, (2, batch, length), device=device)
+
+    def step():
+        optimizer.zero_grad()
+        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            loss = F.cross_entropy(run(inputs).flatten(0, 1).float(), targets.flatten())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    def timed():
+        start = time.perf_counter()
+        step()
+        wait()
+        return time.perf_counter() - start
+
+    first = timed()
+    for _ in range(3):
+        timed()
+    seconds = sorted(timed() for _ in range(steps))
+    at = lambda part: seconds[round((len(seconds) - 1) * part)]
+    median = statistics.median(seconds)
+    return {
+        "step": {"median": median, "low": at(0.2), "high": at(0.8), "samples": len(seconds)},
+        "tokens_per_s": batch * length / median,
+        "first_step": first,
+        "peak_bytes": torch.cuda.max_memory_allocated() if cuda else None,
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--routines", default="eager,compile,nn.GRU")
+    parser.add_argument("--dtypes", help="f32, f16, bf16, separated by commas [default: bf16 on a GPU, f32 on the CPU]")
+    parser.add_argument("--shapes", help="WIDTHxLAYERSxBATCHxSTEPSxVOCAB, separated by commas")
+    parser.add_argument("--steps", type=int, default=12, help="timed steps")
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    device = torch.device(args.device)
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    formats = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+    dtypes = args.dtypes or ("bf16" if device.type == "cuda" else "f32")
+    rows = []
+    for text in (args.shapes or SHAPES[device.type]).split(","):
+        shape = tuple(map(int, text.split("x")))
+        for dtype in dtypes.split(","):
+            for routine in args.routines.split(","):
+                try:
+                    found = measure(routine, shape, formats[dtype], device, args.steps)
+                except Exception as error:  # A compiler that is missing, or memory: the others go on.
+                    print(f"{text:<24} {dtype:<5} {routine:<8} failed: {str(error)[:120]}", flush=True)
+                    continue
+                names = ("width", "layers", "batch", "steps", "vocab")
+                rows.append(dict(zip(names, shape)) | dict(program="torch", routine=routine, dtype=dtype) | found)
+                peak = f"{found['peak_bytes'] / 1e6:.0f} MB" if found["peak_bytes"] else ""
+                print(
+                    f"{text:<24} {dtype:<5} {routine:<8} {found['tokens_per_s'] / 1e3:9.1f} ktok/s"
+                    f" {found['step']['median'] * 1e3:9.2f} ms/step  first {found['first_step']:.1f} s  {peak}",
+                    flush=True,
+                )
+    if args.json:
+        name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
+        report = dict(command=" ".join(sys.argv), name=name, version=f"torch {torch.__version__}", rows=rows)
+        with open(args.json, "w") as file:
+            json.dump(report, file, indent=1)
+
+
+main()
