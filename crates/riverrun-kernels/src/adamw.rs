@@ -12,6 +12,9 @@ pub mod cpu;
 pub mod gpu;
 pub mod oracle;
 
+/// How many numbers [`Step::numbers`] gives.
+pub const NUMBERS: usize = 9;
+
 /// The numbers of a step, apart from the tensors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
@@ -34,6 +37,24 @@ impl Step {
     pub fn corrections(&self) -> (f64, f64) {
         let correction = |beta: f64| 1.0 / (1.0 - beta.powf(f64::from(self.time)));
         (correction(self.beta_1), correction(self.beta_2))
+    }
+
+    /// What the kernels work with, in their arithmetic: `η`, `β₁`, `1 - β₁`, `β₂`, `1 - β₂`, `ε`, `1 / (1 - β₁ᵗ)`,
+    /// `1 / (1 - β₂ᵗ)`, `1 - η λ`.
+    pub fn numbers(&self) -> [f32; NUMBERS] {
+        let (first, second) = self.corrections();
+        [
+            self.lr,
+            self.beta_1,
+            1.0 - self.beta_1,
+            self.beta_2,
+            1.0 - self.beta_2,
+            self.epsilon,
+            first,
+            second,
+            self.keep(true),
+        ]
+        .map(|x| x as f32)
     }
 
     /// What a parameter is multiplied by, as it decays or not.

@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor};
 use riverrun::models::LanguageModel;
-use riverrun::nn::Sequence;
 
 use crate::Error;
 use crate::loss::{count_correct, cross_entropy};
-use crate::tasks::{Batch, Task};
+use crate::tasks::Task;
+use crate::tokens::Tokens;
 
 /// What a model scores on a validation set.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -43,7 +43,7 @@ pub fn evaluate(
     for index in 0..batches {
         let batch = task.validation_batch(index);
         let tokens = batch.counted * batch.scored;
-        let (logits, targets) = forward(model, &batch, device);
+        let (logits, targets) = Tokens::new(&batch, device).forward(model);
         let batch_loss = cross_entropy(logits.clone(), targets.clone()).mul_scalar(tokens as f64);
         let batch_correct = task.has_accuracy().then(|| count_correct(logits, targets));
         pending = Some(match pending {
@@ -70,33 +70,4 @@ pub fn evaluate(
         tokens: scored,
         tokens_per_s: read as f64 / start.elapsed().as_secs_f64(),
     })
-}
-
-/// Logits `[counted, L, V]` and targets `[counted, L]` of the scored part of a batch.
-pub(crate) fn forward(
-    model: &LanguageModel,
-    batch: &Batch,
-    device: &Device,
-) -> (Tensor<3>, Tensor<2, Int>) {
-    let Batch {
-        rows,
-        length,
-        scored,
-        counted,
-        ..
-    } = *batch;
-    let tokens = |data: &[i32], shape: [usize; 2]| {
-        Tensor::<2, Int>::from_data(TensorData::new(data.to_vec(), shape), device)
-    };
-    let (logits, _) = model.forward(tokens(&batch.inputs, [rows, length]), Sequence::new());
-    let mut targets = tokens(&batch.targets, [rows, scored]);
-    let mut logits = logits;
-    if scored < length {
-        logits = logits.narrow(1, length - scored, scored);
-    }
-    if counted < rows {
-        logits = logits.narrow(0, 0, counted);
-        targets = targets.narrow(0, 0, counted);
-    }
-    (logits, targets)
 }

@@ -43,9 +43,11 @@ mod observer;
 mod optimizer;
 pub mod plot;
 mod precision;
+mod recorder;
 mod run_dir;
 mod schedule;
 pub mod tasks;
+mod tokens;
 mod trainer;
 
 pub use config::{RunConfig, TaskConfig, TrainingConfig};

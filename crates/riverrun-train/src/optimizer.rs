@@ -10,11 +10,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::{AdamWState, AdaptiveMomentumState, DynState, GradientsParams};
-use burn::tensor::Tensor;
-use riverrun::ops::{AdamwStep, AdamwTensors, adamw, square_sum};
+use burn::tensor::{Device, Tensor, TensorData};
+use riverrun::ops::{AdamwStep, AdamwTensors, adamw, adamw_numbers, refill, square_sum};
 use serde::{Deserialize, Serialize};
 
-use crate::LossScale;
+use crate::{Error, LossScale};
 
 /// Options of [`Optimizer`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -49,6 +49,12 @@ pub struct Optimizer {
     config: OptimizerConfig,
     /// Moments by parameter. Ids are kept in saved models, so a loaded model finds its own.
     states: HashMap<ParamId, DynState>,
+    /// Steps that the parameter with most of them has taken, as its state counts them.
+    steps: usize,
+    /// Steps that a recording has done since the states were counted.
+    replayed: usize,
+    /// The numbers of the next step, in a place that stays.
+    announced: Option<Tensor<1>>,
 }
 
 impl Optimizer {
@@ -57,6 +63,9 @@ impl Optimizer {
         Self {
             config: config.clone(),
             states: HashMap::new(),
+            steps: 0,
+            replayed: 0,
+            announced: None,
         }
     }
 
@@ -74,6 +83,7 @@ impl Optimizer {
         // With one owner, tensors are updated in place: so they are taken out of the model, and put back.
         let mut take = Take {
             states: &mut self.states,
+            replayed: std::mem::take(&mut self.replayed),
             gradients,
             taken: Vec::new(),
         };
@@ -92,15 +102,12 @@ impl Optimizer {
         }
         let mut updated = HashMap::new();
         for (time, (places, tensors)) in by_time {
-            let step = AdamwStep {
-                lr,
-                beta_1: f64::from(self.config.beta_1),
-                beta_2: f64::from(self.config.beta_2),
-                epsilon: f64::from(self.config.epsilon),
-                weight_decay: self.config.weight_decay,
-                time: time as u32,
+            self.steps = self.steps.max(time);
+            let numbers = match self.announced.clone() {
+                Some(numbers) => numbers,
+                None => adamw_numbers(self.numbers(lr, time), &factor.device()),
             };
-            let tensors = adamw(tensors, factor.clone(), step);
+            let tensors = adamw(tensors, factor.clone(), numbers);
             updated.extend(
                 places
                     .into_iter()
@@ -114,6 +121,33 @@ impl Optimizer {
         })
     }
 
+    fn numbers(&self, lr: f64, time: usize) -> AdamwStep {
+        AdamwStep {
+            lr,
+            beta_1: f64::from(self.config.beta_1),
+            beta_2: f64::from(self.config.beta_2),
+            epsilon: f64::from(self.config.epsilon),
+            weight_decay: self.config.weight_decay,
+            time: time as u32,
+        }
+    }
+
+    /// Writes the numbers of the next step, for which all parameters have taken the same steps so far, to the place where
+    /// that step and all later ones look for them.
+    pub(crate) fn announce(&mut self, lr: f64, device: &Device) -> Result<(), Error> {
+        let step = self.numbers(lr, self.steps + self.replayed + 1);
+        self.announced = Some(match self.announced.take() {
+            Some(place) => refill(place, TensorData::from(step.numbers()))?,
+            None => adamw_numbers(step, device),
+        });
+        Ok(())
+    }
+
+    /// Counts a step that a recording has done.
+    pub(crate) fn count_replay(&mut self) {
+        self.replayed += 1;
+    }
+
     /// The first and second moments, each as a module of the model's shape with its ids, and the number
     /// of steps taken. Parameters that never had a gradient have moments of 0.
     pub fn moments<M: Module>(&self, model: &M) -> (M, M, usize) {
@@ -125,7 +159,7 @@ impl Optimizer {
                 time: 0,
             };
             let moment = model.valid().map(&mut read);
-            time = read.time;
+            time = read.time + self.replayed;
             moment
         };
         let (first, second) = (take(false), take(true));
@@ -134,6 +168,7 @@ impl Optimizer {
 
     /// Takes up moments that [`moments`](Self::moments) gave.
     pub fn load_moments<M: Module>(&mut self, first: &M, second: &M, time: usize) {
+        self.steps = time;
         let mut collected = HashMap::new();
         first.visit(&mut WriteMoment {
             firsts: &mut collected,
@@ -160,6 +195,7 @@ struct Place {
 /// Takes out the parameters that have a gradient, with their moments.
 struct Take<'a> {
     states: &'a mut HashMap<ParamId, DynState>,
+    replayed: usize,
     gradients: GradientsParams,
     taken: Vec<(Place, AdamwTensors)>,
 }
@@ -175,9 +211,10 @@ impl ModuleMapper for Take<'_> {
         let nothing = Tensor::empty([1; D], &tensor.device());
         let state = self.states.remove(&id);
         let (moments, time) = match state.map(DynState::downcast::<AdamWState<D>>) {
-            Some(AdamWState { momentum }) => {
-                ([momentum.moment_1, momentum.moment_2], momentum.time + 1)
-            }
+            Some(AdamWState { momentum }) => (
+                [momentum.moment_1, momentum.moment_2],
+                momentum.time + self.replayed + 1,
+            ),
             None => ([tensor.zeros_like(), tensor.zeros_like()], 1),
         };
         let tensors = AdamwTensors::new(tensor, gradient, moments, D >= 2)

@@ -120,6 +120,15 @@ impl Trainer {
         })
     }
 
+    /// With steps that are recorded on the device: see [`Learner::record_steps`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_recorded_steps(mut self) -> Result<Self, Error> {
+        self.state.learner.record_steps(&self.config)?;
+        Ok(self)
+    }
+
     /// Trains to the end, or until `stop` is set, which is looked at after every step. Either way the
     /// state is saved.
     ///
@@ -162,7 +171,7 @@ impl Trainer {
         let mut clock = Clock::new();
         while self.state.progress.step < training.steps {
             let lr = schedule.at(self.state.progress.step);
-            self.step(lr);
+            self.step(lr)?;
             clock.steps += 1;
             let step = self.state.progress.step;
             observer.step(step);
@@ -209,7 +218,7 @@ impl Trainer {
     }
 
     /// One step: forward, backward, update. Nothing waits for the device.
-    fn step(&mut self, lr: f64) {
+    fn step(&mut self, lr: f64) -> Result<(), Error> {
         let Self {
             config,
             task,
@@ -223,13 +232,14 @@ impl Trainer {
             // Dropout draws from the device's own generator; seeding it by step ties it to the step.
             device.seed(dropout_seed(config.training.seed, step));
         }
-        let loss = state.learner.step(&batch, lr, &mut |_| ());
+        let loss = state.learner.step(&batch, lr, &mut |_| ())?;
         state.losses = Some(match state.losses.take() {
             Some(sum) => sum + loss,
             None => loss,
         });
         state.progress.step += 1;
         state.progress.pending.1 += 1;
+        Ok(())
     }
 
     /// The mean training loss since the last report; starts the next sum.

@@ -34,6 +34,9 @@ pub enum Error {
         /// The device given.
         found: String,
     },
+    /// Work that could not be recorded or run again: see [`Recording`](crate::Recording).
+    #[error("recording of launches: {0}")]
+    Recording(String),
     /// A sequence that is longer than the batch it is in.
     #[error("sequence {index} has {length} steps, the batch has {steps}")]
     SequenceLength {

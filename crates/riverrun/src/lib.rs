@@ -29,8 +29,10 @@ mod error;
 pub mod models;
 pub mod nn;
 pub mod ops;
+mod recording;
 pub mod weights;
 
 pub use burn;
 pub use error::Error;
+pub use recording::Recording;
 pub use riverrun_kernels as kernels;

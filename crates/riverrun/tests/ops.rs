@@ -2,13 +2,13 @@
 
 mod common;
 
-use burn::tensor::{Bool, Device, Distribution, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Distribution, Int, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
 use riverrun::Error;
 use riverrun::kernels::recurrence::{Gate, Problem, Shape, hvp, oracle};
 use riverrun::ops::{
-    Scan, ScanDirection, linear_scan, linear_scan_gradients, linear_scan_hvp, try_gated_scan,
-    try_linear_scan,
+    Scan, ScanDirection, linear_scan, linear_scan_gradients, linear_scan_hvp, refill, refill_int,
+    try_gated_scan, try_linear_scan,
 };
 
 fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
@@ -333,5 +333,29 @@ fn directions_that_do_not_fit_are_errors() {
                 ..
             })
         ));
+    }
+}
+
+#[test]
+fn a_tensor_is_refilled_with_other_numbers() {
+    for (name, device) in devices() {
+        let tensor = Tensor::<2>::zeros([2, 3], &device);
+        let data = TensorData::from([[1.0f64, -2.0, 3.5], [0.25, 5.0, -6.0]]);
+        let tensor = refill(tensor, data.clone()).unwrap();
+        assert_eq!(
+            numbers(tensor.clone()),
+            [1.0, -2.0, 3.5, 0.25, 5.0, -6.0],
+            "{name}"
+        );
+        let wrong = refill(tensor, TensorData::from([1.0f32, 2.0]));
+        assert!(
+            matches!(wrong, Err(Error::Shape { what: "data", .. })),
+            "{name}"
+        );
+
+        let integers = Tensor::<1, Int>::from_data(TensorData::from([1i32, 2, 3]), &device);
+        let integers = refill_int(integers, TensorData::from([7i64, -8, 9])).unwrap();
+        let found: Vec<i64> = integers.into_data().iter::<i64>().collect();
+        assert_eq!(found, [7, -8, 9], "{name}");
     }
 }

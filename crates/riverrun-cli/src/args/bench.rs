@@ -163,6 +163,9 @@ pub struct BenchTrainArgs {
     /// Timed steps
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub steps: usize,
+    /// Record a step's launches and run them again by one call a step (GPU)
+    #[arg(long)]
+    pub graph: bool,
     /// Time the kernels of a step too, and print so many of them (GPU)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub kernels: usize,

@@ -48,6 +48,10 @@ pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
         Some(_) => Trainer::resume(config.clone(), task, dir.clone(), &device)?,
         None => Trainer::create(config.clone(), task, dir.clone(), &device)?,
     };
+    let trainer = match args.graph {
+        true => trainer.with_recorded_steps()?,
+        false => trainer,
+    };
     let outcome = trainer.run(&mut Progress::new(quiet), &stop)?;
     if !outcome.finished {
         let path = dir.path().display();

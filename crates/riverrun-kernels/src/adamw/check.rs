@@ -137,9 +137,9 @@ impl Case {
             for (i, g) in gradients.iter().enumerate() {
                 let g: Vec<E> = g.iter().map(|&g| E::from_f64(g)).collect();
                 squares += cpu::square_sum(&g);
-                let (step, factor) = (self.at(n), self.factors[n] as f32);
+                let (numbers, factor) = (self.at(n).numbers(), self.factors[n] as f32);
                 cpu::update(
-                    &step,
+                    &numbers,
                     decays(i),
                     factor,
                     &mut p[i],
@@ -193,7 +193,9 @@ impl Case {
                 })
                 .collect();
             let factor = upload(client, Dtype::F32, &[self.factors[n]]);
-            update(client, dtype, &self.at(n), &factor, &tensors)?;
+            let numbers = self.at(n).numbers().map(f64::from);
+            let numbers = upload(client, Dtype::F32, &numbers);
+            update(client, dtype, &numbers, &factor, &tensors)?;
             // In two calls, the second going on from the first.
             let sizes: Vec<_> = tensors.iter().map(|t| (t.len, t.g.clone())).collect();
             let (head, tail) = sizes.split_at(sizes.len() / 2);

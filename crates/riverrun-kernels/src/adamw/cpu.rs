@@ -3,7 +3,7 @@
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::Step;
+use super::NUMBERS;
 use crate::packed::{LANES, Unit, load_padded, store, store_padded, unit, zeros};
 use crate::vector::Vector;
 use crate::{Element, Error};
@@ -11,12 +11,13 @@ use crate::{Element, Error};
 /// Elements a task: enough to pay for handing it to a thread.
 const PIECE: usize = 1 << 14;
 
-/// One step of a tensor: parameters, gradients, first and second moments, of the same length.
+/// One step of a tensor: parameters, gradients, first and second moments, of the same length. `numbers` are those of
+/// [`Step`](super::Step).
 ///
 /// # Errors
 /// [`Error::Length`].
 pub fn update<E: Element<Acc = f32>>(
-    step: &Step,
+    numbers: &[f32; NUMBERS],
     decays: bool,
     factor: f32,
     p: &mut [f32],
@@ -42,7 +43,7 @@ pub fn update<E: Element<Acc = f32>>(
         .zip(g.par_chunks(PIECE).zip(state))
         .for_each(|(p, (g, (m, v)))| {
             arch.dispatch(Update {
-                step: *step,
+                numbers,
                 decays,
                 factor,
                 p,
@@ -65,7 +66,7 @@ pub fn square_sum<E: Element<Acc = f32>>(g: &[E]) -> f64 {
 }
 
 struct Update<'a, E> {
-    step: Step,
+    numbers: &'a [f32; NUMBERS],
     decays: bool,
     factor: f32,
     p: &'a mut [f32],
@@ -80,18 +81,25 @@ impl<E: Element<Acc = f32>> WithSimd for Update<'_, E> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let n = unit::<S, f32>();
-        let step = &self.step;
-        let number = |x: f64| x as f32;
-        let (first, second) = step.corrections();
-        let (first, second) = (number(first), number(second));
+        let [
+            lr,
+            beta_1,
+            rest_1,
+            beta_2,
+            rest_2,
+            epsilon,
+            first,
+            second,
+            keep,
+        ] = *self.numbers;
         let (first, second) = (Vector::splat(simd, first), Vector::splat(simd, second));
-        let beta_1 = Vector::splat(simd, number(step.beta_1));
-        let beta_2 = Vector::splat(simd, number(step.beta_2));
-        let rest_1 = Vector::splat(simd, number(1.0 - step.beta_1));
-        let rest_2 = Vector::splat(simd, number(1.0 - step.beta_2));
-        let epsilon = Vector::splat(simd, number(step.epsilon));
-        let keep = Vector::splat(simd, number(step.keep(self.decays)));
-        let lr = Vector::splat(simd, number(step.lr));
+        let beta_1 = Vector::splat(simd, beta_1);
+        let beta_2 = Vector::splat(simd, beta_2);
+        let rest_1 = Vector::splat(simd, rest_1);
+        let rest_2 = Vector::splat(simd, rest_2);
+        let epsilon = Vector::splat(simd, epsilon);
+        let keep = Vector::splat(simd, if self.decays { keep } else { 1.0 });
+        let lr = Vector::splat(simd, lr);
         let factor = Vector::splat(simd, self.factor);
         // Gradients are widened by way of a buffer: registers hold those of 16 bits in another order.
         let mut wide = [0.0f32; LANES];

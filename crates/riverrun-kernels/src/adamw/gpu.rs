@@ -8,7 +8,7 @@ use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use super::Step;
+use super::NUMBERS;
 use crate::Error;
 use crate::gpu::group::{Fold, Group, fold};
 use crate::gpu::{Dtype, address, buffer, grid, vector_width};
@@ -35,8 +35,8 @@ pub struct Buffers {
     pub decays: bool,
 }
 
-/// The numbers of a step, in the arithmetic's type.
-#[derive(CubeType, CubeLaunch, Clone, Copy)]
+/// The numbers of a step, of which [`super::Step::numbers`] tells the order.
+#[derive(CubeType, Clone, Copy)]
 struct Numbers {
     lr: f32,
     beta_1: f32,
@@ -55,12 +55,22 @@ fn adamw_update<G: Float, N: Size>(
     m: &mut Sequence<Box<[Vector<f32, N>]>>,
     v: &mut Sequence<Box<[Vector<f32, N>]>>,
     firsts: &Sequence<usize>,
-    keeps: &Sequence<f32>,
+    decays: &Sequence<u32>,
     factor: &[f32],
-    numbers: Numbers,
+    step: &[f32],
     #[define(G)] _dtype: ElemType,
 ) {
     let factor = factor[0];
+    let numbers = Numbers {
+        lr: step[0],
+        beta_1: step[1],
+        rest_1: step[2],
+        beta_2: step[3],
+        rest_2: step[4],
+        epsilon: step[5],
+        first: step[6],
+        second: step[7],
+    };
     #[unroll]
     for i in 0..g.len() {
         if CUBE_POS >= firsts[i] && CUBE_POS < firsts[i + 1] {
@@ -71,7 +81,7 @@ fn adamw_update<G: Float, N: Size>(
                 m.index_mut(i),
                 v.index_mut(i),
                 start,
-                keeps[i],
+                select(decays[i] == 0u32, 1.0f32, step[8]),
                 factor,
                 &numbers,
             );
@@ -221,22 +231,22 @@ fn first_cubes(lengths: impl Iterator<Item = usize>, cube: usize) -> Vec<usize> 
     firsts
 }
 
-/// One step of every tensor. `factor`, `[1]` in `f32`, is what gradients are multiplied by.
+/// One step of every tensor. `numbers` are those of [`Step`](super::Step) and `factor`, `[1]`, is what gradients are
+/// multiplied by, all in `f32`.
 ///
 /// # Errors
 /// A type that the device lacks.
 pub fn update(
     client: &Client,
     dtype: Dtype,
-    step: &Step,
+    numbers: &Handle,
     factor: &Handle,
     tensors: &[Buffers],
 ) -> Result<(), Error> {
     dtype.check(client)?;
     let lengths: Vec<usize> = tensors.iter().map(|tensor| tensor.len).collect();
     let units = UNITS.min(client.properties().hardware.max_units_per_cube as usize);
-    let (first, second) = step.corrections();
-    for (width, batch) in batches(client, dtype, &lengths, (4, 2)) {
+    for (width, batch) in batches(client, dtype, &lengths, (4, 3)) {
         let batch: Vec<&Buffers> = batch.into_iter().map(|i| &tensors[i]).collect();
         let cube = units * SHARE * width;
         let firsts = first_cubes(batch.iter().map(|tensor| tensor.len), cube);
@@ -260,19 +270,10 @@ pub fn update(
                 firsts.into_iter().collect(),
                 batch
                     .iter()
-                    .map(|tensor| step.keep(tensor.decays) as f32)
+                    .map(|tensor| u32::from(tensor.decays))
                     .collect(),
                 buffer(factor, 1, 1),
-                NumbersLaunch::new(
-                    step.lr as f32,
-                    step.beta_1 as f32,
-                    (1.0 - step.beta_1) as f32,
-                    step.beta_2 as f32,
-                    (1.0 - step.beta_2) as f32,
-                    step.epsilon as f32,
-                    first as f32,
-                    second as f32,
-                ),
+                buffer(numbers, NUMBERS, 1),
                 dtype.elem(),
             );
         }

@@ -52,7 +52,15 @@ fn wrong_lengths_are_refused() {
     };
     let (mut p, mut m, mut v) = ([0.0; 3], [0.0; 3], [0.0; 2]);
     assert_eq!(
-        cpu::update(&step, true, 1.0, &mut p, &[0.0f32; 3], &mut m, &mut v),
+        cpu::update(
+            &step.numbers(),
+            true,
+            1.0,
+            &mut p,
+            &[0.0f32; 3],
+            &mut m,
+            &mut v
+        ),
         Err(Error::Length {
             what: "v",
             expected: 3,

@@ -10,7 +10,7 @@ mod flex;
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, DispatchTensor, ExtensionType, backend_extension};
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 pub use riverrun_kernels::adamw::Step as AdamwStep;
 
 use super::{Maybe, checks};
@@ -71,14 +71,19 @@ impl AdamwTensors {
     }
 }
 
-/// One step of AdamW for every parameter, its gradient multiplied by `factor`, `[1]` in `f32` on the same device.
+/// One step of AdamW for every parameter, its gradient multiplied by `factor`, `[1]` in `f32` on the same device. `numbers`
+/// are those of an [`AdamwStep`] ([`adamw_numbers`]), on the same device too.
 ///
 /// A factor of 0 stands for gradients that overflowed: the step is skipped, nothing moves. Nothing is read back from the
 /// device. Tensors that nobody else holds are updated in place.
 ///
 /// Source: Loshchilov & Hutter, *Decoupled Weight Decay Regularization* (2019), algorithm 2.
-pub fn adamw(tensors: Vec<AdamwTensors>, factor: Tensor<1>, step: AdamwStep) -> Vec<AdamwTensors> {
-    let factor = factor.into_dispatch();
+pub fn adamw(
+    tensors: Vec<AdamwTensors>,
+    factor: Tensor<1>,
+    numbers: Tensor<1>,
+) -> Vec<AdamwTensors> {
+    let (factor, numbers) = (factor.into_dispatch(), numbers.into_dispatch());
     let mut updated: Vec<Option<AdamwTensors>> = tensors.iter().map(|_| None).collect();
     let mut waiting: Vec<Option<AdamwTensors>> = tensors.into_iter().map(Some).collect();
     for group in groups(&waiting) {
@@ -97,7 +102,8 @@ pub fn adamw(tensors: Vec<AdamwTensors>, factor: Tensor<1>, step: AdamwStep) -> 
             });
         }
         let group_tensors = Members::from_vec(group_tensors);
-        let done = <Dispatch as OptimizerOps>::adamw(group_tensors, factor.clone(), step, decays);
+        let (factor, numbers) = (factor.clone(), numbers.clone());
+        let done = <Dispatch as OptimizerOps>::adamw(group_tensors, factor, numbers, decays);
         for ((i, member), (dtype, decays)) in group.into_iter().zip(done.into_vec()).zip(rest) {
             updated[i] = Some(AdamwTensors {
                 parameter: member.parameter,
@@ -110,6 +116,11 @@ pub fn adamw(tensors: Vec<AdamwTensors>, factor: Tensor<1>, step: AdamwStep) -> 
         }
     }
     updated.into_iter().flatten().collect()
+}
+
+/// The numbers of a step for [`adamw`], on `device`.
+pub fn adamw_numbers(step: AdamwStep, device: &Device) -> Tensor<1> {
+    Tensor::from_floats(step.numbers(), &device.clone().without_autodiff())
 }
 
 /// `Σ g²` over the gradients of all tensors, `[1]` in `f32`; none where there are none.
@@ -278,11 +289,11 @@ mod fused {
 )]
 pub trait OptimizerOps: Backend {
     /// The updated tensors; gradients are given back as they were. Bit `n` of `decays` says that of the member `n`.
-    #[fusion(meta = |members, _factor, _step, _decays| members.clone())]
+    #[fusion(meta = |members, _factor, _numbers, _decays| members.clone())]
     fn adamw(
         #[extension_type] members: Members<Self>,
         factor: FloatTensor<Self>,
-        step: AdamwStep,
+        numbers: FloatTensor<Self>,
         decays: u32,
     ) -> Members<Self>;
 

@@ -15,10 +15,11 @@ mod cross_entropy;
 mod elementwise;
 pub mod linear;
 mod norm;
+mod refill;
 mod scan;
 mod second;
 
-pub use adamw::{AdamwStep, AdamwTensors, OptimizerOps, adamw, square_sum};
+pub use adamw::{AdamwStep, AdamwTensors, OptimizerOps, adamw, adamw_numbers, square_sum};
 #[cfg(feature = "cube")]
 pub(crate) use backend::MaybeMetadata;
 pub use backend::{Checkpoints, GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
@@ -34,6 +35,7 @@ pub use norm::{
     NormGradients, NormKind, NormOps, NormSpec, add_rms_norm, layer_norm, rms_norm, try_add_norm,
     try_norm,
 };
+pub use refill::{RefillOps, refill, refill_int};
 pub use riverrun_kernels::recurrence::{Candidate, Gate, Routine};
 pub use scan::{Scan, linear_scan, min_gru, min_lstm, try_gated_scan, try_linear_scan};
 pub use second::{ScanDerivatives, ScanDirection, linear_scan_gradients, linear_scan_hvp};

@@ -12,7 +12,7 @@ use std::io::{Write, stdout};
 use std::time::Instant;
 
 use burn::module::Module;
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use riverrun::device;
 use riverrun_kernels::check::Random;
 use riverrun_train::tasks::Batch;
@@ -36,7 +36,7 @@ const GPU: &[ModelShape] = &[
 const CPU: &[ModelShape] = &[ModelShape::new([128, 3, 16, 256, 65])];
 
 /// Steps before anything is timed.
-const WARM_UP: usize = 4;
+const WARM_UP: usize = 6;
 
 /// One model.
 #[derive(Debug, Serialize)]
@@ -57,6 +57,8 @@ struct Measurement {
     forward: Timing,
     backward: Timing,
     update: Timing,
+    /// Whether steps were recorded and run again; the parts are then none, and all is in the last.
+    graph: bool,
     #[serde(flatten)]
     memory: Memory,
     #[cfg(feature = "gpu")]
@@ -110,7 +112,7 @@ pub fn run(args: &BenchTrainArgs) -> Result<(), Failure> {
             config.model = shape.model(args.model);
             config.training.dtype = dtype;
             config.check()?;
-            let row = Bench::new(config, shape, &device)?.measure(args)?;
+            let row = Bench::new(config, shape, &device, args.graph)?.measure(args)?;
             print(&mut out, &row, args.kernels)?;
             rows.push(row);
         }
@@ -161,9 +163,17 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(config: RunConfig, shape: ModelShape, device: &Device) -> Result<Self, Failure> {
+    fn new(
+        config: RunConfig,
+        shape: ModelShape,
+        device: &Device,
+        graph: bool,
+    ) -> Result<Self, Failure> {
         let memory = memory::Meter::new(device);
-        let learner = Learner::new(&config, device)?;
+        let mut learner = Learner::new(&config, device)?;
+        if graph {
+            learner.record_steps(&config)?;
+        }
         Ok(Self {
             learner,
             batch: batch(shape),
@@ -181,13 +191,13 @@ impl Bench {
     }
 
     /// One step, without waiting for it.
-    fn step(&mut self, done: &mut dyn FnMut(Part)) -> burn::tensor::Tensor<1> {
+    fn step(&mut self, done: &mut dyn FnMut(Part)) -> Result<Tensor<1>, Failure> {
         // So large that the loss falls within a few steps, so small that it does not rise again.
-        self.learner.step(&self.batch, 1e-3, done)
+        Ok(self.learner.step(&self.batch, 1e-3, done)?)
     }
 
     fn loss(&mut self) -> Result<f64, Failure> {
-        let loss = self.step(&mut |_| ());
+        let loss = self.step(&mut |_| ())?;
         loss.try_into_scalar::<f64>()
             .map_err(|error| Failure::Bug(format!("the device failed: {error}")))
     }
@@ -197,13 +207,13 @@ impl Bench {
         let first = self.loss()?;
         let (first_step, first_step_at) = (start.elapsed().as_secs_f64(), started().as_secs_f64());
         for _ in 1..WARM_UP {
-            self.step(&mut |_| ());
+            self.step(&mut |_| ())?;
         }
         self.sync()?;
         let (mut steps, mut host) = (Vec::new(), Vec::new());
         for _ in 0..args.steps {
             let start = Instant::now();
-            let loss = self.step(&mut |_| ());
+            let loss = self.step(&mut |_| ())?;
             host.push(start.elapsed().as_secs_f64());
             self.sync()?;
             steps.push(start.elapsed().as_secs_f64());
@@ -214,6 +224,7 @@ impl Bench {
         #[cfg(feature = "gpu")]
         let launches = match device::name(&self.device).as_str() {
             "cpu" => None,
+            _ if args.graph => None,
             _ => Some(self.launches(args.kernels > 0)?),
         };
         let last = self.loss()?;
@@ -232,6 +243,7 @@ impl Bench {
             forward,
             backward,
             update,
+            graph: args.graph,
             memory,
             #[cfg(feature = "gpu")]
             launches,
@@ -249,7 +261,7 @@ impl Bench {
                 failed = failed.take().or(device.sync().err());
                 parts[part as usize].push(last.elapsed().as_secs_f64());
                 last = Instant::now();
-            });
+            })?;
             drop(loss);
             if let Some(error) = failed {
                 return Err(Failure::Bug(format!("the device failed: {error}")));
@@ -266,7 +278,7 @@ impl Bench {
                 .sync()
                 .map_err(|error| Failure::Bug(format!("the device failed: {error}")))
         };
-        launches::observe(timed, sync, || drop(self.step(&mut |_| ())))
+        launches::observe(timed, sync, || self.step(&mut |_| ()).map(drop))
     }
 
     /// Random tokens cost `ln V` to guess, and a batch seen again and again is soon learned in part.

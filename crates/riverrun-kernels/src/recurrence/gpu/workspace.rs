@@ -3,15 +3,20 @@
 //! Words carry the number of their launch, so they are cleared once, when the buffer is made, and the
 //! buffer must be used by nothing else afterwards. Launches of one stream run one after another and may
 //! share a buffer; so there is one for each device and stream.
+//!
+//! A launch that is recorded into a graph has the same number at every run of it. So it gets words of its own, which a
+//! launch before it, recorded too, clears.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use cubecl::client::Client;
+use cubecl::prelude::*;
 use cubecl::server::Handle;
 use cubecl_environment::stream::StreamId;
 
 use super::handover::CONTROL_WORDS;
+use crate::gpu::grid;
 
 /// Buffers of one device and stream.
 pub(super) struct Workspace {
@@ -57,6 +62,16 @@ pub(super) fn lease(client: &Client, word_count: usize) -> Lease {
         space.words = (zeros(client, count * 8), count);
         space.epoch = 0;
     }
+    if client.is_capturing() {
+        let words = client.empty(word_count * 8);
+        clear_words(client, &words, word_count);
+        return Lease {
+            words,
+            word_count,
+            control: space.control.clone(),
+            epoch: 1,
+        };
+    }
     space.epoch += 1;
     Lease {
         words: space.words.0.clone(),
@@ -87,6 +102,27 @@ pub fn handover_fault(client: &Client) -> bool {
         pool().remove(&key(client));
     }
     fault
+}
+
+/// Writes zeros, two a word.
+#[cube(launch_unchecked)]
+fn clear(halves: &mut [u32]) {
+    if ABSOLUTE_POS < halves.len() {
+        halves[ABSOLUTE_POS] = 0u32;
+    }
+}
+
+fn clear_words(client: &Client, words: &Handle, count: usize) {
+    let units = 256;
+    // Safety: the buffer has two halves a word, and the kernel checks its position.
+    unsafe {
+        clear::launch_unchecked(
+            client,
+            grid(client, (2 * count).div_ceil(units)),
+            CubeDim::new_1d(units as u32),
+            BufferArg::from_raw_parts(words.clone(), 2 * count),
+        );
+    }
 }
 
 fn zeros(client: &Client, bytes: usize) -> Handle {

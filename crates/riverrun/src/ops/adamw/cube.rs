@@ -9,7 +9,7 @@ use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use riverrun_kernels::adamw::gpu::{Buffers, square_sum, update};
 
-use super::{AdamwStep, Gradients, Member, Members, OptimizerOps};
+use super::{Gradients, Member, Members, OptimizerOps};
 use crate::ops::Maybe;
 use crate::ops::backends::cube::dtype;
 
@@ -17,17 +17,21 @@ use crate::ops::backends::cube::dtype;
 fn own(tensor: CubeTensor) -> CubeTensor {
     let tensor = into_contiguous(tensor);
     if tensor.can_mut() {
-        tensor
-    } else {
-        tensor.copy()
+        return tensor;
     }
+    // A copy would be updated at every run of the recorded launches, from the same old numbers.
+    assert!(
+        !tensor.client.is_capturing(),
+        "a parameter or moment shares its memory while launches are recorded"
+    );
+    tensor.copy()
 }
 
 impl OptimizerOps for CubeBackend {
     fn adamw(
         members: Members<Self>,
         factor: FloatTensor<Self>,
-        step: AdamwStep,
+        numbers: FloatTensor<Self>,
         decays: u32,
     ) -> Members<Self> {
         let ready = |member: Member<Self>| Member {
@@ -51,7 +55,7 @@ impl OptimizerOps for CubeBackend {
             update(
                 client,
                 dtype,
-                &step,
+                &into_contiguous(numbers).handle,
                 &into_contiguous(factor).handle,
                 &tensors,
             )

@@ -5,9 +5,9 @@ use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, Shape};
 use burn_flex::FlexTensor;
 use half::{bf16, f16};
-use riverrun_kernels::adamw::cpu;
+use riverrun_kernels::adamw::{NUMBERS, cpu};
 
-use super::{AdamwStep, Gradients, Member, Members, OptimizerOps};
+use super::{Gradients, Member, Members, OptimizerOps};
 use crate::ops::Maybe;
 use crate::ops::backends::flex::contiguous;
 
@@ -29,14 +29,14 @@ impl<E: crate::ops::backends::flex::Storage<Acc = f32>> Gradient for E {}
 fn update<E: Gradient>(
     member: Member<Flex>,
     factor: f32,
-    step: &AdamwStep,
+    numbers: &[f32; NUMBERS],
     decays: bool,
 ) -> Member<Flex> {
     let mut parameter = member.parameter.to_contiguous();
     let gradient = member.gradient.to_contiguous();
     let (mut first, mut second) = (member.first.to_contiguous(), member.second.to_contiguous());
     cpu::update(
-        step,
+        numbers,
         decays,
         factor,
         parameter.storage_mut(),
@@ -61,10 +61,13 @@ impl OptimizerOps for Flex {
     fn adamw(
         members: Members<Self>,
         factor: FloatTensor<Self>,
-        step: AdamwStep,
+        numbers: FloatTensor<Self>,
         decays: u32,
     ) -> Members<Self> {
         let factor = contiguous::<f32>(&factor.to_contiguous())[0];
+        let numbers: [f32; NUMBERS] = contiguous::<f32>(&numbers.to_contiguous())
+            .try_into()
+            .expect("the numbers of a step");
         let updated = members
             .into_vec()
             .into_iter()
@@ -72,7 +75,7 @@ impl OptimizerOps for Flex {
             .map(|(n, member)| {
                 let decays = decays >> n & 1 != 0;
                 let dtype = member.gradient.dtype();
-                by_gradient!(dtype, update(member, factor, &step, decays))
+                by_gradient!(dtype, update(member, factor, &numbers, decays))
             });
         Members::from_vec(updated.collect())
     }

@@ -58,9 +58,12 @@ impl Launches {
 pub fn observe(
     timed: bool,
     sync: impl Fn() -> Result<(), Failure>,
-    mut step: impl FnMut(),
+    mut step: impl FnMut() -> Result<(), Failure>,
 ) -> Result<Launches, Failure> {
-    let count = |steps: usize, times: bool, step: &mut dyn FnMut()| -> Result<_, Failure> {
+    let count = |steps: usize,
+                 times: bool,
+                 step: &mut dyn FnMut() -> Result<(), Failure>|
+     -> Result<_, Failure> {
         let seen = Arc::new(Seen {
             times,
             kernels: Mutex::default(),
@@ -68,7 +71,7 @@ pub fn observe(
         let watching = LaunchObservation::new(seen.clone());
         let before = vendor_products();
         for _ in 0..steps {
-            step();
+            step()?;
             sync()?;
         }
         drop(watching);

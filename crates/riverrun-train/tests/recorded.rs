@@ -1,0 +1,102 @@
+//! Steps that are recorded on a device and run again: the same numbers as steps as usual.
+
+use burn::module::{ModuleVisitor, Param};
+use burn::prelude::*;
+use burn::tensor::Tensor;
+use riverrun::models::LanguageModelConfig;
+use riverrun_train::tasks::Batch;
+use riverrun_train::{Error, Learner, Precision, RunConfig};
+
+fn config() -> RunConfig {
+    let mut config = RunConfig::selective_copy();
+    config.model = LanguageModelConfig::new(7, 16, 2);
+    config
+}
+
+/// Batch `n`, of a shape that is always the same.
+fn batch(n: usize) -> Batch {
+    let (rows, length, scored) = (2, 12, 9);
+    let tokens = |count: usize, seed: usize| -> Vec<i32> {
+        (0..count)
+            .map(|i| ((i * i + 3 * i + seed + 5 * n) % 7) as i32)
+            .collect()
+    };
+    Batch {
+        rows,
+        length,
+        inputs: tokens(rows * length, 1),
+        scored,
+        targets: tokens(rows * scored, 2),
+        counted: rows,
+    }
+}
+
+/// The losses of some steps, and the weights after them.
+fn train(device: &Device, recorded: bool) -> (Vec<f32>, Vec<f32>) {
+    struct Weights(Vec<f32>);
+    impl ModuleVisitor for Weights {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.extend(param.val().into_data().iter::<f32>());
+        }
+    }
+    let config = config();
+    let mut learner = Learner::new(&config, device).unwrap();
+    if recorded {
+        learner.record_steps(&config).unwrap();
+    }
+    // Added up as a run does it, read only sometimes.
+    let mut losses = Vec::new();
+    let mut sum: Option<Tensor<1>> = None;
+    for n in 0..9 {
+        let loss = learner
+            .step(&batch(n), 0.01 / (n + 1) as f64, &mut |_| ())
+            .unwrap();
+        sum = Some(match sum.take() {
+            Some(sum) => sum + loss,
+            None => loss,
+        });
+        if n % 3 == 2 {
+            losses.push(sum.take().unwrap().into_scalar::<f32>());
+        }
+    }
+    let mut weights = Weights(Vec::new());
+    learner.model().visit(&mut weights);
+    (losses, weights.0)
+}
+
+#[test]
+fn recorded_steps_give_the_numbers_of_steps_as_usual() {
+    let devices = riverrun::device::list();
+    let Some(gpu) = devices.iter().find(|info| info.spec != "cpu") else {
+        println!("skipped: no GPU in this build or on this machine");
+        return;
+    };
+    let usual = train(&gpu.device, false);
+    let recorded = train(&gpu.device, true);
+    assert!(usual.0.iter().all(|loss| loss.is_finite()));
+    assert_eq!(recorded, usual);
+}
+
+#[test]
+fn what_cannot_be_recorded_is_refused_with_its_reason() {
+    let cpu = riverrun::device::parse("cpu").unwrap();
+    let mut learner = Learner::new(&config(), &cpu).unwrap();
+    let refused = |result: Result<(), Error>| result.unwrap_err().to_string();
+    let reason = refused(learner.record_steps(&config()));
+    assert!(reason.contains("CPU"), "{reason}");
+
+    let devices = riverrun::device::list();
+    let Some(gpu) = devices.iter().find(|info| info.spec != "cpu") else {
+        println!("skipped: no GPU in this build or on this machine");
+        return;
+    };
+    let mut learner = Learner::new(&config(), &gpu.device).unwrap();
+    let mut dropping = config();
+    dropping.model.dropout = 0.1;
+    let reason = refused(learner.record_steps(&dropping));
+    assert!(reason.contains("drop"), "{reason}");
+    let mut half = config();
+    half.training.dtype = Precision::F16;
+    let reason = refused(learner.record_steps(&half));
+    assert!(reason.contains("f16"), "{reason}");
+}
