@@ -56,9 +56,6 @@ pub(crate) struct Config {
     pub keep: Keep,
     /// The device runs PTX.
     pub ptx: bool,
-    /// Steps are found by strides from the first one, rather than each by a product. With 64-bit addresses, forward
-    /// launches are by products: measured within a percent of each other in f32 and bf16, and f16 only so.
-    pub strides: bool,
 }
 
 impl Config {
@@ -130,12 +127,9 @@ fn element(
     steps: usize,
     #[comptime] tail: bool,
     #[comptime] down: bool,
-    #[comptime] strides: bool,
 ) -> usize {
     if comptime!(tail) {
         base + row_of((first + u).min(steps - 1), steps, down) * stride
-    } else if comptime!(!strides) {
-        base + row_of(first + u, steps, down) * stride
     } else {
         // From the first step on by strides: nothing is multiplied anew.
         let start = base + row_of(first, steps, down) * stride;
