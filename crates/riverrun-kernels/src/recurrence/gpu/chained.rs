@@ -20,23 +20,26 @@ fn place(
     #[comptime] planes: usize,
     #[comptime] config: Config,
 ) -> Place {
-    let tiles_per_row = geometry.cols.div_ceil(LANES);
-    let tiles = batches * tiles_per_row;
+    // A ticket has 32 bits, so the counts that it is taken apart by fit in them: with 64-bit addresses, half the
+    // registers, and no division in software.
+    let lanes = comptime!(LANES as u32);
+    let tiles_per_row = u32::cast_from(geometry.cols.div_ceil(LANES));
+    let tiles = u32::cast_from(batches) * tiles_per_row;
     let id = draw_ticket(control);
     let chunk = id / tiles;
     let tile = id % tiles;
     let batch = tile / tiles_per_row;
-    let col = (tile % tiles_per_row) * LANES + UNIT_POS_X as usize;
+    let col = ((tile % tiles_per_row) * lanes + UNIT_POS_X) as usize;
     Place {
-        chunk,
+        chunk: chunk as usize,
         chunks,
-        tile,
-        tiles,
-        batch,
+        tile: tile as usize,
+        tiles: tiles as usize,
+        batch: batch as usize,
         col: col.min(geometry.cols - 1),
-        first: (chunk * comptime!(planes) + UNIT_POS_Y as usize) * comptime!(config.len),
+        first: (chunk as usize * comptime!(planes) + UNIT_POS_Y as usize) * comptime!(config.len),
         inside: col < geometry.cols,
-        exists: chunk < chunks,
+        exists: (chunk as usize) < chunks,
     }
 }
 
@@ -81,6 +84,7 @@ pub(super) fn chained_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
         &Watch { epoch, spins },
         planes,
         share,
+        config.reset,
     );
     apply_forward::<S, W, N>(
         &tile, state, h, &geometry, at.batch, at.col, at.first, at.inside, config,
@@ -134,6 +138,7 @@ pub(super) fn chained_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
         &Watch { epoch, spins },
         planes,
         share,
+        config.reset,
     );
     let state = apply_backward::<S, W, N>(
         &tile, state, d0, d1, &geometry, at.batch, at.col, at.first, at.inside, config,

@@ -38,7 +38,7 @@ pub(super) fn reduce_chunks_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
             in0, in1, in2, reset, &geometry, at.batch, at.col, first, config,
         );
         let run = reduce_forward::<S, W, N>(&tile, config);
-        let total = run_then::<N>(&Run::<N> { a, h: b, cut }, &run);
+        let total = run_then::<N>(&Run::<N> { a, h: b, cut }, &run, config.reset);
         a = total.a;
         b = total.h;
         cut = total.cut;
@@ -87,7 +87,7 @@ pub(super) fn reduce_chunks_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
             in0, in1, in2, h, h0, d_h, reset, &geometry, at.batch, at.col, first, config,
         );
         let run = reduce_backward::<S, W, N>(&tile, &geometry, first, config);
-        let total = run_then::<N>(&Run::<N> { a, h: b, cut }, &run);
+        let total = run_then::<N>(&Run::<N> { a, h: b, cut }, &run, config.reset);
         a = total.a;
         b = total.h;
         cut = total.cut;
@@ -151,6 +151,6 @@ pub(super) fn carry_chunks<S: Numeric, W: Size, N: Size>(
             h: maps[(row * 2 + 1) * cols + col],
             cut: cuts[row],
         };
-        state = run_through::<N>(&run, state);
+        state = run_through::<N>(&run, state, config.reset);
     }
 }

@@ -4,7 +4,7 @@
 
 use cubecl::prelude::*;
 
-use super::math::{exp_of_negative, reciprocal, sigmoid};
+use super::math::{exp_of_negative, reciprocal, sigmoid, square_root};
 use crate::recurrence::{Candidate, Gate};
 
 /// The step `S -> a S + b`.
@@ -67,19 +67,19 @@ struct Normalized<N: Size> {
     f: Vector<f32, N>,
     /// `i'`.
     i: Vector<f32, N>,
-    /// `σ(-k_f)`.
-    not_f: Vector<f32, N>,
-    /// `σ(-k_i)`.
-    not_i: Vector<f32, N>,
+    /// `∂f'/∂k_f = -∂i'/∂k_f = f' i' σ(-k_f) = f' e_f r`.
+    e_f: Vector<f32, N>,
+    /// `∂i'/∂k_i = -∂f'/∂k_i = f' i' σ(-k_i) = i' e_i r`.
+    e_i: Vector<f32, N>,
+    r: Vector<f32, N>,
 }
 
 /// Both gates at once, from two exponentials and one reciprocal.
 ///
 /// Let `l ≤ m` be the two pre-activations, `s = min(l, 0)`, and everything scaled by `e^s`, so that no exponential
-/// overflows: `P = e^s + e^(s-l) = 1 + e^-|l|` and `Q = e^s + e^(s-m)`. The gate of the smaller one gets
-/// `Q / (P + Q)`, the other `P / (P + Q)`; `σ(-l) = e^(s-l) / P` and `σ(-m) = e^(s-m) / Q`.
-///
-/// Where `Q` underflows, so do the smaller one's gate and all gradients; a bound keeps them numbers.
+/// overflows: `P = e^s + e^(s-l) = 1 + e^-|l|` and `Q = e^s + e^(s-m)`. With `r = 1 / (P + Q)`, the gate of the smaller
+/// one is `Q r`, the other `P r`; and as `σ(-l) = e^(s-l) / P` and `σ(-m) = e^(s-m) / Q`, the slopes have neither `P` nor
+/// `Q` below the line, which is well, for `Q` may be 0. `P + Q` is between 1 and 4.
 #[cube]
 fn normalized_gates<N: Size>(
     k_f: Vector<f32, N>,
@@ -97,18 +97,14 @@ fn normalized_gates<N: Size>(
     let positive = low.greater_equal(&zero);
     let p = one + x;
     let q = select_many(positive, one, x) + y;
-    let bound = q.max(Vector::new(1.0e-30f32));
-    let sum = p + q;
-    let pq = p * bound;
-    let r = reciprocal::<N>(pq * sum, ptx);
-    let share = r * pq;
-    let not_low = select_many(positive, x, one) * (r * (bound * sum));
-    let not_high = y * (r * (p * sum));
+    let r = reciprocal::<N>(p + q, ptx);
+    let e_low = select_many(positive, x, one);
     Normalized::<N> {
-        f: select_many(f_low, q, p) * share,
-        i: select_many(f_low, p, q) * share,
-        not_f: select_many(f_low, not_low, not_high),
-        not_i: select_many(f_low, not_high, not_low),
+        f: select_many(f_low, q, p) * r,
+        i: select_many(f_low, p, q) * r,
+        e_f: select_many(f_low, e_low, y),
+        e_i: select_many(f_low, y, e_low),
+        r,
     }
 }
 
@@ -129,13 +125,17 @@ fn decay_and_share<N: Size>(s: Vector<f32, N>, #[comptime] ptx: bool) -> Affine<
     let end = Vector::<f32, N>::new(SERIES_END);
     let s = select_many(s.less_than(&zero), zero, s);
     let a = exp_of_negative::<N>(s, ptx);
+    // Twice the series of `sinh s / s`.
     let square = s * s;
-    let series = Vector::<f32, N>::new(0.008_333_334f32)
-        + square * Vector::<f32, N>::new(0.000_198_412_7f32);
-    let series = Vector::<f32, N>::new(0.166_666_67f32) + square * series;
-    let near = (s + s) * (one + square * series) * a;
-    let rest = select_many(s.less_than(&end), near, (one - a) * (one + a));
-    Affine::<N> { a, b: rest.sqrt() }
+    let series = Vector::<f32, N>::new(0.016_666_668f32)
+        + square * Vector::<f32, N>::new(0.000_396_825_4f32);
+    let series = Vector::<f32, N>::new(0.333_333_34f32) + square * series;
+    let near = s * a * (Vector::<f32, N>::new(2.0f32) + square * series);
+    let rest = select_many(s.less_than(&end), near, fma(zero - a, a, one));
+    Affine::<N> {
+        a,
+        b: square_root::<N>(rest, ptx),
+    }
 }
 
 /// The coefficients `(a, b)` of a step.
@@ -235,11 +235,11 @@ pub(crate) fn gradients<N: Size>(
             let slope = activate_slope::<N>(p2, c, candidate);
             if comptime!(normalized) {
                 let gates = normalized_gates::<N>(p0, p1, ptx);
-                let u = d * (h_prev - c) * (gates.f * gates.i);
+                let u = d * (h_prev - c) * gates.r;
                 InputGradients::<N> {
                     a: gates.f,
-                    d0: u * gates.not_f,
-                    d1: (zero - u) * gates.not_i,
+                    d0: u * (gates.f * gates.e_f),
+                    d1: (zero - u) * (gates.i * gates.e_i),
                     d2: d * gates.i * slope,
                 }
             } else {

@@ -46,7 +46,7 @@ pub(super) struct Place {
 
 /// The cube's number in order of starting. The last one puts the ticket back to zero for the next launch.
 #[cube]
-pub(super) fn draw_ticket(control: &mut [Atomic<u32>]) -> usize {
+pub(super) fn draw_ticket(control: &mut [Atomic<u32>]) -> u32 {
     let mut ticket = Shared::<u32>::new();
     if UNIT_POS == 0 {
         let drawn = control[0].fetch_add(1u32);
@@ -56,7 +56,7 @@ pub(super) fn draw_ticket(control: &mut [Atomic<u32>]) -> usize {
         }
     }
     sync_cube();
-    *ticket as usize
+    *ticket
 }
 
 /// Publishes a vector, a word for each channel.
@@ -115,14 +115,17 @@ fn receive<N: Size>(
     Received::<N> { value, cut }
 }
 
-/// The planes' runs of a lane, one after another.
+/// The planes' runs of a lane, one after another. With `prefixes`, the run of the planes before each takes its place.
 #[cube]
 fn fold<N: Size>(
-    a: &[Vector<f32, N>],
-    h: &[Vector<f32, N>],
+    a: &mut [Vector<f32, N>],
+    h: &mut [Vector<f32, N>],
     cut: &[u32],
+    cut_before: &mut [u32],
     lane: usize,
     #[comptime] planes: usize,
+    #[comptime] prefixes: bool,
+    #[comptime] resets: bool,
 ) -> Run<N> {
     let mut all_a = Vector::<f32, N>::new(1.0f32);
     let mut all_h = Vector::<f32, N>::new(0.0f32);
@@ -130,18 +133,24 @@ fn fold<N: Size>(
     #[unroll]
     for p in 0..planes {
         let i = p * LANES + lane;
-        let next = run_then::<N>(
-            &Run::<N> {
-                a: all_a,
-                h: all_h,
-                cut: all_cut,
-            },
-            &Run::<N> {
-                a: a[i],
-                h: h[i],
-                cut: cut[p],
-            },
-        );
+        let before = Run::<N> {
+            a: all_a,
+            h: all_h,
+            cut: all_cut,
+        };
+        let own = Run::<N> {
+            a: a[i],
+            h: h[i],
+            cut: cut[p],
+        };
+        if comptime!(prefixes) {
+            a[i] = all_a;
+            h[i] = all_h;
+            if comptime!(resets) && lane == 0 {
+                cut_before[p] = all_cut;
+            }
+        }
+        let next = run_then::<N>(&before, &own, resets);
         all_a = next.a;
         all_h = next.h;
         all_cut = next.cut;
@@ -164,6 +173,7 @@ pub(super) fn hand_over<N: Size>(
     watch: &Watch,
     #[comptime] planes: usize,
     #[comptime] share: usize,
+    #[comptime] resets: bool,
 ) -> Vector<f32, N> {
     let lane = UNIT_POS_X as usize;
     let plane = UNIT_POS_Y as usize;
@@ -178,6 +188,7 @@ pub(super) fn hand_over<N: Size>(
     let mut run_a = Shared::<[Vector<f32, N>]>::new_slice(comptime!(planes * LANES));
     let mut run_h = Shared::<[Vector<f32, N>]>::new_slice(comptime!(planes * LANES));
     let mut run_cut = Shared::<[u32]>::new_slice(planes);
+    let mut cut_before = Shared::<[u32]>::new_slice(planes);
     let mut carry = Shared::<[Vector<f32, N>]>::new_slice(LANES);
     run_a[UNIT_POS as usize] = run.a;
     run_h[UNIT_POS as usize] = run.h;
@@ -190,7 +201,16 @@ pub(super) fn hand_over<N: Size>(
     let mut own_h = Vector::<f32, N>::new(0.0f32);
     let mut own_cut = 0u32;
     if plane == 0 {
-        let own = fold::<N>(&run_a, &run_h, &run_cut, lane, planes);
+        let own = fold::<N>(
+            &mut run_a,
+            &mut run_h,
+            &run_cut,
+            &mut cut_before,
+            lane,
+            planes,
+            true,
+            resets,
+        );
         own_a = own.a;
         own_h = own.h;
         own_cut = own.cut;
@@ -226,6 +246,7 @@ pub(super) fn hand_over<N: Size>(
                         h: h.value,
                         cut: h.cut,
                     },
+                    resets,
                 );
                 part_a = next.a;
                 part_h = next.h;
@@ -242,7 +263,16 @@ pub(super) fn hand_over<N: Size>(
         }
         sync_cube();
         if plane == 0 {
-            let before = fold::<N>(&parts_a, &parts_h, &parts_cut, lane, planes);
+            let before = fold::<N>(
+                &mut parts_a,
+                &mut parts_h,
+                &parts_cut,
+                &mut cut_before,
+                lane,
+                planes,
+                false,
+                resets,
+            );
             before_a = before.a;
             before_h = before.h;
             before_cut = before.cut;
@@ -261,6 +291,7 @@ pub(super) fn hand_over<N: Size>(
                     cut: before_cut,
                 },
                 state,
+                resets,
             );
         }
         if place + 1 == group_len {
@@ -271,23 +302,22 @@ pub(super) fn hand_over<N: Size>(
                     cut: own_cut,
                 },
                 state,
+                resets,
             );
             publish::<N>(words, group * row + slot, after, watch, 0u32);
         }
         carry[lane] = state;
     }
     sync_cube();
-    let mut state = carry[lane];
-    for p in 0..plane {
-        let i = p * LANES + lane;
-        state = run_through::<N>(
-            &Run::<N> {
-                a: run_a[i],
-                h: run_h[i],
-                cut: run_cut[p],
-            },
-            state,
-        );
-    }
-    state
+    // One step for every plane, however many are before it.
+    let i = UNIT_POS as usize;
+    run_through::<N>(
+        &Run::<N> {
+            a: run_a[i],
+            h: run_h[i],
+            cut: cut_before[plane],
+        },
+        carry[lane],
+        resets,
+    )
 }

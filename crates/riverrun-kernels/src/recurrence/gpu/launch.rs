@@ -37,7 +37,7 @@ pub fn forward(
     }
     let tuning = tuning.unwrap_or_else(|| Tuning::default_for(problem, dtype, false, routine));
     let flags = (args.h0.is_some(), false, args.reset.is_some());
-    let plan = Plan::new(client, problem, dtype, &args.inputs, tuning, flags, false)?;
+    let plan = Plan::new(client, problem, dtype, &args.inputs, tuning, flags)?;
     let config = plan.config;
     let v = plan.vector;
     let w = config.storage.width(v);
@@ -193,7 +193,7 @@ pub fn backward(
         args.h0.is_some(),
         args.reset.is_some(),
     );
-    let plan = Plan::new(client, problem, dtype, &args.inputs, tuning, flags, true)?;
+    let plan = Plan::new(client, problem, dtype, &args.inputs, tuning, flags)?;
     let outputs = if plan.config.packed {
         1
     } else {

@@ -34,7 +34,6 @@ impl Plan {
         inputs: &Inputs,
         tuning: Tuning,
         flags: (bool, bool, bool),
-        backward: bool,
     ) -> Result<Self, Error> {
         let (initial, h0, reset) = flags;
         dtype.check(client)?;
@@ -109,7 +108,6 @@ impl Plan {
                 storage,
                 keep: tuning.keep,
                 ptx,
-                strides: backward || !far,
             },
             tuning,
             vector,

@@ -56,9 +56,6 @@ pub(crate) struct Config {
     pub keep: Keep,
     /// The device runs PTX.
     pub ptx: bool,
-    /// Steps are found by strides from the first one, rather than each by a product. With 64-bit addresses, forward
-    /// launches are by products: measured within a percent of each other in f32 and bf16, and f16 only so.
-    pub strides: bool,
 }
 
 impl Config {
@@ -72,7 +69,8 @@ impl Config {
 }
 
 /// The affine map of a run of steps: `S -> a S + h`, with `a` replaced by 0 for good where the run holds
-/// a reset (`cut`), so that a state that is not finite cannot pass it.
+/// a reset (`cut`), so that a state that is not finite cannot pass it. Only where there are `resets` is `cut` looked at:
+/// the compiler cannot know that it is always 0 once it has been through memory.
 #[derive(CubeType, Clone, Copy)]
 pub(crate) struct Run<N: Size> {
     pub a: Vector<f32, N>,
@@ -82,16 +80,33 @@ pub(crate) struct Run<N: Size> {
 
 /// The state after the run.
 #[cube]
-pub(crate) fn run_through<N: Size>(run: &Run<N>, state: Vector<f32, N>) -> Vector<f32, N> {
-    select(run.cut != 0, run.h, fma(run.a, state, run.h))
+pub(crate) fn run_through<N: Size>(
+    run: &Run<N>,
+    state: Vector<f32, N>,
+    #[comptime] resets: bool,
+) -> Vector<f32, N> {
+    let after = fma(run.a, state, run.h);
+    if comptime!(resets) {
+        select(run.cut != 0, run.h, after)
+    } else {
+        after
+    }
 }
 
 /// `first`, then `second`.
 #[cube]
-pub(crate) fn run_then<N: Size>(first: &Run<N>, second: &Run<N>) -> Run<N> {
+pub(crate) fn run_then<N: Size>(
+    first: &Run<N>,
+    second: &Run<N>,
+    #[comptime] resets: bool,
+) -> Run<N> {
+    let mut a = first.a * second.a;
+    if comptime!(resets) {
+        a = select(second.cut != 0, second.a, a);
+    }
     Run::<N> {
-        a: select(second.cut != 0, second.a, first.a * second.a),
-        h: run_through::<N>(second, first.h),
+        a,
+        h: run_through::<N>(second, first.h, resets),
         cut: first.cut | second.cut,
     }
 }
@@ -112,12 +127,9 @@ fn element(
     steps: usize,
     #[comptime] tail: bool,
     #[comptime] down: bool,
-    #[comptime] strides: bool,
 ) -> usize {
     if comptime!(tail) {
         base + row_of((first + u).min(steps - 1), steps, down) * stride
-    } else if comptime!(!strides) {
-        base + row_of(first + u, steps, down) * stride
     } else {
         // From the first step on by strides: nothing is multiplied anew.
         let start = base + row_of(first, steps, down) * stride;

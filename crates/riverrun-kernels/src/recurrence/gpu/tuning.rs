@@ -56,6 +56,8 @@ impl Tuning {
             (Routine::Chained, false) if !narrow && inputs == 3 => (2, 8, 8),
             (Routine::Chained, _) if !narrow => (2, 16, 8),
             (Routine::Chained, false) if raw => (4, 16, 8),
+            // Its coefficients are kept, which take twice the registers of the others' inputs.
+            (Routine::Chained, false) if problem.gate == Gate::RgLru => (4, 8, 8),
             (Routine::Chained, false) if inputs == 2 => (4, 16, 4),
             (Routine::Chained, false) => (2, 8, 8),
             (Routine::Chained, true) if raw => (2, 16, 8),
@@ -72,7 +74,7 @@ impl Tuning {
         } else {
             Keep::Coefficients
         };
-        Self {
+        let mut tuning = Self {
             vector,
             len,
             keep,
@@ -80,6 +82,37 @@ impl Tuning {
             share: usize::from(lanes <= 512),
             chunk: chunk.next_multiple_of(len),
             cube: 64,
+        };
+        if routine == Routine::Chained {
+            tuning.fit(problem, dtype, backward);
+        }
+        tuning
+    }
+
+    /// Makes the tile of a cube of 16 planes small enough for its registers, of which a unit then has 128: what does
+    /// not fit goes to memory and back, several times what the tile itself reads and writes.
+    fn fit(&mut self, problem: &Problem, dtype: Dtype, backward: bool) {
+        let inputs = problem.gate.inputs();
+        // Of a step and channel: the inputs that the gradients need, `∂L/∂h` and `h`; or what forward keeps.
+        let needed = match problem.gate {
+            Gate::Raw | Gate::Sigmoid => 1,
+            _ => inputs,
+        };
+        let bytes = match (backward, self.keep) {
+            (true, _) => dtype.size() * (needed + 2),
+            (false, Keep::Inputs) => dtype.size() * inputs,
+            (false, Keep::Coefficients) => 8,
+        };
+        while self.planes >= 16 && self.vector * self.len * bytes > 4 * KEPT {
+            // As many steps as can be, since there is a hand-over for each tile of them; but whole lines of memory.
+            if self.vector * dtype.size() > 4 {
+                self.vector /= 2;
+            } else {
+                self.len /= 2;
+            }
         }
     }
 }
+
+/// Registers of 128 that a tile may take; the rest is for addresses, the state and what is under way.
+const KEPT: usize = 96;

@@ -82,41 +82,14 @@ fn fill_backward<S: Numeric, R: Numeric, W: Size>(
     let down = comptime!(!config.reverse);
     #[unroll]
     for u in 0..comptime!(config.len) {
-        tile.p0[u] = in0[element(
-            base_0,
-            geometry.step_0,
-            first,
-            u,
-            steps,
-            tail,
-            down,
-            config.strides,
-        )];
+        tile.p0[u] = in0[element(base_0, geometry.step_0, first, u, steps, tail, down)];
         if comptime!(config.needs_p1(true)) {
-            tile.p1[u] = in1[element(
-                base_1,
-                geometry.step_1,
-                first,
-                u,
-                steps,
-                tail,
-                down,
-                config.strides,
-            )];
+            tile.p1[u] = in1[element(base_1, geometry.step_1, first, u, steps, tail, down)];
         }
         if comptime!(config.needs_p2()) {
-            tile.p2[u] = in2[element(
-                base_2,
-                geometry.step_2,
-                first,
-                u,
-                steps,
-                tail,
-                down,
-                config.strides,
-            )];
+            tile.p2[u] = in2[element(base_2, geometry.step_2, first, u, steps, tail, down)];
         }
-        tile.g[u] = d_h[element(base_h, cols, first, u, steps, tail, down, config.strides)];
+        tile.g[u] = d_h[element(base_h, cols, first, u, steps, tail, down)];
         if comptime!(tail) {
             if first + u + 1 < steps {
                 let before = row_of(first + u + 1, steps, down);
@@ -128,28 +101,10 @@ fn fill_backward<S: Numeric, R: Numeric, W: Size>(
             }
         } else {
             let before = comptime!(u + 1);
-            tile.h_prev[u] = h[element(
-                base_h,
-                cols,
-                first,
-                before,
-                steps,
-                false,
-                down,
-                config.strides,
-            )];
+            tile.h_prev[u] = h[element(base_h, cols, first, before, steps, false, down)];
         }
         if comptime!(config.reset) {
-            let at = element(
-                batch * steps,
-                1,
-                first,
-                u,
-                steps,
-                tail,
-                down,
-                config.strides,
-            );
+            let at = element(batch * steps, 1, first, u, steps, tail, down);
             tile.cut[u] = u32::cast_from(reset[at] != R::from_int(0));
             if tile.cut[u] != 0 {
                 tile.h_prev[u] = Vector::new(S::from_int(0));
@@ -306,7 +261,7 @@ fn write_backward<S: Numeric, W: Size, N: Size>(
     let steps = geometry.steps;
     let base = batch * steps * width + col;
     let down = comptime!(!config.reverse);
-    let i = element(base, width, first, u, steps, tail, down, config.strides);
+    let i = element(base, width, first, u, steps, tail, down);
     d0[i] = narrow::<S, W, N>(grads.d0, config.storage);
     if comptime!(config.packed) {
         d0[i + geometry.cols] = narrow::<S, W, N>(grads.d1, config.storage);

@@ -80,49 +80,13 @@ fn fill_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
     let down = comptime!(config.reverse);
     #[unroll]
     for u in 0..comptime!(config.len) {
-        tile.p0[u] = in0[element(
-            base_0,
-            geometry.step_0,
-            first,
-            u,
-            steps,
-            tail,
-            down,
-            config.strides,
-        )];
-        tile.p1[u] = in1[element(
-            base_1,
-            geometry.step_1,
-            first,
-            u,
-            steps,
-            tail,
-            down,
-            config.strides,
-        )];
+        tile.p0[u] = in0[element(base_0, geometry.step_0, first, u, steps, tail, down)];
+        tile.p1[u] = in1[element(base_1, geometry.step_1, first, u, steps, tail, down)];
         if comptime!(config.needs_p2()) {
-            tile.p2[u] = in2[element(
-                base_2,
-                geometry.step_2,
-                first,
-                u,
-                steps,
-                tail,
-                down,
-                config.strides,
-            )];
+            tile.p2[u] = in2[element(base_2, geometry.step_2, first, u, steps, tail, down)];
         }
         if comptime!(config.reset) {
-            let at = element(
-                batch * steps,
-                1,
-                first,
-                u,
-                steps,
-                tail,
-                down,
-                config.strides,
-            );
+            let at = element(batch * steps, 1, first, u, steps, tail, down);
             tile.cut[u] = u32::cast_from(reset[at] != R::from_int(0));
         }
     }
@@ -242,11 +206,11 @@ fn write_forward<S: Numeric, W: Size, N: Size>(
         state = fma(at.a, state, at.b);
         if comptime!(tail) {
             if first + u < steps {
-                h[element(base, cols, first, u, steps, true, down, config.strides)] =
+                h[element(base, cols, first, u, steps, true, down)] =
                     narrow::<S, W, N>(state, config.storage);
             }
         } else {
-            h[element(base, cols, first, u, steps, false, down, config.strides)] =
+            h[element(base, cols, first, u, steps, false, down)] =
                 narrow::<S, W, N>(state, config.storage);
         }
     }

@@ -1,0 +1,78 @@
+//! The cells' persistent kernels.
+
+use std::error::Error;
+
+use cubecl::client::Client;
+use riverrun_kernels::cell::gpu::{self, Backward, Forward};
+use riverrun_kernels::cell::{Cell, Problem};
+use riverrun_kernels::recurrence::gpu::Dtype;
+
+use super::Writer;
+
+/// `[B, T, H]`, and a name for each.
+const SHAPES: [(&str, [usize; 3]); 2] =
+    [("1x512x256", [1, 512, 256]), ("64x512x512", [64, 512, 512])];
+
+/// Both passes of every cell, shape and type that the routine runs.
+pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
+    for cell in Cell::all() {
+        for (name, [batch, steps, hidden]) in SHAPES {
+            let problem = Problem::new(cell, batch, steps, hidden);
+            for dtype in Dtype::ALL {
+                if gpu::missing(&writer.recorder.client, &problem, dtype).is_some() {
+                    continue;
+                }
+                let place = format!("{}/{name}-{}", cell.name(), dtype.name());
+                writer.write(&format!("{place}-forward"), |client| {
+                    let args = forward(client, &problem, dtype);
+                    gpu::forward(client, &problem, dtype, &args, None).map(drop)
+                })?;
+                writer.write(&format!("{place}-backward"), |client| {
+                    let args = backward(client, &problem, dtype);
+                    gpu::backward(client, &problem, dtype, &args, None).map(drop)
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn forward(client: &Client, problem: &Problem, dtype: Dtype) -> Forward {
+    let empty = |numbers: usize| client.empty(numbers * dtype.size());
+    let (width, rows) = (problem.gate_width(), problem.batch * problem.steps);
+    Forward {
+        xg: empty(rows * width),
+        u: empty(width * problem.hidden),
+        bias: Some(empty(width)),
+        h0: None,
+        c0: None,
+        reset: None,
+        h: empty(problem.outputs()),
+        h_last: empty(problem.state()),
+        c_last: (problem.cell == Cell::Lstm).then(|| empty(problem.state())),
+        saved: (problem.saved() > 0).then(|| empty(problem.saved())),
+    }
+}
+
+fn backward(client: &Client, problem: &Problem, dtype: Dtype) -> Backward {
+    let empty = |numbers: usize| client.empty(numbers * dtype.size());
+    let (width, rows) = (problem.gate_width(), problem.batch * problem.steps);
+    let lstm = problem.cell == Cell::Lstm;
+    let gru = matches!(problem.cell, Cell::Gru { .. });
+    Backward {
+        u_t: empty(width * problem.hidden),
+        h0: None,
+        c0: None,
+        reset: None,
+        h: empty(problem.outputs()),
+        saved: (problem.saved() > 0).then(|| empty(problem.saved())),
+        d_h: empty(problem.outputs()),
+        d_h_last: None,
+        d_c_last: None,
+        d_a: empty(rows * width),
+        d_x: gru.then(|| empty(rows * width)),
+        before: empty(problem.outputs()),
+        d_h0: empty(problem.state()),
+        d_c0: lstm.then(|| empty(problem.state())),
+    }
+}
