@@ -61,7 +61,7 @@ pub struct VerifyArgs {
     /// Where: auto, all, cpu, cuda:0, vulkan, ...
     #[arg(long, value_name = "DEVICE", default_value = "all")]
     pub device: String,
-    /// Only this operation: recurrence, cell, linear, norm, loss, optimizer
+    /// Only this operation: recurrence, cell, linear, norm, loss, optimizer, training
     #[arg(long, value_name = "NAME")]
     pub op: Option<String>,
     /// Only this storage type: f32, f16, bf16, f64

@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use riverrun::models::{CellKind, LanguageModelConfig};
+use riverrun_kernels::check::Random;
+use riverrun_train::tasks::Batch;
 use serde::Serialize;
 
 /// `WIDTHxLAYERSxBATCHxSTEPSxVOCAB`.
@@ -36,6 +38,24 @@ impl ModelShape {
     /// Tokens of a step.
     pub fn tokens(&self) -> usize {
         self.batch * self.steps
+    }
+
+    /// Random tokens.
+    pub fn batch(&self, seed: u64) -> Batch {
+        let mut random = Random(seed);
+        let mut tokens = |n: usize| -> Vec<i32> {
+            (0..n)
+                .map(|_| (random.bits() % self.vocab as u64) as i32)
+                .collect()
+        };
+        Batch {
+            rows: self.batch,
+            length: self.steps,
+            inputs: tokens(self.tokens()),
+            scored: self.steps,
+            targets: tokens(self.tokens()),
+            counted: self.batch,
+        }
     }
 
     /// The model, with recurrent projections without biases as in the paper.

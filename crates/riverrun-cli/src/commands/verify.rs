@@ -5,6 +5,7 @@ mod linear;
 mod recurrence;
 mod rows;
 mod table;
+mod training;
 
 use riverrun::device::{self, DeviceInfo};
 
@@ -44,6 +45,10 @@ const OPERATIONS: &[Operation] = &[
     Operation {
         name: "linear",
         check: linear::verify,
+    },
+    Operation {
+        name: "training",
+        check: training::verify,
     },
 ];
 

@@ -14,7 +14,6 @@ use std::time::Instant;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use riverrun::device;
-use riverrun_kernels::check::Random;
 use riverrun_train::tasks::Batch;
 use riverrun_train::{Learner, Part, RunConfig};
 use serde::Serialize;
@@ -176,7 +175,7 @@ impl Bench {
         }
         Ok(Self {
             learner,
-            batch: batch(shape),
+            batch: shape.batch(11),
             shape,
             config,
             device: device.clone(),
@@ -291,22 +290,5 @@ impl Bench {
             "{}: the loss went from {first:.4} to {last:.4}; a model that learns starts near {guess:.4} and falls",
             self.shape
         )))
-    }
-}
-
-fn batch(shape: ModelShape) -> Batch {
-    let mut random = Random(11);
-    let mut tokens = |n: usize| -> Vec<i32> {
-        (0..n)
-            .map(|_| (random.bits() % shape.vocab as u64) as i32)
-            .collect()
-    };
-    Batch {
-        rows: shape.batch,
-        length: shape.steps,
-        inputs: tokens(shape.tokens()),
-        scored: shape.steps,
-        targets: tokens(shape.tokens()),
-        counted: shape.batch,
     }
 }

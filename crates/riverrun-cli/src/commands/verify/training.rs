@@ -1,0 +1,106 @@
+//! Training steps that are recorded and run again, against the same steps as usual; those against themselves.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Tensor};
+use riverrun::device::DeviceInfo;
+use riverrun::models::CellKind;
+use riverrun_kernels::check::Verdict;
+use riverrun_train::{Learner, Precision, RunConfig};
+
+use super::table::{Row, Table};
+use super::wanted;
+use crate::args::VerifyArgs;
+use crate::failure::Failure;
+use crate::model_shape::ModelShape;
+
+/// Long enough for the routines that hand states over between tiles.
+const SHAPE: ModelShape = ModelShape::new([64, 2, 8, 320, 65]);
+/// Some as usual, one recorded, some run again.
+const STEPS: u64 = 8;
+
+pub(super) fn verify(
+    args: &VerifyArgs,
+    info: &DeviceInfo,
+    table: &mut Table,
+) -> Result<(), Failure> {
+    if info.spec == "cpu" {
+        return table.skip(&info.spec, "training", "there are no launches to record");
+    }
+    for dtype in [Precision::F32, Precision::Bf16] {
+        if !wanted(args, &dtype.to_string()) || !info.device.supports_dtype(dtype.dtype()) {
+            continue;
+        }
+        let mut row = Row::default();
+        for cell in [CellKind::MinGru, CellKind::Gru] {
+            let mut config = RunConfig::selective_copy();
+            config.model = SHAPE.model(cell);
+            config.training.dtype = dtype;
+            let usual = train(&config, &info.device, false)?;
+            let again = train(&config, &info.device, false)?;
+            let recorded = train(&config, &info.device, true)?;
+            let verdict = |tensor: &str, found: &[f32], expected: &[f32]| Verdict {
+                tensor: tensor.into(),
+                error: difference(found, expected),
+                allowed: 0.0,
+            };
+            let verdicts = [
+                verdict("losses", &recorded.losses, &usual.losses),
+                verdict("weights", &recorded.weights, &usual.weights),
+            ];
+            row.case(&verdicts, usual == again);
+        }
+        table.row(
+            &info.spec,
+            "recorded steps",
+            &dtype.to_string(),
+            "graph",
+            row,
+        )?;
+    }
+    Ok(())
+}
+
+/// What a run of some steps gave.
+#[derive(PartialEq)]
+struct Outcome {
+    losses: Vec<f32>,
+    weights: Vec<f32>,
+}
+
+fn train(config: &RunConfig, device: &Device, recorded: bool) -> Result<Outcome, Failure> {
+    struct Weights(Vec<f32>);
+    impl ModuleVisitor for Weights {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.extend(param.val().into_data().iter::<f32>());
+        }
+    }
+    let mut learner = Learner::new(config, device)?;
+    if recorded {
+        learner.record_steps(config)?;
+    }
+    let mut losses = Vec::new();
+    for step in 0..STEPS {
+        let loss = learner.step(&SHAPE.batch(step), 1e-3, &mut |_| ())?;
+        losses.extend(loss.into_data().iter::<f32>());
+    }
+    let mut weights = Weights(Vec::new());
+    learner.model().visit(&mut weights);
+    Ok(Outcome {
+        losses,
+        weights: weights.0,
+    })
+}
+
+/// The largest difference; NaN where one side alone is NaN.
+fn difference(found: &[f32], expected: &[f32]) -> f64 {
+    let pairs = found.iter().zip(expected);
+    let apart = pairs.filter(|(found, expected)| found.to_bits() != expected.to_bits());
+    let sizes = apart.map(|(found, expected)| f64::from((found - expected).abs()));
+    sizes.fold(0.0, |worst, size| {
+        if size.is_nan() || size > worst {
+            size
+        } else {
+            worst
+        }
+    })
+}
