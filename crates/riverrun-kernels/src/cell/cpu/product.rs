@@ -4,6 +4,8 @@
 //! weights in the order in which they lie. A tile of rows × vectors stays in registers over the whole depth, so every
 //! element is one sum in the order of its index, whatever the tile.
 
+use std::mem::MaybeUninit;
+
 use rayon::prelude::*;
 
 use super::buffer::Buffer;
@@ -64,7 +66,69 @@ const fn tallest<L: Lanes>(vectors: usize) -> usize {
     }
 }
 
+/// The panels of a matrix `[depth, columns]` for products of `rows` rows.
+fn panels<L: Lanes>(depth: usize, columns: usize, rows: usize) -> Vec<Panel> {
+    let mut panels = Vec::new();
+    let (mut column, mut left) = (0, columns / L::WIDTH);
+    for &vectors in panel_widths::<L>(rows) {
+        while left >= vectors {
+            panels.push(Panel {
+                offset: column * depth,
+                column,
+                vectors,
+            });
+            column += vectors * L::WIDTH;
+            left -= vectors;
+        }
+    }
+    panels
+}
+
 impl<R: Number> Packed<R> {
+    /// Room for matrices of up to `depth` rows, for products of `rows` rows; see [`Self::put_row`].
+    pub(super) fn room<L: Lanes<Real = R>>(depth: usize, columns: usize, rows: usize) -> Self {
+        Self {
+            data: Buffer::zeroed(depth * columns),
+            depth,
+            panels: panels::<L>(depth, columns, rows),
+        }
+    }
+
+    /// Says how many rows of the room there are now.
+    pub(super) fn set_depth(&mut self, depth: usize) {
+        self.depth = depth;
+    }
+
+    /// Where [`Self::put_row`] writes.
+    pub(super) fn as_mut_ptr(&mut self) -> *mut R {
+        self.data.as_mut_ptr()
+    }
+
+    /// Writes row `k`; zeros for an absent one. Columns beyond it keep what they have.
+    ///
+    /// # Safety
+    /// `to` is [`Self::as_mut_ptr`], the room has the row, and nobody else uses it meanwhile.
+    pub(super) unsafe fn put_row<L: Lanes<Real = R>>(
+        &self,
+        to: *mut R,
+        k: usize,
+        columns: usize,
+        row: Option<&[R]>,
+    ) {
+        for panel in &self.panels {
+            let width = panel.vectors * L::WIDTH;
+            let n = columns.saturating_sub(panel.column).min(width);
+            // SAFETY: the caller's promises; panels lie inside the room.
+            unsafe {
+                let to = to.add(panel.offset + k * width);
+                match row {
+                    Some(row) => to.copy_from_nonoverlapping(row[panel.column..][..n].as_ptr(), n),
+                    None => to.write_bytes(0, n),
+                }
+            }
+        }
+    }
+
     /// Packs `columns` columns, a multiple of the vector's width, for products of `rows` rows.
     pub(super) fn new<L: Lanes<Real = R>>(
         source: &[R],
@@ -74,19 +138,7 @@ impl<R: Number> Packed<R> {
         rows: usize,
         parallel: bool,
     ) -> Self {
-        let mut panels = Vec::new();
-        let (mut column, mut left) = (0, columns / L::WIDTH);
-        for &vectors in panel_widths::<L>(rows) {
-            while left >= vectors {
-                panels.push(Panel {
-                    offset: column * depth,
-                    column,
-                    vectors,
-                });
-                column += vectors * L::WIDTH;
-                left -= vectors;
-            }
-        }
+        let panels = panels::<L>(depth, columns, rows);
         let mut data = Buffer::zeroed(depth * columns);
         let mut rest = data.as_mut_slice();
         let mut pieces = Vec::with_capacity(panels.len());
@@ -142,24 +194,64 @@ fn gather<R: Number>(
     }
 }
 
+/// Numbers in the largest tile.
+const TILE: usize = 24 * 16;
+
+/// Rows of the tallest tile.
+pub(super) const HEIGHT: usize = 8;
+
+/// How the left side of a product lies in memory. A type rather than a number: the addresses in the innermost loop are
+/// as simple as they can be.
+pub(super) trait Left {
+    /// The element `(m, k)`, in numbers from the first.
+    fn at(self, m: usize, k: usize) -> usize;
+}
+
+/// Rows, so far apart.
+#[derive(Clone, Copy)]
+pub(super) struct ByRows(pub usize);
+
+impl Left for ByRows {
+    #[inline(always)]
+    fn at(self, m: usize, k: usize) -> usize {
+        m * self.0 + k
+    }
+}
+
+/// Columns of [`HEIGHT`] rows, one after the other.
+#[derive(Clone, Copy)]
+pub(super) struct ByColumns;
+
+impl Left for ByColumns {
+    #[inline(always)]
+    fn at(self, m: usize, k: usize) -> usize {
+        k * HEIGHT + m
+    }
+}
+
 /// `out = a · packed` for `groups` times `rows` rows.
-pub(super) struct Product<'a, R> {
-    /// `[groups, rows, depth]`, rows `a_stride` and groups `a_group` apart.
+pub(super) struct Product<'a, R, A> {
+    /// `[groups, rows, depth]`, groups `a_group` apart.
     pub a: *const R,
-    pub a_stride: usize,
+    pub left: A,
     pub a_group: usize,
     pub rows: usize,
     pub groups: usize,
     pub packed: &'a Packed<R>,
-    /// `[groups, rows, columns]`, rows `out_stride` apart.
+    /// `[groups, rows, columns]`, rows `out_stride` and groups `out_group` apart.
     pub out: *mut R,
     pub out_stride: usize,
+    pub out_group: usize,
+    /// Columns of `out`; those that only fill the last vector are not written.
+    pub columns: usize,
+    /// Adds to what `out` holds.
+    pub add: bool,
     /// Panels from last to first. Going back and forth finds the end of the last pass still in the cache, where a cache
     /// smaller than the weights would otherwise keep nothing that is needed next.
     pub backwards: bool,
 }
 
-impl<L: Lanes> Task<L> for Product<'_, L::Real> {
+impl<L: Lanes, A: Left + Copy> Task<L> for Product<'_, L::Real, A> {
     #[inline(always)]
     fn run(self) {
         let count = self.packed.panels.len();
@@ -173,9 +265,7 @@ impl<L: Lanes> Task<L> for Product<'_, L::Real> {
                 // SAFETY: whoever makes a `Product` vouches for `a` and `out`; the panel lies inside the packed data.
                 unsafe {
                     let a = self.a.add(group * self.a_group);
-                    let out = self
-                        .out
-                        .add(group * self.rows * self.out_stride + panel.column);
+                    let out = self.out.add(group * self.out_group + panel.column);
                     match panel.vectors {
                         8 => self.panel::<L, 8>(panel, a, out),
                         4 => self.panel::<L, 4>(panel, a, out),
@@ -189,7 +279,7 @@ impl<L: Lanes> Task<L> for Product<'_, L::Real> {
     }
 }
 
-impl<R: Number> Product<'_, R> {
+impl<R: Number, A: Left + Copy> Product<'_, R, A> {
     /// All rows of a group and one panel, in tiles as equal in height as can be.
     #[inline(always)]
     unsafe fn panel<L: Lanes<Real = R>, const V: usize>(
@@ -214,7 +304,7 @@ impl<R: Number> Product<'_, R> {
                     7 => self.tile::<L, 7, V>(panel, a, out),
                     _ => self.tile::<L, 8, V>(panel, a, out),
                 }
-                a = a.add(height * self.a_stride);
+                a = a.add(self.left.at(height, 0));
                 out = out.add(height * self.out_stride);
             }
             left -= height;
@@ -242,16 +332,42 @@ impl<R: Number> Product<'_, R> {
                     row[v] = L::load(weights.add(v * L::WIDTH));
                 }
                 for m in 0..M {
-                    let x = L::splat(*a.add(m * self.a_stride + k));
+                    let x = L::splat(*a.add(self.left.at(m, k)));
                     for v in 0..V {
                         sums[m][v] = x.mul_add(row[v], sums[m][v]);
                     }
                 }
                 weights = weights.add(V * L::WIDTH);
             }
+            let left = self.columns - panel.column;
+            if left < V * L::WIDTH {
+                // By way of memory: whatever else is done with the sums here would take them out of their registers
+                // in the loop above.
+                let mut held = MaybeUninit::<[R; TILE]>::uninit();
+                let held = held.as_mut_ptr().cast::<R>();
+                for m in 0..M {
+                    for v in 0..V {
+                        sums[m][v].store(held.add((m * V + v) * L::WIDTH));
+                    }
+                }
+                for m in 0..M {
+                    for column in 0..left {
+                        let to = out.add(m * self.out_stride + column);
+                        let sum = *held.add(m * V * L::WIDTH + column);
+                        *to = if self.add { *to + sum } else { sum };
+                    }
+                }
+                return;
+            }
             for m in 0..M {
+                let to = out.add(m * self.out_stride);
                 for v in 0..V {
-                    sums[m][v].store(out.add(m * self.out_stride + v * L::WIDTH));
+                    let to = to.add(v * L::WIDTH);
+                    if self.add {
+                        sums[m][v].add(L::load(to)).store(to);
+                    } else {
+                        sums[m][v].store(to);
+                    }
                 }
             }
         }
