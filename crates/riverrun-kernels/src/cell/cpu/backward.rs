@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
+use super::backward_part::Part;
 use super::backward_weights::Weights;
 use super::blocks::{Block, Room, block_steps, blocks};
 use super::buffer::Buffer;
@@ -10,7 +11,8 @@ use super::exchange::Exchange;
 use super::gates::{Phase, Rows};
 use super::gates_backward::BackwardStep;
 use super::lanes::{Lanes, Number};
-use super::product::{ByRows, Packed, Product};
+use super::packing::Packed;
+use super::product::{ByRows, Product};
 use super::team::{Plan, piece, share_each, together};
 use super::weights::Sums;
 use crate::cell::{Cell, InputGrads, Inputs, OutputGrads, Problem};
@@ -38,23 +40,6 @@ struct Backward<'a, R> {
 
 // SAFETY: the pointers are to slices borrowed for the pass, and no two threads write the same elements.
 unsafe impl<R: Sync> Sync for Backward<'_, R> {}
-
-/// Some rows and units of the pass, with all that is theirs.
-struct Part<'a, R> {
-    rows: Range<usize>,
-    units: Range<usize>,
-    /// Units rounded up to whole vectors.
-    padded: usize,
-    weights: &'a Weights<R>,
-    exchange: &'a Exchange<R>,
-    /// `[rows, padded]` each; see [`BackwardStep`].
-    product: Buffer<R>,
-    beside: Buffer<R>,
-    d_c: Buffer<R>,
-    d_inner: Buffer<R>,
-    /// `[rows, G + 1, padded]`.
-    d_bias: Buffer<R>,
-}
 
 /// Runs the backward pass; the gradients of weights go to `sums`. Lengths have been checked, but `d_xg` may be empty: it
 /// is then kept for a block of steps at a time. `d_bias` is by sequence, `[B, (G + 1)·H]`.
@@ -138,7 +123,16 @@ impl<R: Number> Backward<'_, R> {
         let mut states: Vec<_> = rows
             .into_iter()
             .zip(&exchanges)
-            .map(|(rows, exchange)| self.part::<L>(rows, 0..hidden, &weights, exchange))
+            .map(|(rows, exchange)| {
+                Part::new::<L>(
+                    &self.problem,
+                    &self.grads,
+                    rows,
+                    0..hidden,
+                    &weights,
+                    exchange,
+                )
+            })
             .collect();
         for steps in blocks(&self.problem) {
             self.block = room.block(&self.problem, steps);
@@ -167,45 +161,18 @@ impl<R: Number> Backward<'_, R> {
                 let weights = weights[index].get_or_init(|| {
                     Weights::new::<L>(&self.problem, self.inputs.u, units.clone(), batch, false)
                 });
-                self.part::<L>(0..batch, units, weights, &exchange)
+                Part::new::<L>(
+                    &self.problem,
+                    &self.grads,
+                    0..batch,
+                    units,
+                    weights,
+                    &exchange,
+                )
             },
             |part, stage| self.stage::<L>(part, stage),
             |part| self.finish(part),
         )
-    }
-
-    /// A part with the gradients of the last state. Row `rows.start` is the first of the exchange.
-    fn part<'a, L: Lanes<Real = R>>(
-        &self,
-        rows: Range<usize>,
-        units: Range<usize>,
-        weights: &'a Weights<R>,
-        exchange: &'a Exchange<R>,
-    ) -> Part<'a, R> {
-        let hidden = self.problem.hidden;
-        let padded = units.len().next_multiple_of(L::WIDTH);
-        let blank = |blocks: usize| Buffer::zeroed(rows.len() * blocks * padded);
-        let from = |state: Option<&[R]>| {
-            let mut to = blank(1);
-            if let Some(state) = state.filter(|state| !state.is_empty()) {
-                for (to, row) in to.as_mut_slice().chunks_exact_mut(padded).zip(rows.clone()) {
-                    to[..units.len()].copy_from_slice(&state[row * hidden..][units.clone()]);
-                }
-            }
-            to
-        };
-        Part {
-            padded,
-            weights,
-            exchange,
-            product: blank(1),
-            beside: from(self.grads.d_h_last),
-            d_c: from(self.grads.d_c_last),
-            d_inner: blank(1),
-            d_bias: blank(self.problem.cell.gates() + 1),
-            rows,
-            units,
-        }
     }
 
     /// A product needs all units of the gates before it, so a stage begins with the product that the stage before has

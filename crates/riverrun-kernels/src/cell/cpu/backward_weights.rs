@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::lanes::{Lanes, Number};
-use super::product::{Layout, Packed};
+use super::packing::{Layout, Packed};
 use crate::cell::Problem;
 
 /// The recurrent weights that lead back to some units.

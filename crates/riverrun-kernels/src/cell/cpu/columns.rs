@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::buffer::Buffer;
 use super::lanes::{Lanes, Number};
-use super::product::{ByColumns, HEIGHT, Packed, Product};
+use super::packing::Packed;
+use super::product::{ByColumns, HEIGHT, Product};
 
 /// A matrix `[rows, width]` in panels of [`HEIGHT`] columns, in each of which a row follows the other.
 pub(super) struct Columns<R> {

@@ -23,6 +23,7 @@ macro_rules! at_level {
 }
 
 mod backward;
+mod backward_part;
 mod backward_weights;
 mod blocks;
 mod buffer;
@@ -37,6 +38,7 @@ mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod lanes_x86;
 mod packed;
+mod packing;
 mod product;
 mod routine;
 mod team;

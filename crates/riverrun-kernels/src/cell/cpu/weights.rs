@@ -10,7 +10,8 @@ use super::backward::Kept;
 use super::blocks::{Block, block_steps};
 use super::columns::Columns;
 use super::lanes::{Lanes, Number, Task};
-use super::product::{ByRows, HEIGHT, Layout, Packed, Product};
+use super::packing::{Layout, Packed};
+use super::product::{ByRows, HEIGHT, Product};
 use super::team::{piece, share};
 use crate::cell::{Cell, Inputs, Layer, LayerGrads, Problem, ResetGate};
 
