@@ -128,7 +128,7 @@ impl<E> OutputGrads<'_, E> {
 /// The gradients that go out. Those that are absent are not computed, where that saves work.
 #[derive(Debug)]
 pub struct InputGrads<'a, E> {
-    /// `[B, T, G·H]`: `∂L/∂xg`.
+    /// `[B, T, G·H]`: `∂L/∂xg`. Where a layer's gradients are made too it may be empty, and is then not kept.
     pub d_xg: &'a mut [E],
     /// `[G·H, H]`: `∂L/∂U`.
     pub d_u: Option<&'a mut [E]>,
@@ -143,11 +143,15 @@ pub struct InputGrads<'a, E> {
 impl<E> InputGrads<'_, E> {
     /// Checks every length against the problem.
     pub fn check(&self, problem: &Problem) -> Result<(), Error> {
-        length(
-            "d_xg",
+        self.check_with_d_xg(
+            problem,
             problem.batch * problem.steps * problem.gate_width(),
-            self.d_xg.len(),
-        )?;
+        )
+    }
+
+    /// The same where `d_xg` has another length than usual.
+    pub(super) fn check_with_d_xg(&self, problem: &Problem, d_xg: usize) -> Result<(), Error> {
+        length("d_xg", d_xg, self.d_xg.len())?;
         optional(
             "d_u",
             problem.gate_width() * problem.hidden,

@@ -165,7 +165,10 @@ fn layer_makes_its_input_product() {
             (3, 33, 20, 1),
             (17, 19, 64, 64),
             (2, 1, 5, 9),
+            (40, 29, 20, 24),
+            (140, 5, 12, 17),
             (0, 3, 4, 4),
+            (3, 0, 4, 4),
         ] {
             let problem = Problem::new(cell, batch, steps, hidden).reversed(width % 2 == 0);
             let mut case = Case::<f32>::random(problem, Options::ALL, 11);
@@ -233,6 +236,25 @@ fn layer_makes_its_input_product() {
                     &problem, &layer, &inputs, &h, &saved, &grads, into, of_layer, routine,
                 )
                 .unwrap();
+                // Without a place for `d_xg`, which is then kept for some steps at a time.
+                let [mut d_x_again, mut d_w_again] = [nan(x.len()), nan(w.len())];
+                let into = InputGrads {
+                    d_xg: &mut [],
+                    d_u: None,
+                    d_bias: None,
+                    d_h0: None,
+                    d_c0: None,
+                };
+                let of_layer = LayerGrads {
+                    d_x: Some(&mut d_x_again),
+                    d_w: Some(&mut d_w_again),
+                    d_bias: None,
+                };
+                cpu::backward_layer(
+                    &problem, &layer, &inputs, &h, &saved, &grads, into, of_layer, routine,
+                )
+                .unwrap();
+                assert!(d_x_again == d_x && d_w_again == d_w);
                 // The same from `d_xg` in `f64`.
                 let (gates, rows) = (problem.gate_width(), batch * steps);
                 let d = |row: usize, gate: usize| f64::from(d_xg[row * gates + gate]);

@@ -3,13 +3,18 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
+use super::backward_part::Part;
+use super::backward_weights::Weights;
+use super::blocks::{Block, Room, block_steps, blocks};
 use super::buffer::Buffer;
 use super::exchange::Exchange;
 use super::gates::{Phase, Rows};
 use super::gates_backward::BackwardStep;
 use super::lanes::{Lanes, Number};
-use super::product::{Layout, Packed, Product};
-use super::team::{Plan, piece, share, together};
+use super::packing::Packed;
+use super::product::{ByRows, Product};
+use super::team::{Plan, piece, share_each, together};
+use super::weights::Sums;
 use crate::cell::{Cell, InputGrads, Inputs, OutputGrads, Problem};
 
 /// What forward left.
@@ -25,7 +30,8 @@ struct Backward<'a, R> {
     inputs: Inputs<'a, R>,
     kept: Kept<'a, R>,
     grads: OutputGrads<'a, R>,
-    d_xg: *mut R,
+    /// The steps at hand.
+    block: Block<R>,
     d_h0: *mut R,
     d_c0: *mut R,
     /// `[B, (G + 1)·H]`: sums over the steps for each sequence, see [`BackwardStep::d_bias`].
@@ -35,30 +41,8 @@ struct Backward<'a, R> {
 // SAFETY: the pointers are to slices borrowed for the pass, and no two threads write the same elements.
 unsafe impl<R: Sync> Sync for Backward<'_, R> {}
 
-/// Some rows and units of the pass, with all that is theirs.
-struct Part<'a, R> {
-    rows: Range<usize>,
-    units: Range<usize>,
-    /// Units rounded up to whole vectors.
-    padded: usize,
-    weights: &'a Weights<R>,
-    exchange: &'a Exchange<R>,
-    /// `[rows, padded]` each; see [`BackwardStep`].
-    product: Buffer<R>,
-    beside: Buffer<R>,
-    d_c: Buffer<R>,
-    d_inner: Buffer<R>,
-    /// `[rows, G + 1, padded]`.
-    d_bias: Buffer<R>,
-}
-
-/// The recurrent weights that lead back to some units.
-struct Weights<R> {
-    outer: Packed<R>,
-    inner: Option<Packed<R>>,
-}
-
-/// Runs the backward pass, all but `∂L/∂U`. Lengths have been checked. `d_bias` is by sequence, `[B, (G + 1)·H]`.
+/// Runs the backward pass; the gradients of weights go to `sums`. Lengths have been checked, but `d_xg` may be empty: it
+/// is then kept for a block of steps at a time. `d_bias` is by sequence, `[B, (G + 1)·H]`.
 pub(super) fn run<L: Lanes<Real: Number>>(
     problem: &Problem,
     inputs: &Inputs<L::Real>,
@@ -67,14 +51,33 @@ pub(super) fn run<L: Lanes<Real: Number>>(
     into: &mut InputGrads<L::Real>,
     d_bias: &mut [L::Real],
     plan: Plan,
+    mut sums: Sums<L::Real>,
 ) {
     let null = std::ptr::null_mut;
-    let pass = Backward {
+    // Threads that share sequences stay together to the end, so all steps are one block to them.
+    let held = match plan {
+        Plan::Batch(_) if into.d_xg.is_empty() => block_steps(problem),
+        _ => problem.steps,
+    };
+    let mut own = Buffer::zeroed(if into.d_xg.is_empty() {
+        problem.batch * held * problem.gate_width()
+    } else {
+        0
+    });
+    let room = Room {
+        at: if into.d_xg.is_empty() {
+            own.as_mut_ptr()
+        } else {
+            into.d_xg.as_mut_ptr()
+        },
+        held,
+    };
+    let mut pass = Backward {
         problem: *problem,
         inputs: *inputs,
         kept,
         grads: *grads,
-        d_xg: into.d_xg.as_mut_ptr(),
+        block: room.block(problem, 0..problem.steps),
         d_h0: into
             .d_h0
             .as_mut()
@@ -87,28 +90,62 @@ pub(super) fn run<L: Lanes<Real: Number>>(
             .map_or_else(null, |d| d.as_mut_ptr()),
         d_bias: d_bias.as_mut_ptr(),
     };
-    if problem.batch == 0 {
-        return;
-    }
-    match plan {
-        Plan::Units(parts) if pass.by_units::<L>(parts) => {}
-        Plan::Units(_) => pass.by_rows::<L>(1),
-        Plan::Batch(parts) => pass.by_rows::<L>(parts),
-    }
+    let parts = match plan {
+        _ if problem.batch == 0 => return sums.finish(),
+        Plan::Units(parts) if pass.by_units::<L>(parts) => {
+            blocks(problem).for_each(|steps| sums.add::<L>(&room.block(problem, steps)));
+            return sums.finish();
+        }
+        Plan::Units(_) => 1,
+        Plan::Batch(parts) => parts,
+    };
+    pass.by_rows::<L>(parts, &room, &mut sums);
+    sums.finish();
 }
 
 impl<R: Number> Backward<'_, R> {
-    /// Each thread runs sequences of its own.
-    fn by_rows<L: Lanes<Real = R>>(&self, parts: usize) {
+    /// Each thread runs sequences of its own, a block of steps at a time, which is then added to the sums.
+    fn by_rows<L: Lanes<Real = R>>(&mut self, parts: usize, room: &Room<R>, sums: &mut Sums<R>) {
         let Problem { batch, hidden, .. } = self.problem;
-        let weights = self.weights::<L>(0..hidden, batch.div_ceil(parts), parts > 1);
-        share(parts, |index| {
-            let rows = piece(batch, parts, 1, index);
-            let exchange = Exchange::new(rows.len(), self.problem.gate_width());
-            let mut part = self.part::<L>(rows, 0..hidden, &weights, &exchange);
-            (0..self.stages()).for_each(|stage| self.stage::<L>(&mut part, stage));
-            self.finish(&part);
-        });
+        let weights = Weights::new::<L>(
+            &self.problem,
+            self.inputs.u,
+            0..hidden,
+            batch.div_ceil(parts),
+            parts > 1,
+        );
+        let rows: Vec<_> = (0..parts)
+            .map(|index| piece(batch, parts, 1, index))
+            .collect();
+        let width = self.problem.gate_width();
+        let exchange = |rows: &Range<usize>| Exchange::new(rows.len(), width);
+        let exchanges: Vec<_> = rows.iter().map(exchange).collect();
+        let mut states: Vec<_> = rows
+            .into_iter()
+            .zip(&exchanges)
+            .map(|(rows, exchange)| {
+                Part::new::<L>(
+                    &self.problem,
+                    &self.grads,
+                    rows,
+                    0..hidden,
+                    &weights,
+                    exchange,
+                )
+            })
+            .collect();
+        for steps in blocks(&self.problem) {
+            self.block = room.block(&self.problem, steps);
+            let pass = &*self;
+            let stages = pass.stages_of(&pass.block.steps);
+            share_each(&mut states, |part| {
+                stages
+                    .clone()
+                    .for_each(|stage| pass.stage::<L>(part, stage));
+            });
+            sums.add::<L>(&self.block);
+        }
+        states.iter().for_each(|part| self.finish(part));
     }
 
     /// Each thread runs units of its own, of every sequence. False if there were no threads for it.
@@ -121,84 +158,21 @@ impl<R: Number> Backward<'_, R> {
             self.stages(),
             |index| {
                 let units = piece(hidden, parts, L::WIDTH, index);
-                let weights =
-                    weights[index].get_or_init(|| self.weights::<L>(units.clone(), batch, false));
-                self.part::<L>(0..batch, units, weights, &exchange)
+                let weights = weights[index].get_or_init(|| {
+                    Weights::new::<L>(&self.problem, self.inputs.u, units.clone(), batch, false)
+                });
+                Part::new::<L>(
+                    &self.problem,
+                    &self.grads,
+                    0..batch,
+                    units,
+                    weights,
+                    &exchange,
+                )
             },
             |part, stage| self.stage::<L>(part, stage),
             |part| self.finish(part),
         )
-    }
-
-    fn weights<L: Lanes<Real = R>>(
-        &self,
-        units: Range<usize>,
-        rows: usize,
-        parallel: bool,
-    ) -> Weights<R> {
-        let hidden = self.problem.hidden;
-        let pack = |gates: Range<usize>| {
-            let start = gates.start * hidden * hidden + units.start;
-            let layout = Layout::Rows {
-                start,
-                stride: hidden,
-                len: units.len(),
-            };
-            let columns = units.len().next_multiple_of(L::WIDTH);
-            Packed::new::<L>(
-                self.inputs.u,
-                layout,
-                gates.len() * hidden,
-                columns,
-                rows,
-                parallel,
-            )
-        };
-        if self.problem.cell.products() == 2 {
-            Weights {
-                outer: pack(0..2),
-                inner: Some(pack(2..3)),
-            }
-        } else {
-            Weights {
-                outer: pack(0..self.problem.cell.gates()),
-                inner: None,
-            }
-        }
-    }
-
-    /// A part with the gradients of the last state. Row `rows.start` is the first of the exchange.
-    fn part<'a, L: Lanes<Real = R>>(
-        &self,
-        rows: Range<usize>,
-        units: Range<usize>,
-        weights: &'a Weights<R>,
-        exchange: &'a Exchange<R>,
-    ) -> Part<'a, R> {
-        let hidden = self.problem.hidden;
-        let padded = units.len().next_multiple_of(L::WIDTH);
-        let blank = |blocks: usize| Buffer::zeroed(rows.len() * blocks * padded);
-        let from = |state: Option<&[R]>| {
-            let mut to = blank(1);
-            if let Some(state) = state.filter(|state| !state.is_empty()) {
-                for (to, row) in to.as_mut_slice().chunks_exact_mut(padded).zip(rows.clone()) {
-                    to[..units.len()].copy_from_slice(&state[row * hidden..][units.clone()]);
-                }
-            }
-            to
-        };
-        Part {
-            padded,
-            weights,
-            exchange,
-            product: blank(1),
-            beside: from(self.grads.d_h_last),
-            d_c: from(self.grads.d_c_last),
-            d_inner: blank(1),
-            d_bias: blank(self.problem.cell.gates() + 1),
-            rows,
-            units,
-        }
     }
 
     /// A product needs all units of the gates before it, so a stage begins with the product that the stage before has
@@ -209,6 +183,13 @@ impl<R: Number> Backward<'_, R> {
         } else {
             self.problem.steps * self.problem.cell.products() + 1
         }
+    }
+
+    /// The stages of some steps; those of the first step end with the product alone.
+    fn stages_of(&self, steps: &Range<usize>) -> Range<usize> {
+        let products = self.problem.cell.products();
+        let before = |step: usize| (self.problem.steps - step) * products;
+        before(steps.end)..before(steps.start) + usize::from(steps.start == 0)
     }
 
     /// Flags of the part's rows at a step; null past the last step and without resets.
@@ -241,13 +222,16 @@ impl<R: Number> Backward<'_, R> {
             unsafe {
                 L::run(Product {
                     a,
-                    a_stride: exchange.stride,
+                    left: ByRows(exchange.stride),
                     a_group: 0,
                     rows: part.rows.len(),
                     groups: 1,
                     packed,
                     out: out.as_mut_ptr(),
                     out_stride: padded,
+                    out_group: 0,
+                    columns: padded,
+                    add: false,
                     backwards: (stage / products) % 2 == 1,
                 });
             }
@@ -355,8 +339,12 @@ impl<R: Number> Backward<'_, R> {
                     stride: exchange.stride,
                 },
                 d_xg: Rows {
-                    at: self.d_xg.add((rows.start * steps + time) * width + first),
-                    stride: steps * width,
+                    at: self
+                        .block
+                        .at
+                        .add(rows.start * self.block.stride)
+                        .add((time - self.block.first(&self.problem)) * width + first),
+                    stride: self.block.stride,
                 },
                 next: if self.problem.reverse { 1 } else { -1 },
                 d_bias,

@@ -8,7 +8,7 @@ use super::exchange::Exchange;
 use super::forward_weights::{Weights, input_block};
 use super::gates::{ForwardStep, Phase, Rows};
 use super::lanes::{Lanes, Number};
-use super::product::Product;
+use super::product::{ByRows, Product};
 use super::team::{Plan, piece, share, together};
 use crate::cell::{Cell, Inputs, Layer, Outputs, Problem};
 
@@ -226,13 +226,16 @@ impl<R: Number> Forward<'_, R> {
                     .x
                     .as_ptr()
                     .add((part.rows.start * self.problem.steps + time) * layer.width),
-                a_stride: layer.width,
+                left: ByRows(layer.width),
                 a_group: self.problem.steps * layer.width,
                 rows,
                 groups: part.rows.len(),
                 packed,
                 out: part.xg.as_mut_ptr(),
                 out_stride: width,
+                out_group: rows * width,
+                columns: width,
+                add: false,
                 backwards: false,
             });
         }
@@ -306,13 +309,16 @@ impl<R: Number> Forward<'_, R> {
             };
             L::run(Product {
                 a,
-                a_stride: exchange.stride,
+                left: ByRows(exchange.stride),
                 a_group: 0,
                 rows: part.rows.len(),
                 groups: 1,
                 packed,
                 out: pre.at,
                 out_stride: pre.stride,
+                out_group: 0,
+                columns: pre.stride,
+                add: false,
                 backwards: step % 2 == 1,
             });
             L::run(ForwardStep {

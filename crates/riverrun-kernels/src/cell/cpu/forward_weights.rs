@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::buffer::Buffer;
 use super::lanes::{Lanes, Number};
-use super::product::{Layout, Packed};
+use super::packing::{Layout, Packed};
 use crate::cell::{Inputs, Layer, Problem};
 
 /// The recurrent weights of some units. The reset-before GRU multiplies with those of `n` apart.

@@ -132,6 +132,15 @@ impl<R: Number> ForwardStep<R> {
         }
     }
 
+    /// What a gate is of, where the blocks of the product are in the order of the gates.
+    #[inline(always)]
+    unsafe fn sum<L: Lanes<Real = R>>(&self, row: usize, gate: usize, j: usize) -> L {
+        unsafe {
+            self.input::<L>(row, gate, j)
+                .add(self.recurrent(row, gate, gate, j))
+        }
+    }
+
     #[inline(always)]
     unsafe fn save<L: Lanes<Real = R>>(&self, row: usize, block: usize, j: usize, value: L) {
         unsafe {
@@ -157,16 +166,9 @@ impl<R: Number> ForwardStep<R> {
     #[inline(always)]
     unsafe fn gru_after<L: Lanes<Real = R>>(&self, row: usize, j: usize, keep: bool) {
         unsafe {
-            let r = self
-                .input::<L>(row, 0, j)
-                .add(self.recurrent(row, 0, 0, j))
-                .sigmoid();
-            let z = self
-                .input::<L>(row, 1, j)
-                .add(self.recurrent(row, 1, 1, j))
-                .sigmoid();
+            let [r, z] = L::sigmoid([self.sum(row, 0, j), self.sum(row, 1, j)]);
             let q: L = self.recurrent(row, 2, 2, j);
-            let n = r.mul_add(q, self.input(row, 2, j)).tanh();
+            let [n] = L::tanh([r.mul_add(q, self.input(row, 2, j))]);
             let h_prev = L::load(self.h_prev.row(row).add(j));
             // (1 - z) n + z h: exact where z is 0 or 1.
             self.put(row, j, keep, z.mul_add(h_prev, z.one_minus().mul(n)));
@@ -180,14 +182,7 @@ impl<R: Number> ForwardStep<R> {
     #[inline(always)]
     unsafe fn gru_before_first<L: Lanes<Real = R>>(&self, row: usize, j: usize) {
         unsafe {
-            let r = self
-                .input::<L>(row, 0, j)
-                .add(self.recurrent(row, 0, 0, j))
-                .sigmoid();
-            let z = self
-                .input::<L>(row, 1, j)
-                .add(self.recurrent(row, 1, 1, j))
-                .sigmoid();
+            let [r, z] = L::sigmoid([self.sum(row, 0, j), self.sum(row, 1, j)]);
             let inner = r.mul(L::load(self.h_prev.row(row).add(j)));
             z.store(self.z.row(row).add(j));
             inner.store(self.inner.row(row).add(j));
@@ -200,10 +195,8 @@ impl<R: Number> ForwardStep<R> {
     #[inline(always)]
     unsafe fn gru_before_last<L: Lanes<Real = R>>(&self, row: usize, j: usize, keep: bool) {
         unsafe {
-            let n = self
-                .input::<L>(row, 2, j)
-                .add(self.recurrent(row, 0, 2, j))
-                .tanh();
+            let n = self.input::<L>(row, 2, j).add(self.recurrent(row, 0, 2, j));
+            let [n] = L::tanh([n]);
             let z = L::load(self.z.row(row).add(j));
             let h_prev = L::load(self.h_prev.row(row).add(j));
             self.put(row, j, keep, z.mul_add(h_prev, z.one_minus().mul(n)));
@@ -214,27 +207,18 @@ impl<R: Number> ForwardStep<R> {
     #[inline(always)]
     unsafe fn lstm<L: Lanes<Real = R>>(&self, row: usize, j: usize, keep: bool) {
         unsafe {
-            let i = self
-                .input::<L>(row, 0, j)
-                .add(self.recurrent(row, 0, 0, j))
-                .sigmoid();
-            let f = self
-                .input::<L>(row, 1, j)
-                .add(self.recurrent(row, 1, 1, j))
-                .sigmoid();
-            let g = self
-                .input::<L>(row, 2, j)
-                .add(self.recurrent(row, 2, 2, j))
-                .tanh();
-            let o = self
-                .input::<L>(row, 3, j)
-                .add(self.recurrent(row, 3, 3, j))
-                .sigmoid();
+            let [i, f, o] = L::sigmoid([
+                self.sum(row, 0, j),
+                self.sum(row, 1, j),
+                self.sum(row, 3, j),
+            ]);
+            let [g] = L::tanh([self.sum(row, 2, j)]);
             let cell = self.c.row(row).add(j);
             let c = f.mul_add(L::load(cell), i.mul(g));
             let next = if keep { c } else { L::splat(R::default()) };
             next.store(cell);
-            self.put(row, j, keep, o.mul(c.tanh()));
+            let [tanh_c] = L::tanh([c]);
+            self.put(row, j, keep, o.mul(tanh_c));
             self.save(row, 0, j, i);
             self.save(row, 1, j, f);
             self.save(row, 2, j, g);
@@ -254,9 +238,12 @@ impl<R: Number> ForwardStep<R> {
         R: super::lanes::Number,
     {
         unsafe {
-            let pre = self.input::<L>(row, 0, j).add(self.recurrent(row, 0, 0, j));
+            let pre: L = self.sum(row, 0, j);
             let h = match activation {
-                Activation::Tanh => pre.tanh(),
+                Activation::Tanh => {
+                    let [h] = L::tanh([pre]);
+                    h
+                }
                 Activation::Relu => pre.relu(),
             };
             self.put(row, j, keep, h);

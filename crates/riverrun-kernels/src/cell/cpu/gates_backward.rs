@@ -251,7 +251,7 @@ impl<R: Number> BackwardStep<R> {
             } else {
                 L::load(cell)
             };
-            let tanh_c = c.tanh();
+            let [tanh_c] = L::tanh([c]);
             let d_c = d_h.mul(o).mul_add(tanh_c.mul(tanh_c).one_minus(), later);
             let d_i = d_c.mul(g).mul(i.mul(i.one_minus()));
             let d_f = d_c.mul(c_prev).mul(f.mul(f.one_minus()));

@@ -42,10 +42,10 @@ pub(super) trait Lanes: Copy {
     fn mul(self, b: Self) -> Self;
     /// `self · b + c`, fused where there is an instruction for it.
     fn mul_add(self, b: Self, c: Self) -> Self;
-    /// `1 / (1 + e^-self)`. NaN stays.
-    fn sigmoid(self) -> Self;
-    /// The hyperbolic tangent. NaN stays.
-    fn tanh(self) -> Self;
+    /// `1 / (1 + e^-x)` of each. NaN stays.
+    fn sigmoid<const N: usize>(x: [Self; N]) -> [Self; N];
+    /// The hyperbolic tangent of each. NaN stays.
+    fn tanh<const N: usize>(x: [Self; N]) -> [Self; N];
     /// `max(0, self)`. NaN stays.
     fn relu(self) -> Self;
     /// `self` where `gate > 0`, else 0.
@@ -201,12 +201,12 @@ macro_rules! array {
                 }))
             }
             #[inline(always)]
-            fn sigmoid(self) -> Self {
-                Self(self.0.map(|x| 1.0 / (1.0 + (-x).exp())))
+            fn sigmoid<const N: usize>(x: [Self; N]) -> [Self; N] {
+                x.map(|x| Self(x.0.map(|x| 1.0 / (1.0 + (-x).exp()))))
             }
             #[inline(always)]
-            fn tanh(self) -> Self {
-                Self(self.0.map(|x| x.tanh()))
+            fn tanh<const N: usize>(x: [Self; N]) -> [Self; N] {
+                x.map(|x| Self(x.0.map(|x| x.tanh())))
             }
             #[inline(always)]
             fn relu(self) -> Self {

@@ -16,16 +16,27 @@ trait Scale: Lanes<Real = f32> {
     fn scale(self, n: Self) -> Self;
 }
 
+/// One operation on every vector. The chains of several functions side by side keep the processor busy, which looks ahead
+/// no further than one of them is long.
+#[inline(always)]
+fn each<L: Copy, const N: usize>(mut x: [L; N], f: impl Fn(usize, L) -> L) -> [L; N] {
+    for i in 0..N {
+        x[i] = f(i, x[i]);
+    }
+    x
+}
+
 /// `(n, p)` with `e^x = 2^n (1 + p)`: `p = e^r - 1` by Cephes' polynomial for `|r| ≤ ln 2 / 2`, to a relative ulp or so.
 #[inline(always)]
-fn exp_parts<L: Scale>(x: L) -> (L, L) {
+fn exp_parts<L: Scale, const N: usize>(x: [L; N]) -> ([L; N], [L; N]) {
     // ln 2 in two parts; the first has so few bits that n times it is exact.
     const LN2_HIGH: f32 = 355.0 / 512.0;
     const LN2_LOW: f32 = -2.121_944_4e-4;
-    let n = x.mul(L::splat(std::f32::consts::LOG2_E)).round();
-    let r = n.mul_add(L::splat(-LN2_HIGH), x);
-    let r = n.mul_add(L::splat(-LN2_LOW), r);
-    let mut p = L::splat(1.987_569_2e-4);
+    let n = each(x, |_, x| x.mul(L::splat(std::f32::consts::LOG2_E)));
+    let n = each(n, |_, n| n.round());
+    let r = each(x, |i, x| n[i].mul_add(L::splat(-LN2_HIGH), x));
+    let r = each(r, |i, r| n[i].mul_add(L::splat(-LN2_LOW), r));
+    let mut p = [L::splat(1.987_569_2e-4); N];
     for coefficient in [
         1.398_2e-3,
         8.333_452e-3,
@@ -33,36 +44,44 @@ fn exp_parts<L: Scale>(x: L) -> (L, L) {
         1.666_666_5e-1,
         0.5,
     ] {
-        p = p.mul_add(r, L::splat(coefficient));
+        p = each(p, |i, p| p.mul_add(r[i], L::splat(coefficient)));
     }
-    (n, p.mul_add(r.mul(r), r))
+    let square = each(r, |_, r| r.mul(r));
+    (n, each(p, |i, p| p.mul_add(square[i], r[i])))
 }
 
 /// `1 / (1 + e^-x)`, to about 2 ulp.
 #[inline(always)]
-fn sigmoid<L: Scale>(x: L) -> L {
+fn sigmoid<L: Scale, const N: usize>(x: [L; N]) -> [L; N] {
     let one = L::splat(1.0);
     // Past these ends the result is 1, and 0 as 1 / ∞.
-    let (n, p) = exp_parts(L::splat(0.0).sub(x).clamp(-87.0, 89.0));
-    one.div(p.add(one).scale(n).add(one))
+    let x = each(x, |_, x| L::splat(0.0).sub(x).clamp(-87.0, 89.0));
+    let (n, p) = exp_parts(x);
+    let e = each(p, |i, p| p.add(one).scale(n[i]));
+    let e = each(e, |_, e| e.add(one));
+    each(e, |_, e| one.div(e))
 }
 
 /// `(e^2x - 1) / (e^2x + 1)`, to 2 ulp, and half of one near ±1, where `1 - tanh²` shows every error; `e^2x - 1` is made without
 /// cancellation, so that small `x` keep their digits.
 #[inline(always)]
-fn tanh<L: Scale>(x: L) -> L {
+fn tanh<L: Scale, const N: usize>(x: [L; N]) -> [L; N] {
     let one = L::splat(1.0);
     let two = one.add(one);
     // Beyond, the tangent rounds to ±1.
-    let (n, p) = exp_parts(x.add(x).clamp(-40.0, 40.0));
-    let power = one.scale(n);
-    let e = power.mul_add(p, power.sub(one));
-    let below = e.add(two);
-    let inverse = one.div(below);
+    let (n, p) = exp_parts(each(x, |_, x| x.add(x).clamp(-40.0, 40.0)));
+    let power = each(n, |_, n| one.scale(n));
+    let e = each(p, |i, p| power[i].mul_add(p, power[i].sub(one)));
+    let below = each(e, |_, e| e.add(two));
+    let inverse = each(below, |_, below| one.div(below));
     // One Newton step for the quotient, with what rounding `below` has lost.
-    let minus = L::splat(0.0).sub(e.mul(inverse));
-    let rest = minus.mul_add(e.sub(below.sub(two)), minus.mul_add(below, e));
-    rest.mul_add(inverse, e.mul(inverse))
+    let minus = each(e, |i, e| L::splat(0.0).sub(e.mul(inverse[i])));
+    let rest = each(e, |i, e| {
+        minus[i].mul_add(e.sub(below[i].sub(two)), minus[i].mul_add(below[i], e))
+    });
+    each(rest, |i, rest| {
+        rest.mul_add(inverse[i], e[i].mul(inverse[i]))
+    })
 }
 
 macro_rules! vector {
@@ -128,27 +147,29 @@ macro_rules! vector {
                 unsafe { Self($where_positive(self.0, gate.0)) }
             }
             #[inline(always)]
-            fn sigmoid(self) -> Self {
-                $sigmoid(self)
+            fn sigmoid<const N: usize>(x: [Self; N]) -> [Self; N] {
+                $sigmoid(x)
             }
             #[inline(always)]
-            fn tanh(self) -> Self {
-                $tanh(self)
+            fn tanh<const N: usize>(x: [Self; N]) -> [Self; N] {
+                $tanh(x)
             }
         }
     };
 }
 
 /// Applies a scalar function to every lane.
-macro_rules! each {
+macro_rules! lane_by_lane {
     ($width:literal, $f:expr) => {
-        |x: Self| {
-            let mut lanes = [0.0; $width];
-            // SAFETY: the array is as wide as the vector.
-            unsafe {
-                x.store(lanes.as_mut_ptr());
-                Self::load(lanes.map($f).as_ptr())
-            }
+        |x: [Self; N]| {
+            x.map(|x| {
+                let mut lanes = [0.0; $width];
+                // SAFETY: the array is as wide as the vector.
+                unsafe {
+                    x.store(lanes.as_mut_ptr());
+                    Self::load(lanes.map($f).as_ptr())
+                }
+            })
         }
     };
 }
@@ -172,14 +193,14 @@ vector!(
     F64x8, __m512d, f64, 8, 32, "avx2,fma,avx512f,avx512vl",
     _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_add_pd, _mm512_sub_pd, _mm512_mul_pd, _mm512_fmadd_pd, _mm512_max_pd,
     where_positive |x, gate| _mm512_maskz_mov_pd(_mm512_cmp_pd_mask::<_CMP_GT_OQ>(gate, _mm512_setzero_pd()), x),
-    sigmoid each!(8, |x: f64| 1.0 / (1.0 + (-x).exp())), tanh each!(8, f64::tanh)
+    sigmoid lane_by_lane!(8, |x: f64| 1.0 / (1.0 + (-x).exp())), tanh lane_by_lane!(8, f64::tanh)
 );
 vector!(
     /// AVX2, `f64`.
     F64x4, __m256d, f64, 4, 16, "avx2,fma",
     _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_add_pd, _mm256_sub_pd, _mm256_mul_pd, _mm256_fmadd_pd, _mm256_max_pd,
     where_positive |x, gate| _mm256_and_pd(_mm256_cmp_pd::<_CMP_GT_OQ>(gate, _mm256_setzero_pd()), x),
-    sigmoid each!(4, |x: f64| 1.0 / (1.0 + (-x).exp())), tanh each!(4, f64::tanh)
+    sigmoid lane_by_lane!(4, |x: f64| 1.0 / (1.0 + (-x).exp())), tanh lane_by_lane!(4, f64::tanh)
 );
 
 // SAFETY of the intrinsics: as in `vector`.
@@ -267,7 +288,12 @@ mod tests {
                 // SAFETY: the chunks are as long as a vector.
                 unsafe {
                     let x = L::load(x.as_ptr());
-                    (if self.tanh { x.tanh() } else { x.sigmoid() }).store(y.as_mut_ptr());
+                    let [result] = if self.tanh {
+                        L::tanh([x])
+                    } else {
+                        L::sigmoid([x])
+                    };
+                    result.store(y.as_mut_ptr());
                 }
             }
         }

@@ -23,7 +23,11 @@ macro_rules! at_level {
 }
 
 mod backward;
+mod backward_part;
+mod backward_weights;
+mod blocks;
 mod buffer;
+mod columns;
 mod convert;
 mod exchange;
 mod forward;
@@ -34,6 +38,7 @@ mod lanes;
 #[cfg(target_arch = "x86_64")]
 mod lanes_x86;
 mod packed;
+mod packing;
 mod product;
 mod routine;
 mod team;
@@ -171,7 +176,14 @@ fn run_backward<E: Element>(
     length("h", problem.outputs(), h.len())?;
     length("saved", problem.saved(), saved.len())?;
     grads.check(problem)?;
-    into.check(problem)?;
+    into.check_with_d_xg(
+        problem,
+        if layer.is_some() && into.d_xg.is_empty() {
+            0
+        } else {
+            rows * problem.gate_width()
+        },
+    )?;
     let level = routine.level()?;
     if TypeId::of::<E::Acc>() == TypeId::of::<f64>() {
         backward_in::<E, f64>(
@@ -332,18 +344,27 @@ fn backward_in<E: Element, R: Number>(
 /// A layer and where its gradients go.
 type WithGrads<'a, R> = (Layer<'a, R>, LayerGrads<'a, R>);
 
-fn backward_at<L: Lanes<Real: Number>>(
+fn backward_at<'a, L: Lanes<Real: Number>>(
     problem: &Problem,
-    inputs: &Inputs<L::Real>,
-    mut layer: Option<WithGrads<L::Real>>,
-    kept: backward::Kept<L::Real>,
+    inputs: &Inputs<'a, L::Real>,
+    mut layer: Option<WithGrads<'a, L::Real>>,
+    kept: backward::Kept<'a, L::Real>,
     grads: &OutputGrads<L::Real>,
-    mut into: InputGrads<L::Real>,
+    mut into: InputGrads<'a, L::Real>,
     routine: Routine,
 ) {
     let mut by_sequence =
         vec![L::Real::default(); problem.batch * (problem.gate_width() + problem.hidden)];
     let plan = routine.plan::<L>(problem);
+    let d_input_bias = layer.as_mut().and_then(|(_, grads)| grads.d_bias.take());
+    let sums = weights::Sums::new::<L>(
+        problem,
+        inputs,
+        kept,
+        into.d_u.take(),
+        layer,
+        routine.threads(),
+    );
     backward::run::<L>(
         problem,
         inputs,
@@ -352,17 +373,7 @@ fn backward_at<L: Lanes<Real: Number>>(
         &mut into,
         &mut by_sequence,
         plan,
+        sums,
     );
-    let d_input_bias = layer.as_mut().and_then(|(_, grads)| grads.d_bias.take());
     weights::d_bias(problem, &by_sequence, into.d_bias, d_input_bias);
-    let layer = layer.as_mut().map(|(layer, grads)| (&*layer, grads));
-    weights::products(
-        problem,
-        inputs,
-        kept,
-        into.d_xg,
-        into.d_u,
-        layer,
-        routine.threads(),
-    );
 }

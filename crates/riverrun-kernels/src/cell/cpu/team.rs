@@ -80,6 +80,16 @@ pub(super) fn share(parts: usize, run: impl Fn(usize) + Sync + Send) {
     }
 }
 
+/// Runs every part with its state, on the threads of the pool as they are free.
+pub(super) fn share_each<S: Send>(states: &mut [S], run: impl Fn(&mut S) + Sync + Send) {
+    if let [state] = states {
+        run(state);
+    } else {
+        use rayon::prelude::*;
+        states.par_iter_mut().with_max_len(1).for_each(run);
+    }
+}
+
 /// Runs `stages` stages of every part, with a meeting after each, and says whether it did: not when the pool's threads were
 /// too busy to come, in which case nothing but `prepare` has run.
 ///

@@ -109,7 +109,6 @@ struct Given {
 
 /// What backward writes.
 struct Gradients {
-    xg: FlexTensor,
     x: Option<FlexTensor>,
     w: FlexTensor,
     u: FlexTensor,
@@ -130,7 +129,7 @@ where
         d_c_last: given.d_c_last.as_ref().map(contiguous),
     };
     let of_cell = InputGrads {
-        d_xg: into.xg.storage_mut::<E>(),
+        d_xg: &mut [],
         d_u: Some(into.u.storage_mut::<E>()),
         d_bias: into.bias_hh.as_mut().map(FlexTensor::storage_mut::<E>),
         d_h0: into.h0.as_mut().map(FlexTensor::storage_mut::<E>),
@@ -219,9 +218,7 @@ impl CellOps for Flex {
             d_c_last: dense(grads.d_c_last),
         };
         let like = |tensor: &FlexTensor| FlexTensor::empty(tensor.shape(), dtype);
-        let width = problem.gate_width();
         let mut into = Gradients {
-            xg: FlexTensor::empty(Shape::new([problem.batch, problem.steps, width]), dtype),
             x: want_x.then(|| like(&inputs.x)),
             w: like(&inputs.w),
             u: like(&inputs.u),
