@@ -8,6 +8,7 @@ the way to the first does not. cuDNN's persistent kernels, which it has for some
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -80,7 +81,7 @@ def main():
                     print(f"{cell:<5} {dtype:<5} {name:<18} {shape:<14} {spread['median'] * 1e3:9.3f} ms {us:8.2f} us/step", flush=True)
     if args.json:
         name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-        about = {"command": " ".join(sys.argv), "name": name, "version": f"torch {torch.__version__}", "rows": rows}
+        about = {"command": " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]), "name": name, "version": f"torch {torch.__version__}", "rows": rows}
         json.dump(about, open(args.json, "w"), indent=1)
 
 

@@ -15,6 +15,7 @@ part of the copy is of a copy measured here. One line of the table is one timing
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -254,7 +255,7 @@ def main():
                     torch.cuda.empty_cache()
                 torch._dynamo.reset()
     if args.json:
-        report = dict(command=" ".join(sys.argv), device=str(device), name=name, version=f"PyTorch {torch.__version__}")
+        report = dict(command=" ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]), device=str(device), name=name, version=f"PyTorch {torch.__version__}")
         report.update(copy_gb_per_s=copy / 1e9, rows=rows, skipped=skipped)
         with open(args.json, "w") as file:
             json.dump(report, file, indent=1)

@@ -10,6 +10,7 @@ work.
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -144,7 +145,7 @@ def main():
                 )
     if args.json:
         name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-        report = dict(command=" ".join(sys.argv), name=name, version=f"torch {torch.__version__}", rows=rows)
+        report = dict(command=" ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]), name=name, version=f"torch {torch.__version__}", rows=rows)
         with open(args.json, "w") as file:
             json.dump(report, file, indent=1)
 

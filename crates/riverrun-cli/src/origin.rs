@@ -1,5 +1,7 @@
 //! Where results come from: program, commit, machine, driver.
 
+use std::path::Path;
+
 use serde::Serialize;
 
 /// What a file of results says of its origin.
@@ -21,12 +23,21 @@ impl Origin {
         Self {
             version: env!("CARGO_PKG_VERSION"),
             commit: env!("RIVERRUN_COMMIT"),
-            command: std::env::args().collect::<Vec<_>>().join(" "),
+            command: command(),
             device: device.into(),
             name: name.into(),
             driver: driver(device),
         }
     }
+}
+
+/// What was typed, with the program by its name alone.
+fn command() -> String {
+    let mut words = std::env::args();
+    let program = words.next().unwrap_or_default();
+    let name = Path::new(&program).file_name().unwrap_or_default();
+    let words = std::iter::once(name.to_string_lossy().into_owned()).chain(words);
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// The kernel driver's version, where the system tells it.

@@ -20,17 +20,10 @@ const WARM_UP: usize = 3;
 pub(crate) struct Recorder {
     /// The first batch's tokens, refilled with each later one's.
     tokens: Option<Tokens>,
-    phase: Phase,
-}
-
-enum Phase {
-    /// So many steps were done as usual.
-    Warming(usize),
-    Recorded {
-        recording: Recording,
-        /// Where each run leaves its loss.
-        loss: Tensor<1>,
-    },
+    /// Steps done as usual.
+    warm: usize,
+    /// The recorded step, and where each run of it leaves its loss.
+    recorded: Option<(Recording, Tensor<1>)>,
 }
 
 impl Recorder {
@@ -49,7 +42,8 @@ impl Recorder {
         }
         Ok(Self {
             tokens: None,
-            phase: Phase::Warming(0),
+            warm: 0,
+            recorded: None,
         })
     }
 
@@ -62,7 +56,7 @@ impl Recorder {
         done: &mut dyn FnMut(Part),
     ) -> Result<Tensor<1>, Error> {
         let device = learner.device().clone().without_autodiff();
-        if let Phase::Warming(0) = self.phase {
+        if self.warm == 0 {
             Recording::prepare(&device)?;
         }
         let tokens = match self.tokens.take() {
@@ -70,22 +64,22 @@ impl Recorder {
             None => Tokens::new(batch, &device),
         };
         learner.optimizer.announce(lr, &device)?;
-        let loss = match &mut self.phase {
-            Phase::Warming(steps) if *steps < WARM_UP => {
-                *steps += 1;
+        let loss = match &self.recorded {
+            None if self.warm < WARM_UP => {
+                self.warm += 1;
                 let loss = learner.run(tokens.clone(), lr, done);
                 device.sync().map_err(Error::device)?;
                 loss
             }
-            Phase::Warming(_) => {
+            None => {
                 let run = || learner.run(tokens.clone(), lr, done);
                 let (recording, loss) = Recording::record(&device, run)?;
                 replay(&recording)?;
                 let kept = loss.clone();
-                self.phase = Phase::Recorded { recording, loss };
+                self.recorded = Some((recording, loss));
                 kept
             }
-            Phase::Recorded { recording, loss } => {
+            Some((recording, loss)) => {
                 learner.optimizer.count_replay();
                 replay(recording)?;
                 [Part::Forward, Part::Backward, Part::Update]

@@ -36,15 +36,26 @@ pub enum BenchCommand {
     Linear(BenchLinearArgs),
 }
 
+/// What every measurement takes.
+#[derive(Debug, Clone, Args)]
+pub struct Common {
+    /// Where: auto, cpu, cuda:0, vulkan, ...
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
+    pub device: String,
+    /// Write the results here too
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
 /// Options of `riverrun bench norm` and `riverrun bench loss`.
 #[derive(Debug, Clone, Args)]
 #[command(
     after_help = "A result that is wrong is not timed, and ends the run with exit code 1.\nExample:\n  riverrun bench norm --device cuda:0 --shapes 8192x4096 --dtypes bf16"
 )]
 pub struct BenchRowsArgs {
-    /// Where: auto, cpu, cuda:0, vulkan, ...
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    pub device: String,
+    /// Where it is measured, and where the results go
+    #[command(flatten)]
+    pub common: Common,
     /// Rows and their width, RxD, separated by commas [default: a set that fits the device]
     #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
     pub shapes: Vec<String>,
@@ -54,9 +65,6 @@ pub struct BenchRowsArgs {
     /// Try these tunings too (GPU), separated by commas: norm bytes:share:cube:cubes, loss bytes:ahead:share:units
     #[arg(long, value_name = "TUNINGS", value_delimiter = ',')]
     pub tunings: Vec<String>,
-    /// Write the results here too
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
 }
 
 /// Options of `riverrun bench cell`.
@@ -65,9 +73,9 @@ pub struct BenchRowsArgs {
     after_help = "Layers that differ from those of burn::nn with the same weights are not timed, and end the run with exit code 1.\nExample:\n  riverrun bench cell --device cpu --cells gru --shapes 1x256x256,16x256x256 --json cell.json"
 )]
 pub struct BenchCellArgs {
-    /// Where: auto, cpu, cuda:0, vulkan, ...
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    pub device: String,
+    /// Where it is measured, and where the results go
+    #[command(flatten)]
+    pub common: Common,
     /// Cells: gru, lstm, rnn, separated by commas
     #[arg(long, value_name = "CELLS", value_delimiter = ',', default_value = "gru,lstm", value_parser = cell_name)]
     pub cells: Vec<&'static str>,
@@ -88,9 +96,6 @@ pub struct BenchCellArgs {
     /// Seconds for each pass of each shape
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     pub budget: f64,
-    /// Write the results here too
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
 }
 
 fn cell_name(name: &str) -> Result<&'static str, String> {
@@ -107,9 +112,9 @@ fn cell_name(name: &str) -> Result<&'static str, String> {
     after_help = "Example:\n  riverrun bench checkpoints --device cuda:0 --shape 16x4096x512 --layers 8 --dtypes f32,bf16"
 )]
 pub struct BenchCheckpointsArgs {
-    /// Where: auto, cpu, cuda:0, vulkan, ...
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    pub device: String,
+    /// Where it is measured, and where the results go
+    #[command(flatten)]
+    pub common: Common,
     /// Sequences, steps and channels, BxTxD
     #[arg(long, value_name = "SHAPE", default_value = "8x1024x128")]
     pub shape: String,
@@ -132,9 +137,6 @@ pub struct BenchCheckpointsArgs {
         default_value = "all,64,256,none"
     )]
     pub kept: Vec<Checkpoints>,
-    /// Write the results here too
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
 }
 
 /// Options of `riverrun bench train`.
@@ -143,9 +145,9 @@ pub struct BenchCheckpointsArgs {
     after_help = "A model that does not learn is not timed, and ends the run with exit code 1.\nExample:\n  riverrun bench train --device cuda:0 --dtypes bf16 --kernels 12 --json train.json"
 )]
 pub struct BenchTrainArgs {
-    /// Where: auto, cpu, cuda:0, vulkan, ...
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    pub device: String,
+    /// Where it is measured, and where the results go
+    #[command(flatten)]
+    pub common: Common,
     /// Models and batches WIDTHxLAYERSxBATCHxSTEPSxVOCAB, separated by commas [default: a set that fits the device]
     #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
     pub shapes: Vec<ModelShape>,
@@ -169,9 +171,6 @@ pub struct BenchTrainArgs {
     /// Time the kernels of a step too, and print so many of them (GPU)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub kernels: usize,
-    /// Write the results here too
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
 }
 
 /// Options of `riverrun bench linear`.
@@ -180,9 +179,9 @@ pub struct BenchTrainArgs {
     after_help = "A result that is wrong is not timed, and ends the run with exit code 1.\nExample:\n  riverrun bench linear --device cuda:0 --routes vendor,backend --json linear.json"
 )]
 pub struct BenchLinearArgs {
-    /// Where: auto, cpu, cuda:0, vulkan, ...
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    pub device: String,
+    /// Where it is measured, and where the results go
+    #[command(flatten)]
+    pub common: Common,
     /// Shapes ROWSxINxOUT, separated by commas [default: a set that fits the device]
     #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
     pub shapes: Vec<String>,
@@ -195,9 +194,6 @@ pub struct BenchLinearArgs {
     /// Milliseconds for each measurement, at least
     #[arg(long, value_name = "MS", default_value_t = 200)]
     pub budget_ms: u64,
-    /// Write the results here too
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
 }
 
 /// Options of `riverrun bench recurrence`.
@@ -206,9 +202,9 @@ pub struct BenchLinearArgs {
     after_help = "A result that is wrong is not timed, and ends the run with exit code 1.\nExamples:\n  riverrun bench recurrence --device cuda:0 --json recurrence.json\n  riverrun bench recurrence --device cpu --shapes 4x1024x512\n  riverrun bench recurrence --device cuda:0 --report efficiency --out efficiency"
 )]
 pub struct BenchRecurrenceArgs {
-    /// Where: auto, cpu, cuda:0, vulkan, ...
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    pub device: String,
+    /// Where it is measured, and where the results go
+    #[command(flatten)]
+    pub common: Common,
     /// Shapes BxTxD, separated by commas [default: a set that fits the device]
     #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
     pub shapes: Vec<String>,
@@ -224,9 +220,6 @@ pub struct BenchRecurrenceArgs {
     /// Try these tunings too, as vector:len:planes:share[:keep] (GPU), separated by commas
     #[arg(long, value_name = "TUNINGS", value_delimiter = ',')]
     pub tunings: Vec<String>,
-    /// Write the results here too
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
     /// A report instead of a table: time or error over the number of steps
     #[arg(long, value_name = "KIND", value_enum, conflicts_with_all = ["shapes", "gates", "tunings", "json"])]
     pub report: Option<ReportKind>,

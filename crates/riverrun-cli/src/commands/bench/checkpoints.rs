@@ -44,7 +44,7 @@ struct Report {
 
 /// Measures and prints.
 pub fn run(args: &BenchCheckpointsArgs) -> Result<(), Failure> {
-    let device = device::parse(&args.device)?;
+    let device = device::parse(&args.common.device)?;
     let spec = device::name(&device);
     let name = device::list()
         .into_iter()
@@ -89,7 +89,7 @@ pub fn run(args: &BenchCheckpointsArgs) -> Result<(), Failure> {
             });
         }
     }
-    let Some(path) = &args.json else {
+    let Some(path) = &args.common.json else {
         return Ok(());
     };
     let report = Report {

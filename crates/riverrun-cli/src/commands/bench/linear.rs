@@ -98,7 +98,7 @@ struct Report {
 
 /// Measures and prints.
 pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
-    let device = device::parse(&args.device)?;
+    let device = device::parse(&args.common.device)?;
     let spec = device::name(&device);
     let info = device::list().into_iter().find(|info| info.spec == spec);
     let origin = Origin::new(&spec, &info.map_or_else(String::new, |info| info.name));
@@ -189,7 +189,7 @@ pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
             }
         }
     }
-    match &args.json {
+    match &args.common.json {
         Some(path) => write(path, &Report { origin, rows }),
         None => Ok(()),
     }

@@ -47,7 +47,7 @@ struct Report {
 
 /// Measures and prints.
 pub fn run(args: &BenchRecurrenceArgs) -> Result<(), Failure> {
-    let device = device::parse(&args.device)?;
+    let device = device::parse(&args.common.device)?;
     let spec = device::name(&device);
     let name = device::list()
         .into_iter()

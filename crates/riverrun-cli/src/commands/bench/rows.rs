@@ -89,7 +89,7 @@ struct Report {
 
 /// Measures and prints.
 pub(super) fn run(args: &BenchRowsArgs, operation: Operation) -> Result<(), Failure> {
-    let device = device::parse(&args.device)?;
+    let device = device::parse(&args.common.device)?;
     let spec = device::name(&device);
     let name = device::list()
         .into_iter()

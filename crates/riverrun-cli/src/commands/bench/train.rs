@@ -76,7 +76,7 @@ struct Report {
 
 /// Measures and prints.
 pub fn run(args: &BenchTrainArgs) -> Result<(), Failure> {
-    let device = device::parse(&args.device)?;
+    let device = device::parse(&args.common.device)?;
     let spec = device::name(&device);
     let info = device::list().into_iter().find(|info| info.spec == spec);
     let origin = Origin::new(&spec, &info.map_or_else(String::new, |info| info.name));
@@ -116,7 +116,7 @@ pub fn run(args: &BenchTrainArgs) -> Result<(), Failure> {
             rows.push(row);
         }
     }
-    match &args.json {
+    match &args.common.json {
         Some(path) => super::write_json(path, &Report { origin, rows }),
         None => Ok(()),
     }

@@ -44,7 +44,7 @@ pub(super) fn run(args: &BenchRecurrenceArgs, origin: Origin) -> Result<(), Fail
         &[(Gate::Raw, RAW), (min_gru(), GATED), (min_lstm(), GATED)];
     let problems = problems(args, defaults)?;
     let printer = rows(problems, &origin)?;
-    printer.end(args.json.as_deref(), origin)
+    printer.end(args.common.json.as_deref(), origin)
 }
 
 /// The shapes of the report that two gigabytes hold.

@@ -83,7 +83,7 @@ pub(super) fn run(
         }
     }
     end(client)?;
-    printer.end(args.json.as_deref(), origin)
+    printer.end(args.common.json.as_deref(), origin)
 }
 
 /// Every routine that the device can run, over steps and over lanes.

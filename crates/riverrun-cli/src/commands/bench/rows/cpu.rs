@@ -61,7 +61,7 @@ pub(super) fn run(
             }
         }
     }
-    printer.end(args.json.as_deref(), origin)
+    printer.end(args.common.json.as_deref(), origin)
 }
 
 fn bug(error: riverrun_kernels::Error) -> Failure {

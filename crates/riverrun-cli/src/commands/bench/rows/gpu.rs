@@ -94,7 +94,7 @@ pub(super) fn run(
             }
         }
     }
-    printer.end(args.json.as_deref(), origin)
+    printer.end(args.common.json.as_deref(), origin)
 }
 
 fn user(error: riverrun_kernels::Error) -> Failure {
