@@ -4,6 +4,7 @@ use burn::module::{ModuleVisitor, Param};
 use burn::prelude::*;
 use burn::tensor::Tensor;
 use riverrun::models::LanguageModelConfig;
+use riverrun::nn::Sequence;
 use riverrun_train::tasks::Batch;
 use riverrun_train::{Error, Learner, Precision, RunConfig};
 
@@ -47,6 +48,7 @@ fn train(device: &Device, recorded: bool) -> (Vec<f32>, Vec<f32>) {
     // Added up as a run does it, read only sometimes.
     let mut losses = Vec::new();
     let mut sum: Option<Tensor<1>> = None;
+    let mut between: Option<Tensor<3>> = None;
     for n in 0..9 {
         let loss = learner
             .step(&batch(n), 0.01 / (n + 1) as f64, &mut |_| ())
@@ -58,7 +60,16 @@ fn train(device: &Device, recorded: bool) -> (Vec<f32>, Vec<f32>) {
         if n % 3 == 2 {
             losses.push(sum.take().unwrap().into_scalar::<f32>());
         }
+        // What a run does between its steps, and memory that is taken and kept: none of it may touch what is recorded.
+        if n == 5 {
+            let inputs = Tensor::<2, Int>::zeros([3, 20], device);
+            let (logits, _) = learner.working_model().forward(inputs, Sequence::new());
+            between = Some(logits.clone() * 1.0);
+            losses.push(logits.sum().into_scalar::<f32>());
+        }
     }
+    let between = between.expect("there was a sixth step");
+    losses.extend(between.into_data().iter::<f32>());
     let mut weights = Weights(Vec::new());
     learner.model().visit(&mut weights);
     (losses, weights.0)

@@ -81,19 +81,35 @@ impl Block {
         self.cell = self.cell.with_checkpoints(checkpoints);
         self
     }
-}
 
-impl Recurrent for Block {
-    type State = CellState;
-
-    fn run(&self, x: Tensor<3>, sequence: Sequence<CellState>) -> (Tensor<3>, CellState) {
-        let (y, state) = self.cell.run(self.norm_cell.forward(x.clone()), sequence);
+    /// The block on `x + branch`, without its own last addition: gives the two terms of that one, which the next norm adds
+    /// in its own pass over memory.
+    pub(super) fn run_open(
+        &self,
+        x: Tensor<3>,
+        branch: Option<Tensor<3>>,
+        sequence: Sequence<CellState>,
+    ) -> (Tensor<3>, Tensor<3>, CellState) {
+        let (normed, x) = match branch {
+            Some(branch) => self.norm_cell.forward_sum(x, branch),
+            None => (self.norm_cell.forward(x.clone()), x),
+        };
+        let (y, state) = self.cell.run(normed, sequence);
         let y = match &self.out {
             Some(out) => linear(out, y),
             None => y,
         };
         let (y, x) = self.norm_mlp.forward_sum(x, self.dropout.forward(y));
         let y = mlp(&self.up, &self.down, y);
-        (x + self.dropout.forward(y), state)
+        (x, self.dropout.forward(y), state)
+    }
+}
+
+impl Recurrent for Block {
+    type State = CellState;
+
+    fn run(&self, x: Tensor<3>, sequence: Sequence<CellState>) -> (Tensor<3>, CellState) {
+        let (x, branch, state) = self.run_open(x, None, sequence);
+        (x + branch, state)
     }
 }

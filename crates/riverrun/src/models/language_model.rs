@@ -6,7 +6,7 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 
 use super::{Block, BlockConfig, CellKind, CellState};
-use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence, linear};
+use crate::nn::{RmsNorm, RmsNormConfig, Sequence, linear};
 use crate::ops::Checkpoints;
 
 /// Configuration of [`LanguageModel`].
@@ -102,21 +102,22 @@ impl LanguageModel {
         tokens: Tensor<2, Int>,
         sequence: Sequence<LmState>,
     ) -> (Tensor<3>, LmState) {
-        let mut x = self.embedding.forward(tokens);
+        let (mut x, mut branch) = (self.embedding.forward(tokens), None);
         let mut states = Vec::with_capacity(self.blocks.len());
         for (i, block) in self.blocks.iter().enumerate() {
             let start = Sequence {
                 state: sequence.state.as_ref().map(|state| state.blocks[i].clone()),
                 reset: sequence.reset.clone(),
             };
-            let (y, state) = block.run(x, start);
-            x = y;
+            let (sum, rest, state) = block.run_open(x, branch, start);
+            (x, branch) = (sum, Some(rest));
             states.push(state);
         }
-        (
-            linear(&self.out, self.norm.forward(x)),
-            LmState { blocks: states },
-        )
+        let normed = match branch {
+            Some(branch) => self.norm.forward_sum(x, branch).0,
+            None => self.norm.forward(x),
+        };
+        (linear(&self.out, normed), LmState { blocks: states })
     }
 
     /// One token of each sequence, `[B]`: logits `[B, vocab]` and the next state.

@@ -4,9 +4,9 @@ use burn::config::Config;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
-use super::cell_stack::{StackConfig, StackRun};
-use super::{CellStack, Recurrent, Sequence};
-use crate::Error;
+use super::CellStack;
+use super::cell_stack::StackConfig;
+use super::stack_layer::{StackState, stack_layer};
 use crate::ops::Cell;
 
 /// Configuration of [`Lstm`].
@@ -83,65 +83,17 @@ impl LstmConfig {
     }
 }
 
-impl Lstm {
-    /// `[B, T, d_input]` and states `[layers · directions, B, d_hidden]` to `[B, T, directions · d_hidden]` and the next state.
-    ///
-    /// # Panics
-    /// Where [`Self::try_run`] returns an error.
-    pub fn forward(&self, x: Tensor<3>, state: Option<LstmState>) -> (Tensor<3>, LstmState) {
-        self.run(x, Sequence::from(state))
+impl StackState for LstmState {
+    fn into_parts(self) -> (Tensor<3>, Option<Tensor<3>>) {
+        (self.h, Some(self.c))
     }
 
-    /// A sequence, with resets and lengths.
-    ///
-    /// # Arguments
-    /// - `x`: `[B, T, d_input]`.
-    /// - `sequence`: the state to start from, `[layers · directions, B, d_hidden]`, and where to start anew. A mark is the first step
-    ///   of a piece for both directions: the backward one starts anew at the step before it.
-    /// - `lengths`: how many steps of each sequence count. Outputs past the end are 0, and the state is that at each sequence's own
-    ///   last step; what `x` holds there is not looked at.
-    ///
-    /// # Errors
-    /// Shapes, dtypes or devices that do not fit; a length of more than `T`.
-    pub fn try_run(
-        &self,
-        x: Tensor<3>,
-        sequence: Sequence<LstmState>,
-        lengths: Option<&[usize]>,
-    ) -> Result<(Tensor<3>, LstmState), Error> {
-        let (h0, c0) = sequence.state.map(|state| (state.h, state.c)).unzip();
-        let run = StackRun {
-            h0,
-            c0,
-            reset: sequence.reset,
-            lengths,
-        };
-        let output = self.stack.run(x, run)?;
-        let state = LstmState {
-            h: output.h_n,
-            c: output.c_n.expect("an LSTM has cell states"),
-        };
-        Ok((output.y, state))
+    fn from_parts(h: Tensor<3>, c: Option<Tensor<3>>) -> Self {
+        Self {
+            h,
+            c: c.expect("an LSTM has cell states"),
+        }
     }
 }
 
-/// With two directions a sequence cannot be cut into chunks: the backward one would have to start at its end.
-impl Recurrent for Lstm {
-    type State = LstmState;
-
-    fn run(&self, x: Tensor<3>, sequence: Sequence<LstmState>) -> (Tensor<3>, LstmState) {
-        self.try_run(x, sequence, None)
-            .unwrap_or_else(|error| panic!("lstm: {error}"))
-    }
-
-    /// # Panics
-    /// With two directions.
-    fn step(&self, x: Tensor<2>, state: Option<LstmState>) -> (Tensor<2>, LstmState) {
-        assert!(
-            !self.stack.bidirectional,
-            "a bidirectional lstm needs the whole sequence: it has no single step"
-        );
-        let (y, state) = self.run(x.unsqueeze_dim(1), Sequence::from(state));
-        (y.squeeze_dim(1), state)
-    }
-}
+stack_layer!(Lstm, LstmState, "lstm");

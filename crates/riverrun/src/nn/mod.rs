@@ -19,6 +19,7 @@ mod recurrent;
 mod rg_lru;
 mod rms_norm;
 mod rnn;
+mod stack_layer;
 
 pub(crate) use cell_layer::like;
 

@@ -4,9 +4,9 @@ use burn::config::Config;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
-use super::cell_stack::{StackConfig, StackRun};
-use super::{CellStack, Recurrent, Sequence};
-use crate::Error;
+use super::CellStack;
+use super::cell_stack::StackConfig;
+use super::stack_layer::stack_layer;
 use crate::ops::{Activation, Cell};
 
 /// Configuration of [`Rnn`].
@@ -69,61 +69,4 @@ impl RnnConfig {
     }
 }
 
-impl Rnn {
-    /// `[B, T, d_input]` and a state `[layers · directions, B, d_hidden]` to `[B, T, directions · d_hidden]` and the next state.
-    ///
-    /// # Panics
-    /// Where [`Self::try_run`] returns an error.
-    pub fn forward(&self, x: Tensor<3>, h0: Option<Tensor<3>>) -> (Tensor<3>, Tensor<3>) {
-        self.run(x, Sequence::from(h0))
-    }
-
-    /// A sequence, with resets and lengths.
-    ///
-    /// # Arguments
-    /// - `x`: `[B, T, d_input]`.
-    /// - `sequence`: the state to start from, `[layers · directions, B, d_hidden]`, and where to start anew. A mark is the first step
-    ///   of a piece for both directions: the backward one starts anew at the step before it.
-    /// - `lengths`: how many steps of each sequence count. Outputs past the end are 0, and the state is that at each sequence's own
-    ///   last step; what `x` holds there is not looked at.
-    ///
-    /// # Errors
-    /// Shapes, dtypes or devices that do not fit; a length of more than `T`.
-    pub fn try_run(
-        &self,
-        x: Tensor<3>,
-        sequence: Sequence<Tensor<3>>,
-        lengths: Option<&[usize]>,
-    ) -> Result<(Tensor<3>, Tensor<3>), Error> {
-        let run = StackRun {
-            h0: sequence.state,
-            c0: None,
-            reset: sequence.reset,
-            lengths,
-        };
-        let output = self.stack.run(x, run)?;
-        Ok((output.y, output.h_n))
-    }
-}
-
-/// With two directions a sequence cannot be cut into chunks: the backward one would have to start at its end.
-impl Recurrent for Rnn {
-    /// `[layers · directions, B, d_hidden]`.
-    type State = Tensor<3>;
-
-    fn run(&self, x: Tensor<3>, sequence: Sequence<Tensor<3>>) -> (Tensor<3>, Tensor<3>) {
-        self.try_run(x, sequence, None)
-            .unwrap_or_else(|error| panic!("rnn: {error}"))
-    }
-
-    /// # Panics
-    /// With two directions.
-    fn step(&self, x: Tensor<2>, state: Option<Tensor<3>>) -> (Tensor<2>, Tensor<3>) {
-        assert!(
-            !self.stack.bidirectional,
-            "a bidirectional rnn needs the whole sequence: it has no single step"
-        );
-        let (y, state) = self.run(x.unsqueeze_dim(1), Sequence::from(state));
-        (y.squeeze_dim(1), state)
-    }
-}
+stack_layer!(Rnn, Tensor<3>, "rnn");

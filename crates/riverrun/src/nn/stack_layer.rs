@@ -1,0 +1,99 @@
+//! What GRU, LSTM and Elman layers have in common: a [`CellStack`](super::CellStack) with its state in the form that users
+//! know.
+
+use burn::tensor::Tensor;
+
+/// The state of a stack, `[layers · directions, B, d_hidden]` each part, in a layer's own form.
+pub(super) trait StackState: Sized {
+    /// `h`, and `c` where the cell has one.
+    fn into_parts(self) -> (Tensor<3>, Option<Tensor<3>>);
+    /// Of the parts.
+    fn from_parts(h: Tensor<3>, c: Option<Tensor<3>>) -> Self;
+}
+
+impl StackState for Tensor<3> {
+    fn into_parts(self) -> (Tensor<3>, Option<Tensor<3>>) {
+        (self, None)
+    }
+
+    fn from_parts(h: Tensor<3>, _c: Option<Tensor<3>>) -> Self {
+        h
+    }
+}
+
+/// The methods of a layer with a field `stack`, and [`Recurrent`](super::Recurrent) for it.
+macro_rules! stack_layer {
+    ($layer:ident, $state:ty, $name:literal) => {
+        impl $layer {
+            /// `[B, T, d_input]` and a state to `[B, T, directions · d_hidden]` and the next state. Each tensor of a state is
+            /// `[layers · directions, B, d_hidden]`.
+            ///
+            /// # Panics
+            /// Where [`Self::try_run`] returns an error.
+            pub fn forward(&self, x: Tensor<3>, state: Option<$state>) -> (Tensor<3>, $state) {
+                $crate::nn::Recurrent::run(self, x, $crate::nn::Sequence::from(state))
+            }
+
+            /// A sequence, with resets and lengths.
+            ///
+            /// # Arguments
+            /// - `x`: `[B, T, d_input]`.
+            /// - `sequence`: the state to start from, `[layers · directions, B, d_hidden]`, and where to start anew. A mark is
+            ///   the first step of a piece for both directions: the backward one starts anew at the step before it.
+            /// - `lengths`: how many steps of each sequence count. Outputs past the end are 0, and the state is that at each
+            ///   sequence's own last step; what `x` holds there is not looked at.
+            ///
+            /// # Errors
+            /// Shapes, dtypes or devices that do not fit; a length of more than `T`.
+            pub fn try_run(
+                &self,
+                x: Tensor<3>,
+                sequence: $crate::nn::Sequence<$state>,
+                lengths: Option<&[usize]>,
+            ) -> Result<(Tensor<3>, $state), $crate::Error> {
+                use $crate::nn::stack_layer::StackState;
+                let (h0, c0) = sequence.state.map(StackState::into_parts).unzip();
+                let run = $crate::nn::cell_stack::StackRun {
+                    h0,
+                    c0: c0.flatten(),
+                    reset: sequence.reset,
+                    lengths,
+                };
+                let output = self.stack.run(x, run)?;
+                Ok((output.y, <$state>::from_parts(output.h_n, output.c_n)))
+            }
+        }
+
+        /// With two directions a sequence cannot be cut into chunks: the backward one would have to start at its end.
+        impl $crate::nn::Recurrent for $layer {
+            /// Each tensor `[layers · directions, B, d_hidden]`.
+            type State = $state;
+
+            fn run(
+                &self,
+                x: Tensor<3>,
+                sequence: $crate::nn::Sequence<$state>,
+            ) -> (Tensor<3>, $state) {
+                self.try_run(x, sequence, None)
+                    .unwrap_or_else(|error| panic!(concat!($name, ": {}"), error))
+            }
+
+            /// # Panics
+            /// With two directions.
+            fn step(&self, x: Tensor<2>, state: Option<$state>) -> (Tensor<2>, $state) {
+                assert!(
+                    !self.stack.bidirectional,
+                    concat!(
+                        "a bidirectional ",
+                        $name,
+                        " needs the whole sequence: it has no single step"
+                    )
+                );
+                let (y, state) = self.run(x.unsqueeze_dim(1), $crate::nn::Sequence::from(state));
+                (y.squeeze_dim(1), state)
+            }
+        }
+    };
+}
+
+pub(super) use stack_layer;
