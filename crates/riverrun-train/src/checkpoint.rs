@@ -98,6 +98,19 @@ pub(crate) fn load_module<M: Module>(module: M, path: &Path) -> Result<M, Error>
         .map_err(|error| Error::damaged(path, error))
 }
 
+/// Every weight of a model, in its order, read from the device.
+pub fn weights<M: Module>(model: &M) -> Vec<f32> {
+    struct Collect(Vec<f32>);
+    impl ModuleVisitor for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.extend(param.val().into_data().iter::<f32>());
+        }
+    }
+    let mut collect = Collect(Vec::new());
+    model.visit(&mut collect);
+    collect.0
+}
+
 /// The sum of all weights: NaN or infinite if any of them is.
 pub(crate) fn weight_sum<M: Module>(model: &M) -> Result<f64, Error> {
     struct Sum(Option<Tensor<1>>);

@@ -50,6 +50,7 @@ pub mod tasks;
 mod tokens;
 mod trainer;
 
+pub use checkpoint::weights;
 pub use config::{RunConfig, TaskConfig, TrainingConfig};
 pub use error::Error;
 pub use evaluate::{Evaluation, evaluate};

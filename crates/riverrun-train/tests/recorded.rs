@@ -1,12 +1,11 @@
 //! Steps that are recorded on a device and run again: the same numbers as steps as usual.
 
-use burn::module::{ModuleVisitor, Param};
 use burn::prelude::*;
 use burn::tensor::Tensor;
 use riverrun::models::LanguageModelConfig;
 use riverrun::nn::Sequence;
 use riverrun_train::tasks::Batch;
-use riverrun_train::{Error, Learner, Precision, RunConfig};
+use riverrun_train::{Error, Learner, Precision, RunConfig, weights};
 
 fn config() -> RunConfig {
     let mut config = RunConfig::selective_copy();
@@ -34,12 +33,6 @@ fn batch(n: usize) -> Batch {
 
 /// The losses of some steps, and the weights after them.
 fn train(device: &Device, recorded: bool) -> (Vec<f32>, Vec<f32>) {
-    struct Weights(Vec<f32>);
-    impl ModuleVisitor for Weights {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.extend(param.val().into_data().iter::<f32>());
-        }
-    }
     let config = config();
     let mut learner = Learner::new(&config, device).unwrap();
     if recorded {
@@ -70,9 +63,7 @@ fn train(device: &Device, recorded: bool) -> (Vec<f32>, Vec<f32>) {
     }
     let between = between.expect("there was a sixth step");
     losses.extend(between.into_data().iter::<f32>());
-    let mut weights = Weights(Vec::new());
-    learner.model().visit(&mut weights);
-    (losses, weights.0)
+    (losses, weights(learner.model()))
 }
 
 #[test]

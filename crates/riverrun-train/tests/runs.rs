@@ -6,13 +6,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 use riverrun::models::{CellKind, LanguageModel, LanguageModelConfig};
 use riverrun_train::tasks::SelectiveCopyConfig;
 use riverrun_train::{
     Error, Observer, Outcome, Precision, Report, RunConfig, RunDir, Split, TaskConfig, Trainer,
-    TrainingConfig, tasks,
+    TrainingConfig, tasks, weights,
 };
 
 /// Keeps other tests waiting: all runs of a process draw from one generator of the device, so that two at a time would
@@ -100,19 +99,9 @@ fn run(trainer: Trainer, stop_after: u64) -> Result<Outcome, Error> {
 
 /// The bits of all weights, by order of visit.
 fn bits(model: &LanguageModel) -> Vec<u32> {
-    struct Bits(Vec<u32>);
-    impl ModuleVisitor for Bits {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let values = param.val().try_to_vec_as::<f32>().unwrap();
-            self.0.extend(values.into_iter().map(f32::to_bits));
-        }
-    }
-    let mut bits = Bits(Vec::new());
-    model.visit(&mut bits);
-    bits.0
+    weights(model).into_iter().map(f32::to_bits).collect()
 }
 
-/// What of the reports must not depend on when a run was broken off.
 fn losses(dir: &Scratch) -> Vec<(u64, Split, u64)> {
     let reports = RunDir::open(&dir.0).unwrap().metrics().unwrap();
     reports

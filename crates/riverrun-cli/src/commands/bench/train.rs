@@ -184,9 +184,7 @@ impl Bench {
     }
 
     fn sync(&self) -> Result<(), Failure> {
-        self.device
-            .sync()
-            .map_err(|error| Failure::Bug(format!("the device failed: {error}")))
+        self.device.sync().map_err(failed)
     }
 
     /// One step, without waiting for it.
@@ -197,8 +195,7 @@ impl Bench {
 
     fn loss(&mut self) -> Result<f64, Failure> {
         let loss = self.step(&mut |_| ())?;
-        loss.try_into_scalar::<f64>()
-            .map_err(|error| Failure::Bug(format!("the device failed: {error}")))
+        loss.try_into_scalar::<f64>().map_err(failed)
     }
 
     fn measure(mut self, args: &BenchTrainArgs) -> Result<Measurement, Failure> {
@@ -255,15 +252,15 @@ impl Bench {
         let mut parts: [Vec<f64>; 3] = Default::default();
         for _ in 0..steps {
             let device = self.device.clone();
-            let (mut last, mut failed) = (Instant::now(), None);
+            let (mut last, mut fault) = (Instant::now(), None);
             let loss = self.step(&mut |part| {
-                failed = failed.take().or(device.sync().err());
+                fault = fault.take().or(device.sync().err());
                 parts[part as usize].push(last.elapsed().as_secs_f64());
                 last = Instant::now();
             })?;
             drop(loss);
-            if let Some(error) = failed {
-                return Err(Failure::Bug(format!("the device failed: {error}")));
+            if let Some(error) = fault {
+                return Err(failed(error));
             }
         }
         Ok(parts.map(Timing::of))
@@ -272,11 +269,7 @@ impl Bench {
     #[cfg(feature = "gpu")]
     fn launches(&mut self, timed: bool) -> Result<launches::Launches, Failure> {
         let device = self.device.clone();
-        let sync = || {
-            device
-                .sync()
-                .map_err(|error| Failure::Bug(format!("the device failed: {error}")))
-        };
+        let sync = || device.sync().map_err(failed);
         launches::observe(timed, sync, || self.step(&mut |_| ()).map(drop))
     }
 
@@ -291,4 +284,8 @@ impl Bench {
             self.shape
         )))
     }
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::Bug(format!("the device failed: {error}"))
 }

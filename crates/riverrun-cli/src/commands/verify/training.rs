@@ -1,11 +1,10 @@
 //! Training steps that are recorded and run again, against the same steps as usual; those against themselves.
 
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 use riverrun::device::DeviceInfo;
 use riverrun::models::CellKind;
 use riverrun_kernels::check::Verdict;
-use riverrun_train::{Learner, Precision, RunConfig};
+use riverrun_train::{Learner, Precision, RunConfig, weights};
 
 use super::table::{Row, Table};
 use super::wanted;
@@ -73,12 +72,6 @@ struct Outcome {
 }
 
 fn train(config: &RunConfig, device: &Device, recorded: bool) -> Result<Outcome, Failure> {
-    struct Weights(Vec<f32>);
-    impl ModuleVisitor for Weights {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            self.0.extend(param.val().into_data().iter::<f32>());
-        }
-    }
     let mut learner = Learner::new(config, device)?;
     if recorded {
         learner.record_steps(config)?;
@@ -88,11 +81,9 @@ fn train(config: &RunConfig, device: &Device, recorded: bool) -> Result<Outcome,
         let loss = learner.step(&SHAPE.batch(step), 1e-3, &mut |_| ())?;
         losses.extend(loss.into_data().iter::<f32>());
     }
-    let mut weights = Weights(Vec::new());
-    learner.model().visit(&mut weights);
     Ok(Outcome {
         losses,
-        weights: weights.0,
+        weights: weights(learner.model()),
     })
 }
 

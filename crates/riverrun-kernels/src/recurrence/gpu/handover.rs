@@ -4,7 +4,9 @@
 //! on: one hop a tile. **Groups.** Where lanes are few, the hops would be the time. So with `share > 0`, tiles are
 //! taken in groups of `planes · share`; each publishes its affine map at once, folds the maps of the tiles before it
 //! in its group, and only then needs the state after the group before: one hop a group. Either way the order of every
-//! product and sum is fixed, and results are bit-equal from run to run.
+//! product and sum is fixed, and results are bit-equal from run to run. Maps are composed in `f32`: where the factors of a
+//! whole tile, or with groups of a whole group, multiply to more than `f32` holds, the state after it is infinite or NaN, even
+//! if it was 0 before.
 //!
 //! **Words.** What tiles hand over are 64-bit words, written and read whole: a number and a tag. The tag is the number
 //! of the launch (`epoch`) and one bit for "the run holds a reset". A word is there when its tag is this launch's, so
