@@ -52,6 +52,10 @@ pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
         true => trainer.with_recorded_steps()?,
         false => trainer,
     };
+    let spec = riverrun::device::name(&device);
+    if spec != "cpu" && !quiet {
+        eprintln!("preparing {spec}: kernels are compiled, and some tuned, in the first steps");
+    }
     let outcome = trainer.run(&mut Progress::new(quiet), &stop)?;
     if !outcome.finished {
         let path = dir.path().display();
