@@ -186,7 +186,8 @@ fn a_layer_keeps_what_it_was_told_to() {
             )
         };
         let expected = gradient(Checkpoints::All);
-        assert_close(&name, &gradient(Checkpoints::None), &expected, 0.0);
+        // Through products, whose kernels a GPU may still be choosing.
+        assert_close(&name, &gradient(Checkpoints::None), &expected, 2e-6);
         assert_close(&name, &gradient(Checkpoints::Every(8)), &expected, 2e-6);
     }
 }

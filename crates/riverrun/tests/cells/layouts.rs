@@ -15,6 +15,9 @@ const B: usize = 2;
 const T: usize = 6;
 const I: usize = 3;
 const H: usize = 4;
+/// The same weights in another layout, or while another thread tunes, may go through a kernel that sums these few products
+/// in another order: 7 roundings of 6e-8 a sum, over 6 steps.
+const ANOTHER_ORDER: f64 = 7.0 * 6e-8 * T as f64;
 
 fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
@@ -215,7 +218,12 @@ fn cudnn_s_flat_parameters_are_those_of_keras_in_another_order() {
             found.forward(x.clone(), None).0,
             same.forward(x.clone(), None).0,
         );
-        assert_close(&format!("{name} gru"), &numbers(found), &numbers(same), 0.0);
+        assert_close(
+            &format!("{name} gru"),
+            &numbers(found),
+            &numbers(same),
+            ANOTHER_ORDER,
+        );
 
         let (kernel, recurrent) = (random([I, 4 * H], &device), random([H, 4 * H], &device));
         let bias: Tensor<1> = random([4 * H], &device);
@@ -233,7 +241,7 @@ fn cudnn_s_flat_parameters_are_those_of_keras_in_another_order() {
             &format!("{name} lstm"),
             &numbers(found),
             &numbers(same),
-            0.0,
+            ANOTHER_ORDER,
         );
     }
 }
@@ -255,7 +263,7 @@ fn cudnn_stacks_keep_all_biases_at_the_end() {
         let again = from_cudnn_gru(vector(&params, &device), &config).expect("so many");
         let x: Tensor<3> = random([B, T, I], &device);
         let (found, expected) = (again.forward(x.clone(), None).0, gru.forward(x, None).0);
-        assert_close(&name, &numbers(found), &numbers(expected), 0.0);
+        assert_close(&name, &numbers(found), &numbers(expected), ANOTHER_ORDER);
     }
 }
 
