@@ -27,9 +27,18 @@ fn offset(line: &str) -> Option<usize> {
     offset.split_once(']')?.0.parse().ok()
 }
 
-/// Values `v<number>`, numbered as they appear.
+/// Values `v<number>`, numbered as they appear. What stands in quotes is an instruction, whose `v4` is no value.
 fn renumber(text: &str) -> String {
     let mut numbers = HashMap::new();
+    let parts = text.split('"').enumerate();
+    let parts = parts.map(|(n, part)| match n % 2 {
+        0 => renumber_part(part, &mut numbers),
+        _ => part.to_string(),
+    });
+    parts.collect::<Vec<_>>().join("\"")
+}
+
+fn renumber_part<'t>(text: &'t str, numbers: &mut HashMap<&'t str, usize>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('v') {
