@@ -9,15 +9,7 @@ use riverrun_kernels::recurrence::gpu::Dtype;
 use riverrun_kernels::{Element, Error};
 
 use crate::case::{Case, Outcome};
-
-/// The default device's client; where there is no device, that is said by name.
-fn client() -> Option<Client> {
-    let client = std::panic::catch_unwind(|| cubecl::Device::default().client()).ok();
-    if client.is_none() {
-        println!("skipped: no GPU on this machine, not even a software one");
-    }
-    client
-}
+use crate::device::client;
 
 /// Runs a case, every output filled with NaN beforehand.
 fn run(client: &Client, case: &Case, dtype: Dtype) -> Result<Outcome, Error> {

@@ -3,6 +3,9 @@
 
 mod case;
 #[cfg(feature = "gpu")]
+#[path = "../device/mod.rs"]
+mod device;
+#[cfg(feature = "gpu")]
 mod gpu;
 
 use case::Case;

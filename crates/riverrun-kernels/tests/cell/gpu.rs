@@ -1,7 +1,5 @@
 //! The persistent routine against the oracle, where the device can run it.
 
-use std::panic::catch_unwind;
-
 use cubecl::client::Client;
 use half::{bf16, f16};
 use riverrun_kernels::Element;
@@ -10,14 +8,7 @@ use riverrun_kernels::cell::gpu::{Tuning, handover_fault, missing};
 use riverrun_kernels::cell::{Cell, Problem};
 use riverrun_kernels::recurrence::gpu::Dtype;
 
-/// The default device's client; where there is no device, that is said by name.
-fn client() -> Option<Client> {
-    let client = catch_unwind(|| cubecl::Device::default().client()).ok();
-    if client.is_none() {
-        println!("skipped: no GPU on this machine, not even a software one");
-    }
-    client
-}
+use crate::device::client;
 
 fn check<E: Element + bytemuck::Pod>(
     client: &Client,

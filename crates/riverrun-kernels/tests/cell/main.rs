@@ -3,6 +3,9 @@
 mod accuracy;
 mod contract;
 #[cfg(feature = "gpu")]
+#[path = "../device/mod.rs"]
+mod device;
+#[cfg(feature = "gpu")]
 mod gpu;
 mod oracle;
 mod packed;

@@ -1,6 +1,10 @@
 //! Cross-entropy: oracle against finite differences, CPU and GPU kernels against the oracle. The GPU part runs on a
 //! software Vulkan driver too.
 
+#[cfg(feature = "gpu")]
+#[path = "../device/mod.rs"]
+mod device;
+
 use half::{bf16, f16};
 use proptest::prelude::*;
 use riverrun_kernels::cross_entropy::check::{Case, Outcome};
@@ -152,15 +156,7 @@ mod on_gpu {
     use riverrun_kernels::gpu::Dtype;
 
     use super::*;
-
-    /// The default device's client; where there is no device, that is said by name.
-    fn client() -> Option<Client> {
-        let client = std::panic::catch_unwind(|| cubecl::Device::default().client()).ok();
-        if client.is_none() {
-            println!("skipped: no GPU on this machine, not even a software one");
-        }
-        client
-    }
+    use crate::device::client;
 
     fn check<E: Element>(client: &Client, dtype: Dtype, case: &Case, tunings: [Option<Tuning>; 2]) {
         if !dtype.supported(client) {

@@ -8,14 +8,7 @@ use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Routine, Shape};
 
 use cubecl::client::Client;
 
-/// The default device's client; where there is no device, that is said by name.
-pub fn client() -> Option<Client> {
-    let client = std::panic::catch_unwind(|| cubecl::Device::default().client()).ok();
-    if client.is_none() {
-        println!("skipped: no GPU on this machine, not even a software one");
-    }
-    client
-}
+pub use crate::device::client;
 
 pub fn routines(client: &Client) -> Vec<Routine> {
     let mut routines = Routine::ALL.to_vec();

@@ -6,6 +6,9 @@ mod cpu_contract;
 mod cpu_properties;
 mod cpu_views;
 #[cfg(feature = "gpu")]
+#[path = "../device/mod.rs"]
+mod device;
+#[cfg(feature = "gpu")]
 mod gpu;
 #[cfg(feature = "gpu")]
 mod gpu_properties;

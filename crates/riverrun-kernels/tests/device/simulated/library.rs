@@ -1,0 +1,79 @@
+//! Kernels as libraries of this machine.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::translate::translate;
+
+type Launch = unsafe extern "C" fn(*const *mut c_void, *const c_void, *const u32, *const u32);
+
+unsafe extern "C" {
+    fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+}
+
+/// Resolve everything at once.
+const NOW: c_int = 2;
+
+/// The kernels compiled so far, by their source.
+#[derive(Default)]
+pub struct Libraries(HashMap<u64, Launch>);
+
+impl Libraries {
+    /// The entry of a kernel.
+    ///
+    /// # Panics
+    /// Where it cannot be translated or compiled.
+    pub fn entry(&mut self, source: &str) -> Launch {
+        let mut hasher = DefaultHasher::new();
+        source.hash(&mut hasher);
+        *self
+            .0
+            .entry(hasher.finish())
+            .or_insert_with(|| compile(source, hasher.finish()))
+    }
+}
+
+fn compile(source: &str, hash: u64) -> Launch {
+    let folder = std::env::temp_dir().join("riverrun-simulated");
+    std::fs::create_dir_all(&folder).expect("a folder for compiled kernels");
+    let text = translate(source).unwrap_or_else(|error| panic!("{error} in:\n{source}"));
+    let place = |ending: &str| -> PathBuf {
+        folder.join(format!("{hash:016x}-{}.{ending}", std::process::id()))
+    };
+    let (code, library) = (place("cpp"), place("so"));
+    std::fs::write(&code, text).expect("writing a kernel's source");
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
+    let done = Command::new(&compiler)
+        .args([
+            "-std=c++17",
+            "-O1",
+            "-mfma",
+            "-mf16c",
+            "-w",
+            "-shared",
+            "-fPIC",
+            "-o",
+        ])
+        .args([&library, &code])
+        .output()
+        .unwrap_or_else(|error| {
+            panic!("the simulated device needs a C++ compiler ({compiler}): {error}")
+        });
+    assert!(
+        done.status.success(),
+        "{}: {}",
+        code.display(),
+        String::from_utf8_lossy(&done.stderr)
+    );
+    let path = CString::new(library.to_string_lossy().as_bytes()).expect("a path without zeros");
+    // SAFETY: the library has just been made; its only initialization is that of plain statics.
+    let entry = unsafe { dlsym(dlopen(path.as_ptr(), NOW), c"sim_launch".as_ptr()) };
+    assert!(!entry.is_null(), "{} has no entry", library.display());
+    let _ = (std::fs::remove_file(code), std::fs::remove_file(library));
+    // SAFETY: it is of this type, by `translate`.
+    unsafe { std::mem::transmute::<*mut c_void, Launch>(entry) }
+}

@@ -1,0 +1,273 @@
+// What CUDA C++ finds on the simulated device. Every unit of a cube is a fiber of its own; one runs at a time, until it
+// waits for others: at a barrier, in an instruction of the whole plane, or when it polls memory.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <immintrin.h>
+#include <sys/mman.h>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __grid_constant__
+#define __launch_bounds__(threads)
+
+namespace sim {
+
+constexpr size_t STACK = 256 << 10;
+// As much as a cube may have.
+constexpr size_t SHARED = 228 << 10;
+// Cubes at once, as on a device with so many multiprocessors.
+constexpr unsigned RESIDENT = 132;
+
+struct Dim {
+    unsigned x, y, z;
+};
+
+struct Plane {
+    unsigned arrived = 0, round = 0;
+    // What its units give to an instruction, of this round and of the one before.
+    uint32_t given[2][32][8];
+};
+
+struct Cube {
+    Dim id;
+    unsigned arrived = 0, round = 0, left = 0;
+    std::vector<char> shared;
+    std::vector<Plane> planes;
+};
+
+struct Unit {
+    void *stack = nullptr, *at = nullptr;
+    Dim id;
+    Cube *cube = nullptr;
+    unsigned number = 0;
+    bool done = true;
+};
+
+static Unit *unit;
+static void *scheduler;
+static Dim cube_count, cube_dim;
+static unsigned units_a_cube;
+static void (*entry)();
+
+// Saves what a call keeps, and goes on where another stack was left.
+extern "C" void sim_switch(void **from, void *to);
+asm(R"(
+.text
+.type sim_switch, @function
+sim_switch:
+    push %rbp
+    push %rbx
+    push %r12
+    push %r13
+    push %r14
+    push %r15
+    mov %rsp, (%rdi)
+    mov %rsi, %rsp
+    pop %r15
+    pop %r14
+    pop %r13
+    pop %r12
+    pop %rbx
+    pop %rbp
+    ret
+)");
+
+static void yield() { sim_switch(&unit->at, scheduler); }
+
+static void start() {
+    entry();
+    unit->done = true;
+    yield();
+}
+
+static void begin(Unit &of, Cube *cube, unsigned number) {
+    if (!of.stack)
+        of.stack = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    auto top = (void **)((char *)of.stack + STACK - 64);
+    // A stack as a call leaves it: the return address 8 bytes past a multiple of 16.
+    *--top = nullptr;
+    *--top = (void *)start;
+    for (int i = 0; i < 6; i++)
+        *--top = nullptr;
+    of.at = top;
+    of.cube = cube;
+    of.number = number;
+    of.id = {number % cube_dim.x, number / cube_dim.x % cube_dim.y, number / (cube_dim.x * cube_dim.y)};
+    of.done = false;
+}
+
+static void meet(unsigned &arrived, unsigned &round, unsigned all) {
+    unsigned now = round;
+    if (++arrived == all) {
+        arrived = 0;
+        round++;
+        return;
+    }
+    while (round == now)
+        yield();
+}
+
+static Plane &plane() { return unit->cube->planes[unit->number / 32]; }
+static unsigned lane() { return unit->number % 32; }
+
+static void run(Dim count, Dim dim, void (*kernel)()) {
+    cube_count = count;
+    cube_dim = dim;
+    entry = kernel;
+    units_a_cube = dim.x * dim.y * dim.z;
+    unsigned all = count.x * count.y * count.z, resident = std::min(all, RESIDENT), started = 0, finished = 0;
+    std::vector<Cube> cubes(resident);
+    std::vector<Unit> units(resident * units_a_cube);
+    auto next = [&](unsigned place) {
+        Cube &cube = cubes[place];
+        cube.id = {started % count.x, started / count.x % count.y, started / (count.x * count.y)};
+        cube.shared.assign(SHARED + 128, (char)0xff);
+        cube.planes.assign((units_a_cube + 31) / 32, Plane());
+        cube.arrived = cube.round = 0;
+        cube.left = units_a_cube;
+        for (unsigned i = 0; i < units_a_cube; i++)
+            begin(units[place * units_a_cube + i], &cube, i);
+        started++;
+    };
+    for (unsigned place = 0; place < resident; place++)
+        next(place);
+    // Every turn begins with another unit.
+    for (unsigned turn = 1; finished < all; turn = turn * 1664525 + 1013904223) {
+        for (size_t i = 0; i < units.size(); i++) {
+            unit = &units[(i + turn) % units.size()];
+            if (unit->done)
+                continue;
+            sim_switch(&scheduler, unit->at);
+            if (unit->done && --unit->cube->left == 0) {
+                finished++;
+                if (started < all)
+                    next(unit->cube - cubes.data());
+            }
+        }
+    }
+    for (Unit &of : units)
+        if (of.stack)
+            munmap(of.stack, STACK);
+}
+
+static char *shared() { return (char *)(((uintptr_t)unit->cube->shared.data() + 127) & ~(uintptr_t)127); }
+
+static float from_bf16(uint16_t x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float number;
+    memcpy(&number, &bits, 4);
+    return number;
+}
+static uint16_t to_bf16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if (x != x)
+        return 0x7fff;
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+__attribute__((target("f16c"))) static float from_f16(uint16_t x) { return _cvtsh_ss(x); }
+__attribute__((target("f16c"))) static uint16_t to_f16(float x) { return x != x ? 0x7fff : _cvtss_sh(x, 0); }
+
+// Two numbers to a word, the first above.
+static uint32_t pack_bf16(float high, float low) { return (uint32_t)to_bf16(high) << 16 | to_bf16(low); }
+static uint32_t pack_f16(float high, float low) { return (uint32_t)to_f16(high) << 16 | to_f16(low); }
+
+template <class T> static T as(uint32_t bits) {
+    T x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+// m16n8k16 of bf16 or f16, m16n8k8 of TF32: of each unit its part of a row-major A, of B and of C.
+template <float (*WIDEN)(uint16_t), int PER_WORD>
+static void mma(float *d, const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4]) {
+    Plane &all = plane();
+    auto &given = all.given[all.round & 1];
+    memcpy(given[lane()], a, 16);
+    memcpy(given[lane()] + 4, b, 8);
+    meet(all.arrived, all.round, 32);
+    for (int i = 0; i < 4; i++) {
+        int row = lane() / 4 + (i >= 2 ? 8 : 0), column = lane() % 4 * 2 + i % 2;
+        double sum = c[i];
+        for (int k = 0; k < 8 * PER_WORD; k++) {
+            int half = k / (4 * PER_WORD), word = k / PER_WORD % 4, part = k % PER_WORD;
+            uint32_t left = given[row % 8 * 4 + word][row / 8 + 2 * half], right = given[column * 4 + word][4 + half];
+            if (PER_WORD == 2)
+                sum += (double)WIDEN(left >> 16 * part) * WIDEN(right >> 16 * part);
+            else
+                sum += (double)as<float>(left & 0xffffe000) * as<float>(right & 0xffffe000);
+        }
+        d[i] = (float)sum;
+    }
+}
+
+template <class T> static T shuffle(T x, unsigned from) {
+    static_assert(sizeof(T) <= 8, "a word or two");
+    Plane &all = plane();
+    auto &given = all.given[all.round & 1];
+    memcpy(given[lane()], &x, sizeof(T));
+    meet(all.arrived, all.round, 32);
+    memcpy(&x, given[from < 32 ? from : lane()], sizeof(T));
+    return x;
+}
+
+// What other cubes may be about to write.
+static void poll() { yield(); }
+template <class T> static void load_4(T &words, uint64_t at) {
+    memcpy(&words, (void *)at, 16);
+    yield();
+}
+static void store(uint64_t at, uint32_t word) { memcpy((void *)at, &word, 4); }
+static uint32_t add(uint64_t at, uint32_t x) {
+    uint32_t before;
+    memcpy(&before, (void *)at, 4);
+    store(at, before + x);
+    return before;
+}
+
+} // namespace sim
+
+#define threadIdx (sim::unit->id)
+#define blockIdx (sim::unit->cube->id)
+#define gridDim (sim::cube_count)
+#define blockDim (sim::cube_dim)
+
+static void __syncthreads() { sim::meet(sim::unit->cube->arrived, sim::unit->cube->round, sim::units_a_cube); }
+static void __syncwarp() { sim::meet(sim::plane().arrived, sim::plane().round, 32); }
+template <class T> static T __shfl_sync(unsigned, T x, unsigned from) { return sim::shuffle(x, from); }
+template <class T> static T __shfl_xor_sync(unsigned, T x, unsigned by) { return sim::shuffle(x, sim::lane() ^ by); }
+template <class T> static T __shfl_up_sync(unsigned, T x, unsigned by) { return sim::shuffle(x, sim::lane() - by); }
+template <class T> static T __shfl_down_sync(unsigned, T x, unsigned by) { return sim::shuffle(x, sim::lane() + by); }
+template <class T> static T atomicExch(T *place, T x) {
+    std::swap(*place, x);
+    return x;
+}
+template <class T> static T atomicAdd(T *place, T x) {
+    T before = *place;
+    *place += x;
+    return before;
+}
+template <class T> static T min(T a, T b) { return b < a ? b : a; }
+template <class T> static T max(T a, T b) { return a < b ? b : a; }
+static float min(float a, float b) { return fminf(a, b); }
+static float max(float a, float b) { return fmaxf(a, b); }
+static float fma(float a, float b, float c) { return fmaf(a, b, c); }
+static float fabs(float x) { return fabsf(x); }
+
+struct __nv_bfloat16 {
+    uint16_t bits;
+    __nv_bfloat16() = default;
+    __nv_bfloat16(float x) : bits(sim::to_bf16(x)) {}
+    operator float() const { return sim::from_bf16(bits); }
+};
+struct __half {
+    uint16_t bits;
+    __half() = default;
+    __half(float x) : bits(sim::to_f16(x)) {}
+    operator float() const { return sim::from_f16(bits); }
+};

@@ -1,0 +1,163 @@
+//! From CUDA C++ to C++ for the simulation: inline PTX becomes calls, and the kernel gets an entry that takes its
+//! arguments from an array.
+
+/// The translation, or what is not known of the source.
+pub fn translate(source: &str) -> Result<String, String> {
+    let mut lines = Vec::new();
+    for line in source.lines() {
+        // Those of the host are the same, by other names.
+        let known = ["typedef unsigned", "typedef signed", "#include <cuda"];
+        if known.iter().any(|start| line.starts_with(start)) {
+            continue;
+        }
+        lines.push(shared_memory(line));
+    }
+    // What may be about to change: others run before it is read.
+    let read = " const* tmp = reinterpret_cast<volatile";
+    let text = lines.join("\n");
+    let text = ["uint32_t", "uint64_t"].iter().fold(text, |text, word| {
+        let load = format!("volatile {word}{read}");
+        text.replace(&load, &format!("sim::poll(); {load}"))
+    });
+    let text = inline_ptx(&text)?;
+    let entry = entry(&text)?;
+    Ok(format!("{}\n{text}\n{entry}", include_str!("runtime.h")))
+}
+
+/// `extern __shared__ __align__(16) char v9[];` as a pointer.
+fn shared_memory(line: &str) -> String {
+    let pointer = || {
+        let (before, rest) = line.split_once("extern __shared__ __align__(")?;
+        let (_, rest) = rest.split_once(") char ")?;
+        let (name, after) = rest.split_once("[];")?;
+        Some(format!("{before}char *{name} = sim::shared();{after}"))
+    };
+    pointer().unwrap_or_else(|| line.to_string())
+}
+
+fn inline_ptx(text: &str) -> Result<String, String> {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("asm ") {
+        out.push_str(&rest[..at]);
+        let statement = &rest[at..];
+        let end = closing(&statement[statement.find('(').ok_or("an asm without operands")?..])
+            .ok_or("an asm without an end")?
+            + statement.find('(').unwrap_or(0);
+        out.push_str(&call(&statement[..end])?);
+        rest = &statement[end + 1..];
+    }
+    Ok(out + rest)
+}
+
+/// Where the parenthesis that a text begins with is closed; what stands in quotes does not count.
+fn closing(text: &str) -> Option<usize> {
+    let (mut depth, mut quoted) = (0, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            '"' => quoted = !quoted,
+            '(' if !quoted => depth += 1,
+            ')' if !quoted => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return Some(at);
+        }
+    }
+    None
+}
+
+/// A call for `asm volatile("<instruction> ..." : "=r"(x) : "l"(y) : ...`.
+fn call(statement: &str) -> Result<String, String> {
+    let mut parts = statement.splitn(3, '"');
+    let (_, template) = (parts.next(), parts.next().unwrap_or_default());
+    let operands = operands(parts.next().unwrap_or_default());
+    let of = |kind: bool| -> Vec<&str> {
+        let some = operands.iter().filter(|(written, _)| *written == kind);
+        some.map(|(_, expression)| *expression).collect()
+    };
+    let (to, from) = (of(true), of(false));
+    let name = template.split_whitespace().next().unwrap_or_default();
+    let one = |function: &str| format!("{} = {function}({})", to[0], from.join(", "));
+    Ok(match name {
+        "mov.u64" => format!("{} = (uint64_t){}", to[0], from[0]),
+        "ex2.approx.ftz.f32" => one("exp2f"),
+        "rcp.approx.ftz.f32" => one("1.0f / "),
+        "sqrt.approx.ftz.f32" => one("sqrtf"),
+        "cvt.rn.bf16x2.f32" => one("sim::pack_bf16"),
+        "cvt.rn.f16x2.f32" => one("sim::pack_f16"),
+        "atom.relaxed.add.u32" => {
+            format!("{} = sim::add((uint64_t){}, {})", to[0], from[0], from[1])
+        }
+        "prefetch.global.L2" => String::new(),
+        "st.relaxed.gpu.global.u32" => format!("sim::store({}, {})", from[0], from[1]),
+        "ld.relaxed.gpu.global.v4.u32" => {
+            let (words, _) = to[0].rsplit_once('.').ok_or("words without a vector")?;
+            format!("sim::load_4({words}, {})", from[0])
+        }
+        _ => {
+            let (widen, per_word) = match name {
+                "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" => ("sim::from_bf16", 2),
+                "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" => ("sim::from_f16", 2),
+                "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32" => ("sim::from_bf16", 1),
+                _ => return Err(format!("an instruction that is not known: {template}")),
+            };
+            format!(
+                "sim::mma<{widen}, {per_word}>(&{}, {{{}}}, {{{}}}, {{{}}})",
+                to[0],
+                from[..4].join(", "),
+                from[4..6].join(", "),
+                from[6..].join(", ")
+            )
+        }
+    })
+}
+
+/// Whether each is written, and its expression.
+fn operands(mut text: &str) -> Vec<(bool, &str)> {
+    let mut found = Vec::new();
+    while let Some(at) = text.find('"') {
+        let Some((constraint, after)) = text[at + 1..].split_once('"') else {
+            break;
+        };
+        text = after;
+        if !after.starts_with('(') {
+            continue;
+        }
+        let Some(end) = closing(after) else { break };
+        found.push((constraint.starts_with('='), &after[1..end]));
+        text = &after[end..];
+    }
+    found
+}
+
+/// What is called from outside: the buffers in their order, then what the launch says besides.
+fn entry(text: &str) -> Result<String, String> {
+    let missing = "a source without a kernel";
+    let (_, head) = text.split_once("__launch_bounds__(").ok_or(missing)?;
+    let (_, head) = head.split_once(')').ok_or(missing)?;
+    let (name, parameters) = head.split_once('(').ok_or(missing)?;
+    let (parameters, _) = parameters.split_once(") {").ok_or(missing)?;
+    let arguments = parameters.split(',').enumerate().map(|(n, parameter)| {
+        let kind = parameter
+            .replace("__restrict__", "")
+            .replace("__grid_constant__", "");
+        let kind = kind
+            .trim()
+            .rsplit_once(char::is_whitespace)
+            .map_or("", |(kind, _)| kind);
+        match parameter.contains("info_st") {
+            true => "*(const info_st *)sim_info".to_string(),
+            false => format!("({kind})sim_buffers[{n}]"),
+        }
+    });
+    Ok(format!(
+        "static void *const *sim_buffers;\nstatic const void *sim_info;\n\
+         static void sim_entry() {{ {}({}); }}\n\
+         extern \"C\" void sim_launch(void *const *buffers, const void *info, const unsigned *count, const unsigned *dim) {{\n\
+         sim_buffers = buffers; sim_info = info;\n\
+         sim::run({{count[0], count[1], count[2]}}, {{dim[0], dim[1], dim[2]}}, sim_entry);\n}}\n",
+        name.trim(),
+        arguments.collect::<Vec<_>>().join(", ")
+    ))
+}
