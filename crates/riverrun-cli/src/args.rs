@@ -153,7 +153,7 @@ pub struct TrainArgs {
     /// Where to compute: auto, cpu, cuda:0, vulkan, ...; see `riverrun devices`
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub device: String,
-    /// Record a step's launches and run them again by one call a step (GPU; not with dropout or f16): the same numbers, and
+    /// Record a step's launches and run them again by one call a step (GPU; not with dropout): the same numbers, and
     /// faster where launching takes longer than computing
     #[arg(long)]
     pub graph: bool,

@@ -7,6 +7,7 @@
 //! `f32`; gradients may be in any storage type.
 
 pub mod check;
+pub mod clip;
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;

@@ -18,6 +18,8 @@ pub struct Learner {
     /// There but for the moment of its update, which takes it by value: with one owner, tensors are
     /// updated in place.
     model: Option<LanguageModel>,
+    /// What it computes with in formats below f32: a rounded copy, which updates move too. None before the first step.
+    rounded: Option<LanguageModel>,
     pub(crate) optimizer: Optimizer,
     pub(crate) scale: LossScale,
     precision: Precision,
@@ -52,6 +54,7 @@ impl Learner {
         }
         Ok(Self {
             model: Some(fresh_model(config, device)),
+            rounded: None,
             optimizer: Optimizer::new(&config.training.optimizer),
             scale: LossScale::new(precision, device),
             precision,
@@ -64,7 +67,7 @@ impl Learner {
     /// Where launching takes longer than computing, as with small models on large GPUs, steps take less time.
     ///
     /// # Errors
-    /// [`Error::Invalid`] on the CPU, with dropout, and in f16.
+    /// [`Error::Invalid`] on the CPU and with dropout.
     pub fn record_steps(&mut self, config: &RunConfig) -> Result<(), Error> {
         self.recorder = Some(Recorder::new(
             config,
@@ -93,6 +96,7 @@ impl Learner {
             "weights are put in place before steps"
         );
         self.model = Some(model);
+        self.rounded = None;
     }
 
     /// The model to compute with, without autodiff, in the format of the arithmetic.
@@ -121,19 +125,23 @@ impl Learner {
 
     /// A step on tokens that are on the device.
     pub(crate) fn run(&mut self, tokens: Tokens, lr: f64, done: &mut dyn FnMut(Part)) -> Tensor<1> {
-        let working = self.precision.working_copy(self.model());
+        let working = match self.rounded.take() {
+            Some(rounded) => rounded,
+            None => self.precision.working_copy(self.model()),
+        };
         let (logits, targets) = tokens.forward(&working);
         let loss = cross_entropy(logits, targets);
         done(Part::Forward);
         let mut gradients = self.scale.scale(loss.clone()).backward();
         let gradients = GradientsParams::from_module(&mut gradients, &working);
-        drop(working);
+        // In f32 it is the model itself, which the update must be the only one to hold.
+        let rounded = Some(working).filter(|_| self.precision != Precision::F32);
         done(Part::Backward);
-        let (optimizer, scale) = (&mut self.optimizer, &mut self.scale);
-        self.model = self
-            .model
-            .take()
-            .map(|model| optimizer.step(lr, model, gradients, scale));
+        let model = self.model.take().expect("the model is there between steps");
+        let (model, rounded) =
+            self.optimizer
+                .step_with_rounded(lr, model, rounded, gradients, &mut self.scale);
+        (self.model, self.rounded) = (Some(model), rounded);
         done(Part::Update);
         loss.inner()
     }

@@ -6,6 +6,8 @@
 //! whatever format the model computed in, and moments that are saved and loaded as modules of the same
 //! shape.
 
+mod parameters;
+
 use std::collections::{BTreeMap, HashMap};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
@@ -15,6 +17,7 @@ use riverrun::ops::{AdamwStep, AdamwTensors, adamw, adamw_numbers, refill, squar
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, LossScale};
+use parameters::{Place, Put, PutRounded, Take, TakeRounded};
 
 /// Options of [`Optimizer`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -80,18 +83,36 @@ impl Optimizer {
         gradients: GradientsParams,
         scale: &mut LossScale,
     ) -> M {
-        // With one owner, tensors are updated in place: so they are taken out of the model, and put back.
+        self.step_with_rounded(lr, model, None, gradients, scale).0
+    }
+
+    /// As [`step`](Self::step), and moves `rounded` too, a copy of the model in the dtype of the gradients: it comes back as a
+    /// copy of the model that comes back, rounded in the pass over memory that updates the parameters.
+    pub fn step_with_rounded<M: Module>(
+        &mut self,
+        lr: f64,
+        model: M,
+        rounded: Option<M>,
+        gradients: GradientsParams,
+        scale: &mut LossScale,
+    ) -> (M, Option<M>) {
+        // With one owner, tensors are updated in place: so they are taken out of the models, and put back.
+        let mut take_rounded = TakeRounded::default();
+        let rounded = rounded.map(|rounded| rounded.map(&mut take_rounded));
         let mut take = Take {
             states: &mut self.states,
             replayed: std::mem::take(&mut self.replayed),
             gradients,
+            rounded: take_rounded.taken,
             taken: Vec::new(),
         };
         let model = model.map(&mut take);
-        let taken = take.taken;
-        let (places, tensors): (Vec<Place>, Vec<AdamwTensors>) = taken.into_iter().unzip();
+        let (places, tensors): (Vec<Place>, Vec<AdamwTensors>) = take.taken.into_iter().unzip();
+        let mut rounded_back = PutRounded {
+            updated: take.rounded,
+        };
         let Some(squares) = square_sum(&tensors) else {
-            return model;
+            return (model, rounded.map(|rounded| rounded.map(&mut rounded_back)));
         };
         let factor = scale.unscale(squares, self.config.clip);
         let mut by_time: BTreeMap<usize, (Vec<Place>, Vec<AdamwTensors>)> = BTreeMap::new();
@@ -115,10 +136,12 @@ impl Optimizer {
                     .map(|(place, tensors)| (place.id, (place, tensors))),
             );
         }
-        model.map(&mut Put {
+        let model = model.map(&mut Put {
             states: &mut self.states,
             updated,
-        })
+            rounded: &mut rounded_back.updated,
+        });
+        (model, rounded.map(|rounded| rounded.map(&mut rounded_back)))
     }
 
     fn numbers(&self, lr: f64, time: usize) -> AdamwStep {
@@ -180,68 +203,6 @@ impl Optimizer {
             states: Some(&mut self.states),
             time,
         });
-    }
-}
-
-/// Which parameter it was.
-struct Place {
-    id: ParamId,
-    /// Whether autodiff follows it.
-    tracked: bool,
-    /// The steps it will have taken.
-    time: usize,
-}
-
-/// Takes out the parameters that have a gradient, with their moments.
-struct Take<'a> {
-    states: &'a mut HashMap<ParamId, DynState>,
-    replayed: usize,
-    gradients: GradientsParams,
-    taken: Vec<(Place, AdamwTensors)>,
-}
-
-impl ModuleMapper for Take<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some(gradient) = self.gradients.remove::<D>(param.id) else {
-            return param;
-        };
-        let (id, tensor, mapper) = param.consume();
-        let tracked = tensor.is_require_grad();
-        let tensor = tensor.inner();
-        let nothing = Tensor::empty([1; D], &tensor.device());
-        let state = self.states.remove(&id);
-        let (moments, time) = match state.map(DynState::downcast::<AdamWState<D>>) {
-            Some(AdamWState { momentum }) => (
-                [momentum.moment_1, momentum.moment_2],
-                momentum.time + self.replayed + 1,
-            ),
-            None => ([tensor.zeros_like(), tensor.zeros_like()], 1),
-        };
-        let tensors = AdamwTensors::new(tensor, gradient, moments, D >= 2)
-            .unwrap_or_else(|error| panic!("an update of a parameter: {error}"));
-        self.taken.push((Place { id, tracked, time }, tensors));
-        Param::from_mapped_value(id, nothing, mapper)
-    }
-}
-
-/// Puts updated parameters back.
-struct Put<'a> {
-    states: &'a mut HashMap<ParamId, DynState>,
-    updated: HashMap<ParamId, (Place, AdamwTensors)>,
-}
-
-impl ModuleMapper for Put<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some((place, tensors)) = self.updated.remove(&param.id) else {
-            return param;
-        };
-        let (id, _, mapper) = param.consume();
-        let (tensor, [first, second]) = tensors.into_tensors::<D>();
-        let momentum = AdaptiveMomentumState::new(place.time, first, second);
-        self.states
-            .insert(id, DynState::create(AdamWState::new(momentum), D));
-        let tensor = Tensor::from_inner(tensor).set_require_grad(place.tracked);
-        Param::from_mapped_value(id, tensor, mapper)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Steps that are recorded once and then run again by one call each.
 //!
 //! What a step needs from the host, its tokens and the optimizer's numbers, lies in tensors that stay where they are and are
-//! refilled before each run. What a step changes, weights and moments, is updated in place. So the recorded launches find
+//! refilled before each run. What a step changes, weights, moments and the loss's scale, is updated in place. So the recorded launches find
 //! everything where it was, and do the next step.
 
 use burn::tensor::{Device, Tensor};
@@ -10,7 +10,7 @@ use riverrun::Recording;
 use crate::learner::{Learner, Part};
 use crate::tasks::Batch;
 use crate::tokens::Tokens;
-use crate::{Error, Precision, RunConfig};
+use crate::{Error, RunConfig};
 
 /// Steps that run as usual before one is recorded: compiling and tuning happen in the first, and from the second on a
 /// backend that fuses takes the way that it will keep.
@@ -36,9 +36,6 @@ impl Recorder {
         }
         if config.model.dropout > 0.0 {
             return because("a recorded step would drop the same elements every time");
-        }
-        if config.training.dtype == Precision::F16 {
-            return because("the loss scale of f16 moves from place to place; use bf16 or f32");
         }
         Ok(Self {
             tokens: None,
@@ -95,9 +92,9 @@ impl Recorder {
 }
 
 fn replay(recording: &Recording) -> Result<(), Error> {
-    // SAFETY: the recorded step reads and writes the learner's weights and moments, which the recorded update and no other
-    // changes, and in place, or it would have panicked; the tokens and the optimizer's numbers, which are refilled in place or
-    // panic; and the loss. All live in the learner and in its recorder, which gives up its recording when weights are put in
-    // the place of others.
+    // SAFETY: the recorded step reads and writes the learner's weights, moments and loss scale, which the recorded update and
+    // no other changes, and in place, or it would have panicked; the tokens and the optimizer's numbers, which are refilled
+    // in place or panic; and the loss. All live in the learner and in its recorder, which gives up its recording when
+    // weights are put in the place of others.
     Ok(unsafe { recording.replay() }?)
 }

@@ -4,7 +4,7 @@
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, Tensor, TensorData};
-use riverrun_train::{LossScale, Optimizer, OptimizerConfig, ScaleRecord};
+use riverrun_train::{LossScale, Optimizer, OptimizerConfig, Precision, ScaleRecord};
 
 #[derive(Module, Debug)]
 struct Pair {
@@ -99,6 +99,36 @@ fn updates_are_those_of_adamw_with_a_global_norm() {
                 "{value} is not {expected}"
             );
         }
+    }
+}
+
+#[test]
+fn a_rounded_copy_moves_with_its_model() {
+    let mut optimizer = Optimizer::new(&OptimizerConfig::default());
+    let mut scale = scaled_by(4096.0);
+    let mut model = pair([[0.5, -1.003]], [2.0, 0.25]);
+    let mut copy = Some(Precision::F16.working_copy(&model));
+    // The second step overflows and is skipped; the third has no gradient for the bias.
+    let steps = [
+        ([[900.0, -70.0]], Some([3.5, 1.0])),
+        ([[f32::INFINITY, 1.0]], Some([1.0, 1.0])),
+        ([[-20.0, 4.0]], None),
+    ];
+    for (matrix, bias) in steps {
+        let half = |x: Tensor<2>| x.cast(Precision::F16.dtype());
+        let mut given = GradientsParams::new();
+        let matrix = half(Tensor::from_data(matrix, &device()));
+        given.register::<2>(model.matrix.id, matrix);
+        if let Some([a, b]) = bias {
+            let bias = half(Tensor::from_data([[a, b]], &device()));
+            given.register::<1>(model.bias.id, bias.squeeze_dim(0));
+        }
+        (model, copy) = optimizer.step_with_rounded(0.1, model, copy, given, &mut scale);
+        let copy = copy.as_ref().expect("it comes back");
+        assert!(copy.matrix.val().is_require_grad());
+        let rounded = values(&Precision::F16.working_copy(&model));
+        assert_eq!(values(copy), rounded);
+        assert_ne!(rounded, values(&model));
     }
 }
 

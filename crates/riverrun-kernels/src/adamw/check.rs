@@ -2,10 +2,12 @@
 //!
 //! After some steps each number is within `64 ε` of the arithmetic, `ε`, of the terms that it is made of: a step rounds
 //! about 16 times, and what it starts from has been rounded by those before. The terms of a parameter are itself and the
-//! step `η (1 + 1/√(1 - β₂))`, which no update exceeds; of a moment, the largest gradient and its square.
+//! step `η (1 + 1/√(1 - β₂))`, which no update exceeds; of a moment, the largest gradient and its square. A rounded parameter
+//! has one rounding to storage more.
 
+use super::clip::{PATIENCE, Scale, clip};
 use super::{Step, cpu, oracle};
-use crate::check::{Random, Verdict, largest, worst};
+use crate::check::{Random, Verdict, largest, roundings, worst};
 use crate::{Element, Error};
 
 /// Tensors of several sizes and the gradients of some steps, in `f64`.
@@ -30,6 +32,8 @@ pub struct Outcome {
     pub m: Vec<Vec<f64>>,
     /// Second moments.
     pub v: Vec<Vec<f64>>,
+    /// Parameters in the type of the gradients.
+    pub rounded: Vec<Vec<f64>>,
     /// `Σ g²` of the last step's gradients.
     pub squares: f64,
 }
@@ -39,12 +43,16 @@ impl Outcome {
     pub fn same_bits(&self, other: &Self) -> bool {
         let bits = |outcome: &Self| -> Vec<u64> {
             let tensors = outcome.p.iter().chain(&outcome.m).chain(&outcome.v);
-            let numbers = tensors.flatten().chain([&outcome.squares]);
+            let numbers = tensors.chain(&outcome.rounded).flatten();
+            let numbers = numbers.chain([&outcome.squares]);
             numbers.map(|x| x.to_bits()).collect()
         };
         bits(self) == bits(other)
     }
 }
+
+/// From this step on, updated parameters are wanted in the type of the gradients too.
+const ROUNDED_FROM: usize = 1;
 
 /// Every other tensor decays.
 fn decays(tensor: usize) -> bool {
@@ -120,7 +128,14 @@ impl Case {
             .iter()
             .map(|g| oracle::square_sum(g))
             .sum();
-        Outcome { p, m, v, squares }
+        let rounded = p.clone();
+        Outcome {
+            p,
+            m,
+            v,
+            rounded,
+            squares,
+        }
     }
 
     /// Of the CPU kernels.
@@ -131,6 +146,7 @@ impl Case {
         let narrow = |x: &Vec<f64>| x.iter().map(|&x| x as f32).collect::<Vec<f32>>();
         let mut p: Vec<Vec<f32>> = self.parameters.iter().map(narrow).collect();
         let (mut m, mut v) = (self.zeros::<f32>(), self.zeros::<f32>());
+        let mut rounded = self.zeros::<E>();
         let mut squares = 0.0;
         for (n, gradients) in self.gradients.iter().enumerate() {
             squares = 0.0;
@@ -146,6 +162,7 @@ impl Case {
                     &g,
                     &mut m[i],
                     &mut v[i],
+                    (n >= ROUNDED_FROM).then_some(&mut rounded[i]),
                 )?;
             }
         }
@@ -153,10 +170,14 @@ impl Case {
             let wide = |x: Vec<f32>| x.into_iter().map(f64::from).collect();
             x.into_iter().map(wide).collect()
         };
+        let rounded = rounded.iter();
         Ok(Outcome {
             p: widen(p),
             m: widen(m),
             v: widen(v),
+            rounded: rounded
+                .map(|x| x.iter().map(|x| x.to_f64()).collect())
+                .collect(),
             squares,
         })
     }
@@ -179,6 +200,8 @@ impl Case {
         };
         let p = up(&self.parameters, Dtype::F32);
         let (m, v) = (up(&self.zeros(), Dtype::F32), up(&self.zeros(), Dtype::F32));
+        let place = |p: &Vec<f64>| poison(client, dtype, p.len());
+        let rounded: Vec<_> = self.parameters.iter().map(place).collect();
         let total = poison(client, Dtype::F32, 1);
         for (n, gradients) in self.gradients.iter().enumerate() {
             let g = up(gradients, dtype);
@@ -189,6 +212,7 @@ impl Case {
                     g: g[i].clone(),
                     m: m[i].clone(),
                     v: v[i].clone(),
+                    rounded: (n >= ROUNDED_FROM).then(|| rounded[i].clone()),
                     decays: decays(i),
                 })
                 .collect();
@@ -203,23 +227,24 @@ impl Case {
             square_sum(client, dtype, head, None, &before)?;
             square_sum(client, dtype, tail, Some(&before), &total)?;
         }
-        let down = |handles: Vec<_>| -> Vec<Vec<f64>> {
+        let down = |handles: Vec<_>, dtype| -> Vec<Vec<f64>> {
             let sizes = self.parameters.iter().map(Vec::len);
             let pairs = handles.into_iter().zip(sizes);
             pairs
-                .map(|(handle, n)| download(client, Dtype::F32, handle, n))
+                .map(|(handle, n)| download(client, dtype, handle, n))
                 .collect()
         };
         Ok(Outcome {
-            p: down(p),
-            m: down(m),
-            v: down(v),
+            p: down(p, Dtype::F32),
+            m: down(m, Dtype::F32),
+            v: down(v, Dtype::F32),
+            rounded: down(rounded, dtype),
             squares: download(client, Dtype::F32, total, 1)[0],
         })
     }
 
-    /// Judges every tensor of `found`.
-    pub fn judge(&self, found: &Outcome, truth: &Outcome) -> Vec<Verdict> {
+    /// Judges every tensor of `found`, of gradients in `E`.
+    pub fn judge<E: Element>(&self, found: &Outcome, truth: &Outcome) -> Vec<Verdict> {
         let flat = |x: &[Vec<f64>]| -> Vec<f64> { x.iter().flatten().copied().collect() };
         let all = self.gradients.iter().flatten().flatten();
         let g = largest(all.filter(|g| g.is_finite()).map(|g| g.abs()));
@@ -231,13 +256,109 @@ impl Case {
                 slack * (truth[i].abs() + size)
             })
         };
+        let (rounding, _) = roundings::<E>();
+        let rounded =
+            |i: usize, truth: &[f64]| slack * (truth[i].abs() + reach) + rounding(truth[i]);
+        let parameters = flat(&truth.rounded);
         vec![
+            worst("rounded", &flat(&found.rounded), &parameters, |i| {
+                rounded(i, &parameters)
+            }),
             one("p", &found.p, &truth.p, reach),
             one("m", &found.m, &truth.m, g),
             one("v", &found.v, &truth.v, g * g),
             worst("squares", &[found.squares], &[truth.squares], |_| {
                 slack * truth.squares
             }),
+        ]
+    }
+}
+
+/// Sums of squares of some steps, with a loss's scale or without: what [`clip`](super::clip::clip) is tried with.
+#[derive(Debug, Clone)]
+pub struct ClipCase {
+    squares: Vec<f64>,
+    scale: Option<Scale>,
+}
+
+/// Of each step the factor, and what then is known of the scale.
+pub type Clips = Vec<(f64, Option<Scale>)>;
+
+impl ClipCase {
+    const BOUND: f64 = 1.5;
+
+    /// Norms below and above the bound, two that are not finite, and a scale that is to double in the last step.
+    pub fn new(scaled: bool) -> Self {
+        Self {
+            squares: vec![1e-3, 9e8, f64::INFINITY, 2e20, f64::NAN, 0.0, 1e9],
+            scale: scaled.then_some(Scale {
+                factor: 4096.0,
+                streak: PATIENCE - 3.0,
+                skipped: 5.0,
+            }),
+        }
+    }
+
+    /// In `f64`. After the last overflow the streak is put where two good steps end it.
+    pub fn oracle(&self) -> Clips {
+        let mut scale = self.scale;
+        let step = |&squares: &f64| {
+            let factor = clip(squares, Self::BOUND, scale.as_mut());
+            let after = scale;
+            self.ripen(squares, &mut scale);
+            (factor, after)
+        };
+        self.squares.iter().map(step).collect()
+    }
+
+    fn ripen(&self, squares: f64, scale: &mut Option<Scale>) {
+        if let (true, Some(scale)) = (squares.is_nan(), scale) {
+            scale.streak = PATIENCE - 2.0;
+        }
+    }
+
+    /// Of the GPU kernel.
+    #[cfg(feature = "gpu")]
+    pub fn gpu(&self, client: &cubecl::client::Client) -> Clips {
+        use super::clip::SCALE_NUMBERS;
+        use crate::check::transfer::{download, poison, upload};
+        use crate::gpu::Dtype;
+        let mut scale = self.scale;
+        let mut place = scale.map(|scale| upload(client, Dtype::F32, &scale.numbers()));
+        let step = |&squares: &f64| {
+            let sum = upload(client, Dtype::F32, &[squares]);
+            let factor = poison(client, Dtype::F32, 1);
+            super::gpu::clip(client, &sum, Self::BOUND as f32, place.as_ref(), &factor);
+            let factor = download(client, Dtype::F32, factor, 1)[0];
+            let after = place.clone().map(|place| {
+                let numbers = download(client, Dtype::F32, place, SCALE_NUMBERS);
+                Scale::new([numbers[0], numbers[1], numbers[2]])
+            });
+            scale = after;
+            self.ripen(squares, &mut scale);
+            place = scale.map(|scale| upload(client, Dtype::F32, &scale.numbers()));
+            (factor, after)
+        };
+        self.squares.iter().map(step).collect()
+    }
+
+    /// Judges: factors within 8 roundings, of which there are 5, the scale exactly.
+    pub fn judge(&self, found: &Clips, truth: &Clips) -> Vec<Verdict> {
+        // NaN is what the oracle gives too, and nothing is near NaN.
+        let seen = |clips: &Clips| -> Vec<f64> {
+            let number = |x: f64| if x.is_nan() { -1.0 } else { x };
+            clips.iter().map(|(factor, _)| number(*factor)).collect()
+        };
+        let scales = |clips: &Clips| -> Vec<f64> {
+            let numbers = clips.iter().filter_map(|(_, scale)| scale.as_ref());
+            numbers.flat_map(|scale| scale.numbers()).collect()
+        };
+        let factors = seen(truth);
+        vec![
+            worst("factor", &seen(found), &factors, |i| {
+                8.0 * f64::from(f32::EPSILON) * factors[i].abs()
+            }),
+            worst("scale", &scales(found), &scales(truth), |_| 0.0),
         ]
     }
 }

@@ -11,8 +11,8 @@ use crate::{Element, Error};
 /// Elements a task: enough to pay for handing it to a thread.
 const PIECE: usize = 1 << 14;
 
-/// One step of a tensor: parameters, gradients, first and second moments, of the same length. `numbers` are those of
-/// [`Step`](super::Step).
+/// One step of a tensor: parameters, gradients, first and second moments, and where the updated parameters go too, rounded
+/// to the type of the gradients; of the same length. `numbers` are those of [`Step`](super::Step).
 ///
 /// # Errors
 /// [`Error::Length`].
@@ -24,8 +24,16 @@ pub fn update<E: Element<Acc = f32>>(
     g: &[E],
     m: &mut [f32],
     v: &mut [f32],
+    rounded: Option<&mut [E]>,
 ) -> Result<(), Error> {
-    for (what, found) in [("g", g.len()), ("m", m.len()), ("v", v.len())] {
+    let places = rounded.as_ref().map_or(p.len(), |rounded| rounded.len());
+    let others = [
+        ("g", g.len()),
+        ("m", m.len()),
+        ("v", v.len()),
+        ("rounded", places),
+    ];
+    for (what, found) in others {
         if found != p.len() {
             return Err(Error::Length {
                 what,
@@ -52,6 +60,16 @@ pub fn update<E: Element<Acc = f32>>(
                 v,
             });
         });
+    if let Some(rounded) = rounded {
+        rounded
+            .par_chunks_mut(PIECE)
+            .zip(p.par_chunks(PIECE))
+            .for_each(|(rounded, p)| {
+                for (rounded, &p) in rounded.iter_mut().zip(p) {
+                    *rounded = E::narrow(p);
+                }
+            });
+    }
     Ok(())
 }
 

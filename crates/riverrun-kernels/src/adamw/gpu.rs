@@ -3,10 +3,14 @@
 //! Sums of squares are taken cube by cube and added up by a second launch in a fixed order: bit-equal from run to run.
 //! Nothing is read back.
 
+mod clip;
+
 use cubecl::client::Client;
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
+
+pub use clip::clip;
 
 use super::NUMBERS;
 use crate::Error;
@@ -31,6 +35,8 @@ pub struct Buffers {
     pub m: Handle,
     /// Second moments, `f32`, updated.
     pub v: Handle,
+    /// Where the updated parameters go too, rounded to the type of the gradients.
+    pub rounded: Option<Handle>,
     /// Whether the parameters decay.
     pub decays: bool,
 }
@@ -54,10 +60,12 @@ fn adamw_update<G: Float, N: Size>(
     g: &Sequence<Box<[Vector<G, N>]>>,
     m: &mut Sequence<Box<[Vector<f32, N>]>>,
     v: &mut Sequence<Box<[Vector<f32, N>]>>,
+    rounded: &mut Sequence<Box<[Vector<G, N>]>>,
     firsts: &Sequence<usize>,
     decays: &Sequence<u32>,
     factor: &[f32],
     step: &[f32],
+    #[comptime] rounds: bool,
     #[define(G)] _dtype: ElemType,
 ) {
     let factor = factor[0];
@@ -75,57 +83,62 @@ fn adamw_update<G: Float, N: Size>(
     for i in 0..g.len() {
         if CUBE_POS >= firsts[i] && CUBE_POS < firsts[i + 1] {
             let start = (CUBE_POS - firsts[i]) * CUBE_DIM as usize * SHARE + UNIT_POS as usize;
-            update_piece::<G, N>(
-                p.index_mut(i),
-                g.index(i),
-                m.index_mut(i),
-                v.index_mut(i),
-                start,
-                select(decays[i] == 0u32, 1.0f32, step[8]),
-                factor,
-                &numbers,
-            );
+            let keep = select(decays[i] == 0u32, 1.0f32, step[8]);
+            #[unroll]
+            for k in 0..SHARE {
+                let at = start + k * CUBE_DIM as usize;
+                // A factor of 0: a step to skip.
+                if at < g.index(i).len() && factor != 0.0f32 {
+                    let updated = update_vector::<G, N>(
+                        p.index_mut(i),
+                        g.index(i),
+                        m.index_mut(i),
+                        v.index_mut(i),
+                        at,
+                        keep,
+                        factor,
+                        &numbers,
+                    );
+                    if comptime!(rounds) {
+                        rounded.index_mut(i)[at] = Vector::<G, N>::cast_from(updated);
+                    }
+                }
+            }
         }
     }
 }
 
-/// One step of [`SHARE`] vectors.
+/// One step of a vector; gives its parameters.
 #[cube]
-fn update_piece<G: Float, N: Size>(
+fn update_vector<G: Float, N: Size>(
     p: &mut [Vector<f32, N>],
     g: &[Vector<G, N>],
     m: &mut [Vector<f32, N>],
     v: &mut [Vector<f32, N>],
-    start: usize,
+    at: usize,
     keep: f32,
     factor: f32,
     numbers: &Numbers,
-) {
-    #[unroll]
-    for k in 0..SHARE {
-        let at = start + k * CUBE_DIM as usize;
-        // A step to skip.
-        if at < g.len() && factor != 0.0f32 {
-            let gradient = Vector::<f32, N>::cast_from(g[at]) * Vector::<f32, N>::new(factor);
-            let first = fma(
-                Vector::<f32, N>::new(numbers.beta_1),
-                m[at],
-                Vector::<f32, N>::new(numbers.rest_1) * gradient,
-            );
-            let second = fma(
-                Vector::<f32, N>::new(numbers.beta_2),
-                v[at],
-                Vector::<f32, N>::new(numbers.rest_2) * (gradient * gradient),
-            );
-            let root = (second * Vector::<f32, N>::new(numbers.second)).sqrt();
-            let delta = first * Vector::<f32, N>::new(numbers.first)
-                / (root + Vector::<f32, N>::new(numbers.epsilon));
-            let kept = p[at] * Vector::<f32, N>::new(keep);
-            p[at] = kept - Vector::<f32, N>::new(numbers.lr) * delta;
-            m[at] = first;
-            v[at] = second;
-        }
-    }
+) -> Vector<f32, N> {
+    let gradient = Vector::<f32, N>::cast_from(g[at]) * Vector::<f32, N>::new(factor);
+    let first = fma(
+        Vector::<f32, N>::new(numbers.beta_1),
+        m[at],
+        Vector::<f32, N>::new(numbers.rest_1) * gradient,
+    );
+    let second = fma(
+        Vector::<f32, N>::new(numbers.beta_2),
+        v[at],
+        Vector::<f32, N>::new(numbers.rest_2) * (gradient * gradient),
+    );
+    let root = (second * Vector::<f32, N>::new(numbers.second)).sqrt();
+    let delta = first * Vector::<f32, N>::new(numbers.first)
+        / (root + Vector::<f32, N>::new(numbers.epsilon));
+    let updated = p[at] * Vector::<f32, N>::new(keep) - Vector::<f32, N>::new(numbers.lr) * delta;
+    p[at] = updated;
+    m[at] = first;
+    v[at] = second;
+    updated
 }
 
 /// Writes the sum of the squares of each cube's piece.
@@ -231,7 +244,7 @@ fn first_cubes(lengths: impl Iterator<Item = usize>, cube: usize) -> Vec<usize> 
     firsts
 }
 
-/// One step of every tensor. `numbers` are those of [`Step`](super::Step) and `factor`, `[1]`, is what gradients are
+/// One step of every tensor; all have a place for rounded parameters, or none has. `numbers` are those of [`Step`](super::Step) and `factor`, `[1]`, is what gradients are
 /// multiplied by, all in `f32`.
 ///
 /// # Errors
@@ -246,8 +259,15 @@ pub fn update(
     dtype.check(client)?;
     let lengths: Vec<usize> = tensors.iter().map(|tensor| tensor.len).collect();
     let units = UNITS.min(client.properties().hardware.max_units_per_cube as usize);
-    for (width, batch) in batches(client, dtype, &lengths, (4, 3)) {
+    let rounds = tensors.iter().any(|tensor| tensor.rounded.is_some());
+    for (width, batch) in batches(client, dtype, &lengths, (4 + usize::from(rounds), 3)) {
         let batch: Vec<&Buffers> = batch.into_iter().map(|i| &tensors[i]).collect();
+        let places = batch.iter().filter_map(|tensor| {
+            let place = tensor.rounded.as_ref()?;
+            Some(buffer(place, tensor.len, width))
+        });
+        let places: Vec<BufferArg> = places.collect();
+        assert!(places.len() == if rounds { batch.len() } else { 0 });
         let cube = units * SHARE * width;
         let firsts = first_cubes(batch.iter().map(|tensor| tensor.len), cube);
         let all = |handle: fn(&Buffers) -> &Handle| -> Vec<BufferArg> {
@@ -267,6 +287,7 @@ pub fn update(
                 all(|tensor| &tensor.g).into_iter().collect(),
                 all(|tensor| &tensor.m).into_iter().collect(),
                 all(|tensor| &tensor.v).into_iter().collect(),
+                places.into_iter().collect(),
                 firsts.into_iter().collect(),
                 batch
                     .iter()
@@ -274,6 +295,7 @@ pub fn update(
                     .collect(),
                 buffer(factor, 1, 1),
                 buffer(numbers, NUMBERS, 1),
+                rounds,
                 dtype.elem(),
             );
         }

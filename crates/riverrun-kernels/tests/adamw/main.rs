@@ -1,15 +1,21 @@
 //! AdamW and the sum of squares, on the CPU and on a GPU (a software one too), against the oracle.
 
+#[cfg(feature = "gpu")]
+#[path = "../device/mod.rs"]
+mod device;
+
 use half::{bf16, f16};
 use proptest::prelude::*;
 use riverrun_kernels::adamw::check::{Case, Outcome};
+use riverrun_kernels::adamw::clip::{EPSILON, PATIENCE, Scale, clip};
 use riverrun_kernels::adamw::{Step, cpu};
 use riverrun_kernels::{Element, Error};
 
-fn assert_right(case: &Case, what: &str, mut run: impl FnMut() -> Result<Outcome, Error>) {
+fn assert_right<E: Element>(case: &Case, mut run: impl FnMut() -> Result<Outcome, Error>) {
+    let what = E::NAME;
     let truth = case.oracle();
     let found = run().expect("a problem it can run");
-    for verdict in case.judge(&found, &truth) {
+    for verdict in case.judge::<E>(&found, &truth) {
         assert!(verdict.right(), "{what}: {verdict:?}");
     }
     let again = run().expect("a problem it can run");
@@ -18,7 +24,7 @@ fn assert_right(case: &Case, what: &str, mut run: impl FnMut() -> Result<Outcome
 
 fn on_cpu<E: Element<Acc = f32>>(case: &Case) {
     let case = case.rounded::<E>();
-    assert_right(&case, E::NAME, || case.cpu::<E>());
+    assert_right::<E>(&case, || case.cpu::<E>());
 }
 
 const SIZES: [usize; 9] = [0, 1, 3, 64, 100, 4096, 5001, 40_000, 7];
@@ -59,7 +65,8 @@ fn wrong_lengths_are_refused() {
             &mut p,
             &[0.0f32; 3],
             &mut m,
-            &mut v
+            &mut v,
+            None
         ),
         Err(Error::Length {
             what: "v",
@@ -69,25 +76,50 @@ fn wrong_lengths_are_refused() {
     );
 }
 
+#[test]
+fn a_norm_is_clipped_and_a_scale_adapts() {
+    assert_eq!(clip(4.0, 1.0, None), 1.0 / (2.0 + EPSILON));
+    assert_eq!(clip(0.25, 1.0, None), 1.0);
+    assert!(clip(f64::NAN, 1.0, None).is_nan());
+    let mut scale = Scale {
+        factor: 8.0,
+        streak: PATIENCE - 1.0,
+        skipped: 0.0,
+    };
+    assert_eq!(clip(16.0, 1.0, Some(&mut scale)), 1.0 / 8.0);
+    assert_eq!(scale.numbers(), [16.0, 0.0, 0.0]);
+    assert_eq!(clip(f64::INFINITY, 1.0, Some(&mut scale)), 0.0);
+    assert_eq!(scale.numbers(), [8.0, 0.0, 1.0]);
+}
+
 #[cfg(feature = "gpu")]
 mod on_gpu {
+    use riverrun_kernels::adamw::check::ClipCase;
     use riverrun_kernels::gpu::Dtype;
 
     use super::*;
+    use crate::device::client;
+
+    #[test]
+    fn clipping_is_right() {
+        let Some(client) = client() else { return };
+        for scaled in [false, true] {
+            let case = ClipCase::new(scaled);
+            for verdict in case.judge(&case.gpu(&client), &case.oracle()) {
+                assert!(verdict.right(), "scaled {scaled}: {verdict:?}");
+            }
+        }
+    }
 
     fn check<E: Element>(dtype: Dtype, sizes: &[usize]) {
-        let client = std::panic::catch_unwind(|| cubecl::Device::default().client());
-        let Ok(client) = client else {
-            println!("skipped: no GPU on this machine, not even a software one");
-            return;
-        };
+        let Some(client) = client() else { return };
         if !dtype.supported(&client) {
             let device = client.name();
             println!("skipped: {} is not supported on {device}", dtype.name());
             return;
         }
         let case = Case::random(sizes, 3).rounded::<E>();
-        assert_right(&case, E::NAME, || case.gpu(&client, dtype));
+        assert_right::<E>(&case, || case.gpu(&client, dtype));
     }
 
     #[test]

@@ -7,14 +7,18 @@
 mod cube;
 #[cfg(feature = "flex")]
 mod flex;
+mod members;
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, DispatchTensor, ExtensionType, backend_extension};
 use burn::tensor::{DType, Device, Tensor};
 pub use riverrun_kernels::adamw::Step as AdamwStep;
+use riverrun_kernels::adamw::clip::SCALE_NUMBERS;
+pub use riverrun_kernels::adamw::clip::Scale as LossScaleNumbers;
 
 use super::{Maybe, checks};
 use crate::Error;
+use members::{GROUP, Gradients, Member, Members};
 
 /// A parameter with its gradient and moments, of any rank.
 #[derive(Debug, Clone)]
@@ -23,6 +27,7 @@ pub struct AdamwTensors {
     gradient: DispatchTensor,
     first: DispatchTensor,
     second: DispatchTensor,
+    rounded: Option<DispatchTensor>,
     dtype: DType,
     decays: bool,
 }
@@ -57,17 +62,38 @@ impl AdamwTensors {
             gradient: gradient.into_dispatch(),
             first: first.into_dispatch(),
             second: second.into_dispatch(),
+            rounded: None,
             decays,
         })
     }
 
-    /// The parameter and its moments.
+    /// With a copy of the parameter in the gradient's dtype, which is to be updated with it: what a model in 16 bits computes
+    /// with in its next step.
+    ///
+    /// # Errors
+    /// Where its shape differs from that of the parameter, or its dtype from that of the gradient.
+    pub fn with_rounded<const D: usize>(mut self, rounded: Tensor<D>) -> Result<Self, Error> {
+        let parameter = Tensor::<D>::from_dispatch(self.parameter.clone());
+        checks::same_shape("rounded parameter", &parameter, &rounded)?;
+        if rounded.dtype() != self.dtype {
+            return Err(Error::Dtype {
+                what: "rounded parameter",
+                expected: format!("{:?}", self.dtype),
+                found: format!("{:?}", rounded.dtype()),
+            });
+        }
+        self.rounded = Some(rounded.into_dispatch());
+        Ok(self)
+    }
+
+    /// The parameter, its moments, and its rounded copy if there was one.
     ///
     /// # Panics
     /// If they were of another rank.
-    pub fn into_tensors<const D: usize>(self) -> (Tensor<D>, [Tensor<D>; 2]) {
+    pub fn into_tensors<const D: usize>(self) -> (Tensor<D>, [Tensor<D>; 2], Option<Tensor<D>>) {
         let moments = [self.first, self.second].map(Tensor::from_dispatch);
-        (Tensor::from_dispatch(self.parameter), moments)
+        let rounded = self.rounded.map(Tensor::from_dispatch);
+        (Tensor::from_dispatch(self.parameter), moments, rounded)
     }
 }
 
@@ -99,6 +125,7 @@ pub fn adamw(
                 gradient: tensors.gradient,
                 first: tensors.first,
                 second: tensors.second,
+                rounded: Maybe::from_option(tensors.rounded),
             });
         }
         let group_tensors = Members::from_vec(group_tensors);
@@ -110,6 +137,7 @@ pub fn adamw(
                 gradient: member.gradient,
                 first: member.first,
                 second: member.second,
+                rounded: member.rounded.into_option(),
                 dtype,
                 decays,
             });
@@ -136,152 +164,90 @@ pub fn square_sum(tensors: &[AdamwTensors]) -> Option<Tensor<1>> {
     total.map(Tensor::from_dispatch)
 }
 
-/// Tensors that one call of a backend takes: as many as [`Members`] holds, with gradients of one dtype.
+/// What gradients are to be multiplied by so that their norm is at most `bound`, `[1]`, of the sum of their squares
+/// ([`square_sum`]); all in `f32`. Where the norm is not finite, NaN.
+///
+/// With a `scale`, the [numbers](LossScaleNumbers::numbers) of the factor that the loss was multiplied by, `[3]`, that factor
+/// is divided out of the norm and of the result; a norm that is not finite gives 0, a step to skip; and the scale adapts, in
+/// place if nobody else holds it: it halves at such a step and doubles after 2000 others in a row. Nothing is read back.
+///
+/// # Errors
+/// [`Error::Shape`] for a scale of another shape.
+///
+/// Source: Micikevicius et al., *Mixed Precision Training* (2018), section 3.2.
+pub fn clip_factor(
+    squares: Tensor<1>,
+    bound: f64,
+    scale: Option<Tensor<1>>,
+) -> Result<(Tensor<1>, Option<Tensor<1>>), Error> {
+    if let Some(scale) = &scale
+        && scale.dims() != [SCALE_NUMBERS]
+    {
+        return Err(Error::Shape {
+            what: "scale",
+            expected: vec![SCALE_NUMBERS],
+            found: scale.dims().to_vec(),
+        });
+    }
+    let scale = Maybe::from_option(scale.map(Tensor::into_dispatch));
+    let clipped =
+        <Dispatch as OptimizerOps>::clip_factor(squares.into_dispatch(), scale, bound as f32);
+    let scale = clipped.scale.into_option().map(Tensor::from_dispatch);
+    Ok((Tensor::from_dispatch(clipped.factor), scale))
+}
+
+/// Tensors that one call of a backend takes: as many as [`Members`] holds, with gradients of one dtype, all with a rounded
+/// copy or none.
 fn groups(tensors: &[Option<AdamwTensors>]) -> Vec<Vec<usize>> {
-    let mut groups: Vec<(DType, Vec<usize>)> = Vec::new();
+    let mut groups: Vec<((DType, bool), Vec<usize>)> = Vec::new();
     for (i, tensors) in tensors.iter().enumerate() {
         let Some(tensors) = tensors else { continue };
+        let kind = (tensors.dtype, tensors.rounded.is_some());
         let open = groups
             .iter_mut()
             .rev()
-            .find(|(dtype, group)| *dtype == tensors.dtype && group.len() < GROUP);
+            .find(|(of, group)| *of == kind && group.len() < GROUP);
         match open {
             Some((_, group)) => group.push(i),
-            None => groups.push((tensors.dtype, vec![i])),
+            None => groups.push((kind, vec![i])),
         }
     }
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
-/// Tensors of a group.
-const GROUP: usize = 8;
-
-/// A parameter, its gradient and moments on a backend.
+/// What [`clip_factor`] gives on a backend.
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
-pub struct Member<B: Backend> {
-    /// In `f32`.
-    pub parameter: FloatTensor<B>,
-    /// Of the shape of the parameter.
-    pub gradient: FloatTensor<B>,
-    /// In `f32`, of the shape of the parameter.
-    pub first: FloatTensor<B>,
-    /// In `f32`, of the shape of the parameter.
-    pub second: FloatTensor<B>,
-}
-
-/// A [`Member`], or none.
-#[derive(ExtensionType)]
-#[extension_type(fusion: cfg(feature = "cube"))]
-pub enum MaybeMember<B: Backend> {
-    /// It is there.
-    Some(#[extension_type] Member<B>),
-    /// It is not.
-    None,
-}
-
-/// Eight of something: backends take no lists.
-macro_rules! eight {
-    ($(#[$doc:meta])* $name:ident of $item:ty as $maybe:ident) => {
-        $(#[$doc])*
-        #[derive(ExtensionType)]
-        #[extension_type(fusion: cfg(feature = "cube"))]
-        pub struct $name<B: Backend> {
-            /// The first.
-            #[extension_type]
-            pub a: $maybe<B>,
-            /// The second.
-            #[extension_type]
-            pub b: $maybe<B>,
-            /// The third.
-            #[extension_type]
-            pub c: $maybe<B>,
-            /// The fourth.
-            #[extension_type]
-            pub d: $maybe<B>,
-            /// The fifth.
-            #[extension_type]
-            pub e: $maybe<B>,
-            /// The sixth.
-            #[extension_type]
-            pub f: $maybe<B>,
-            /// The seventh.
-            #[extension_type]
-            pub g: $maybe<B>,
-            /// The eighth.
-            #[extension_type]
-            pub h: $maybe<B>,
-        }
-
-        impl<B: Backend> $name<B> {
-            /// Of at most eight.
-            pub(crate) fn from_vec(items: Vec<$item>) -> Self {
-                assert!(items.len() <= GROUP);
-                let mut items = items.into_iter();
-                let mut next = || match items.next() {
-                    Some(item) => $maybe::Some(item),
-                    None => $maybe::None,
-                };
-                Self {
-                    a: next(),
-                    b: next(),
-                    c: next(),
-                    d: next(),
-                    e: next(),
-                    f: next(),
-                    g: next(),
-                    h: next(),
-                }
-            }
-
-            /// Those that are there.
-            pub(crate) fn into_vec(self) -> Vec<$item> {
-                let Self {
-                    a,
-                    b,
-                    c,
-                    d,
-                    e,
-                    f,
-                    g,
-                    h,
-                } = self;
-                let there = |maybe| match maybe {
-                    $maybe::Some(item) => Some(item),
-                    $maybe::None => None,
-                };
-                [a, b, c, d, e, f, g, h]
-                    .into_iter()
-                    .filter_map(there)
-                    .collect()
-            }
-        }
-    };
-}
-
-eight! {
-    /// Parameters that are updated together.
-    Members of Member<B> as MaybeMember
-}
-
-eight! {
-    /// Gradients whose squares are added up together.
-    Gradients of FloatTensor<B> as Maybe
+pub struct Clipped<B: Backend> {
+    /// `[1]` in `f32`.
+    pub factor: FloatTensor<B>,
+    /// The adapted scale, where there was one.
+    #[extension_type]
+    pub scale: Maybe<B>,
 }
 
 #[cfg(feature = "cube")]
 mod fused {
     //! What fusion must know of an operation before it runs: the shapes of its outputs.
 
+    use super::ClippedMetadata;
+    use crate::ops::MaybeMetadata;
     use burn::backend::fusion::custom::TensorSpec;
     use burn::tensor::{DType, Shape};
 
     pub(super) fn number() -> TensorSpec {
         TensorSpec::new(Shape::new([1]), DType::F32)
     }
+
+    pub(super) fn clipped(scale: &MaybeMetadata) -> ClippedMetadata {
+        ClippedMetadata {
+            factor: number(),
+            scale: scale.clone(),
+        }
+    }
 }
 
-/// [`adamw`] and [`square_sum`] on a backend. Shapes and dtypes have been checked.
+/// [`adamw`], [`square_sum`] and [`clip_factor`] on a backend. Shapes and dtypes have been checked.
 #[backend_extension(
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "cube"),
@@ -303,4 +269,12 @@ pub trait OptimizerOps: Backend {
         #[extension_type] gradients: Gradients<Self>,
         #[extension_type] before: Maybe<Self>,
     ) -> FloatTensor<Self>;
+
+    /// What gradients are multiplied by, and the scale adapted.
+    #[fusion(meta = |_squares, scale, _bound| fused::clipped(scale))]
+    fn clip_factor(
+        squares: FloatTensor<Self>,
+        #[extension_type] scale: Maybe<Self>,
+        bound: f32,
+    ) -> Clipped<Self>;
 }

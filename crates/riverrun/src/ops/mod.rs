@@ -19,7 +19,10 @@ mod refill;
 mod scan;
 mod second;
 
-pub use adamw::{AdamwStep, AdamwTensors, OptimizerOps, adamw, adamw_numbers, square_sum};
+pub use adamw::{
+    AdamwStep, AdamwTensors, LossScaleNumbers, OptimizerOps, adamw, adamw_numbers, clip_factor,
+    square_sum,
+};
 #[cfg(feature = "cube")]
 pub(crate) use backend::MaybeMetadata;
 pub use backend::{Checkpoints, GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};

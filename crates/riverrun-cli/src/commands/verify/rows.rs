@@ -47,6 +47,12 @@ pub(super) fn optimizer(
                 Dtype::Bf16 => optimizer_row::<bf16>(args, info, table, "gpu", run)?,
             }
         }
+        let mut row = Row::default();
+        for scaled in [false, true] {
+            let case = adamw::check::ClipCase::new(scaled);
+            row.case(&case.judge(&case.gpu(&client), &case.oracle()), true);
+        }
+        table.row(&info.spec, "clip", "f32", "gpu", row)?;
         return Ok(());
     }
     if wanted(args, "f32") {
@@ -77,7 +83,10 @@ fn optimizer_row<E: Element>(
     for (n, sizes) in sets.iter().enumerate() {
         let case = adamw::check::Case::random(sizes, 17 + n as u64).rounded::<E>();
         let (found, again) = (run(&case).map_err(bug)?, run(&case).map_err(bug)?);
-        row.case(&case.judge(&found, &case.oracle()), found.same_bits(&again));
+        row.case(
+            &case.judge::<E>(&found, &case.oracle()),
+            found.same_bits(&again),
+        );
     }
     table.row(&info.spec, "adamw", E::NAME, routine, row)
 }

@@ -7,9 +7,9 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
-use riverrun_kernels::adamw::gpu::{Buffers, square_sum, update};
+use riverrun_kernels::adamw::gpu::{Buffers, clip, square_sum, update};
 
-use super::{Gradients, Member, Members, OptimizerOps};
+use super::{Clipped, Gradients, Member, Members, OptimizerOps};
 use crate::ops::Maybe;
 use crate::ops::backends::cube::dtype;
 
@@ -22,7 +22,7 @@ fn own(tensor: CubeTensor) -> CubeTensor {
     // A copy would be updated at every run of the recorded launches, from the same old numbers.
     assert!(
         !tensor.client.is_capturing(),
-        "a parameter or moment shares its memory while launches are recorded"
+        "what an update writes shares its memory while launches are recorded"
     );
     tensor.copy()
 }
@@ -39,6 +39,7 @@ impl OptimizerOps for CubeBackend {
             gradient: into_contiguous(member.gradient),
             first: own(member.first),
             second: own(member.second),
+            rounded: member.rounded.map(own),
         };
         let members: Vec<Member<Self>> = members.into_vec().into_iter().map(ready).collect();
         let buffers = |(n, member): (usize, &Member<Self>)| Buffers {
@@ -47,6 +48,10 @@ impl OptimizerOps for CubeBackend {
             g: member.gradient.handle.clone(),
             m: member.first.handle.clone(),
             v: member.second.handle.clone(),
+            rounded: match &member.rounded {
+                Maybe::Some(rounded) => Some(rounded.handle.clone()),
+                Maybe::None => None,
+            },
             decays: decays >> n & 1 != 0,
         };
         if let Some(first) = members.first() {
@@ -87,5 +92,24 @@ impl OptimizerOps for CubeBackend {
         )
         .unwrap_or_else(|error| panic!("{error}"));
         total
+    }
+
+    fn clip_factor(squares: FloatTensor<Self>, scale: Maybe<Self>, bound: f32) -> Clipped<Self> {
+        let squares = into_contiguous(squares);
+        let scale = scale.map(own);
+        let (client, device) = (squares.client.clone(), squares.device.clone());
+        let factor = empty_device_contiguous_dtype(client, device, Shape::new([1]), DType::F32);
+        let place = match &scale {
+            Maybe::Some(scale) => Some(&scale.handle),
+            Maybe::None => None,
+        };
+        clip(
+            &squares.client,
+            &squares.handle,
+            bound,
+            place,
+            &factor.handle,
+        );
+        Clipped { factor, scale }
     }
 }

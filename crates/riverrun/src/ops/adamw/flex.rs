@@ -5,9 +5,10 @@ use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, Shape};
 use burn_flex::FlexTensor;
 use half::{bf16, f16};
+use riverrun_kernels::adamw::clip::{Scale, clip};
 use riverrun_kernels::adamw::{NUMBERS, cpu};
 
-use super::{Gradients, Member, Members, OptimizerOps};
+use super::{Clipped, Gradients, Member, Members, OptimizerOps};
 use crate::ops::Maybe;
 use crate::ops::backends::flex::contiguous;
 
@@ -35,6 +36,7 @@ fn update<E: Gradient>(
     let mut parameter = member.parameter.to_contiguous();
     let gradient = member.gradient.to_contiguous();
     let (mut first, mut second) = (member.first.to_contiguous(), member.second.to_contiguous());
+    let mut rounded = member.rounded.into_option().map(|x| x.to_contiguous());
     cpu::update(
         numbers,
         decays,
@@ -43,6 +45,7 @@ fn update<E: Gradient>(
         contiguous::<E>(&gradient),
         first.storage_mut(),
         second.storage_mut(),
+        rounded.as_mut().map(|rounded| rounded.storage_mut::<E>()),
     )
     .unwrap_or_else(|error| panic!("{error}"));
     Member {
@@ -50,6 +53,7 @@ fn update<E: Gradient>(
         gradient,
         first,
         second,
+        rounded: Maybe::from_option(rounded),
     }
 }
 
@@ -91,5 +95,27 @@ impl OptimizerOps for Flex {
         let mut total = FlexTensor::empty(Shape::new([1]), DType::F32);
         total.storage_mut::<f32>()[0] = before + sums.sum::<f64>() as f32;
         total
+    }
+
+    fn clip_factor(squares: FloatTensor<Self>, scale: Maybe<Self>, bound: f32) -> Clipped<Self> {
+        let squares = f64::from(contiguous::<f32>(&squares.to_contiguous())[0]);
+        let mut scale = scale.into_option().map(|scale| scale.to_contiguous());
+        let mut numbers = scale.as_ref().map(|scale| {
+            let numbers: [f32; _] = contiguous::<f32>(scale)
+                .try_into()
+                .expect("the numbers of a scale");
+            Scale::new(numbers.map(f64::from))
+        });
+        let clipped = clip(squares, f64::from(bound), numbers.as_mut());
+        if let (Some(scale), Some(numbers)) = (&mut scale, numbers) {
+            let numbers = numbers.numbers().map(|x| x as f32);
+            scale.storage_mut::<f32>().copy_from_slice(&numbers);
+        }
+        let mut factor = FlexTensor::empty(Shape::new([1]), DType::F32);
+        factor.storage_mut::<f32>()[0] = clipped as f32;
+        Clipped {
+            factor,
+            scale: Maybe::from_option(scale),
+        }
     }
 }

@@ -1,0 +1,118 @@
+//! Parameters taken out of modules for an update, and put back after it.
+
+use std::collections::HashMap;
+
+use burn::module::{ModuleMapper, Param, ParamId};
+use burn::optim::{AdamWState, AdaptiveMomentumState, DynState, GradientsParams};
+use burn::tensor::Tensor;
+use riverrun::ops::AdamwTensors;
+
+/// Which parameter it was.
+pub(super) struct Place {
+    pub id: ParamId,
+    /// Whether autodiff follows it.
+    tracked: bool,
+    /// The steps it will have taken.
+    pub time: usize,
+}
+
+/// Takes out the parameters that have a gradient, with their moments.
+pub(super) struct Take<'a> {
+    pub states: &'a mut HashMap<ParamId, DynState>,
+    /// Steps that the states have not counted.
+    pub replayed: usize,
+    pub gradients: GradientsParams,
+    /// Rounded copies of parameters; those that have no gradient stay here.
+    pub rounded: HashMap<ParamId, DynState>,
+    pub taken: Vec<(Place, AdamwTensors)>,
+}
+
+impl ModuleMapper for Take<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(gradient) = self.gradients.remove::<D>(param.id) else {
+            return param;
+        };
+        let (id, tensor, mapper) = param.consume();
+        let tracked = tensor.is_require_grad();
+        let tensor = tensor.inner();
+        let nothing = Tensor::empty([1; D], &tensor.device());
+        let state = self.states.remove(&id);
+        let (moments, time) = match state.map(DynState::downcast::<AdamWState<D>>) {
+            Some(AdamWState { momentum }) => (
+                [momentum.moment_1, momentum.moment_2],
+                momentum.time + self.replayed + 1,
+            ),
+            None => ([tensor.zeros_like(), tensor.zeros_like()], 1),
+        };
+        let rounded = self.rounded.remove(&id);
+        let tensors = AdamwTensors::new(tensor, gradient, moments, D >= 2)
+            .and_then(|tensors| match rounded {
+                Some(rounded) => tensors.with_rounded(rounded.downcast::<Tensor<D>>()),
+                None => Ok(tensors),
+            })
+            .unwrap_or_else(|error| panic!("an update of a parameter: {error}"));
+        self.taken.push((Place { id, tracked, time }, tensors));
+        Param::from_mapped_value(id, nothing, mapper)
+    }
+}
+
+/// Puts updated parameters back.
+pub(super) struct Put<'a> {
+    pub states: &'a mut HashMap<ParamId, DynState>,
+    pub updated: HashMap<ParamId, (Place, AdamwTensors)>,
+    /// Where their rounded copies go.
+    pub rounded: &'a mut HashMap<ParamId, DynState>,
+}
+
+impl ModuleMapper for Put<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some((place, tensors)) = self.updated.remove(&param.id) else {
+            return param;
+        };
+        let (id, _, mapper) = param.consume();
+        let (tensor, [first, second], rounded) = tensors.into_tensors::<D>();
+        let momentum = AdaptiveMomentumState::new(place.time, first, second);
+        self.states
+            .insert(id, DynState::create(AdamWState::new(momentum), D));
+        if let Some(rounded) = rounded {
+            self.rounded.insert(id, DynState::create(rounded, D));
+        }
+        let tensor = Tensor::from_inner(tensor).set_require_grad(place.tracked);
+        Param::from_mapped_value(id, tensor, mapper)
+    }
+}
+
+/// Takes every parameter out of a rounded copy of a model.
+#[derive(Default)]
+pub(super) struct TakeRounded {
+    pub taken: HashMap<ParamId, DynState>,
+}
+
+impl ModuleMapper for TakeRounded {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, tensor, mapper) = param.consume();
+        let tracked = tensor.is_require_grad();
+        let tensor = tensor.inner();
+        let nothing = Tensor::empty([1; D], &tensor.device());
+        self.taken.insert(id, DynState::create(tensor, D));
+        let nothing = Tensor::from_inner(nothing).set_require_grad(tracked);
+        Param::from_mapped_value(id, nothing, mapper)
+    }
+}
+
+/// Puts rounded parameters back, each a leaf of its own for the next backward pass.
+pub(super) struct PutRounded {
+    pub updated: HashMap<ParamId, DynState>,
+}
+
+impl ModuleMapper for PutRounded {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(updated) = self.updated.remove(&param.id) else {
+            return param;
+        };
+        let (id, nothing, mapper) = param.consume();
+        let tensor = Tensor::from_inner(updated.downcast::<Tensor<D>>())
+            .set_require_grad(nothing.is_require_grad());
+        Param::from_mapped_value(id, tensor, mapper)
+    }
+}
