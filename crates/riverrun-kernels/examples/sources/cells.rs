@@ -9,15 +9,18 @@ use riverrun_kernels::recurrence::gpu::Dtype;
 
 use super::Writer;
 
-/// `[B, T, H]`, and a name for each.
-const SHAPES: [(&str, [usize; 3]); 2] =
-    [("1x512x256", [1, 512, 256]), ("64x512x512", [64, 512, 512])];
+/// `[B, T, H]` and heads, and a name for each.
+const SHAPES: [(&str, [usize; 4]); 3] = [
+    ("1x512x256", [1, 512, 256, 1]),
+    ("64x512x512", [64, 512, 512, 1]),
+    ("16x512x1024by8", [16, 512, 1024, 8]),
+];
 
 /// Both passes of every cell, shape and type that the routine runs.
 pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
     for cell in Cell::all() {
-        for (name, [batch, steps, hidden]) in SHAPES {
-            let problem = Problem::new(cell, batch, steps, hidden);
+        for (name, [batch, steps, hidden, heads]) in SHAPES {
+            let problem = Problem::new(cell, batch, steps, hidden).with_heads(heads);
             for dtype in Dtype::ALL {
                 if gpu::missing(&writer.recorder.client, &problem, dtype).is_some() {
                     continue;
@@ -42,7 +45,7 @@ fn forward(client: &Client, problem: &Problem, dtype: Dtype) -> Forward {
     let (width, rows) = (problem.gate_width(), problem.batch * problem.steps);
     Forward {
         xg: empty(rows * width),
-        u: empty(width * problem.hidden),
+        u: empty(width * problem.depth()),
         bias: Some(empty(width)),
         h0: None,
         c0: None,
@@ -60,7 +63,7 @@ fn backward(client: &Client, problem: &Problem, dtype: Dtype) -> Backward {
     let lstm = problem.cell == Cell::Lstm;
     let gru = matches!(problem.cell, Cell::Gru { .. });
     Backward {
-        u_t: empty(width * problem.hidden),
+        u_t: empty(width * problem.depth()),
         h0: None,
         c0: None,
         reset: None,

@@ -46,6 +46,12 @@ impl<'a, E> Inputs<'a, E> {
         if problem.hidden == 0 {
             return Err(Error::NoChannels);
         }
+        if problem.heads != 1 {
+            return Err(Error::Routine {
+                routine: "cpu",
+                reason: "it runs one head at a time".into(),
+            });
+        }
         let rows = problem.batch * problem.steps;
         length("xg", xg, self.xg.len())?;
         length("u", problem.gate_width() * problem.hidden, self.u.len())?;

@@ -26,6 +26,10 @@
 //! for the LSTM; nothing for Elman. Saving rather than recomputing: the values are at hand when they are made, and
 //! recomputing them would cost the forward product once more, a third of the backward pass.
 //!
+//! **Heads.** The units may be cut into [`Problem::heads`] groups of `H/N`, of which each has recurrent weights for its own
+//! states only: `U` is block-diagonal, a layer is `N` small ones side by side, and a row of `u` has `H/N` numbers. GPUs run
+//! them in one launch; the CPU forms and the oracle take one head at a time.
+//!
 //! **Precision.** Storage `f32`, `f16`, `bf16`, `f64`; arithmetic and carried state in `f32` (`f64` for `f64`). Every element
 //! of a product is one sum in the order of its index, so results do not depend on the number of threads, on the other
 //! sequences of the batch, or on how the steps are cut into calls; `∂L/∂U` alone is a blocked sum over `B·T`. On a GPU the
@@ -159,6 +163,8 @@ pub struct Problem {
     pub cell: Cell,
     /// Run from the last step to the first.
     pub reverse: bool,
+    /// `N ≥ 1`, a divisor of `H`: groups of units that hear of their own states only.
+    pub heads: usize,
 }
 
 impl Problem {
@@ -170,7 +176,19 @@ impl Problem {
             hidden,
             cell,
             reverse: false,
+            heads: 1,
         }
+    }
+
+    /// The same with the units cut into so many groups.
+    pub fn with_heads(mut self, heads: usize) -> Self {
+        self.heads = heads;
+        self
+    }
+
+    /// `H/N`: the numbers of a row of `u`.
+    pub fn depth(self) -> usize {
+        self.hidden / self.heads
     }
 
     /// The same, running from the last step to the first if `reverse`.

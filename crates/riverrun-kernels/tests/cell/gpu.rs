@@ -88,6 +88,28 @@ fn every_cell_and_option() {
 }
 
 #[test]
+fn several_heads() {
+    let Some(client) = client() else { return };
+    for cell in Cell::all() {
+        for (n, (batch, steps, own, heads)) in [
+            (1, 9, 16, 2),
+            (11, 7, 32, 3),
+            (40, 5, 64, 4),
+            (2, 4, 256, 8),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let problem = Problem::new(cell, batch, steps, own * heads)
+                .with_heads(heads)
+                .reversed(n % 2 == 1);
+            let options = if n == 0 { Options::NONE } else { Options::ALL };
+            all(&client, problem, options, n as u64);
+        }
+    }
+}
+
+#[test]
 fn wide() {
     let Some(client) = client() else { return };
     for cell in [Cell::all()[0], Cell::Lstm] {

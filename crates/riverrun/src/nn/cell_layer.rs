@@ -12,7 +12,7 @@ use crate::ops::{Cell, CellOutput, CellRun, CellWeights, try_cell_layer};
 pub struct CellLayer {
     /// `[G·H, I]`: from the input.
     pub weight_ih: Param<Tensor<2>>,
-    /// `[G·H, H]`: from the state.
+    /// `[G·H, H]`: from the state; `[G·H, H/N]` with `N` heads.
     pub weight_hh: Param<Tensor<2>>,
     /// `[G·H]`: added to the input product.
     pub bias_ih: Option<Param<Tensor<1>>>,
@@ -24,17 +24,24 @@ pub struct CellLayer {
 }
 
 impl CellLayer {
-    /// Fresh weights: uniform in `±1/√H`, as PyTorch draws them; then [`spread_memory`](Self::spread_memory).
+    /// Fresh weights: uniform in `±1/√(H/N)`, as PyTorch draws those of each head; then
+    /// [`spread_memory`](Self::spread_memory).
     pub(super) fn init(
         cell: Cell,
         d_input: usize,
         d_hidden: usize,
+        heads: usize,
         bias: bool,
         time_scale: usize,
         device: &Device,
     ) -> Self {
         assert!(d_hidden > 0, "d_hidden has to be at least 1");
-        let bound = (d_hidden as f64).powf(-0.5);
+        assert!(
+            heads > 0 && d_hidden.is_multiple_of(heads),
+            "d_hidden ({d_hidden}) has to be a multiple of the heads ({heads}), of which there is at least 1"
+        );
+        let own = d_hidden / heads;
+        let bound = (own as f64).powf(-0.5);
         let uniform = Initializer::Uniform {
             min: -bound,
             max: bound,
@@ -42,7 +49,7 @@ impl CellLayer {
         let rows = cell.gates() * d_hidden;
         let mut layer = Self {
             weight_ih: uniform.init([rows, d_input], device),
-            weight_hh: uniform.init([rows, d_hidden], device),
+            weight_hh: uniform.init([rows, own], device),
             bias_ih: bias.then(|| uniform.init([rows], device)),
             bias_hh: bias.then(|| uniform.init([rows], device)),
             cell,
@@ -79,6 +86,16 @@ impl CellLayer {
         };
         self.bias_ih = self.bias_ih.take().map(|bias| set(bias, 1.0));
         self.bias_hh = self.bias_hh.take().map(|bias| set(bias, 0.0));
+    }
+
+    /// `H`.
+    pub fn d_hidden(&self) -> usize {
+        self.weight_hh.dims()[0] / self.cell.gates()
+    }
+
+    /// `N`.
+    pub fn heads(&self) -> usize {
+        self.d_hidden() / self.weight_hh.dims()[1]
     }
 
     /// `[B, T, I]` to the states.

@@ -13,6 +13,7 @@ pub(super) struct StackConfig {
     pub cell: Cell,
     pub d_input: usize,
     pub d_hidden: usize,
+    pub heads: usize,
     pub layers: usize,
     pub bidirectional: bool,
     pub dropout: f64,
@@ -60,7 +61,9 @@ impl StackConfig {
                 _ => directions * self.d_hidden,
             };
             let (hidden, scale) = (self.d_hidden, self.time_scale);
-            CellLayer::init(self.cell, d_input, hidden, self.bias, scale, device)
+            CellLayer::init(
+                self.cell, d_input, hidden, self.heads, self.bias, scale, device,
+            )
         });
         CellStack {
             layers: layers.collect(),
@@ -79,7 +82,7 @@ impl CellStack {
     pub(super) fn run(&self, x: Tensor<3>, run: StackRun) -> Result<StackOutput, Error> {
         let [batch, steps, _] = x.dims();
         let device = x.device();
-        let [_, hidden] = self.layers[0].weight_hh.dims();
+        let hidden = self.layers[0].d_hidden();
         let shape = [self.layers.len(), batch, hidden];
         for (what, state) in [("h0", &run.h0), ("c0", &run.c0)] {
             if let Some(state) = state
@@ -272,7 +275,8 @@ impl Ragged {
         let x = if turned { self.turned(x) } else { x };
         let (h0, mut weights) = (run.h0.clone(), layer.weights());
         let x = if layer.cell == Cell::Lstm {
-            let [rows, hidden] = weights.weight_hh.dims();
+            let hidden = layer.d_hidden();
+            let rows = layer.cell.gates() * hidden;
             let options = (&x.device(), x.dtype());
             let values: Vec<f32> = (0..rows)
                 .map(|row| match row / hidden {

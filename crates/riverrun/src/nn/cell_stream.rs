@@ -49,7 +49,7 @@ impl CellStack {
     /// A stream of `batch` sequences from the zero state, with the weights as they are now. Dropout does not apply.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a bidirectional stack: it needs the whole sequence.
+    /// [`Error::Unsupported`] for a bidirectional stack: it needs the whole sequence; and for several heads.
     pub fn stream(&self, batch: usize) -> Result<CellStream, Error> {
         if self.bidirectional {
             return Err(Error::Unsupported(
@@ -58,6 +58,11 @@ impl CellStack {
         }
         let layers = self.layers.iter().map(|layer| {
             let weights = layer.weights();
+            if layer.heads() > 1 {
+                return Err(Error::Unsupported(
+                    "a stream packs the weights of one head; use the layer's own `step`".into(),
+                ));
+            }
             let ([_, width], [_, hidden]) = (weights.weight_ih.dims(), weights.weight_hh.dims());
             let (w, u) = (numbers(weights.weight_ih), numbers(weights.weight_hh));
             let biases = [weights.bias_ih, weights.bias_hh].map(|bias| bias.map(numbers));

@@ -16,6 +16,10 @@ pub struct RnnConfig {
     pub d_input: usize,
     /// Features of the state, and of the output of a direction.
     pub d_hidden: usize,
+    /// Groups that the units of a layer are cut into, each of which hears of its own states only: a block-diagonal recurrent
+    /// matrix, an ensemble of small cells. See [`CellWeights`](crate::ops::CellWeights).
+    #[config(default = 1)]
+    pub heads: usize,
     /// Layers on top of each other.
     #[config(default = 1)]
     pub layers: usize,
@@ -49,7 +53,7 @@ impl RnnConfig {
     /// Layers with fresh weights, uniform in `±1/√d_hidden`.
     ///
     /// # Panics
-    /// If `d_hidden` or `layers` is 0.
+    /// If `d_hidden` or `layers` is 0, or `d_hidden` is not a multiple of `heads`.
     pub fn init(&self, device: &Device) -> Rnn {
         let stack = StackConfig {
             cell: Cell::Elman {
@@ -57,6 +61,7 @@ impl RnnConfig {
             },
             d_input: self.d_input,
             d_hidden: self.d_hidden,
+            heads: self.heads,
             layers: self.layers,
             bidirectional: self.bidirectional,
             dropout: self.dropout,

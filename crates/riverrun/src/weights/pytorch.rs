@@ -23,13 +23,14 @@ use crate::nn::{CellStack, like};
 ///
 /// # Errors
 /// A tensor that is missing, that the layer does not have, or that has another shape, by its name; a file that cannot be read;
-/// a GRU that resets before the product, which PyTorch does not have.
+/// a GRU that resets before the product, or a layer of several heads, which PyTorch does not have.
 pub fn from_pytorch<L: PyTorchLayer>(
     mut layer: L,
     path: impl AsRef<Path>,
     prefix: &str,
 ) -> Result<L, Error> {
     layer.check()?;
+    one_head(layer.stack())?;
     let path = path.as_ref();
     let mut tensors = read(path)?;
     tensors.retain(|name, _| name.starts_with(prefix));
@@ -64,13 +65,14 @@ pub fn from_pytorch<L: PyTorchLayer>(
 ///
 /// # Errors
 /// A path that does not end in `.safetensors` (PyTorch's own format is read here, not written); a file that cannot be written;
-/// a GRU that resets before the product, which PyTorch does not have.
+/// a GRU that resets before the product, or a layer of several heads, which PyTorch does not have.
 pub fn to_pytorch<L: PyTorchLayer>(
     layer: &L,
     path: impl AsRef<Path>,
     prefix: &str,
 ) -> Result<(), Error> {
     layer.check()?;
+    one_head(layer.stack())?;
     let path = path.as_ref();
     if !is_safetensors(path) {
         return Err(failed(
@@ -91,6 +93,15 @@ pub fn to_pytorch<L: PyTorchLayer>(
     store
         .collect_from(stack)
         .map_err(|error| failed(path, error))
+}
+
+fn one_head(stack: &CellStack) -> Result<(), Error> {
+    match stack.layers.iter().all(|layer| layer.heads() == 1) {
+        true => Ok(()),
+        false => Err(Error::Unsupported(
+            "PyTorch has no layers of several heads".into(),
+        )),
+    }
 }
 
 /// PyTorch's name of a parameter of the `index`-th layer and direction.

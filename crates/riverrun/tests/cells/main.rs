@@ -5,6 +5,7 @@ mod common;
 mod composed;
 #[path = "../golden/mod.rs"]
 mod golden;
+mod heads;
 mod layouts;
 mod net;
 mod pytorch;

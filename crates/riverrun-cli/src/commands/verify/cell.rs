@@ -39,16 +39,35 @@ const SHAPES: [(usize, usize, usize); 6] = [
 ];
 const LONG: [(usize, usize, usize); 3] = [(2, 600, 64), (20, 24, 512), (9, 12, 1024)];
 
-/// Runs all cases of a cell; the worst verdict is the row.
+/// Batch, steps, units of a head, heads: on GPUs.
+#[cfg(feature = "gpu")]
+const HEADS: [(usize, usize, usize, usize); 3] = [(1, 9, 16, 2), (11, 7, 32, 3), (3, 5, 64, 4)];
+
+/// The problems of a cell, of one head each.
+fn problems(cell: Cell, long: bool) -> Vec<Problem> {
+    let long: &[_] = if long { &LONG } else { &[] };
+    let shapes = SHAPES.iter().chain(long);
+    shapes
+        .map(|&(batch, steps, hidden)| Problem::new(cell, batch, steps, hidden))
+        .collect()
+}
+
+/// Those of several heads.
+#[cfg(feature = "gpu")]
+fn with_heads(cell: Cell) -> impl Iterator<Item = Problem> {
+    HEADS.into_iter().map(move |(batch, steps, own, heads)| {
+        Problem::new(cell, batch, steps, own * heads).with_heads(heads)
+    })
+}
+
+/// Runs a case of each problem; the worst verdict is the row.
 fn check<E: Element>(
-    cell: Cell,
-    long: bool,
+    problems: impl IntoIterator<Item = Problem>,
     run: impl Fn(&Case<E>) -> Result<Results<E>, riverrun_kernels::Error>,
 ) -> Result<Row, Failure> {
     let mut row = Row::default();
-    let long: &[_] = if long { &LONG } else { &[] };
-    for (n, &(batch, steps, hidden)) in SHAPES.iter().chain(long).enumerate() {
-        let problem = Problem::new(cell, batch, steps, hidden).reversed(n % 2 == 1);
+    for (n, problem) in problems.into_iter().enumerate() {
+        let problem = problem.reversed(n % 2 == 1);
         let options = if n % 3 == 0 {
             Options::NONE
         } else {
@@ -73,11 +92,9 @@ fn on_cpu<E: Element>(
         return Ok(());
     }
     for cell in Cell::all() {
-        let row = check::<E>(
-            cell,
-            args.long,
-            |case| Ok(case.run(cpu::Routine::default())),
-        )?;
+        let row = check::<E>(problems(cell, args.long), |case| {
+            Ok(case.run(cpu::Routine::default()))
+        })?;
         table.row(&info.spec, cell.name(), E::NAME, "cpu", row)?;
     }
     Ok(())
@@ -137,11 +154,15 @@ mod gpu {
                     table.skip(&info.spec, &what, &reason)?;
                 }
                 None => {
-                    let row = check::<E>(cell, args.long, |case| case.gpu(client, dtype, None))?;
+                    let problems = problems(cell, args.long).into_iter();
+                    let row = check::<E>(problems.chain(with_heads(cell)), |case| {
+                        case.gpu(client, dtype, None)
+                    })?;
                     table.row(&info.spec, cell.name(), E::NAME, "persistent", row)?;
                 }
             }
-            let row = check::<E>(cell, false, |case| Ok(layer(case, &info.device, dtype)))?;
+            let problems = problems(cell, false).into_iter().chain(with_heads(cell));
+            let row = check::<E>(problems, |case| Ok(layer(case, &info.device, dtype)))?;
             table.row(&info.spec, cell.name(), E::NAME, "layer", row)?;
         }
         Ok(())
@@ -173,7 +194,9 @@ mod gpu {
         let x = wide(&case.xg).reshape([batch, steps, width]).require_grad();
         let weights = CellWeights {
             weight_ih: tensor(identity.collect()).reshape([width, width]),
-            weight_hh: wide(&case.u).reshape([width, hidden]).require_grad(),
+            weight_hh: wide(&case.u)
+                .reshape([width, problem.depth()])
+                .require_grad(),
             bias_ih: None,
             bias_hh: case.bias.as_ref().map(|bias| wide(bias).require_grad()),
         };

@@ -1,5 +1,6 @@
 //! Random problems, and running the CPU form on them with every output poisoned first.
 
+use super::heads::by_head;
 use crate::cell::{Cell, InputGrads, Inputs, OutputGrads, Outputs, Problem, cpu, oracle};
 use crate::{Element, Error};
 
@@ -73,7 +74,7 @@ pub struct Case<E> {
     pub problem: Problem,
     /// `[B, T, G·H]`.
     pub xg: Vec<E>,
-    /// `[G·H, H]`.
+    /// `[G·H, H/N]`.
     pub u: Vec<E>,
     /// `[G·H]`.
     pub bias: Option<Vec<E>>,
@@ -95,7 +96,7 @@ impl<E: Element> Case<E> {
     /// Random numbers; those that are rounded to `E` are exact from there on.
     pub fn random(problem: Problem, options: Options, seed: u64) -> Self {
         let mut rng = Rng::new(seed + 1);
-        let scale = 1.0 / (problem.hidden as f64).sqrt();
+        let scale = 1.0 / (problem.depth() as f64).sqrt();
         let mut some = |wanted: bool, len: usize, scale: f64| {
             let values: Vec<E> = rng.vec(len, scale).into_iter().map(E::from_f64).collect();
             wanted.then_some(values)
@@ -105,7 +106,7 @@ impl<E: Element> Case<E> {
         Case {
             problem,
             xg: some(true, rows * problem.gate_width(), 2.0).unwrap(),
-            u: some(true, problem.gate_width() * problem.hidden, 1.5 * scale).unwrap(),
+            u: some(true, problem.gate_width() * problem.depth(), 1.5 * scale).unwrap(),
             bias: some(options.bias, problem.gate_width(), 1.0),
             h0: some(options.initial, problem.state(), 1.0),
             c0: some(options.initial && lstm, problem.cell_state(), 1.0),
@@ -213,17 +214,19 @@ impl Case<f64> {
     /// # Errors
     /// What the oracle refuses.
     pub fn oracle(&self) -> Result<Results<f64>, Error> {
-        let f = oracle::forward(&self.problem, &self.inputs())?;
-        let g = oracle::backward(&self.problem, &self.inputs(), &self.grads())?;
-        Ok(Results {
-            h: f.h,
-            h_last: f.h_last,
-            c_last: f.c_last,
-            d_xg: g.d_xg,
-            d_u: g.d_u,
-            d_bias: g.d_bias,
-            d_h0: g.d_h0,
-            d_c0: g.d_c0,
+        by_head(self, |case| {
+            let f = oracle::forward(&case.problem, &case.inputs())?;
+            let g = oracle::backward(&case.problem, &case.inputs(), &case.grads())?;
+            Ok(Results {
+                h: f.h,
+                h_last: f.h_last,
+                c_last: f.c_last,
+                d_xg: g.d_xg,
+                d_u: g.d_u,
+                d_bias: g.d_bias,
+                d_h0: g.d_h0,
+                d_c0: g.d_c0,
+            })
         })
     }
 }
@@ -239,7 +242,7 @@ pub struct Results<E> {
     pub c_last: Vec<E>,
     /// `[B, T, G·H]`.
     pub d_xg: Vec<E>,
-    /// `[G·H, H]`.
+    /// `[G·H, H/N]`.
     pub d_u: Vec<E>,
     /// `[G·H]`.
     pub d_bias: Vec<E>,

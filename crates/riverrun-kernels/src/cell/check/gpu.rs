@@ -22,6 +22,7 @@ impl<E: Element + bytemuck::Pod> Case<E> {
     ) -> Result<Results<E>, Error> {
         let p = &self.problem;
         let (rows, hidden, width) = (p.batch * p.steps, p.hidden, p.gate_width());
+        let depth = p.depth();
         let upload = |data: &[E]| client.create_from_slice(bytemuck::cast_slice(data));
         let some = |data: &Option<Vec<E>>| data.as_deref().map(upload);
         let poison = |len: usize| upload(&vec![E::from_f64(f64::NAN); len.max(8)]);
@@ -52,9 +53,11 @@ impl<E: Element + bytemuck::Pod> Case<E> {
             saved: (p.saved_blocks() > 0).then(|| poison(p.saved())),
         };
         gpu::forward(client, p, dtype, &forward, tuning)?;
+        // Of each unit, what the units of its head take of it, gate by gate.
         let mut transposed = Vec::with_capacity(self.u.len());
-        for k in 0..hidden {
-            transposed.extend((0..width).map(|row| self.u[row * hidden + k]));
+        for unit in 0..hidden {
+            let rows = (0..width).filter(|row| row % hidden / depth == unit / depth);
+            transposed.extend(rows.map(|row| self.u[row * depth + unit % depth]));
         }
         let zeros = vec![E::from_f64(0.0); p.outputs()];
         let backward = Backward {
@@ -76,14 +79,15 @@ impl<E: Element + bytemuck::Pod> Case<E> {
         gpu::backward(client, p, dtype, &backward, tuning)?;
         let d_a = download(backward.d_a.clone(), rows * width);
         let before = download(backward.before, p.outputs());
-        let mut d_u = vec![0.0f64; width * hidden];
+        let mut d_u = vec![0.0f64; width * depth];
         let mut d_bias = vec![0.0f64; width];
         for row in 0..rows {
             for gate in 0..width {
                 let d = d_a[row * width + gate].to_f64();
                 d_bias[gate] += d;
-                let to = &mut d_u[gate * hidden..][..hidden];
-                for (to, h) in to.iter_mut().zip(&before[row * hidden..]) {
+                let head = row * hidden + gate % hidden / depth * depth;
+                let to = &mut d_u[gate * depth..][..depth];
+                for (to, h) in to.iter_mut().zip(&before[head..]) {
                     *to += d * h.to_f64();
                 }
             }

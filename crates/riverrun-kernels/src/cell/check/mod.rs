@@ -4,6 +4,7 @@
 mod case;
 #[cfg(feature = "gpu")]
 mod gpu;
+mod heads;
 pub mod naive;
 mod tolerance;
 

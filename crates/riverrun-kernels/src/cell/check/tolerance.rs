@@ -9,11 +9,12 @@
 //! it is held to twice the textbook's error; the floor is what independent roundings add up to, where the textbook was
 //! lucky.
 //!
-//! **Floor.** The products are sums of `H` terms in `f32`, over `T` steps: `ε √(T H)`. Storage in 16 bits rounds about
+//! **Floor.** The products are sums of `H` terms (of a head's `H/N`) in `f32`, over `T` steps: `ε √(T H)`. Storage in 16 bits rounds about
 //! 16 times a step, each time by at most half its own `ε`: `ε/2 √(16 T)`. What is a sum over steps and sequences has `B`
 //! times as many terms, and its scale is that of its largest summand, if that is larger: where summands cancel, their
 //! rounding does not.
 
+use super::heads::by_head;
 use super::{Case, Results, naive};
 use crate::check::{Verdict, distance, largest};
 use crate::{Element, Error};
@@ -28,11 +29,11 @@ fn scale(values: &[f64]) -> f64 {
 /// What the oracle refuses.
 pub fn judge<E: Element>(case: &Case<E>, found: &Results<E>) -> Result<Vec<Verdict>, Error> {
     let truth = case.to::<f64>().oracle()?.named();
-    let naive = naive::run::<E>(&case.to::<f32>()).named();
+    let naive = by_head(&case.to::<f32>(), |case| Ok(naive::run::<E>(case)))?.named();
     let p = case.problem;
     let floor = |rows: usize| {
         let rows = rows.max(1) as f64;
-        let sums = f64::from(f32::EPSILON) * (rows * p.hidden as f64).sqrt();
+        let sums = f64::from(f32::EPSILON) * (rows * p.depth() as f64).sqrt();
         let storage = match E::EPSILON > f64::from(f32::EPSILON) {
             true => E::EPSILON / 2.0 * (16.0 * rows).sqrt(),
             false => 0.0,

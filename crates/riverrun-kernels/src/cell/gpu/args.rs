@@ -7,7 +7,7 @@ use cubecl::server::Handle;
 pub struct Forward {
     /// `[B, T, G·H]`: the input product of every step, input bias included.
     pub xg: Handle,
-    /// `[G·H, H]`: the recurrent weights.
+    /// `[G·H, H/N]`: the recurrent weights.
     pub u: Handle,
     /// `[G·H]`: the recurrent bias.
     pub bias: Option<Handle>,
@@ -30,7 +30,7 @@ pub struct Forward {
 /// Buffers of a backward pass.
 #[derive(Debug, Clone)]
 pub struct Backward {
-    /// `[H, G·H]`: the recurrent weights, transposed.
+    /// `[H, G·H/N]`: the recurrent weights, transposed: of each unit, what the units of its head take of it, gate by gate.
     pub u_t: Handle,
     /// `[B, H]`, as in the forward pass.
     pub h0: Option<Handle>,
@@ -52,8 +52,8 @@ pub struct Backward {
     pub d_a: Handle,
     /// `[B, T, G·H]`, written: `∂L/∂xg`. GRU only: for the others it is `d_a`.
     pub d_x: Option<Handle>,
-    /// `[B, T, H]`, written: the state that each step multiplied by `U`, zero where it started anew. `d_aᵀ` times this
-    /// is `∂L/∂U`.
+    /// `[B, T, H]`, written: the state that each step multiplied by `U`, zero where it started anew. `d_aᵀ` times this,
+    /// head by head, is `∂L/∂U`.
     pub before: Handle,
     /// `[B, H]`, written.
     pub d_h0: Handle,

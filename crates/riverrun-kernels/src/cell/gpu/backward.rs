@@ -47,8 +47,8 @@ pub(super) fn persistent_backward<R: Numeric>(
     }
     let product = comptime!(config.product);
     let hidden = comptime!(product.hidden);
-    let width = comptime!(product.depth);
-    let gates = comptime!(product.depth / product.hidden);
+    let gates = comptime!(product.depth / product.own);
+    let width = comptime!(gates * hidden);
     let blocks = comptime!(config.saved);
     let kept_blocks = comptime!(blocks.max(1));
     let items = comptime!(config.items());

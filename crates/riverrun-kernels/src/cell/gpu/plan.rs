@@ -98,6 +98,9 @@ pub(super) fn missing(client: &Client, problem: &Problem, dtype: Dtype) -> Optio
     if !problem.hidden.is_multiple_of(8) {
         return Some("the hidden size must be a multiple of 8".into());
     }
+    if problem.heads > 1 && !problem.depth().is_multiple_of(16) {
+        return Some("each of several heads must have a multiple of 16 units".into());
+    }
     let fits = |backward| {
         Tuning::candidates()
             .iter()
@@ -130,18 +133,21 @@ pub(super) fn cut(
     tuning: Tuning,
 ) -> Option<Cut> {
     let (processors, shared) = device(client);
+    let own = problem.depth();
     let (gates, depth) = match backward {
-        false => (problem.cell.gates(), problem.hidden),
-        true => (1, problem.gate_width()),
+        false => (problem.cell.gates(), own),
+        true => (1, problem.cell.gates() * own),
     };
     let cubes = problem.hidden.div_ceil(tuning.units);
-    if cubes > processors {
+    let astride = problem.heads > 1 && !own.is_multiple_of(tuning.units);
+    if cubes > processors || astride {
         return None;
     }
     let mut product = Product {
         gates,
         units: tuning.units,
         hidden: problem.hidden,
+        own,
         depth,
         planes: 1,
         cols: tuning.rows.div_ceil(8),

@@ -29,6 +29,8 @@ pub(super) struct Product {
     pub units: usize,
     /// Rows of a group in all, `H`.
     pub hidden: usize,
+    /// Units of a head, `H/N`; a multiple of [`Self::units`] where there are several heads.
+    pub own: usize,
     /// Numbers of a row; a multiple of [`Self::quad`].
     pub depth: usize,
     /// Planes of a cube.
@@ -99,6 +101,18 @@ pub(super) struct Part {
     pub unit: usize,
     pub row: usize,
     pub batch: usize,
+}
+
+/// Where the cube's head has the `k`-th number that its rows are multiplied with. What it is multiplied with lies in groups of
+/// `hidden`, in each of which the head has `own`.
+#[cube]
+fn of_head(k: usize, part: &Part, #[comptime] product: Product) -> usize {
+    if comptime!(product.own == product.hidden) {
+        k
+    } else {
+        let own = comptime!(product.own);
+        k / own * comptime!(product.hidden) + part.unit / own * own + k % own
+    }
 }
 
 /// `a b + c`.
@@ -215,10 +229,12 @@ pub(super) fn multiply(
                     if comptime!(product.ragged()) {
                         words[comptime!(n * count + p)] = Vector::<u32, Const<4>>::new(0u32);
                         if k < comptime!(product.depth) {
+                            let k = of_head(k, part, product);
                             words[comptime!(n * count + p)] =
                                 read_shared(base + u64::cast_from(k * comptime!(product.size())));
                         }
                     } else {
+                        let k = of_head(k, part, product);
                         words[comptime!(n * count + p)] =
                             read_shared(base + u64::cast_from(k * comptime!(product.size())));
                     }
@@ -306,6 +322,7 @@ fn peek(
             let k = (UNIT_POS_Y as usize * blocks + p) * comptime!(product.block())
                 + quarter * comptime!(product.quad());
             let k = k.min(comptime!(product.depth - product.quad()));
+            let k = of_head(k, part, product);
             waiting = waiting
                 || absent(read_shared(
                     base + u64::cast_from(k * comptime!(product.size())),

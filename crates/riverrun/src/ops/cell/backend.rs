@@ -2,6 +2,7 @@
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, ExtensionType, TensorMetadata, backend_extension};
+use burn::tensor::Shape;
 use riverrun_kernels::cell::{Cell, Problem};
 
 use super::{composed, route};
@@ -24,7 +25,8 @@ pub struct CellInputs<B: Backend> {
     pub x: FloatTensor<B>,
     /// `[G·H, I]`: the input weights.
     pub w: FloatTensor<B>,
-    /// `[G·H, H]`: the recurrent weights.
+    /// `[G·H, H]`: the recurrent weights; with several heads `[G·H, H/N]`, of which no backend sees more than one but where
+    /// they run in one launch.
     pub u: FloatTensor<B>,
     /// `[G·H]`: the input bias.
     #[extension_type]
@@ -49,7 +51,8 @@ pub struct CellInputs<B: Backend> {
 pub struct StepInputs<B: Backend> {
     /// `[B, T, G·H]`: the input product of every step, input bias included.
     pub xg: FloatTensor<B>,
-    /// `[G·H, H]`: the recurrent weights.
+    /// `[G·H, H]`: the recurrent weights; with several heads `[G·H, H/N]`, of which no backend sees more than one but where
+    /// they run in one launch.
     pub u: FloatTensor<B>,
     /// `[G·H]`: the recurrent bias.
     #[extension_type]
@@ -110,7 +113,7 @@ pub struct CellGradients<B: Backend> {
     pub x: Maybe<B>,
     /// `[G·H, I]`.
     pub w: FloatTensor<B>,
-    /// `[G·H, H]`.
+    /// As the recurrent weights.
     pub u: FloatTensor<B>,
     /// `[G·H]`.
     #[extension_type]
@@ -132,7 +135,7 @@ pub struct CellGradients<B: Backend> {
 pub struct StepGradients<B: Backend> {
     /// `[B, T, G·H]`.
     pub xg: FloatTensor<B>,
-    /// `[G·H, H]`.
+    /// As the recurrent weights.
     pub u: FloatTensor<B>,
     /// `[G·H]`.
     pub bias: FloatTensor<B>,
@@ -144,10 +147,16 @@ pub struct StepGradients<B: Backend> {
 }
 
 impl CellSpec {
-    /// The problem for an input `[B, T, ..]` and recurrent weights `[G·H, H]`.
+    /// The problem for an input `[B, T, ..]` and recurrent weights `[G·H, H/N]`.
     pub(super) fn problem<B: Backend>(&self, x: &FloatTensor<B>, u: &FloatTensor<B>) -> Problem {
-        let (x, u) = (x.shape(), u.shape());
-        Problem::new(self.cell, x[0], x[1], u[1]).reversed(self.reverse)
+        self.of_shapes(&x.shape(), &u.shape())
+    }
+
+    fn of_shapes(&self, x: &Shape, u: &Shape) -> Problem {
+        let hidden = u[0] / self.cell.gates();
+        Problem::new(self.cell, x[0], x[1], hidden)
+            .reversed(self.reverse)
+            .with_heads(hidden / u[1])
     }
 }
 
@@ -157,13 +166,11 @@ mod fused {
 
     use super::*;
     use burn::backend::fusion::custom::TensorSpec;
-    use burn::tensor::Shape;
 
     use crate::ops::MaybeMetadata;
 
     fn problem(inputs: &StepInputsMetadata, spec: &CellSpec) -> Problem {
-        let (xg, u) = (&inputs.xg.shape, &inputs.u.shape);
-        Problem::new(spec.cell, xg[0], xg[1], u[1])
+        spec.of_shapes(&inputs.xg.shape, &inputs.u.shape)
     }
 
     fn like<const D: usize>(inputs: &StepInputsMetadata, shape: [usize; D]) -> TensorSpec {

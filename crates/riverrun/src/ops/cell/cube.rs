@@ -5,12 +5,13 @@ use burn::backend::tensor::FloatTensor;
 use burn::tensor::Shape;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
 use cubecl::server::Handle;
 use riverrun_kernels::cell::gpu::{self, Backward, Forward};
 use riverrun_kernels::cell::{Cell, Problem, ResetGate};
 
 use super::composed::{column_sums, rows};
-use super::route::dtype;
+use super::route::known;
 use super::{CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients, StepInputs};
 use crate::ops::Maybe;
 use crate::ops::backends::cube::{empty_like, handle};
@@ -20,6 +21,29 @@ fn contiguous(tensor: FloatTensor<CubeBackend>) -> Handle {
     into_contiguous(tensor).handle
 }
 
+/// The recurrent weights, `[G·H, H/N]`, by the unit that is multiplied with them: `[H, G·H/N]`.
+fn transposed(u: CubeTensor, problem: &Problem) -> CubeTensor {
+    let (gates, heads, own) = (problem.cell.gates(), problem.heads, problem.depth());
+    let u = CubeBackend::float_reshape(u, Shape::new([gates, heads, own, own]));
+    let u = CubeBackend::float_permute(u, &[1, 3, 0, 2]);
+    CubeBackend::float_reshape(u, Shape::new([problem.hidden, gates * own]))
+}
+
+/// `∂L/∂U`, `[G·H, H/N]`: of each head, its gates' gradients times its states.
+fn head_products(d_a: CubeTensor, before: CubeTensor, problem: &Problem) -> CubeTensor {
+    let (gates, heads, own) = (problem.cell.gates(), problem.heads, problem.depth());
+    let rows = problem.batch * problem.steps;
+    let d_a = CubeBackend::float_reshape(d_a, Shape::new([rows, gates, heads, own]));
+    let d_a = CubeBackend::float_permute(d_a, &[2, 1, 3, 0]);
+    let d_a = CubeBackend::float_reshape(d_a, Shape::new([heads, gates * own, rows]));
+    let before = CubeBackend::float_reshape(before, Shape::new([rows, heads, own]));
+    let before = CubeBackend::float_permute(before, &[1, 0, 2]);
+    let d_u = CubeBackend::float_matmul(d_a, before);
+    let d_u = CubeBackend::float_reshape(d_u, Shape::new([heads, gates, own, own]));
+    let d_u = CubeBackend::float_permute(d_u, &[1, 0, 2, 3]);
+    CubeBackend::float_reshape(d_u, Shape::new([problem.gate_width(), own]))
+}
+
 impl CellOps for CubeBackend {
     fn persistent_forward(
         inputs: StepInputs<Self>,
@@ -27,7 +51,7 @@ impl CellOps for CubeBackend {
         save: bool,
     ) -> CellStates<Self> {
         let problem = spec.problem::<Self>(&inputs.xg, &inputs.u);
-        let dtype = dtype(inputs.xg.dtype).expect("the route has been chosen by it");
+        let dtype = known(inputs.xg.dtype).expect("the route has been chosen by it");
         let Problem {
             batch,
             steps,
@@ -71,7 +95,7 @@ impl CellOps for CubeBackend {
         spec: CellSpec,
     ) -> StepGradients<Self> {
         let problem = spec.problem::<Self>(&inputs.xg, &inputs.u);
-        let dtype = dtype(inputs.u.dtype).expect("the route has been chosen by it");
+        let dtype = known(inputs.u.dtype).expect("the route has been chosen by it");
         let Problem {
             batch,
             steps,
@@ -92,7 +116,7 @@ impl CellOps for CubeBackend {
         let d_h0 = state();
         let d_c0 = (problem.cell == Cell::Lstm).then(state);
         let args = Backward {
-            u_t: contiguous(Self::float_transpose(u.clone())),
+            u_t: contiguous(transposed(u.clone(), &problem)),
             h0: handle(inputs.h0),
             c0: handle(inputs.c0),
             reset: handle(inputs.reset),
@@ -110,11 +134,14 @@ impl CellOps for CubeBackend {
         gpu::backward(&u.client, &problem, dtype, &args, None)
             .unwrap_or_else(|error| panic!("{error}"));
         let d_rows = rows::<Self>(d_a.clone());
-        let d_u = product(
-            Factor::transposed(d_rows.clone()),
-            Factor::<Self>::new(rows::<Self>(before)),
-            None,
-        );
+        let d_u = match problem.heads {
+            1 => product(
+                Factor::transposed(d_rows.clone()),
+                Factor::<Self>::new(rows::<Self>(before)),
+                None,
+            ),
+            _ => head_products(d_a.clone(), before, &problem),
+        };
         StepGradients {
             xg: d_x.unwrap_or(d_a),
             u: d_u,
