@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use super::backward_part::Part;
 use super::backward_weights::Weights;
-use super::blocks::{Block, Room, block_steps, blocks};
+use super::blocks::{Block, Kept, Room, block_steps, blocks};
 use super::buffer::Buffer;
 use super::exchange::Exchange;
 use super::gates::{Phase, Rows};
@@ -16,13 +16,6 @@ use super::product::{ByRows, Product};
 use super::team::{Plan, piece, share_each, together};
 use super::weights::Sums;
 use crate::cell::{Cell, InputGrads, Inputs, OutputGrads, Problem};
-
-/// What forward left.
-#[derive(Clone, Copy)]
-pub(super) struct Kept<'a, R> {
-    pub h: &'a [R],
-    pub saved: &'a [R],
-}
 
 /// A backward pass, as its threads see it. Each writes the rows and units of its own only.
 struct Backward<'a, R> {
@@ -136,14 +129,19 @@ impl<R: Number> Backward<'_, R> {
             .collect();
         for steps in blocks(&self.problem) {
             self.block = room.block(&self.problem, steps);
-            let pass = &*self;
+            let into = sums.begin(&self.block);
+            let (pass, sums_of) = (&*self, &*sums);
             let stages = pass.stages_of(&pass.block.steps);
+            let count = pass.block.steps.len();
             share_each(&mut states, |part| {
                 stages
                     .clone()
                     .for_each(|stage| pass.stage::<L>(part, stage));
+                let rows = part.rows.start * count..part.rows.end * count;
+                // SAFETY: the part's own rows, which it has just written; `L` is a level of this machine.
+                unsafe { sums_of.lay::<L>(&pass.block, &into, rows) };
             });
-            sums.add::<L>(&self.block);
+            sums.add_laid::<L>(&self.block, &into);
         }
         states.iter().for_each(|part| self.finish(part));
     }

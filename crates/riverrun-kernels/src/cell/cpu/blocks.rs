@@ -8,6 +8,13 @@ use crate::cell::Problem;
 /// Rows of `[B·T]` in a block: enough to make reading and writing the sums cheap, few enough to stay in the cache.
 const ROWS: usize = 512;
 
+/// What forward left.
+#[derive(Clone, Copy)]
+pub(super) struct Kept<'a, R> {
+    pub h: &'a [R],
+    pub saved: &'a [R],
+}
+
 /// `∂L/∂xg` of some steps of every sequence.
 #[derive(Debug, Clone)]
 pub(super) struct Block<R> {

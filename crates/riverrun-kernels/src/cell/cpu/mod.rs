@@ -281,7 +281,7 @@ fn backward_in<E: Element, R: Number>(
 ) {
     widened!(Inputs { xg: &[], ..*inputs } => wide);
     let h = widen::<E, R>(h);
-    let kept = backward::Kept {
+    let kept = blocks::Kept {
         h: &h,
         saved: rename(saved),
     };
@@ -348,7 +348,7 @@ fn backward_at<'a, L: Lanes<Real: Number>>(
     problem: &Problem,
     inputs: &Inputs<'a, L::Real>,
     mut layer: Option<WithGrads<'a, L::Real>>,
-    kept: backward::Kept<'a, L::Real>,
+    kept: blocks::Kept<'a, L::Real>,
     grads: &OutputGrads<L::Real>,
     mut into: InputGrads<'a, L::Real>,
     routine: Routine,

@@ -6,8 +6,7 @@
 
 use std::ops::Range;
 
-use super::backward::Kept;
-use super::blocks::{Block, block_steps};
+use super::blocks::{Block, Kept, block_steps};
 use super::columns::Columns;
 use super::lanes::{Lanes, Number, Task};
 use super::packing::{Layout, Packed};
@@ -95,6 +94,27 @@ impl<'a, R: Number> Sums<'a, R> {
     /// Adds what a block of steps contributes. Blocks come whole, from the last to the first.
     pub(super) fn add<L: Lanes<Real = R>>(&mut self, block: &Block<R>) {
         let rows = self.problem.batch * block.steps.len();
+        let into = self.begin(block);
+        let (sums, pieces) = (&*self, self.pieces());
+        share(pieces, |index| {
+            // SAFETY: pieces are disjoint rows, all of them written; `L` is a level of this machine.
+            unsafe { sums.lay::<L>(block, &into, piece(rows, pieces, HEIGHT, index)) };
+        });
+        self.add_laid::<L>(block, &into);
+    }
+
+    /// More pieces than threads, for a thread that is kept off its processor.
+    fn pieces(&self) -> usize {
+        if self.threads > 1 {
+            2 * self.threads
+        } else {
+            1
+        }
+    }
+
+    /// Where the rows of a block are to be [laid](Self::lay).
+    pub(super) fn begin(&mut self, block: &Block<R>) -> Into<R> {
+        let rows = self.problem.batch * block.steps.len();
         let mut into = Into {
             d_u: pointer(self.d_u.as_deref_mut()),
             d_w: std::ptr::null_mut(),
@@ -118,33 +138,42 @@ impl<'a, R: Number> Sums<'a, R> {
                 *to = packed.as_mut_ptr();
             }
         }
-        // More pieces than threads, for a thread that is kept off its processor.
-        let pieces = if self.threads > 1 {
-            2 * self.threads
-        } else {
-            1
-        };
-        let work = |pieces, run: &(dyn Fn(usize) + Sync)| share(pieces, run);
-        let (sums, into) = (&*self, &into);
-        if !sums.gates.is_empty() {
-            work(pieces, &|index| {
-                let rows = piece(rows, pieces, HEIGHT, index);
-                // SAFETY: pieces are disjoint rows, of slices whose lengths were checked; `L` is a level of this machine.
-                unsafe {
-                    L::run(Lay {
-                        sums,
-                        block,
-                        into,
-                        rows,
-                    })
-                };
+        into
+    }
+
+    /// Lays rows of a block, of `[B · steps of the block]`, out for the products.
+    ///
+    /// # Safety
+    /// The block's rows are written, nobody else lays the same ones, and `into` is what [`Self::begin`] gave; `L` is a level of
+    /// this machine.
+    pub(super) unsafe fn lay<L: Lanes<Real = R>>(
+        &self,
+        block: &Block<R>,
+        into: &Into<R>,
+        rows: Range<usize>,
+    ) {
+        if self.gates.is_empty() {
+            return;
+        }
+        // SAFETY: rows of slices whose lengths were checked, and the caller's promises.
+        unsafe {
+            L::run(Lay {
+                sums: self,
+                block,
+                into,
+                rows,
             });
         }
-        work(pieces, &|index| {
-            // SAFETY: as above, and pieces are disjoint rows of the sums and of `∂L/∂x`.
+    }
+
+    /// Adds a block whose rows have all been laid.
+    pub(super) fn add_laid<L: Lanes<Real = R>>(&mut self, block: &Block<R>, into: &Into<R>) {
+        let (sums, pieces) = (&*self, self.pieces());
+        share(pieces, |index| {
+            // SAFETY: pieces are disjoint rows of the sums and of `∂L/∂x`; `L` is a level of this machine.
             unsafe { sums.multiply::<L>(block, into, pieces, index) };
         });
-        self.begun |= rows > 0;
+        self.begun |= self.problem.batch * block.steps.len() > 0;
     }
 
     /// Zeros where nothing was added.
@@ -248,7 +277,7 @@ impl<'a, R: Number> Sums<'a, R> {
 }
 
 /// Where a block's threads write, each its own rows.
-struct Into<R> {
+pub(super) struct Into<R> {
     d_u: *mut R,
     d_w: *mut R,
     d_x: *mut R,

@@ -11,7 +11,7 @@ use cubecl::server::Handle;
 use super::backward::persistent_backward;
 use super::exchange::{CONTROL_WORDS, acquire, poison};
 use super::forward::persistent_forward;
-use super::plan::{Config, Cut, Form, cut, missing};
+use super::plan::{Config, Cut, Form, choose, cut, missing};
 use super::tuning::Tuning;
 use super::{Backward, Forward};
 use crate::Error;
@@ -92,7 +92,7 @@ impl<'a> Pass<'a> {
         }
         let cut = match tuning {
             Some(tuning) => cut(client, problem, dtype, backward, tuning),
-            None => Tuning::choose(client, problem, dtype, backward),
+            None => choose(client, problem, dtype, backward),
         };
         let cut = cut.ok_or_else(|| refused("its cubes do not fit on the device".into()))?;
         let most = problem.outputs() * problem.cell.gates().max(problem.saved_blocks());

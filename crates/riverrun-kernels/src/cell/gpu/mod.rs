@@ -45,7 +45,7 @@ pub fn describe(
     let text = |backward| {
         let cut = match tuning {
             Some(tuning) => plan::cut(client, problem, dtype, backward, tuning),
-            None => Tuning::choose(client, problem, dtype, backward),
+            None => plan::choose(client, problem, dtype, backward),
         };
         match cut {
             Some(cut) => format!(

@@ -17,7 +17,6 @@
 use cubecl::prelude::*;
 
 use super::exchange::{absent, raise_fault, read_shared};
-use super::weights::spilled_at;
 use crate::gpu::storage::Storage;
 
 /// What changes the generated code.
@@ -101,6 +100,18 @@ pub(super) struct Part {
     pub unit: usize,
     pub row: usize,
     pub batch: usize,
+}
+
+/// Where a unit's weights of a block lie in shared memory.
+#[cube]
+pub(super) fn spilled_at(
+    #[comptime] tile: usize,
+    #[comptime] p: usize,
+    #[comptime] product: Product,
+) -> usize {
+    let blocks = comptime!(product.tiles() * (product.blocks() - product.kept));
+    let block = comptime!(tile * (product.blocks() - product.kept) + p - product.kept);
+    (UNIT_POS_Y as usize * blocks + block) * 64 + UNIT_POS_X as usize
 }
 
 /// Where the cube's head has the `k`-th number that its rows are multiplied with. What it is multiplied with lies in groups of

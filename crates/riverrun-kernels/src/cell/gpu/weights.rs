@@ -5,7 +5,7 @@
 
 use cubecl::prelude::*;
 
-use super::product::{Part, Product};
+use super::product::{Part, Product, spilled_at};
 
 /// The weights of this unit of the plane, as the product wants them; those that are not kept go to `spilled`.
 #[cube]
@@ -53,18 +53,6 @@ pub(super) fn load_weights(
         }
     }
     weights
-}
-
-/// Where a unit's weights of a block lie in shared memory.
-#[cube]
-pub(super) fn spilled_at(
-    #[comptime] tile: usize,
-    #[comptime] p: usize,
-    #[comptime] product: Product,
-) -> usize {
-    let blocks = comptime!(product.tiles() * (product.blocks() - product.kept));
-    let block = comptime!(tile * (product.blocks() - product.kept) + p - product.kept);
-    (UNIT_POS_Y as usize * blocks + block) * 64 + UNIT_POS_X as usize
 }
 
 /// Words `i` and `i + 1` of both, in the order of a product's `A`.
