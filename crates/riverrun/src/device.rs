@@ -6,9 +6,13 @@
 //! | `cpu` | the CPU, through Burn's Flex backend |
 //! | `cuda:0`, `rocm:0`, `vulkan:0`, `metal:0`, `wgpu:0` | the device of that runtime with that number; the number may be left out |
 
+mod kept;
+
 use burn::tensor::Device;
 #[cfg(any(feature = "cuda", feature = "rocm", feature = "wgpu"))]
 use burn::tensor::DeviceType;
+
+pub use kept::{keep_compiled, kept_in};
 
 use crate::Error;
 

@@ -54,7 +54,11 @@ pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
     };
     let spec = riverrun::device::name(&device);
     if spec != "cpu" && !quiet {
-        eprintln!("preparing {spec}: kernels are compiled, and some tuned, in the first steps");
+        let kept = match riverrun::device::kept_in() {
+            Some(file) => format!(", and kept in {}", file.display()),
+            None => String::new(),
+        };
+        eprintln!("preparing {spec}: kernels are compiled and some tuned in the first steps{kept}");
     }
     let outcome = trainer.run(&mut Progress::new(quiet), &stop)?;
     if !outcome.finished {
