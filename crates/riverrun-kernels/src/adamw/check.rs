@@ -274,7 +274,7 @@ impl Case {
     }
 }
 
-/// Sums of squares of some steps, with a loss's scale or without: what [`clip`](super::clip::clip) is tried with.
+/// Sums of squares of some steps, with a loss's scale or without: what [`clip`] is tried with.
 #[derive(Debug, Clone)]
 pub struct ClipCase {
     squares: Vec<f64>,
