@@ -8,10 +8,11 @@
 //! tools (`ptxas -v`, `nvdisasm`). With parts of names, only files whose names have one of them.
 
 mod cells;
-mod device;
 mod normal;
 mod recorder;
 mod recurrences;
+#[path = "../../tests/device/stand_in/mod.rs"]
+mod stand_in;
 
 use std::error::Error;
 use std::fs;

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "cuda")]
 mod simulated;
+#[cfg(feature = "cuda")]
+mod stand_in;
 
 use cubecl::client::Client;
 

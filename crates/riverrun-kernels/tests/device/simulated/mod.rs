@@ -5,24 +5,20 @@
 //! Wants a C++ compiler, `c++` or what `CXX` names, and an x86-64 machine.
 
 mod library;
-#[path = "../../../examples/sources/device.rs"]
-mod properties;
-mod server;
+mod memory;
 mod translate;
 
 use std::sync::OnceLock;
 
 use cubecl::client::Client;
-use cubecl_common::device::DeviceId;
 
-use server::Simulation;
+use super::stand_in;
+use memory::Simulation;
 
 /// The device's client.
 pub fn client() -> Client {
     static CLIENT: OnceLock<Client> = OnceLock::new();
-    let new = || {
-        let device = DeviceId::new(0, 0);
-        Client::init(device, Simulation::new(device))
-    };
-    CLIENT.get_or_init(new).clone()
+    CLIENT
+        .get_or_init(|| stand_in::client(Simulation::default()))
+        .clone()
 }

@@ -239,6 +239,8 @@ static uint32_t add(uint64_t at, uint32_t x) {
 
 static void __syncthreads() { sim::meet(sim::unit->cube->arrived, sim::unit->cube->round, sim::units_a_cube); }
 static void __syncwarp() { sim::meet(sim::plane().arrived, sim::plane().round, 32); }
+// Planes are whole wherever the kernels shuffle.
+static unsigned __activemask() { return ~0u; }
 template <class T> static T __shfl_sync(unsigned, T x, unsigned from) { return sim::shuffle(x, from); }
 template <class T> static T __shfl_xor_sync(unsigned, T x, unsigned by) { return sim::shuffle(x, sim::lane() ^ by); }
 template <class T> static T __shfl_up_sync(unsigned, T x, unsigned by) { return sim::shuffle(x, sim::lane() - by); }
@@ -258,6 +260,7 @@ static float min(float a, float b) { return fminf(a, b); }
 static float max(float a, float b) { return fmaxf(a, b); }
 static float fma(float a, float b, float c) { return fmaf(a, b, c); }
 static float fabs(float x) { return fabsf(x); }
+static float rsqrt(float x) { return 1.0f / sqrtf(x); }
 
 struct __nv_bfloat16 {
     uint16_t bits;

@@ -1,10 +1,12 @@
-//! The device's server: memory is that of this process, and a launch runs before it returns.
+//! A CubeCL server in CUDA's place, for a device that is not there: it compiles kernels as for an H200 and leaves to the device
+//! what becomes of them.
 
-use std::collections::HashMap;
-use std::ffi::c_void;
-use std::fmt;
+pub mod properties;
+
+use std::fmt::Debug;
 use std::sync::Arc;
 
+use cubecl::client::Client;
 use cubecl::prelude::*;
 use cubecl_common::bytes::Bytes;
 use cubecl_common::device::{DeviceId, DeviceService, ServerUtilitiesHandle, ServiceId};
@@ -23,35 +25,49 @@ use cubecl_server::memory_management::{
 };
 use cubecl_server::runtime::Runtime;
 use cubecl_server::server::{
-    BufferBinding, CopyDescriptor, IoError, KernelArguments, KernelResource, ProfileError,
-    ProfilingToken, Server, ServerCommunication, ServerError, ServerStorage, ServerUtilities,
+    BufferBinding, CopyDescriptor, IoError, KernelArguments, ProfileError, ProfilingToken, Server,
+    ServerCommunication, ServerError, ServerStorage, ServerUtilities,
 };
 use cubecl_server::storage::{ComputeStorage, ManagedResource, StorageHandle, StorageId};
 
-use super::library::Libraries;
-use super::properties;
+/// A kernel as CUDA C++.
+pub type Compiled = CompiledKernel<CudaCompiler>;
 
-/// Words at addresses that vectors of any width may lie at.
-#[repr(C, align(512))]
-#[derive(Clone, Copy)]
-struct Line([u8; 512]);
-
-struct Allocation {
-    handle: ManagedMemoryHandle,
-    lines: Vec<Line>,
+/// What stands in for the hardware.
+pub trait Device: Debug + Send + 'static {
+    /// A launch: the kernel's name and what it became, or why it could not; the cubes, and the arguments.
+    fn launch(
+        &mut self,
+        name: &str,
+        compiled: Result<Compiled, String>,
+        count: CubeCount,
+        arguments: KernelArguments,
+    );
+    /// Memory of so many bytes.
+    fn allocate(&mut self, memory: ManagedMemoryHandle, size: u64);
+    /// The bytes of a buffer, if it has any.
+    fn read(&mut self, from: CopyDescriptor) -> Option<Bytes>;
+    /// New bytes for a buffer.
+    fn write(&mut self, to: CopyDescriptor, bytes: Bytes);
 }
 
-/// The server.
-pub struct Simulation {
+/// The server of a device.
+#[derive(Debug)]
+pub struct StandIn<D> {
     utilities: Arc<ServerUtilities>,
-    memory: HashMap<usize, Allocation>,
-    libraries: Libraries,
+    device: D,
 }
 
-impl Simulation {
-    pub fn new(device: DeviceId) -> Self {
+/// A client of the device, which there may be one of in a program.
+pub fn client<D: Device>(device: D) -> Client {
+    let id = DeviceId::new(0, 0);
+    Client::init(id, StandIn::new(id, device))
+}
+
+impl<D: Device> StandIn<D> {
+    fn new(id: DeviceId, device: D) -> Self {
         let (utilities, _) = ServerUtilities::init(
-            ServiceId::of::<Self>(device),
+            ServiceId::of::<Self>(id),
             // The kernels have paths of their own for it.
             "cuda",
             properties::properties(),
@@ -61,32 +77,14 @@ impl Simulation {
         );
         Self {
             utilities: Arc::new(utilities),
-            memory: HashMap::new(),
-            libraries: Libraries::default(),
+            device,
         }
     }
-
-    /// Where a buffer begins, and its bytes.
-    fn place(&mut self, binding: &BufferBinding) -> (*mut u8, usize) {
-        let id = binding.memory.descriptor().id.value;
-        let allocation = self.memory.get_mut(&id).expect("memory that was asked for");
-        let start = binding.offset_start.unwrap_or(0) as usize;
-        let end = binding.size as usize - binding.offset_end.unwrap_or(0) as usize;
-        let first = allocation.lines.as_mut_ptr().cast::<u8>();
-        // SAFETY: a buffer lies inside of its allocation.
-        (unsafe { first.add(start) }, end - start)
-    }
 }
 
-impl fmt::Debug for Simulation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Simulation")
-    }
-}
-
-impl DeviceService for Simulation {
-    fn init(device: DeviceId) -> Self {
-        Self::new(device)
+impl<D: Device> DeviceService for StandIn<D> {
+    fn init(_: DeviceId) -> Self {
+        unreachable!("it is made with its device, by `client`")
     }
 
     fn utilities(&self) -> ServerUtilitiesHandle {
@@ -94,9 +92,9 @@ impl DeviceService for Simulation {
     }
 }
 
-impl ServerCommunication for Simulation {}
+impl<D: Device> ServerCommunication for StandIn<D> {}
 
-impl Server for Simulation {
+impl<D: Device> Server for StandIn<D> {
     unsafe fn launch(
         &mut self,
         kernel: Box<dyn CubeKernel>,
@@ -109,34 +107,9 @@ impl Server for Simulation {
             let mut compiler = CudaCompiler::new(CudaBackend::Cpp);
             CompiledKernel::compile(&*kernel, definition, &mut compiler, &properties::options())
         });
-        let compiled = compiled.unwrap_or_else(|error| panic!("{}: {error}", kernel.name()));
-        let CubeCount::Static(x, y, z) = count else {
-            panic!("a number of cubes that only the device knows");
-        };
-        let info = arguments.info;
-        assert!(
-            info.dynamic_metadata_offset >= info.data.len(),
-            "shapes that are known at run time only"
-        );
-        let buffers: Vec<*mut c_void> = arguments
-            .resources
-            .iter()
-            .map(|resource| match resource {
-                KernelResource::Buffer(binding) => self.place(binding).0.cast(),
-                KernelResource::TensorMap(_) => panic!("tensor maps"),
-            })
-            .collect();
-        let entry = self.libraries.entry(&compiled.source);
-        let dim = compiled.cube_dim;
-        // SAFETY: the kernel's own arguments, in their order; buffers live until it returns.
-        unsafe {
-            entry(
-                buffers.as_ptr(),
-                info.data.as_ptr().cast(),
-                [x, y, z].as_ptr(),
-                [dim.x, dim.y, dim.z].as_ptr(),
-            );
-        }
+        let compiled = compiled.map_err(|error| error.to_string());
+        self.device
+            .launch(kernel.name(), compiled, count, arguments);
     }
 
     fn initialize_memory(
@@ -145,12 +118,7 @@ impl Server for Simulation {
         size: u64,
         _stream: StreamId,
     ) -> Result<(), ServerError> {
-        self.memory
-            .retain(|_, allocation| !allocation.handle.is_free());
-        let lines = vec![Line([0x7f; 512]); (size as usize).div_ceil(512).max(1)];
-        let id = memory.descriptor().id.value;
-        let handle = memory;
-        self.memory.insert(id, Allocation { handle, lines });
+        self.device.allocate(memory, size);
         Ok(())
     }
 
@@ -167,23 +135,14 @@ impl Server for Simulation {
         descriptors: Vec<CopyDescriptor>,
         _stream: StreamId,
     ) -> DynFut<Result<Vec<Bytes>, ServerError>> {
-        let read = |descriptor: CopyDescriptor| {
-            let (from, len) = self.place(&descriptor.handle);
-            let wanted = descriptor.shape.iter().product::<usize>() * descriptor.elem_size;
-            // SAFETY: bytes of a buffer, and nothing runs.
-            let bytes = unsafe { std::slice::from_raw_parts(from, wanted.min(len)) };
-            Bytes::from_bytes_vec(bytes.to_vec())
-        };
-        let all = descriptors.into_iter().map(read).collect();
-        Box::pin(async { Ok(all) })
+        let read = |from| self.device.read(from).ok_or_else(|| unsupported().into());
+        let all: Result<Vec<Bytes>, ServerError> = descriptors.into_iter().map(read).collect();
+        Box::pin(async { all })
     }
 
     fn write(&mut self, descriptors: Vec<(CopyDescriptor, Bytes)>, _stream: StreamId) {
-        for (descriptor, bytes) in descriptors {
-            let (to, len) = self.place(&descriptor.handle);
-            assert!(bytes.len() <= len, "more bytes than the buffer has");
-            // SAFETY: as above.
-            unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        for (to, bytes) in descriptors {
+            self.device.write(to, bytes);
         }
     }
 
@@ -241,7 +200,7 @@ fn unsupported() -> IoError {
 /// What a server must name; nothing asks for it.
 pub struct NoStorage;
 
-impl ServerStorage for Simulation {
+impl<D: Device> ServerStorage for StandIn<D> {
     type Storage = NoStorage;
 
     fn get_resource(
