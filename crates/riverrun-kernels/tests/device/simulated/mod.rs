@@ -8,16 +8,27 @@ mod library;
 mod memory;
 mod translate;
 
-use std::sync::OnceLock;
+use std::cell::RefCell;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cubecl::client::Client;
 
 use super::stand_in;
 use memory::Simulation;
 
-/// The device's client.
+static TURN: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    static HELD: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
+}
+
+/// The device's client. Only one thread has it at a time, to its end: the device runs launches one after the other, so one
+/// thread's launch that waits for another's would wait in vain.
 pub fn client() -> Client {
     static CLIENT: OnceLock<Client> = OnceLock::new();
+    HELD.with_borrow_mut(|held| {
+        held.get_or_insert_with(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
+    });
     CLIENT
         .get_or_init(|| stand_in::client(Simulation::default()))
         .clone()

@@ -114,6 +114,11 @@ static void meet(unsigned &arrived, unsigned &round, unsigned all) {
 
 static Plane &plane() { return unit->cube->planes[unit->number / 32]; }
 static unsigned lane() { return unit->number % 32; }
+// The last plane of a cube may have fewer units.
+static void meet_plane() {
+    Plane &all = plane();
+    meet(all.arrived, all.round, std::min(32u, units_a_cube - unit->number / 32 * 32));
+}
 
 static void run(Dim count, Dim dim, void (*kernel)()) {
     cube_count = count;
@@ -190,7 +195,7 @@ static void mma(float *d, const uint32_t (&a)[4], const uint32_t (&b)[2], const 
     auto &given = all.given[all.round & 1];
     memcpy(given[lane()], a, 16);
     memcpy(given[lane()] + 4, b, 8);
-    meet(all.arrived, all.round, 32);
+    meet_plane();
     for (int i = 0; i < 4; i++) {
         int row = lane() / 4 + (i >= 2 ? 8 : 0), column = lane() % 4 * 2 + i % 2;
         double sum = c[i];
@@ -211,7 +216,7 @@ template <class T> static T shuffle(T x, unsigned from) {
     Plane &all = plane();
     auto &given = all.given[all.round & 1];
     memcpy(given[lane()], &x, sizeof(T));
-    meet(all.arrived, all.round, 32);
+    meet_plane();
     memcpy(&x, given[from < 32 ? from : lane()], sizeof(T));
     return x;
 }
@@ -238,7 +243,7 @@ static uint32_t add(uint64_t at, uint32_t x) {
 #define blockDim (sim::cube_dim)
 
 static void __syncthreads() { sim::meet(sim::unit->cube->arrived, sim::unit->cube->round, sim::units_a_cube); }
-static void __syncwarp() { sim::meet(sim::plane().arrived, sim::plane().round, 32); }
+static void __syncwarp() { sim::meet_plane(); }
 // Planes are whole wherever the kernels shuffle.
 static unsigned __activemask() { return ~0u; }
 template <class T> static T __shfl_sync(unsigned, T x, unsigned from) { return sim::shuffle(x, from); }
