@@ -47,29 +47,26 @@ pub fn update<E: Element<Acc = f32>>(
     }
     let arch = Arch::new();
     let state = m.par_chunks_mut(PIECE).zip(v.par_chunks_mut(PIECE));
+    // One for each piece; without rounding, empty.
+    let mut places: Vec<&mut [E]> = rounded.map_or(Vec::new(), |r| r.chunks_mut(PIECE).collect());
+    places.resize_with(p.len().div_ceil(PIECE), || &mut []);
     p.par_chunks_mut(PIECE)
         .zip(g.par_chunks(PIECE).zip(state))
-        .for_each(|(p, (g, (m, v)))| {
+        .zip(places)
+        .for_each(|((p, (g, (m, v))), rounded)| {
             arch.dispatch(Update {
                 numbers,
                 decays,
                 factor,
-                p,
+                p: &mut *p,
                 g,
                 m,
                 v,
             });
+            for (rounded, &p) in rounded.iter_mut().zip(&*p) {
+                *rounded = E::narrow(p);
+            }
         });
-    if let Some(rounded) = rounded {
-        rounded
-            .par_chunks_mut(PIECE)
-            .zip(p.par_chunks(PIECE))
-            .for_each(|(rounded, p)| {
-                for (rounded, &p) in rounded.iter_mut().zip(p) {
-                    *rounded = E::narrow(p);
-                }
-            });
-    }
     Ok(())
 }
 

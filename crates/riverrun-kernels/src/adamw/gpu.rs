@@ -244,8 +244,8 @@ fn first_cubes(lengths: impl Iterator<Item = usize>, cube: usize) -> Vec<usize> 
     firsts
 }
 
-/// One step of every tensor; all have a place for rounded parameters, or none has. `numbers` are those of [`Step`](super::Step) and `factor`, `[1]`, is what gradients are
-/// multiplied by, all in `f32`.
+/// One step of every tensor; all have a place for rounded parameters, or none has. `numbers` are those of
+/// [`Step`](super::Step) and `factor`, `[1]`, is what gradients are multiplied by, all in `f32`.
 ///
 /// # Errors
 /// A type that the device lacks.

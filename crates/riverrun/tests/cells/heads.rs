@@ -3,9 +3,7 @@
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 use riverrun::Error;
 use riverrun::nn::{GruConfig, LstmConfig, Recurrent};
-use riverrun::ops::{
-    Activation, Cell, CellOutput, CellRun, CellWeights, ResetGate, cell_layer, try_cell_layer,
-};
+use riverrun::ops::{Cell, CellOutput, CellRun, CellWeights, cell_layer, try_cell_layer};
 use riverrun::weights::to_pytorch;
 
 use crate::common::{assert_close, devices, numbers};
@@ -89,21 +87,9 @@ fn everything(
 
 #[test]
 fn heads_are_blocks_on_the_diagonal() {
-    let cells = [
-        Cell::Gru {
-            reset: ResetGate::After,
-        },
-        Cell::Gru {
-            reset: ResetGate::Before,
-        },
-        Cell::Lstm,
-        Cell::Elman {
-            activation: Activation::Tanh,
-        },
-    ];
     for (name, device) in devices() {
         let device = device.autodiff();
-        for (n, cell) in cells.into_iter().enumerate() {
+        for (n, cell) in Cell::all().into_iter().enumerate() {
             let reverse = n % 2 == 1;
             let found = everything(cell, reverse, &device, cell_layer);
             let expected = everything(cell, reverse, &device, |x, mut weights, cell, run| {
