@@ -3,8 +3,8 @@
 use half::{bf16, f16};
 use pulp::Simd;
 
-use crate::packed::{self, Unit};
-use crate::real::Real;
+use crate::simd::pair::{self, Pair};
+use crate::simd::real::Real;
 
 /// A storage type of the CPU kernels: `f32`, `f16`, `bf16` or `f64`.
 ///
@@ -23,12 +23,12 @@ pub trait Element: Copy + Send + Sync + Default + PartialEq + std::fmt::Debug + 
     fn widen(self) -> Self::Acc;
     /// Rounds to the storage type, to nearest even.
     fn narrow(x: Self::Acc) -> Self;
-    /// A unit of numbers, widened.
+    /// A pair of registers, widened.
     #[doc(hidden)]
-    fn load<S: Simd>(simd: S, from: &[Self]) -> Unit<S, Self::Acc>;
-    /// A unit of numbers, rounded to nearest even.
+    fn load<S: Simd>(simd: S, from: &[Self]) -> Pair<S, Self::Acc>;
+    /// A pair of registers, rounded to nearest even.
     #[doc(hidden)]
-    fn store<S: Simd>(to: &mut [Self], x: Unit<S, Self::Acc>);
+    fn store<S: Simd>(to: &mut [Self], x: Pair<S, Self::Acc>);
     /// Widens to `f64`, exactly.
     fn to_f64(self) -> f64;
     /// Rounds from `f64`.
@@ -52,13 +52,13 @@ impl Element for f32 {
     }
 
     #[inline(always)]
-    fn load<S: Simd>(simd: S, from: &[Self]) -> Unit<S, f32> {
-        packed::load(simd, from)
+    fn load<S: Simd>(simd: S, from: &[Self]) -> Pair<S, f32> {
+        pair::load(simd, from)
     }
 
     #[inline(always)]
-    fn store<S: Simd>(to: &mut [Self], x: Unit<S, f32>) {
-        packed::store(to, x);
+    fn store<S: Simd>(to: &mut [Self], x: Pair<S, f32>) {
+        pair::store(to, x);
     }
 
     fn to_f64(self) -> f64 {
@@ -87,13 +87,13 @@ impl Element for f64 {
     }
 
     #[inline(always)]
-    fn load<S: Simd>(simd: S, from: &[Self]) -> Unit<S, f64> {
-        packed::load(simd, from)
+    fn load<S: Simd>(simd: S, from: &[Self]) -> Pair<S, f64> {
+        pair::load(simd, from)
     }
 
     #[inline(always)]
-    fn store<S: Simd>(to: &mut [Self], x: Unit<S, f64>) {
-        packed::store(to, x);
+    fn store<S: Simd>(to: &mut [Self], x: Pair<S, f64>) {
+        pair::store(to, x);
     }
 
     fn to_f64(self) -> f64 {
@@ -131,13 +131,13 @@ impl Element for bf16 {
     }
 
     #[inline(always)]
-    fn load<S: Simd>(simd: S, from: &[Self]) -> Unit<S, f32> {
-        packed::load_bf16(simd, from)
+    fn load<S: Simd>(simd: S, from: &[Self]) -> Pair<S, f32> {
+        pair::load_bf16(simd, from)
     }
 
     #[inline(always)]
-    fn store<S: Simd>(to: &mut [Self], x: Unit<S, f32>) {
-        packed::store_bf16(to, x);
+    fn store<S: Simd>(to: &mut [Self], x: Pair<S, f32>) {
+        pair::store_bf16(to, x);
     }
 
     fn to_f64(self) -> f64 {
@@ -205,13 +205,13 @@ impl Element for f16 {
     }
 
     #[inline(always)]
-    fn load<S: Simd>(simd: S, from: &[Self]) -> Unit<S, f32> {
-        packed::load_f16(simd, from)
+    fn load<S: Simd>(simd: S, from: &[Self]) -> Pair<S, f32> {
+        pair::load_f16(simd, from)
     }
 
     #[inline(always)]
-    fn store<S: Simd>(to: &mut [Self], x: Unit<S, f32>) {
-        packed::store_f16(to, x);
+    fn store<S: Simd>(to: &mut [Self], x: Pair<S, f32>) {
+        pair::store_f16(to, x);
     }
 
     fn to_f64(self) -> f64 {

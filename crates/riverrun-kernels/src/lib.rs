@@ -10,20 +10,14 @@ pub mod cell;
 pub mod check;
 pub mod cross_entropy;
 mod element;
-mod elementary;
 mod error;
 pub mod gelu;
 pub mod gemm;
 #[cfg(feature = "gpu")]
 pub mod gpu;
-#[cfg(test)]
-mod levels;
-mod memory;
 pub mod norm;
-mod packed;
-mod real;
 pub mod recurrence;
-mod vector;
+mod simd;
 
 pub use element::Element;
 pub use error::Error;

@@ -4,8 +4,8 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::NUMBERS;
-use crate::packed::{LANES, Unit, load_padded, store, store_padded, unit, zeros};
-use crate::vector::Vector;
+use crate::simd::pair::{LANES, Pair, load_padded, pair_len, store, store_padded, zeros};
+use crate::simd::vector::Vector;
 use crate::{Element, Error};
 
 /// Elements a task: enough to pay for handing it to a thread.
@@ -95,7 +95,7 @@ impl<E: Element<Acc = f32>> WithSimd for Update<'_, E> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let n = unit::<S, f32>();
+        let n = pair_len::<S, f32>();
         let [
             lr,
             beta_1,
@@ -123,8 +123,8 @@ impl<E: Element<Acc = f32>> WithSimd for Update<'_, E> {
             for (wide, g) in wide.iter_mut().zip(g) {
                 *wide = g.widen();
             }
-            let gs: Unit<S, f32> = load_padded(simd, &wide[..g.len()]);
-            let (ps, ms, vs): (Unit<S, f32>, Unit<S, f32>, Unit<S, f32>) = (
+            let gs: Pair<S, f32> = load_padded(simd, &wide[..g.len()]);
+            let (ps, ms, vs): (Pair<S, f32>, Pair<S, f32>, Pair<S, f32>) = (
                 load_padded(simd, p),
                 load_padded(simd, m),
                 load_padded(simd, v),
@@ -151,10 +151,10 @@ impl<E: Element<Acc = f32>> WithSimd for Squares<'_, E> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> f32 {
-        let n = unit::<S, f32>();
-        let mut sum: Unit<S, f32> = zeros(simd);
+        let n = pair_len::<S, f32>();
+        let mut sum: Pair<S, f32> = zeros(simd);
         for g in self.0.chunks(n) {
-            let g: Unit<S, f32> = load_padded(simd, g);
+            let g: Pair<S, f32> = load_padded(simd, g);
             sum = [g[0].mul_add(g[0], sum[0]), g[1].mul_add(g[1], sum[1])];
         }
         let mut numbers = [0.0; LANES];

@@ -6,8 +6,8 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::{Problem, length};
-use crate::real::Real;
 use crate::recurrence::{self, RowsMut};
+use crate::simd::real::Real;
 use crate::{Element, Error};
 
 /// Sums that run side by side in a row's product, so that the machine can keep them in registers.

@@ -7,7 +7,7 @@
 
 use super::{cpu, oracle};
 use crate::check::{Random, Verdict, largest, roundings, worst};
-use crate::real::Real as _;
+use crate::simd::real::Real as _;
 use crate::{Element, Error};
 
 /// A problem and its data, in `f64`.

@@ -6,9 +6,9 @@
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use crate::packed::{LANES, Unit, load_padded, store, store_padded, unit, zeros};
-use crate::real::Real;
-use crate::vector::Vector;
+use crate::simd::pair::{LANES, Pair, load_padded, pair_len, store, store_padded, zeros};
+use crate::simd::real::Real;
+use crate::simd::vector::Vector;
 use crate::{Element, Error};
 
 /// Logits a block.
@@ -116,18 +116,18 @@ fn check(
     Ok(())
 }
 
-/// The numbers of a unit that come from the first `len` of a slice; the others are replaced by `by`.
+/// The numbers of a pair that come from the first `len` of a slice; the others are replaced by `by`.
 #[inline(always)]
 fn kept<S: Simd, E: Element>(
-    x: Unit<S, E::Acc>,
+    x: Pair<S, E::Acc>,
     len: usize,
     by: Vector<S, E::Acc>,
-) -> Unit<S, E::Acc> {
-    if len == unit::<S, E::Acc>() {
+) -> Pair<S, E::Acc> {
+    if len == pair_len::<S, E::Acc>() {
         return x;
     }
     let ones = [E::from_f64(1.0); LANES];
-    let there: Unit<S, E::Acc> = load_padded(by.simd, &ones[..len]);
+    let there: Pair<S, E::Acc> = load_padded(by.simd, &ones[..len]);
     let zero = by.constant(E::Acc::ZERO);
     [
         zero.less(there[0]).select(x[0], by),
@@ -144,11 +144,11 @@ impl<E: Element> WithSimd for Lse<'_, E> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> E::Acc {
-        let n = unit::<S, E::Acc>();
+        let n = pair_len::<S, E::Acc>();
         let lowest = Vector::splat(simd, E::Acc::LOWEST);
         let (mut max, mut sum) = (E::Acc::LOWEST, E::Acc::ZERO);
         for block in self.x.chunks(BLOCK) {
-            let mut highest: Unit<S, E::Acc> = [lowest; 2];
+            let mut highest: Pair<S, E::Acc> = [lowest; 2];
             for part in block.chunks(n) {
                 let x = kept::<S, E>(load_padded(simd, part), part.len(), lowest);
                 highest = [
@@ -164,9 +164,9 @@ impl<E: Element> WithSimd for Lse<'_, E> {
             }
             let top = Vector::splat(simd, max);
             let zero = Vector::splat(simd, E::Acc::ZERO);
-            let mut sums: Unit<S, E::Acc> = zeros(simd);
+            let mut sums: Pair<S, E::Acc> = zeros(simd);
             for part in block.chunks(n) {
-                let x: Unit<S, E::Acc> = load_padded(simd, part);
+                let x: Pair<S, E::Acc> = load_padded(simd, part);
                 let e = [(top - x[0]).exp_decay(), (top - x[1]).exp_decay()];
                 let e = kept::<S, E>(e, part.len(), zero);
                 sums = [sums[0] + e[0], sums[1] + e[1]];
@@ -198,12 +198,12 @@ impl<E: Element> WithSimd for Backward<'_, E> {
         let Ok(target) = usize::try_from(self.target) else {
             return self.d_x.fill(E::ZERO);
         };
-        let n = unit::<S, E::Acc>();
+        let n = pair_len::<S, E::Acc>();
         let lse = Vector::splat(simd, self.lse);
         let scale = Vector::splat(simd, self.scale);
         let zero = Vector::splat(simd, E::Acc::ZERO);
         for (d_x, x) in self.d_x.chunks_mut(n).zip(self.x.chunks(n)) {
-            let x: Unit<S, E::Acc> = load_padded(simd, x);
+            let x: Pair<S, E::Acc> = load_padded(simd, x);
             // No logit is above its row's lse but by rounding.
             let p = [exp_up_to(lse - x[0], zero), exp_up_to(lse - x[1], zero)];
             store_padded(d_x, [p[0] * scale, p[1] * scale]);

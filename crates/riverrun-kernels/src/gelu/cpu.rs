@@ -4,9 +4,9 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::{CUBE, TWICE};
-use crate::packed::{Unit, load_padded, store_padded, unit};
-use crate::real::Real;
-use crate::vector::Vector;
+use crate::simd::pair::{Pair, load_padded, pair_len, store_padded};
+use crate::simd::real::Real;
+use crate::simd::vector::Vector;
 use crate::{Element, Error};
 
 /// Elements a task: enough to pay for handing it to a thread.
@@ -61,9 +61,9 @@ impl<E: Element> WithSimd for Forward<'_, E> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let n = unit::<S, E::Acc>();
+        let n = pair_len::<S, E::Acc>();
         for (y, x) in self.y.chunks_mut(n).zip(self.x.chunks(n)) {
-            let x: Unit<S, E::Acc> = load_padded(simd, x);
+            let x: Pair<S, E::Acc> = load_padded(simd, x);
             store_padded(y, [gelu(x[0]), gelu(x[1])]);
         }
     }
@@ -80,11 +80,11 @@ impl<E: Element> WithSimd for Backward<'_, E> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let n = unit::<S, E::Acc>();
+        let n = pair_len::<S, E::Acc>();
         let inputs = self.x.chunks(n).zip(self.d_y.chunks(n));
         for (d_x, (x, d_y)) in self.d_x.chunks_mut(n).zip(inputs) {
-            let x: Unit<S, E::Acc> = load_padded(simd, x);
-            let d_y: Unit<S, E::Acc> = load_padded(simd, d_y);
+            let x: Pair<S, E::Acc> = load_padded(simd, x);
+            let d_y: Pair<S, E::Acc> = load_padded(simd, d_y);
             store_padded(d_x, [slope(x[0]) * d_y[0], slope(x[1]) * d_y[1]]);
         }
     }

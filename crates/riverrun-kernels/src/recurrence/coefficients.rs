@@ -8,8 +8,8 @@ use std::marker::PhantomData;
 use pulp::Simd;
 
 use super::{Candidate, Gate};
-use crate::real::Real;
-use crate::vector::Vector;
+use crate::simd::real::Real;
+use crate::simd::vector::Vector;
 
 /// A gate with `N` inputs.
 pub trait Coefficients<const N: usize>: Send + Sync + 'static {

@@ -22,7 +22,7 @@ use rayon::prelude::*;
 use super::coefficients::{Coefficients, Visitor};
 use super::cost::{self, Pass};
 use super::{Problem, Rows, RowsMut, Shape};
-use crate::packed::LANES;
+use crate::simd::pair::LANES;
 use crate::{Element, Error};
 use backward::Backward;
 use block::{Block, WIDTH};

@@ -6,9 +6,9 @@ use rayon::prelude::*;
 use super::row::{centred, mean, scale, total};
 use super::{GROUP, check, lengths, pieces};
 use crate::norm::{Kind, Spec};
-use crate::packed::{Unit, load, load_padded, store, store_padded, unit, zeros};
-use crate::real::Real;
-use crate::vector::Vector;
+use crate::simd::pair::{Pair, load, load_padded, pair_len, store, store_padded, zeros};
+use crate::simd::real::Real;
+use crate::simd::vector::Vector;
 use crate::{Element, Error};
 
 /// What a backward pass reads and writes.
@@ -91,27 +91,27 @@ struct Rows<'a, E> {
 }
 
 impl<E: Element> WithSimd for Rows<'_, E> {
-    /// The parts of `d_γ` and `d_β` of these rows, a unit after the other, in the order of numbers that units have in
+    /// The parts of `d_γ` and `d_β` of these rows, one register pair after the other, in the order that pairs have in
     /// registers; the second empty where there is no `β`.
     type Output = (Vec<E::Acc>, Vec<E::Acc>);
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) -> Self::Output {
-        let (n, dim) = (unit::<S, E::Acc>(), self.gamma.len());
+        let (n, dim) = (pair_len::<S, E::Acc>(), self.gamma.len());
         let kind = self.spec.kind;
         let mut gammas = vec![E::Acc::ZERO; dim.next_multiple_of(n)];
         let mut betas = vec![E::Acc::ZERO; if self.beta { gammas.len() } else { 0 }];
         let rows = self.x.chunks(dim).zip(self.d_y.chunks(dim));
         for (row, (d_x, (x, d_y))) in self.d_x.chunks_mut(dim).zip(rows).enumerate() {
             let mean = mean(simd, kind, x);
-            let mut squares: Unit<S, E::Acc> = zeros(simd);
-            let mut pulls: Unit<S, E::Acc> = zeros(simd);
-            let mut shifts: Unit<S, E::Acc> = zeros(simd);
+            let mut squares: Pair<S, E::Acc> = zeros(simd);
+            let mut pulls: Pair<S, E::Acc> = zeros(simd);
+            let mut shifts: Pair<S, E::Acc> = zeros(simd);
             for (k, x) in x.chunks(n).enumerate() {
                 let at = k * n..k * n + x.len();
                 let c = centred(simd, kind, x, mean);
-                let g: Unit<S, E::Acc> = load_padded(simd, &self.gamma[at.clone()]);
-                let d: Unit<S, E::Acc> = load_padded(simd, &d_y[at]);
+                let g: Pair<S, E::Acc> = load_padded(simd, &self.gamma[at.clone()]);
+                let d: Pair<S, E::Acc> = load_padded(simd, &d_y[at]);
                 let g = [g[0] * d[0], g[1] * d[1]];
                 squares = [
                     c[0].mul_add(c[0], squares[0]),
@@ -131,21 +131,21 @@ impl<E: Element> WithSimd for Rows<'_, E> {
             for (k, d_x) in d_x.chunks_mut(n).enumerate() {
                 let at = k * n..k * n + d_x.len();
                 let c = centred(simd, kind, &x[at.clone()], mean);
-                let g: Unit<S, E::Acc> = load_padded(simd, &self.gamma[at.clone()]);
-                let d: Unit<S, E::Acc> = load_padded(simd, &d_y[at.clone()]);
+                let g: Pair<S, E::Acc> = load_padded(simd, &self.gamma[at.clone()]);
+                let d: Pair<S, E::Acc> = load_padded(simd, &d_y[at.clone()]);
                 let g = [g[0] * d[0] - shift, g[1] * d[1] - shift];
                 let out = [(g[0] - c[0] * pull) * scale, (g[1] - c[1] * pull) * scale];
                 let out = match self.d_sum {
                     Some(d_sum) => {
                         let more = &d_sum[row * dim..][at.clone()];
-                        let more: Unit<S, E::Acc> = load_padded(simd, more);
+                        let more: Pair<S, E::Acc> = load_padded(simd, more);
                         [out[0] + more[0], out[1] + more[1]]
                     }
                     None => out,
                 };
                 store_padded(d_x, out);
                 let whole = k * n..(k + 1) * n;
-                let sum: Unit<S, E::Acc> = load(simd, &gammas[whole.clone()]);
+                let sum: Pair<S, E::Acc> = load(simd, &gammas[whole.clone()]);
                 let part = [d[0] * c[0], d[1] * c[1]];
                 let sum = [
                     part[0].mul_add(scale, sum[0]),
@@ -153,7 +153,7 @@ impl<E: Element> WithSimd for Rows<'_, E> {
                 ];
                 store(&mut gammas[whole.clone()], sum);
                 if self.beta {
-                    let sum: Unit<S, E::Acc> = load(simd, &betas[whole.clone()]);
+                    let sum: Pair<S, E::Acc> = load(simd, &betas[whole.clone()]);
                     store(&mut betas[whole], [sum[0] + d[0], sum[1] + d[1]]);
                 }
             }
@@ -170,9 +170,9 @@ impl<E: Element> WithSimd for Sum<'_, E> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let n = unit::<S, E::Acc>();
+        let n = pair_len::<S, E::Acc>();
         for (i, out) in self.1.chunks_mut(n).enumerate() {
-            let mut sum: Unit<S, E::Acc> = zeros(simd);
+            let mut sum: Pair<S, E::Acc> = zeros(simd);
             for part in self.0 {
                 let part = load(simd, &part[i * n..(i + 1) * n]);
                 sum = [sum[0] + part[0], sum[1] + part[1]];

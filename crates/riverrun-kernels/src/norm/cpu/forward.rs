@@ -6,8 +6,8 @@ use rayon::prelude::*;
 use super::row::{centred, mean, scale, total};
 use super::{GROUP, check, lengths, pieces, pieces_mut};
 use crate::norm::Spec;
-use crate::packed::{Unit, load_padded, store_padded, unit, zeros};
-use crate::vector::Vector;
+use crate::simd::pair::{Pair, load_padded, pair_len, store_padded, zeros};
+use crate::simd::vector::Vector;
 use crate::{Element, Error};
 
 /// What a forward pass reads and writes.
@@ -81,7 +81,7 @@ impl<E: Element> WithSimd for Rows<'_, E> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let (n, dim) = (unit::<S, E::Acc>(), self.gamma.len());
+        let (n, dim) = (pair_len::<S, E::Acc>(), self.gamma.len());
         let mut sum = self.sum;
         for (i, y) in self.y.chunks_mut(dim).enumerate() {
             let at = i * dim..(i + 1) * dim;
@@ -90,15 +90,15 @@ impl<E: Element> WithSimd for Rows<'_, E> {
                 let sum = &mut sum[at.clone()];
                 let inputs = x.chunks(n).zip(residual[at].chunks(n));
                 for (sum, (x, residual)) in sum.chunks_mut(n).zip(inputs) {
-                    let x: Unit<S, E::Acc> = load_padded(simd, x);
-                    let more: Unit<S, E::Acc> = load_padded(simd, residual);
+                    let x: Pair<S, E::Acc> = load_padded(simd, x);
+                    let more: Pair<S, E::Acc> = load_padded(simd, residual);
                     store_padded(sum, [x[0] + more[0], x[1] + more[1]]);
                 }
                 x = sum;
             }
             let kind = self.spec.kind;
             let mean = mean(simd, kind, x);
-            let mut squares: Unit<S, E::Acc> = zeros(simd);
+            let mut squares: Pair<S, E::Acc> = zeros(simd);
             for x in x.chunks(n) {
                 let c = centred(simd, kind, x, mean);
                 squares = [
@@ -110,11 +110,11 @@ impl<E: Element> WithSimd for Rows<'_, E> {
             for (k, y) in y.chunks_mut(n).enumerate() {
                 let at = k * n..k * n + y.len();
                 let c = centred(simd, kind, &x[at.clone()], mean);
-                let g: Unit<S, E::Acc> = load_padded(simd, &self.gamma[at.clone()]);
+                let g: Pair<S, E::Acc> = load_padded(simd, &self.gamma[at.clone()]);
                 let c = [c[0] * scale * g[0], c[1] * scale * g[1]];
                 let out = match self.beta {
                     Some(beta) => {
-                        let b: Unit<S, E::Acc> = load_padded(simd, &beta[at]);
+                        let b: Pair<S, E::Acc> = load_padded(simd, &beta[at]);
                         [c[0] + b[0], c[1] + b[1]]
                     }
                     None => c,

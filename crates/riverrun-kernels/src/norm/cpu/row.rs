@@ -4,15 +4,15 @@ use pulp::Simd;
 
 use crate::Element;
 use crate::norm::{Kind, Spec};
-use crate::packed::{LANES, Unit, load_padded, store, unit, zeros};
-use crate::real::Real;
-use crate::vector::Vector;
+use crate::simd::pair::{LANES, Pair, load_padded, pair_len, store, zeros};
+use crate::simd::real::Real;
+use crate::simd::vector::Vector;
 
-/// The sum of the numbers of a unit.
+/// The sum of the numbers of a pair.
 #[inline(always)]
-pub(super) fn total<S: Simd, R: Real>(x: Unit<S, R>) -> R {
+pub(super) fn total<S: Simd, R: Real>(x: Pair<S, R>) -> R {
     let mut numbers = [R::ZERO; LANES];
-    store(&mut numbers[..unit::<S, R>()], x);
+    store(&mut numbers[..pair_len::<S, R>()], x);
     numbers.into_iter().fold(R::ZERO, |sum, x| sum + x)
 }
 
@@ -22,24 +22,24 @@ pub(super) fn mean<S: Simd, E: Element>(simd: S, kind: Kind, x: &[E]) -> Vector<
     if kind == Kind::Rms {
         return Vector::splat(simd, E::Acc::ZERO);
     }
-    let mut sum: Unit<S, E::Acc> = zeros(simd);
-    for x in x.chunks(unit::<S, E::Acc>()) {
-        let x: Unit<S, E::Acc> = load_padded(simd, x);
+    let mut sum: Pair<S, E::Acc> = zeros(simd);
+    for x in x.chunks(pair_len::<S, E::Acc>()) {
+        let x: Pair<S, E::Acc> = load_padded(simd, x);
         sum = [sum[0] + x[0], sum[1] + x[1]];
     }
     Vector::splat(simd, total(sum) / E::Acc::from_f64(x.len() as f64))
 }
 
-/// A unit, or the beginning of one, less the mean; zeros after it.
+/// A pair, or the beginning of one, less the mean; zeros after it.
 #[inline(always)]
 pub(super) fn centred<S: Simd, E: Element>(
     simd: S,
     kind: Kind,
     x: &[E],
     mean: Vector<S, E::Acc>,
-) -> Unit<S, E::Acc> {
-    let n = unit::<S, E::Acc>();
-    let c: Unit<S, E::Acc> = load_padded(simd, x);
+) -> Pair<S, E::Acc> {
+    let n = pair_len::<S, E::Acc>();
+    let c: Pair<S, E::Acc> = load_padded(simd, x);
     if kind == Kind::Rms {
         return c;
     }
@@ -48,7 +48,7 @@ pub(super) fn centred<S: Simd, E: Element>(
         return c;
     }
     let ones = [E::from_f64(1.0); LANES];
-    let there: Unit<S, E::Acc> = load_padded(simd, &ones[..x.len()]);
+    let there: Pair<S, E::Acc> = load_padded(simd, &ones[..x.len()]);
     [c[0] * there[0], c[1] * there[1]]
 }
 

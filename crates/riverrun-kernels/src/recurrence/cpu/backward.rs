@@ -6,11 +6,11 @@ use pulp::{Simd, WithSimd};
 
 use super::block::{Block, Carry, PIECE, WIDTH, prefetch_unit};
 use crate::Element;
-use crate::memory::Streaming;
-use crate::packed::{Unit, load, load_padded, store, store_padded, unit, zeros};
-use crate::real::Real;
 use crate::recurrence::coefficients::Coefficients;
 use crate::recurrence::{Rows, RowsMut};
+use crate::simd::memory::Streaming;
+use crate::simd::pair::{Pair, load, load_padded, pair_len, store, store_padded, zeros};
+use crate::simd::real::Real;
 
 /// The backward pass of a block.
 pub struct Backward<'a, E, C, const N: usize> {
@@ -126,7 +126,7 @@ fn backward_piece<S: Simd, E: Element, C: Coefficients<N>, const N: usize>(
     carry: &mut [E::Acc],
     d_inputs: [&mut [E]; N],
 ) {
-    let n = unit::<S, E::Acc>();
+    let n = pair_len::<S, E::Acc>();
     let width = reads.d_h.len();
     let whole = width - width % n;
     if whole < width {
@@ -172,11 +172,11 @@ fn backward_piece<S: Simd, E: Element, C: Coefficients<N>, const N: usize>(
 /// What passes back to `h_{t-1}`, and the gradients of the inputs.
 #[inline(always)]
 fn backward_unit<S: Simd, R: Real, C: Coefficients<N>, const N: usize>(
-    inputs: [Unit<S, R>; N],
-    h_prev: Unit<S, R>,
-    d_h: Unit<S, R>,
-    later: Unit<S, R>,
-) -> (Unit<S, R>, [Unit<S, R>; N]) {
+    inputs: [Pair<S, R>; N],
+    h_prev: Pair<S, R>,
+    d_h: Pair<S, R>,
+    later: Pair<S, R>,
+) -> (Pair<S, R>, [Pair<S, R>; N]) {
     let mut earlier = later;
     let mut d_inputs = inputs;
     for j in 0..2 {

@@ -9,10 +9,10 @@ use std::ops::Range;
 use pulp::Simd;
 
 use crate::Element;
-use crate::memory::prefetch;
-use crate::packed::{LANES, load, load_padded, store, store_padded, unit};
-use crate::real::Real;
 use crate::recurrence::{Problem, Rows, RowsMut};
+use crate::simd::memory::prefetch;
+use crate::simd::pair::{LANES, load, load_padded, pair_len, store, store_padded};
+use crate::simd::real::Real;
 
 /// The most channels of a block, a multiple of [`LANES`].
 pub const WIDTH: usize = 1024;
@@ -85,7 +85,7 @@ impl<E: Element, C, const N: usize> Block<'_, E, C, N> {
     }
 }
 
-/// What a block carries from step to step, a unit after the other, in the order of numbers that units have in registers.
+/// What a block carries from step to step, one register pair after the other, in the order that pairs have in registers.
 pub struct Carry<R>([R; WIDTH]);
 
 impl<R: Real> Carry<R> {
@@ -98,7 +98,7 @@ impl<R: Real> Carry<R> {
     /// Starts from a state.
     #[inline(always)]
     pub fn set<S: Simd, E: Element<Acc = R>>(&mut self, simd: S, state: &[E]) {
-        let n = unit::<S, R>();
+        let n = pair_len::<S, R>();
         for (carry, state) in self.0.chunks_exact_mut(n).zip(state.chunks(n)) {
             store(carry, load_padded(simd, state));
         }
@@ -107,7 +107,7 @@ impl<R: Real> Carry<R> {
     /// Narrows to a state.
     #[inline(always)]
     pub fn get<S: Simd, E: Element<Acc = R>>(&self, simd: S, state: &mut [E]) {
-        let n = unit::<S, R>();
+        let n = pair_len::<S, R>();
         for (carry, state) in self.0.chunks_exact(n).zip(state.chunks_mut(n)) {
             store_padded(state, load(simd, carry));
         }
@@ -126,10 +126,10 @@ impl<R: Real> Carry<R> {
     }
 }
 
-/// Asks for the cache lines of a row's unit that begins at `at`, if the row is so long.
+/// Asks for the cache lines of a row's pair that begins at `at`, if the row is so long.
 #[inline(always)]
 pub fn prefetch_unit<S: Simd, E: Element>(row: &[E], at: usize) {
-    for i in (0..unit::<S, E::Acc>()).step_by(64 / size_of::<E>()) {
+    for i in (0..pair_len::<S, E::Acc>()).step_by(64 / size_of::<E>()) {
         if let Some(x) = row.get(at + i) {
             prefetch(x);
         }

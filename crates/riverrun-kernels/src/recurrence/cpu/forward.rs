@@ -4,11 +4,11 @@ use pulp::{Simd, WithSimd};
 
 use super::block::{Block, Carry, PIECE, prefetch_unit};
 use crate::Element;
-use crate::memory::Streaming;
-use crate::packed::{Unit, load, load_padded, store, store_padded, unit, zeros};
-use crate::real::Real;
 use crate::recurrence::RowsMut;
 use crate::recurrence::coefficients::Coefficients;
+use crate::simd::memory::Streaming;
+use crate::simd::pair::{Pair, load, load_padded, pair_len, store, store_padded, zeros};
+use crate::simd::real::Real;
 
 /// The forward pass of a block.
 pub struct Forward<'a, E, C, const N: usize> {
@@ -66,7 +66,7 @@ fn forward_piece<S: Simd, E: Element, C: Coefficients<N>, const N: usize>(
     carry: &mut [E::Acc],
     h: &mut [E],
 ) {
-    let n = unit::<S, E::Acc>();
+    let n = pair_len::<S, E::Acc>();
     let width = h.len();
     let whole = width - width % n;
     let mut at = 0;
@@ -97,9 +97,9 @@ fn forward_piece<S: Simd, E: Element, C: Coefficients<N>, const N: usize>(
 /// `a h_{t-1} + b`.
 #[inline(always)]
 fn forward_unit<S: Simd, R: Real, C: Coefficients<N>, const N: usize>(
-    inputs: [Unit<S, R>; N],
-    h_prev: Unit<S, R>,
-) -> Unit<S, R> {
+    inputs: [Pair<S, R>; N],
+    h_prev: Pair<S, R>,
+) -> Pair<S, R> {
     let mut h = h_prev;
     for j in 0..2 {
         let mut x = [h_prev[j]; N];

@@ -7,9 +7,9 @@ use pulp::Arch;
 use super::backward::Backward;
 use super::block::Block;
 use super::forward::Forward;
-use crate::levels::available;
 use crate::recurrence::coefficients::{Coefficients, Visitor};
 use crate::recurrence::{Gate, Problem, Rows, RowsMut, Shape};
+use crate::simd::levels::available;
 
 /// `h`, `d_inputs` and `d_h0` of one sequence, computed at a given level.
 struct AtLevel(Arch, Gate);

@@ -1,6 +1,6 @@
 //! Units of numbers between memory and registers: what a loop over channels loads, computes and stores at a time.
 //!
-//! A unit is two registers of the arithmetic type. Two, because registers of 16-bit numbers hold twice as many; and two
+//! A pair is two registers of the arithmetic type. Two, because registers of 16-bit numbers hold twice as many; and two
 //! independent chains of operations keep a core busier than one. Which of the numbers lie in which register is up to
 //! the type; load and store agree, and nothing else looks.
 
@@ -9,25 +9,25 @@ use half::{bf16, f16};
 use pulp::Simd;
 
 use crate::Element;
-use crate::real::Real;
-use crate::vector::Vector;
+use crate::simd::real::Real;
+use crate::simd::vector::Vector;
 
-/// A unit in registers.
-pub type Unit<S, R> = [Vector<S, R>; 2];
+/// A pair in registers.
+pub type Pair<S, R> = [Vector<S, R>; 2];
 
-/// Numbers in a unit.
+/// Numbers in a pair.
 #[inline(always)]
-pub const fn unit<S: Simd, R: Real>() -> usize {
+pub const fn pair_len<S: Simd, R: Real>() -> usize {
     2 * size_of::<R::Lanes<S>>() / size_of::<R>()
 }
 
-/// The most numbers of a unit: two registers of AVX-512.
+/// The most numbers of a pair: two registers of AVX-512.
 pub const LANES: usize = 32;
 
-/// Loads a unit or the beginning of one, with zeros after it.
+/// Loads a pair or the beginning of one, with zeros after it.
 #[inline(always)]
-pub fn load_padded<S: Simd, E: Element>(simd: S, from: &[E]) -> Unit<S, E::Acc> {
-    let n = unit::<S, E::Acc>();
+pub fn load_padded<S: Simd, E: Element>(simd: S, from: &[E]) -> Pair<S, E::Acc> {
+    let n = pair_len::<S, E::Acc>();
     if from.len() == n {
         return E::load(simd, from);
     }
@@ -36,10 +36,10 @@ pub fn load_padded<S: Simd, E: Element>(simd: S, from: &[E]) -> Unit<S, E::Acc> 
     E::load(simd, &padded[..n])
 }
 
-/// Stores a unit, or the beginning of one if there is room for no more.
+/// Stores a pair, or the beginning of one if there is room for no more.
 #[inline(always)]
-pub fn store_padded<S: Simd, E: Element>(to: &mut [E], x: Unit<S, E::Acc>) {
-    let n = unit::<S, E::Acc>();
+pub fn store_padded<S: Simd, E: Element>(to: &mut [E], x: Pair<S, E::Acc>) {
+    let n = pair_len::<S, E::Acc>();
     if to.len() == n {
         return E::store(to, x);
     }
@@ -48,22 +48,22 @@ pub fn store_padded<S: Simd, E: Element>(to: &mut [E], x: Unit<S, E::Acc>) {
     to.copy_from_slice(&padded[..to.len()]);
 }
 
-/// A unit of zeros.
+/// A pair of zeros.
 #[inline(always)]
-pub fn zeros<S: Simd, R: Real>(simd: S) -> Unit<S, R> {
+pub fn zeros<S: Simd, R: Real>(simd: S) -> Pair<S, R> {
     [Vector::splat(simd, R::ZERO); 2]
 }
 
 /// Loads two registers of numbers that are of the arithmetic type already.
 #[inline(always)]
-pub fn load<S: Simd, R: Real>(simd: S, from: &[R]) -> Unit<S, R> {
+pub fn load<S: Simd, R: Real>(simd: S, from: &[R]) -> Pair<S, R> {
     let (lanes, _) = R::split::<S>(from);
     [Vector::new(simd, lanes[0]), Vector::new(simd, lanes[1])]
 }
 
 /// Stores two registers of numbers that stay of the arithmetic type.
 #[inline(always)]
-pub fn store<S: Simd, R: Real>(to: &mut [R], x: Unit<S, R>) {
+pub fn store<S: Simd, R: Real>(to: &mut [R], x: Pair<S, R>) {
     let (lanes, _) = R::split_mut::<S>(to);
     (lanes[0], lanes[1]) = (x[0].lanes, x[1].lanes);
 }
@@ -85,18 +85,18 @@ fn store_pairs<S: Simd, T: Pod>(to: &mut [T], x: S::u32s) {
     cast_slice_mut(to)[..size_of::<S::u32s>()].copy_from_slice(bytes_of(&x));
 }
 
-/// Widens a unit: the numbers in the low halves of the lanes, and those in the high halves.
+/// Widens a pair: the numbers in the low halves of the lanes, and those in the high halves.
 #[inline(always)]
-pub fn load_bf16<S: Simd>(simd: S, from: &[bf16]) -> Unit<S, f32> {
+pub fn load_bf16<S: Simd>(simd: S, from: &[bf16]) -> Pair<S, f32> {
     let pairs = load_pairs::<S, _>(from);
     let low = simd.wrapping_dyn_shl_u32s(pairs, simd.splat_u32s(16));
     let high = simd.and_u32s(pairs, simd.splat_u32s(0xffff_0000));
     [float(simd, low), float(simd, high)]
 }
 
-/// Narrows a unit, see [`load_bf16`].
+/// Narrows a pair, see [`load_bf16`].
 #[inline(always)]
-pub fn store_bf16<S: Simd>(to: &mut [bf16], x: Unit<S, f32>) {
+pub fn store_bf16<S: Simd>(to: &mut [bf16], x: Pair<S, f32>) {
     let simd = x[0].simd;
     let (low, high) = (round_bf16(x[0]), round_bf16(x[1]));
     let low = simd.wrapping_dyn_shr_u32s(low, simd.splat_u32s(16));
@@ -118,10 +118,10 @@ fn round_bf16<S: Simd>(x: Vector<S, f32>) -> S::u32s {
     simd.select_u32s(simd.equal_f32s(x.lanes, x.lanes), rounded, quiet)
 }
 
-/// Widens a unit: by the machine's instruction where there is one for registers of this size, else by bits, the numbers in
+/// Widens a pair: by the machine's instruction where there is one for registers of this size, else by bits, the numbers in
 /// the low halves of the lanes and those in the high halves.
 #[inline(always)]
-pub fn load_f16<S: Simd>(simd: S, from: &[f16]) -> Unit<S, f32> {
+pub fn load_f16<S: Simd>(simd: S, from: &[f16]) -> Pair<S, f32> {
     #[cfg(target_arch = "x86_64")]
     if avx512::is::<S>() {
         return avx512::load_f16(simd, from);
@@ -132,9 +132,9 @@ pub fn load_f16<S: Simd>(simd: S, from: &[f16]) -> Unit<S, f32> {
     [widen_f16(simd, low), widen_f16(simd, high)]
 }
 
-/// Narrows a unit, see [`load_f16`].
+/// Narrows a pair, see [`load_f16`].
 #[inline(always)]
-pub fn store_f16<S: Simd>(to: &mut [f16], x: Unit<S, f32>) {
+pub fn store_f16<S: Simd>(to: &mut [f16], x: Pair<S, f32>) {
     #[cfg(target_arch = "x86_64")]
     if avx512::is::<S>() {
         return avx512::store_f16(to, x);
@@ -200,8 +200,8 @@ mod avx512 {
     use pulp::Simd;
     use pulp::x86::V4;
 
-    use super::Unit;
-    use crate::vector::Vector;
+    use super::Pair;
+    use crate::simd::vector::Vector;
 
     /// Whether `S` is AVX-512: known to the compiler.
     #[inline(always)]
@@ -211,7 +211,7 @@ mod avx512 {
 
     /// See [`super::load_f16`].
     #[inline(always)]
-    pub fn load_f16<S: Simd>(simd: S, from: &[f16]) -> Unit<S, f32> {
+    pub fn load_f16<S: Simd>(simd: S, from: &[f16]) -> Pair<S, f32> {
         assert!(is::<S>());
         [widen(simd, &from[..16]), widen(simd, &from[16..32])]
     }
@@ -227,7 +227,7 @@ mod avx512 {
 
     /// See [`super::store_f16`].
     #[inline(always)]
-    pub fn store_f16<S: Simd>(to: &mut [f16], x: Unit<S, f32>) {
+    pub fn store_f16<S: Simd>(to: &mut [f16], x: Pair<S, f32>) {
         assert!(is::<S>());
         for (to, x) in to.chunks_exact_mut(16).zip(x) {
             let wide: __m512 = cast(x.lanes);
@@ -243,7 +243,7 @@ mod tests {
     use pulp::WithSimd;
 
     use super::*;
-    use crate::levels::available;
+    use crate::simd::levels::available;
 
     /// Takes numbers through the registers: `f32` to `E` and back.
     struct Through<'a, E>(&'a [f32], &'a mut [E], &'a mut [f32]);
@@ -253,14 +253,14 @@ mod tests {
 
         #[inline(always)]
         fn with_simd<S: Simd>(self, simd: S) {
-            let n = unit::<S, f32>();
+            let n = pair_len::<S, f32>();
             let wide = self.0.chunks_exact(n).zip(self.2.chunks_exact_mut(n));
             for ((from, back), narrow) in wide.zip(self.1.chunks_exact_mut(n)) {
-                // Through the unit's own order of numbers.
+                // Through the pair's own order of numbers.
                 let mut ordered: Vec<E> = from.iter().map(|&x| E::narrow(x)).collect();
-                let unit = E::load(simd, &ordered);
-                store(back, unit);
-                E::store(&mut ordered, unit);
+                let pair = E::load(simd, &ordered);
+                store(back, pair);
+                E::store(&mut ordered, pair);
                 narrow.copy_from_slice(&ordered);
             }
         }

@@ -4,7 +4,7 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use pulp::Simd;
 
-use crate::real::Real;
+use crate::simd::real::Real;
 
 /// As many numbers of type `R` as a register of the instruction set `S` holds.
 #[derive(Clone, Copy)]

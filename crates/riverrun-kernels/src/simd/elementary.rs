@@ -4,7 +4,7 @@
 pub mod single {
     use pulp::Simd;
 
-    use crate::vector::Vector;
+    use crate::simd::vector::Vector;
 
     /// A polynomial from its coefficients, the highest power's first.
     #[inline(always)]
@@ -95,7 +95,7 @@ pub mod double {
     use bytemuck::cast_slice_mut;
     use pulp::Simd;
 
-    use crate::vector::Vector;
+    use crate::simd::vector::Vector;
 
     #[inline(always)]
     fn map<S: Simd>(x: Vector<S, f64>, f: impl Fn(f64) -> f64) -> Vector<S, f64> {
@@ -129,9 +129,9 @@ pub mod double {
 mod tests {
     use pulp::{Arch, Simd, WithSimd};
 
-    use crate::levels::available;
-    use crate::real::Real;
-    use crate::vector::Vector;
+    use crate::simd::levels::available;
+    use crate::simd::real::Real;
+    use crate::simd::vector::Vector;
 
     /// A function of vectors, since closures cannot be generic.
     trait Function {

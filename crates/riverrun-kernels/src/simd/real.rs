@@ -4,7 +4,7 @@ use std::ops::{Add, AddAssign, Div, Mul};
 
 use pulp::Simd;
 
-use crate::vector::Vector;
+use crate::simd::vector::Vector;
 
 /// The arithmetic of a kernel: `f32` or `f64`.
 ///
@@ -224,7 +224,7 @@ real!(
     f32,
     f32s,
     m32s,
-    crate::elementary::single,
+    crate::simd::elementary::single,
     splat_f32s,
     as_simd_f32s,
     as_mut_simd_f32s,
@@ -245,7 +245,7 @@ real!(
     f64,
     f64s,
     m64s,
-    crate::elementary::double,
+    crate::simd::elementary::double,
     splat_f64s,
     as_simd_f64s,
     as_mut_simd_f64s,
