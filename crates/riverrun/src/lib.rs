@@ -30,9 +30,11 @@ pub mod models;
 pub mod nn;
 pub mod ops;
 mod recording;
+mod sequence;
 pub mod weights;
 
 pub use burn;
 pub use error::Error;
 pub use recording::Recording;
 pub use riverrun_kernels as kernels;
+pub use sequence::Sequence;

@@ -180,14 +180,6 @@ impl CellState {
             c: self.c.map(Tensor::detach),
         }
     }
-
-    /// A sequence for the layer inside, with the layer's own state.
-    fn start<S>(sequence: Sequence<CellState>, state: impl FnOnce(CellState) -> S) -> Sequence<S> {
-        Sequence {
-            state: sequence.state.map(state),
-            reset: sequence.reset,
-        }
-    }
 }
 
 /// `[B, H]` as the state of a stack of one layer, `[1, B, H]`.
@@ -203,7 +195,7 @@ fn run_with<L: Recurrent>(
     state: impl FnOnce(Tensor<2>) -> L::State,
     back: impl FnOnce(L::State) -> Tensor<2>,
 ) -> (Tensor<3>, CellState) {
-    let (y, last) = layer.run(x, CellState::start(sequence, |start| state(start.h)));
+    let (y, last) = layer.run(x, sequence.map_state(|start| state(start.h)));
     let (h, c) = (back(last), None);
     (y, CellState { h, c })
 }
@@ -237,7 +229,7 @@ impl Recurrent for Cell {
             Cell::Gru(layer) => run_with(layer, x, sequence, stacked, flat),
             Cell::Rnn(layer) => run_with(layer, x, sequence, stacked, flat),
             Cell::Lstm(layer) => {
-                let start = CellState::start(sequence, |state| LstmState {
+                let start = sequence.map_state(|state| LstmState {
                     c: stacked(state.c.expect("the state of an LSTM holds a cell state")),
                     h: stacked(state.h),
                 });

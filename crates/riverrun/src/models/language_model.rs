@@ -108,6 +108,7 @@ impl LanguageModel {
             let start = Sequence {
                 state: sequence.state.as_ref().map(|state| state.blocks[i].clone()),
                 reset: sequence.reset.clone(),
+                lengths: sequence.lengths.clone(),
             };
             let (sum, rest, state) = block.run_open(x, branch, start);
             (x, branch) = (sum, Some(rest));

@@ -1,43 +1,8 @@
 //! The one trait of all recurrent layers.
 
-use burn::tensor::{Bool, Tensor};
+use burn::tensor::Tensor;
 
-/// How a sequence starts: from which state, and where inside it anew.
-#[derive(Debug, Clone)]
-pub struct Sequence<S> {
-    /// The state before the first step; the layer's zero state when absent.
-    pub state: Option<S>,
-    /// `[B, T]`: true where a step starts anew, as if the state before it were zero.
-    pub reset: Option<Tensor<2, Bool>>,
-}
-
-impl<S> Sequence<S> {
-    /// From the zero state, without resets.
-    pub fn new() -> Self {
-        Self {
-            state: None,
-            reset: None,
-        }
-    }
-
-    /// Starts anew wherever the mask `[B, T]` is true: episode ends, packed documents.
-    pub fn with_reset(mut self, reset: Tensor<2, Bool>) -> Self {
-        self.reset = Some(reset);
-        self
-    }
-}
-
-impl<S> Default for Sequence<S> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<S> From<Option<S>> for Sequence<S> {
-    fn from(state: Option<S>) -> Self {
-        Self { state, reset: None }
-    }
-}
+pub use crate::sequence::Sequence;
 
 /// A layer that runs over sequences, over their chunks, and step by step, with the same numbers.
 pub trait Recurrent {

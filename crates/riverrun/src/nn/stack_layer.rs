@@ -38,10 +38,8 @@ macro_rules! stack_layer {
             ///
             /// # Arguments
             /// - `x`: `[B, T, d_input]`.
-            /// - `sequence`: the state to start from, `[layers · directions, B, d_hidden]`, and where to start anew. A mark is
-            ///   the first step of a piece for both directions: the backward one starts anew at the step before it.
-            /// - `lengths`: how many steps of each sequence count. Outputs past the end are 0, and the state is that at each
-            ///   sequence's own last step; what `x` holds there is not looked at.
+            /// - `sequence`: the initial state, `[layers · directions, B, d_hidden]`, resets and lengths. A reset marks the
+            ///   first step of a piece for both directions: the backward one restarts at the step before it.
             ///
             /// # Errors
             /// Shapes, dtypes or devices that do not fit; a length of more than `T`.
@@ -49,7 +47,6 @@ macro_rules! stack_layer {
                 &self,
                 x: Tensor<3>,
                 sequence: $crate::nn::Sequence<$state>,
-                lengths: Option<&[usize]>,
             ) -> Result<(Tensor<3>, $state), $crate::Error> {
                 use $crate::nn::stack_layer::StackState;
                 let (h0, c0) = sequence.state.map(StackState::into_parts).unzip();
@@ -57,7 +54,7 @@ macro_rules! stack_layer {
                     h0,
                     c0: c0.flatten(),
                     reset: sequence.reset,
-                    lengths,
+                    lengths: sequence.lengths.as_deref(),
                 };
                 let output = self.stack.run(x, run)?;
                 Ok((output.y, <$state>::from_parts(output.h_n, output.c_n)))
@@ -74,7 +71,7 @@ macro_rules! stack_layer {
                 x: Tensor<3>,
                 sequence: $crate::nn::Sequence<$state>,
             ) -> (Tensor<3>, $state) {
-                self.try_run(x, sequence, None)
+                self.try_run(x, sequence)
                     .unwrap_or_else(|error| panic!(concat!($name, ": {}"), error))
             }
 

@@ -6,39 +6,37 @@
 //! [`riverrun_kernels::recurrence`] for the mathematics and the order of steps.
 
 mod adamw;
-mod backend;
-mod backends;
 mod block_diagonal;
 pub mod cell;
-mod checks;
 mod cross_entropy;
-mod elementwise;
+mod gelu;
 pub mod linear;
 mod norm;
+mod recurrence;
 mod refill;
-mod scan;
-mod second;
+mod support;
 
+pub use crate::sequence::Sequence;
 pub use adamw::{
     AdamwStep, AdamwTensors, LossScaleNumbers, OptimizerOps, adamw, adamw_numbers, clip_factor,
     square_sum,
 };
-#[cfg(feature = "cube")]
-pub(crate) use backend::MaybeMetadata;
-pub use backend::{Checkpoints, GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
 pub use block_diagonal::{BlockDiagonalOps, BlockGradients, block_diagonal_scan};
 pub use cell::{
     Activation, Cell, CellOps, CellOutput, CellRun, CellWeights, ResetGate, cell_layer,
     try_cell_layer,
 };
 pub use cross_entropy::{LossOps, cross_entropy, try_cross_entropy};
-pub use elementwise::{ElementwiseOps, gelu};
+pub use gelu::{ElementwiseOps, gelu};
 pub use linear::{LinearOps, LinearSpec, linear, mlp, try_linear, try_mlp};
 pub use norm::{
     NormGradients, NormKind, NormOps, NormSpec, add_rms_norm, layer_norm, rms_norm, try_add_norm,
     try_norm,
 };
+pub use recurrence::{
+    Candidate, Checkpoints, Gate, GateInputs, RecurrenceOps, Routine, Scan, ScanDerivatives,
+    ScanDirection, ScanGradients, ScanSpec, linear_scan, linear_scan_gradients, linear_scan_hvp,
+    min_gru, min_lstm, try_gated_scan, try_linear_scan,
+};
 pub use refill::{RefillOps, refill, refill_int};
-pub use riverrun_kernels::recurrence::{Candidate, Gate, Routine};
-pub use scan::{Scan, linear_scan, min_gru, min_lstm, try_gated_scan, try_linear_scan};
-pub use second::{ScanDerivatives, ScanDirection, linear_scan_gradients, linear_scan_hvp};
+pub use support::Maybe;

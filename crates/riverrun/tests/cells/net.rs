@@ -84,25 +84,24 @@ impl Net {
         reset: Option<Tensor<2, Bool>>,
         lengths: Option<&[usize]>,
     ) -> (Tensor<3>, State) {
-        let plain = |state: Option<State>, reset| Sequence {
-            state: state.map(|(h, _)| h),
-            reset,
-        };
+        let mut sequence = Sequence::from(state);
+        sequence.reset = reset;
+        sequence.lengths = lengths.map(<[usize]>::to_vec);
+        let plain = |sequence: Sequence<State>| sequence.map_state(|(h, _)| h);
         let result = match self {
             Net::Gru(layer) => layer
-                .try_run(x, plain(state, reset), lengths)
+                .try_run(x, plain(sequence))
                 .map(|(y, h)| (y, (h, None))),
             Net::Rnn(layer) => layer
-                .try_run(x, plain(state, reset), lengths)
+                .try_run(x, plain(sequence))
                 .map(|(y, h)| (y, (h, None))),
             Net::Lstm(layer) => {
-                let state = state.map(|(h, c)| LstmState {
+                let sequence = sequence.map_state(|(h, c)| LstmState {
                     h,
                     c: c.expect("a cell state"),
                 });
-                let sequence = Sequence { state, reset };
                 layer
-                    .try_run(x, sequence, lengths)
+                    .try_run(x, sequence)
                     .map(|(y, state)| (y, (state.h, Some(state.c))))
             }
         };

@@ -238,10 +238,10 @@ fn what_does_not_fit_is_named() {
             ..CellRun::default()
         };
         assert!(refused(x.clone(), weights(), run).contains("h0"));
-        let long = layer.try_run(x.clone(), Sequence::new(), Some([5, 6].as_slice()));
+        let long = layer.try_run(x.clone(), Sequence::new().with_lengths(&[5, 6]));
         let error = long.expect_err("too long").to_string();
         assert!(error.contains("sequence 1 has 6 steps"), "{error}");
-        let few = layer.try_run(x, Sequence::new(), Some([5].as_slice()));
+        let few = layer.try_run(x, Sequence::new().with_lengths(&[5]));
         assert!(
             few.expect_err("one is missing")
                 .to_string()

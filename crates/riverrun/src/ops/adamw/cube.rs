@@ -10,8 +10,8 @@ use burn_cubecl::tensor::CubeTensor;
 use riverrun_kernels::adamw::gpu::{Buffers, clip, square_sum, update};
 
 use super::{Clipped, Gradients, Member, Members, OptimizerOps};
-use crate::ops::Maybe;
-use crate::ops::backends::cube::dtype;
+use crate::ops::support::Maybe;
+use crate::ops::support::cube::dtype;
 
 /// A contiguous tensor that may be written to: itself, if nobody else holds it.
 fn own(tensor: CubeTensor) -> CubeTensor {

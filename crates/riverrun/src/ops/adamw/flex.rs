@@ -9,8 +9,8 @@ use riverrun_kernels::adamw::clip::{Scale, clip};
 use riverrun_kernels::adamw::{NUMBERS, cpu};
 
 use super::{Clipped, Gradients, Member, Members, OptimizerOps};
-use crate::ops::Maybe;
-use crate::ops::backends::flex::contiguous;
+use crate::ops::support::Maybe;
+use crate::ops::support::flex::contiguous;
 
 /// Calls a generic function with the type of a gradient.
 macro_rules! by_gradient {
@@ -24,8 +24,8 @@ macro_rules! by_gradient {
     };
 }
 
-trait Gradient: crate::ops::backends::flex::Storage<Acc = f32> {}
-impl<E: crate::ops::backends::flex::Storage<Acc = f32>> Gradient for E {}
+trait Gradient: crate::ops::support::flex::Storage<Acc = f32> {}
+impl<E: crate::ops::support::flex::Storage<Acc = f32>> Gradient for E {}
 
 fn update<E: Gradient>(
     member: Member<Flex>,

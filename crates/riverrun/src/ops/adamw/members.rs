@@ -3,7 +3,7 @@
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, ExtensionType};
 
-use crate::ops::Maybe;
+use crate::ops::support::Maybe;
 
 /// Tensors of a group.
 pub(super) const GROUP: usize = 8;

@@ -9,8 +9,8 @@ use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
 
 use super::{BlockDiagonalOps, BlockGradients};
-use crate::ops::Maybe;
-use crate::ops::backends::autodiff::{Slot, Tracked, follow, take};
+use crate::ops::support::Maybe;
+use crate::ops::support::autodiff::{Slot, Tracked, follow, take};
 
 /// The backward step of the states; parents: `A`, `b`, then `h0` if there is one.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use burn::backend::{Backend, ExtensionType, backend_extension};
 use burn::tensor::Shape;
 use riverrun_kernels::block_diagonal::{Problem, Shape as BlockShape};
 
-use crate::ops::Maybe;
-use crate::ops::backend::last_state;
+use crate::ops::support::Maybe;
+use crate::ops::support::last_state;
 
 /// What a backward pass returns.
 #[derive(ExtensionType)]

@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use crate::ops::Scan;
+use crate::ops::recurrence::Scan;
 
 /// As [`block_diagonal_scan`](super::block_diagonal_scan), which has checked the arguments.
 pub(super) fn scan(a: Tensor<5>, b: Tensor<3>, scan: Scan) -> (Tensor<3>, Tensor<2>) {

@@ -9,8 +9,8 @@ use riverrun_kernels::block_diagonal::gpu;
 
 use super::backend::problem;
 use super::{BlockDiagonalOps, BlockGradients};
-use crate::ops::Maybe;
-use crate::ops::backends::cube::{dtype, empty_like, handle};
+use crate::ops::support::Maybe;
+use crate::ops::support::cube::{dtype, empty_like, handle};
 
 impl BlockDiagonalOps for CubeBackend {
     fn block_diagonal_forward(

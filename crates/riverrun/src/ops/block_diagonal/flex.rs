@@ -8,8 +8,8 @@ use riverrun_kernels::block_diagonal::{Problem, cpu};
 
 use super::backend::problem;
 use super::{BlockDiagonalOps, BlockGradients};
-use crate::ops::Maybe;
-use crate::ops::backends::flex::{Storage, by_dtype, contiguous, dense, mask};
+use crate::ops::support::Maybe;
+use crate::ops::support::flex::{Storage, by_dtype, contiguous, dense, mask};
 
 fn forward<E: Storage>(
     problem: &Problem,

@@ -12,8 +12,8 @@ use super::{
     CellGradients, CellInputs, CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients,
     StepInputs,
 };
-use crate::ops::Maybe;
-use crate::ops::backends::autodiff::{Slot, Tracked, follow, inner, outer, take};
+use crate::ops::support::Maybe;
+use crate::ops::support::autodiff::{Slot, Tracked, follow, inner, outer, take};
 
 /// The backward step of the states. Parents: x, w, u, bias_ih, bias_hh, h0, c0; `x` again stands for an absent one.
 #[derive(Debug)]

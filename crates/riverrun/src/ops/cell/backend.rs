@@ -6,7 +6,8 @@ use burn::tensor::Shape;
 use riverrun_kernels::cell::{Cell, Problem};
 
 use super::{composed, route};
-use crate::ops::{LinearOps, Maybe};
+use crate::ops::linear::LinearOps;
+use crate::ops::support::Maybe;
 
 /// What is computed, apart from the tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,7 +168,7 @@ mod fused {
     use super::*;
     use burn::backend::fusion::custom::TensorSpec;
 
-    use crate::ops::MaybeMetadata;
+    use crate::ops::support::MaybeMetadata;
 
     fn problem(inputs: &StepInputsMetadata, spec: &CellSpec) -> Problem {
         spec.of_shapes(&inputs.xg.shape, &inputs.u.shape)

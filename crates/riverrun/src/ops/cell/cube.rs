@@ -13,9 +13,9 @@ use riverrun_kernels::cell::{Cell, Problem, ResetGate};
 use super::composed::{column_sums, rows};
 use super::route::known;
 use super::{CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients, StepInputs};
-use crate::ops::Maybe;
-use crate::ops::backends::cube::{empty_like, handle};
 use crate::ops::linear::{Factor, product};
+use crate::ops::support::Maybe;
+use crate::ops::support::cube::{empty_like, handle};
 
 fn contiguous(tensor: FloatTensor<CubeBackend>) -> Handle {
     into_contiguous(tensor).handle

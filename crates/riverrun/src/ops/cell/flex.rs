@@ -13,8 +13,8 @@ use super::{
     CellGradients, CellInputs, CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients,
     StepInputs,
 };
-use crate::ops::Maybe;
-use crate::ops::backends::flex::{Storage, by_dtype, contiguous, dense, mask};
+use crate::ops::support::Maybe;
+use crate::ops::support::flex::{Storage, by_dtype, contiguous, dense, mask};
 
 /// The inputs, each contiguous.
 struct Dense {

@@ -12,7 +12,7 @@ use cubecl::ir::{ElemType, IntKind};
 use riverrun_kernels::cross_entropy::gpu::{Backward, Forward, backward, forward};
 
 use super::LossOps;
-use crate::ops::backends::cube::{dtype, empty_like};
+use crate::ops::support::cube::{dtype, empty_like};
 
 /// The targets in integers that the kernels read, and their type.
 fn targets(targets: CubeTensor) -> (CubeTensor, ElemType) {

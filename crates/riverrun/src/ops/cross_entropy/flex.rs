@@ -8,7 +8,7 @@ use burn_flex::FlexTensor;
 use riverrun_kernels::cross_entropy::cpu;
 
 use super::LossOps;
-use crate::ops::backends::flex::{Storage, by_dtype, contiguous};
+use crate::ops::support::flex::{Storage, by_dtype, contiguous};
 
 /// The targets, in whatever integers they came.
 fn wide(targets: IntTensor<Flex>) -> FlexTensor {

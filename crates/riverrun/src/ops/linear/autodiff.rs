@@ -12,8 +12,8 @@ use super::{
     LinearGradients, LinearOps, LinearOutput, LinearSpec, MlpGradients, MlpOutput, ProductOutput,
     ProductSpec, Weights,
 };
-use crate::ops::Maybe;
-use crate::ops::backends::autodiff::{inner, outer};
+use crate::ops::support::Maybe;
+use crate::ops::support::autodiff::{inner, outer};
 
 /// Parents: x, weight, bias; `x` again stands for an absent one.
 #[derive(Debug)]

@@ -5,7 +5,8 @@ use burn::backend::{Backend, ExtensionType, backend_extension};
 use riverrun_kernels::gemm::{Arithmetic, Epilogue};
 
 use super::{Route, composed};
-use crate::ops::{ElementwiseOps, Maybe};
+use crate::ops::gelu::ElementwiseOps;
+use crate::ops::support::Maybe;
 
 /// Which dimension of a weight comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -171,7 +172,7 @@ mod fused {
     use burn::backend::fusion::custom::TensorSpec;
     use burn::tensor::Shape;
 
-    use crate::ops::MaybeMetadata;
+    use crate::ops::support::MaybeMetadata;
 
     pub(super) fn product(
         a: &TensorSpec,

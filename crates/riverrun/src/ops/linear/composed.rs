@@ -9,7 +9,7 @@ use super::{
     LinearGradients, LinearOps, LinearOutput, LinearSpec, MlpGradients, MlpOutput, ProductOutput,
     ProductSpec, WeightOrder, Weights, route,
 };
-use crate::ops::Maybe;
+use crate::ops::support::Maybe;
 
 /// A factor of a product: a matrix, or the transpose of one.
 #[derive(Clone)]

@@ -4,7 +4,7 @@ use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
 
 use super::{LinearOps, ProductOutput, ProductSpec};
-use crate::ops::Maybe;
+use crate::ops::support::Maybe;
 
 impl LinearOps for Flex {
     fn vendor_product(

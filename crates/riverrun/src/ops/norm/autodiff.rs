@@ -10,7 +10,7 @@ use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
 use super::{NormGradients, NormOps, NormSpec};
-use crate::ops::Maybe;
+use crate::ops::support::Maybe;
 
 #[derive(Debug)]
 struct Norm;

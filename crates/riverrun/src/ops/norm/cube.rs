@@ -8,8 +8,8 @@ use burn_cubecl::tensor::CubeTensor;
 use riverrun_kernels::norm::gpu::{Backward, Forward, backward, forward};
 
 use super::{NormGradients, NormOps, NormSpec};
-use crate::ops::Maybe;
-use crate::ops::backends::cube::{dtype, empty_like, handle};
+use crate::ops::support::Maybe;
+use crate::ops::support::cube::{dtype, empty_like, handle};
 
 /// Rows and channels.
 fn rows(x: &CubeTensor, gamma: &CubeTensor) -> [usize; 2] {

@@ -6,8 +6,8 @@ use burn_flex::FlexTensor;
 use riverrun_kernels::norm::cpu::{Backward, Forward, backward, forward};
 
 use super::{NormGradients, NormOps, NormSpec};
-use crate::ops::Maybe;
-use crate::ops::backends::flex::{Storage, by_dtype, contiguous, dense};
+use crate::ops::support::Maybe;
+use crate::ops::support::flex::{Storage, by_dtype, contiguous, dense};
 
 fn run<E: Storage>(
     spec: &NormSpec,

@@ -7,8 +7,8 @@ use riverrun_kernels::cell::{Activation, Cell, Problem, ResetGate};
 
 use super::value::{Value, masks};
 use super::{column_sums, row, rows};
-use crate::ops::Maybe;
 use crate::ops::cell::{CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients, StepInputs};
+use crate::ops::support::Maybe;
 
 /// The times in running order.
 fn times(problem: &Problem) -> Vec<usize> {

@@ -11,8 +11,9 @@ use riverrun_kernels::gemm::vendor::{Buffers, Problem, Vendor};
 use riverrun_kernels::gemm::{Epilogue, Layout};
 use riverrun_kernels::recurrence::gpu::Dtype;
 
+use crate::ops::gelu::ElementwiseOps;
 use crate::ops::linear::{ProductOutput, ProductSpec};
-use crate::ops::{ElementwiseOps, Maybe};
+use crate::ops::support::Maybe;
 
 /// The matrix with one dimension contiguous, and its layout; others are copied.
 fn matrix(tensor: CubeTensor) -> (CubeTensor, Layout) {

@@ -1,31 +1,13 @@
 //! The CPU, through the slices of Burn's Flex backend.
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Element as BurnElement, Flex, TensorMetadata};
+use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::Shape;
 use burn_flex::FlexTensor;
-use riverrun_kernels::Element;
 use riverrun_kernels::recurrence::{Problem, Rows, RowsMut, Shape as ScanShape, cpu};
 
-use crate::ops::{GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
-
-/// Calls a generic function with the element type of a dtype.
-macro_rules! by_dtype {
-    ($dtype:expr, $call:ident($($arg:expr),*)) => {
-        match $dtype {
-            burn::tensor::DType::F32 => $call::<f32>($($arg),*),
-            burn::tensor::DType::F64 => $call::<f64>($($arg),*),
-            burn::tensor::DType::F16 => $call::<half::f16>($($arg),*),
-            burn::tensor::DType::BF16 => $call::<half::bf16>($($arg),*),
-            other => panic!("expected f32, f64, f16 or bf16, found {other:?}"),
-        }
-    };
-}
-
-pub(crate) use by_dtype;
-
-pub(crate) trait Storage: Element + BurnElement + bytemuck::Pod {}
-impl<E: Element + BurnElement + bytemuck::Pod> Storage for E {}
+use super::{GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
+use crate::ops::support::flex::{Storage, by_dtype, contiguous, dense, mask};
 
 /// Channels contiguous and strides positive: what [`Rows`] can describe without a copy.
 fn readable(tensor: FlexTensor) -> FlexTensor {
@@ -50,24 +32,6 @@ fn rows<E: Storage>(tensor: &FlexTensor, shape: ScanShape, index: usize) -> Rows
     let data = &data[start.min(data.len())..];
     Rows::strided(data, shape, strides[0] as usize, strides[1] as usize)
         .unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// The elements of a tensor that was made contiguous.
-pub(crate) fn contiguous<E: Storage>(tensor: &FlexTensor) -> &[E] {
-    tensor.as_slice::<E>().expect("made contiguous before")
-}
-
-pub(crate) fn dense(tensor: Maybe<Flex>) -> Option<FlexTensor> {
-    tensor.into_option().map(|tensor| tensor.to_contiguous())
-}
-
-pub(crate) fn mask<E: Storage>(reset: &Option<FlexTensor>) -> Option<Vec<bool>> {
-    reset.as_ref().map(|reset| {
-        contiguous::<E>(reset)
-            .iter()
-            .map(|&x| x != <E as Default>::default())
-            .collect()
-    })
 }
 
 struct Prepared {

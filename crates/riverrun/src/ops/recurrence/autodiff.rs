@@ -1,36 +1,16 @@
-//! Differentiation.
-//!
-//! Burn's graph has one output a node. The states are one node, and the last state is a second one whose only
-//! parent is the first: in the backward pass it runs before its parent and leaves its gradient, `[B, D]`, where
-//! the parent picks it up. So a gradient of the last state costs `B·D`, not a tensor of `B·T·D` zeros.
-
-mod checkpoints;
-
-use std::sync::{Arc, Mutex};
+//! Differentiation: the states are one node with the inputs and the initial state as parents, the last state hangs on it.
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, AutodiffBackend, Backend, TensorMetadata};
-use burn::tensor::Shape;
 use burn_autodiff::NodeId;
 use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
 
-use crate::ops::{Checkpoints, GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
-use checkpoints::{Again, Kept, Scanned};
-
-/// A tensor of the differentiating backend.
-pub(crate) type Tracked<B, C> = FloatTensor<Autodiff<B, C>>;
-
-/// Where the last state's node leaves its gradient for the states' node.
-pub(crate) type Slot<B> = Arc<Mutex<Option<FloatTensor<B>>>>;
-
-pub(crate) fn take<B: Backend>(slot: &Slot<B>) -> Option<FloatTensor<B>> {
-    slot.lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
-        .take()
-}
+use super::recompute::{Again, Kept, Scanned};
+use super::{Checkpoints, GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
+use crate::ops::support::autodiff::{Slot, Tracked, follow, take};
 
 /// The backward step of the states; `N` parents: the inputs, then `h0` if there is one.
 #[derive(Debug)]
@@ -93,57 +73,6 @@ impl<B: RecurrenceOps, const N: usize> Backward<B, N> for States {
     }
 }
 
-/// The backward step of the last state.
-#[derive(Debug)]
-struct Last;
-
-impl<B: Backend> Backward<B, 1> for Last {
-    type State = (Slot<B>, Shape);
-
-    fn backward(
-        self,
-        ops: Ops<Self::State, 1>,
-        grads: &mut Gradients,
-        _checkpointer: &mut Checkpointer,
-    ) {
-        let (slot, shape) = ops.state;
-        let gradient = grads.consume::<B>(&ops.node);
-        let [parent] = ops.parents;
-        if let Some(parent) = parent {
-            // The parent runs only if it has a gradient of its own: a zero that takes no memory.
-            let (device, dtype) = (gradient.device(), gradient.dtype());
-            let zero = B::float_zeros(Shape::new([1, 1, 1]), &device, dtype.into());
-            grads.register::<B>(parent.id, B::float_expand(zero, shape));
-            *slot.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(gradient);
-        }
-    }
-}
-
-/// The node of a last state, which leaves its gradient in the slot for the node of the states.
-pub(crate) fn follow<B: Backend, C: CheckpointStrategy>(
-    states: &Tracked<B, C>,
-    last: FloatTensor<B>,
-    slot: Slot<B>,
-) -> Tracked<B, C> {
-    match Backward::<B, 1>::prepare::<C>(Last, [states.node()])
-        .compute_bound()
-        .stateful()
-    {
-        OpsKind::Tracked(prep) => prep.finish((slot, states.shape()), last),
-        OpsKind::UnTracked(prep) => prep.finish(last),
-    }
-}
-
-/// The tensor without its place in the graph.
-pub(crate) fn inner<B: Backend, C: CheckpointStrategy>(tensor: Maybe<Autodiff<B, C>>) -> Maybe<B> {
-    Maybe::from_option(tensor.into_option().map(|tensor| tensor.into_primitive()))
-}
-
-/// The tensor as a constant of the graph.
-pub(crate) fn outer<B: Backend, C: CheckpointStrategy>(tensor: Maybe<B>) -> Maybe<Autodiff<B, C>> {
-    Maybe::from_option(tensor.into_option().map(Autodiff::<B, C>::from_inner))
-}
-
 fn primitives<B: Backend, C: CheckpointStrategy>(tensors: &[Tracked<B, C>]) -> GateInputs<B> {
     match tensors {
         [x] => GateInputs::Packed(x.clone().into_primitive()),
@@ -167,7 +96,7 @@ fn run<B: RecurrenceOps, C: CheckpointStrategy, const N: usize>(
         maybe(reset.clone()),
         spec,
     );
-    let slot: Slot<B> = Arc::default();
+    let slot = Slot::<B>::default();
     let prep = Backward::<B, N>::prepare::<C>(States, guards);
     let prep = if spec.checkpoints == Checkpoints::All {
         prep.compute_bound()

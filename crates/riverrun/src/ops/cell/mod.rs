@@ -24,7 +24,7 @@ pub use backend::{
     StepInputs,
 };
 
-use super::Maybe;
+use super::support::Maybe;
 use crate::Error;
 
 /// The weights of one layer in one direction; shapes, gate orders and names are PyTorch's. `G` is 3 for the GRU
@@ -167,5 +167,5 @@ fn check<const D: usize>(
     tensor: &Tensor<D>,
     shape: [usize; D],
 ) -> Result<(), Error> {
-    super::scan::check(what, reference, tensor, &shape)
+    super::support::checks::fits(what, reference, tensor, &shape)
 }

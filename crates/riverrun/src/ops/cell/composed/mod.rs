@@ -13,8 +13,8 @@ use burn::tensor::Shape;
 use super::{
     CellGradients, CellInputs, CellOps, CellOutputGrads, CellSpec, CellStates, StepInputs,
 };
-use crate::ops::Maybe;
 use crate::ops::linear::{Factor, product};
+use crate::ops::support::Maybe;
 pub(super) use steps::{backward as steps_backward, forward as steps_forward};
 
 /// `[B, T, N]` as `[B·T, N]`.

@@ -6,9 +6,9 @@
 
 use burn::tensor::Tensor;
 
-use super::Scan;
-use super::scan::{check, try_linear_scan};
+use super::{Scan, try_linear_scan};
 use crate::Error;
+use crate::ops::support::checks::fits;
 
 /// The gradients of a loss with respect to what a scan takes, or how they move.
 #[derive(Debug, Clone)]
@@ -55,7 +55,7 @@ pub fn linear_scan_gradients(
     d_h_last: Option<Tensor<2>>,
 ) -> Result<ScanDerivatives, Error> {
     let [batch, steps, dim] = a.dims();
-    check("d_h", &a, &d_h, &[batch, steps, dim])?;
+    fits("d_h", &a, &d_h, &[batch, steps, dim])?;
     check_state("d_h_last", &a, &d_h_last)?;
     let h0 = scan.initial.take();
     let walk = Walk(scan);
@@ -97,14 +97,14 @@ pub fn linear_scan_hvp(
     along: ScanDirection,
 ) -> Result<ScanDerivatives, Error> {
     let shape = a.dims();
-    check("d_h", &a, &d_h, &shape)?;
+    fits("d_h", &a, &d_h, &shape)?;
     check_state("d_h_last", &a, &d_h_last)?;
-    check("the direction of a", &a, &along.a, &shape)?;
-    check("the direction of b", &a, &along.b, &shape)?;
+    fits("the direction of a", &a, &along.a, &shape)?;
+    fits("the direction of b", &a, &along.b, &shape)?;
     check_state("the direction of h0", &a, &along.h0)?;
     check_state("the direction of d_h_last", &a, &along.d_h_last)?;
     if let Some(d_h) = &along.d_h {
-        check("the direction of d_h", &a, d_h, &shape)?;
+        fits("the direction of d_h", &a, d_h, &shape)?;
     }
     let h0 = scan.initial.take();
     let walk = Walk(scan);
@@ -225,7 +225,7 @@ fn check_state(
 ) -> Result<(), Error> {
     let [batch, _, dim] = reference.dims();
     match state {
-        Some(state) => check(what, reference, state, &[batch, dim]),
+        Some(state) => fits(what, reference, state, &[batch, dim]),
         None => Ok(()),
     }
 }

@@ -17,7 +17,7 @@ mod route;
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 
-use super::Maybe;
+use super::support::Maybe;
 use crate::Error;
 
 pub use backend::{

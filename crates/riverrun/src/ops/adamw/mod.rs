@@ -16,7 +16,7 @@ pub use riverrun_kernels::adamw::Step as AdamwStep;
 use riverrun_kernels::adamw::clip::SCALE_NUMBERS;
 pub use riverrun_kernels::adamw::clip::Scale as LossScaleNumbers;
 
-use super::{Maybe, checks};
+use super::support::{Maybe, checks};
 use crate::Error;
 use members::{GROUP, Gradients, Member, Members};
 
@@ -231,7 +231,7 @@ mod fused {
     //! What fusion must know of an operation before it runs: the shapes of its outputs.
 
     use super::ClippedMetadata;
-    use crate::ops::MaybeMetadata;
+    use crate::ops::support::MaybeMetadata;
     use burn::backend::fusion::custom::TensorSpec;
     use burn::tensor::{DType, Shape};
 

@@ -12,7 +12,7 @@ use burn::tensor::Tensor;
 pub use riverrun_kernels::norm::Kind as NormKind;
 pub use riverrun_kernels::norm::Spec as NormSpec;
 
-use super::{Maybe, checks};
+use super::support::{Maybe, checks};
 use crate::Error;
 
 /// RMSNorm over the last dimension: `x γ / √(mean x² + ε)`.
@@ -155,7 +155,7 @@ mod fused {
     //! What fusion must know of an operation before it runs: the shapes of its outputs.
 
     use super::NormGradientsMetadata;
-    use crate::ops::MaybeMetadata;
+    use crate::ops::support::MaybeMetadata;
     use burn::backend::fusion::custom::TensorSpec;
 
     pub(super) fn gradients(

@@ -6,7 +6,7 @@ use burn_flex::FlexTensor;
 use riverrun_kernels::gelu;
 
 use super::ElementwiseOps;
-use crate::ops::backends::flex::{Storage, by_dtype, contiguous};
+use crate::ops::support::flex::{Storage, by_dtype, contiguous};
 
 fn gelu_forward<E: Storage>(x: &FlexTensor, y: &mut FlexTensor) {
     gelu::cpu::forward(contiguous::<E>(x), y.storage_mut::<E>())

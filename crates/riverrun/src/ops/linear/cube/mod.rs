@@ -4,7 +4,7 @@ use burn::backend::tensor::FloatTensor;
 use burn_cubecl::CubeBackend;
 
 use super::{LinearOps, ProductOutput, ProductSpec};
-use crate::ops::Maybe;
+use crate::ops::support::Maybe;
 
 #[cfg(feature = "cuda")]
 mod vendor;

@@ -13,8 +13,9 @@ pub use backend::{BlockDiagonalOps, BlockGradients};
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 
-use super::scan::check;
-use super::{Checkpoints, Maybe, Scan};
+use super::recurrence::{Checkpoints, Scan};
+use super::support::Maybe;
+use super::support::checks::fits;
 use crate::Error;
 
 /// `h_t = A_t h_{t-1} + b_t`, `A_t` block-diagonal: `N` blocks of `P` channels, `D = N·P`.
@@ -56,7 +57,7 @@ pub fn block_diagonal_scan(
         let refusal = "the block-diagonal recurrence keeps all states; it has no checkpoints";
         return Err(Error::Unsupported(refusal.into()));
     }
-    check("A", &b, &a, &[batch, steps, blocks, size, size])?;
+    fits("A", &b, &a, &[batch, steps, blocks, size, size])?;
     if b.dims() != [batch, steps, dim] {
         return Err(Error::Shape {
             what: "b",
@@ -65,7 +66,7 @@ pub fn block_diagonal_scan(
         });
     }
     if let Some(h0) = &scan.initial {
-        check("h0", &b, h0, &[batch, dim])?;
+        fits("h0", &b, h0, &[batch, dim])?;
     }
     if let Some(reset) = &scan.reset
         && reset.dims() != [batch, steps]

@@ -1,19 +1,33 @@
-//! The functions on [`Tensor`].
+//! The linear recurrence and its gated forms: the functions on [`Tensor`].
+
+mod autodiff;
+mod backend;
+#[cfg(feature = "cube")]
+mod cube;
+#[cfg(feature = "flex")]
+mod flex;
+mod gradients;
+mod recompute;
 
 use burn::backend::Dispatch;
 use burn::tensor::{Bool, Tensor};
 
-use super::{Candidate, Checkpoints, Gate, GateInputs, Maybe, RecurrenceOps, Routine, ScanSpec};
+pub use backend::{Checkpoints, GateInputs, RecurrenceOps, ScanGradients, ScanSpec};
+pub use gradients::{ScanDerivatives, ScanDirection, linear_scan_gradients, linear_scan_hvp};
+pub use riverrun_kernels::recurrence::{Candidate, Gate, Routine};
+
+use super::support::Maybe;
+use super::support::checks::fits;
 use crate::Error;
 
 /// How a scan starts and runs. The default starts from zero, forward in time, without resets.
 #[derive(Debug, Clone, Default)]
 pub struct Scan {
-    pub(super) initial: Option<Tensor<2>>,
-    pub(super) reset: Option<Tensor<2, Bool>>,
-    pub(super) reverse: bool,
-    pub(super) routine: Option<Routine>,
-    pub(super) checkpoints: Checkpoints,
+    pub(in crate::ops) initial: Option<Tensor<2>>,
+    pub(in crate::ops) reset: Option<Tensor<2, Bool>>,
+    pub(in crate::ops) reverse: bool,
+    pub(in crate::ops) routine: Option<Routine>,
+    pub(in crate::ops) checkpoints: Checkpoints,
 }
 
 impl Scan {
@@ -93,7 +107,7 @@ pub fn try_linear_scan(
     scan: Scan,
 ) -> Result<(Tensor<3>, Tensor<2>), Error> {
     let shape = a.dims();
-    check("b", &a, &b, &shape)?;
+    fits("b", &a, &b, &shape)?;
     let inputs = GateInputs::Separate(a.clone().into_dispatch(), b.into_dispatch());
     run(&a, inputs, shape, Gate::Raw, scan)
 }
@@ -168,37 +182,6 @@ pub fn try_gated_scan(
     run(&k, inputs, [batch, steps, width / groups], gate, scan)
 }
 
-pub(super) fn check<const D: usize>(
-    what: &'static str,
-    reference: &Tensor<3>,
-    tensor: &Tensor<D>,
-    shape: &[usize],
-) -> Result<(), Error> {
-    if tensor.dims() != shape {
-        return Err(Error::Shape {
-            what,
-            expected: shape.to_vec(),
-            found: tensor.dims().to_vec(),
-        });
-    }
-    if tensor.dtype() != reference.dtype() {
-        return Err(Error::Dtype {
-            what,
-            expected: format!("{:?}", reference.dtype()),
-            found: format!("{:?}", tensor.dtype()),
-        });
-    }
-    let (expected, found) = (reference.device().inner(), tensor.device().inner());
-    if expected != found {
-        return Err(Error::Device {
-            what,
-            expected: format!("{expected:?}"),
-            found: format!("{found:?}"),
-        });
-    }
-    Ok(())
-}
-
 fn run(
     reference: &Tensor<3>,
     inputs: GateInputs<Dispatch>,
@@ -210,7 +193,7 @@ fn run(
         return Err(riverrun_kernels::Error::NoChannels.into());
     }
     if let Some(h0) = &scan.initial {
-        check("h0", reference, h0, &[batch, dim])?;
+        fits("h0", reference, h0, &[batch, dim])?;
     }
     if let Some(reset) = &scan.reset
         && reset.dims() != [batch, steps]

@@ -2,22 +2,14 @@
 
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
-use burn::tensor::{DType, Shape};
-use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn::tensor::Shape;
+use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
-use burn_cubecl::{CubeBackend, kernel::into_contiguous};
-use riverrun_kernels::recurrence::gpu::{self, Dtype, Inputs, Strided};
+use riverrun_kernels::recurrence::gpu::{self, Inputs, Strided};
 
-use crate::ops::{GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
-
-pub(crate) fn dtype(tensor: &CubeTensor) -> Dtype {
-    match tensor.dtype {
-        DType::F32 | DType::Flex32 => Dtype::F32,
-        DType::F16 => Dtype::F16,
-        DType::BF16 => Dtype::Bf16,
-        other => panic!("kernels on a GPU take f32, f16 or bf16, found {other:?}"),
-    }
-}
+use super::{GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
+use crate::ops::support::cube::{dtype, empty_like, handle};
 
 /// The tensor as a view with contiguous channels; other layouts are copied.
 fn view(tensor: CubeTensor) -> Strided {
@@ -42,17 +34,6 @@ fn inputs(inputs: GateInputs<CubeBackend>) -> Inputs {
         GateInputs::Separate(a, b) => Inputs::Separate(vec![view(a), view(b)]),
         GateInputs::Packed(x) => Inputs::Packed(view(x)),
     }
-}
-
-pub(crate) fn empty_like(tensor: &CubeTensor, shape: Shape) -> CubeTensor {
-    let (client, device) = (tensor.client.clone(), tensor.device.clone());
-    empty_device_contiguous_dtype(client, device, shape, tensor.dtype)
-}
-
-pub(crate) fn handle(tensor: Maybe<CubeBackend>) -> Option<cubecl::server::Handle> {
-    tensor
-        .into_option()
-        .map(|tensor| into_contiguous(tensor).handle)
 }
 
 impl RecurrenceOps for CubeBackend {

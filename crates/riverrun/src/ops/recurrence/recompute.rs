@@ -7,7 +7,7 @@ use burn_autodiff::NodeId;
 use burn_autodiff::checkpoint::retro_forward::RetroForward;
 use burn_autodiff::checkpoint::state::BackwardStates;
 
-use crate::ops::{Checkpoints, GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
+use super::{Checkpoints, GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
 
 /// What a scan was given.
 pub(super) struct Scanned<B: Backend> {

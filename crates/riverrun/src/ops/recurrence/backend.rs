@@ -4,12 +4,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, ExtensionType, TensorMetadata, backend_extension};
-use burn::tensor::{Shape, Slice};
+use burn::backend::{Backend, ExtensionType, backend_extension};
+use burn::tensor::Shape;
 use riverrun_kernels::recurrence::{Gate, Problem, Routine, Shape as ScanShape};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::ops::support::{Maybe, last_state};
 
 /// The inputs of the gate.
 #[derive(ExtensionType)]
@@ -19,16 +20,6 @@ pub enum GateInputs<B: Backend> {
     Separate(FloatTensor<B>, FloatTensor<B>),
     /// The gate's `G` inputs side by side, `[B, T, G·D]`.
     Packed(FloatTensor<B>),
-}
-
-/// A tensor that may be absent.
-#[derive(Debug, ExtensionType)]
-#[extension_type(fusion: cfg(feature = "cube"))]
-pub enum Maybe<B: Backend> {
-    /// It is there.
-    Some(FloatTensor<B>),
-    /// It is not.
-    None,
 }
 
 /// What a backward pass returns.
@@ -122,54 +113,6 @@ impl<B: Backend> GateInputs<B> {
     pub(crate) fn packed(&self) -> bool {
         matches!(self, GateInputs::Packed(_))
     }
-}
-
-impl<B: Backend> Maybe<B> {
-    /// The tensor, if there is one.
-    pub fn from_option(tensor: Option<FloatTensor<B>>) -> Self {
-        tensor.map_or(Maybe::None, Maybe::Some)
-    }
-
-    /// Another tensor in the place of one that is there.
-    pub(crate) fn map(self, f: impl FnOnce(FloatTensor<B>) -> FloatTensor<B>) -> Self {
-        Self::from_option(self.into_option().map(f))
-    }
-
-    pub(crate) fn into_option(self) -> Option<FloatTensor<B>> {
-        match self {
-            Maybe::Some(tensor) => Some(tensor),
-            Maybe::None => None,
-        }
-    }
-}
-
-impl<B: Backend> Clone for Maybe<B> {
-    fn clone(&self) -> Self {
-        match self {
-            Maybe::Some(tensor) => Maybe::Some(tensor.clone()),
-            Maybe::None => Maybe::None,
-        }
-    }
-}
-
-/// The last of the states `[B, T, D]` in the order of time; after no steps the initial one, or zero.
-pub(super) fn last_state<B: Backend>(
-    h: &FloatTensor<B>,
-    start: Option<FloatTensor<B>>,
-    reverse: bool,
-) -> FloatTensor<B> {
-    let [batch, steps, dim] = h.shape().dims();
-    let state = Shape::new([batch, dim]);
-    if steps == 0 {
-        return start.unwrap_or_else(|| B::float_zeros(state, &h.device(), h.dtype().into()));
-    }
-    let end = if reverse { 0 } else { steps - 1 };
-    let slices = [
-        Slice::from(0..batch),
-        Slice::from(end..end + 1),
-        Slice::from(0..dim),
-    ];
-    B::float_reshape(B::float_slice(h.clone(), &slices), state)
 }
 
 #[cfg(feature = "cube")]

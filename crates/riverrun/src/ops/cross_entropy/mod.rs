@@ -10,7 +10,7 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::{Int, Tensor};
 
-use super::checks;
+use super::support::checks;
 use crate::Error;
 
 /// Mean cross-entropy in nats, `[1]`: `mean(log Σ_v exp x_n[v] - x_n[target_n])` over the rows that count.

@@ -1,0 +1,43 @@
+//! What the operations on the CPU share, through the slices of Burn's Flex backend.
+
+use burn::backend::{Element as BurnElement, Flex};
+use burn_flex::FlexTensor;
+use riverrun_kernels::Element;
+
+use super::Maybe;
+
+/// Calls a generic function with the element type of a dtype.
+macro_rules! by_dtype {
+    ($dtype:expr, $call:ident($($arg:expr),*)) => {
+        match $dtype {
+            burn::tensor::DType::F32 => $call::<f32>($($arg),*),
+            burn::tensor::DType::F64 => $call::<f64>($($arg),*),
+            burn::tensor::DType::F16 => $call::<half::f16>($($arg),*),
+            burn::tensor::DType::BF16 => $call::<half::bf16>($($arg),*),
+            other => panic!("expected f32, f64, f16 or bf16, found {other:?}"),
+        }
+    };
+}
+
+pub(crate) use by_dtype;
+
+pub(crate) trait Storage: Element + BurnElement + bytemuck::Pod {}
+impl<E: Element + BurnElement + bytemuck::Pod> Storage for E {}
+
+/// The elements of a tensor that was made contiguous.
+pub(crate) fn contiguous<E: Storage>(tensor: &FlexTensor) -> &[E] {
+    tensor.as_slice::<E>().expect("made contiguous before")
+}
+
+pub(crate) fn dense(tensor: Maybe<Flex>) -> Option<FlexTensor> {
+    tensor.into_option().map(|tensor| tensor.to_contiguous())
+}
+
+pub(crate) fn mask<E: Storage>(reset: &Option<FlexTensor>) -> Option<Vec<bool>> {
+    reset.as_ref().map(|reset| {
+        contiguous::<E>(reset)
+            .iter()
+            .map(|&x| x != <E as Default>::default())
+            .collect()
+    })
+}

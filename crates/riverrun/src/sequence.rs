@@ -1,0 +1,80 @@
+//! How a run over a sequence starts, restarts and ends.
+
+use burn::tensor::{Bool, Tensor};
+
+/// A run over a batch of sequences: the state before the first step, the steps that restart from the zero state, and the
+/// lengths of the sequences. Scans, cells and layers take it; `S` is their state, `[B, D]` for a scan.
+///
+/// ```
+/// use burn::tensor::Tensor;
+/// use riverrun::Sequence;
+///
+/// let from_zero: Sequence<Tensor<2>> = Sequence::new();
+/// let ragged = from_zero.with_lengths(&[7, 3, 5]);
+/// assert_eq!(ragged.lengths, Some(vec![7, 3, 5]));
+/// ```
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Sequence<S = Tensor<2>> {
+    /// The state before the first step; zero when absent.
+    pub state: Option<S>,
+    /// `[B, T]`: true at a step that restarts, as if the state before it were zero.
+    pub reset: Option<Tensor<2, Bool>>,
+    /// The number of steps of each of the `B` sequences, each at most `T`; all of `T` when absent. Outputs past the end of a
+    /// sequence are 0, its last state is the one at its own last step (the initial one if it has no steps), and inputs past
+    /// its end are not read.
+    pub lengths: Option<Vec<usize>>,
+}
+
+impl<S> Sequence<S> {
+    /// From the zero state, without resets, every sequence `T` steps long.
+    pub fn new() -> Self {
+        Self {
+            state: None,
+            reset: None,
+            lengths: None,
+        }
+    }
+
+    /// Starts from this state.
+    pub fn with_state(mut self, state: S) -> Self {
+        self.state = Some(state);
+        self
+    }
+
+    /// Restarts from the zero state wherever the mask `[B, T]` is true: episode ends, packed documents.
+    pub fn with_reset(mut self, reset: Tensor<2, Bool>) -> Self {
+        self.reset = Some(reset);
+        self
+    }
+
+    /// With sequences of these lengths, padded at the end to `T` steps.
+    pub fn with_lengths(mut self, lengths: &[usize]) -> Self {
+        self.lengths = Some(lengths.to_vec());
+        self
+    }
+
+    /// The same run with another form of the state.
+    pub fn map_state<T>(self, f: impl FnOnce(S) -> T) -> Sequence<T> {
+        Sequence {
+            state: self.state.map(f),
+            reset: self.reset,
+            lengths: self.lengths,
+        }
+    }
+}
+
+impl<S> Default for Sequence<S> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<S> From<Option<S>> for Sequence<S> {
+    fn from(state: Option<S>) -> Self {
+        Self {
+            state,
+            ..Self::new()
+        }
+    }
+}
