@@ -16,8 +16,10 @@ pub struct Inputs<'a, E> {
     pub h0: Option<&'a [E]>,
     /// `[B, H]`, LSTM only: the cell state before the first step; zero when absent.
     pub c0: Option<&'a [E]>,
-    /// `[B, T]`: the steps that start anew.
+    /// `[B, T]`: the steps before which the state is reset to zero.
     pub reset: Option<&'a [bool]>,
+    /// `[B]`: the steps of each sequence; those from there on are padding. See the [module](super). Absent: all `T`.
+    pub lengths: Option<&'a [u32]>,
 }
 
 impl<'a, E> Inputs<'a, E> {
@@ -30,7 +32,20 @@ impl<'a, E> Inputs<'a, E> {
             h0: None,
             c0: None,
             reset: None,
+            lengths: None,
         }
+    }
+
+    /// Whether time `t` of sequence `b` is padding, which leaves the state as it was.
+    #[inline(always)]
+    pub fn is_padding(&self, b: usize, t: usize) -> bool {
+        self.lengths.is_some_and(|lengths| t >= lengths[b] as usize)
+    }
+
+    /// Whether the state is reset before time `t` of sequence `b`, of `steps` steps; never at padding.
+    #[inline(always)]
+    pub fn is_reset(&self, b: usize, t: usize, steps: usize) -> bool {
+        self.reset.is_some_and(|reset| reset[b * steps + t]) && !self.is_padding(b, t)
     }
 
     /// Checks every length against the problem.
@@ -58,7 +73,8 @@ impl<'a, E> Inputs<'a, E> {
         optional("bias", problem.gate_width(), self.bias)?;
         optional("h0", problem.state(), self.h0)?;
         optional("c0", problem.cell_state(), self.c0)?;
-        optional("reset", rows, self.reset)
+        optional("reset", rows, self.reset)?;
+        optional("lengths", problem.batch, self.lengths)
     }
 }
 

@@ -21,6 +21,11 @@
 //! follow that order. **Reset.** Where `reset[b, t]` is set, `h_{t-1}` and `c_{t-1}` count as 0 at `t`, whatever they
 //! hold (NaN and infinity too), and no gradient passes back through them.
 //!
+//! **Lengths.** With `lengths`, time `t >= lengths[b]` of sequence `b` is padding: the state passes through it as it is
+//! (`h_t = h_{t-1}`, `c_t = c_{t-1}`, whatever `x_t` and `reset` hold there), so does its gradient, and the gradients of the
+//! pre-activations are 0. Forward in time, `h_last` is therefore the state after the last real step; with [`Problem::reverse`]
+//! the initial state is held until `t < lengths[b]`. A length above `T` counts as `T`.
+//!
 //! **What forward saves.** Backward needs `h` and, per step, [`Problem::saved_blocks`] blocks of `H` values in the
 //! arithmetic type: `r, z, n` and `U_n h_{t-1} + b_n` (reset after) or `r ∘ h_{t-1}` (reset before) for the GRU; `i, f, g, o, c`
 //! for the LSTM; nothing for Elman. Saving rather than recomputing: the values are at hand when they are made, and

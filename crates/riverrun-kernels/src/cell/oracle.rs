@@ -44,6 +44,20 @@ struct Step {
     c: Vec<f64>,
 }
 
+impl Step {
+    /// A step past the end of its sequence.
+    fn padding(h: Vec<f64>, c: Vec<f64>) -> Self {
+        Self {
+            h_prev: h.clone(),
+            c_prev: c.clone(),
+            gates: Vec::new(),
+            inner: Vec::new(),
+            h,
+            c,
+        }
+    }
+}
+
 fn sigmoid(x: f64) -> f64 {
     if x >= 0.0 {
         1.0 / (1.0 + (-x).exp())
@@ -145,9 +159,13 @@ fn sequence(problem: &Problem, inputs: &Inputs<f64>, b: usize) -> Vec<Step> {
     let mut all: Vec<Step> = Vec::with_capacity(steps);
     for index in 0..steps {
         let row = b * steps + problem.time(index);
-        if inputs.reset.is_some_and(|reset| reset[row]) {
+        if inputs.is_reset(b, problem.time(index), steps) {
             h.fill(0.0);
             c.fill(0.0);
+        }
+        if inputs.is_padding(b, problem.time(index)) {
+            all.push(Step::padding(h.clone(), c.clone()));
+            continue;
         }
         let done = step(
             problem,
@@ -221,6 +239,9 @@ pub fn backward(
                     dh[j] += d_h[row * hidden + j];
                 }
             }
+            if inputs.is_padding(b, problem.time(index)) {
+                continue;
+            }
             let d_x = &mut out.d_xg[row * width..][..width];
             step_backward(
                 problem,
@@ -232,7 +253,7 @@ pub fn backward(
                 &mut out.d_u,
                 &mut out.d_bias,
             );
-            if inputs.reset.is_some_and(|reset| reset[row]) {
+            if inputs.is_reset(b, problem.time(index), steps) {
                 dh.fill(0.0);
                 dc.fill(0.0);
             }

@@ -42,6 +42,7 @@ fn golden() -> Vec<(Case<f64>, Value)> {
             h0: get("h0"),
             c0: get("c0"),
             reset: case.get("reset").map(reset),
+            lengths: None,
             d_h: get("d_h"),
             d_h_last: get("d_h_last"),
             d_c_last: get("d_c_last"),
@@ -107,12 +108,19 @@ fn cpu_equals_pytorch() {
 #[test]
 fn oracle_gradients_are_finite_differences() {
     for cell in Cell::all() {
-        for (index, (reverse, reset)) in [(false, false), (true, true)].into_iter().enumerate() {
-            let problem = Problem::new(cell, 2, 4, 3).reversed(reverse);
+        let options = [
+            (false, false, false),
+            (true, true, false),
+            (false, true, true),
+            (true, true, true),
+        ];
+        for (index, (reverse, reset, lengths)) in options.into_iter().enumerate() {
+            let problem = Problem::new(cell, 3, 4, 3).reversed(reverse);
             let mut case = Case::<f64>::random(
                 problem,
                 Options {
                     reset,
+                    lengths,
                     ..Options::ALL
                 },
                 77 + index as u64,
@@ -162,6 +170,57 @@ fn oracle_gradients_are_finite_differences() {
                         grad[at]
                     );
                 }
+            }
+        }
+    }
+}
+
+/// A padded sequence gives what the same sequence without its padding gives, and holds the state at the padding.
+#[test]
+fn lengths_cut_sequences() {
+    for cell in Cell::all() {
+        for reverse in [false, true] {
+            let (batch, steps, hidden) = (5, 4, 3);
+            let problem = Problem::new(cell, batch, steps, hidden).reversed(reverse);
+            let mut case = Case::<f64>::random(problem, Options::ALL, 5);
+            case.lengths = Some(vec![0, 1, 3, 4, 9]);
+            let padded = case.oracle().unwrap();
+            for b in 0..batch {
+                let length = [0, 1, 3, 4, 4][b];
+                let width = problem.gate_width();
+                let state =
+                    |x: &Option<Vec<f64>>| x.as_ref().map(|x| x[b * hidden..][..hidden].to_vec());
+                let alone = Case::<f64> {
+                    problem: Problem::new(cell, 1, length, hidden).reversed(reverse),
+                    xg: case.xg[b * steps * width..][..length * width].to_vec(),
+                    h0: state(&case.h0),
+                    c0: state(&case.c0),
+                    reset: case
+                        .reset
+                        .as_ref()
+                        .map(|r| r[b * steps..][..length].to_vec()),
+                    lengths: None,
+                    d_h: None,
+                    d_h_last: None,
+                    d_c_last: None,
+                    ..case.clone()
+                };
+                let expected = alone.oracle().unwrap();
+                let rows = &padded.h[b * steps * hidden..][..steps * hidden];
+                assert_eq!(rows[..length * hidden], expected.h, "{}", cell.name());
+                assert_eq!(padded.h_last[b * hidden..][..hidden], expected.h_last);
+                if cell == Cell::Lstm {
+                    assert_eq!(padded.c_last[b * hidden..][..hidden], expected.c_last);
+                }
+                let held = match reverse {
+                    false => &expected.h_last,
+                    true => alone.h0.as_ref().unwrap(),
+                };
+                for row in rows.chunks_exact(hidden).skip(length) {
+                    assert_eq!(row, held, "{}", cell.name());
+                }
+                let d_xg = &padded.d_xg[b * steps * width..][..steps * width];
+                assert!(d_xg[length * width..].iter().all(|&x| x == 0.0));
             }
         }
     }

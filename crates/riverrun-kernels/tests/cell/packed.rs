@@ -93,6 +93,7 @@ fn packed_weights_change_no_bit() {
                         h0: Some(&data.h0),
                         c0: lstm.then_some(&data.c0),
                         reset: None,
+                        lengths: None,
                     };
                     let mut found = poisoned(&problem);
                     packed
@@ -112,6 +113,7 @@ fn packed_weights_change_no_bit() {
                             h0: Some(&h),
                             c0: lstm.then_some(&c),
                             reset: None,
+                            lengths: None,
                         };
                         let mut found = poisoned(&one);
                         packed

@@ -119,6 +119,7 @@ impl CellStream {
                 h0: Some(&level.h),
                 c0: lstm.then_some(&level.c[..]),
                 reset: None,
+                lengths: None,
             };
             let outputs = Outputs {
                 h: &mut level.y,

@@ -42,6 +42,8 @@ pub struct Options {
     pub initial: bool,
     /// `reset`.
     pub reset: bool,
+    /// `lengths`: of 0 to `T` steps, some beyond.
+    pub lengths: bool,
     /// The gradients of the last states.
     pub last_grads: bool,
     /// No `∂L/∂h`.
@@ -54,6 +56,7 @@ impl Options {
         bias: true,
         initial: true,
         reset: true,
+        lengths: false,
         last_grads: true,
         no_d_h: false,
     };
@@ -62,6 +65,7 @@ impl Options {
         bias: false,
         initial: false,
         reset: false,
+        lengths: false,
         last_grads: false,
         no_d_h: false,
     };
@@ -84,6 +88,8 @@ pub struct Case<E> {
     pub c0: Option<Vec<E>>,
     /// `[B, T]`.
     pub reset: Option<Vec<bool>>,
+    /// `[B]`.
+    pub lengths: Option<Vec<u32>>,
     /// `[B, T, H]`.
     pub d_h: Option<Vec<E>>,
     /// `[B, H]`.
@@ -116,7 +122,18 @@ impl<E: Element> Case<E> {
             reset: options
                 .reset
                 .then(|| (0..rows).map(|_| rng.bits().is_multiple_of(7)).collect()),
+            lengths: options.lengths.then(|| {
+                let range = problem.steps as u64 + 2;
+                (0..problem.batch)
+                    .map(|_| (rng.bits() % range) as u32)
+                    .collect()
+            }),
         }
+    }
+
+    /// Whether time `t` of sequence `b` is padding.
+    pub fn is_padding(&self, b: usize, t: usize) -> bool {
+        self.inputs().is_padding(b, t)
     }
 
     /// What forward reads.
@@ -128,6 +145,7 @@ impl<E: Element> Case<E> {
             h0: self.h0.as_deref(),
             c0: self.c0.as_deref(),
             reset: self.reset.as_deref(),
+            lengths: self.lengths.as_deref(),
         }
     }
 
@@ -156,6 +174,7 @@ impl<E: Element> Case<E> {
             h0: some(&self.h0),
             c0: some(&self.c0),
             reset: self.reset.clone(),
+            lengths: self.lengths.clone(),
             d_h: some(&self.d_h),
             d_h_last: some(&self.d_h_last),
             d_c_last: some(&self.d_c_last),
@@ -269,7 +288,6 @@ impl<E: Element> Results<E> {
     }
 
     /// The bits of everything, so that NaN equals NaN.
-    /// 53 bits.
     pub fn bits(&self) -> Vec<u64> {
         self.named()
             .iter()

@@ -67,6 +67,7 @@ impl<E: Element> Case<E> {
             h0: state(&self.h0),
             c0: state(&self.c0),
             reset: self.reset.clone(),
+            lengths: self.lengths.clone(),
             d_h: state(&self.d_h),
             d_h_last: state(&self.d_h_last),
             d_c_last: state(&self.d_c_last),

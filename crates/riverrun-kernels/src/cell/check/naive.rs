@@ -43,7 +43,8 @@ pub fn run<E: Element>(case: &Case<f32>) -> Results<f32> {
         let mut tape = Vec::new();
         for s in 0..t {
             let row = i * t + time(s);
-            if case.reset.as_ref().is_some_and(|r| r[row]) {
+            let padding = case.is_padding(i, time(s));
+            if case.reset.as_ref().is_some_and(|r| r[row]) && !padding {
                 h_now.fill(0.0);
                 c_now.fill(0.0);
             }
@@ -51,6 +52,7 @@ pub fn run<E: Element>(case: &Case<f32>) -> Results<f32> {
             let (h_prev, c_prev) = (h_now.clone(), c_now.clone());
             let (mut gates, mut inner) = (zeros(w), zeros(h));
             match p.cell {
+                _ if padding => {}
                 Cell::Gru { reset } => {
                     (0..2 * h).for_each(|k| gates[k] = sigmoid(x[k] + (dot(k, &h_prev) + bias(k))));
                     for j in 0..h {
@@ -111,6 +113,9 @@ pub fn run<E: Element>(case: &Case<f32>) -> Results<f32> {
             let (h_prev, c_prev, gates, inner, c) = &tape[s];
             if let Some(d_h) = &case.d_h {
                 (0..h).for_each(|j| dh[j] += d_h[row * h + j]);
+            }
+            if case.is_padding(i, time(s)) {
+                continue;
             }
             let mut dx = zeros(w);
             let mut da = zeros(w);

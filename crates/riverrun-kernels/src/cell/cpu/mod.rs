@@ -97,6 +97,7 @@ fn run_forward<E: Element>(
     outputs: Outputs<E, E::Acc>,
     routine: Routine,
 ) -> Result<(), Error> {
+    refuse_lengths(inputs)?;
     outputs.check(problem)?;
     let level = routine.level()?;
     if TypeId::of::<E::Acc>() == TypeId::of::<f64>() {
@@ -184,6 +185,7 @@ fn run_backward<E: Element>(
             rows * problem.gate_width()
         },
     )?;
+    refuse_lengths(inputs)?;
     let level = routine.level()?;
     if TypeId::of::<E::Acc>() == TypeId::of::<f64>() {
         backward_in::<E, f64>(
@@ -195,6 +197,17 @@ fn run_backward<E: Element>(
         );
     }
     Ok(())
+}
+
+/// Lengths are for the portable and the GPU forms so far.
+fn refuse_lengths<E>(inputs: &Inputs<E>) -> Result<(), Error> {
+    match inputs.lengths {
+        None => Ok(()),
+        Some(_) => Err(Error::Routine {
+            routine: "cpu",
+            reason: "it takes no lengths".into(),
+        }),
+    }
 }
 
 /// The inputs in the arithmetic type.
@@ -210,6 +223,7 @@ macro_rules! widened {
             h0: h0.as_deref(),
             c0: c0.as_deref(),
             reset: $inputs.reset,
+            lengths: $inputs.lengths,
         };
     };
 }

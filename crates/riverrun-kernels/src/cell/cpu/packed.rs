@@ -37,8 +37,10 @@ pub struct State<'a> {
     pub h0: Option<&'a [f32]>,
     /// `[B, H]`, LSTM only; zero when absent.
     pub c0: Option<&'a [f32]>,
-    /// `[B, T]`: the steps that start anew.
+    /// `[B, T]`: the steps before which the state is reset to zero.
     pub reset: Option<&'a [bool]>,
+    /// `[B]`: the steps of each sequence; see [`Inputs::lengths`].
+    pub lengths: Option<&'a [u32]>,
 }
 
 fn pack<L: Lanes<Real = f32>>(
@@ -124,6 +126,7 @@ impl PackedLayer {
         optional("h0", problem.state(), state.h0)?;
         optional("c0", problem.cell_state(), state.c0)?;
         optional("reset", batch * steps, state.reset)?;
+        optional("lengths", batch, state.lengths)?;
         outputs.check(problem)?;
         let inputs = &Inputs {
             xg: &[],
@@ -132,6 +135,7 @@ impl PackedLayer {
             h0: state.h0,
             c0: state.c0,
             reset: state.reset,
+            lengths: state.lengths,
         };
         let layer = Layer {
             x,

@@ -59,6 +59,7 @@ impl Dense {
             h0: self.h0.as_ref().map(contiguous),
             c0: self.c0.as_ref().map(contiguous),
             reset: reset.as_deref(),
+            lengths: None,
         }
     }
 }
