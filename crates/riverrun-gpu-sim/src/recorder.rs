@@ -10,7 +10,7 @@ use cubecl_common::bytes::Bytes;
 use cubecl_server::memory_management::ManagedMemoryHandle;
 use cubecl_server::server::{CopyDescriptor, KernelArguments};
 
-use super::stand_in::{self, Compiled, Device};
+use crate::stand_in::{self, Compiled, Device};
 
 /// What a launch compiled.
 pub struct Source {
@@ -22,13 +22,21 @@ pub struct Source {
 
 type Sink = Arc<Mutex<Vec<Source>>>;
 
-/// The device, and what it was told to launch.
+/// The device, and what it was told to launch. There may be one in a program.
 pub struct Recorder {
+    /// Launches on it.
     pub client: Client,
     sink: Sink,
 }
 
+impl Default for Recorder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Recorder {
+    /// A device without launches.
     pub fn new() -> Self {
         let sink = Sink::default();
         let client = stand_in::client(Recording(sink.clone()));
@@ -36,6 +44,9 @@ impl Recorder {
     }
 
     /// The kernels launched since the last call, in order.
+    ///
+    /// # Panics
+    /// Where a launch panicked before.
     pub fn take(&self) -> Vec<Source> {
         self.client.flush().expect("a recording cannot fail");
         let mut sink = self.sink.lock().expect("nothing panics while it is held");

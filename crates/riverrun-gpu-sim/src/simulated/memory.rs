@@ -10,7 +10,7 @@ use cubecl_server::memory_management::ManagedMemoryHandle;
 use cubecl_server::server::{BufferBinding, CopyDescriptor, KernelArguments, KernelResource};
 
 use super::library::Libraries;
-use crate::device::stand_in::{Compiled, Device};
+use crate::stand_in::{Compiled, Device};
 
 /// Bytes at an address that vectors of any width may lie at.
 #[repr(C, align(512))]

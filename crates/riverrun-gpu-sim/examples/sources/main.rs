@@ -1,7 +1,7 @@
 //! Writes the CUDA C++ that kernels become, one file a kernel, without a device.
 //!
 //! ```text
-//! cargo run --release -p riverrun-kernels --example sources --features cuda -- <folder> [<part of a name> ...]
+//! cargo run --release -p riverrun-gpu-sim --example sources --features cuda -- <folder> [<part of a name> ...]
 //! ```
 //!
 //! Two revisions can be compared with `diff -r`, and what a compiler makes of a file can be looked at with NVIDIA's
@@ -9,17 +9,14 @@
 
 mod cells;
 mod normal;
-mod recorder;
 mod recurrences;
-#[path = "../../tests/device/stand_in/mod.rs"]
-mod stand_in;
 
 use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
 use cubecl::client::Client;
-use recorder::Recorder;
+use riverrun_gpu_sim::Recorder;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cubecl::client::Client;
 
-use super::stand_in;
+use crate::stand_in;
 use memory::Simulation;
 
 static TURN: Mutex<()> = Mutex::new(());
