@@ -7,6 +7,7 @@
 pub mod adamw;
 pub mod block_diagonal;
 pub mod cell;
+#[cfg(feature = "check")]
 pub mod check;
 pub mod cross_entropy;
 mod element;
@@ -17,6 +18,7 @@ pub mod gemm;
 pub mod gpu;
 pub mod norm;
 pub mod recurrence;
+pub mod rows;
 mod simd;
 
 pub use element::Element;

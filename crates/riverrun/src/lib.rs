@@ -23,6 +23,7 @@
 //! # }
 //! ```
 
+#[cfg(feature = "check")]
 pub mod check;
 pub mod device;
 mod error;

@@ -13,10 +13,10 @@ use riverrun_kernels::gemm::check::LayerCase;
 fn hold<E: Element>(name: &str, device: &Device, dtype: DType, case: &LayerCase, spec: LinearSpec) {
     let case = case.clone().rounded::<E>();
     let found = check::linear(&case, device, dtype, spec).expect("a route that exists");
-    for verdict in case.judge::<E>(&found) {
+    for verdict in case.compare::<E>(&found) {
         let features: Vec<_> = case.layers.iter().map(|layer| layer.features).collect();
         assert!(
-            verdict.right(),
+            verdict.passes(),
             "{name} {} {features:?} {spec:?}: {verdict:?}",
             E::NAME
         );

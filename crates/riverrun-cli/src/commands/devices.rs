@@ -35,7 +35,7 @@ pub fn run() -> Result<(), Failure> {
 
 #[cfg(feature = "gpu")]
 fn gpu(out: &mut impl Write, client: &cubecl::client::Client) -> Result<(), Failure> {
-    use riverrun_kernels::recurrence::gpu::Dtype;
+    use riverrun_kernels::gpu::Dtype;
     use riverrun_kernels::recurrence::{Gate, Problem, Routine, Shape};
 
     let hardware = &client.properties().hardware;
@@ -66,7 +66,7 @@ fn gpu(out: &mut impl Write, client: &cubecl::client::Client) -> Result<(), Fail
             Err(error) => writeln!(out, "  recurrence, {what}: none, {error}")?,
         }
     }
-    if let Some(reason) = Routine::Chained.missing(client) {
+    if let Some(reason) = Routine::LookBack.missing(client) {
         writeln!(out, "  recurrence: not chained, because {reason}")?;
     }
     Ok(())

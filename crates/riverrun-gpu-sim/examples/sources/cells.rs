@@ -5,7 +5,7 @@ use std::error::Error;
 use cubecl::client::Client;
 use riverrun_kernels::cell::gpu::{self, Backward, Forward};
 use riverrun_kernels::cell::{Cell, Problem};
-use riverrun_kernels::recurrence::gpu::Dtype;
+use riverrun_kernels::gpu::Dtype;
 
 use super::Writer;
 

@@ -4,7 +4,8 @@ use std::error::Error;
 
 use cubecl::client::Client;
 use cubecl::server::Handle;
-use riverrun_kernels::recurrence::gpu::{self, Backward, Dtype, Forward, Inputs, Strided};
+use riverrun_kernels::gpu::Dtype;
+use riverrun_kernels::recurrence::gpu::{self, Backward, Forward, Inputs, Strided};
 use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Routine, Shape};
 
 use super::Writer;

@@ -7,7 +7,7 @@
 
 use super::clip::{PATIENCE, Scale, clip};
 use super::{Step, cpu, oracle};
-use crate::check::{Random, Verdict, largest, roundings, worst};
+use crate::check::{Comparison, Random, largest, roundings, worst};
 use crate::{Element, Error};
 
 /// Tensors of several sizes and the gradients of some steps, in `f64`.
@@ -244,7 +244,7 @@ impl Case {
     }
 
     /// Judges every tensor of `found`, of gradients in `E`.
-    pub fn judge<E: Element>(&self, found: &Outcome, truth: &Outcome) -> Vec<Verdict> {
+    pub fn compare<E: Element>(&self, found: &Outcome, truth: &Outcome) -> Vec<Comparison> {
         let flat = |x: &[Vec<f64>]| -> Vec<f64> { x.iter().flatten().copied().collect() };
         let all = self.gradients.iter().flatten().flatten();
         let g = largest(all.filter(|g| g.is_finite()).map(|g| g.abs()));
@@ -343,7 +343,7 @@ impl ClipCase {
     }
 
     /// Judges: factors within 8 roundings, of which there are 5, the scale exactly.
-    pub fn judge(&self, found: &Clips, truth: &Clips) -> Vec<Verdict> {
+    pub fn compare(&self, found: &Clips, truth: &Clips) -> Vec<Comparison> {
         // NaN is what the oracle gives too, and nothing is near NaN.
         let seen = |clips: &Clips| -> Vec<f64> {
             let number = |x: f64| if x.is_nan() { -1.0 } else { x };

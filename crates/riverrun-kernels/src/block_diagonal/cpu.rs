@@ -6,7 +6,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::{Problem, length};
-use crate::recurrence::{self, RowsMut};
+use crate::rows::{self, RowsMut};
 use crate::simd::real::Real;
 use crate::{Element, Error};
 
@@ -28,7 +28,7 @@ pub fn forward<E: Element>(
     problem.check(a, h0, reset, h)?;
     let shape = problem.shape;
     length("b", shape.elements(), b.len())?;
-    let rows = recurrence::Shape::new(shape.batch, shape.steps, shape.dim());
+    let rows = rows::Shape::new(shape.batch, shape.steps, shape.dim());
     let h = &RowsMut::contiguous(h, rows)?;
     let arch = Arch::new();
     (0..shape.batch * shape.blocks)
@@ -76,7 +76,7 @@ pub fn backward<E: Element>(
     length("d_A", shape.matrices(), d_a.len())?;
     length("d_b", shape.elements(), d_b.len())?;
     length("d_h0", shape.state(), d_h0.len())?;
-    let rows = |steps, width| recurrence::Shape::new(shape.batch, steps, width);
+    let rows = |steps, width| rows::Shape::new(shape.batch, steps, width);
     let d_a = &RowsMut::contiguous(d_a, rows(shape.steps, shape.dim() * shape.size))?;
     let d_b = &RowsMut::contiguous(d_b, rows(shape.steps, shape.dim()))?;
     let d_h0 = &RowsMut::contiguous(d_h0, rows(1, shape.dim()))?;

@@ -19,6 +19,7 @@
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+#[cfg(feature = "check")]
 pub mod oracle;
 
 use crate::Error;

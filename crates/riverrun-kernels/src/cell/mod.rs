@@ -46,10 +46,12 @@
 //! Memory* (1997), with the forget gate of Gers et al. (2000) and without peepholes; Elman, *Finding Structure in Time* (1990).
 
 mod arguments;
+#[cfg(feature = "check")]
 pub mod check;
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+#[cfg(feature = "check")]
 pub mod oracle;
 
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,7 @@
 //! `ε (slack + 2 (|lse| + max |x|))`, a probability by that part of itself, and the loss by the same.
 
 use super::{cpu, oracle};
-use crate::check::{Random, Verdict, largest, roundings, worst};
+use crate::check::{Comparison, Random, largest, roundings, worst};
 use crate::simd::real::Real as _;
 use crate::{Element, Error};
 
@@ -162,7 +162,7 @@ impl Case {
     }
 
     /// Judges every tensor of `found`.
-    pub fn judge<E: Element>(&self, found: &Outcome, truth: &Outcome) -> Vec<Verdict> {
+    pub fn compare<E: Element>(&self, found: &Outcome, truth: &Outcome) -> Vec<Comparison> {
         let vocab = self.shape[1];
         let (storage, arithmetic) = roundings::<E>();
         let slack = 32.0 + vocab as f64 / 32.0;

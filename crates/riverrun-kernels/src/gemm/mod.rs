@@ -5,7 +5,9 @@
 //! kernel of our own here: `vendor` (feature `cuda`) drives NVIDIA's cuBLASLt, where it is installed, on CubeCL's buffers and stream;
 //! elsewhere the products are the backend's. [`oracle`] and [`check`] hold either against `f64`.
 
+#[cfg(feature = "check")]
 pub mod check;
+#[cfg(feature = "check")]
 pub mod oracle;
 #[cfg(feature = "cuda")]
 pub mod vendor;

@@ -1,5 +1,6 @@
 //! What the GPU kernels of all operations share: storage types, elementary functions, sums over the units of a row.
 
+pub(crate) mod copy;
 pub(crate) mod group;
 pub(crate) mod math;
 pub(crate) mod storage;

@@ -8,7 +8,7 @@
 
 use super::{Kind, Spec, cpu, oracle};
 use crate::Element;
-use crate::check::{Random, Verdict, largest, roundings, worst};
+use crate::check::{Comparison, Random, largest, roundings, worst};
 
 /// What of the optional arguments a case has.
 #[derive(Debug, Clone, Copy, Default)]
@@ -279,7 +279,7 @@ impl Case {
     }
 
     /// Judges every tensor of `found`.
-    pub fn judge<E: Element>(&self, found: &Outcome, truth: &Outcome) -> Vec<Verdict> {
+    pub fn compare<E: Element>(&self, found: &Outcome, truth: &Outcome) -> Vec<Comparison> {
         let dim = self.shape[1];
         let (storage, arithmetic) = roundings::<E>();
         let slack = arithmetic * (32.0 + dim as f64 / 32.0);

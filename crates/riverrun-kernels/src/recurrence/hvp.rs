@@ -60,6 +60,7 @@ impl<E: Element> Gradients<E> {
 ///
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Gate`] for another gate than the raw one, [`Error::Length`].
+#[cfg(feature = "check")]
 pub fn oracle(
     problem: &Problem,
     reset: Option<&[bool]>,

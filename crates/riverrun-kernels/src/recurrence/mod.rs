@@ -23,6 +23,7 @@
 //! section 2; Feng et al., *Were RNNs All We Needed?* (2024), sections 3.1 and 3.2 (minGRU, minLSTM);
 //! De et al., *Griffin* (2024), section 2.4 (RG-LRU).
 
+#[cfg(feature = "check")]
 pub mod check;
 mod coefficients;
 pub mod cost;
@@ -31,43 +32,15 @@ mod gate;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 pub mod hvp;
+#[cfg(feature = "check")]
 pub mod oracle;
 mod routine;
-mod rows;
 
+pub use crate::rows::{Rows, RowsMut, Shape};
 pub use gate::{Candidate, Gate};
 pub use routine::Routine;
-pub use rows::{Rows, RowsMut};
 
 use crate::Error;
-
-/// The sizes `[B, T, D]` of a recurrence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Shape {
-    /// Sequences, `B ≥ 0`.
-    pub batch: usize,
-    /// Steps of each, `T ≥ 0`.
-    pub steps: usize,
-    /// Channels of each step, `D ≥ 1`.
-    pub dim: usize,
-}
-
-impl Shape {
-    /// `[batch, steps, dim]`.
-    pub fn new(batch: usize, steps: usize, dim: usize) -> Self {
-        Self { batch, steps, dim }
-    }
-
-    /// Elements of a `[B, T, D]` tensor.
-    pub fn elements(self) -> usize {
-        self.batch * self.steps * self.dim
-    }
-
-    /// Elements of a `[B, D]` state.
-    pub fn state(self) -> usize {
-        self.batch * self.dim
-    }
-}
 
 /// What is computed: sizes, gate and direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -3,29 +3,33 @@
 /// A way to run the recurrence on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Routine {
-    /// One unit a channel vector, looping over time.
-    Unit,
-    /// A single pass over tiles that hand the state on.
-    Chained,
-    /// Three launches: reduce chunks, carry, apply.
+    /// One thread for each vector of channels, looping over time.
+    Sequential,
+    /// A single pass over tiles with decoupled look-back.
+    LookBack,
+    /// Three launches: reduce the chunks, carry the state across them, apply it.
     Chunked,
 }
 
 impl Routine {
     /// Every routine.
-    pub const ALL: [Routine; 3] = [Routine::Unit, Routine::Chained, Routine::Chunked];
+    pub const ALL: [Routine; 3] = [Routine::Sequential, Routine::LookBack, Routine::Chunked];
 
     /// The name used in the API, tables and the command line.
     pub fn name(self) -> &'static str {
         match self {
-            Routine::Unit => "unit",
-            Routine::Chained => "chained",
+            Routine::Sequential => "sequential",
+            Routine::LookBack => "look-back",
             Routine::Chunked => "chunked",
         }
     }
 
-    /// The routine of that name.
+    /// The routine of that name; `unit` and `chained` are the names that files of earlier versions have.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|routine| routine.name() == name)
+        match name {
+            "unit" => Some(Routine::Sequential),
+            "chained" => Some(Routine::LookBack),
+            _ => Self::ALL.into_iter().find(|routine| routine.name() == name),
+        }
     }
 }

@@ -15,8 +15,8 @@ fn assert_right<E: Element>(case: &Case, mut run: impl FnMut() -> Result<Outcome
     let what = E::NAME;
     let truth = case.oracle();
     let found = run().expect("a problem it can run");
-    for verdict in case.judge::<E>(&found, &truth) {
-        assert!(verdict.right(), "{what}: {verdict:?}");
+    for verdict in case.compare::<E>(&found, &truth) {
+        assert!(verdict.passes(), "{what}: {verdict:?}");
     }
     let again = run().expect("a problem it can run");
     assert!(found.same_bits(&again), "{what} differs from run to run");
@@ -105,8 +105,8 @@ mod on_gpu {
         let Some(client) = client() else { return };
         for scaled in [false, true] {
             let case = ClipCase::new(scaled);
-            for verdict in case.judge(&case.gpu(&client), &case.oracle()) {
-                assert!(verdict.right(), "scaled {scaled}: {verdict:?}");
+            for verdict in case.compare(&case.gpu(&client), &case.oracle()) {
+                assert!(verdict.passes(), "scaled {scaled}: {verdict:?}");
             }
         }
     }

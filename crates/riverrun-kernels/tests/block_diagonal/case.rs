@@ -153,7 +153,7 @@ impl Case {
     /// Holds an outcome against the oracle. As for the elementwise scan (16 roundings a step, which no step amplifies),
     /// and a sum of P products in each.
     #[track_caller]
-    pub fn judge<E: Element>(&self, found: &Outcome, what: &str) {
+    pub fn compare<E: Element>(&self, found: &Outcome, what: &str) {
         let shape = self.problem.shape;
         let roundings = (16 + shape.size) * shape.steps.max(1);
         for ((name, found), (_, truth)) in found.tensors().into_iter().zip(self.oracle().tensors())

@@ -4,8 +4,8 @@ use cubecl::client::Client;
 use half::{bf16, f16};
 use riverrun_kernels::block_diagonal::gpu::{self, Backward, Forward, LARGEST};
 use riverrun_kernels::check::transfer::{bytes, numbers};
+use riverrun_kernels::gpu::Dtype;
 use riverrun_kernels::recurrence::check::Options;
-use riverrun_kernels::recurrence::gpu::Dtype;
 use riverrun_kernels::{Element, Error};
 
 use crate::case::{Case, Outcome};
@@ -67,7 +67,7 @@ fn check<E: Element>(client: &Client, dtype: Dtype, sizes: [usize; 4], options: 
     let found = run(client, &case, dtype).expect("a problem it can run");
     let again = run(client, &case, dtype).expect("a problem it can run");
     assert_eq!(found, again, "two runs differ");
-    case.judge::<E>(&found, "gpu");
+    case.compare::<E>(&found, "gpu");
 }
 
 #[test]

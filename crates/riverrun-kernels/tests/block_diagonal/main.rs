@@ -79,7 +79,7 @@ fn check<E: Element>(sizes: [usize; 4], options: Options) {
     let case = Case::random(sizes, options, 3).rounded::<E>();
     let found = case.cpu::<E>();
     assert_eq!(found, case.cpu::<E>(), "two runs differ");
-    case.judge::<E>(&found, "cpu");
+    case.compare::<E>(&found, "cpu");
 }
 
 #[test]

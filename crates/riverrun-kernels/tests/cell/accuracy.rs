@@ -6,7 +6,7 @@ use riverrun_kernels::cell::{
     Cell, InputGrads, Inputs, Layer, LayerGrads, Outputs, Problem, cpu, oracle,
 };
 
-use riverrun_kernels::cell::check::{Case, Options, Results, Rng, judge, routines};
+use riverrun_kernels::cell::check::{Case, Options, Results, Rng, compare, routines};
 
 /// What the oracle says, in the order of [`Results::named`].
 fn exact(case: &Case<f64>) -> Results<f64> {
@@ -29,9 +29,9 @@ fn scale(values: &[f64]) -> f64 {
 
 fn check(case: &Case<f32>, routines: &[cpu::Routine]) {
     for &routine in routines {
-        for verdict in judge(case, &case.run(routine)).unwrap() {
+        for verdict in compare(case, &case.run(routine)).unwrap() {
             assert!(
-                verdict.right(),
+                verdict.passes(),
                 "{:?} {routine:?}: {verdict:?}",
                 case.problem
             );

@@ -3,10 +3,10 @@
 use cubecl::client::Client;
 use half::{bf16, f16};
 use riverrun_kernels::Element;
-use riverrun_kernels::cell::check::{Case, Options, judge};
+use riverrun_kernels::cell::check::{Case, Options, compare};
 use riverrun_kernels::cell::gpu::{Tuning, handover_fault, missing};
 use riverrun_kernels::cell::{Cell, Problem};
-use riverrun_kernels::recurrence::gpu::Dtype;
+use riverrun_kernels::gpu::Dtype;
 
 use crate::device::client;
 
@@ -26,8 +26,8 @@ fn check<E: Element + bytemuck::Pod>(
         .expect("a problem it can run");
     assert!(!handover_fault(client), "{problem:?}: a wait gave up");
     let mut wrong = Vec::new();
-    for verdict in judge(case, &found).unwrap() {
-        if !verdict.right() {
+    for verdict in compare(case, &found).unwrap() {
+        if !verdict.passes() {
             wrong.push(verdict);
         }
     }

@@ -5,7 +5,7 @@ use riverrun_kernels::Element;
 use riverrun_kernels::gemm::check::{Case, Orders, stress};
 use riverrun_kernels::gemm::vendor::Vendor;
 use riverrun_kernels::gemm::{Arithmetic, Epilogue, Order};
-use riverrun_kernels::recurrence::gpu::Dtype;
+use riverrun_kernels::gpu::Dtype;
 
 use cubecl::client::Client;
 
@@ -40,8 +40,8 @@ fn faults<E: Element>(client: &Client, dtype: Dtype, case: &Case, orders: Orders
         }
         Err(reason) => return vec![format!("{what}: {reason}")],
     };
-    let verdicts = case.judge::<E>(&found);
-    let wrong = verdicts.iter().filter(|verdict| !verdict.right());
+    let verdicts = case.compare::<E>(&found);
+    let wrong = verdicts.iter().filter(|verdict| !verdict.passes());
     let mut faults: Vec<String> = wrong
         .map(|verdict| format!("{what}: {verdict:?}"))
         .collect();

@@ -18,9 +18,9 @@ fn assert_right<E: Element>(
 ) {
     let truth = case.oracle::<E>();
     let found = run().expect("a problem it can run");
-    for verdict in case.judge::<E>(&found, &truth) {
+    for verdict in case.compare::<E>(&found, &truth) {
         assert!(
-            verdict.right(),
+            verdict.passes(),
             "{what} {:?} {} {:?}: {verdict:?}",
             case.spec.kind,
             E::NAME,

@@ -1,15 +1,15 @@
 //! What tests ask of results.
 
 use riverrun_kernels::Element;
-use riverrun_kernels::recurrence::check::{Case, Outcome, judge, naive};
+use riverrun_kernels::recurrence::check::{Case, Outcome, compare, naive};
 
 /// Asserts that the CPU kernels are right on a case whose numbers are of the type `E`.
 #[track_caller]
 pub fn assert_cpu_is_right<E: Element>(case: &Case, what: &str) {
     let naive = naive::run::<E>(case);
     let steps = case.problem.shape.steps;
-    for verdict in judge::<E>(steps, &case.cpu::<E>(), &naive, &case.oracle()) {
-        assert!(verdict.right(), "{what} in {}: {verdict:?}", E::NAME);
+    for verdict in compare::<E>(steps, &case.cpu::<E>(), &naive, &case.oracle()) {
+        assert!(verdict.passes(), "{what} in {}: {verdict:?}", E::NAME);
     }
 }
 

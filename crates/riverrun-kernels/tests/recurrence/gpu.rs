@@ -2,8 +2,9 @@
 
 use half::{bf16, f16};
 use riverrun_kernels::Element;
-use riverrun_kernels::recurrence::check::{Case, Options, judge, naive};
-use riverrun_kernels::recurrence::gpu::{Dtype, handover_fault};
+use riverrun_kernels::gpu::Dtype;
+use riverrun_kernels::recurrence::check::{Case, Options, compare, naive};
+use riverrun_kernels::recurrence::gpu::handover_fault;
 use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Routine, Shape};
 
 use cubecl::client::Client;
@@ -40,9 +41,9 @@ fn check<E: Element>(client: &Client, dtype: Dtype, problem: Problem, options: O
                 .expect("a problem it can run")
         };
         let found = run();
-        for verdict in judge::<E>(shape.steps, &found, &naive, &truth) {
+        for verdict in compare::<E>(shape.steps, &found, &naive, &truth) {
             assert!(
-                verdict.right(),
+                verdict.passes(),
                 "{} {} {} {shape:?} {options:?}: {verdict:?}",
                 problem.gate.name(),
                 E::NAME,

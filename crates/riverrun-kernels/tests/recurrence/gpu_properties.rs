@@ -4,8 +4,8 @@
 use half::{bf16, f16};
 use proptest::prelude::*;
 use riverrun_kernels::Element;
-use riverrun_kernels::recurrence::check::{Case, Options, Outcome, Random, judge, naive};
-use riverrun_kernels::recurrence::gpu::Dtype;
+use riverrun_kernels::gpu::Dtype;
+use riverrun_kernels::recurrence::check::{Case, Options, Outcome, Random, compare, naive};
 use riverrun_kernels::recurrence::{Gate, Problem, Routine, Shape};
 
 use cubecl::client::Client;
@@ -61,9 +61,9 @@ fn check<E: Element>(client: &Client, dtype: Dtype, case: &Case) {
         let found = case
             .gpu(client, dtype, Some(routine), None)
             .expect("a problem it can run");
-        for verdict in judge::<E>(case.problem.shape.steps, &found, &naive, &truth) {
+        for verdict in compare::<E>(case.problem.shape.steps, &found, &naive, &truth) {
             assert!(
-                verdict.right(),
+                verdict.passes(),
                 "{} {} {} {:?}: {verdict:?}",
                 case.problem.gate.name(),
                 E::NAME,
@@ -250,8 +250,8 @@ proptest! {
         }
         for routine in routines(&client) {
             let found = run(&client, &packed, routine);
-            for verdict in judge::<f32>(shape.steps, &found, &naive, &truth) {
-                prop_assert!(verdict.right(), "{} {shape:?}: {verdict:?}", routine.name());
+            for verdict in compare::<f32>(shape.steps, &found, &naive, &truth) {
+                prop_assert!(verdict.passes(), "{} {shape:?}: {verdict:?}", routine.name());
             }
         }
     }

@@ -12,7 +12,7 @@ use half::{bf16, f16};
 use riverrun::ops::linear::{LinearSpec, Route, linear, mlp};
 use riverrun::{check, device};
 use riverrun_kernels::Element;
-use riverrun_kernels::check::Verdict;
+use riverrun_kernels::check::Comparison;
 use riverrun_kernels::gemm::check::LayerCase;
 use serde::Serialize;
 
@@ -226,12 +226,12 @@ impl Bench<'_> {
             LayerCase::random(rows, &[inputs, outputs, inputs], true, true, 5).rounded::<E>();
         let found = check::linear(&case, self.device, dtype, self.spec)?;
         match case
-            .judge::<E>(&found)
+            .compare::<E>(&found)
             .iter()
-            .find(|verdict| !verdict.right())
+            .find(|verdict| !verdict.passes())
         {
             None => Ok(dtype),
-            Some(Verdict {
+            Some(Comparison {
                 tensor,
                 error,
                 allowed,

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use riverrun::device::{self, DeviceInfo};
 use riverrun_kernels::Element;
-use riverrun_kernels::cell::check::{Case, Options, Results, judge};
+use riverrun_kernels::cell::check::{Case, Options, Results, compare};
 use riverrun_kernels::cell::{Cell, Problem, cpu};
 
 use super::table::{Row, Table};
@@ -77,7 +77,7 @@ fn check<E: Element>(
         let bug = |error: riverrun_kernels::Error| Failure::Bug(error.to_string());
         let found = run(&case).map_err(bug)?;
         let again = run(&case).map_err(bug)?;
-        let verdicts = judge(&case, &found).map_err(bug)?;
+        let verdicts = compare(&case, &found).map_err(bug)?;
         row.case(&verdicts, found.bits() == again.bits());
     }
     Ok(row)
@@ -107,7 +107,7 @@ mod gpu {
     use cubecl::client::Client;
     use riverrun::ops::{CellRun, CellWeights, cell_layer};
     use riverrun_kernels::cell::gpu::{handover_fault, missing};
-    use riverrun_kernels::recurrence::gpu::Dtype;
+    use riverrun_kernels::gpu::Dtype;
 
     use super::*;
 

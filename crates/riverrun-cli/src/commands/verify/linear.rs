@@ -99,7 +99,7 @@ fn layers<E: Element>(
                         Ok(found) => found,
                         Err(reason) => return table.skip(&info.spec, name, &reason.to_string()),
                     };
-                    row.case(&case.judge::<E>(&found), run()? == found);
+                    row.case(&case.compare::<E>(&found), run()? == found);
                 }
             }
             table.row(&info.spec, what, E::NAME, name, row)?;
@@ -112,11 +112,11 @@ fn layers<E: Element>(
 mod vendor {
     use super::*;
     use cubecl::client::Client;
-    use riverrun_kernels::check::Verdict;
+    use riverrun_kernels::check::Comparison;
     use riverrun_kernels::gemm::check::{Case, Orders, stress};
     use riverrun_kernels::gemm::vendor::Vendor;
     use riverrun_kernels::gemm::{Arithmetic, Epilogue, Order};
-    use riverrun_kernels::recurrence::gpu::Dtype;
+    use riverrun_kernels::gpu::Dtype;
 
     pub(super) fn verify(
         args: &VerifyArgs,
@@ -154,7 +154,7 @@ mod vendor {
         if let Err(reason) = &outcome {
             table.skip(&info.spec, "interleavings", reason)?;
         }
-        let verdict = Verdict {
+        let verdict = Comparison {
             tensor: "any".into(),
             error: if outcome.is_ok() { 0.0 } else { f64::NAN },
             allowed: 0.0,
@@ -202,7 +202,7 @@ mod vendor {
                 match case.vendor(client, dtype, orders) {
                     Ok(found) => {
                         let repeats = case.vendor(client, dtype, orders).as_ref() == Ok(&found);
-                        row.case(&case.judge::<E>(&found), repeats);
+                        row.case(&case.compare::<E>(&found), repeats);
                     }
                     Err(reason) => missing = Some(reason),
                 }

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use riverrun::device;
 use riverrun::device::DeviceInfo;
 use riverrun_kernels::Element;
-use riverrun_kernels::recurrence::check::{Case, Options, Outcome, judge, naive};
+use riverrun_kernels::recurrence::check::{Case, Options, Outcome, compare, naive};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
 
 use super::table::{Row, Table};
@@ -21,7 +21,8 @@ pub(super) fn verify(
 ) -> Result<(), Failure> {
     #[cfg(feature = "gpu")]
     if let Some(client) = device::client(&info.device) {
-        use riverrun_kernels::recurrence::gpu::{Dtype, handover_fault};
+        use riverrun_kernels::gpu::Dtype;
+        use riverrun_kernels::recurrence::gpu::handover_fault;
         for dtype in Dtype::ALL {
             if !wanted(args, dtype.name()) {
                 continue;
@@ -166,7 +167,7 @@ fn check<E: Element>(
         let bug = |error: riverrun_kernels::Error| Failure::Bug(error.to_string());
         let found = run(case, *times).map_err(bug)?;
         let again = run(case, *times).map_err(bug)?;
-        let judged = |found| judge::<E>(case.problem.shape.steps, found, naive, truth);
+        let judged = |found| compare::<E>(case.problem.shape.steps, found, naive, truth);
         let verdicts: Vec<_> = found.iter().flat_map(judged).collect();
         let mut pairs = found.iter().zip(&again);
         row.case(
@@ -226,7 +227,7 @@ fn gpu<E: Element>(
     args: &VerifyArgs,
     info: &DeviceInfo,
     client: &cubecl::client::Client,
-    dtype: riverrun_kernels::recurrence::gpu::Dtype,
+    dtype: riverrun_kernels::gpu::Dtype,
     table: &mut Table,
 ) -> Result<(), Failure> {
     use riverrun_kernels::recurrence::Routine;

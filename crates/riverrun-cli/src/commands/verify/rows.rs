@@ -50,7 +50,7 @@ pub(super) fn optimizer(
         let mut row = Row::default();
         for scaled in [false, true] {
             let case = adamw::check::ClipCase::new(scaled);
-            row.case(&case.judge(&case.gpu(&client), &case.oracle()), true);
+            row.case(&case.compare(&case.gpu(&client), &case.oracle()), true);
         }
         table.row(&info.spec, "clip", "f32", "gpu", row)?;
         return Ok(());
@@ -84,7 +84,7 @@ fn optimizer_row<E: Element>(
         let case = adamw::check::Case::random(sizes, 17 + n as u64).rounded::<E>();
         let (found, again) = (run(&case).map_err(bug)?, run(&case).map_err(bug)?);
         row.case(
-            &case.judge::<E>(&found, &case.oracle()),
+            &case.compare::<E>(&found, &case.oracle()),
             found.same_bits(&again),
         );
     }
@@ -198,7 +198,7 @@ fn norm_row<E: Element>(kind: Kind, long: bool, gpu: Gpu<'_>) -> Result<Row, Fai
                 _ => case.cpu::<E>(),
             };
             let (found, again) = (run().map_err(bug)?, run().map_err(bug)?);
-            let verdicts = case.judge::<E>(&found, &case.oracle::<E>());
+            let verdicts = case.compare::<E>(&found, &case.oracle::<E>());
             row.case(&verdicts, found.same_bits(&again));
         }
     }
@@ -229,7 +229,7 @@ fn loss_row<E: Element>(long: bool, gpu: Gpu<'_>) -> Result<Row, Failure> {
         };
         let (found, again) = (run().map_err(bug)?, run().map_err(bug)?);
         row.case(
-            &case.judge::<E>(&found, &case.oracle()),
+            &case.compare::<E>(&found, &case.oracle()),
             found.same_bits(&again),
         );
     }

@@ -2,7 +2,7 @@
 
 use std::io::{Write, stdout};
 
-use riverrun_kernels::check::Verdict;
+use riverrun_kernels::check::Comparison;
 
 use crate::failure::Failure;
 
@@ -20,10 +20,10 @@ pub(super) struct Row {
 
 impl Row {
     /// Adds a case: the verdicts on its tensors, and whether a second run gave the same bits.
-    pub fn case(&mut self, verdicts: &[Verdict], repeats: bool) {
+    pub fn case(&mut self, verdicts: &[Comparison], repeats: bool) {
         self.unrepeatable |= !repeats;
         self.cases += 1;
-        self.wrong += usize::from(verdicts.iter().any(|verdict| !verdict.right()));
+        self.wrong += usize::from(verdicts.iter().any(|verdict| !verdict.passes()));
         for verdict in verdicts {
             let share = share_of(verdict);
             // Not `share > self.share` alone, which is false for NaN.
@@ -46,7 +46,7 @@ impl Row {
 }
 
 /// The error as a part of what is allowed; 0 of 0 is 0.
-fn share_of(verdict: &Verdict) -> f64 {
+fn share_of(verdict: &Comparison) -> f64 {
     if verdict.error == 0.0 {
         0.0
     } else {

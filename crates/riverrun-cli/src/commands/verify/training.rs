@@ -3,7 +3,7 @@
 use burn::tensor::Device;
 use riverrun::device::DeviceInfo;
 use riverrun::models::CellKind;
-use riverrun_kernels::check::Verdict;
+use riverrun_kernels::check::Comparison;
 use riverrun_train::{Learner, Precision, RunConfig, weights};
 
 use super::table::{Row, Table};
@@ -42,7 +42,7 @@ pub(super) fn verify(
             let usual = train(&config, &info.device, false)?;
             let again = train(&config, &info.device, false)?;
             let recorded = train(&config, &info.device, true)?;
-            let verdict = |tensor: &str, found: &[f32], expected: &[f32]| Verdict {
+            let verdict = |tensor: &str, found: &[f32], expected: &[f32]| Comparison {
                 tensor: tensor.into(),
                 error: difference(found, expected),
                 allowed: 0.0,

@@ -12,8 +12,8 @@ use cubecl::server::Handle;
 
 use super::Problem;
 use crate::Error;
+use crate::gpu::copy::copy_or_zero;
 use crate::gpu::{Dtype, buffer, grid};
-use crate::recurrence::gpu::copy_or_zero;
 use walk::{Config, walk_backward, walk_forward};
 
 /// The largest block whose state, matrix and gradients a unit keeps in registers.

@@ -9,4 +9,4 @@ pub mod naive;
 mod tolerance;
 
 pub use case::{Case, Options, Results, Rng, routines};
-pub use tolerance::judge;
+pub use tolerance::compare;

@@ -16,7 +16,7 @@
 
 use super::heads::by_head;
 use super::{Case, Results, naive};
-use crate::check::{Verdict, distance, largest};
+use crate::check::{Comparison, distance, largest};
 use crate::{Element, Error};
 
 fn scale(values: &[f64]) -> f64 {
@@ -27,7 +27,7 @@ fn scale(values: &[f64]) -> f64 {
 ///
 /// # Errors
 /// What the oracle refuses.
-pub fn judge<E: Element>(case: &Case<E>, found: &Results<E>) -> Result<Vec<Verdict>, Error> {
+pub fn compare<E: Element>(case: &Case<E>, found: &Results<E>) -> Result<Vec<Comparison>, Error> {
     let truth = case.to::<f64>().oracle()?.named();
     let naive = by_head(&case.to::<f32>(), |case| Ok(naive::run::<E>(case)))?.named();
     let p = case.problem;
@@ -53,7 +53,7 @@ pub fn judge<E: Element>(case: &Case<E>, found: &Results<E>) -> Result<Vec<Verdi
                 "d_h0" => along * scale(&truth).max(summands),
                 _ => along * scale(&truth),
             };
-            Verdict {
+            Comparison {
                 tensor: name.into(),
                 error: distance(&found, &truth),
                 allowed: 2.0 * distance(&naive, &truth) + floor,

@@ -8,7 +8,7 @@ use crate::check::transfer::{bytes, numbers};
 use crate::gemm::oracle::{Outputs, transpose};
 use crate::gemm::vendor::{Buffers, Problem, Vendor};
 use crate::gemm::{Epilogue, Layout, Order};
-use crate::recurrence::gpu::Dtype;
+use crate::gpu::Dtype;
 
 /// How a case's matrices are laid out: the order of each, and elements between its lines beyond their length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

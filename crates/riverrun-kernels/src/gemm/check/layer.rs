@@ -9,7 +9,7 @@
 
 use super::{ROUNDINGS, oracle};
 use crate::Element;
-use crate::check::{Verdict, distance, largest};
+use crate::check::{Comparison, distance, largest};
 use crate::gelu;
 use crate::gemm::Arithmetic;
 use crate::recurrence::check::Random;
@@ -178,7 +178,7 @@ impl LayerCase {
     }
 
     /// Judges every tensor of a result in `E`.
-    pub fn judge<E: Element>(&self, found: &Outcome) -> Vec<Verdict> {
+    pub fn compare<E: Element>(&self, found: &Outcome) -> Vec<Comparison> {
         let (truth, naive) = (self.oracle(), self.naive::<E>());
         assert_eq!(found.len(), truth.len());
         let widths = self.layers.iter().flat_map(|layer| layer.features);
@@ -189,7 +189,7 @@ impl LayerCase {
         tensors
             .map(|((name, found), ((_, naive), (expected, truth)))| {
                 assert_eq!(name, expected);
-                Verdict {
+                Comparison {
                     tensor: name.clone(),
                     error: distance(found, truth),
                     allowed: 2.0 * distance(naive, truth)

@@ -15,8 +15,8 @@ use crate::check::transfer::{bytes, numbers};
 use crate::gemm::Epilogue;
 use crate::gemm::oracle::product;
 use crate::gemm::vendor::{Buffers, Problem, Vendor};
+use crate::gpu::Dtype;
 use crate::recurrence::check::Random;
-use crate::recurrence::gpu::Dtype;
 
 /// Numbers are kept within this many values around 0.
 const VALUES: f64 = 5.0;

@@ -19,7 +19,7 @@ use cudarc::cublaslt::sys::{
 };
 
 use super::{Arithmetic, Epilogue, Layout, Order};
-use crate::recurrence::gpu::Dtype;
+use crate::gpu::Dtype;
 use library::{Addresses, Chosen, Description, Library, Matrix};
 use stream::Device;
 

@@ -7,7 +7,8 @@ use super::wide::Mover;
 use super::{Case, Outcome};
 use crate::Error;
 use crate::check::transfer;
-use crate::recurrence::gpu::{self, Backward, Dtype, Forward, Inputs, Strided, Tuning};
+use crate::gpu::Dtype;
+use crate::recurrence::gpu::{self, Backward, Forward, Inputs, Strided, Tuning};
 use crate::recurrence::{Problem, Routine};
 
 /// `[B, T, D]` tensors side by side as one `[B, T, G·D]`.

@@ -9,6 +9,6 @@ mod tolerance;
 #[cfg(feature = "gpu")]
 mod wide;
 
-pub use crate::check::{Random, Verdict};
+pub use crate::check::{Comparison, Random};
 pub use case::{Case, Options, Outcome};
-pub use tolerance::judge;
+pub use tolerance::compare;

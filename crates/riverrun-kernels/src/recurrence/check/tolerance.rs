@@ -19,18 +19,18 @@
 
 use super::Outcome;
 use crate::Element;
-use crate::check::{Verdict, distance, largest};
+use crate::check::{Comparison, distance, largest};
 
 /// Roundings of a step, see above.
 const ROUNDINGS: f64 = 16.0;
 
 /// Judges every tensor of `found`, for a problem of `steps` steps stored in `E`.
-pub fn judge<E: Element>(
+pub fn compare<E: Element>(
     steps: usize,
     found: &Outcome,
     naive: &Outcome,
     truth: &Outcome,
-) -> Vec<Verdict> {
+) -> Vec<Comparison> {
     let floor = E::EPSILON / 2.0 * (ROUNDINGS * steps.max(1) as f64).sqrt();
     let tensors = found
         .tensors()
@@ -38,7 +38,7 @@ pub fn judge<E: Element>(
         .zip(naive.tensors())
         .zip(truth.tensors());
     tensors
-        .map(|(((tensor, found), (_, naive)), (_, truth))| Verdict {
+        .map(|(((tensor, found), (_, naive)), (_, truth))| Comparison {
             tensor,
             error: distance(found, truth),
             allowed: 2.0 * distance(naive, truth) + floor * largest(truth.iter().map(|x| x.abs())),

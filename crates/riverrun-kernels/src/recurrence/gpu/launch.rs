@@ -1,18 +1,17 @@
 //! From a problem and its buffers to launches.
 
 use cubecl::client::Client;
-use cubecl::ir::AddressType;
 use cubecl::prelude::*;
-use cubecl::server::Handle;
 
 use super::chained::{chained_backward, chained_forward};
 use super::chunked::{carry_chunks, reduce_chunks_backward, reduce_chunks_forward};
 use super::handover::CONTROL_WORDS;
 use super::plan::{Chain, Plan};
-use super::unit::{no_steps_backward, unit_backward, unit_forward};
-use super::{Backward, Dtype, Forward, Routine, Tuning};
+use super::unit::{unit_backward, unit_forward};
+use super::{Backward, Forward, Routine, Tuning};
 use crate::Error;
-use crate::gpu::{buffer, grid};
+use crate::gpu::copy::copy_or_zero;
+use crate::gpu::{Dtype, buffer, grid};
 use crate::recurrence::Problem;
 
 /// About three seconds of polling: far beyond any hand-over, short of a driver's patience.
@@ -49,7 +48,7 @@ pub fn forward(
     // Safety of the launches: buffers have the lengths that the kernels index, checked or made above.
     unsafe {
         match routine {
-            Routine::Unit => unit_forward::launch_unchecked(
+            Routine::Sequential => unit_forward::launch_unchecked(
                 client,
                 units(plan.cols * shape.batch),
                 dim,
@@ -134,7 +133,7 @@ pub fn forward(
                     plan.types,
                 );
             }
-            Routine::Chained => {
+            Routine::LookBack => {
                 let chain = Chain::new(client, &plan, problem);
                 let lease = &chain.lease;
                 chained_forward::launch_unchecked(
@@ -227,7 +226,7 @@ pub fn backward(
     // Safety of the launches: as in `forward`.
     unsafe {
         match routine {
-            Routine::Unit => unit_backward::launch_unchecked(
+            Routine::Sequential => unit_backward::launch_unchecked(
                 client,
                 units(plan.cols * shape.batch),
                 dim,
@@ -325,7 +324,7 @@ pub fn backward(
                     plan.types,
                 );
             }
-            Routine::Chained => {
+            Routine::LookBack => {
                 let chain = Chain::new(client, &plan, problem);
                 let lease = &chain.lease;
                 chained_backward::launch_unchecked(
@@ -362,33 +361,4 @@ pub fn backward(
         }
     }
     Ok(routine)
-}
-
-/// Backward where there is no step: the gradient of the last state, or 0, is that of the first.
-pub(crate) fn copy_or_zero(
-    client: &Client,
-    dtype: Dtype,
-    d_h_last: Option<&Handle>,
-    d_h0: &Handle,
-    state: usize,
-) {
-    if state == 0 {
-        return;
-    }
-    // Safety: both buffers hold a state, and the kernel checks its position.
-    unsafe {
-        no_steps_backward::launch_unchecked(
-            client,
-            grid(client, state.div_ceil(64)),
-            CubeDim::new_1d(64),
-            AddressType::U32,
-            match d_h_last {
-                Some(d_h_last) => buffer(d_h_last, state, 1),
-                None => buffer(&client.empty(state * dtype.size()), state, 1),
-            },
-            buffer(d_h0, state, 1),
-            d_h_last.is_some(),
-            dtype.elem(),
-        );
-    }
 }

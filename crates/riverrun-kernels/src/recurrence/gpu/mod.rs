@@ -2,8 +2,8 @@
 //!
 //! | routine | reads inputs | needs | good for |
 //! | --- | --- | --- | --- |
-//! | [`Routine::Unit`] | once | nothing | short sequences |
-//! | [`Routine::Chained`] | once | CUDA or ROCm, atomic 64-bit words | everything longer |
+//! | [`Routine::Sequential`] | once | nothing | short sequences |
+//! | [`Routine::LookBack`] | once | CUDA or ROCm, atomic 64-bit words | everything longer |
 //! | [`Routine::Chunked`] | twice | nothing | long sequences elsewhere |
 
 mod args;
@@ -19,7 +19,6 @@ mod unit;
 mod workspace;
 
 pub use args::{Backward, Forward, Inputs, Strided};
-pub(crate) use launch::copy_or_zero;
 pub use launch::{backward, forward};
 pub use tuning::{Keep, Tuning};
 pub use workspace::handover_fault;
@@ -30,13 +29,12 @@ use cubecl::ir::{ElemType, Type, UIntKind};
 
 use super::{Problem, Routine};
 use crate::Error;
-pub use crate::gpu::Dtype;
 use crate::gpu::{math, storage};
 
 impl Routine {
     /// Why this device cannot run the routine, if it cannot.
     pub fn missing(self, client: &Client) -> Option<String> {
-        if self != Routine::Chained {
+        if self != Routine::LookBack {
             return None;
         }
         if !matches!(client.name(), "cuda" | "hip") {
@@ -85,11 +83,11 @@ impl Routine {
         // longer one too.
         let short = if shape.state() >= 1 << 14 { 128 } else { 64 };
         let routine = if shape.steps <= short {
-            Routine::Unit
-        } else if Routine::Chained.missing(client).is_none() {
-            Routine::Chained
+            Routine::Sequential
+        } else if Routine::LookBack.missing(client).is_none() {
+            Routine::LookBack
         } else if shape.state() >= 1 << 16 {
-            Routine::Unit
+            Routine::Sequential
         } else {
             Routine::Chunked
         };

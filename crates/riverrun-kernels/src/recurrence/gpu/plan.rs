@@ -8,8 +8,9 @@ use cubecl::server::Handle;
 use super::handover::LANES;
 use super::storage::Storage;
 use super::tile::{Config, GeometryLaunch};
-use super::{Dtype, Inputs, Strided, Tuning, workspace};
+use super::{Inputs, Strided, Tuning, workspace};
 use crate::Error;
+use crate::gpu::Dtype;
 use crate::gpu::buffer;
 use crate::recurrence::{Gate, Problem};
 

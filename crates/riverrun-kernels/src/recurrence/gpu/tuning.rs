@@ -1,6 +1,6 @@
 //! The numbers that shape a launch.
 
-use super::Dtype;
+use crate::gpu::Dtype;
 use crate::recurrence::{Gate, Problem, Routine};
 
 /// What of a step a unit of the forward pass keeps in registers, between reducing its steps and applying them.
@@ -45,31 +45,31 @@ impl Tuning {
         let odd = problem.shape.dim % 2 == 1;
         let (vector, len, planes) = match (routine, backward) {
             // One channel a unit: rows of an odd width.
-            (Routine::Chained, _) if odd && !narrow => (1, 16, 16),
-            (Routine::Chained, true) if lanes <= 512 && narrow => (2, 32, 16),
-            (Routine::Chained, false) if lanes <= 512 && !narrow => (1, 32, 8),
-            (Routine::Chained, _) if lanes <= 512 => (2, 16, 16),
-            (Routine::Chained, false) if lanes <= 4096 && narrow => (2, 32, 16),
-            (Routine::Chained, true) if lanes <= 4096 && narrow => (4, 16, 16),
-            (Routine::Chained, _) if lanes <= 4096 => (2, 16, 16),
-            (Routine::Chained, true) if !narrow && !raw => (2, 8, 8),
-            (Routine::Chained, false) if !narrow && inputs == 3 => (2, 8, 8),
-            (Routine::Chained, _) if !narrow => (2, 16, 8),
-            (Routine::Chained, false) if raw => (4, 16, 8),
+            (Routine::LookBack, _) if odd && !narrow => (1, 16, 16),
+            (Routine::LookBack, true) if lanes <= 512 && narrow => (2, 32, 16),
+            (Routine::LookBack, false) if lanes <= 512 && !narrow => (1, 32, 8),
+            (Routine::LookBack, _) if lanes <= 512 => (2, 16, 16),
+            (Routine::LookBack, false) if lanes <= 4096 && narrow => (2, 32, 16),
+            (Routine::LookBack, true) if lanes <= 4096 && narrow => (4, 16, 16),
+            (Routine::LookBack, _) if lanes <= 4096 => (2, 16, 16),
+            (Routine::LookBack, true) if !narrow && !raw => (2, 8, 8),
+            (Routine::LookBack, false) if !narrow && inputs == 3 => (2, 8, 8),
+            (Routine::LookBack, _) if !narrow => (2, 16, 8),
+            (Routine::LookBack, false) if raw => (4, 16, 8),
             // Its coefficients are kept, which take twice the registers of the others' inputs.
-            (Routine::Chained, false) if problem.gate == Gate::RgLru => (4, 8, 8),
-            (Routine::Chained, false) if inputs == 2 => (4, 16, 4),
-            (Routine::Chained, false) => (2, 8, 8),
-            (Routine::Chained, true) if raw => (2, 16, 8),
-            (Routine::Chained, true) if inputs == 2 => (4, 8, 8),
-            (Routine::Chained, true) => (2, 8, 4),
+            (Routine::LookBack, false) if problem.gate == Gate::RgLru => (4, 8, 8),
+            (Routine::LookBack, false) if inputs == 2 => (4, 16, 4),
+            (Routine::LookBack, false) => (2, 8, 8),
+            (Routine::LookBack, true) if raw => (2, 16, 8),
+            (Routine::LookBack, true) if inputs == 2 => (4, 8, 8),
+            (Routine::LookBack, true) => (2, 8, 4),
             (_, false) => (1, 8, 8),
             (_, true) => (2, 16, 8),
         };
         // The RG-LRU's coefficients take too long to compute twice.
         let cheap = inputs == 2 && problem.gate != Gate::RgLru;
         // Raw inputs are the coefficients.
-        let keep = if raw || (routine == Routine::Chained && narrow && cheap) {
+        let keep = if raw || (routine == Routine::LookBack && narrow && cheap) {
             Keep::Inputs
         } else {
             Keep::Coefficients
@@ -83,7 +83,7 @@ impl Tuning {
             chunk: chunk.next_multiple_of(len),
             cube: 64,
         };
-        if routine == Routine::Chained {
+        if routine == Routine::LookBack {
             tuning.fit(problem, dtype, backward);
         }
         tuning

@@ -123,20 +123,3 @@ pub(super) fn unit_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
         d_h0[slot] = narrow::<S, W, N>(state, config.storage);
     }
 }
-
-/// Backward through no steps at all: `∂L/∂h0` is `∂L/∂h_last`, or 0. Units: elements of the state.
-#[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn no_steps_backward<F: Float>(
-    d_h_last: &[F],
-    d_h0: &mut [F],
-    #[comptime] given: bool,
-    #[define(F)] _dtype: ElemType,
-) {
-    if ABSOLUTE_POS < d_h0.len() {
-        if comptime!(given) {
-            d_h0[ABSOLUTE_POS] = d_h_last[ABSOLUTE_POS];
-        } else {
-            d_h0[ABSOLUTE_POS] = F::from_int(0);
-        }
-    }
-}

@@ -5,7 +5,7 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
-use riverrun_kernels::recurrence::gpu::Dtype;
+use riverrun_kernels::gpu::Dtype;
 
 use super::Maybe;
 

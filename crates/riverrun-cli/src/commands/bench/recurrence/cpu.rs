@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
-use riverrun_kernels::recurrence::check::{Case, Options, judge, naive};
+use riverrun_kernels::recurrence::check::{Case, Options, compare, naive};
 use riverrun_kernels::recurrence::cost::Pass;
 use riverrun_kernels::recurrence::{Gate, Problem, Rows, RowsMut, Shape, cpu};
 
@@ -88,8 +88,8 @@ fn check(problem: &Problem) -> Result<(), Failure> {
     );
     let case = Case::random(small, Options::nth(15), 5).rounded::<f32>();
     let (naive, truth) = (naive::run::<f32>(&case), case.oracle());
-    let verdicts = judge::<f32>(small.shape.steps, &case.cpu::<f32>(), &naive, &truth);
-    match verdicts.iter().find(|verdict| !verdict.right()) {
+    let verdicts = compare::<f32>(small.shape.steps, &case.cpu::<f32>(), &naive, &truth);
+    match verdicts.iter().find(|verdict| !verdict.passes()) {
         Some(wrong) => Err(Failure::Bug(format!(
             "not timed, because it is wrong: {}, {} off by {:e}, allowed {:e}",
             problem.gate.name(),

@@ -6,10 +6,11 @@ use cubecl::client::Client;
 use cubecl::server::Handle;
 use half::{bf16, f16};
 use riverrun_kernels::Element;
-use riverrun_kernels::recurrence::check::{Case, Options, judge, naive};
+use riverrun_kernels::gpu::Dtype;
+use riverrun_kernels::recurrence::check::{Case, Options, compare, naive};
 use riverrun_kernels::recurrence::cost::Pass;
 use riverrun_kernels::recurrence::gpu::{
-    Backward, Dtype, Forward, Inputs, Keep, Strided, Tuning, backward, forward, handover_fault,
+    Backward, Forward, Inputs, Keep, Strided, Tuning, backward, forward, handover_fault,
 };
 use riverrun_kernels::recurrence::{Gate, Problem, Routine, Shape};
 
@@ -271,13 +272,13 @@ impl<'a> Bench<'a> {
             .unwrap_or(1);
         let small = Problem::new(Shape::new(2, steps.min(5000), width), self.problem.gate);
         match self.dtype {
-            Dtype::F32 => self.judge::<f32>(small, routine, tuning),
-            Dtype::F16 => self.judge::<f16>(small, routine, tuning),
-            Dtype::Bf16 => self.judge::<bf16>(small, routine, tuning),
+            Dtype::F32 => self.compare::<f32>(small, routine, tuning),
+            Dtype::F16 => self.compare::<f16>(small, routine, tuning),
+            Dtype::Bf16 => self.compare::<bf16>(small, routine, tuning),
         }
     }
 
-    fn judge<E: Element>(
+    fn compare<E: Element>(
         &self,
         small: Problem,
         routine: Routine,
@@ -288,8 +289,8 @@ impl<'a> Bench<'a> {
             .gpu(self.client, self.dtype, Some(routine), tuning)
             .map_err(|error| Failure::User(error.to_string()))?;
         let (naive, truth) = (naive::run::<E>(&case), case.oracle());
-        let verdicts = judge::<E>(small.shape.steps, &found, &naive, &truth);
-        match verdicts.iter().find(|verdict| !verdict.right()) {
+        let verdicts = compare::<E>(small.shape.steps, &found, &naive, &truth);
+        match verdicts.iter().find(|verdict| !verdict.passes()) {
             Some(wrong) => Err(Failure::Bug(format!(
                 "not timed, because it is wrong: {} {} {}, {} off by {:e}, allowed {:e}",
                 small.gate.name(),

@@ -44,7 +44,7 @@ pub(super) fn run(
                     right(
                         form,
                         "f32",
-                        &case.judge::<f32>(&found, &case.oracle::<f32>()),
+                        &case.compare::<f32>(&found, &case.oracle::<f32>()),
                     )?;
                     norms(&case.spec, shape, residual)?
                 }
@@ -52,7 +52,7 @@ pub(super) fn run(
                     let case = cross_entropy::check::Case::random([7, shape[1]], 5);
                     let case = case.rounded::<f32>();
                     let found = case.cpu::<f32>().map_err(bug)?;
-                    right(form, "f32", &case.judge::<f32>(&found, &case.oracle()))?;
+                    right(form, "f32", &case.compare::<f32>(&found, &case.oracle()))?;
                     losses(shape)?
                 }
             };

@@ -127,13 +127,17 @@ fn check(
                 let case = case.rounded::<E>();
                 let tunings = [tuning.map(norm_tuning); 2];
                 let found = case.gpu(client, dtype, tunings).map_err(user)?;
-                right(form, E::NAME, &case.judge::<E>(&found, &case.oracle::<E>()))
+                right(
+                    form,
+                    E::NAME,
+                    &case.compare::<E>(&found, &case.oracle::<E>()),
+                )
             }
             Form::Loss => {
                 let case = cross_entropy::check::Case::random([8, width], 5).rounded::<E>();
                 let tunings = [tuning.map(loss_tuning); 2];
                 let found = case.gpu(client, dtype, tunings).map_err(user)?;
-                right(form, E::NAME, &case.judge::<E>(&found, &case.oracle()))
+                right(form, E::NAME, &case.compare::<E>(&found, &case.oracle()))
             }
         }
     }

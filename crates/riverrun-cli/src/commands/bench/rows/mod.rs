@@ -9,7 +9,7 @@ use std::io::{Write, stdout};
 use std::path::Path;
 
 use riverrun::device;
-use riverrun_kernels::check::Verdict;
+use riverrun_kernels::check::Comparison;
 use riverrun_kernels::norm::Kind;
 use riverrun_kernels::{cross_entropy, norm};
 use serde::Serialize;
@@ -121,8 +121,8 @@ fn shapes(args: &BenchRowsArgs, default: &[[usize; 2]]) -> Result<Vec<[usize; 2]
 }
 
 /// Refuses to go on where something is wrong.
-fn right(form: Form, dtype: &str, verdicts: &[Verdict]) -> Result<(), Failure> {
-    match verdicts.iter().find(|verdict| !verdict.right()) {
+fn right(form: Form, dtype: &str, verdicts: &[Comparison]) -> Result<(), Failure> {
+    match verdicts.iter().find(|verdict| !verdict.passes()) {
         Some(wrong) => Err(Failure::Bug(format!(
             "not timed, because it is wrong: {} {dtype}, {} off by {:e}, allowed {:e}",
             form.name(),

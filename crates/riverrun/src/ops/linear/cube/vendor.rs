@@ -9,7 +9,7 @@ use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use riverrun_kernels::gemm::vendor::{Buffers, Problem, Vendor};
 use riverrun_kernels::gemm::{Epilogue, Layout};
-use riverrun_kernels::recurrence::gpu::Dtype;
+use riverrun_kernels::gpu::Dtype;
 
 use crate::ops::gelu::ElementwiseOps;
 use crate::ops::linear::{ProductOutput, ProductSpec};

@@ -9,10 +9,12 @@
 //! the place of `x`, and is an output of its own; backward, the gradient that comes back to `s` from elsewhere is added
 //! to `d_x`, which is the gradient of both `x` and the residual.
 
+#[cfg(feature = "check")]
 pub mod check;
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+#[cfg(feature = "check")]
 pub mod oracle;
 
 /// Which norm.

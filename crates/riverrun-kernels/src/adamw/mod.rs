@@ -6,11 +6,13 @@
 //! A factor of 0 stands for gradients that overflowed: the step is skipped, nothing moves. Parameters and moments are
 //! `f32`; gradients may be in any storage type.
 
+#[cfg(feature = "check")]
 pub mod check;
 pub mod clip;
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+#[cfg(feature = "check")]
 pub mod oracle;
 
 /// How many numbers [`Step::numbers`] gives.

@@ -26,7 +26,7 @@ pub use stress::{Interleavings, stress};
 use super::oracle::{self, Outputs};
 use super::{Arithmetic, Epilogue};
 use crate::Element;
-use crate::check::{Verdict, distance, largest};
+use crate::check::{Comparison, distance, largest};
 use crate::recurrence::check::Random;
 
 /// Roundings of one element, apart from its sum.
@@ -146,7 +146,7 @@ impl Case {
     }
 
     /// Judges every tensor of a result in `E`.
-    pub fn judge<E: Element>(&self, found: &Outputs) -> Vec<Verdict> {
+    pub fn compare<E: Element>(&self, found: &Outputs) -> Vec<Comparison> {
         let (truth, naive) = (self.oracle(), self.naive::<E>());
         let [m, k, n] = self.sizes;
         let positive = |x: &[f64]| x.iter().map(|x| x.abs()).collect::<Vec<f64>>();
@@ -171,7 +171,7 @@ impl Case {
         };
         debug_assert!(n > 0);
         let verdict =
-            |tensor: &str, found: &[f64], naive: &[f64], truth: &[f64], sum: f64| Verdict {
+            |tensor: &str, found: &[f64], naive: &[f64], truth: &[f64], sum: f64| Comparison {
                 tensor: tensor.into(),
                 error: distance(found, truth),
                 allowed: 2.0 * distance(naive, truth)
@@ -199,15 +199,15 @@ mod tests {
         for (seed, epilogue) in Epilogue::ALL.into_iter().enumerate() {
             let case = Case::random([5, 33, 7], epilogue, seed as u64).rounded::<bf16>();
             let naive = case.naive::<bf16>();
-            assert!(case.judge::<bf16>(&naive).iter().all(Verdict::right));
+            assert!(case.compare::<bf16>(&naive).iter().all(Comparison::passes));
             let mut wrong = naive.clone();
             wrong.d[11] += 0.1;
-            assert!(!case.judge::<bf16>(&wrong)[0].right(), "{epilogue:?}");
+            assert!(!case.compare::<bf16>(&wrong)[0].passes(), "{epilogue:?}");
             let mut wrong = naive;
             if let Some(sums) = &mut wrong.sums {
                 sums[2] += 0.5;
                 assert!(
-                    !case.judge::<bf16>(&wrong).iter().all(Verdict::right),
+                    !case.compare::<bf16>(&wrong).iter().all(Comparison::passes),
                     "{epilogue:?}"
                 );
             }

@@ -8,10 +8,12 @@
 //! The forward pass reads the logits once and keeps `lse` and `1 / count`; there is no copy of the logits in a wider
 //! type either way.
 
+#[cfg(feature = "check")]
 pub mod check;
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+#[cfg(feature = "check")]
 pub mod oracle;
 
 /// Bytes that a pass over `[rows, V]` reads and writes, each tensor once, with logits of `element` bytes and targets

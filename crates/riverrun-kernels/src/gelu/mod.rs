@@ -4,6 +4,7 @@
 //! `dy/dx = σ(2u) + x σ(2u) σ(-2u) 2u'`, `u' = √(2/π) (1 + 3 · 0.044715 x²)`.
 
 pub mod cpu;
+#[cfg(feature = "check")]
 pub mod oracle;
 
 /// `2 √(2/π)`.

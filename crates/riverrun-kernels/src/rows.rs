@@ -3,8 +3,35 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::Shape;
 use crate::Error;
+
+/// The sizes `[B, T, D]` of a sequence tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Sequences, `B ≥ 0`.
+    pub batch: usize,
+    /// Steps of each, `T ≥ 0`.
+    pub steps: usize,
+    /// Channels of each step, `D ≥ 1`.
+    pub dim: usize,
+}
+
+impl Shape {
+    /// `[batch, steps, dim]`.
+    pub fn new(batch: usize, steps: usize, dim: usize) -> Self {
+        Self { batch, steps, dim }
+    }
+
+    /// Elements of a `[B, T, D]` tensor.
+    pub fn elements(self) -> usize {
+        self.batch * self.steps * self.dim
+    }
+
+    /// Elements of a `[B, D]` state.
+    pub fn state(self) -> usize {
+        self.batch * self.dim
+    }
+}
 
 /// Where the rows of a `[B, T, D]` view lie: element `(b, t, d)` is at `b * batch_stride + t * step_stride + d`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,7 +181,7 @@ impl<'a, E> Rows<'a, E> {
     }
 
     /// Whether the steps of a sequence lie `width` apart, so that its rows of so many channels have no gaps.
-    pub(super) fn steps_adjoin(&self, width: usize) -> bool {
+    pub(crate) fn steps_adjoin(&self, width: usize) -> bool {
         self.layout.step_stride == width
     }
 

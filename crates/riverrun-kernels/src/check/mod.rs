@@ -28,7 +28,7 @@ pub fn distance(x: &[f64], y: &[f64]) -> f64 {
 
 /// One tensor of a result against the truth.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
+pub struct Comparison {
     /// Which tensor.
     pub tensor: String,
     /// The largest absolute error.
@@ -37,9 +37,9 @@ pub struct Verdict {
     pub allowed: f64,
 }
 
-impl Verdict {
+impl Comparison {
     /// Whether the error is within what is allowed; NaN never is.
-    pub fn right(&self) -> bool {
+    pub fn passes(&self) -> bool {
         self.error <= self.allowed
     }
 }
@@ -53,9 +53,9 @@ pub fn worst(
     found: &[f64],
     truth: &[f64],
     allowed: impl Fn(usize) -> f64,
-) -> Verdict {
+) -> Comparison {
     assert_eq!(found.len(), truth.len(), "{tensor}");
-    let mut verdict = Verdict {
+    let mut verdict = Comparison {
         tensor: tensor.into(),
         error: 0.0,
         allowed: 0.0,
@@ -65,7 +65,7 @@ pub fn worst(
         // By products, for what is allowed may be 0.
         let more = error * verdict.allowed > verdict.error * allowed;
         let first = verdict.allowed == 0.0 && verdict.error == 0.0;
-        if more || first || error.is_nan() || (error > allowed && verdict.right()) {
+        if more || first || error.is_nan() || (error > allowed && verdict.passes()) {
             verdict.error = error;
             verdict.allowed = allowed;
         }
@@ -125,11 +125,11 @@ mod tests {
         assert!(distance(&[f64::NAN, 1.0, 2.0], &[0.0, 1.0, 2.5]).is_nan());
         assert!(distance(&[0.0, 1.0, f64::NAN], &[0.5, 1.0, 2.0]).is_nan());
         assert_eq!(distance(&[0.0, 1.0, 2.0], &[0.5, -1.0, 2.0]), 2.0);
-        let verdict = Verdict {
+        let verdict = Comparison {
             tensor: "h".into(),
             error: f64::NAN,
             allowed: f64::INFINITY,
         };
-        assert!(!verdict.right());
+        assert!(!verdict.passes());
     }
 }
