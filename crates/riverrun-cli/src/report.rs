@@ -88,7 +88,7 @@ impl Observer for Progress {
             Mode::Bar(bar) => bar.set_message(self.message()),
             Mode::Lines => {
                 let left = self.plan.as_ref().map_or(0.0, |plan| {
-                    let tokens = (steps - report.step) as f64 * plan.tokens_per_step as f64;
+                    let tokens = (steps - report.step) as f64 * plan.items_per_step as f64;
                     tokens / report.tokens_per_s
                 });
                 match report.split {

@@ -1,17 +1,19 @@
-//! What can go wrong in a run, in words for the person who started it.
+//! The one error type of this crate.
 
 use std::io;
 use std::path::PathBuf;
 
-/// An error of this crate. Every message is one line and says what to change.
+/// Why a run, or a part of one, was refused or ended. Every message is one line. What to change on a command line is for
+/// the program to say: the fields tell it what it needs.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A file could not be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
     /// A file could not be written: a full disk, a missing permission.
@@ -22,17 +24,26 @@ pub enum Error {
         /// What went wrong.
         reason: String,
     },
-    /// An option's value makes no sense, by itself or with the others.
+    /// A value of a configuration that makes no sense.
+    #[error("{} {value}: {reason}", field.replace('_', " "))]
+    Value {
+        /// The field, such as `time_scale`.
+        field: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A run, task or model that cannot do what was asked of it.
     #[error("{0}")]
-    Invalid(String),
+    Unsupported(String),
     /// The text has no characters.
     #[error("{0}: the text is empty")]
     EmptyText(String),
     /// A part of the text is shorter than one window.
     #[error(
-        "a context of {context} needs at least {} characters in the {part} part, which has {have}: \
-         use a shorter --context or a longer text",
-        context + 1
+        "a context of {context} needs at least {} characters in the {part} part, which has {have}",
+        context.saturating_add(1)
     )]
     ShortText {
         /// Which part: training or validation.
@@ -50,15 +61,26 @@ pub enum Error {
         /// Size of the vocabulary.
         known: usize,
     },
+    /// A batch whose rows cannot be split evenly into the parts asked for.
+    #[error("a batch of {rows} rows cannot be split into {parts} parts of the same size")]
+    Parts {
+        /// Rows of the batch.
+        rows: usize,
+        /// Parts asked for.
+        parts: usize,
+    },
     /// The folder for a new run is in use.
-    #[error("{} already holds a run: continue it with --resume, or choose another folder with --out", .0.display())]
+    #[error("{} already holds a run", .0.display())]
     RunExists(PathBuf),
     /// The folder for a new run has other files in it.
-    #[error("{} is not empty: choose another folder with --out", .0.display())]
+    #[error("{} is not empty", .0.display())]
     NotEmpty(PathBuf),
     /// The folder is not a run.
     #[error("{} is not a run folder: it has no config.json", .0.display())]
     NotARun(PathBuf),
+    /// Another program, or another part of this one, trains in the folder.
+    #[error("{} is in use by another program", .0.display())]
+    Locked(PathBuf),
     /// The run has nothing to go on from, or to sample from.
     #[error("{} has no {what}: the run ended before its first one", dir.display())]
     NoModel {
@@ -75,10 +97,16 @@ pub enum Error {
         /// Why.
         reason: String,
     },
-    /// The loss or the weights are no longer numbers.
-    #[error(
-        "the {what} became {value} at step {step}: try a lower --lr or a longer --warmup; {kept}"
-    )]
+    /// A run is to have fewer steps than it has done.
+    #[error("the run has done {done} steps, more than {steps}")]
+    StepsDone {
+        /// Steps done.
+        done: u64,
+        /// Steps asked for.
+        steps: u64,
+    },
+    /// The loss or the weights are no longer finite.
+    #[error("the {what} became {value} at step {step}; {}", saved_in(.saved))]
     Diverged {
         /// Loss or weights.
         what: &'static str,
@@ -86,9 +114,34 @@ pub enum Error {
         value: f64,
         /// The step after which it was seen.
         step: u64,
-        /// Where the last good state is.
-        kept: String,
+        /// The folder with the last good state, if there is one.
+        saved: Option<PathBuf>,
     },
+    /// A model gave a logit that is not finite, so that no symbol can be drawn.
+    #[error(
+        "the model's output for symbol {symbol} is {value}: its weights or its input are damaged"
+    )]
+    Logits {
+        /// Index of the symbol.
+        symbol: usize,
+        /// NaN or an infinity.
+        value: f32,
+    },
+    /// What was asked for does not fit into memory.
+    #[error("{what} needs at least {} of memory: {device} has {}", bytes(*.needed), has(*.available))]
+    Memory {
+        /// What was to be allocated.
+        what: String,
+        /// Bytes needed, at least.
+        needed: u128,
+        /// Where.
+        device: String,
+        /// Bytes available there, if known.
+        available: Option<u128>,
+    },
+    /// Steps that cannot be recorded on the device.
+    #[error("steps cannot be recorded: {0}")]
+    Recording(String),
     /// The device could not compute or hand over a value: out of memory, lost, a failed kernel.
     #[error("the device failed: {0}")]
     Device(String),
@@ -117,9 +170,56 @@ impl Error {
     }
 
     pub(crate) fn damaged(path: impl Into<PathBuf>, reason: impl ToString) -> Self {
+        // Some readers' messages have several lines.
+        let reason = reason.to_string();
+        let mut lines = reason
+            .lines()
+            .map(str::trim)
+            .filter(|line| !line.is_empty());
         Self::Damaged {
             path: path.into(),
-            reason: reason.to_string(),
+            reason: lines.next().unwrap_or("no reason given").to_string(),
         }
+    }
+
+    pub(crate) fn value(
+        field: &'static str,
+        value: impl ToString,
+        reason: impl Into<String>,
+    ) -> Self {
+        Self::Value {
+            field,
+            value: value.to_string(),
+            reason: reason.into(),
+        }
+    }
+}
+
+fn saved_in(saved: &Option<PathBuf>) -> String {
+    match saved {
+        Some(folder) => format!("the last good state is in {}", folder.display()),
+        None => "no checkpoint had been saved".to_string(),
+    }
+}
+
+fn has(available: Option<u128>) -> String {
+    match available {
+        Some(available) => format!("{} left", bytes(available)),
+        None => "less".to_string(),
+    }
+}
+
+/// Bytes with their unit, to two digits.
+pub(crate) fn bytes(bytes: u128) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let (mut value, mut unit) = (bytes as f64, 0);
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    match value < 10.0 && unit > 0 {
+        true => format!("{value:.1} {}", units[unit]),
+        false if value < 1e6 => format!("{value:.0} {}", units[unit]),
+        false => format!("{value:.0e} {}", units[unit]),
     }
 }

@@ -10,9 +10,9 @@ use rand_chacha::rand_core::SeedableRng;
 use riverrun::models::{LanguageModel, LmState};
 use riverrun::nn::Sequence;
 
-use crate::checkpoint::{MODEL, load_module};
 use crate::tasks::Vocabulary;
-use crate::{Error, RunDir, TaskConfig};
+use crate::trainer::checkpoint::{MODEL, load_module};
+use crate::{Error, RunConfig, RunDir, TaskConfig, memory};
 
 /// How symbols are drawn.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,9 +52,12 @@ impl Generator {
     /// # Errors
     /// A folder that is no run, or holds no model, or whose task is not text; a damaged file.
     pub fn open(dir: &RunDir, device: &Device) -> Result<Self, Error> {
-        let config = dir.config()?;
+        let config: RunConfig = dir.config()?;
+        config.check()?;
+        config.check_vocab()?;
+        let weights = config.weight_bytes();
         let TaskConfig::Text(task) = config.task else {
-            return Err(Error::Invalid(format!(
+            return Err(Error::Unsupported(format!(
                 "{} was trained on selective copying: only a run on text can generate text",
                 dir.path().display()
             )));
@@ -65,6 +68,7 @@ impl Generator {
         };
         let folder = dir.best().or_else(|| dir.checkpoint()).ok_or_else(none)?;
         let device = device.clone().without_autodiff();
+        memory::check("the model", weights, &device)?;
         let model = load_module(config.model.init(&device), &folder.join(MODEL))?;
         let symbols = task.vocabulary.symbols();
         Ok(Self {
@@ -89,13 +93,14 @@ impl Generator {
     /// `top_k` of 0.
     pub fn stream(&self, prompt: &[u8], sampling: Sampling) -> Result<Stream<'_>, Error> {
         if !(sampling.temperature >= 0.0 && sampling.temperature.is_finite()) {
-            return Err(Error::Invalid(format!(
-                "--temperature {} must be 0 or more",
-                sampling.temperature
-            )));
+            return Err(Error::value(
+                "temperature",
+                sampling.temperature,
+                "must be 0 or more",
+            ));
         }
         if sampling.top_k == Some(0) {
-            return Err(Error::Invalid("--top-k must be at least 1".into()));
+            return Err(Error::value("top_k", 0, "must be at least 1"));
         }
         let mut tokens = self.vocabulary.encode(prompt)?;
         if tokens.is_empty() {
@@ -143,7 +148,13 @@ impl<'a> Iterator for Stream<'a> {
                 return Some(Err(Error::device(error)));
             }
         };
-        let token = draw(&logits, &self.sampling, self.rng.random());
+        let token = match draw(&logits, &self.sampling, self.rng.random()) {
+            Ok(token) => token,
+            Err(error) => {
+                self.left = 0;
+                return Some(Err(error));
+            }
+        };
         if self.left > 0 {
             let Generator { model, device, .. } = self.generator;
             let token = Tensor::<1, Int>::from_data([token as i32], device);
@@ -155,12 +166,19 @@ impl<'a> Iterator for Stream<'a> {
 }
 
 /// Draws an index; `uniform` is in [0, 1).
-fn draw(logits: &[f32], sampling: &Sampling, uniform: f64) -> usize {
+fn draw(logits: &[f32], sampling: &Sampling, uniform: f64) -> Result<usize, Error> {
+    if let Some((symbol, &value)) = logits
+        .iter()
+        .enumerate()
+        .find(|(_, logit)| !logit.is_finite())
+    {
+        return Err(Error::Logits { symbol, value });
+    }
     let mut order: Vec<usize> = (0..logits.len()).collect();
     // Equal logits keep their order, so the draw is the same everywhere.
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
     if sampling.temperature == 0.0 {
-        return order[0];
+        return Ok(order[0]);
     }
     order.truncate(sampling.top_k.unwrap_or(usize::MAX));
     let top = f64::from(logits[order[0]]);
@@ -170,11 +188,11 @@ fn draw(logits: &[f32], sampling: &Sampling, uniform: f64) -> usize {
     for &index in &order {
         left -= weight(&index);
         if left < 0.0 {
-            return index;
+            return Ok(index);
         }
     }
-    // Rounding can leave a hair of the total over.
-    *order.last().expect("a vocabulary has symbols")
+    // Rounding can leave a small remainder.
+    Ok(*order.last().expect("a vocabulary has symbols"))
 }
 
 #[cfg(test)]
@@ -193,7 +211,7 @@ mod tests {
 
     #[test]
     fn temperature_zero_takes_the_first_of_the_highest() {
-        assert_eq!(draw(&LOGITS, &sampling(0.0, None), 0.99), 1);
+        assert_eq!(draw(&LOGITS, &sampling(0.0, None), 0.99).unwrap(), 1);
     }
 
     #[test]
@@ -202,7 +220,7 @@ mod tests {
         let n = 10_000;
         let mut counts = [0; 4];
         for i in 0..n {
-            counts[draw(&LOGITS, &sampling(1.0, None), (i as f64 + 0.5) / n as f64)] += 1;
+            counts[draw(&LOGITS, &sampling(1.0, None), (i as f64 + 0.5) / n as f64).unwrap()] += 1;
         }
         for (count, logit) in counts.iter().zip(LOGITS) {
             let expected = f64::from(logit).exp() / total * n as f64;
@@ -214,9 +232,19 @@ mod tests {
     fn top_k_leaves_the_rest_out() {
         for i in 0..100 {
             assert_ne!(
-                draw(&LOGITS, &sampling(5.0, Some(3)), f64::from(i) / 100.0),
+                draw(&LOGITS, &sampling(5.0, Some(3)), f64::from(i) / 100.0).unwrap(),
                 0
             );
+        }
+    }
+
+    #[test]
+    fn logits_that_are_not_finite_are_refused() {
+        for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            for temperature in [0.0, 1.0] {
+                let error = draw(&[0.0, value], &sampling(temperature, None), 0.5).unwrap_err();
+                assert!(matches!(error, Error::Logits { symbol: 1, .. }), "{error}");
+            }
         }
     }
 }

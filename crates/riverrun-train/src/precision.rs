@@ -78,9 +78,7 @@ impl FromStr for Precision {
             "f32" => Ok(Self::F32),
             "f16" => Ok(Self::F16),
             "bf16" => Ok(Self::Bf16),
-            _ => Err(Error::Invalid(format!(
-                "unknown dtype {name:?}: it is one of f32, f16, bf16"
-            ))),
+            _ => Err(Error::value("dtype", name, "one of f32, f16, bf16")),
         }
     }
 }

@@ -35,9 +35,9 @@ fn batch(n: usize) -> Batch {
 /// The losses of some steps, and the weights after them.
 fn train(device: &Device, dtype: Precision, recorded: bool) -> (Vec<f32>, Vec<f32>) {
     let config = config(dtype);
-    let mut learner = Learner::new(&config, device).unwrap();
+    let mut learner = Learner::language(&config, device).unwrap();
     if recorded {
-        learner.record_steps(&config).unwrap();
+        learner.record_steps().unwrap();
     }
     // Added up as a run does it, read only sometimes.
     let mut losses = Vec::new();
@@ -92,9 +92,9 @@ fn recorded_steps_give_the_numbers_of_steps_as_usual() {
 #[test]
 fn what_cannot_be_recorded_is_refused_with_its_reason() {
     let cpu = riverrun::device::parse("cpu").unwrap();
-    let mut learner = Learner::new(&config(Precision::F32), &cpu).unwrap();
+    let mut learner = Learner::language(&config(Precision::F32), &cpu).unwrap();
     let refused = |result: Result<(), Error>| result.unwrap_err().to_string();
-    let reason = refused(learner.record_steps(&config(Precision::F32)));
+    let reason = refused(learner.record_steps());
     assert!(reason.contains("CPU"), "{reason}");
 
     let devices = riverrun::device::list();
@@ -102,9 +102,9 @@ fn what_cannot_be_recorded_is_refused_with_its_reason() {
         println!("skipped: no GPU in this build or on this machine");
         return;
     };
-    let mut learner = Learner::new(&config(Precision::F32), &gpu.device).unwrap();
     let mut dropping = config(Precision::F32);
     dropping.model.dropout = 0.1;
-    let reason = refused(learner.record_steps(&dropping));
-    assert!(reason.contains("drop"), "{reason}");
+    let mut learner = Learner::language(&dropping, &gpu.device).unwrap();
+    let reason = refused(learner.record_steps());
+    assert!(reason.contains("draws"), "{reason}");
 }

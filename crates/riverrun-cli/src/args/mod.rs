@@ -116,6 +116,9 @@ pub struct TrainArgs {
     /// Sequences in a batch [default: 16; selective copying 32]
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
+    /// Parts to compute each batch in, to save memory: gradients are added up, the numbers stay within rounding [default: 1]
+    #[arg(long, value_name = "N")]
+    pub accumulate: Option<usize>,
     /// Steps of the whole run [default: 2000; selective copying 1000]
     #[arg(long, value_name = "N")]
     pub steps: Option<u64>,

@@ -29,7 +29,7 @@ pub struct Batch {
     pub inputs: Vec<i32>,
     /// How many of the last positions of a sequence are scored, L ≤ T.
     pub scored: usize,
-    /// What the model must say at the scored positions, `[B, L]`.
+    /// The right answers at the scored positions, `[B, L]`.
     pub targets: Vec<i32>,
     /// How many of the first rows count; the rest only fill the batch to its usual shape, so that a
     /// device never meets a second shape.
@@ -38,26 +38,32 @@ pub struct Batch {
 
 /// A source of numbered batches.
 pub trait Task: Send + Sync {
+    /// A batch on the host.
+    type Batch;
+
     /// Name for folders and messages, such as `selective-copy`.
     fn name(&self) -> &'static str;
 
-    /// Number of distinct tokens; tokens are `0..vocab()`.
-    fn vocab(&self) -> usize;
-
     /// The training batch of a step; steps count from 0.
-    fn train_batch(&self, step: u64) -> Batch;
+    fn train_batch(&self, step: u64) -> Self::Batch;
 
-    /// How many batches the validation set has.
+    /// The number of batches in the validation set.
     fn validation_batches(&self) -> usize;
 
     /// Validation batch `index < validation_batches()`; the same at every evaluation.
-    fn validation_batch(&self, index: usize) -> Batch;
+    fn validation_batch(&self, index: usize) -> Self::Batch;
+
+    /// Items that the model reads in a training step: what the run's speed counts.
+    fn items_per_step(&self) -> usize;
+}
+
+/// A task for a language model.
+pub trait TokenTask: Task<Batch = Batch> {
+    /// Number of distinct tokens; tokens are `0..vocab()`.
+    fn vocab(&self) -> usize;
 
     /// Whether a share of right answers means something for this task, beside the loss.
     fn has_accuracy(&self) -> bool;
-
-    /// Tokens that the model reads in a training step.
-    fn tokens_per_step(&self) -> usize;
 }
 
 /// Opens the task that a configuration names, reading its text if it has one.
@@ -65,7 +71,7 @@ pub trait Task: Send + Sync {
 /// # Errors
 /// A text that cannot be read, is empty, too short for the context, or is no longer the text the
 /// configuration was made for; sizes that make no sense.
-pub fn open(config: &RunConfig) -> Result<Box<dyn Task>, Error> {
+pub fn open(config: &RunConfig) -> Result<Box<dyn TokenTask>, Error> {
     let (training, seed) = (&config.training, config.training.seed);
     Ok(match &config.task {
         TaskConfig::SelectiveCopy(task) => Box::new(SelectiveCopy::new(
@@ -88,7 +94,7 @@ pub fn open(config: &RunConfig) -> Result<Box<dyn Task>, Error> {
 }
 
 /// The random generator of batch `index` in one of a run's streams; no two share their numbers.
-fn batch_rng(seed: u64, purpose: Purpose, index: u64) -> ChaCha8Rng {
+pub(crate) fn batch_rng(seed: u64, purpose: Purpose, index: u64) -> ChaCha8Rng {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     // The high bit of the stream number keeps validation apart from training at every step.
     rng.set_stream(match purpose {
@@ -100,7 +106,7 @@ fn batch_rng(seed: u64, purpose: Purpose, index: u64) -> ChaCha8Rng {
 
 /// What random numbers are drawn for.
 #[derive(Clone, Copy)]
-enum Purpose {
+pub(crate) enum Purpose {
     Training,
     Validation,
 }

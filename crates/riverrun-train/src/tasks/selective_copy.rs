@@ -4,7 +4,7 @@ use rand::Rng;
 use rand::seq::index;
 use serde::{Deserialize, Serialize};
 
-use super::{Batch, Purpose, Task, batch_rng};
+use super::{Batch, Purpose, Task, TokenTask, batch_rng};
 use crate::Error;
 
 /// Number of symbols.
@@ -39,6 +39,9 @@ pub struct SelectiveCopy {
 }
 
 impl SelectiveCopy {
+    /// Number of distinct symbols.
+    pub const VOCAB: usize = VOCAB;
+
     /// Makes the task for `context ≥ 1` blanks and batches of `batch ≥ 1` sequences.
     ///
     /// # Errors
@@ -51,12 +54,12 @@ impl SelectiveCopy {
     ) -> Result<Self, Error> {
         let data_tokens = config.data_tokens;
         for (name, value) in [
-            ("--data-tokens", data_tokens),
-            ("--context", context),
-            ("--batch", batch),
+            ("data_tokens", data_tokens),
+            ("context", context),
+            ("batch", batch),
         ] {
             if value == 0 {
-                return Err(Error::Invalid(format!("{name} must be at least 1")));
+                return Err(Error::value(name, value, "must be at least 1"));
             }
         }
         Ok(Self {
@@ -99,12 +102,10 @@ impl SelectiveCopy {
 }
 
 impl Task for SelectiveCopy {
+    type Batch = Batch;
+
     fn name(&self) -> &'static str {
         "selective-copy"
-    }
-
-    fn vocab(&self) -> usize {
-        VOCAB
     }
 
     fn train_batch(&self, step: u64) -> Batch {
@@ -120,12 +121,18 @@ impl Task for SelectiveCopy {
         self.sequences(self.batch, counted, Purpose::Validation, index as u64)
     }
 
-    fn has_accuracy(&self) -> bool {
-        true
+    fn items_per_step(&self) -> usize {
+        self.batch * self.length()
+    }
+}
+
+impl TokenTask for SelectiveCopy {
+    fn vocab(&self) -> usize {
+        VOCAB
     }
 
-    fn tokens_per_step(&self) -> usize {
-        self.batch * self.length()
+    fn has_accuracy(&self) -> bool {
+        true
     }
 }
 

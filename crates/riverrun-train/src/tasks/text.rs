@@ -3,7 +3,7 @@
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 
-use super::{Batch, Corpus, Purpose, Task, Vocabulary, batch_rng};
+use super::{Batch, Corpus, Purpose, Task, TokenTask, Vocabulary, batch_rng};
 use crate::Error;
 
 /// Validation windows are at most about this many symbols, evenly spread, so that an evaluation on a
@@ -70,19 +70,20 @@ impl Text {
         batch: usize,
         seed: u64,
     ) -> Result<Self, Error> {
-        for (name, value) in [("--context", context), ("--batch", batch)] {
+        for (name, value) in [("context", context), ("batch", batch)] {
             if value == 0 {
-                return Err(Error::Invalid(format!("{name} must be at least 1")));
+                return Err(Error::value(name, value, "must be at least 1"));
             }
         }
         if !(config.split > 0.0 && config.split < 1.0) {
-            return Err(Error::Invalid(format!(
-                "--split {} must be above 0 and below 1",
-                config.split
-            )));
+            return Err(Error::value(
+                "split",
+                config.split,
+                "must be above 0 and below 1",
+            ));
         }
         if config.fingerprint != corpus.fingerprint() {
-            return Err(Error::Invalid(format!(
+            return Err(Error::Unsupported(format!(
                 "{} is no longer the text that the run began with ({} bytes then, {} now)",
                 corpus.label(),
                 config.bytes,
@@ -146,12 +147,10 @@ impl Text {
 }
 
 impl Task for Text {
+    type Batch = Batch;
+
     fn name(&self) -> &'static str {
         "text"
-    }
-
-    fn vocab(&self) -> usize {
-        self.vocab
     }
 
     fn train_batch(&self, step: u64) -> Batch {
@@ -176,12 +175,18 @@ impl Task for Text {
         self.cut(&self.validation, starts, counted)
     }
 
-    fn has_accuracy(&self) -> bool {
-        false
+    fn items_per_step(&self) -> usize {
+        self.batch * self.context
+    }
+}
+
+impl TokenTask for Text {
+    fn vocab(&self) -> usize {
+        self.vocab
     }
 
-    fn tokens_per_step(&self) -> usize {
-        self.batch * self.context
+    fn has_accuracy(&self) -> bool {
+        false
     }
 }
 

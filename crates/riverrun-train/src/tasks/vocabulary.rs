@@ -70,7 +70,7 @@ impl Vocabulary {
         match self {
             Self::Chars(chars) => {
                 let text = std::str::from_utf8(text).map_err(|_| {
-                    Error::Invalid("the text is not UTF-8, as the model's was".into())
+                    Error::Unsupported("the text is not UTF-8, as the model's was".into())
                 })?;
                 let numbers: HashMap<char, u16> = chars.chars().zip(0..).collect();
                 let mut ascii = [None; 128];

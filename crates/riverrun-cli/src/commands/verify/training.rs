@@ -72,9 +72,9 @@ struct Outcome {
 }
 
 fn train(config: &RunConfig, device: &Device, recorded: bool) -> Result<Outcome, Failure> {
-    let mut learner = Learner::new(config, device)?;
+    let mut learner = Learner::language(config, device)?;
     if recorded {
-        learner.record_steps(config)?;
+        learner.record_steps()?;
     }
     let mut losses = Vec::new();
     for step in 0..STEPS {

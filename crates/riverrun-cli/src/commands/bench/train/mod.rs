@@ -169,9 +169,9 @@ impl Bench {
         graph: bool,
     ) -> Result<Self, Failure> {
         let memory = memory::Meter::new(device);
-        let mut learner = Learner::new(&config, device)?;
+        let mut learner = Learner::language(&config, device)?;
         if graph {
-            learner.record_steps(&config)?;
+            learner.record_steps()?;
         }
         Ok(Self {
             learner,

@@ -1,17 +1,22 @@
 //! `riverrun train`: a new run, or the continuation of one.
 
+mod hints;
+
 use std::io::{Write, stdout};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use riverrun_train::tasks::{self, Corpus, Task, Text};
-use riverrun_train::{Outcome, RunConfig, RunDir, TaskConfig, Trainer};
+use riverrun::models::LanguageModel;
+use riverrun_train::tasks::{self, Corpus, Text, TokenTask};
+use riverrun_train::{Outcome, RunConfig, RunDir, Setup, TaskConfig, Trainer};
 use serde_json::Value;
 
 use crate::args::TrainArgs;
 use crate::failure::Failure;
 use crate::report::Progress;
+
+pub use hints::explain;
 
 /// Trains until the last step or Ctrl-C, and says what came of it.
 pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
@@ -25,33 +30,28 @@ pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
     } else {
         begun(args)?
     };
-    let dir = match (&resumed, &args.out) {
-        (Some(dir), _) => dir.clone(),
+    let what = describe(&config, &*task, &riverrun::device::name(&device));
+    let name = task.name();
+    let setup = Setup::language(&config, task)?;
+    let new = resumed.is_none();
+    let dir = match (resumed, &args.out) {
+        (Some(dir), _) => dir,
         (None, Some(out)) => RunDir::create(out)?,
-        (None, None) => RunDir::next("runs", task.name())?,
+        (None, None) => RunDir::next("runs", name)?,
     };
-    let mut out = stdout().lock();
-    writeln!(
-        out,
-        "{}",
-        describe(
-            &config,
-            &*task,
-            &riverrun::device::name(&device),
-            dir.path()
-        )
-    )?;
-    out.flush()?;
-
-    let stop = stop_on_signals()?;
-    let trainer = match resumed {
-        Some(_) => Trainer::resume(config.clone(), task, dir.clone(), &device)?,
-        None => Trainer::create(config.clone(), task, dir.clone(), &device)?,
+    let trainer = match new {
+        true => Trainer::create(setup, dir.clone(), &device)?,
+        false => Trainer::resume(setup, dir.clone(), &device)?,
     };
     let trainer = match args.graph {
         true => trainer.with_recorded_steps()?,
         false => trainer,
     };
+    let mut out = stdout().lock();
+    writeln!(out, "{what}\nrun     {}", dir.path().display())?;
+    out.flush()?;
+
+    let stop = stop_on_signals()?;
     let spec = riverrun::device::name(&device);
     if spec != "cpu" && !quiet {
         let kept = match riverrun::device::kept_in() {
@@ -76,7 +76,7 @@ pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
 /// A run that is known to make sense, and of which nothing is on the disk yet but what was before.
 struct Prepared {
     config: RunConfig,
-    task: Box<dyn Task>,
+    task: Box<dyn TokenTask>,
     /// The folder to go on in.
     resumed: Option<RunDir>,
 }
@@ -93,12 +93,8 @@ fn begun(args: &TrainArgs) -> Result<Prepared, Failure> {
         )));
     }
     // A folder in use is found before a large text is read.
-    if let Some(out) = args
-        .out
-        .as_deref()
-        .filter(|out| out.join("config.json").exists())
-    {
-        return Err(riverrun_train::Error::RunExists(out.into()).into());
+    if let Some(out) = &args.out {
+        RunDir::vacant(out)?;
     }
     if args.paths.is_empty() {
         if args.split.is_some() {
@@ -129,8 +125,9 @@ fn begun(args: &TrainArgs) -> Result<Prepared, Failure> {
 /// The run in `--out`, with more steps if asked for. Any other option must be as it was; the same
 /// text may have another name.
 fn continued(args: &TrainArgs) -> Result<Prepared, Failure> {
-    let dir = RunDir::open(args.out.as_deref().unwrap_or(Path::new(".")))?;
-    let before = dir.config()?;
+    let dir = RunDir::open(args.out.as_deref().unwrap_or(Path::new(".")))?.lock()?;
+    let before: RunConfig = dir.config()?;
+    before.check()?;
     let mut config = before.clone();
     // Steps come later and alone: the intervals that suit another number of them would be other options.
     apply(
@@ -143,7 +140,10 @@ fn continued(args: &TrainArgs) -> Result<Prepared, Failure> {
     if let (TaskConfig::Text(text), Some(split)) = (&mut config.task, args.split) {
         text.split = split;
     }
+    // The parts of a batch are a matter of memory: they change the numbers within rounding.
+    let parts = std::mem::replace(&mut config.training.accumulate, before.training.accumulate);
     refuse_changes(&before, &config, dir.path())?;
+    config.training.accumulate = parts;
     config.training.steps = args.steps.unwrap_or(config.training.steps);
     match &mut config.task {
         _ if args.paths.is_empty() => {}
@@ -164,7 +164,7 @@ fn continued(args: &TrainArgs) -> Result<Prepared, Failure> {
     })
 }
 
-fn open_text(config: &RunConfig, corpus: &Corpus) -> Result<Box<dyn Task>, Failure> {
+fn open_text(config: &RunConfig, corpus: &Corpus) -> Result<Box<dyn TokenTask>, Failure> {
     let TaskConfig::Text(text) = &config.task else {
         return Err(Failure::Bug(
             "a text was read for a task that has none".into(),
@@ -192,6 +192,7 @@ fn apply(args: &TrainArgs, config: &mut RunConfig) {
         training.set_steps(steps);
     }
     set(&args.batch, &mut training.batch);
+    set(&args.accumulate, &mut training.accumulate);
     set(&args.context, &mut training.context);
     set(&args.lr, &mut training.lr);
     set(&args.warmup, &mut training.warmup);
@@ -253,7 +254,7 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-fn describe(config: &RunConfig, task: &dyn Task, device: &str, dir: &Path) -> String {
+fn describe(config: &RunConfig, task: &dyn TokenTask, device: &str) -> String {
     let (training, model) = (&config.training, &config.model);
     let what = match &config.task {
         TaskConfig::SelectiveCopy(copy) => format!(
@@ -271,21 +272,15 @@ fn describe(config: &RunConfig, task: &dyn Task, device: &str, dir: &Path) -> St
         ),
     };
     format!(
-        "task    {what}\nmodel   {}, {} layers of width {}\ntrain   {} steps of {} sequences, {} on {device}\nrun     {}",
-        model.cell,
-        model.layers,
-        model.width,
-        training.steps,
-        training.batch,
-        training.dtype,
-        dir.display()
+        "task    {what}\nmodel   {}, {} layers of width {}\ntrain   {} steps of {} sequences, {} on {device}",
+        model.cell, model.layers, model.width, training.steps, training.batch, training.dtype
     )
 }
 
 fn conclude(
     out: &mut impl Write,
     config: &RunConfig,
-    outcome: &Outcome,
+    outcome: &Outcome<LanguageModel>,
     dir: &Path,
 ) -> Result<(), Failure> {
     let path = dir.display();

@@ -9,8 +9,8 @@ pub struct Plan {
     pub done: u64,
     /// Steps of the whole run.
     pub steps: u64,
-    /// Tokens that the model reads in a step.
-    pub tokens_per_step: usize,
+    /// Items that the model reads in a step: tokens of a language model.
+    pub items_per_step: usize,
     /// Trainable numbers in the model.
     pub parameters: usize,
 }

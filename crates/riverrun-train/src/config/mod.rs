@@ -1,0 +1,256 @@
+//! Everything that decides the numbers of a run.
+
+mod memory;
+
+use riverrun::models::{CellKind, LanguageModelConfig};
+use riverrun::ops::Checkpoints;
+use serde::{Deserialize, Serialize};
+
+use crate::tasks::{Corpus, SelectiveCopy, SelectiveCopyConfig, TextConfig};
+use crate::{Error, OptimizerConfig, Precision, Schedule};
+
+/// The layout of run folders that this version writes and reads.
+const FORMAT: u32 = 1;
+
+/// A run: its task, its model, its training. `config.json` of a run folder holds one.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RunConfig {
+    /// Version of the run folder's layout.
+    pub format: u32,
+    /// The data.
+    pub task: TaskConfig,
+    /// The model.
+    pub model: LanguageModelConfig,
+    /// The training.
+    pub training: TrainingConfig,
+}
+
+/// Which task, with its options.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum TaskConfig {
+    /// [`tasks::SelectiveCopy`](crate::tasks::SelectiveCopy).
+    SelectiveCopy(SelectiveCopyConfig),
+    /// [`tasks::Text`](crate::tasks::Text).
+    Text(TextConfig),
+}
+
+fn one() -> usize {
+    1
+}
+
+fn is_one(parts: &usize) -> bool {
+    *parts == 1
+}
+
+/// How a model is trained.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrainingConfig {
+    /// Sequences in a batch.
+    pub batch: usize,
+    /// Parts that each batch is computed in, one after the other, to save memory: the gradients of all are added up before
+    /// the weights move. The numbers are those of the whole batch within rounding.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub accumulate: usize,
+    /// Length of a sequence; for selective copying, its number of blanks.
+    pub context: usize,
+    /// Steps of the whole run.
+    pub steps: u64,
+    /// Peak learning rate.
+    pub lr: f64,
+    /// Steps over which the learning rate rises to its peak.
+    pub warmup: u64,
+    /// AdamW and clipping.
+    pub optimizer: OptimizerConfig,
+    /// Seed of the weights, the batches and dropout.
+    pub seed: u64,
+    /// Format of the arithmetic.
+    pub dtype: Precision,
+    /// The states of the recurrent layers that are saved for the backward pass; the others are computed again.
+    #[serde(default)]
+    pub checkpoints: Checkpoints,
+    /// Steps between evaluations; each also saves a checkpoint.
+    pub eval_every: u64,
+    /// Steps between reports of the training loss.
+    pub report_every: u64,
+}
+
+impl RunConfig {
+    /// Selective copying at a size that two CPU cores learn in about two minutes: 8 data tokens among 64
+    /// blanks, where the paper has 16 among 4096.
+    pub fn selective_copy() -> Self {
+        Self {
+            format: FORMAT,
+            task: TaskConfig::SelectiveCopy(SelectiveCopyConfig { data_tokens: 8 }),
+            model: LanguageModelConfig::new(16, 64, 3)
+                .with_cell(CellKind::MinGru)
+                .with_expansion(4)
+                .with_time_scale(64),
+            training: TrainingConfig::new(32, 64, 1000, 1e-2),
+        }
+    }
+
+    /// A language model of a text that was read from `sources`: 3 layers of width 128.
+    ///
+    /// `split` is the part of the text that trains.
+    pub fn text(sources: Vec<String>, corpus: &Corpus, split: f64) -> Self {
+        let task = TextConfig::describe(sources, corpus, split);
+        let model =
+            LanguageModelConfig::new(task.vocabulary.len(), 128, 3).with_cell(CellKind::MinGru);
+        Self {
+            format: FORMAT,
+            task: TaskConfig::Text(task),
+            model,
+            training: TrainingConfig::new(16, 256, 2000, 2e-3),
+        }
+    }
+
+    /// Checks what can be checked without the text or the device.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for a value that makes no sense; a layout of another version.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.format != FORMAT {
+            let known = format!("this version knows {FORMAT}");
+            return Err(Error::value("format", self.format, known));
+        }
+        self.training.check()?;
+        let model = &self.model;
+        let sizes = [
+            ("layers", model.layers, MOST_LAYERS),
+            ("width", model.width, MOST),
+            ("expansion", model.expansion, MOST),
+            ("time_scale", model.time_scale, MOST),
+            ("mlp", model.mlp, MOST),
+        ];
+        for (name, value, most) in sizes {
+            size(name, value, most)?;
+        }
+        range("dropout", model.dropout, 0.0, 0.99)?;
+        match &self.task {
+            TaskConfig::SelectiveCopy(task) => size("data_tokens", task.data_tokens, MOST),
+            TaskConfig::Text(task) => range("split", task.split, 0.0, 1.0),
+        }
+    }
+
+    /// Checks that the model has the task's symbols.
+    pub(crate) fn check_vocab(&self) -> Result<(), Error> {
+        let (model, vocab) = (
+            &self.model,
+            match &self.task {
+                TaskConfig::SelectiveCopy(_) => SelectiveCopy::VOCAB,
+                TaskConfig::Text(task) => task.vocabulary.len(),
+            },
+        );
+        if model.vocab != vocab || vocab == 0 {
+            let reason = format!("the task has {vocab} symbols");
+            return Err(Error::value("vocab", model.vocab, reason));
+        }
+        Ok(())
+    }
+}
+
+/// More than any machine has memory for, and small enough for sums of a few.
+const MOST: usize = 1 << 40;
+/// Blocks of a model; each takes time to make, however narrow it is.
+const MOST_LAYERS: usize = 10_000;
+
+fn size(field: &'static str, value: usize, most: usize) -> Result<(), Error> {
+    match value {
+        0 => Err(Error::value(field, value, "must be at least 1")),
+        _ if value > most => Err(Error::value(
+            field,
+            value,
+            format!("must be at most {most}"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn range(field: &'static str, value: f64, low: f64, high: f64) -> Result<(), Error> {
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    let reason = match high {
+        f64::MAX => format!("must be a finite number of at least {low}"),
+        _ => format!("must be from {low} to {high}"),
+    };
+    Err(Error::value(field, value, reason))
+}
+
+impl TrainingConfig {
+    /// Sizes, a peak learning rate, and the defaults for the rest.
+    pub fn new(batch: usize, context: usize, steps: u64, lr: f64) -> Self {
+        let mut config = Self {
+            batch,
+            accumulate: 1,
+            context,
+            steps,
+            lr,
+            warmup: 0,
+            optimizer: OptimizerConfig::default(),
+            seed: 0,
+            dtype: Precision::F32,
+            checkpoints: Checkpoints::All,
+            eval_every: 1,
+            report_every: 1,
+        };
+        config.set_steps(steps);
+        config
+    }
+
+    /// Sets the number of steps, and the warm-up and intervals that suit it: a tenth of the run up to
+    /// 100 steps of warm-up, 20 evaluations 10 to 500 steps
+    /// apart, 100 reports at most 50 steps apart.
+    pub fn set_steps(&mut self, steps: u64) {
+        self.steps = steps;
+        self.warmup = (steps / 10).min(100);
+        self.eval_every = (steps / 20).clamp(10, 500);
+        self.report_every = (steps / 100).clamp(1, 50);
+    }
+
+    /// Checks every value by itself.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for one that makes no sense.
+    pub fn check(&self) -> Result<(), Error> {
+        size("batch", self.batch, MOST)?;
+        size("context", self.context, MOST)?;
+        size("accumulate", self.accumulate, self.batch)?;
+        if !self.batch.is_multiple_of(self.accumulate) {
+            let reason = format!("must divide the batch of {}", self.batch);
+            return Err(Error::value("accumulate", self.accumulate, reason));
+        }
+        let counts = [
+            ("steps", self.steps),
+            ("eval_every", self.eval_every),
+            ("report_every", self.report_every),
+        ];
+        for (name, value) in counts {
+            if value == 0 {
+                return Err(Error::value(name, value, "must be at least 1"));
+            }
+        }
+        let optimizer = &self.optimizer;
+        let just_below_1 = f64::from(1.0f32.next_down());
+        range("lr", self.lr, 0.0, f64::MAX)?;
+        range("weight_decay", optimizer.weight_decay, 0.0, f64::MAX)?;
+        range("beta_1", optimizer.beta_1.into(), 0.0, just_below_1)?;
+        range("beta_2", optimizer.beta_2.into(), 0.0, just_below_1)?;
+        range("epsilon", optimizer.epsilon.into(), 0.0, f32::MAX.into())?;
+        range("clip", optimizer.clip, f64::MIN_POSITIVE, f64::MAX)?;
+        if self.checkpoints == Checkpoints::Every(0) {
+            return Err(Error::value("checkpoints", 0, "must be at least 1"));
+        }
+        Ok(())
+    }
+
+    /// The learning rate over the run.
+    pub fn schedule(&self) -> Schedule {
+        Schedule {
+            peak: self.lr,
+            warmup: self.warmup,
+            steps: self.steps,
+        }
+    }
+}

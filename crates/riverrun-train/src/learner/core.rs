@@ -1,0 +1,163 @@
+//! The state that a step changes, and the step itself.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+
+use super::{LossScale, ScaleRecord};
+use crate::objective::{Draw, Inputs, Objective};
+use crate::{Optimizer, Precision};
+
+/// A part of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The batch to the device, and from its tensors to the loss.
+    Forward,
+    /// From the loss to the gradients.
+    Backward,
+    /// From the gradients to the weights.
+    Update,
+}
+
+/// Weights, moments and loss scale.
+pub(super) struct Core<M: Module> {
+    /// `None` only while an update owns it: with one owner, tensors are updated in place.
+    model: Option<M>,
+    /// The copy to compute with in formats below f32, which updates move too. `None` before the first step.
+    rounded: Option<M>,
+    pub optimizer: Optimizer,
+    pub scale: LossScale,
+    pub precision: Precision,
+    /// With autodiff.
+    pub device: Device,
+}
+
+impl<M: Module> Core<M> {
+    pub fn new(model: M, optimizer: Optimizer, precision: Precision, device: &Device) -> Self {
+        Self {
+            model: Some(model),
+            rounded: None,
+            optimizer,
+            scale: LossScale::new(precision, device),
+            precision,
+            device: device.clone().autodiff(),
+        }
+    }
+
+    pub fn plain_device(&self) -> Device {
+        self.device.clone().without_autodiff()
+    }
+
+    pub fn model(&self) -> &M {
+        self.model
+            .as_ref()
+            .expect("the model is back after each update")
+    }
+
+    pub fn restore(
+        &mut self,
+        model: M,
+        [first, second]: [&M; 2],
+        updates: usize,
+        scale: Option<ScaleRecord>,
+    ) {
+        self.optimizer.load_moments(first, second, updates);
+        if let Some(scale) = scale {
+            self.scale = LossScale::from_record(scale, &self.device);
+        }
+        self.model = Some(model);
+        self.rounded = None;
+    }
+
+    /// Sends the parts of a batch to the device.
+    pub fn inputs(&self, parts: Vec<(Vec<TensorData>, Draw)>) -> Vec<Inputs> {
+        let send =
+            |(tensors, draw)| Inputs::new(tensors, draw, self.precision.dtype(), &self.device);
+        parts.into_iter().map(send).collect()
+    }
+
+    /// A step on the parts of a batch, which are on the device. Returns the mean of their losses.
+    pub fn run<O: Objective<Model = M>>(
+        &mut self,
+        objective: &O,
+        parts: &[Inputs],
+        lr: f64,
+        done: &mut dyn FnMut(Part),
+    ) -> Tensor<1> {
+        let working = match self.rounded.take() {
+            Some(rounded) => rounded,
+            None => self.precision.working_copy(self.model()),
+        };
+        let share = 1.0 / parts.len() as f64;
+        let mut losses: Option<Tensor<1>> = None;
+        let mut sum = None;
+        for inputs in parts {
+            let mut loss = objective.loss(&working, inputs).cast(FloatDType::F32);
+            if parts.len() > 1 {
+                loss = loss.mul_scalar(share);
+            }
+            done(Part::Forward);
+            let mut gradients = self.scale.scale(loss.clone()).backward();
+            let gradients = GradientsParams::from_module(&mut gradients, &working);
+            sum = Some(match sum.take() {
+                None if parts.len() == 1 => gradients,
+                before => add(&working, before.unwrap_or_default(), gradients),
+            });
+            let loss = loss.inner();
+            losses = Some(match losses.take() {
+                Some(before) => before + loss,
+                None => loss,
+            });
+            done(Part::Backward);
+        }
+        let mut gradients = sum.expect("a batch has one part at least");
+        if parts.len() > 1 && self.precision != Precision::F32 {
+            gradients = rounded(&working, gradients, self.precision.dtype());
+        }
+        // In f32 it is the model itself, which the update must be the only one to own.
+        let rounded = Some(working).filter(|_| self.precision != Precision::F32);
+        let model = self.model.take().expect("the model is there between steps");
+        let (model, rounded) =
+            self.optimizer
+                .step_with_rounded(lr, model, rounded, gradients, &mut self.scale);
+        (self.model, self.rounded) = (Some(model), rounded);
+        done(Part::Update);
+        losses.expect("a batch has one part at least")
+    }
+}
+
+/// The sum of two sets of gradients in f32: that of parts in 16 bits loses no more than the parts themselves have lost.
+fn add<M: Module>(model: &M, before: GradientsParams, more: GradientsParams) -> GradientsParams {
+    struct Add(GradientsParams, GradientsParams);
+    impl ModuleVisitor for Add {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let Some(more) = self.1.remove::<D>(param.id) else {
+                return;
+            };
+            let more = more.cast(FloatDType::F32);
+            let sum = match self.0.remove::<D>(param.id) {
+                Some(before) => before + more,
+                None => more,
+            };
+            self.0.register(param.id, sum);
+        }
+    }
+    let mut add = Add(before, more);
+    model.visit(&mut add);
+    add.0
+}
+
+/// Gradients in another format.
+fn rounded<M: Module>(model: &M, gradients: GradientsParams, dtype: FloatDType) -> GradientsParams {
+    struct Round(GradientsParams, FloatDType);
+    impl ModuleVisitor for Round {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(gradient) = self.0.remove::<D>(param.id) {
+                self.0.register(param.id, gradient.cast(self.1));
+            }
+        }
+    }
+    let mut round = Round(gradients, dtype);
+    model.visit(&mut round);
+    round.0
+}

@@ -1,0 +1,200 @@
+//! A model that learns: one step is a forward pass, a backward pass and an update.
+
+mod core;
+mod loss_scale;
+mod recorder;
+
+use std::sync::Mutex;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Tensor};
+
+use crate::objective::{self, Draw, Inputs, Language, Objective};
+use crate::{Error, Optimizer, RunConfig, TrainingConfig, memory};
+use core::Core;
+use recorder::Recorder;
+
+pub use core::Part;
+pub use loss_scale::{LossScale, ScaleRecord};
+
+/// Weights, moments and loss scale of an [`Objective`]'s model. Nothing in a step waits for the device.
+pub struct Learner<O: Objective = Language> {
+    objective: O,
+    core: Core<O::Model>,
+    seed: u64,
+    /// Parts that each batch is split into.
+    parts: usize,
+    /// Steps done.
+    step: u64,
+    recorder: Option<Recorder>,
+}
+
+impl Learner<Language> {
+    /// A fresh language model of a run.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn language(config: &RunConfig, device: &Device) -> Result<Self, Error> {
+        Self::new(Language::new(config, false), &config.training, device)
+    }
+}
+
+impl<O: Objective> Learner<O> {
+    /// A fresh model that has seen nothing.
+    ///
+    /// # Errors
+    /// A device that lacks the format, or the memory.
+    pub fn new(objective: O, config: &TrainingConfig, device: &Device) -> Result<Self, Error> {
+        let precision = config.dtype;
+        if !device.supports_dtype(precision.dtype()) {
+            return Err(Error::Value {
+                field: "dtype",
+                value: precision.to_string(),
+                reason: format!("{} does not compute in it", riverrun::device::name(device)),
+            });
+        }
+        if let Some(bytes) = objective.bytes() {
+            memory::check("a training step", bytes, device)?;
+        }
+        let model = fresh_model(&objective, config.seed, device);
+        let optimizer = Optimizer::new(&config.optimizer);
+        Ok(Self {
+            objective,
+            core: Core::new(model, optimizer, precision, device),
+            seed: config.seed,
+            parts: config.accumulate.max(1),
+            step: 0,
+            recorder: None,
+        })
+    }
+
+    /// Records steps on the device and runs them again by one call each, from the fourth on. The numbers stay the same.
+    /// Where launching takes longer than computing, as with small models on large GPUs, steps take less time.
+    ///
+    /// # Errors
+    /// [`Error::Recording`] where steps cannot be recorded: on the CPU, and for an objective that
+    /// [draws](Objective::draws) from the device's generator.
+    pub fn record_steps(&mut self) -> Result<(), Error> {
+        let device = self.core.plain_device();
+        self.recorder = Some(Recorder::new(&self.objective, &device)?);
+        Ok(())
+    }
+
+    /// What is learned.
+    pub fn objective(&self) -> &O {
+        &self.objective
+    }
+
+    /// The model, with autodiff.
+    pub fn model(&self) -> &O::Model {
+        self.core.model()
+    }
+
+    /// The number of steps done.
+    pub fn steps(&self) -> u64 {
+        self.step
+    }
+
+    pub(crate) fn optimizer(&self) -> &Optimizer {
+        &self.core.optimizer
+    }
+
+    pub(crate) fn scale(&self) -> &LossScale {
+        &self.core.scale
+    }
+
+    /// Puts the state of a checkpoint in the place of a fresh one.
+    pub(crate) fn restore(
+        &mut self,
+        model: O::Model,
+        [first, second]: [&O::Model; 2],
+        updates: usize,
+        scale: Option<ScaleRecord>,
+        step: u64,
+    ) {
+        // A recorded step knows the weights by their places.
+        assert!(
+            self.recorder.is_none(),
+            "weights are put in place before steps"
+        );
+        self.core.restore(model, [first, second], updates, scale);
+        self.step = step;
+    }
+
+    /// The model to compute with, without autodiff, in the format of the arithmetic.
+    pub fn working_model(&self) -> O::Model {
+        self.core.precision.working_copy(&self.model().valid())
+    }
+
+    /// The tensors of validation batch `index`, for [`working_model`](Self::working_model).
+    pub fn validation_inputs(&self, batch: &O::Batch, index: usize) -> Inputs {
+        let draw = Draw {
+            seed: self.seed,
+            step: index as u64,
+            part: Draw::VALIDATION,
+        };
+        let dtype = self.core.precision.dtype();
+        Inputs::new(
+            self.objective.tensors(batch),
+            draw,
+            dtype,
+            &self.core.plain_device(),
+        )
+    }
+
+    /// Learns from a batch. Returns the mean loss before the update, `[1]` in f32, without autodiff. `done` is called after
+    /// each part of the step has been given to the device.
+    ///
+    /// # Errors
+    /// A batch that cannot be split into the parts asked for; a device that cannot record steps, where
+    /// [that](Self::record_steps) was asked for, and then a batch of other shapes than the first.
+    pub fn step(
+        &mut self,
+        batch: &O::Batch,
+        lr: f64,
+        done: &mut dyn FnMut(Part),
+    ) -> Result<Tensor<1>, Error> {
+        let draw = |part: usize| Draw {
+            seed: self.seed,
+            step: self.step,
+            part: part as u32,
+        };
+        let parts = objective::split(self.objective.tensors(batch), self.parts)?;
+        let parts = parts.into_iter().enumerate();
+        let parts = parts.map(|(i, tensors)| (tensors, draw(i))).collect();
+        let loss = match &mut self.recorder {
+            Some(recorder) => recorder.step(&mut self.core, &self.objective, parts, lr, done)?,
+            None => {
+                if self.objective.draws() {
+                    self.core.device.seed(draw(0).device_seed());
+                }
+                let inputs = self.core.inputs(parts);
+                self.core.run(&self.objective, &inputs, lr, done)
+            }
+        };
+        self.step += 1;
+        Ok(loss)
+    }
+}
+
+/// Seeds, initializes, and materializes a model with autodiff.
+fn fresh_model<O: Objective>(objective: &O, seed: u64, device: &Device) -> O::Model {
+    // Backends have one generator for the whole process, and Burn fills parameters on first use: two runs that start at
+    // once must not draw from each other's numbers.
+    static INITIALIZING: Mutex<()> = Mutex::new(());
+    let _guard = INITIALIZING
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner());
+
+    struct Materialize;
+    impl ModuleVisitor for Materialize {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let _ = param.val();
+        }
+    }
+    let device = device.clone().autodiff();
+    device.seed(seed);
+    let model = objective.init(&device);
+    model.visit(&mut Materialize);
+    model
+}

@@ -1,0 +1,103 @@
+//! Steps that are recorded once and then run again by one call each.
+//!
+//! What a step needs from the host, its batch and the optimizer's numbers, lies in tensors that keep their place in memory
+//! and are refilled before each run. What a step changes, weights, moments and the loss scale, is updated in place. So the
+//! recorded launches find everything where it was, and do the next step.
+
+use burn::tensor::{Device, Tensor, TensorData};
+use riverrun::Recording;
+
+use super::core::{Core, Part};
+use crate::Error;
+use crate::objective::{Draw, Inputs, Objective};
+
+/// Steps that run as usual before one is recorded: compiling and tuning happen in the first, and from the second on a
+/// backend that fuses takes the way that it will keep.
+const WARM_UP: usize = 3;
+
+/// The way from steps as usual to recorded ones.
+pub(super) struct Recorder {
+    /// The first batch's tensors by part, refilled with those of each later batch.
+    inputs: Vec<Inputs>,
+    /// Steps done as usual.
+    warm: usize,
+    /// The recorded step, and where each run of it leaves its loss.
+    recorded: Option<(Recording, Tensor<1>)>,
+}
+
+impl Recorder {
+    /// # Errors
+    /// An objective or a device whose steps cannot be recorded.
+    pub fn new<O: Objective>(objective: &O, device: &Device) -> Result<Self, Error> {
+        let because = |reason: &str| Err(Error::Recording(reason.into()));
+        if riverrun::device::name(device) == "cpu" {
+            return because("there are no launches to record on the CPU");
+        }
+        if objective.draws() {
+            return because(
+                "the loss draws from the device's generator, whose numbers a recorded step would repeat",
+            );
+        }
+        Ok(Self {
+            inputs: Vec::new(),
+            warm: 0,
+            recorded: None,
+        })
+    }
+
+    /// One step on the parts of a batch: see [`Learner::step`](super::Learner::step).
+    pub fn step<O: Objective>(
+        &mut self,
+        core: &mut Core<O::Model>,
+        objective: &O,
+        parts: Vec<(Vec<TensorData>, Draw)>,
+        lr: f64,
+        done: &mut dyn FnMut(Part),
+    ) -> Result<Tensor<1>, Error> {
+        let device = core.plain_device();
+        if self.warm == 0 {
+            Recording::prepare(&device)?;
+            self.inputs = core.inputs(parts);
+        } else {
+            let inputs = std::mem::take(&mut self.inputs).into_iter().zip(parts);
+            self.inputs = inputs
+                .map(|(inputs, (tensors, draw))| inputs.refilled(tensors, draw))
+                .collect::<Result<_, _>>()?;
+        }
+        core.optimizer.announce(lr, &device)?;
+        let loss = match &self.recorded {
+            None if self.warm < WARM_UP => {
+                self.warm += 1;
+                let loss = core.run(objective, &self.inputs, lr, done);
+                device.sync().map_err(Error::device)?;
+                loss
+            }
+            None => {
+                let run = || core.run(objective, &self.inputs, lr, done);
+                let (recording, loss) = Recording::record(&device, run)?;
+                replay(&recording)?;
+                let saved = loss.clone();
+                self.recorded = Some((recording, loss));
+                saved
+            }
+            Some((recording, loss)) => {
+                core.optimizer.count_replay();
+                replay(recording)?;
+                [Part::Forward, Part::Backward, Part::Update]
+                    .into_iter()
+                    .for_each(done);
+                loss.clone()
+            }
+        };
+        // The next run overwrites its loss.
+        Ok(loss.mul_scalar(1.0))
+    }
+}
+
+fn replay(recording: &Recording) -> Result<(), Error> {
+    // SAFETY: the recorded step reads and writes the core's weights, moments and loss scale, which the recorded update and
+    // no other changes, and in place, or it would have panicked; the batch's tensors and the optimizer's numbers, which are
+    // refilled in place or panic; and the loss. All live in the learner and in its recorder, and no weights are put in the
+    // place of others while there is a recorder.
+    Ok(unsafe { recording.replay() }?)
+}

@@ -1,0 +1,91 @@
+//! The next symbol of a sequence.
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use riverrun::models::{LanguageModel, LanguageModelConfig};
+use riverrun::nn::Sequence;
+use riverrun::ops::Checkpoints;
+
+use super::{Inputs, Objective, Score, count_correct, cross_entropy};
+use crate::RunConfig;
+use crate::tasks::Batch;
+
+/// A [`LanguageModel`] that learns the targets of [`Batch`]es by their cross-entropy.
+#[derive(Debug, Clone)]
+pub struct Language {
+    model: LanguageModelConfig,
+    checkpoints: Checkpoints,
+    accuracy: bool,
+    bytes: u128,
+}
+
+impl Language {
+    /// The model of a run. With `accuracy`, validation counts right answers too.
+    pub fn new(config: &RunConfig, accuracy: bool) -> Self {
+        Self {
+            model: config.model.clone(),
+            checkpoints: config.training.checkpoints,
+            accuracy,
+            bytes: config.step_bytes(),
+        }
+    }
+
+    /// Logits `[counted, L, V]` and targets `[counted, L]` of the scored part.
+    fn logits(&self, model: &LanguageModel, inputs: &Inputs) -> (Tensor<3>, Tensor<2, Int>) {
+        let (tokens, targets) = (inputs.int::<2>(0), inputs.int::<2>(1));
+        let ([rows, length], [counted, scored]) = (tokens.dims(), targets.dims());
+        let (mut logits, _) = model.forward(tokens, Sequence::new());
+        if scored < length {
+            logits = logits.narrow(1, length - scored, scored);
+        }
+        if counted < rows {
+            logits = logits.narrow(0, 0, counted);
+        }
+        (logits, targets)
+    }
+}
+
+impl Objective for Language {
+    type Model = LanguageModel;
+    type Batch = Batch;
+
+    fn init(&self, device: &Device) -> LanguageModel {
+        self.model.init(device).with_checkpoints(self.checkpoints)
+    }
+
+    fn tensors(&self, batch: &Batch) -> Vec<TensorData> {
+        let targets = batch.targets[..batch.counted * batch.scored].to_vec();
+        vec![
+            TensorData::new(batch.inputs.clone(), [batch.rows, batch.length]),
+            TensorData::new(targets, [batch.counted, batch.scored]),
+        ]
+    }
+
+    fn loss(&self, model: &LanguageModel, inputs: &Inputs) -> Tensor<1> {
+        let (logits, targets) = self.logits(model, inputs);
+        cross_entropy(logits, targets)
+    }
+
+    fn score(&self, model: &LanguageModel, inputs: &Inputs) -> Score {
+        let (logits, targets) = self.logits(model, inputs);
+        Score {
+            loss: cross_entropy(logits.clone(), targets.clone()),
+            correct: self.accuracy.then(|| count_correct(logits, targets)),
+        }
+    }
+
+    fn scored(&self, batch: &Batch) -> usize {
+        batch.counted * batch.scored
+    }
+
+    fn items(&self, batch: &Batch) -> usize {
+        batch.counted * batch.length
+    }
+
+    fn draws(&self) -> bool {
+        self.model.dropout > 0.0
+    }
+
+    fn bytes(&self) -> Option<u128> {
+        Some(self.bytes)
+    }
+}

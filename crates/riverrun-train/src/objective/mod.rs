@@ -1,0 +1,111 @@
+//! What a run learns: a model, and the loss of a batch.
+
+mod inputs;
+mod language;
+mod loss;
+
+use burn::module::Module;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+pub use inputs::Inputs;
+pub(crate) use inputs::{Draw, split};
+pub use language::Language;
+pub use loss::{count_correct, cross_entropy};
+
+/// A model and the loss of a batch: all that a [`Learner`](crate::Learner) needs to train it.
+///
+/// The loss is a function of the model and of the batch's tensors alone. That is why any objective can be resumed to the
+/// same numbers, accumulated over parts of a batch, and recorded on a GPU.
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::tensor::{Device, Tensor, TensorData};
+/// use riverrun_train::{Inputs, Objective};
+///
+/// /// Fits a line to points.
+/// struct Line;
+///
+/// impl Objective for Line {
+///     type Model = Linear;
+///     type Batch = Vec<[f32; 2]>;
+///
+///     fn init(&self, device: &Device) -> Linear {
+///         LinearConfig::new(1, 1).init(device)
+///     }
+///
+///     fn tensors(&self, points: &Self::Batch) -> Vec<TensorData> {
+///         let column = |i: usize| {
+///             let numbers: Vec<f32> = points.iter().map(|point| point[i]).collect();
+///             TensorData::new(numbers, [points.len(), 1])
+///         };
+///         vec![column(0), column(1)]
+///     }
+///
+///     fn loss(&self, model: &Linear, inputs: &Inputs) -> Tensor<1> {
+///         let error = model.forward(inputs.float::<2>(0)) - inputs.float(1);
+///         (error.clone() * error).mean()
+///     }
+///
+///     fn draws(&self) -> bool {
+///         false
+///     }
+/// }
+/// ```
+pub trait Objective: Send {
+    /// The model that learns.
+    type Model: Module;
+    /// A batch on the host.
+    type Batch;
+
+    /// A model with fresh weights. The device's generator has been seeded.
+    fn init(&self, device: &Device) -> Self::Model;
+
+    /// The tensors of a batch, in the order in which [`loss`](Self::loss) asks for them: floats or integers of rank 1 to 6.
+    /// Where batches are split into parts, the first dimension of each tensor is that of the batch's rows.
+    fn tensors(&self, batch: &Self::Batch) -> Vec<TensorData>;
+
+    /// The mean loss over the rows of a batch, `[1]`, in any float dtype.
+    fn loss(&self, model: &Self::Model, inputs: &Inputs) -> Tensor<1>;
+
+    /// The scores of a validation batch. By default the loss alone.
+    fn score(&self, model: &Self::Model, inputs: &Inputs) -> Score {
+        Score {
+            loss: self.loss(model, inputs),
+            correct: None,
+        }
+    }
+
+    /// The number of items that a batch's loss is the mean of: its weight in the mean over a validation set.
+    fn scored(&self, batch: &Self::Batch) -> usize {
+        let _ = batch;
+        1
+    }
+
+    /// The number of items in a batch, in the unit that the run's speed is given in: tokens, rows, frames.
+    fn items(&self, batch: &Self::Batch) -> usize {
+        self.scored(batch)
+    }
+
+    /// Whether [`loss`](Self::loss) draws from the device's own generator, as Burn's `Dropout` does. The generator is then
+    /// seeded at each step, so that a resumed run draws the same numbers, and steps cannot be recorded. Numbers from
+    /// [`Inputs::key`] are no such draws.
+    fn draws(&self) -> bool {
+        true
+    }
+
+    /// The bytes that weights, moments and the activations of one batch take at least, if known; a step is refused where
+    /// the machine has less.
+    fn bytes(&self) -> Option<u128> {
+        None
+    }
+}
+
+/// What a model scores on one batch.
+#[derive(Debug, Clone)]
+pub struct Score {
+    /// The mean loss, `[1]`.
+    pub loss: Tensor<1>,
+    /// How many of the scored items were right, `[1]`, for tasks that have right answers.
+    pub correct: Option<Tensor<1, Int>>,
+}

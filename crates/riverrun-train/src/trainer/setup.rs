@@ -1,0 +1,58 @@
+//! The parts that make a run.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::tasks::{Task, TokenTask};
+use crate::{Error, Language, Objective, RunConfig, TrainingConfig};
+
+/// An objective with the batches to learn it from, and how to train.
+pub struct Setup<O: Objective> {
+    pub(super) objective: O,
+    pub(super) task: Box<dyn Task<Batch = O::Batch>>,
+    pub(super) training: TrainingConfig,
+    /// The content of `config.json`.
+    pub(super) config: Value,
+}
+
+impl<O: Objective> Setup<O> {
+    /// Brings the parts together. `config` describes all of them; the run folder's `config.json` holds it, and
+    /// [`RunDir::config`](crate::RunDir::config) reads it again.
+    ///
+    /// # Errors
+    /// A training configuration that makes no sense; a `config` that cannot be written as JSON.
+    pub fn new(
+        objective: O,
+        task: Box<dyn Task<Batch = O::Batch>>,
+        training: TrainingConfig,
+        config: &impl Serialize,
+    ) -> Result<Self, Error> {
+        training.check()?;
+        let config = serde_json::to_value(config)
+            .map_err(|error| Error::Unsupported(format!("the configuration: {error}")))?;
+        Ok(Self {
+            objective,
+            task,
+            training,
+            config,
+        })
+    }
+
+    /// The batches.
+    pub fn task(&self) -> &dyn Task<Batch = O::Batch> {
+        &*self.task
+    }
+}
+
+impl Setup<Language> {
+    /// A language model of a run.
+    ///
+    /// # Errors
+    /// A configuration that makes no sense.
+    pub fn language(config: &RunConfig, task: Box<dyn TokenTask>) -> Result<Self, Error> {
+        config.check()?;
+        config.check_vocab()?;
+        let objective = Language::new(config, task.has_accuracy());
+        Self::new(objective, task, config.training.clone(), config)
+    }
+}
