@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         Command::Train(args) => commands::train::run(&args, quiet),
         Command::Generate(args) => commands::generate::run(&args),
         Command::Devices => commands::devices::run(),
-        Command::Verify(args) => commands::verify::run(&args),
+        Command::Verify(args) => commands::verify::run(&args, quiet),
         Command::Bench(args) => commands::bench::run(&args),
     })
     .unwrap_or_else(|_| Err(Failure::Bug("a fault of riverrun, please report it".into())));

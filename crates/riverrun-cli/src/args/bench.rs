@@ -1,12 +1,15 @@
-//! The words of `riverrun bench`.
+//! Options of `riverrun bench`.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use riverrun::models::CellKind;
 use riverrun::ops::Checkpoints;
+use riverrun_kernels::recurrence::{Gate, Routine};
 use riverrun_train::Precision;
 
+use super::names::{gate, routine, seconds};
+use super::{Sizes, Storage};
 use crate::model_shape::ModelShape;
 
 /// Options of `riverrun bench`.
@@ -58,10 +61,10 @@ pub struct BenchRowsArgs {
     pub common: Common,
     /// Rows and their width, RxD, separated by commas [default: a set that fits the device]
     #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
-    pub shapes: Vec<String>,
+    pub shapes: Vec<Sizes<2>>,
     /// Storage types, separated by commas [default: f32,f16,bf16 on a GPU, f32 on the CPU]
-    #[arg(long, value_name = "TYPES", value_delimiter = ',')]
-    pub dtypes: Vec<String>,
+    #[arg(long, value_name = "TYPES", value_delimiter = ',', value_enum)]
+    pub dtypes: Vec<Storage>,
     /// Try these tunings too (GPU), separated by commas: norm bytes:share:cube:cubes, loss bytes:ahead:share:units
     #[arg(long, value_name = "TUNINGS", value_delimiter = ',')]
     pub tunings: Vec<String>,
@@ -81,7 +84,7 @@ pub struct BenchCellArgs {
     pub cells: Vec<&'static str>,
     /// Shapes BxTxH, separated by commas [default: T 256; H 128, 256, 512; B 1, 16, 64]
     #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
-    pub shapes: Vec<String>,
+    pub shapes: Vec<Sizes<3>>,
     /// Storage types, separated by commas
     #[arg(
         long,
@@ -94,7 +97,7 @@ pub struct BenchCellArgs {
     #[arg(long)]
     pub alone: bool,
     /// Seconds for each pass of each shape
-    #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds, allow_negative_numbers = true)]
     pub budget: f64,
 }
 
@@ -117,7 +120,7 @@ pub struct BenchCheckpointsArgs {
     pub common: Common,
     /// Sequences, steps and channels, BxTxD
     #[arg(long, value_name = "SHAPE", default_value = "8x1024x128")]
-    pub shape: String,
+    pub shape: Sizes<3>,
     /// Residual layers of minGRU
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub layers: usize,
@@ -184,16 +187,44 @@ pub struct BenchLinearArgs {
     pub common: Common,
     /// Shapes ROWSxINxOUT, separated by commas [default: a set that fits the device]
     #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
-    pub shapes: Vec<String>,
+    pub shapes: Vec<Sizes<3>>,
     /// Storage types, separated by commas [default: f32,bf16 on a GPU, f32 on the CPU]
-    #[arg(long, value_name = "TYPES", value_delimiter = ',')]
-    pub dtypes: Vec<String>,
-    /// Who makes the products, separated by commas: choice, vendor, backend [default: choice]
-    #[arg(long, value_name = "ROUTES", value_delimiter = ',')]
-    pub routes: Vec<String>,
+    #[arg(long, value_name = "TYPES", value_delimiter = ',', value_enum)]
+    pub dtypes: Vec<Storage>,
+    /// Which library computes the matmuls, separated by commas
+    #[arg(
+        long,
+        value_name = "ROUTES",
+        value_delimiter = ',',
+        value_enum,
+        default_value = "choice"
+    )]
+    pub routes: Vec<LinearRoute>,
     /// Milliseconds for each measurement, at least
     #[arg(long, value_name = "MS", default_value_t = 200)]
     pub budget_ms: u64,
+}
+
+/// The library that computes the matmuls of a linear layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LinearRoute {
+    /// The measured choice
+    Choice,
+    /// The GPU vendor's library
+    Vendor,
+    /// Burn's own kernels
+    Backend,
+}
+
+impl LinearRoute {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Choice => "choice",
+            Self::Vendor => "vendor",
+            Self::Backend => "backend",
+        }
+    }
 }
 
 /// Options of `riverrun bench recurrence`.
@@ -207,16 +238,16 @@ pub struct BenchRecurrenceArgs {
     pub common: Common,
     /// Shapes BxTxD, separated by commas [default: a set that fits the device]
     #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
-    pub shapes: Vec<String>,
-    /// Gates: raw, min-gru, min-lstm, ... separated by commas [default: those of the shape's set]
-    #[arg(long, value_name = "GATES", value_delimiter = ',')]
-    pub gates: Vec<String>,
+    pub shapes: Vec<Sizes<3>>,
+    /// Gates, separated by commas [default: raw, min-gru and min-lstm, each with shapes of its own]
+    #[arg(long, value_name = "GATES", value_delimiter = ',', value_parser = gate())]
+    pub gates: Vec<Gate>,
     /// Storage types, separated by commas [default: f32,f16,bf16 on a GPU, f32 on the CPU]
-    #[arg(long, value_name = "TYPES", value_delimiter = ',')]
-    pub dtypes: Vec<String>,
-    /// Force a routine: unit, chained, chunked [default: the measured choice]
-    #[arg(long, value_name = "NAME")]
-    pub routine: Option<String>,
+    #[arg(long, value_name = "TYPES", value_delimiter = ',', value_enum)]
+    pub dtypes: Vec<Storage>,
+    /// Force a routine (GPU) [default: the measured choice]
+    #[arg(long, value_name = "NAME", value_parser = routine())]
+    pub routine: Option<Routine>,
     /// Try these tunings too, as vector:len:planes:share[:keep] (GPU), separated by commas
     #[arg(long, value_name = "TUNINGS", value_delimiter = ',')]
     pub tunings: Vec<String>,

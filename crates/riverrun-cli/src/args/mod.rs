@@ -1,6 +1,8 @@
 //! The command line: its words, and nothing about what they do.
 
 mod bench;
+mod names;
+mod verify;
 
 use std::path::PathBuf;
 
@@ -9,6 +11,9 @@ use clap::{Args, Parser, Subcommand};
 use riverrun::models::CellKind;
 use riverrun::ops::Checkpoints;
 use riverrun_train::Precision;
+
+pub use names::{Sizes, Storage};
+pub use verify::{VerifyArgs, VerifyOp};
 
 /// Recurrent networks at the speed of the memory they move.
 #[derive(Debug, Parser)]
@@ -50,30 +55,6 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Measure kernels against the machine's copy bandwidth
     Bench(BenchArgs),
-}
-
-/// Options of `riverrun verify`.
-#[derive(Debug, Clone, Args)]
-#[command(
-    after_help = "Exit code 1 if anything is wrong.\nExample:\n  riverrun verify --device cuda:0 --long"
-)]
-pub struct VerifyArgs {
-    /// Where: auto, all, cpu, cuda:0, vulkan, ...
-    #[arg(long, value_name = "DEVICE", default_value = "all")]
-    pub device: String,
-    /// Only this operation: recurrence, cell, linear, norm, loss, optimizer, training
-    #[arg(long, value_name = "NAME")]
-    pub op: Option<String>,
-    /// Only this storage type: f32, f16, bf16, f64
-    #[arg(long, value_name = "TYPE")]
-    pub dtype: Option<String>,
-    /// Large problems too: up to 65 537 steps, 5120 channels, and more than 2^31 elements where the device has the memory
-    ///
-    /// A large problem is a narrow one of 8 channels, repeated side by side by the device. The oracle computes the narrow
-    /// one, and five of the repetitions, the first and the last among them, are held against it; the others are not looked
-    /// at.
-    #[arg(long)]
-    pub long: bool,
 }
 
 const TRAIN_HELP: &str = "\

@@ -1,31 +1,39 @@
 //! GRU, LSTM and Elman: every cell and storage type, forward and every gradient.
 
-use half::{bf16, f16};
-use riverrun::device::{self, DeviceInfo};
 use riverrun_kernels::Element;
 use riverrun_kernels::cell::check::{Case, Options, Results, compare};
 use riverrun_kernels::cell::{Cell, Problem, cpu};
 
+use super::part::{Part, Target, by_storage};
 use super::table::{Row, Table};
-use super::wanted;
-use crate::args::VerifyArgs;
 use crate::failure::Failure;
 
-/// Checks every cell and storage type: on the CPU its kernels, on a GPU the persistent routine and the layer.
-pub(super) fn verify(
-    args: &VerifyArgs,
-    info: &DeviceInfo,
+/// The cells.
+pub(super) fn forms(_: &Target) -> Vec<&'static str> {
+    Cell::all().into_iter().map(Cell::name).collect()
+}
+
+/// Checks a cell in a storage type: on the CPU its kernels, on a GPU the persistent routine and the layer.
+pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+    by_storage!(part.storage, check_cell(part, table))
+}
+
+fn check_cell<E: Element + bytemuck::Pod>(
+    part: &Part<'_>,
     table: &mut Table,
 ) -> Result<(), Failure> {
+    let cell = Cell::all()
+        .into_iter()
+        .find(|cell| cell.name() == part.form)
+        .expect("one of the forms");
     #[cfg(feature = "gpu")]
-    if let Some(client) = device::client(&info.device) {
-        return gpu::verify(args, info, &client, table);
+    if let Some((client, dtype)) = part.gpu() {
+        return gpu::verify::<E>(part, cell, client, dtype, table);
     }
-    #[cfg(not(feature = "gpu"))]
-    let _ = device::list;
-    on_cpu::<f32>(args, info, table)?;
-    on_cpu::<f16>(args, info, table)?;
-    on_cpu::<bf16>(args, info, table)
+    let row = check::<E>(problems(cell, part.long), |case| {
+        Ok(case.run(cpu::Routine::default()))
+    })?;
+    table.row(part.device(), cell.name(), E::NAME, "cpu", row)
 }
 
 /// Batch, steps, hidden; that differ in what they exercise.
@@ -60,6 +68,20 @@ fn with_heads(cell: Cell) -> impl Iterator<Item = Problem> {
     })
 }
 
+/// Sets of options in which every pair of options is met in all its four combinations by eight cases in a row: option `i`
+/// of case `n` is the parity of the bits that `n` shares with the `i`-th mask.
+fn options(n: usize) -> Options {
+    let on = |mask: usize| (n & mask).count_ones() % 2 == 1;
+    Options {
+        bias: on(1),
+        initial: on(2),
+        reset: on(4),
+        last_grads: on(3),
+        // With neither gradient there would be nothing to check.
+        no_d_h: on(3) && on(5),
+    }
+}
+
 /// Runs a case of each problem; the worst verdict is the row.
 fn check<E: Element>(
     problems: impl IntoIterator<Item = Problem>,
@@ -67,12 +89,8 @@ fn check<E: Element>(
 ) -> Result<Row, Failure> {
     let mut row = Row::default();
     for (n, problem) in problems.into_iter().enumerate() {
-        let problem = problem.reversed(n % 2 == 1);
-        let options = if n % 3 == 0 {
-            Options::NONE
-        } else {
-            Options::ALL
-        };
+        let problem = problem.reversed((n & 7).count_ones() % 2 == 1);
+        let options = options(n);
         let case = Case::<E>::random(problem, options, 5 + n as u64);
         let bug = |error: riverrun_kernels::Error| Failure::Bug(error.to_string());
         let found = run(&case).map_err(bug)?;
@@ -83,26 +101,9 @@ fn check<E: Element>(
     Ok(row)
 }
 
-fn on_cpu<E: Element>(
-    args: &VerifyArgs,
-    info: &DeviceInfo,
-    table: &mut Table,
-) -> Result<(), Failure> {
-    if !wanted(args, E::NAME) {
-        return Ok(());
-    }
-    for cell in Cell::all() {
-        let row = check::<E>(problems(cell, args.long), |case| {
-            Ok(case.run(cpu::Routine::default()))
-        })?;
-        table.row(&info.spec, cell.name(), E::NAME, "cpu", row)?;
-    }
-    Ok(())
-}
-
 #[cfg(feature = "gpu")]
 mod gpu {
-    use burn::tensor::{DType, Device, Tensor, TensorData};
+    use burn::tensor::{Device, Tensor, TensorData};
     use bytemuck::Pod;
     use cubecl::client::Client;
     use riverrun::ops::{CellRun, CellWeights, cell_layer};
@@ -110,76 +111,46 @@ mod gpu {
     use riverrun_kernels::gpu::Dtype;
 
     use super::*;
+    use crate::args::Storage;
 
-    pub(super) fn verify(
-        args: &VerifyArgs,
-        info: &DeviceInfo,
-        client: &Client,
-        table: &mut Table,
-    ) -> Result<(), Failure> {
-        for dtype in Dtype::ALL {
-            if !wanted(args, dtype.name()) {
-                continue;
-            }
-            match dtype {
-                Dtype::F32 => rows::<f32>(args, info, client, dtype, table)?,
-                Dtype::F16 => rows::<f16>(args, info, client, dtype, table)?,
-                Dtype::Bf16 => rows::<bf16>(args, info, client, dtype, table)?,
-            }
-        }
-        if handover_fault(client) {
-            return Err(Failure::Bug(format!(
-                "{}: a wait between cubes gave up",
-                info.spec
-            )));
-        }
-        Ok(())
-    }
-
-    fn rows<E: Element + Pod>(
-        args: &VerifyArgs,
-        info: &DeviceInfo,
+    pub(super) fn verify<E: Element + Pod>(
+        part: &Part<'_>,
+        cell: Cell,
         client: &Client,
         dtype: Dtype,
         table: &mut Table,
     ) -> Result<(), Failure> {
-        if !dtype.supported(client) {
-            let reason = "the device does not support this storage type";
-            return table.skip(&info.spec, dtype.name(), reason);
-        }
-        for cell in Cell::all() {
-            match missing(client, &Problem::new(cell, 1, 1, 8), dtype) {
-                Some(reason) => {
-                    let what = format!("{} {} persistent", cell.name(), E::NAME);
-                    table.skip(&info.spec, &what, &reason)?;
-                }
-                None => {
-                    let problems = problems(cell, args.long).into_iter();
-                    let row = check::<E>(problems.chain(with_heads(cell)), |case| {
-                        case.gpu(client, dtype, None)
-                    })?;
-                    table.row(&info.spec, cell.name(), E::NAME, "persistent", row)?;
-                }
+        match missing(client, &Problem::new(cell, 1, 1, 8), dtype) {
+            Some(reason) => {
+                let what = format!("{} {} persistent", cell.name(), E::NAME);
+                table.skip(part.device(), &what, &reason)?;
             }
-            let problems = problems(cell, false).into_iter().chain(with_heads(cell));
-            let row = check::<E>(problems, |case| Ok(layer(case, &info.device, dtype)))?;
-            table.row(&info.spec, cell.name(), E::NAME, "layer", row)?;
+            None => {
+                let problems = problems(cell, part.long).into_iter();
+                let row = check::<E>(problems.chain(with_heads(cell)), |case| {
+                    case.gpu(client, dtype, None)
+                })?;
+                table.row(part.device(), cell.name(), E::NAME, "persistent", row)?;
+            }
+        }
+        let problems = problems(cell, false).into_iter().chain(with_heads(cell));
+        let device = &part.target.info.device;
+        let row = check::<E>(problems, |case| Ok(layer(case, device, part.storage)))?;
+        table.row(part.device(), cell.name(), E::NAME, "layer", row)?;
+        if handover_fault(client) {
+            return Err(Failure::Bug("a wait between cubes timed out".into()));
         }
         Ok(())
     }
 
     /// By the layer's operation and its differentiation, whatever runs it on this device. The input weights are the
     /// identity, so that the input is `xg` and its gradient that of `xg`.
-    fn layer<E: Element + Pod>(case: &Case<E>, device: &Device, dtype: Dtype) -> Results<E> {
+    fn layer<E: Element + Pod>(case: &Case<E>, device: &Device, storage: Storage) -> Results<E> {
         let problem = case.problem;
         let (batch, steps, hidden) = (problem.batch, problem.steps, problem.hidden);
         let width = problem.gate_width();
         let device = device.clone().autodiff();
-        let dtype = match dtype {
-            Dtype::F32 => DType::F32,
-            Dtype::F16 => DType::F16,
-            Dtype::Bf16 => DType::BF16,
-        };
+        let dtype = storage.dtype();
         let tensor = |numbers: Vec<f64>| {
             let numbers: Vec<f32> = numbers.into_iter().map(|x| x as f32).collect();
             let length = numbers.len();

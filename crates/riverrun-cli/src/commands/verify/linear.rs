@@ -1,41 +1,31 @@
 //! Linear layers and MLPs, forward and every gradient, by every route; the vendor's products, each with what may follow
 //! it, and their place among launches.
 
-use burn::tensor::DType;
-use half::{bf16, f16};
 use riverrun::check;
-use riverrun::device::DeviceInfo;
 use riverrun::ops::linear::{LinearSpec, Route, WeightOrder};
 use riverrun_kernels::Element;
 use riverrun_kernels::gemm::check::LayerCase;
 
+use super::part::{Part, Target, by_storage};
 use super::table::{Row, Table};
-use super::wanted;
-use crate::args::VerifyArgs;
 use crate::failure::Failure;
 
-/// Checks every kind of layer in every storage type.
-pub(super) fn verify(
-    args: &VerifyArgs,
-    info: &DeviceInfo,
-    table: &mut Table,
-) -> Result<(), Failure> {
-    let usable = |dtype: DType| info.device.supports_dtype(dtype);
-    if wanted(args, "f32") {
-        layers::<f32>(args, info, DType::F32, table)?;
+/// The kinds of layer, and on GPUs the vendor's matmuls by themselves.
+pub(super) fn forms(target: &Target) -> Vec<&'static str> {
+    let mut forms = vec!["linear", "linear-gelu", "mlp"];
+    if cfg!(feature = "cuda") && !target.is_cpu() {
+        forms.push("cublaslt");
     }
-    if wanted(args, "f16") && usable(DType::F16) {
-        layers::<f16>(args, info, DType::F16, table)?;
-    }
-    if wanted(args, "bf16") && usable(DType::BF16) {
-        layers::<bf16>(args, info, DType::BF16, table)?;
-    }
-    if wanted(args, "f64") && info.spec == "cpu" {
-        layers::<f64>(args, info, DType::F64, table)?;
-    }
+    forms
+}
+
+/// Checks a kind of layer in a storage type.
+pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
     #[cfg(feature = "cuda")]
-    vendor::verify(args, info, table)?;
-    Ok(())
+    if part.form == "cublaslt" {
+        return vendor::verify(part, table);
+    }
+    by_storage!(part.storage, layers(part, table))
 }
 
 /// The layers' sizes: rows, then features.
@@ -65,45 +55,44 @@ fn sizes(long: bool) -> &'static [(usize, &'static [usize])] {
     if long { LONG } else { SHORT }
 }
 
-fn layers<E: Element>(
-    args: &VerifyArgs,
-    info: &DeviceInfo,
-    dtype: DType,
-    table: &mut Table,
-) -> Result<(), Failure> {
-    // The backend's products are tuned shape by shape on a GPU, for minutes: there the choice alone is checked.
-    let routes = match info.spec.as_str() {
-        "cpu" => [("backend", Some(Route::Backend))].as_slice(),
-        _ => [("choice", None), ("vendor", Some(Route::Vendor))].as_slice(),
+fn layers<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+    // Burn's matmuls are tuned shape by shape on a GPU, for minutes: there only `--long` checks them.
+    let routes: &[(&str, Option<Route>)] = match (part.target.is_cpu(), part.long) {
+        (true, _) => &[("backend", Some(Route::Backend))],
+        (false, false) => &[("choice", None), ("vendor", Some(Route::Vendor))],
+        (false, true) => &[
+            ("choice", None),
+            ("vendor", Some(Route::Vendor)),
+            ("backend", Some(Route::Backend)),
+        ],
+    };
+    let (gelu, depth) = match part.form {
+        "linear" => (false, 2),
+        "linear-gelu" => (true, 2),
+        _ => (true, 3),
     };
     for &(name, route) in routes {
-        for (what, gelu, depth) in [
-            ("linear", false, 2),
-            ("linear-gelu", true, 2),
-            ("mlp", true, 3),
-        ] {
-            let mut row = Row::default();
-            let cases = sizes(args.long)
-                .iter()
-                .filter(|(_, features)| features.len() == depth);
-            for (i, &(rows, features)) in cases.enumerate() {
-                let case =
-                    LayerCase::random(rows, features, gelu, i % 3 < 2, i as u64).rounded::<E>();
-                for order in [WeightOrder::InputsFirst, WeightOrder::OutputsFirst] {
-                    let spec = LinearSpec {
-                        route,
-                        ..LinearSpec::default().with_weight(order)
-                    };
-                    let run = || check::linear(&case, &info.device, dtype, spec);
-                    let found = match run() {
-                        Ok(found) => found,
-                        Err(reason) => return table.skip(&info.spec, name, &reason.to_string()),
-                    };
-                    row.case(&case.compare::<E>(&found), run()? == found);
-                }
+        let mut row = Row::default();
+        let cases = sizes(part.long)
+            .iter()
+            .filter(|(_, features)| features.len() == depth);
+        for (i, &(rows, features)) in cases.enumerate() {
+            let case = LayerCase::random(rows, features, gelu, i % 3 < 2, i as u64).rounded::<E>();
+            for order in [WeightOrder::InputsFirst, WeightOrder::OutputsFirst] {
+                let spec = LinearSpec {
+                    route,
+                    ..LinearSpec::default().with_weight(order)
+                };
+                let device = &part.target.info.device;
+                let run = || check::linear(&case, device, part.storage.dtype(), spec);
+                let found = match run() {
+                    Ok(found) => found,
+                    Err(reason) => return table.skip(part.device(), name, &reason.to_string()),
+                };
+                row.case(&case.compare::<E>(&found), run()? == found);
             }
-            table.row(&info.spec, what, E::NAME, name, row)?;
         }
+        table.row(part.device(), part.form, E::NAME, name, row)?;
     }
     Ok(())
 }
@@ -111,6 +100,7 @@ fn layers<E: Element>(
 #[cfg(feature = "cuda")]
 mod vendor {
     use super::*;
+    use crate::args::Storage;
     use cubecl::client::Client;
     use riverrun_kernels::check::Comparison;
     use riverrun_kernels::gemm::check::{Case, Orders, stress};
@@ -118,41 +108,31 @@ mod vendor {
     use riverrun_kernels::gemm::{Arithmetic, Epilogue, Order};
     use riverrun_kernels::gpu::Dtype;
 
-    pub(super) fn verify(
-        args: &VerifyArgs,
-        info: &DeviceInfo,
-        table: &mut Table,
-    ) -> Result<(), Failure> {
-        let Some(client) = riverrun::device::client(&info.device) else {
+    pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+        let Some((client, dtype)) = part.gpu() else {
             return Ok(());
         };
-        if let Err(reason) = Vendor::of(&client) {
-            return table.skip(&info.spec, "cublaslt", &reason);
+        if let Err(reason) = Vendor::of(client) {
+            return table.skip(part.device(), "cublaslt", &reason);
         }
         for epilogue in Epilogue::ALL {
-            if wanted(args, "f32") {
-                products::<f32>(info, &client, Dtype::F32, epilogue, Arithmetic::Full, table)?;
-                products::<f32>(info, &client, Dtype::F32, epilogue, Arithmetic::Tf32, table)?;
-            }
-            if wanted(args, "f16") {
-                products::<f16>(info, &client, Dtype::F16, epilogue, Arithmetic::Full, table)?;
-            }
-            if wanted(args, "bf16") {
-                products::<bf16>(
-                    info,
-                    &client,
-                    Dtype::Bf16,
-                    epilogue,
-                    Arithmetic::Full,
-                    table,
-                )?;
+            by_storage!(
+                part.storage,
+                products(part, client, dtype, epilogue, Arithmetic::Full, table)
+            )?;
+            if part.storage == Storage::F32 {
+                let arithmetic = Arithmetic::Tf32;
+                products::<f32>(part, client, dtype, epilogue, arithmetic, table)?;
             }
         }
-        let rounds = if args.long { 5000 } else { 500 };
+        if part.storage != Storage::F32 {
+            return Ok(());
+        }
+        let rounds = if part.long { 5000 } else { 500 };
         let mut row = Row::default();
-        let outcome = stress(&client, 2, rounds, 1);
+        let outcome = stress(client, 2, rounds, 1);
         if let Err(reason) = &outcome {
-            table.skip(&info.spec, "interleavings", reason)?;
+            table.fail(part.device(), "interleavings", reason)?;
         }
         let verdict = Comparison {
             tensor: "any".into(),
@@ -160,11 +140,11 @@ mod vendor {
             allowed: 0.0,
         };
         row.case(&[verdict], true);
-        table.row(&info.spec, "interleavings", "f32", "vendor", row)
+        table.row(part.device(), "interleavings", "f32", "vendor", row)
     }
 
     fn products<E: Element>(
-        info: &DeviceInfo,
+        part: &Part<'_>,
         client: &Client,
         dtype: Dtype,
         epilogue: Epilogue,
@@ -214,8 +194,9 @@ mod vendor {
             E::NAME
         };
         if let Some(reason) = missing.filter(|_| row.is_empty()) {
-            return table.skip(&info.spec, &format!("{} {name}", epilogue.name()), &reason);
+            let what = format!("{} {name}", epilogue.name());
+            return table.skip(part.device(), &what, &reason);
         }
-        table.row(&info.spec, epilogue.name(), name, "vendor", row)
+        table.row(part.device(), epilogue.name(), name, "vendor", row)
     }
 }

@@ -1,69 +1,148 @@
 //! `riverrun verify`: every kernel on this machine against the float64 oracle.
+//!
+//! The work is cut into parts: an operation, a storage type and a form of the operation. On the CPU they run one after the
+//! other. On a GPU most of their time is spent in compiling kernels, which a process does one at a time; so every part runs
+//! in a process of its own, as many at once as there are cores.
 
+mod block_diagonal;
 mod cell;
+mod gelu;
 mod linear;
+mod part;
+mod processes;
+mod recompute;
 mod recurrence;
+mod refill;
 mod rows;
+mod second;
 mod table;
+mod tensors;
 mod training;
 
-use riverrun::device::{self, DeviceInfo};
+use riverrun::device;
 
-use crate::args::VerifyArgs;
+use crate::args::{Storage, VerifyArgs, VerifyOp};
 use crate::failure::Failure;
+use part::{Part, Target};
 use table::Table;
 
 /// An operation that can be verified.
 struct Operation {
-    name: &'static str,
-    /// Checks it on one device, and adds to the table.
-    check: fn(&VerifyArgs, &DeviceInfo, &mut Table) -> Result<(), Failure>,
+    op: VerifyOp,
+    /// The storage types that it has on the CPU; on a GPU f64 is left out.
+    storages: &'static [Storage],
+    /// The forms that it has on a device, each a part; none where the device does not have the operation.
+    forms: fn(&Target) -> Vec<&'static str>,
+    /// Checks one part, and adds its rows to the table. Skips, with its reason, what the device does not have.
+    check: fn(&Part<'_>, &mut Table) -> Result<(), Failure>,
+    /// How long a part takes on a GPU beside the others; the longest start first.
+    weight: u32,
+    /// The problems that only `--long` checks.
+    long: Option<&'static str>,
 }
 
-/// The operations, in the order of the table. `check` skips, with its reason, what a device does not have.
+/// The operations, in the order of the table.
 const OPERATIONS: &[Operation] = &[
     Operation {
-        name: "recurrence",
+        op: VerifyOp::Recurrence,
+        storages: &Storage::ALL,
+        forms: recurrence::forms,
         check: recurrence::verify,
+        weight: 2,
+        long: Some("recurrences of more than 4096 steps, 256 channels or 2^31 elements"),
     },
     Operation {
-        name: "cell",
+        op: VerifyOp::Recompute,
+        storages: &[Storage::F32, Storage::F16, Storage::Bf16],
+        forms: recompute::forms,
+        check: recompute::verify,
+        weight: 2,
+        long: None,
+    },
+    Operation {
+        op: VerifyOp::SecondDerivative,
+        storages: &[Storage::F32],
+        forms: |_| vec!["raw"],
+        check: second::verify,
+        weight: 1,
+        long: None,
+    },
+    Operation {
+        op: VerifyOp::BlockDiagonal,
+        storages: &[Storage::F32, Storage::F64],
+        forms: |_| vec!["block-diagonal"],
+        check: block_diagonal::verify,
+        weight: 1,
+        long: None,
+    },
+    Operation {
+        op: VerifyOp::Cell,
+        storages: &[Storage::F32, Storage::F16, Storage::Bf16],
+        forms: cell::forms,
         check: cell::verify,
+        weight: 3,
+        long: Some("cells of more than 40 steps or 128 hidden units"),
     },
     Operation {
-        name: "norm",
-        check: rows::norms,
+        op: VerifyOp::Norm,
+        storages: &Storage::ALL,
+        forms: rows::norms,
+        check: rows::norm,
+        weight: 1,
+        long: Some("rows of more than 5119 numbers"),
     },
     Operation {
-        name: "loss",
+        op: VerifyOp::Gelu,
+        storages: &Storage::ALL,
+        forms: |_| vec!["gelu"],
+        check: gelu::verify,
+        weight: 0,
+        long: None,
+    },
+    Operation {
+        op: VerifyOp::Loss,
+        storages: &Storage::ALL,
+        forms: |_| vec!["cross-entropy"],
         check: rows::loss,
+        weight: 1,
+        long: Some("more than 100 rows of logits"),
     },
     Operation {
-        name: "optimizer",
+        op: VerifyOp::Optimizer,
+        storages: &[Storage::F32, Storage::F16, Storage::Bf16],
+        forms: |_| vec!["adamw"],
         check: rows::optimizer,
+        weight: 0,
+        long: Some("parameters of more than 5001 numbers"),
     },
     Operation {
-        name: "linear",
+        op: VerifyOp::Linear,
+        storages: &Storage::ALL,
+        forms: linear::forms,
         check: linear::verify,
+        weight: 2,
+        long: Some("linear layers of more than 128 rows; on a GPU, Burn's own matmuls"),
     },
     Operation {
-        name: "training",
+        op: VerifyOp::Refill,
+        storages: &[Storage::F32],
+        forms: |_| vec!["refill"],
+        check: refill::verify,
+        weight: 0,
+        long: None,
+    },
+    Operation {
+        op: VerifyOp::Training,
+        storages: &[Storage::F32, Storage::Bf16],
+        forms: training::forms,
         check: training::verify,
+        weight: 4,
+        long: None,
     },
 ];
 
 /// Runs the checks and prints a table.
-pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
-    let chosen = |operation: &&Operation| args.op.as_deref().is_none_or(|op| op == operation.name);
-    if let Some(op) = &args.op
-        && !OPERATIONS.iter().any(|operation| chosen(&operation))
-    {
-        let names: Vec<&str> = OPERATIONS.iter().map(|operation| operation.name).collect();
-        return Err(Failure::User(format!(
-            "unknown operation `{op}`; one of: {}",
-            names.join(", ")
-        )));
-    }
+pub fn run(args: &VerifyArgs, quiet: bool) -> Result<(), Failure> {
     let devices = match args.device.as_str() {
         "all" => device::list(),
         spec => {
@@ -74,16 +153,85 @@ pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
                 .collect()
         }
     };
-    let mut table = Table::new()?;
-    for info in &devices {
-        for operation in OPERATIONS.iter().filter(chosen) {
-            (operation.check)(args, info, &mut table)?;
+    let targets: Vec<Target> = devices
+        .into_iter()
+        .map(Target::new)
+        .collect::<Result<_, _>>()?;
+    if let Some(only) = &args.only {
+        known_form(args, only, &targets)?;
+    }
+    let mut table = Table::new(args.json_rows)?;
+    for target in &targets {
+        let parts = parts(args, target, &mut table)?;
+        if args.json_rows || target.is_cpu() {
+            for part in &parts {
+                (part.operation.check)(part, &mut table)?;
+            }
+        } else {
+            processes::run(&parts, target, quiet, &mut table)?;
         }
     }
-    table.end()
+    let operations = OPERATIONS.iter().filter(|operation| chosen(args, operation));
+    let left_out = operations.filter_map(|operation| operation.long);
+    let left_out = match args.long {
+        true => Vec::new(),
+        false => left_out.collect(),
+    };
+    table.end(args, &left_out)
 }
 
-/// Whether a storage type was asked for.
-fn wanted(args: &VerifyArgs, dtype: &str) -> bool {
-    args.dtype.as_deref().is_none_or(|wanted| wanted == dtype)
+fn chosen(args: &VerifyArgs, operation: &Operation) -> bool {
+    args.op.is_none_or(|op| op == operation.op)
+}
+
+/// The parts that were asked for on one device.
+fn parts<'a>(
+    args: &VerifyArgs,
+    target: &'a Target,
+    table: &mut Table,
+) -> Result<Vec<Part<'a>>, Failure> {
+    let mut parts = Vec::new();
+    for operation in OPERATIONS.iter().filter(|operation| chosen(args, operation)) {
+        let forms = (operation.forms)(target);
+        if forms.is_empty() && target.is_cpu() {
+            let reason = "there are no launches to record";
+            table.skip(&target.info.spec, &operation.op.name(), reason)?;
+        }
+        for &storage in operation.storages {
+            if args.dtype.is_some_and(|dtype| dtype != storage) || !target.may_have(storage) {
+                continue;
+            }
+            if !target.supports(storage) {
+                let what = format!("{} {}", operation.op.name(), storage.name());
+                let reason = "the device does not support this storage type";
+                table.skip(&target.info.spec, &what, reason)?;
+                continue;
+            }
+            let only = |form: &&&str| args.only.as_deref().is_none_or(|only| only == **form);
+            parts.extend(forms.iter().filter(only).map(|&form| Part {
+                target,
+                operation,
+                storage,
+                form,
+                long: args.long,
+            }));
+        }
+    }
+    Ok(parts)
+}
+
+/// Refuses a form that the operation has on no device.
+fn known_form(args: &VerifyArgs, only: &str, targets: &[Target]) -> Result<(), Failure> {
+    let operations = OPERATIONS.iter().filter(|operation| chosen(args, operation));
+    let mut known: Vec<&str> = operations
+        .flat_map(|operation| targets.iter().flat_map(|target| (operation.forms)(target)))
+        .collect();
+    known.dedup();
+    if known.contains(&only) {
+        return Ok(());
+    }
+    Err(Failure::User(format!(
+        "unknown form `{only}`; one of: {}",
+        known.join(", ")
+    )))
 }

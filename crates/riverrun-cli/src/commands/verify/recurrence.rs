@@ -1,67 +1,40 @@
 //! The linear recurrence: every gate, storage type and routine, forward and every gradient.
 
-use half::{bf16, f16};
-#[cfg(feature = "gpu")]
-use riverrun::device;
-use riverrun::device::DeviceInfo;
 use riverrun_kernels::Element;
 use riverrun_kernels::recurrence::check::{Case, Options, Outcome, compare, naive};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
 
+use super::part::{Part, Target, by_storage};
 use super::table::{Row, Table};
-use super::wanted;
-use crate::args::VerifyArgs;
 use crate::failure::Failure;
 
-/// Checks every gate, storage type and routine.
-pub(super) fn verify(
-    args: &VerifyArgs,
-    info: &DeviceInfo,
+/// The gates.
+pub(super) fn forms(_: &Target) -> Vec<&'static str> {
+    Gate::all().into_iter().map(Gate::name).collect()
+}
+
+/// Checks a gate in a storage type by every routine.
+pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+    let gates = Gate::all();
+    let (number, gate) = gates
+        .iter()
+        .enumerate()
+        .find(|(_, gate)| gate.name() == part.form)
+        .expect("one of the forms");
+    by_storage!(part.storage, check_gate(part, *gate, number, table))
+}
+
+fn check_gate<E: Element>(
+    part: &Part<'_>,
+    gate: Gate,
+    number: usize,
     table: &mut Table,
 ) -> Result<(), Failure> {
     #[cfg(feature = "gpu")]
-    if let Some(client) = device::client(&info.device) {
-        use riverrun_kernels::gpu::Dtype;
-        use riverrun_kernels::recurrence::gpu::handover_fault;
-        for dtype in Dtype::ALL {
-            if !wanted(args, dtype.name()) {
-                continue;
-            }
-            if !dtype.supported(&client) {
-                table.skip(
-                    &info.spec,
-                    dtype.name(),
-                    "the device does not support this storage type",
-                )?;
-                continue;
-            }
-            match dtype {
-                Dtype::F32 => gpu::<f32>(args, info, &client, dtype, table)?,
-                Dtype::F16 => gpu::<f16>(args, info, &client, dtype, table)?,
-                Dtype::Bf16 => gpu::<bf16>(args, info, &client, dtype, table)?,
-            }
-        }
-        if handover_fault(&client) {
-            return Err(Failure::Bug(format!(
-                "{}: a wait between cubes gave up",
-                info.spec
-            )));
-        }
-        return Ok(());
+    if let Some((client, dtype)) = part.gpu() {
+        return gpu::<E>(part, gate, number, client, dtype, table);
     }
-    if wanted(args, "f32") {
-        cpu::<f32>(args, info, table)?;
-    }
-    if wanted(args, "f16") {
-        cpu::<f16>(args, info, table)?;
-    }
-    if wanted(args, "bf16") {
-        cpu::<bf16>(args, info, table)?;
-    }
-    if wanted(args, "f64") {
-        cpu::<f64>(args, info, table)?;
-    }
-    Ok(())
+    cpu::<E>(part, gate, number, table)
 }
 
 /// A problem with its truth and what sets its tolerance.
@@ -85,10 +58,23 @@ const LONG: [(usize, usize, usize); 4] = [
     (4, 131_101, 513),
 ];
 
+/// The options of a gate's case. The raw gate goes through all sixteen sets; each other gate has every option on in one
+/// case and off in another, in sets that differ from gate to gate, so that every pair of options is met.
+fn options(gate: Gate, number: usize, case: usize) -> Options {
+    let first = number * 7 + 3;
+    Options::nth(match (gate, case) {
+        (Gate::Raw, _) => case * 5 + 15 * (case % 2),
+        (_, 0) => first,
+        (_, 1) => !first & 15,
+        _ => first ^ 6,
+    })
+}
+
 /// The problems of a gate. The raw gate has them all, the others a few that differ in what they exercise; `fits` says
 /// which of the wide ones the device has room for.
 fn problems<E: Element>(
     gate: Gate,
+    number: usize,
     long: bool,
     fits: impl Fn(&Problem) -> bool,
 ) -> (Vec<Problems>, Vec<Problem>) {
@@ -114,7 +100,7 @@ fn problems<E: Element>(
         .map(|(n, &(batch, steps, dim))| {
             let problem = Problem::new(Shape::new(batch, steps, dim), gate);
             (
-                Case::random(problem, Options::nth(n * 5 + 15 * (n % 2)), 17 + n as u64),
+                Case::random(problem, options(gate, number, n), 17 + n as u64),
                 1,
             )
         })
@@ -192,28 +178,30 @@ fn same_bits(a: &Outcome, b: &Outcome) -> bool {
         .all(|((_, a), (_, b))| a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits()))
 }
 
-fn cpu<E: Element>(args: &VerifyArgs, info: &DeviceInfo, table: &mut Table) -> Result<(), Failure> {
+fn cpu<E: Element>(
+    part: &Part<'_>,
+    gate: Gate,
+    number: usize,
+    table: &mut Table,
+) -> Result<(), Failure> {
     // Elements of a wide problem on the CPU, where the host has all of it in f64 too.
     const MOST: usize = 1 << 25;
 
-    for gate in Gate::all() {
-        let fits = |problem: &Problem| problem.shape.elements() <= MOST;
-        let (problems, left_out) = problems::<E>(gate, args.long, fits);
-        for problem in left_out {
-            table.skip(&info.spec, E::NAME, &too_large(&problem))?;
-        }
-        let row = check::<E>(&problems, |case, times| {
-            if times == 1 {
-                return Ok(vec![case.cpu::<E>()]);
-            }
-            let wide = case.widened(times).cpu::<E>();
-            let dim = case.problem.shape.dim;
-            let pick = |which: usize| wide.narrowed(dim, times, which);
-            Ok(samples(times).into_iter().map(pick).collect())
-        })?;
-        table.row(&info.spec, gate.name(), E::NAME, "cpu", row)?;
+    let fits = |problem: &Problem| problem.shape.elements() <= MOST;
+    let (problems, left_out) = problems::<E>(gate, number, part.long, fits);
+    for problem in left_out {
+        table.skip(part.device(), E::NAME, &too_large(&problem))?;
     }
-    Ok(())
+    let row = check::<E>(&problems, |case, times| {
+        if times == 1 {
+            return Ok(vec![case.cpu::<E>()]);
+        }
+        let wide = case.widened(times).cpu::<E>();
+        let dim = case.problem.shape.dim;
+        let pick = |which: usize| wide.narrowed(dim, times, which);
+        Ok(samples(times).into_iter().map(pick).collect())
+    })?;
+    table.row(part.device(), gate.name(), E::NAME, "cpu", row)
 }
 
 fn too_large(problem: &Problem) -> String {
@@ -224,20 +212,16 @@ fn too_large(problem: &Problem) -> String {
 
 #[cfg(feature = "gpu")]
 fn gpu<E: Element>(
-    args: &VerifyArgs,
-    info: &DeviceInfo,
+    part: &Part<'_>,
+    gate: Gate,
+    number: usize,
     client: &cubecl::client::Client,
     dtype: riverrun_kernels::gpu::Dtype,
     table: &mut Table,
 ) -> Result<(), Failure> {
     use riverrun_kernels::recurrence::Routine;
-    let mut routines = Vec::new();
-    for routine in Routine::ALL {
-        match routine.missing(client) {
-            Some(reason) => table.skip(&info.spec, routine.name(), &reason)?,
-            None => routines.push(routine),
-        }
-    }
+    use riverrun_kernels::recurrence::gpu::handover_fault;
+
     let memory = &client.properties().memory;
     // Where the runtime does not say how much there is, what one allocation may have.
     let room = memory.max_memory().unwrap_or(memory.max_page_size);
@@ -247,23 +231,28 @@ fn gpu<E: Element>(
         let all = tensor * (2 * problem.gate.inputs() + 2);
         tensor as u64 <= memory.max_page_size && (all + all / 8) as u64 <= room
     };
-    for gate in Gate::all() {
-        let (problems, left_out) = problems::<E>(gate, args.long, fits);
-        for problem in left_out {
-            table.skip(&info.spec, dtype.name(), &too_large(&problem))?;
+    let (problems, left_out) = problems::<E>(gate, number, part.long, fits);
+    for problem in left_out {
+        table.skip(part.device(), dtype.name(), &too_large(&problem))?;
+    }
+    for routine in Routine::ALL {
+        if let Some(reason) = routine.missing(client) {
+            table.skip(part.device(), routine.name(), &reason)?;
+            continue;
         }
-        for &routine in &routines {
-            let row = check::<E>(&problems, |case, times| {
-                let samples = samples(times);
-                let found = case.gpu_widened(client, dtype, Some(routine), None, times, &samples);
-                if times > 1 {
-                    // So that the next problem has the room that this one had.
-                    client.memory_cleanup().ok();
-                }
-                found
-            })?;
-            table.row(&info.spec, gate.name(), E::NAME, routine.name(), row)?;
-        }
+        let row = check::<E>(&problems, |case, times| {
+            let samples = samples(times);
+            let found = case.gpu_widened(client, dtype, Some(routine), None, times, &samples);
+            if times > 1 {
+                // So that the next problem has the room that this one had.
+                client.memory_cleanup().ok();
+            }
+            found
+        })?;
+        table.row(part.device(), gate.name(), E::NAME, routine.name(), row)?;
+    }
+    if handover_fault(client) {
+        return Err(Failure::Bug("a wait between cubes timed out".into()));
     }
     Ok(())
 }

@@ -1,14 +1,13 @@
 //! Training steps that are recorded and run again, against the same steps as usual; those against themselves.
 
 use burn::tensor::Device;
-use riverrun::device::DeviceInfo;
 use riverrun::models::CellKind;
 use riverrun_kernels::check::Comparison;
 use riverrun_train::{Learner, Precision, RunConfig, weights};
 
+use super::part::{Part, Target};
 use super::table::{Row, Table};
-use super::wanted;
-use crate::args::VerifyArgs;
+use crate::args::Storage;
 use crate::failure::Failure;
 use crate::model_shape::ModelShape;
 
@@ -17,51 +16,44 @@ const SHAPE: ModelShape = ModelShape::new([64, 2, 8, 320, 65]);
 /// Some as usual, one recorded, some run again.
 const STEPS: u64 = 8;
 
-pub(super) fn verify(
-    args: &VerifyArgs,
-    info: &DeviceInfo,
-    table: &mut Table,
-) -> Result<(), Failure> {
-    if info.spec == "cpu" {
-        return table.skip(&info.spec, "training", "there are no launches to record");
+/// The models' cells.
+pub(super) fn forms(target: &Target) -> Vec<&'static str> {
+    match (target.is_cpu(), target.info.software) {
+        (true, _) => Vec::new(),
+        // Step by step through hundreds of launches, a GRU takes minutes where the CPU imitates a GPU.
+        (false, true) => vec!["min-gru"],
+        (false, false) => vec!["min-gru", "gru"],
     }
-    // Step by step through hundreds of launches, a GRU takes minutes where the CPU imitates a GPU.
-    let cells: &[CellKind] = match info.software {
-        true => &[CellKind::MinGru],
-        false => &[CellKind::MinGru, CellKind::Gru],
+}
+
+/// Checks the recorded steps of a model.
+pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+    let device = &part.target.info.device;
+    let mut config = RunConfig::selective_copy();
+    config.model = SHAPE.model(match part.form {
+        "gru" => CellKind::Gru,
+        _ => CellKind::MinGru,
+    });
+    config.training.dtype = match part.storage {
+        Storage::Bf16 => Precision::Bf16,
+        _ => Precision::F32,
     };
-    for dtype in [Precision::F32, Precision::Bf16] {
-        if !wanted(args, &dtype.to_string()) || !info.device.supports_dtype(dtype.dtype()) {
-            continue;
-        }
-        let mut row = Row::default();
-        for &cell in cells {
-            let mut config = RunConfig::selective_copy();
-            config.model = SHAPE.model(cell);
-            config.training.dtype = dtype;
-            let usual = train(&config, &info.device, false)?;
-            let again = train(&config, &info.device, false)?;
-            let recorded = train(&config, &info.device, true)?;
-            let verdict = |tensor: &str, found: &[f32], expected: &[f32]| Comparison {
-                tensor: tensor.into(),
-                error: difference(found, expected),
-                allowed: 0.0,
-            };
-            let verdicts = [
-                verdict("losses", &recorded.losses, &usual.losses),
-                verdict("weights", &recorded.weights, &usual.weights),
-            ];
-            row.case(&verdicts, usual == again);
-        }
-        table.row(
-            &info.spec,
-            "recorded steps",
-            &dtype.to_string(),
-            "graph",
-            row,
-        )?;
-    }
-    Ok(())
+    let usual = train(&config, device, false)?;
+    let again = train(&config, device, false)?;
+    let recorded = train(&config, device, true)?;
+    let verdict = |tensor: &str, found: &[f32], expected: &[f32]| Comparison {
+        tensor: tensor.into(),
+        error: difference(found, expected),
+        allowed: 0.0,
+    };
+    let verdicts = [
+        verdict("losses", &recorded.losses, &usual.losses),
+        verdict("weights", &recorded.weights, &usual.weights),
+    ];
+    let mut row = Row::default();
+    row.case(&verdicts, usual == again);
+    let what = format!("recorded {}", part.form);
+    table.row(part.device(), &what, part.storage.name(), "graph", row)
 }
 
 /// What a run of some steps gave.

@@ -1,0 +1,125 @@
+//! Values of options that several commands take by name.
+
+use std::str::FromStr;
+
+use burn::tensor::DType;
+use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use riverrun_kernels::recurrence::{Gate, Routine};
+
+/// The type in which tensors are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Storage {
+    /// 32-bit floats
+    F32,
+    /// IEEE half precision
+    F16,
+    /// bfloat16
+    Bf16,
+    /// 64-bit floats, on the CPU
+    F64,
+}
+
+impl Storage {
+    /// Every type.
+    pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::Bf16, Self::F64];
+
+    /// The name of the type.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::F64 => "f64",
+        }
+    }
+
+    /// Burn's name of the type.
+    pub fn dtype(self) -> DType {
+        match self {
+            Self::F32 => DType::F32,
+            Self::F16 => DType::F16,
+            Self::Bf16 => DType::BF16,
+            Self::F64 => DType::F64,
+        }
+    }
+
+    /// The type in GPU kernels, which have no f64.
+    #[cfg(feature = "gpu")]
+    pub fn on_gpu(self) -> Option<riverrun_kernels::gpu::Dtype> {
+        use riverrun_kernels::gpu::Dtype;
+        match self {
+            Self::F32 => Some(Dtype::F32),
+            Self::F16 => Some(Dtype::F16),
+            Self::Bf16 => Some(Dtype::Bf16),
+            Self::F64 => None,
+        }
+    }
+}
+
+/// Parses the name of a gate.
+pub fn gate() -> impl TypedValueParser<Value = Gate> {
+    let known = |name: String| Gate::all().into_iter().find(|gate| gate.name() == name);
+    PossibleValuesParser::new(Gate::all().into_iter().map(Gate::name))
+        .try_map(move |name| known(name).ok_or("unknown gate"))
+}
+
+/// Parses the name of a routine of the linear recurrence.
+pub fn routine() -> impl TypedValueParser<Value = Routine> {
+    PossibleValuesParser::new(Routine::ALL.map(Routine::name))
+        .try_map(|name| Routine::from_name(&name).ok_or("unknown routine"))
+}
+
+/// Parses a positive number of seconds.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if seconds > 0.0 && seconds <= 86_400.0 => Ok(seconds),
+        _ => Err("expected a number of seconds above 0 and at most 86400".into()),
+    }
+}
+
+/// `N` positive sizes with an `x` between them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes<const N: usize>(pub [usize; N]);
+
+impl<const N: usize> FromStr for Sizes<N> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts: Result<Vec<usize>, _> = text.split('x').map(str::parse).collect();
+        let sizes: Option<[usize; N]> = parts.ok().and_then(|parts| parts.try_into().ok());
+        let sizes = sizes
+            .filter(|sizes| sizes.iter().all(|&size| size > 0))
+            .ok_or_else(|| format!("expected {N} positive sizes with an x between them"))?;
+        let elements = sizes
+            .iter()
+            .try_fold(1usize, |product, &size| product.checked_mul(size));
+        match elements {
+            Some(elements) if elements <= 1 << 40 => Ok(Self(sizes)),
+            _ => Err("these are more than 2^40 elements".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_positive_and_bounded() {
+        assert_eq!("4x32x5120".parse(), Ok(Sizes([4, 32, 5120])));
+        for wrong in ["", "4", "4x0x2", "4x-1x2", "4x32", "4x32x1x1", "axbxc"] {
+            assert!(wrong.parse::<Sizes<3>>().is_err(), "{wrong}");
+        }
+        let beyond = "18446744073709551615x2x2".parse::<Sizes<3>>();
+        assert!(beyond.unwrap_err().contains("2^40"));
+    }
+
+    #[test]
+    fn seconds_are_finite_and_positive() {
+        assert_eq!(seconds("0.5"), Ok(0.5));
+        for wrong in ["nan", "inf", "-1", "0", "1e9", "soon"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Parts in processes of their own, as many at once as there are cores; their rows come in the order of the table.
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader, IsTerminal, Read, stderr};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::Part;
+use super::part::Target;
+use super::table::{Line, Table};
+use crate::failure::Failure;
+
+/// A part that takes longer than this hangs.
+const LIMIT: Duration = Duration::from_secs(600);
+/// The same with large problems, whose oracle takes its time.
+const LONG_LIMIT: Duration = Duration::from_secs(3600);
+
+/// What a process reported.
+struct Outcome {
+    part: usize,
+    lines: Vec<Line>,
+    /// Warnings of the library.
+    said: Vec<String>,
+}
+
+/// Runs every part and adds its rows to the table.
+pub(super) fn run(
+    parts: &[Part<'_>],
+    target: &Target,
+    quiet: bool,
+    table: &mut Table,
+) -> Result<(), Failure> {
+    let mut order: Vec<usize> = (0..parts.len()).collect();
+    order.sort_by_key(|&part| Reverse(parts[part].operation.weight));
+    // The largest problems need the memory of the device for themselves.
+    let large = |part: &usize| parts[*part].long && parts[*part].form == "raw";
+    let (alone, beside): (Vec<usize>, Vec<usize>) = order.into_iter().partition(large);
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+
+    let mut progress = Progress::new(&target.info.spec, parts.len(), quiet);
+    let mut waiting: Vec<Option<Vec<Line>>> = parts.iter().map(|_| None).collect();
+    let (mut printed, mut heard) = (0, HashSet::new());
+    let mut take = |outcome: Outcome| -> Result<(), Failure> {
+        progress.done(&outcome);
+        for line in outcome.said {
+            if heard.insert(line.clone()) {
+                progress.say(&line);
+            }
+        }
+        waiting[outcome.part] = Some(outcome.lines);
+        while let Some(lines) = waiting.get_mut(printed).and_then(Option::take) {
+            progress.hidden(|| lines.into_iter().try_for_each(|line| table.line(line)))?;
+            printed += 1;
+        }
+        Ok(())
+    };
+    for (order, workers) in [(alone, 1), (beside, cores)] {
+        let (next, order) = (&AtomicUsize::new(0), &order);
+        thread::scope(|scope| {
+            let (send, outcomes) = mpsc::channel();
+            for _ in 0..workers.min(order.len()) {
+                let send = send.clone();
+                scope.spawn(move || {
+                    while let Some(&part) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        if send.send(outcome(part, &parts[part])).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+            drop(send);
+            outcomes.into_iter().try_for_each(&mut take)
+        })?;
+    }
+    progress.end();
+    Ok(())
+}
+
+/// Runs a part in a process of its own.
+fn outcome(part: usize, description: &Part<'_>) -> Outcome {
+    let (lines, said) = match report(description) {
+        Ok(found) => found,
+        Err(reason) => {
+            let line = Line::Failure {
+                device: description.device().into(),
+                what: name(description),
+                reason,
+            };
+            (vec![line], Vec::new())
+        }
+    };
+    Outcome { part, lines, said }
+}
+
+fn name(part: &Part<'_>) -> String {
+    let op = part.operation.op.name();
+    match part.form == op {
+        true => format!("{op} {}", part.storage.name()),
+        false => format!("{op} {} {}", part.form, part.storage.name()),
+    }
+}
+
+/// The lines of a part, with a failure at their end where the process failed, and its warnings.
+fn report(part: &Part<'_>) -> Result<(Vec<Line>, Vec<String>), String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let op = part.operation.op.name();
+    let mut command = Command::new(program);
+    command.args(["verify", "--json-rows", "--device", part.device()]);
+    command.args(["--op", &op, "--only", part.form]);
+    command.args(["--dtype", part.storage.name()]);
+    if part.long {
+        command.arg("--long");
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| error.to_string())?;
+    let (out, err) = (lines_of(child.stdout.take()), lines_of(child.stderr.take()));
+    let limit = if part.long { LONG_LIMIT } else { LIMIT };
+    let ended = wait(&mut child, limit);
+    let join = |reader: thread::JoinHandle<Vec<String>>| reader.join().unwrap_or_default();
+    let (out, said) = (join(out), join(err));
+    let parsed: Result<Vec<Line>, _> = out.iter().map(|line| serde_json::from_str(line)).collect();
+    let mut lines = parsed.map_err(|error| format!("its report cannot be read: {error}"))?;
+    let fault = match ended {
+        Ok(true) if lines.is_empty() => Some("nothing was checked".to_string()),
+        Ok(true) => None,
+        Ok(false) => Some(said.last().map_or("no reason given", String::as_str).into()),
+        Err(reason) => Some(match said.last() {
+            Some(last) => format!("{reason}: {last}"),
+            None => reason,
+        }),
+    };
+    if let Some(reason) = fault {
+        lines.push(Line::Failure {
+            device: part.device().into(),
+            what: name(part),
+            reason,
+        });
+    }
+    Ok((lines, said))
+}
+
+/// Reads a stream to its end beside the process.
+fn lines_of(stream: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<String>> {
+    thread::spawn(move || match stream {
+        Some(stream) => BufReader::new(stream)
+            .lines()
+            .map_while(Result::ok)
+            .collect(),
+        None => Vec::new(),
+    })
+}
+
+/// Whether the process succeeded, or how it ended instead.
+fn wait(child: &mut Child, limit: Duration) -> Result<bool, String> {
+    let start = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.code().is_some() => return Ok(status.success()),
+            Ok(Some(status)) => return Err(status.to_string()),
+            Ok(None) if start.elapsed() < limit => thread::sleep(Duration::from_millis(10)),
+            Ok(None) => {
+                // It may end in this moment, which is as well.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("not done after {} s", limit.as_secs()));
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+/// The progress line on standard error: a bar on a terminal, elsewhere a line every few seconds.
+struct Progress {
+    device: String,
+    bar: Option<ProgressBar>,
+    quiet: bool,
+    start: Instant,
+    last: Instant,
+    done: usize,
+    all: usize,
+}
+
+impl Progress {
+    fn new(device: &str, all: usize, quiet: bool) -> Self {
+        let bar = (!quiet && stderr().is_terminal()).then(|| {
+            let template = "{prefix} {bar:24} {pos}/{len} parts [{elapsed_precise}] {msg}";
+            let style = ProgressStyle::with_template(template)
+                .unwrap_or_else(|_| ProgressStyle::default_bar());
+            let bar = ProgressBar::new(all as u64).with_style(style.progress_chars("━╸─"));
+            bar.set_prefix(device.to_string());
+            bar
+        });
+        let now = Instant::now();
+        Self {
+            device: device.into(),
+            bar,
+            quiet,
+            start: now,
+            last: now,
+            done: 0,
+            all,
+        }
+    }
+
+    fn done(&mut self, outcome: &Outcome) {
+        self.done += 1;
+        if let Some(bar) = &self.bar {
+            bar.set_position(self.done as u64);
+            if let Some(Line::Row { what, dtype, .. }) = outcome.lines.first() {
+                bar.set_message(format!("{what} {dtype}"));
+            }
+        } else if !self.quiet
+            && (self.last.elapsed() > Duration::from_secs(5) || self.done == self.all)
+        {
+            self.last = Instant::now();
+            let seconds = self.start.elapsed().as_secs_f64();
+            eprintln!(
+                "{}: {} of {} parts, {seconds:.0} s",
+                self.device, self.done, self.all
+            );
+        }
+    }
+
+    fn say(&self, line: &str) {
+        self.hidden(|| eprintln!("{line}"));
+    }
+
+    /// Prints while the bar is out of the way.
+    fn hidden<T>(&self, print: impl FnOnce() -> T) -> T {
+        match &self.bar {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        }
+    }
+
+    fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Linear recurrences that save fewer states for the backward pass and recompute the others.
+
+use riverrun::ops::{Checkpoints, Scan, try_gated_scan, try_linear_scan};
+use riverrun_kernels::Element;
+use riverrun_kernels::recurrence::check::{Case, Options, Outcome, compare, naive};
+use riverrun_kernels::recurrence::{Gate, Problem, Shape};
+
+use super::part::{Part, Target, by_storage};
+use super::table::{Row, Table};
+use super::tensors::{download, gradient, mask, same_bits, upload};
+use crate::failure::Failure;
+
+const FORMS: [&str; 3] = ["raw", "min-gru", "min-lstm"];
+
+/// The gates, of which three stand for all: recomputing is the same for each.
+pub(super) fn forms(_: &Target) -> Vec<&'static str> {
+    FORMS.to_vec()
+}
+
+/// Checks every choice of what is saved.
+pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+    by_storage!(part.storage, check(part, table))
+}
+
+fn check<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+    let gate = Gate::all()
+        .into_iter()
+        .find(|gate| gate.name() == part.form)
+        .expect("one of the forms");
+    let mut row = Row::default();
+    let choices = [
+        Checkpoints::None,
+        Checkpoints::Every(16),
+        Checkpoints::Every(69),
+    ];
+    for (n, kept) in choices.into_iter().enumerate() {
+        let problem = Problem::new(Shape::new(2, 70, 12), gate);
+        let case = Case::random(problem, Options::nth(6 * n + 3), 40 + n as u64).rounded::<E>();
+        let (found, again) = (run(part, &case, kept)?, run(part, &case, kept)?);
+        let all = |outcome: &Outcome| -> Vec<Vec<f64>> {
+            let tensors = outcome.tensors().into_iter();
+            tensors.map(|(_, tensor)| tensor.to_vec()).collect()
+        };
+        let repeats = same_bits(&all(&found), &all(&again));
+        let verdicts = compare::<E>(70, &found, &naive::run::<E>(&case), &case.oracle());
+        row.case(&verdicts, repeats);
+    }
+    let what = format!("recompute {}", part.form);
+    table.row(part.device(), &what, E::NAME, "op", row)
+}
+
+/// A case by the operation and its differentiation.
+fn run(part: &Part<'_>, case: &Case, kept: Checkpoints) -> Result<Outcome, Failure> {
+    let device = part.target.info.device.clone().autodiff();
+    let Shape { batch, steps, dim } = case.problem.shape;
+    let gate = case.problem.gate;
+    let groups = gate.inputs();
+    let up = |numbers: &[f64], width: usize| {
+        upload(numbers, [batch, steps, width], part.storage, &device).require_grad()
+    };
+    let state = |numbers: &Vec<f64>| upload(numbers, [batch, dim], part.storage, &device);
+    let h0 = case.h0.as_ref().map(|h0| state(h0).require_grad());
+    let reset = case.reset.as_ref();
+    let reset = reset.map(|marks| mask(marks, [batch, steps], &device));
+    let scan = Scan::default()
+        .with_optional_initial(h0.clone())
+        .with_optional_reset(reset)
+        .with_checkpoints(kept);
+    let scan = match case.problem.reverse {
+        true => scan.reversed(),
+        false => scan,
+    };
+    let (leaves, (h, last)) = if gate == Gate::Raw {
+        let leaves = vec![up(&case.inputs[0], dim), up(&case.inputs[1], dim)];
+        let out = try_linear_scan(leaves[0].clone(), leaves[1].clone(), scan)?;
+        (leaves, out)
+    } else {
+        // Side by side in every step.
+        let rows = (0..batch * steps).flat_map(|row| {
+            let inputs = case.inputs.iter();
+            inputs.flat_map(move |input| input[row * dim..(row + 1) * dim].iter().copied())
+        });
+        let leaves = vec![up(&rows.collect::<Vec<f64>>(), groups * dim)];
+        let out = try_gated_scan(leaves[0].clone(), gate, scan)?;
+        (leaves, out)
+    };
+    let d_h = upload(&case.d_h, [batch, steps, dim], part.storage, &device);
+    let mut loss = (h.clone() * d_h).sum();
+    if let Some(d_last) = &case.d_h_last {
+        loss = loss + (last.clone() * state(d_last)).sum();
+    }
+    let gradients = loss.backward();
+    let d_inputs = if gate == Gate::Raw {
+        leaves
+            .iter()
+            .map(|leaf| gradient(leaf, &gradients))
+            .collect()
+    } else {
+        let packed = gradient(&leaves[0], &gradients);
+        let part = |k: usize| {
+            let rows = packed.chunks(groups * dim);
+            rows.flat_map(|row| row[k * dim..(k + 1) * dim].to_vec())
+                .collect()
+        };
+        (0..groups).map(part).collect()
+    };
+    // Without an initial state there is no gradient of it to compare.
+    let d_h0 = match h0 {
+        Some(h0) => gradient(&h0, &gradients),
+        None => case.oracle().d_h0,
+    };
+    Ok(Outcome {
+        h: download(h),
+        h_last: download(last),
+        d_inputs,
+        d_h0,
+    })
+}

@@ -1,0 +1,41 @@
+//! Tensors that are filled again in place, as the inputs of recorded steps are.
+
+use burn::tensor::{Int, Tensor, TensorData};
+use riverrun::ops::{refill, refill_int};
+use riverrun_kernels::check::{Comparison, distance};
+
+use super::part::Part;
+use super::table::{Row, Table};
+use super::tensors::{download, random, upload};
+use crate::failure::Failure;
+
+/// Checks that the new numbers are read, and those that were there before no more.
+pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+    let device = &part.target.info.device;
+    let mut row = Row::default();
+    for (n, count) in [1, 7, 1000, 100_001].into_iter().enumerate() {
+        let before = random::<f32>(n as u64, count, 1.0);
+        let after = random::<f32>(90 + n as u64, count, 1.0);
+        let tensor = upload(&before, [count], part.storage, device);
+        let floats = refill(tensor, TensorData::new(after.clone(), [count]))?;
+
+        let numbers: Vec<i32> = (0..count as i32).collect();
+        let integers = Tensor::<1, Int>::from_data(TensorData::new(numbers, [count]), device);
+        let numbers: Vec<i32> = (0..count as i32).map(|x| 3 - x).collect();
+        let integers = refill_int(integers, TensorData::new(numbers.clone(), [count]))?;
+        let integers: Vec<f64> = integers.into_data().iter::<f64>().collect();
+        let expected: Vec<f64> = numbers.into_iter().map(f64::from).collect();
+
+        let verdict = |tensor: &str, found: &[f64], expected: &[f64]| Comparison {
+            tensor: tensor.into(),
+            error: distance(found, expected),
+            allowed: 0.0,
+        };
+        let verdicts = [
+            verdict("floats", &download(floats), &after),
+            verdict("integers", &integers, &expected),
+        ];
+        row.case(&verdicts, true);
+    }
+    table.row(part.device(), "refill", "f32", "op", row)
+}
