@@ -5,13 +5,12 @@ use std::io::{Write, stdout};
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Distribution, Tensor};
-use riverrun::device;
 use riverrun::ops::{Candidate, Checkpoints, Scan, min_gru};
 use riverrun_train::Precision;
 use serde::Serialize;
 
-use super::recurrence::shape;
-use super::stats::{Timing, repeat};
+use super::place::Place;
+use super::stats::{Refused, Timing, repeat};
 use crate::args::BenchCheckpointsArgs;
 use crate::failure::Failure;
 use crate::memory;
@@ -32,7 +31,7 @@ struct Row {
 
 /// The file of `--json`.
 #[derive(Debug, Serialize)]
-struct Report {
+struct Report<'a> {
     #[serde(flatten)]
     origin: Origin,
     batch: usize,
@@ -40,22 +39,20 @@ struct Report {
     dim: usize,
     layers: usize,
     rows: Vec<Row>,
+    /// Measurements that were too unsteady to be kept.
+    refused: &'a [String],
 }
 
 /// Measures and prints.
 pub fn run(args: &BenchCheckpointsArgs) -> Result<(), Failure> {
-    let device = device::parse(&args.common.device)?;
-    let spec = device::name(&device);
-    let name = device::list()
-        .into_iter()
-        .find(|info| info.spec == spec)
-        .map_or_else(String::new, |info| info.name);
-    let sizes @ [batch, steps, dim] = shape(&args.shape)?;
+    let place = Place::new(&args.common)?;
+    let (device, origin) = (&place.device, &place.origin);
+    let sizes @ [batch, steps, dim] = args.shape.0;
     let mut out = stdout();
     writeln!(
         out,
-        "{spec}: {name}; {} layers of minGRU, x + layer(x), B {batch} T {steps} D {dim}",
-        args.layers
+        "{}: {}; {} layers of minGRU, x + layer(x), B {batch} T {steps} D {dim}",
+        origin.device, origin.name, args.layers
     )?;
     writeln!(
         out,
@@ -63,13 +60,18 @@ pub fn run(args: &BenchCheckpointsArgs) -> Result<(), Failure> {
         "type", "kept", "held MB", "forward + backward ms", "±"
     )?;
     let mut rows: Vec<Row> = Vec::new();
+    let mut refused = Refused::default();
     for &dtype in &args.dtypes {
         let mut first: Option<Vec<Vec<u8>>> = None;
         for &kept in &args.kept {
-            let stack = Stack::new(&device, sizes, args.layers, dtype, kept);
-            let (held_bytes, gradients) = stack.held(&device);
-            let time = repeat(Duration::from_secs(2), || stack.time());
+            let stack = Stack::new(device, sizes, args.layers, dtype, kept);
+            let (held_bytes, gradients) = stack.held(device);
+            let time = repeat(Duration::from_secs(2), || stack.time(device));
             let same_bits = *first.get_or_insert_with(|| gradients.clone()) == gradients;
+            let name = || format!("{dtype} kept {kept}");
+            if !refused.admits(name, &time) {
+                continue;
+            }
             let held = held_bytes.map_or("?".into(), |b| format!("{:.1}", b as f64 / 1e6));
             writeln!(
                 out,
@@ -93,12 +95,13 @@ pub fn run(args: &BenchCheckpointsArgs) -> Result<(), Failure> {
         return Ok(());
     };
     let report = Report {
-        origin: Origin::new(&spec, &name),
+        origin: place.origin,
         batch,
         steps,
         dim,
         layers: args.layers,
         rows,
+        refused: refused.names(),
     };
     super::write_json(path, &report)
 }
@@ -168,15 +171,15 @@ impl Stack {
             .collect()
     }
 
-    fn time(&self) -> f64 {
+    fn time(&self, device: &Device) -> f64 {
         let start = Instant::now();
         let grads = self.loss().backward();
-        // Reading the first layer's gradient waits for everything.
-        let gradient = self.weights[0]
-            .grad(&grads)
-            .expect("every layer has a gradient");
-        let _ = gradient.into_data();
-        start.elapsed().as_secs_f64()
+        // Alive until the device is done: Burn does not run operations whose results nobody holds.
+        let kept: Vec<_> = self.weights.iter().map(|w| w.grad(&grads)).collect();
+        device.sync().expect("a device that works");
+        let seconds = start.elapsed().as_secs_f64();
+        drop(kept);
+        seconds
     }
 }
 

@@ -4,20 +4,20 @@
 //! number of calls. Every route is checked before it is timed, at few rows and features.
 
 use std::io::{Write, stdout};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use half::{bf16, f16};
+use riverrun::check;
 use riverrun::ops::linear::{LinearSpec, Route, linear, mlp};
-use riverrun::{check, device};
 use riverrun_kernels::Element;
 use riverrun_kernels::check::Comparison;
 use riverrun_kernels::gemm::check::LayerCase;
 use serde::Serialize;
 
-use super::stats::{Timing, repeat};
-use crate::args::BenchLinearArgs;
+use super::place::Place;
+use super::stats::{Refused, Timing, repeat};
+use crate::args::{BenchLinearArgs, LinearRoute, Storage};
 use crate::failure::Failure;
 use crate::origin::Origin;
 
@@ -90,36 +90,27 @@ struct Measurement {
 
 /// The file of `--json`.
 #[derive(Debug, Serialize)]
-struct Report {
+struct Report<'a> {
     #[serde(flatten)]
     origin: Origin,
     rows: Vec<Measurement>,
+    /// Measurements that were too unsteady to be kept.
+    refused: &'a [String],
 }
 
 /// Measures and prints.
 pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
-    let device = device::parse(&args.common.device)?;
-    let spec = device::name(&device);
-    let info = device::list().into_iter().find(|info| info.spec == spec);
-    let origin = Origin::new(&spec, &info.map_or_else(String::new, |info| info.name));
-    let cpu = spec == "cpu";
+    let place = Place::new(&args.common)?;
+    let (device, cpu) = (&place.device, place.is_cpu());
     let shapes = match (args.shapes.is_empty(), cpu) {
         (true, true) => CPU.to_vec(),
         (true, false) => GPU.to_vec(),
-        _ => args
-            .shapes
-            .iter()
-            .map(|text| shape(text))
-            .collect::<Result<_, _>>()?,
+        _ => args.shapes.iter().map(|shape| shape.0).collect(),
     };
     let dtypes = match (args.dtypes.is_empty(), cpu) {
-        (true, true) => vec!["f32".to_string()],
-        (true, false) => vec!["f32".to_string(), "bf16".to_string()],
+        (true, true) => vec![Storage::F32],
+        (true, false) => vec![Storage::F32, Storage::Bf16],
         _ => args.dtypes.clone(),
-    };
-    let routes: Vec<&str> = match args.routes.is_empty() {
-        true => vec!["choice"],
-        false => args.routes.iter().map(String::as_str).collect(),
     };
     let mut out = stdout();
     writeln!(
@@ -128,39 +119,39 @@ pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
         "pass", "type", "rows", "in", "out", "route", "time us", "+-", "host us", "TFLOP/s"
     )?;
     let mut rows = Vec::new();
-    for dtype in &dtypes {
-        for &route in &routes {
+    let mut refused = Refused::default();
+    for &storage in &dtypes {
+        for &route in &args.routes {
             let spec = match route {
-                "choice" => LinearSpec::default(),
-                "vendor" => LinearSpec::default().with_route(Route::Vendor),
-                "backend" => LinearSpec::default().with_route(Route::Backend),
-                _ => {
-                    return Err(Failure::User(format!(
-                        "unknown route `{route}`; one of: choice, vendor, backend"
-                    )));
-                }
+                LinearRoute::Choice => LinearSpec::default(),
+                LinearRoute::Vendor => LinearSpec::default().with_route(Route::Vendor),
+                LinearRoute::Backend => LinearSpec::default().with_route(Route::Backend),
             };
+            let (route, name) = (route.name(), storage.name());
             for &shape in &shapes {
                 let bench = Bench {
-                    device: &device,
+                    cpu,
+                    device,
                     shape,
                     spec,
                 };
-                let (dtype, name) = match dtype.as_str() {
-                    "f32" => (bench.checked::<f32>(DType::F32)?, "f32"),
-                    "f16" => (bench.checked::<f16>(DType::F16)?, "f16"),
-                    "bf16" => (bench.checked::<bf16>(DType::BF16)?, "bf16"),
-                    _ => {
-                        return Err(Failure::User(format!(
-                            "unknown type `{dtype}`; one of: f32, f16, bf16"
-                        )));
-                    }
+                let dtype = match storage {
+                    Storage::F32 => bench.checked::<f32>(DType::F32)?,
+                    Storage::F16 => bench.checked::<f16>(DType::F16)?,
+                    Storage::Bf16 => bench.checked::<bf16>(DType::BF16)?,
+                    Storage::F64 if cpu => bench.checked::<f64>(DType::F64)?,
+                    Storage::F64 => return Err(Failure::User("GPUs have no f64 here".into())),
                 };
                 for pass in Pass::ALL {
                     let (time, host) =
                         bench.time(pass, dtype, Duration::from_millis(args.budget_ms));
                     let rate = pass.flops(shape) / time.median / 1e12;
                     let [r, i, o] = shape;
+                    let measurement =
+                        || format!("{} {name} {r} x {i} x {o} by {route}", pass.name());
+                    if !refused.admits(measurement, &time) {
+                        continue;
+                    }
                     writeln!(
                         out,
                         "{:<22} {name:<5} {r:>5} x {i:>4} x {o:>4}  {:<8} {:>11.2} {:>6.1}% {:>10.2} {rate:>8.2}",
@@ -176,11 +167,7 @@ pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
                         rows: r,
                         inputs: i,
                         outputs: o,
-                        route: match route {
-                            "vendor" => "vendor",
-                            "backend" => "backend",
-                            _ => "choice",
-                        },
+                        route,
                         time,
                         host_us: host * 1e6,
                         tflop_per_s: rate,
@@ -190,29 +177,20 @@ pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
         }
     }
     match &args.common.json {
-        Some(path) => write(path, &Report { origin, rows }),
+        Some(path) => {
+            let report = Report {
+                origin: place.origin,
+                rows,
+                refused: refused.names(),
+            };
+            super::write_json(path, &report)
+        }
         None => Ok(()),
     }
 }
 
-fn write(path: &Path, report: &Report) -> Result<(), Failure> {
-    super::write_json(path, report)
-}
-
-fn shape(text: &str) -> Result<[usize; 3], Failure> {
-    let parts: Vec<usize> = text
-        .split('x')
-        .filter_map(|part| part.parse().ok())
-        .collect();
-    match parts[..] {
-        [r, i, o] if r * i * o > 0 && text.split('x').count() == 3 => Ok([r, i, o]),
-        _ => Err(Failure::User(format!(
-            "`{text}` is not a shape ROWSxINxOUT with positive sizes"
-        ))),
-    }
-}
-
 struct Bench<'a> {
+    cpu: bool,
     device: &'a Device,
     shape: [usize; 3],
     spec: LinearSpec,
@@ -276,6 +254,7 @@ impl Bench<'_> {
             Pass::Linear => self.spec,
             _ => self.spec.with_gelu(),
         };
+        // Every result of a call is kept: Burn does not run operations whose results nobody holds.
         let once = || -> Vec<Tensor<2>> {
             let y = match pass {
                 Pass::MlpBackward => mlp(x.clone(), up.clone(), down.clone(), spec),
@@ -285,15 +264,15 @@ impl Bench<'_> {
                 return vec![y];
             }
             let grads = y.backward();
-            let kept = [&x, &up.0, &down.0].map(|tensor| tensor.grad(&grads));
-            kept.into_iter().flatten().collect()
+            let matrices = [&x, &up.0, &down.0].map(|tensor| tensor.grad(&grads));
+            let biases = [&up.1, &down.1].map(|bias| {
+                let gradient = bias.as_ref().and_then(|bias| bias.grad(&grads));
+                gradient.map(|gradient| gradient.unsqueeze::<2>())
+            });
+            matrices.into_iter().chain(biases).flatten().collect()
         };
         // So many that the wait at their end does not count; on the CPU there is none.
-        let most = if device::name(self.device) == "cpu" {
-            2.0
-        } else {
-            50.0
-        };
+        let most = if self.cpu { 2.0 } else { 50.0 };
         let calls = (1e13 / pass.flops(self.shape)).clamp(2.0, most) as usize;
         let sync = || self.device.sync().expect("a device that works");
         let mut host = Vec::new();

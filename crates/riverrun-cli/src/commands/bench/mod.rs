@@ -6,15 +6,13 @@ mod checkpoints;
 mod device;
 mod host;
 mod linear;
+mod place;
 mod recurrence;
 mod rows;
 mod stats;
 mod train;
 
-use std::path::Path;
-
-use serde::Serialize;
-
+use super::write_json;
 use crate::args::{BenchArgs, BenchCommand};
 use crate::failure::Failure;
 
@@ -29,12 +27,4 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         BenchCommand::Norm(args) => rows::run(args, rows::Operation::Norm),
         BenchCommand::Loss(args) => rows::run(args, rows::Operation::Loss),
     }
-}
-
-/// Writes the file of `--json`.
-fn write_json(path: &Path, report: &impl Serialize) -> Result<(), Failure> {
-    let text =
-        serde_json::to_string_pretty(report).map_err(|error| Failure::Bug(error.to_string()))?;
-    std::fs::write(path, text)
-        .map_err(|error| Failure::User(format!("{}: {error}", path.display())))
 }

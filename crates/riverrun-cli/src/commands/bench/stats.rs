@@ -1,24 +1,29 @@
-//! Repeated timings and what is said of them.
+//! Repeated timings: their median and spread, and whether they are steady.
 
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// The middle of repeated timings, and how far apart they lie.
+/// The 20th percentile of a steady measurement is no less than this part of its median.
+const STEADY: f64 = 0.7;
+/// An unsteady measurement is repeated this often before it is refused.
+const ATTEMPTS: usize = 3;
+
+/// Median and spread of repeated timings.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Timing {
-    /// Median, seconds.
+    /// Median, in seconds.
     pub median: f64,
-    /// Fifth of the timings that are at most this, seconds.
+    /// 20th percentile, in seconds.
     pub low: f64,
-    /// Fifth of the timings that are at least this, seconds.
+    /// 80th percentile, in seconds.
     pub high: f64,
-    /// Timings taken.
+    /// The number of timings.
     pub samples: usize,
 }
 
 impl Timing {
-    /// Of a list of seconds.
+    /// The median and spread of a list of seconds.
     pub fn of(mut seconds: Vec<f64>) -> Self {
         seconds.sort_by(f64::total_cmp);
         let at = |part: f64| seconds[((seconds.len() - 1) as f64 * part).round() as usize];
@@ -30,23 +35,115 @@ impl Timing {
         }
     }
 
-    /// Half the spread between the fifths, as a part of the median.
+    /// Half the distance between the 20th and the 80th percentile, as a part of the median.
     pub fn spread(&self) -> f64 {
         (self.high - self.low) / 2.0 / self.median
     }
+
+    /// Whether the fast timings are near the median. Where they are not, some calls did less work than others, or the
+    /// machine was disturbed: such a median means nothing.
+    pub fn is_steady(&self) -> bool {
+        self.low >= STEADY * self.median
+    }
 }
 
-/// Times `once` after a warm-up, at least 7 times and for at least `budget`.
+/// The measurements that were too unsteady to be printed, by name.
+#[derive(Debug, Default)]
+pub struct Refused(Vec<String>);
+
+impl Refused {
+    /// Whether a measurement may be printed; says on standard error that it is refused if not.
+    pub fn admits(&mut self, name: impl FnOnce() -> String, timing: &Timing) -> bool {
+        if timing.is_steady() {
+            return true;
+        }
+        let name = name();
+        eprintln!(
+            "refused, unsteady: {name} (20th percentile {:.3} ms, median {:.3} ms, {} timings)",
+            timing.low * 1e3,
+            timing.median * 1e3,
+            timing.samples
+        );
+        self.0.push(name);
+        false
+    }
+
+    /// The names.
+    pub fn names(&self) -> &[String] {
+        &self.0
+    }
+}
+
+/// Times `once` after a warm-up, at least 7 times and for at least `budget`; unsteady timings are taken again.
 pub fn repeat(budget: Duration, mut once: impl FnMut() -> f64) -> Timing {
     once();
     once();
-    let start = Instant::now();
-    let mut seconds = Vec::new();
-    while seconds.len() < 7 || start.elapsed() < budget {
-        seconds.push(once());
-        if seconds.len() >= 2000 {
+    steady(|| {
+        let start = Instant::now();
+        let mut seconds = Vec::new();
+        while seconds.len() < 7 || (start.elapsed() < budget && seconds.len() < 2000) {
+            seconds.push(once());
+        }
+        Timing::of(seconds)
+    })
+}
+
+/// The first steady one of some attempts, or the last.
+fn steady(mut measure: impl FnMut() -> Timing) -> Timing {
+    let mut timing = measure();
+    for _ in 1..ATTEMPTS {
+        if timing.is_steady() {
             break;
         }
+        timing = measure();
     }
-    Timing::of(seconds)
+    timing
+}
+
+/// Times two programs in turns, so that a machine that slows down slows both: at least 7 turns, more while `budget` seconds
+/// last; unsteady timings are taken again.
+pub fn in_turns(
+    budget: f64,
+    mut once: impl FnMut() -> (f64, Option<f64>),
+) -> (Timing, Option<Timing>) {
+    once();
+    let budget = Duration::from_secs_f64(budget);
+    let mut measure = || {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let start = Instant::now();
+        // A turn of many seconds is not taken seven times.
+        let few = |count: usize| count < 3 || (count < 7 && start.elapsed() < 4 * budget);
+        while few(ours.len()) || (start.elapsed() < budget && ours.len() < 1000) {
+            let (own, peer) = once();
+            ours.push(own);
+            theirs.extend(peer);
+        }
+        let peer = (!theirs.is_empty()).then(|| Timing::of(theirs));
+        (Timing::of(ours), peer)
+    };
+    let mut timings = measure();
+    for _ in 1..ATTEMPTS {
+        if timings.0.is_steady() && timings.1.is_none_or(|peer| peer.is_steady()) {
+            break;
+        }
+        timings = measure();
+    }
+    timings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_that_did_nothing_make_a_measurement_unsteady() {
+        let mut timings = vec![1.0; 7];
+        assert!(Timing::of(timings.clone()).is_steady());
+        timings.extend([0.06; 3]);
+        let timing = Timing::of(timings);
+        assert!(!timing.is_steady());
+        let mut refused = Refused::default();
+        assert!(!refused.admits(|| "gru forward".into(), &timing));
+        assert_eq!(refused.names(), ["gru forward"]);
+    }
 }

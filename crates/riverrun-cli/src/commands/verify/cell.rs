@@ -76,6 +76,7 @@ fn options(n: usize) -> Options {
         bias: on(1),
         initial: on(2),
         reset: on(4),
+        lengths: false,
         last_grads: on(3),
         // With neither gradient there would be nothing to check.
         no_d_h: on(3) && on(5),

@@ -36,8 +36,7 @@ fn check<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
         // Sixteen roundings of the largest terms, which cancel far below 0: x in the function, x³ in its slope.
         let forward = |i: usize| rounding(y[i]) + 16.0 * arithmetic * (1.0 + x[i].abs());
         let slope = |x: f64| 1.0 + x.abs() + 0.05 * x.abs().powi(3);
-        let backward =
-            |i: usize| rounding(d_x[i]) + 16.0 * arithmetic * d_y[i].abs() * slope(x[i]);
+        let backward = |i: usize| rounding(d_x[i]) + 16.0 * arithmetic * d_y[i].abs() * slope(x[i]);
         let verdicts = [
             worst("y", &found[0], &y, forward),
             worst("d_x", &found[1], &d_x, backward),

@@ -171,7 +171,9 @@ pub fn run(args: &VerifyArgs, quiet: bool) -> Result<(), Failure> {
             processes::run(&parts, target, quiet, &mut table)?;
         }
     }
-    let operations = OPERATIONS.iter().filter(|operation| chosen(args, operation));
+    let operations = OPERATIONS
+        .iter()
+        .filter(|operation| chosen(args, operation));
     let left_out = operations.filter_map(|operation| operation.long);
     let left_out = match args.long {
         true => Vec::new(),
@@ -191,7 +193,10 @@ fn parts<'a>(
     table: &mut Table,
 ) -> Result<Vec<Part<'a>>, Failure> {
     let mut parts = Vec::new();
-    for operation in OPERATIONS.iter().filter(|operation| chosen(args, operation)) {
+    for operation in OPERATIONS
+        .iter()
+        .filter(|operation| chosen(args, operation))
+    {
         let forms = (operation.forms)(target);
         if forms.is_empty() && target.is_cpu() {
             let reason = "there are no launches to record";
@@ -222,7 +227,9 @@ fn parts<'a>(
 
 /// Refuses a form that the operation has on no device.
 fn known_form(args: &VerifyArgs, only: &str, targets: &[Target]) -> Result<(), Failure> {
-    let operations = OPERATIONS.iter().filter(|operation| chosen(args, operation));
+    let operations = OPERATIONS
+        .iter()
+        .filter(|operation| chosen(args, operation));
     let mut known: Vec<&str> = operations
         .flat_map(|operation| targets.iter().flat_map(|target| (operation.forms)(target)))
         .collect();

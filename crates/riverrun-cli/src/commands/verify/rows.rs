@@ -1,11 +1,13 @@
 //! Operations on the rows of a matrix, forward and every gradient: the norms and the cross-entropy; and the optimizer.
 
+use half::{bf16, f16};
 use riverrun_kernels::norm::Kind;
 use riverrun_kernels::norm::check::Options;
 use riverrun_kernels::{Element, Error, adamw, cross_entropy, norm};
 
 use super::part::{Part, Target, by_storage};
 use super::table::{Row, Table};
+use crate::args::Storage;
 use crate::failure::Failure;
 
 /// The kinds of norm.
@@ -25,14 +27,22 @@ pub(super) fn loss(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
 
 /// AdamW with gradients in each storage type, and the clipping of gradients.
 pub(super) fn optimizer(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
-    by_storage!(part.storage, optimizer_rows(part, table))
+    match part.storage {
+        Storage::F16 => optimizer_rows::<f16>(part, table),
+        Storage::Bf16 => optimizer_rows::<bf16>(part, table),
+        // The weights and their moments are f32 whatever the gradients are; there are no f64 ones.
+        Storage::F32 | Storage::F64 => optimizer_rows::<f32>(part, table),
+    }
 }
 
 fn routine(part: &Part<'_>) -> &'static str {
     if part.target.is_cpu() { "cpu" } else { "gpu" }
 }
 
-fn optimizer_rows<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+fn optimizer_rows<E: Element<Acc = f32>>(
+    part: &Part<'_>,
+    table: &mut Table,
+) -> Result<(), Failure> {
     let mut row = Row::default();
     let many: Vec<usize> = (0..40).map(|n| 1 + 13 * n).collect();
     let mut sets = vec![vec![0, 1, 3, 64, 5001], many];
@@ -140,11 +150,5 @@ fn loss_row<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failur
             found.same_bits(&again),
         );
     }
-    table.row(
-        part.device(),
-        "cross-entropy",
-        E::NAME,
-        routine(part),
-        row,
-    )
+    table.row(part.device(), "cross-entropy", E::NAME, routine(part), row)
 }

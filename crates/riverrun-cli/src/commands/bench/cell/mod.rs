@@ -4,16 +4,15 @@
 mod peer;
 
 use std::io::{Write, stdout};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use burn::tensor::{Device, Distribution, Tensor, TensorData};
-use riverrun::device;
+use burn::tensor::{Distribution, Tensor, TensorData};
 use riverrun::nn::CellStream;
 use riverrun_train::Precision;
 use serde::Serialize;
 
-use super::recurrence::shape;
-use super::stats::Timing;
+use super::place::Place;
+use super::stats::{Refused, Timing, in_turns};
 use crate::args::BenchCellArgs;
 use crate::failure::Failure;
 use crate::origin::Origin;
@@ -41,39 +40,39 @@ struct Row {
 
 /// The file of `--json`.
 #[derive(Debug, Serialize)]
-struct Report {
+struct Report<'a> {
     #[serde(flatten)]
     origin: Origin,
     rows: Vec<Row>,
+    /// Measurements that were too unsteady to be kept.
+    refused: &'a [String],
 }
 
 /// Measures and prints.
 pub fn run(args: &BenchCellArgs) -> Result<(), Failure> {
-    let device = device::parse(&args.common.device)?;
-    let spec = device::name(&device);
-    let name = device::list()
-        .into_iter()
-        .find(|info| info.spec == spec)
-        .map_or_else(String::new, |info| info.name);
-    let mut shapes = Vec::new();
-    for text in &args.shapes {
-        shapes.push(shape(text)?);
-    }
+    let place = Place::new(&args.common)?;
+    let (device, origin) = (&place.device, &place.origin);
+    let mut shapes: Vec<[usize; 3]> = args.shapes.iter().map(|shape| shape.0).collect();
     if shapes.is_empty() {
         let all = UNITS.iter().flat_map(|h| BATCHES.map(|b| [b, STEPS, *h]));
         shapes.extend(all);
     }
     let mut out = stdout();
-    writeln!(out, "{spec}: {name}; input as wide as the state")?;
+    writeln!(
+        out,
+        "{}: {}; input as wide as the state",
+        origin.device, origin.name
+    )?;
     writeln!(
         out,
         "{:<5} {:<5} {:<18} {:>4} {:>6} {:>5}  {:>12} {:>6} {:>9}  {:>12} {:>8}",
         "cell", "type", "pass", "B", "T", "H", "median ms", "±", "µs/step", "burn::nn ms", "times"
     )?;
     let mut rows = Vec::new();
+    let mut refused = Refused::default();
     for cell in &args.cells {
         for &sizes in &shapes {
-            let pair = Pair::new(cell, sizes[2], !args.alone, &device)?;
+            let pair = Pair::new(cell, sizes[2], !args.alone, device)?;
             for &precision in &args.dtypes {
                 // The peer's first state is f32 whatever its weights are.
                 let pair = Pair {
@@ -85,9 +84,9 @@ pub fn run(args: &BenchCellArgs) -> Result<(), Failure> {
                     sizes,
                     &pair,
                     precision,
-                    &device,
+                    &place,
                     args.budget,
-                    &mut rows,
+                    (&mut rows, &mut refused),
                 )?;
             }
         }
@@ -96,8 +95,9 @@ pub fn run(args: &BenchCellArgs) -> Result<(), Failure> {
         return Ok(());
     };
     let report = Report {
-        origin: Origin::new(&spec, &name),
         rows,
+        refused: refused.names(),
+        origin: place.origin,
     };
     super::write_json(path, &report)
 }
@@ -108,10 +108,11 @@ fn measure(
     sizes @ [batch, steps, hidden]: [usize; 3],
     pair: &Pair,
     precision: Precision,
-    device: &Device,
+    place: &Place,
     budget: f64,
-    rows: &mut Vec<Row>,
+    (rows, refused): (&mut Vec<Row>, &mut Refused),
 ) -> Result<(), Failure> {
+    let device = &place.device;
     let x = Tensor::<3>::random(sizes, Distribution::Normal(0.0, 1.0), device);
     let x = x.cast(precision.dtype());
     let differentiated = |x: &Tensor<3>| {
@@ -136,6 +137,14 @@ fn measure(
         us_per_step: time.median * 1e6 / count as f64,
     };
     let mut add = |pass, (own, peer): (Timing, Option<Timing>), count: usize| {
+        let name = |program: &str| {
+            format!("{program} {cell} {precision} {pass}, B {batch} T {count} H {hidden}")
+        };
+        let peer = peer.filter(|peer| refused.admits(|| name("burn::nn"), peer));
+        if !refused.admits(|| name("riverrun"), &own) {
+            rows.extend(peer.map(|peer| row("burn::nn", pass, peer, count)));
+            return Ok(());
+        }
         let own = row("riverrun", pass, own, count);
         let peer = peer.map(|peer| row("burn::nn", pass, peer, count));
         let beside = peer.as_ref().map_or(String::new(), |peer| {
@@ -155,14 +164,17 @@ fn measure(
         Ok::<(), Failure>(())
     };
 
-    // On a GPU, calls in a row: the time from one to the next counts, the way to the first does not.
-    let on_cpu = device::name(device) == "cpu";
+    // On a GPU, calls in a row: the time from one to the next counts, the way to the first does not. Every result of every
+    // call is alive until the device has done all its work: Burn does not run operations whose results nobody holds.
+    let on_cpu = place.is_cpu();
     let one_of = |work: &dyn Fn() -> Vec<Tensor<3>>| {
         let calls = |count: usize| {
-            timed(|| {
-                (1..count).for_each(|_| drop(work()));
-                work().into_iter().for_each(finish);
-            }) / count as f64
+            let mut kept = Vec::with_capacity(count);
+            let seconds = timed(|| {
+                kept.extend((0..count).map(|_| work()));
+                device.sync().expect("a device that works");
+            });
+            seconds / count as f64
         };
         match on_cpu {
             true => calls(1),
@@ -180,10 +192,9 @@ fn measure(
     let both = |layer: &Layer| {
         one_of(&|| {
             let grads = layer.run(x.clone()).sum().backward();
-            let weight = layer.recurrent_weight().grad(&grads);
-            let d_x = x.grad(&grads).expect("the input has a gradient");
-            let weight = weight.map(|d_w| d_w.unsqueeze::<3>());
-            [Some(d_x), weight].into_iter().flatten().collect()
+            let mut kept = layer.gradients(&grads);
+            kept.extend(x.grad(&grads));
+            kept
         })
     };
     let once = || (both(ours), theirs.map(both));
@@ -205,7 +216,7 @@ fn measure(
         while seconds.len() < 7 || start.elapsed().as_secs_f64() < budget / 4.0 {
             seconds.push(steps(&mut stream));
         }
-        // What a step costs through tensors, weights packed anew.
+        // The cost of a step through tensors, which packs the weights again.
         let step = Tensor::<3>::from_data(TensorData::new(x.clone(), [batch, 1, hidden]), device);
         let layer = ours.valid();
         let one = || (timed(|| finish(layer.run(step.clone()))), None);
@@ -227,22 +238,6 @@ fn finish(y: Tensor<3>) {
     let _ = y
         .slice([batch - 1..batch, steps - 1..steps, 0..width])
         .into_data();
-}
-
-/// Times two programs by turns, so that a machine that slows down slows both: at least 3 turns, and 7 while they take no
-/// longer than `budget` seconds.
-fn in_turns(budget: f64, mut once: impl FnMut() -> (f64, Option<f64>)) -> (Timing, Option<Timing>) {
-    once();
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    let start = Instant::now();
-    let budget = Duration::from_secs_f64(budget);
-    while ours.len() < 3 || (start.elapsed() < budget && ours.len() < 1000) {
-        let (own, peer) = once();
-        ours.push(own);
-        theirs.extend(peer);
-    }
-    let peer = (!theirs.is_empty()).then(|| Timing::of(theirs));
-    (Timing::of(ours), peer)
 }
 
 /// Two programs with the same weights must give the same numbers before they are timed.

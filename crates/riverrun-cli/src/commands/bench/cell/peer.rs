@@ -1,8 +1,8 @@
 //! A layer of riverrun and the same layer of `burn::nn`.
 
-use burn::module::Module;
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn as burn_nn;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Gradients, Tensor};
 use riverrun::nn::{CellStream, Gru, Lstm, Recurrent, Rnn, RnnConfig, Sequence};
 use riverrun::weights::{from_burn_gru, from_burn_lstm};
 use riverrun_train::Precision;
@@ -91,15 +91,20 @@ impl Layer {
         }
     }
 
-    /// A recurrent weight, whose gradient is the last to be known.
-    pub fn recurrent_weight(&self) -> Tensor<2> {
+    /// The gradients of all parameters.
+    pub fn gradients(&self, gradients: &Gradients) -> Vec<Tensor<3>> {
+        let mut found = Found {
+            gradients,
+            found: Vec::new(),
+        };
         match self {
-            Layer::Gru(layer) => layer.stack.layers[0].weight_hh.val(),
-            Layer::Lstm(layer) => layer.stack.layers[0].weight_hh.val(),
-            Layer::Rnn(layer) => layer.stack.layers[0].weight_hh.val(),
-            Layer::BurnGru(layer) => layer.new_gate.hidden_transform.weight.val(),
-            Layer::BurnLstm(layer) => layer.cell_gate.hidden_transform.weight.val(),
+            Layer::Gru(layer) => layer.visit(&mut found),
+            Layer::Lstm(layer) => layer.visit(&mut found),
+            Layer::Rnn(layer) => layer.visit(&mut found),
+            Layer::BurnGru(layer) => layer.visit(&mut found),
+            Layer::BurnLstm(layer) => layer.visit(&mut found),
         }
+        found.found
     }
 
     /// A stream of ours.
@@ -113,5 +118,21 @@ impl Layer {
             }
         };
         Ok(stack.stream(batch)?)
+    }
+}
+
+/// Collects the gradients of parameters.
+struct Found<'a> {
+    gradients: &'a Gradients,
+    found: Vec<Tensor<3>>,
+}
+
+impl ModuleVisitor for Found<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let gradient = param.val().grad(self.gradients);
+        self.found.extend(gradient.map(|gradient| {
+            let elements = gradient.shape().num_elements();
+            gradient.reshape([1, 1, elements])
+        }));
     }
 }

@@ -10,6 +10,7 @@ use riverrun_kernels::recurrence::{Gate, Problem, Rows, RowsMut, Shape, cpu};
 use super::{Printer, measurement, min_gru, min_lstm, problems, report};
 use crate::args::{BenchRecurrenceArgs, ReportKind};
 use crate::commands::bench::host::copy;
+use crate::commands::bench::place::fits_memory;
 use crate::commands::bench::stats::{Timing, repeat};
 use crate::failure::Failure;
 use crate::origin::Origin;
@@ -23,6 +24,12 @@ const RAW: &[[usize; 3]] = &[
 const GATED: &[[usize; 3]] = &[[16, 512, 256], [16, 256, 128]];
 
 pub(super) fn run(args: &BenchRecurrenceArgs, origin: Origin) -> Result<(), Failure> {
+    if let Some(routine) = args.routine {
+        return Err(Failure::User(format!(
+            "the routine {} is for GPUs; the CPU has one of its own",
+            routine.name()
+        )));
+    }
     match args.report {
         Some(ReportKind::Precision) => {
             let dtypes = ["f32", "f16", "bf16"];
@@ -36,9 +43,6 @@ pub(super) fn run(args: &BenchRecurrenceArgs, origin: Origin) -> Result<(), Fail
         }
         Some(ReportKind::Efficiency) => return efficiency(args, origin),
         None => {}
-    }
-    if args.dtypes.iter().any(|dtype| dtype != "f32") {
-        return Err(Failure::User("on the CPU this command measures f32".into()));
     }
     let defaults: &[(Gate, &[[usize; 3]])] =
         &[(Gate::Raw, RAW), (min_gru(), GATED), (min_lstm(), GATED)];
@@ -63,6 +67,10 @@ fn rows(problems: Vec<Problem>, origin: &Origin) -> Result<Printer, Failure> {
     let copy = copy();
     let mut printer = Printer::new(&origin.device, &origin.name, copy)?;
     for problem in problems {
+        let Shape { batch, steps, dim } = problem.shape;
+        // The inputs and their gradients, the states and theirs.
+        let numbers = (2 * problem.gate.inputs() + 2) * problem.shape.elements();
+        fits_memory(&format!("{batch}x{steps}x{dim}"), 4 * numbers)?;
         check(&problem)?;
         let (forward, backward) = measure(&problem)?;
         for (pass, time) in [(Pass::Forward, forward), (Pass::Backward, backward)] {

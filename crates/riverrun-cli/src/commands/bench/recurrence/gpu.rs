@@ -17,6 +17,7 @@ use riverrun_kernels::recurrence::{Gate, Problem, Routine, Shape};
 use super::{Printer, measurement, min_gru, min_lstm, problems, report};
 use crate::args::{BenchRecurrenceArgs, ReportKind};
 use crate::commands::bench::device::{copy, device_time, noise};
+use crate::commands::bench::place::gpu_dtypes;
 use crate::commands::bench::stats::Timing;
 use crate::failure::Failure;
 use crate::origin::Origin;
@@ -60,14 +61,6 @@ pub(super) fn run(
         Some(ReportKind::Efficiency) => return efficiency(args, client, origin),
         None => {}
     }
-    let routine = match args.routine.as_deref() {
-        Some(name) => Some(Routine::from_name(name).ok_or_else(|| {
-            Failure::User(format!(
-                "unknown routine `{name}`; one of: unit, chained, chunked"
-            ))
-        })?),
-        None => None,
-    };
     let mut tunings = vec![(String::new(), None)];
     for text in &args.tunings {
         tunings.push((format!(" {text}"), Some(tuning(text)?)));
@@ -75,11 +68,12 @@ pub(super) fn run(
     let defaults: &[(Gate, &[[usize; 3]])] =
         &[(Gate::Raw, RAW), (min_gru(), GATED), (min_lstm(), GATED)];
     let mut printer = printer(client, &origin)?;
+    let dtypes = gpu_dtypes(&args.dtypes, client)?;
     for problem in problems(args, defaults)? {
-        for dtype in dtypes(args, client) {
+        for &dtype in &dtypes {
             let bench = Bench::new(client, &problem, dtype);
             for (text, tuning) in &tunings {
-                bench.rows(&mut printer, routine, *tuning, text)?;
+                bench.rows(&mut printer, args.routine, *tuning, text)?;
             }
         }
     }
@@ -92,9 +86,10 @@ fn efficiency(args: &BenchRecurrenceArgs, client: &Client, origin: Origin) -> Re
     let steps = report::STEPS.map(|steps| Shape::new(report::WIDE[0], steps, report::WIDE[1]));
     let lanes = report::LANES.map(|lanes| Shape::new(1, report::LONG, lanes));
     let mut printer = printer(client, &origin)?;
+    let dtypes = gpu_dtypes(&args.dtypes, client)?;
     for shape in steps.into_iter().chain(lanes) {
         let problem = Problem::new(shape, Gate::Raw);
-        for dtype in dtypes(args, client) {
+        for &dtype in &dtypes {
             let bench = Bench::new(client, &problem, dtype);
             for routine in Routine::ALL {
                 match routine.missing(client) {
@@ -112,18 +107,10 @@ fn printer(client: &Client, origin: &Origin) -> Result<Printer, Failure> {
     Printer::new(&origin.device, &origin.name, copy(client, origin))
 }
 
-/// The storage types asked for, or all, as far as the device has them.
-fn dtypes(args: &BenchRecurrenceArgs, client: &Client) -> Vec<Dtype> {
-    let named = |dtype: &Dtype| args.dtypes.iter().any(|name| name == dtype.name());
-    let mut dtypes = Dtype::ALL.to_vec();
-    dtypes.retain(|dtype| dtype.supported(client) && (args.dtypes.is_empty() || named(dtype)));
-    dtypes
-}
-
 /// Refuses results that a wait has spoilt.
 fn end(client: &Client) -> Result<(), Failure> {
     if handover_fault(client) {
-        return Err(Failure::Bug("a wait between cubes gave up".into()));
+        return Err(Failure::Bug("a wait between cubes timed out".into()));
     }
     Ok(())
 }

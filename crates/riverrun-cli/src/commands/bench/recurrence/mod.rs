@@ -11,12 +11,12 @@ mod report;
 use std::io::{Write, stdout};
 use std::path::Path;
 
-use riverrun::device;
 use riverrun_kernels::recurrence::cost::{self, Pass};
 use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Shape};
 use serde::Serialize;
 
-use super::stats::Timing;
+use super::place::Place;
+use super::stats::{Refused, Timing};
 use crate::args::BenchRecurrenceArgs;
 use crate::failure::Failure;
 use crate::origin::Origin;
@@ -38,26 +38,24 @@ struct Measurement {
 
 /// The file of `--json`.
 #[derive(Debug, Serialize)]
-struct Report {
+struct Report<'a> {
     #[serde(flatten)]
     origin: Origin,
     copy_gb_per_s: f64,
     rows: Vec<Measurement>,
+    /// Measurements that were too unsteady to be kept.
+    refused: &'a [String],
 }
 
 /// Measures and prints.
 pub fn run(args: &BenchRecurrenceArgs) -> Result<(), Failure> {
-    let device = device::parse(&args.common.device)?;
-    let spec = device::name(&device);
-    let name = device::list()
-        .into_iter()
-        .find(|info| info.spec == spec)
-        .map_or_else(String::new, |info| info.name);
+    let place = Place::new(&args.common)?;
     #[cfg(feature = "gpu")]
-    if let Some(client) = device::client(&device) {
-        return gpu::run(args, &client, Origin::new(&spec, &name));
+    if let Some(client) = place.client()? {
+        return gpu::run(args, &client, place.origin);
     }
-    cpu::run(args, Origin::new(&spec, &name))
+    place.only_f32_on_cpu(&args.dtypes)?;
+    cpu::run(args, place.origin)
 }
 
 /// The problems asked for, or the default set.
@@ -65,16 +63,8 @@ fn problems(
     args: &BenchRecurrenceArgs,
     default: &[(Gate, &[[usize; 3]])],
 ) -> Result<Vec<Problem>, Failure> {
-    let gates: Vec<Gate> = args
-        .gates
-        .iter()
-        .map(|name| gate(name))
-        .collect::<Result<_, _>>()?;
-    let shapes: Vec<[usize; 3]> = args
-        .shapes
-        .iter()
-        .map(|text| shape(text))
-        .collect::<Result<_, _>>()?;
+    let gates = &args.gates;
+    let shapes: Vec<[usize; 3]> = args.shapes.iter().map(|shape| shape.0).collect();
     let mut problems = Vec::new();
     for (gate, set) in default {
         if !gates.is_empty() && !gates.contains(gate) {
@@ -106,32 +96,6 @@ fn problems(
         ));
     }
     Ok(problems)
-}
-
-fn gate(name: &str) -> Result<Gate, Failure> {
-    Gate::all()
-        .into_iter()
-        .find(|gate| gate.name() == name)
-        .ok_or_else(|| {
-            let known: Vec<_> = Gate::all().into_iter().map(Gate::name).collect();
-            Failure::User(format!(
-                "unknown gate `{name}`; one of: {}",
-                known.join(", ")
-            ))
-        })
-}
-
-pub(super) fn shape(text: &str) -> Result<[usize; 3], Failure> {
-    let parts: Vec<usize> = text
-        .split('x')
-        .filter_map(|part| part.parse().ok())
-        .collect();
-    match parts[..] {
-        [b, t, d] if b * t * d > 0 && text.split('x').count() == 3 => Ok([b, t, d]),
-        _ => Err(Failure::User(format!(
-            "`{text}` is not a shape BxTxD with positive sizes"
-        ))),
-    }
 }
 
 fn min_gru() -> Gate {
@@ -179,6 +143,7 @@ fn measurement(
 struct Printer {
     copy: f64,
     rows: Vec<Measurement>,
+    refused: Refused,
 }
 
 impl Printer {
@@ -197,10 +162,19 @@ impl Printer {
         Ok(Self {
             copy,
             rows: Vec::new(),
+            refused: Refused::default(),
         })
     }
 
     fn row(&mut self, row: Measurement) -> Result<(), Failure> {
+        let name = || {
+            let (gate, pass, dtype, routine) = (row.gate, row.pass, row.dtype, &row.routine);
+            let (batch, steps, dim) = (row.batch, row.steps, row.dim);
+            format!("{gate} {pass} {dtype} {batch} x {steps} x {dim} {routine}")
+        };
+        if !self.refused.admits(name, &row.time) {
+            return Ok(());
+        }
         writeln!(
             stdout(),
             "{:<10} {:<8} {:<5} {:>4} {:>7} {:>6}  {:<22} {:>11.4} {:>5.1}% {:>8.0} {:>7.1}%",
@@ -226,6 +200,7 @@ impl Printer {
             origin,
             copy_gb_per_s: self.copy / 1e9,
             rows: self.rows,
+            refused: self.refused.names(),
         };
         super::write_json(path, &report)
     }

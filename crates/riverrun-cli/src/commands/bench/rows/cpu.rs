@@ -9,6 +9,7 @@ use riverrun_kernels::{cross_entropy, norm};
 use super::{Form, Operation, Printer, right, shapes};
 use crate::args::BenchRowsArgs;
 use crate::commands::bench::host::copy;
+use crate::commands::bench::place::fits_memory;
 use crate::commands::bench::stats::{Timing, repeat};
 use crate::failure::Failure;
 use crate::origin::Origin;
@@ -21,16 +22,15 @@ pub(super) fn run(
     operation: Operation,
     origin: Origin,
 ) -> Result<(), Failure> {
-    if args.dtypes.iter().any(|dtype| dtype != "f32") {
-        return Err(Failure::User("on the CPU this command measures f32".into()));
-    }
     let default = match operation {
         Operation::Norm => NORMS,
         Operation::Loss => LOSSES,
     };
-    let shapes = shapes(args, default)?;
+    let shapes = shapes(args, default);
     let mut printer = Printer::new(&origin, copy())?;
     for shape in shapes {
+        let [rows, width] = shape;
+        fits_memory(&format!("{rows}x{width}"), 16 * rows * width)?;
         for &form in operation.forms() {
             let (forward, backward) = match form {
                 Form::Norm(kind, residual) => {

@@ -13,6 +13,7 @@ use riverrun_kernels::{Element, cross_entropy, norm};
 use super::{Form, Operation, Printer, right, shapes};
 use crate::args::BenchRowsArgs;
 use crate::commands::bench::device::{copy, device_time, noise};
+use crate::commands::bench::place::gpu_dtypes;
 use crate::commands::bench::stats::Timing;
 use crate::failure::Failure;
 use crate::origin::Origin;
@@ -71,11 +72,9 @@ pub(super) fn run(
         Operation::Norm => NORMS,
         Operation::Loss => LOSSES,
     };
-    let named = |dtype: &Dtype| args.dtypes.iter().any(|name| name == dtype.name());
-    let mut dtypes = Dtype::ALL.to_vec();
-    dtypes.retain(|dtype| dtype.supported(client) && (args.dtypes.is_empty() || named(dtype)));
+    let dtypes = gpu_dtypes(&args.dtypes, client)?;
     let mut printer = Printer::new(&origin, copy(client, &origin))?;
-    for shape in shapes(args, default)? {
+    for shape in shapes(args, default) {
         for &dtype in &dtypes {
             for &form in operation.forms() {
                 for (name, tuning) in &tunings {

@@ -8,13 +8,13 @@ mod gpu;
 use std::io::{Write, stdout};
 use std::path::Path;
 
-use riverrun::device;
 use riverrun_kernels::check::Comparison;
 use riverrun_kernels::norm::Kind;
 use riverrun_kernels::{cross_entropy, norm};
 use serde::Serialize;
 
-use super::stats::Timing;
+use super::place::Place;
+use super::stats::{Refused, Timing};
 use crate::args::BenchRowsArgs;
 use crate::failure::Failure;
 use crate::origin::Origin;
@@ -80,44 +80,32 @@ struct Measurement {
 
 /// The file of `--json`.
 #[derive(Debug, Serialize)]
-struct Report {
+struct Report<'a> {
     #[serde(flatten)]
     origin: Origin,
     copy_gb_per_s: f64,
     rows: Vec<Measurement>,
+    /// Measurements that were too unsteady to be kept.
+    refused: &'a [String],
 }
 
 /// Measures and prints.
 pub(super) fn run(args: &BenchRowsArgs, operation: Operation) -> Result<(), Failure> {
-    let device = device::parse(&args.common.device)?;
-    let spec = device::name(&device);
-    let name = device::list()
-        .into_iter()
-        .find(|info| info.spec == spec)
-        .map_or_else(String::new, |info| info.name);
-    let origin = Origin::new(&spec, &name);
+    let place = Place::new(&args.common)?;
     #[cfg(feature = "gpu")]
-    if let Some(client) = device::client(&device) {
-        return gpu::run(args, operation, &client, origin);
+    if let Some(client) = place.client()? {
+        return gpu::run(args, operation, &client, place.origin);
     }
-    cpu::run(args, operation, origin)
+    place.only_f32_on_cpu(&args.dtypes)?;
+    cpu::run(args, operation, place.origin)
 }
 
 /// The shapes asked for, or the default ones.
-fn shapes(args: &BenchRowsArgs, default: &[[usize; 2]]) -> Result<Vec<[usize; 2]>, Failure> {
-    if args.shapes.is_empty() {
-        return Ok(default.to_vec());
+fn shapes(args: &BenchRowsArgs, default: &[[usize; 2]]) -> Vec<[usize; 2]> {
+    match args.shapes.is_empty() {
+        true => default.to_vec(),
+        false => args.shapes.iter().map(|shape| shape.0).collect(),
     }
-    let parse = |text: &String| {
-        let parts: Option<Vec<usize>> = text.split('x').map(|part| part.parse().ok()).collect();
-        match parts.as_deref() {
-            Some(&[rows, width]) if rows * width > 0 => Ok([rows, width]),
-            _ => Err(Failure::User(format!(
-                "`{text}` is not a shape RxD with positive sizes"
-            ))),
-        }
-    };
-    args.shapes.iter().map(parse).collect()
 }
 
 /// Refuses to go on where something is wrong.
@@ -138,6 +126,7 @@ fn right(form: Form, dtype: &str, verdicts: &[Comparison]) -> Result<(), Failure
 struct Printer {
     copy: f64,
     rows: Vec<Measurement>,
+    refused: Refused,
 }
 
 impl Printer {
@@ -158,6 +147,7 @@ impl Printer {
         Ok(Self {
             copy,
             rows: Vec::new(),
+            refused: Refused::default(),
         })
     }
 
@@ -182,6 +172,13 @@ impl Printer {
             gb_per_s: rate / 1e9,
             of_copy: rate / self.copy,
         };
+        let name = || {
+            let (op, pass, dtype, routine) = (&row.op, row.pass, row.dtype, &row.routine);
+            format!("{op} {pass} {dtype} {rows} x {width} {routine}")
+        };
+        if !self.refused.admits(name, &row.time) {
+            return Ok(());
+        }
         writeln!(
             stdout(),
             "{:<18} {:<8} {:<5} {:>7} {:>6}  {:<16} {:>11.4} {:>5.1}% {:>8.0} {:>7.1}%",
@@ -206,6 +203,7 @@ impl Printer {
             origin,
             copy_gb_per_s: self.copy / 1e9,
             rows: self.rows,
+            refused: self.refused.names(),
         };
         super::write_json(path, &report)
     }

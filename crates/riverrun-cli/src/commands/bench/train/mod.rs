@@ -18,7 +18,8 @@ use riverrun_train::tasks::Batch;
 use riverrun_train::{Learner, Part, RunConfig};
 use serde::Serialize;
 
-use super::stats::Timing;
+use super::place::Place;
+use super::stats::{Refused, Timing};
 use crate::args::BenchTrainArgs;
 use crate::failure::Failure;
 use crate::model_shape::ModelShape;
@@ -68,19 +69,20 @@ struct Measurement {
 
 /// The file of `--json`.
 #[derive(Debug, Serialize)]
-struct Report {
+struct Report<'a> {
     #[serde(flatten)]
     origin: Origin,
     rows: Vec<Measurement>,
+    /// Models whose steps were too unsteady to be kept.
+    refused: &'a [String],
 }
 
 /// Measures and prints.
 pub fn run(args: &BenchTrainArgs) -> Result<(), Failure> {
-    let device = device::parse(&args.common.device)?;
-    let spec = device::name(&device);
-    let info = device::list().into_iter().find(|info| info.spec == spec);
-    let origin = Origin::new(&spec, &info.map_or_else(String::new, |info| info.name));
-    let shapes = match (args.shapes.is_empty(), spec == "cpu") {
+    let place = Place::new(&args.common)?;
+    let (device, origin) = (&place.device, &place.origin);
+    let spec = &origin.device;
+    let shapes = match (args.shapes.is_empty(), place.is_cpu()) {
         (true, true) => CPU.to_vec(),
         (true, false) => GPU.to_vec(),
         _ => args.shapes.clone(),
@@ -105,19 +107,30 @@ pub fn run(args: &BenchTrainArgs) -> Result<(), Failure> {
         "first s"
     )?;
     let mut rows = Vec::new();
+    let mut refused = Refused::default();
     for &dtype in &args.dtypes {
         for &shape in &shapes {
             let mut config = RunConfig::selective_copy();
             config.model = shape.model(args.model);
             config.training.dtype = dtype;
             config.check()?;
-            let row = Bench::new(config, shape, &device, args.graph)?.measure(args)?;
-            print(&mut out, &row, args.kernels)?;
-            rows.push(row);
+            let row = Bench::new(config, shape, device, args.graph)?.measure(args)?;
+            let name = || format!("{} {dtype} {shape}", args.model);
+            if refused.admits(name, &row.step) {
+                print(&mut out, &row, args.kernels)?;
+                rows.push(row);
+            }
         }
     }
     match &args.common.json {
-        Some(path) => super::write_json(path, &Report { origin, rows }),
+        Some(path) => {
+            let report = Report {
+                rows,
+                refused: refused.names(),
+                origin: place.origin,
+            };
+            super::write_json(path, &report)
+        }
         None => Ok(()),
     }
 }

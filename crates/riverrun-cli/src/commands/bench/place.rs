@@ -1,0 +1,92 @@
+//! The device of a measurement.
+
+use burn::tensor::Device;
+use riverrun::device;
+
+use crate::args::{Common, Storage};
+use crate::failure::Failure;
+use crate::memory;
+use crate::origin::Origin;
+
+/// A device, with what a file of results says about it.
+pub(super) struct Place {
+    pub device: Device,
+    pub origin: Origin,
+}
+
+impl Place {
+    /// The device that was asked for.
+    pub fn new(common: &Common) -> Result<Self, Failure> {
+        let device = device::parse(&common.device)?;
+        let spec = device::name(&device);
+        let info = device::list().into_iter().find(|info| info.spec == spec);
+        let name = info.map_or_else(String::new, |info| info.name);
+        Ok(Self {
+            device,
+            origin: Origin::new(&spec, &name),
+        })
+    }
+
+    pub fn is_cpu(&self) -> bool {
+        self.origin.device == "cpu"
+    }
+
+    /// What launches kernels; none on the CPU. A device whose kernels this build cannot launch is refused, rather than the
+    /// CPU measured in its place.
+    #[cfg(feature = "gpu")]
+    pub fn client(&self) -> Result<Option<cubecl::client::Client>, Failure> {
+        match device::client(&self.device) {
+            None if !self.is_cpu() => Err(self.no_kernels()),
+            client => Ok(client),
+        }
+    }
+
+    /// Refuses what the CPU does not measure: other devices, and other types than f32.
+    pub fn only_f32_on_cpu(&self, dtypes: &[Storage]) -> Result<(), Failure> {
+        if !self.is_cpu() {
+            return Err(self.no_kernels());
+        }
+        if dtypes.iter().any(|&dtype| dtype != Storage::F32) {
+            return Err(Failure::User("on the CPU this command measures f32".into()));
+        }
+        Ok(())
+    }
+
+    fn no_kernels(&self) -> Failure {
+        Failure::User(format!(
+            "{} cannot be measured: this build has no kernels for it",
+            self.origin.device
+        ))
+    }
+}
+
+/// Refuses a measurement on the CPU for which there is not enough memory.
+pub(super) fn fits_memory(what: &str, bytes: usize) -> Result<(), Failure> {
+    match memory::available() {
+        Some(available) if bytes as u64 > available => Err(Failure::User(format!(
+            "{what} needs {:.1} GB of memory, and {:.1} GB are available",
+            bytes as f64 / 1e9,
+            available as f64 / 1e9
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The storage types asked for, or all that the device has.
+#[cfg(feature = "gpu")]
+pub(super) fn gpu_dtypes(
+    asked: &[Storage],
+    client: &cubecl::client::Client,
+) -> Result<Vec<riverrun_kernels::gpu::Dtype>, Failure> {
+    use riverrun_kernels::gpu::Dtype;
+    if asked.is_empty() {
+        let mut all = Dtype::ALL.to_vec();
+        all.retain(|dtype| dtype.supported(client));
+        return Ok(all);
+    }
+    let supported = |storage: &Storage| {
+        let dtype = storage.on_gpu().filter(|dtype| dtype.supported(client));
+        dtype.ok_or_else(|| Failure::User(format!("this device has no {}", storage.name())))
+    };
+    asked.iter().map(supported).collect()
+}
