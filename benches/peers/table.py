@@ -5,7 +5,7 @@ on standard output.
     python3 table.py riverrun.json torch.json > table.md
 
 A line is a problem; a column is a program's fastest routine, or one peer: milliseconds, and how many times as long as riverrun
-it takes. Files of one kind go together.
+it takes. The last column names the fastest peer with that ratio. Files of one kind go together.
 """
 
 import json
@@ -15,8 +15,14 @@ import sys
 KEYS = {
     "recurrence": ("gate", "pass", "dtype", "batch", "steps", "dim"),
     "cell": ("cell", "pass", "dtype", "batch", "steps", "hidden"),
-    "train": ("dtype", "width", "layers", "batch", "steps", "vocab"),
+    "train": ("cell", "dtype", "width", "layers", "batch", "steps", "vocab"),
 }
+
+
+def cell_of(row):
+    """The recurrent layer of a model: PyTorch's nn.GRU stands beside our gru, every form of minGRU beside min-gru."""
+    layers = {"nn.GRU": "gru", "nn.LSTM": "lstm"}
+    return layers.get(row["routine"].removesuffix("-graph"), "min-gru")
 
 
 def kind(rows):
@@ -37,6 +43,10 @@ def main():
     files = [json.load(open(path)) for path in sys.argv[1:]]
     if not files:
         sys.exit(__doc__)
+    for file in files:
+        for row in file["rows"]:
+            if "width" in row and "routine" in row and "cell" not in row:
+                row["cell"] = cell_of(row)
     kinds = {kind(file["rows"]) for file in files}
     if len(kinds) > 1:
         sys.exit(f"files of several kinds: {', '.join(sorted(kinds))}")
@@ -56,8 +66,8 @@ def main():
         copy = f"; copy {file['copy_gb_per_s']:.0f} GB/s" if "copy_gb_per_s" in file else ""
         print(f"- `{file['command']}`: {', '.join(filter(None, about))}{copy}")
     print()
-    print(f"| {' | '.join(keys)} | " + " | ".join(f"{name}, ms" for name in columns) + " |")
-    print("| --- " * (len(keys) + len(columns)) + "|")
+    print(f"| {' | '.join(keys)} | " + " | ".join(f"{name}, ms" for name in columns) + " | best peer |")
+    print("| --- " * (len(keys) + len(columns) + 1) + "|")
     for line, times in lines.items():
         ours = times.get("riverrun")
 
@@ -68,7 +78,12 @@ def main():
             ratio = f" ({time / ours:.2f} ×)" if ours and column != "riverrun" else ""
             return f"{time * 1e3:.4g}{ratio}"
 
-        print(f"| {' | '.join(map(str, line))} | " + " | ".join(map(cell, columns)) + " |")
+        peers = [(times[name], name) for name in columns if name != "riverrun" and name in times]
+        best = "—"
+        if peers and ours:
+            time, name = min(peers)
+            best = f"{name}, {time / ours:.2f} ×"
+        print(f"| {' | '.join(map(str, line))} | " + " | ".join(map(cell, columns)) + f" | {best} |")
 
 
 main()

@@ -3,9 +3,15 @@
 
 The model is the one that riverrun trains: an embedding; blocks of RMSNorm, minGRU, residual, RMSNorm, an MLP four times as wide
 with tanh-GELU, residual; RMSNorm and a projection to the vocabulary. The recurrence is in log space, as its paper writes it
-(Feng et al. 2024, appendix B). Autocast to 16 bits, fused AdamW, gradients clipped to a norm of 1. `eager` and `compile` are the
-same model; `nn.GRU` has PyTorch's GRU in minGRU's place. A step is timed from the batch on the device to the end of the device's
-work.
+(Feng et al. 2024, appendix B). Autocast to 16 bits, fused AdamW, gradients clipped to a norm of 1. Routines:
+
+  eager         as written
+  compile       through torch.compile
+  fused         the recurrence as one Triton kernel each way (fused_scan.py), the rest through torch.compile
+  nn.GRU        PyTorch's GRU in minGRU's place, the rest through torch.compile; nn.LSTM likewise
+  ...-graph     one of these with the whole step (forward, backward, clipping, optimizer) recorded as one CUDA graph
+
+A step is timed from the batch on the device to the end of the device's work.
 """
 
 import argparse
@@ -19,6 +25,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+ROUTINES = {
+    "cuda": "compile,compile-graph,fused,fused-graph,nn.GRU,nn.GRU-graph,nn.LSTM,nn.LSTM-graph",
+    "cpu": "eager,compile,nn.GRU",
+}
 SHAPES = {
     "cuda": "256x4x64x256x65,512x6x64x1024x65,768x12x16x1024x50257",
     "cpu": "128x3x16x256x65",
@@ -38,13 +48,31 @@ class MinGru(nn.Module):
         return (log_kept + (log_added - log_kept).logcumsumexp(dim=1)).exp().to(x.dtype)
 
 
-class TorchGru(nn.Module):
+class FusedMinGru(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.layer = nn.GRU(width, width, batch_first=True)
+        self.candidate_and_gate = nn.Linear(width, 2 * width, bias=False)
+
+    def forward(self, x):
+        return torch.ops.riverrun_peers.min_gru(self.candidate_and_gate(x))
+
+
+class TorchLayer(nn.Module):
+    def __init__(self, layer, width):
+        super().__init__()
+        self.layer = layer(width, width, batch_first=True)
 
     def forward(self, x):
         return self.layer(x)[0]
+
+
+RECURRENT = {
+    "eager": MinGru,
+    "compile": MinGru,
+    "fused": FusedMinGru,
+    "nn.GRU": lambda width: TorchLayer(nn.GRU, width),
+    "nn.LSTM": lambda width: TorchLayer(nn.LSTM, width),
+}
 
 
 class Block(nn.Module):
@@ -70,6 +98,20 @@ class Model(nn.Module):
         return self.out(self.norm(self.blocks(self.embedding(tokens))))
 
 
+def record(step):
+    """The step as one CUDA graph, after the steps that compile, tune and allocate."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(4):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
 def measure(routine, shape, dtype, device, steps):
     width, layers, batch, length, vocab = shape
     cuda = device.type == "cuda"
@@ -77,26 +119,37 @@ def measure(routine, shape, dtype, device, steps):
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    model = Model(width, layers, vocab, TorchGru if routine == "nn.GRU" else MinGru).to(device)
-    run = torch.compile(model) if routine == "compile" else model
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    if routine.startswith("fused"):
+        import fused_scan
+
+        fused_scan.check(device)
+    torch._dynamo.reset()
+    recorded = routine.endswith("-graph")
+    recurrent = routine.removesuffix("-graph")
+    model = Model(width, layers, vocab, RECURRENT[recurrent]).to(device)
+    run = model if recurrent == "eager" else torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True, capturable=recorded)
     inputs, targets = torch.randint(0, vocab, (2, batch, length), device=device)
 
     def step():
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             loss = F.cross_entropy(run(inputs).flatten(0, 1).float(), targets.flatten())
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
+    start = time.perf_counter()
+    call = record(step) if recorded else step
+
     def timed():
         start = time.perf_counter()
-        step()
+        call()
         wait()
         return time.perf_counter() - start
 
-    first = timed()
+    timed()
+    first = time.perf_counter() - start
     for _ in range(3):
         timed()
     seconds = sorted(timed() for _ in range(steps))
@@ -114,7 +167,7 @@ def measure(routine, shape, dtype, device, steps):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--routines", default="eager,compile,nn.GRU")
+    parser.add_argument("--routines", help="separated by commas [default: those above but eager on a GPU]")
     parser.add_argument("--dtypes", help="f32, f16, bf16, separated by commas [default: bf16 on a GPU, f32 on the CPU]")
     parser.add_argument("--shapes", help="WIDTHxLAYERSxBATCHxSTEPSxVOCAB, separated by commas")
     parser.add_argument("--steps", type=int, default=12, help="timed steps")
@@ -129,17 +182,17 @@ def main():
     for text in (args.shapes or SHAPES[device.type]).split(","):
         shape = tuple(map(int, text.split("x")))
         for dtype in dtypes.split(","):
-            for routine in args.routines.split(","):
+            for routine in (args.routines or ROUTINES[device.type]).split(","):
                 try:
                     found = measure(routine, shape, formats[dtype], device, args.steps)
                 except Exception as error:  # A compiler that is missing, or memory: the others go on.
-                    print(f"{text:<24} {dtype:<5} {routine:<8} failed: {str(error)[:120]}", flush=True)
+                    print(f"{text:<24} {dtype:<5} {routine:<13} failed: {str(error)[:120]}", flush=True)
                     continue
                 names = ("width", "layers", "batch", "steps", "vocab")
                 rows.append(dict(zip(names, shape)) | dict(program="torch", routine=routine, dtype=dtype) | found)
                 peak = f"{found['peak_bytes'] / 1e6:.0f} MB" if found["peak_bytes"] else ""
                 print(
-                    f"{text:<24} {dtype:<5} {routine:<8} {found['tokens_per_s'] / 1e3:9.1f} ktok/s"
+                    f"{text:<24} {dtype:<5} {routine:<13} {found['tokens_per_s'] / 1e3:9.1f} ktok/s"
                     f" {found['step']['median'] * 1e3:9.2f} ms/step  first {found['first_step']:.1f} s  {peak}",
                     flush=True,
                 )

@@ -1,0 +1,252 @@
+#!/usr/bin/env bash
+# Checks and measures riverrun on a GPU, part by part, with PyTorch beside it.
+#
+#   benches/card.sh [--out DIR] [--device cuda:0] [--limit SECONDS] PART...
+#
+# Parts: verify long stress sanitizer memory recurrence rows linear embedding cell step train start generate rollout
+#        encoder rssm attention hybrid; `all` is every one of them. `--peers no` leaves PyTorch out.
+#
+# RIVERRUN is the program [default: target/release/riverrun]. The folder (--out, else $OUT, else ./card) receives
+#   card.log       everything that was printed, a heading for every command
+#   results.json   what the commands wrote with --json, by part and command
+#   tables.md      riverrun beside its peers
+#   summary.txt    a line for every part: done or failed, seconds, what failed
+# A part that fails does not stop the next one; every command has a limit of time. Exit code 1 if anything failed.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+out=${OUT:-card} device=cuda:0 limit=540 peers=yes parts=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        --out) out=$2; shift ;;
+        --device) device=$2; shift ;;
+        --limit) limit=$2; shift ;;
+        --peers) peers=$2; shift ;;
+        -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
+        all) parts+=(verify stress sanitizer memory recurrence rows linear embedding cell step train start generate
+            rollout encoder rssm attention hybrid long) ;;
+        *) parts+=("$1") ;;
+    esac
+    shift
+done
+[ ${#parts[@]} -gt 0 ] || { sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 2; }
+
+riverrun=${RIVERRUN:-target/release/riverrun}
+[ -x "$riverrun" ] || { echo "no program at $riverrun; set RIVERRUN" >&2; exit 2; }
+mkdir -p "$out"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+log=$out/card.log
+: >>"$log"
+
+# run NAME SECONDS COMMAND...: one command, its output to the log and the terminal, its failure kept for the summary.
+failures=()
+run() {
+    local name=$1 seconds=$2 start=$SECONDS code
+    shift 2
+    [ "$seconds" -le "$limit" ] || seconds=$limit
+    printf '\n== %s: %s\n' "$name" "$*" | tee -a "$log"
+    timeout --kill-after=10 "$seconds" "$@" </dev/null 2>&1 | tee -a "$log"
+    code=${PIPESTATUS[0]}
+    printf -- '-- %s: exit %s, %s s\n' "$name" "$code" "$((SECONDS - start))" | tee -a "$log"
+    [ "$code" -eq 0 ] || failures+=("$name exit $code")
+    return "$code"
+}
+
+# measured NAME SECONDS ARGS...: a riverrun command that writes JSON.
+measured() {
+    local name=$1 seconds=$2
+    shift 2
+    run "$name" "$seconds" "$riverrun" "$@" --device "$device" --json "$work/$name.json"
+}
+
+# peer NAME SECONDS SCRIPT ARGS...: a script of benches/peers that writes JSON.
+peer() {
+    local name=$1 seconds=$2
+    shift 2
+    [ "$peers" = yes ] || return 0
+    if ! python3 -c 'import torch' 2>/dev/null; then
+        echo "$name: skipped, there is no PyTorch" | tee -a "$log"
+        return 0
+    fi
+    run "$name" "$seconds" python3 "benches/peers/$1" "${@:2}" --json "$work/$name.json"
+}
+
+# table HEADING NAME...: the table of the files that are there.
+table() {
+    local heading=$1 name files=()
+    shift
+    for name in "$@"; do
+        [ -s "$work/$name.json" ] && files+=("$work/$name.json")
+    done
+    [ ${#files[@]} -gt 0 ] || return 0
+    { printf '\n## %s\n\n' "$heading"; python3 benches/peers/table.py "${files[@]}"; } >>"$out/tables.md" 2>>"$log" \
+        || failures+=("table of $heading")
+}
+
+# has WORDS...: whether the program has this command.
+has() {
+    "$riverrun" "$@" --help >/dev/null 2>&1 || { echo "skipped: this program has no \`$*\`" | tee -a "$log"; return 1; }
+}
+
+part_verify() {
+    measured verify 300 verify
+}
+
+part_long() {
+    measured verify-long 1800 verify --long
+}
+
+part_stress() {
+    "$riverrun" verify --help | grep -qw stress || { echo "skipped: no stress" | tee -a "$log"; return 0; }
+    measured stress 300 verify --op stress
+}
+
+# Memory errors in every operation, races where shared memory is used. A part of `verify` a process, for the sanitizer
+# watches one process.
+part_sanitizer() {
+    local tool op tools=(memcheck racecheck)
+    command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin
+    command -v compute-sanitizer >/dev/null || { echo "skipped: no compute-sanitizer" | tee -a "$log"; return 0; }
+    for tool in "${tools[@]}"; do
+        for op in ${SANITIZER_OPS:-norm loss optimizer linear embedding recurrence:raw recurrence:min-gru cell:gru cell:lstm}; do
+            local words=(--op "${op%%:*}")
+            [ "$op" = "${op%%:*}" ] || words+=(--only "${op#*:}")
+            "$riverrun" verify --help | grep -qw "${op%%:*}" || continue
+            run "$tool-$op" 240 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 \
+                "$riverrun" verify --json-rows --device "$device" --dtype "${SANITIZER_DTYPE:-bf16}" "${words[@]}"
+        done
+    done
+}
+
+# No memory left is one line and exit code 2.
+part_memory() {
+    printf '\n== memory\n' | tee -a "$log"
+    timeout 120 "$riverrun" train --device "$device" --width 2048 --layers 12 --batch 4096 --context 8192 --steps 2 \
+        --out "$work/memory" >"$work/memory.out" 2>"$work/memory.err"
+    local code=$?
+    cat "$work/memory.out" "$work/memory.err" | tee -a "$log"
+    [ "$code" -eq 2 ] || failures+=("memory exit $code")
+    [ "$(grep -c . "$work/memory.err")" -le 2 ] || failures+=("memory: more than a line")
+}
+
+part_recurrence() {
+    local shapes=4x128x5120,4x1024x5120,4x4096x5120,4x16384x5120,1x65536x1024,1x131072x256,8x16384x64,4x1000x5119
+    local gated=64x512x256,64x4096x1024
+    measured recurrence-raw 200 bench recurrence --gates raw --dtypes f32,bf16 --shapes "$shapes"
+    measured recurrence-gated 200 bench recurrence --gates min-gru,min-lstm,rg-lru --dtypes f32,bf16 --shapes "$gated"
+    peer recurrence-torch 240 recurrence.py --gates raw,min-gru --dtypes bf16 --shapes 4x4096x5120,64x512x256
+    table "Linear recurrences" recurrence-raw recurrence-gated recurrence-torch
+}
+
+part_rows() {
+    measured norm 200 bench norm --dtypes f32,bf16
+    measured loss 200 bench loss --dtypes f32,bf16
+}
+
+part_linear() {
+    measured linear 400 bench linear --dtypes bf16,f32 --routes choice \
+        --shapes 16384x256x512,16384x256x1024,16384x1024x256,65536x512x1024,65536x512x2048,65536x2048x512,16384x768x3072,16384x768x50257,16384x768x50304
+}
+
+part_embedding() {
+    has bench embedding || return 0
+    measured embedding 200 bench embedding
+}
+
+part_cell() {
+    local shapes=1x1024x256,16x1024x256,64x1024x256,16x1024x512,64x1024x512,16x1024x1024,64x1024x1024,16x1024x2048
+    measured cell 300 bench cell --alone --cells gru,lstm --dtypes bf16,f16 --budget 0.4 --shapes "$shapes"
+    peer cell-torch 240 cells.py --cells gru,lstm --dtypes bf16,f16 --budget 0.4 --shapes "$shapes"
+    table "GRU and LSTM layers" cell cell-torch
+}
+
+part_step() {
+    has bench step || return 0
+    measured step 200 bench step
+}
+
+part_train() {
+    measured train-min-gru 200 bench train --graph --dtypes bf16
+    measured train-gru 120 bench train --graph --dtypes bf16 --model gru --shapes 256x4x64x256x65,512x6x64x1024x65
+    measured train-lstm 120 bench train --graph --dtypes bf16 --model lstm --shapes 256x4x64x256x65,512x6x64x1024x65
+    peer train-torch 500 train.py --routines compile,compile-graph,fused,fused-graph
+    peer train-torch-layers 240 train.py --routines nn.GRU,nn.GRU-graph,nn.LSTM,nn.LSTM-graph \
+        --shapes 256x4x64x256x65,512x6x64x1024x65
+    table "Training steps" train-min-gru train-gru train-lstm train-torch train-torch-layers
+}
+
+# Seconds to the first step, with an empty cache of kernels and with a kept one.
+part_start() {
+    local cell
+    for cell in min-gru gru; do
+        XDG_CACHE_HOME=$work/cache-$cell CUDA_CACHE_PATH=$work/cache-$cell/nv \
+            measured "start-$cell-empty" 60 bench train --model "$cell" --dtypes bf16 --steps 3 --shapes 256x4x64x256x65
+        XDG_CACHE_HOME=$work/cache-$cell CUDA_CACHE_PATH=$work/cache-$cell/nv \
+            measured "start-$cell-kept" 60 bench train --model "$cell" --dtypes bf16 --steps 3 --shapes 256x4x64x256x65
+    done
+}
+
+part_generate() {
+    local text=$work/text.txt
+    for _ in $(seq 400); do echo "the quick brown fox jumps over the lazy dog; pack my box with five dozen jugs"; done >"$text"
+    run generate-train 120 "$riverrun" train "$text" --device "$device" --layers 4 --width 256 --steps 60 --out "$work/model" \
+        || return 0
+    local tokens start
+    for tokens in 100 2100; do
+        start=$(date +%s.%N)
+        run "generate-$tokens" 120 "$riverrun" generate "$work/model" --device "$device" --prompt "the quick" --tokens "$tokens"
+        echo "$start $(date +%s.%N)" | awk -v n="$tokens" '{ printf "%d tokens: %.3f s\n", n, $2 - $1 }' | tee -a "$log"
+    done
+}
+
+bench_of() {
+    has bench "$1" || return 0
+    measured "$1" 300 bench "$1"
+}
+
+part_rollout() { bench_of rollout; }
+part_encoder() { bench_of encoder; }
+part_rssm() { bench_of rssm; }
+part_attention() { bench_of attention; }
+part_hybrid() { bench_of hybrid; }
+
+# Everything that was written so far, in one file.
+merge() {
+    python3 - "$work" "$out/results.json" <<'PYTHON'
+import json, pathlib, sys
+
+found = {}
+if pathlib.Path(sys.argv[2]).exists():
+    found = json.loads(pathlib.Path(sys.argv[2]).read_text())
+for path in sorted(pathlib.Path(sys.argv[1]).glob("*.json")):
+    try:
+        found[path.stem] = json.loads(path.read_text())
+    except ValueError as error:
+        found[path.stem] = {"error": str(error)}
+pathlib.Path(sys.argv[2]).write_text(json.dumps(found, indent=1))
+PYTHON
+}
+
+{ date -u +'%F %T UTC'; nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null; "$riverrun" --version; } | tee -a "$log"
+all_good=0
+for part in "${parts[@]}"; do
+    failures=()
+    start=$SECONDS
+    if declare -F "part_$part" >/dev/null; then
+        "part_$part"
+    else
+        failures+=("no such part")
+    fi
+    merge || failures+=("results.json")
+    line="$part: done"
+    if [ ${#failures[@]} -gt 0 ]; then
+        all_good=1
+        line="$part: FAILED ($(IFS=';'; echo "${failures[*]}"))"
+    fi
+    echo "$line, $((SECONDS - start)) s" | tee -a "$out/summary.txt"
+done
+echo
+echo "summary"
+cat "$out/summary.txt"
+exit "$all_good"

@@ -1,0 +1,168 @@
+//! Names on the command line: a wrong one is refused with the list of those that are known, and nothing is checked or
+//! measured in its place.
+#![cfg(feature = "flex")]
+
+use std::process::{Command, Output, Stdio};
+
+fn riverrun(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_riverrun"))
+        .args(words)
+        .env_remove("RUST_LOG")
+        .env("XDG_RUNTIME_DIR", std::env::temp_dir())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Runs, and expects exit code 2 and an error with `message` in it.
+fn refused(words: &[&str], message: &str) {
+    let output = riverrun(words);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{words:?}: {error}");
+    assert!(error.contains(message), "{words:?}: {error}");
+    assert!(output.stdout.is_empty(), "{words:?}");
+}
+
+#[test]
+fn unknown_names_are_refused_with_the_known_ones() {
+    refused(&["verify", "--dtype", "fp16"], "f32, f16, bf16, f64");
+    refused(&["verify", "--op", "recurence"], "recurrence, recompute");
+    let form = ["verify", "--device", "cpu", "--op", "cell", "--only", "gur"];
+    refused(&form, "one of: gru");
+    let recurrence =
+        |words: &[&'static str]| [&["bench", "recurrence", "--device", "cpu"], words].concat();
+    refused(&recurrence(&["--dtypes", "f32,foo"]), "f32, f16, bf16, f64");
+    refused(&recurrence(&["--gates", "foo"]), "min-lstm");
+    refused(&recurrence(&["--routine", "foo"]), "possible values");
+    refused(&["bench", "norm", "--dtypes", "foo"], "f32, f16, bf16, f64");
+    refused(
+        &["bench", "linear", "--routes", "foo"],
+        "choice, vendor, backend",
+    );
+    refused(&["bench", "cell", "--cells", "foo"], "gru, lstm, rnn");
+}
+
+#[test]
+fn sizes_and_budgets_out_of_range_are_refused() {
+    let shapes = |shapes| ["bench", "recurrence", "--device", "cpu", "--shapes", shapes];
+    refused(&shapes("18446744073709551615x2x2"), "2^40 elements");
+    refused(&shapes("4x0x2"), "3 positive sizes");
+    refused(&shapes("1048576x65536x16"), "of memory");
+    for budget in ["nan", "-1", "0", "inf"] {
+        refused(
+            &["bench", "cell", "--device", "cpu", "--budget", budget],
+            "number of seconds",
+        );
+    }
+}
+
+#[test]
+fn what_the_cpu_does_not_have_is_refused() {
+    let chained = riverrun_kernels::recurrence::Routine::ALL[1].name();
+    refused(
+        &[
+            "bench",
+            "recurrence",
+            "--device",
+            "cpu",
+            "--routine",
+            chained,
+        ],
+        "for GPUs",
+    );
+    refused(
+        &["bench", "norm", "--device", "cpu", "--dtypes", "bf16"],
+        "measures f32",
+    );
+    refused(&["verify", "--device", "quantum:0"], "quantum:0");
+}
+
+#[test]
+fn checking_nothing_is_a_failure() {
+    let output = riverrun(&["verify", "--device", "cpu", "--op", "training"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("nothing was checked"));
+}
+
+#[test]
+fn every_operation_is_right_on_the_cpu_and_in_the_file() {
+    let path = std::env::temp_dir().join(format!("riverrun-verify-{}.json", std::process::id()));
+    let output = riverrun(&[
+        "verify",
+        "--device",
+        "cpu",
+        "--json",
+        path.to_str().unwrap(),
+    ]);
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("not checked without --long"), "{said}");
+    let file: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let lines = file["lines"].as_array().unwrap();
+    for what in [
+        "raw",
+        "recompute raw",
+        "second derivative",
+        "block-diagonal",
+        "gru",
+        "rms-norm",
+        "gelu",
+        "cross-entropy",
+        "adamw",
+        "mlp",
+        "refill",
+    ] {
+        assert!(
+            lines.iter().any(|line| line["what"] == what),
+            "{what}: {said}"
+        );
+    }
+}
+
+/// Every GPU feature switches on the program's own `gpu`, without which its commands would run on the CPU.
+#[test]
+fn every_gpu_feature_has_the_gpu_commands() {
+    let manifest = include_str!("../Cargo.toml");
+    let feature = |name: &str| {
+        let start = format!("{name} = [");
+        let line = manifest.lines().find(|line| line.starts_with(&start));
+        line.unwrap_or_else(|| panic!("no feature {name}"))
+            .to_string()
+    };
+    for name in ["cuda", "rocm", "wgpu"] {
+        assert!(feature(name).contains("\"gpu\""), "{name}");
+    }
+    for name in ["vulkan", "metal", "webgpu"] {
+        assert!(feature(name).contains("[\"wgpu\""), "{name}");
+    }
+}
+
+/// On a GPU the parts run in processes of their own; their rows come together in one table.
+#[cfg(feature = "gpu")]
+#[test]
+fn parts_on_a_gpu_make_one_table() {
+    let listed = text(&riverrun(&["devices"]).stdout);
+    let gpu = listed.lines().find_map(|line| {
+        let name = line.split(": ").next()?;
+        (name.contains(':') && !name.starts_with(' ')).then(|| name.to_string())
+    });
+    let Some(gpu) = gpu else {
+        eprintln!("skipped parts_on_a_gpu_make_one_table: there is no GPU");
+        return;
+    };
+    let output = riverrun(&["verify", "--device", &gpu, "--op", "norm", "--dtype", "f32"]);
+    let (said, error) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{said}{error}");
+    assert!(
+        said.contains("rms-norm") && said.contains("layer-norm"),
+        "{said}"
+    );
+    assert!(said.contains("2 right, 0 wrong"), "{said}");
+    assert!(error.contains("2 of 2 parts"), "{error}");
+}
