@@ -13,7 +13,7 @@
 #   summary.txt    a line for every part: done or failed, seconds, what failed
 # A part that fails does not stop the next one; every command has a limit of time. Exit code 1 if anything failed.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 
 out=${OUT:-card} device=cuda:0 limit=540 peers=yes parts=()
 while [ $# -gt 0 ]; do
