@@ -69,6 +69,8 @@ pub enum VerifyOp {
     Refill,
     /// Training steps that are recorded and run again
     Training,
+    /// Several threads and processes at once: the same bits as alone
+    Stress,
 }
 
 impl VerifyOp {

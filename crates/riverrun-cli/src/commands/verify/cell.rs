@@ -1,11 +1,14 @@
 //! GRU, LSTM and Elman: every cell and storage type, forward and every gradient.
 
+use burn::tensor::{Device, Tensor, TensorData};
+use riverrun::ops::{CellRun, CellWeights, cell_layer};
 use riverrun_kernels::Element;
 use riverrun_kernels::cell::check::{Case, Options, Results, compare};
 use riverrun_kernels::cell::{Cell, Problem, cpu};
 
 use super::part::{Part, Target, by_storage};
 use super::table::{Row, Table};
+use crate::args::Storage;
 use crate::failure::Failure;
 
 /// The cells.
@@ -104,15 +107,12 @@ fn check<E: Element>(
 
 #[cfg(feature = "gpu")]
 mod gpu {
-    use burn::tensor::{Device, Tensor, TensorData};
     use bytemuck::Pod;
     use cubecl::client::Client;
-    use riverrun::ops::{CellRun, CellWeights, cell_layer};
     use riverrun_kernels::cell::gpu::{handover_fault, missing};
     use riverrun_kernels::gpu::Dtype;
 
     use super::*;
-    use crate::args::Storage;
 
     pub(super) fn verify<E: Element + Pod>(
         part: &Part<'_>,
@@ -143,79 +143,79 @@ mod gpu {
         }
         Ok(())
     }
+}
 
-    /// By the layer's operation and its differentiation, whatever runs it on this device. The input weights are the
-    /// identity, so that the input is `xg` and its gradient that of `xg`.
-    fn layer<E: Element + Pod>(case: &Case<E>, device: &Device, storage: Storage) -> Results<E> {
-        let problem = case.problem;
-        let (batch, steps, hidden) = (problem.batch, problem.steps, problem.hidden);
-        let width = problem.gate_width();
-        let device = device.clone().autodiff();
-        let dtype = storage.dtype();
-        let tensor = |numbers: Vec<f64>| {
-            let numbers: Vec<f32> = numbers.into_iter().map(|x| x as f32).collect();
-            let length = numbers.len();
-            Tensor::<1>::from_data(TensorData::new(numbers, [length]), &device).cast(dtype)
+/// By the layer's operation and its differentiation, whatever runs it on this device. The input weights are the
+/// identity, so that the input is `xg` and its gradient that of `xg`.
+pub(super) fn layer<E: Element>(case: &Case<E>, device: &Device, storage: Storage) -> Results<E> {
+    let problem = case.problem;
+    let (batch, steps, hidden) = (problem.batch, problem.steps, problem.hidden);
+    let width = problem.gate_width();
+    let device = device.clone().autodiff();
+    let dtype = storage.dtype();
+    let tensor = |numbers: Vec<f64>| {
+        let numbers: Vec<f32> = numbers.into_iter().map(|x| x as f32).collect();
+        let length = numbers.len();
+        Tensor::<1>::from_data(TensorData::new(numbers, [length]), &device).cast(dtype)
+    };
+    let wide = |x: &[E]| tensor(x.iter().map(|x| x.to_f64()).collect());
+    let state = |x: &Option<Vec<E>>| {
+        x.as_ref()
+            .map(|x| wide(x).reshape([batch, hidden]).require_grad())
+    };
+    let identity = (0..width * width).map(|i| f64::from(u8::from(i % (width + 1) == 0)));
+    let x = wide(&case.xg).reshape([batch, steps, width]).require_grad();
+    let weights = CellWeights {
+        weight_ih: tensor(identity.collect()).reshape([width, width]),
+        weight_hh: wide(&case.u)
+            .reshape([width, problem.depth()])
+            .require_grad(),
+        bias_ih: None,
+        bias_hh: case.bias.as_ref().map(|bias| wide(bias).require_grad()),
+    };
+    let (u, bias) = (weights.weight_hh.clone(), weights.bias_hh.clone());
+    let (h0, c0) = (state(&case.h0), state(&case.c0));
+    let run = CellRun {
+        h0: h0.clone(),
+        c0: c0.clone(),
+        reset: case.reset.as_ref().map(|reset| {
+            let numbers = reset.iter().map(|&x| f64::from(u8::from(x))).collect();
+            tensor(numbers).reshape([batch, steps]).greater_elem(0.5)
+        }),
+        reverse: problem.reverse,
+    };
+    let output = cell_layer(x.clone(), weights, problem.cell, run);
+    let mut loss = output.h.clone().sum() * 0.0;
+    if let Some(d) = &case.d_h {
+        loss = loss + (output.h.clone() * wide(d).reshape([batch, steps, hidden])).sum();
+    }
+    if let Some(d) = &case.d_h_last {
+        loss = loss + (output.h_last.clone() * wide(d).reshape([batch, hidden])).sum();
+    }
+    if let (Some(d), Some(c)) = (&case.d_c_last, &output.c_last) {
+        loss = loss + (c.clone() * wide(d).reshape([batch, hidden])).sum();
+    }
+    let gradients = loss.backward();
+    let numbers = |data: TensorData| data.iter::<f64>().map(E::from_f64).collect::<Vec<E>>();
+    macro_rules! gradient {
+        ($tensor:expr) => {
+            $tensor
+                .as_ref()
+                .and_then(|tensor| tensor.grad(&gradients))
+                .map(|gradient| numbers(gradient.into_data()))
         };
-        let wide = |x: &[E]| tensor(x.iter().map(|x| x.to_f64()).collect());
-        let state = |x: &Option<Vec<E>>| {
-            x.as_ref()
-                .map(|x| wide(x).reshape([batch, hidden]).require_grad())
-        };
-        let identity = (0..width * width).map(|i| f64::from(u8::from(i % (width + 1) == 0)));
-        let x = wide(&case.xg).reshape([batch, steps, width]).require_grad();
-        let weights = CellWeights {
-            weight_ih: tensor(identity.collect()).reshape([width, width]),
-            weight_hh: wide(&case.u)
-                .reshape([width, problem.depth()])
-                .require_grad(),
-            bias_ih: None,
-            bias_hh: case.bias.as_ref().map(|bias| wide(bias).require_grad()),
-        };
-        let (u, bias) = (weights.weight_hh.clone(), weights.bias_hh.clone());
-        let (h0, c0) = (state(&case.h0), state(&case.c0));
-        let run = CellRun {
-            h0: h0.clone(),
-            c0: c0.clone(),
-            reset: case.reset.as_ref().map(|reset| {
-                let numbers = reset.iter().map(|&x| f64::from(u8::from(x))).collect();
-                tensor(numbers).reshape([batch, steps]).greater_elem(0.5)
-            }),
-            reverse: problem.reverse,
-        };
-        let output = cell_layer(x.clone(), weights, problem.cell, run);
-        let mut loss = output.h.clone().sum() * 0.0;
-        if let Some(d) = &case.d_h {
-            loss = loss + (output.h.clone() * wide(d).reshape([batch, steps, hidden])).sum();
-        }
-        if let Some(d) = &case.d_h_last {
-            loss = loss + (output.h_last.clone() * wide(d).reshape([batch, hidden])).sum();
-        }
-        if let (Some(d), Some(c)) = (&case.d_c_last, &output.c_last) {
-            loss = loss + (c.clone() * wide(d).reshape([batch, hidden])).sum();
-        }
-        let gradients = loss.backward();
-        let numbers = |data: TensorData| data.iter::<f64>().map(E::from_f64).collect::<Vec<E>>();
-        macro_rules! gradient {
-            ($tensor:expr) => {
-                $tensor
-                    .as_ref()
-                    .and_then(|tensor| tensor.grad(&gradients))
-                    .map(|gradient| numbers(gradient.into_data()))
-            };
-        }
-        // What was not given has no gradient to compare.
-        let truth = case.to::<f64>().oracle().expect("a problem that fits");
-        let rounded = |x: Vec<f64>| x.into_iter().map(E::from_f64).collect::<Vec<E>>();
-        Results {
-            h: numbers(output.h.into_data()),
-            h_last: numbers(output.h_last.into_data()),
-            c_last: output.c_last.map_or(Vec::new(), |c| numbers(c.into_data())),
-            d_xg: gradient!(Some(&x)).expect("a gradient of the input"),
-            d_u: gradient!(Some(&u)).expect("a gradient of the weights"),
-            d_bias: gradient!(bias).unwrap_or_else(|| rounded(truth.d_bias)),
-            d_h0: gradient!(h0).unwrap_or_else(|| rounded(truth.d_h0)),
-            d_c0: gradient!(c0).unwrap_or_else(|| rounded(truth.d_c0)),
-        }
+    }
+    // What was not given has no gradient to compare.
+    let truth = case.to::<f64>().oracle().expect("a problem that fits");
+    let rounded = |x: Vec<f64>| x.into_iter().map(E::from_f64).collect::<Vec<E>>();
+    Results {
+        h: numbers(output.h.into_data()),
+        h_last: numbers(output.h_last.into_data()),
+        c_last: output.c_last.map_or(Vec::new(), |c| numbers(c.into_data())),
+        d_xg: gradient!(Some(&x)).expect("a gradient of the input"),
+        d_u: gradient!(Some(&u)).expect("a gradient of the weights"),
+        d_bias: gradient!(bias).unwrap_or_else(|| rounded(truth.d_bias)),
+        d_h0: gradient!(h0).unwrap_or_else(|| rounded(truth.d_h0)),
+        d_c0: gradient!(c0).unwrap_or_else(|| rounded(truth.d_c0)),
     }
 }

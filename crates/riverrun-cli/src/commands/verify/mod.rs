@@ -15,6 +15,7 @@ mod recurrence;
 mod refill;
 mod rows;
 mod second;
+mod stress;
 mod table;
 mod tensors;
 mod training;
@@ -138,6 +139,14 @@ const OPERATIONS: &[Operation] = &[
         check: training::verify,
         weight: 4,
         long: None,
+    },
+    Operation {
+        op: VerifyOp::Stress,
+        storages: &[Storage::F32],
+        forms: stress::forms,
+        check: stress::verify,
+        weight: 5,
+        long: Some("more than 10 000 launches from several threads and processes at once"),
     },
 ];
 

@@ -107,7 +107,7 @@ fn name(part: &Part<'_>) -> String {
 }
 
 /// The lines of a part, with a failure at their end where the process failed, and its warnings.
-fn report(part: &Part<'_>) -> Result<(Vec<Line>, Vec<String>), String> {
+pub(super) fn report(part: &Part<'_>) -> Result<(Vec<Line>, Vec<String>), String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let op = part.operation.op.name();
     let mut command = Command::new(program);

@@ -1,5 +1,6 @@
 //! Linear recurrences that save fewer states for the backward pass and recompute the others.
 
+use burn::tensor::Device;
 use riverrun::ops::{Checkpoints, Scan, try_gated_scan, try_linear_scan};
 use riverrun_kernels::Element;
 use riverrun_kernels::recurrence::check::{Case, Options, Outcome, compare, naive};
@@ -8,6 +9,7 @@ use riverrun_kernels::recurrence::{Gate, Problem, Shape};
 use super::part::{Part, Target, by_storage};
 use super::table::{Row, Table};
 use super::tensors::{download, gradient, mask, same_bits, upload};
+use crate::args::Storage;
 use crate::failure::Failure;
 
 const FORMS: [&str; 3] = ["raw", "min-gru", "min-lstm"];
@@ -36,12 +38,10 @@ fn check<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
     for (n, kept) in choices.into_iter().enumerate() {
         let problem = Problem::new(Shape::new(2, 70, 12), gate);
         let case = Case::random(problem, Options::nth(6 * n + 3), 40 + n as u64).rounded::<E>();
-        let (found, again) = (run(part, &case, kept)?, run(part, &case, kept)?);
-        let all = |outcome: &Outcome| -> Vec<Vec<f64>> {
-            let tensors = outcome.tensors().into_iter();
-            tensors.map(|(_, tensor)| tensor.to_vec()).collect()
-        };
-        let repeats = same_bits(&all(&found), &all(&again));
+        let device = &part.target.info.device;
+        let run = || run(device, part.storage, &case, kept);
+        let (found, again) = (run()?, run()?);
+        let repeats = same_bits(&tensors(&found), &tensors(&again));
         let verdicts = compare::<E>(70, &found, &naive::run::<E>(&case), &case.oracle());
         row.case(&verdicts, repeats);
     }
@@ -49,16 +49,27 @@ fn check<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
     table.row(part.device(), &what, E::NAME, "op", row)
 }
 
+/// Every tensor of an outcome.
+pub(super) fn tensors(outcome: &Outcome) -> Vec<Vec<f64>> {
+    let tensors = outcome.tensors().into_iter();
+    tensors.map(|(_, tensor)| tensor.to_vec()).collect()
+}
+
 /// A case by the operation and its differentiation.
-fn run(part: &Part<'_>, case: &Case, kept: Checkpoints) -> Result<Outcome, Failure> {
-    let device = part.target.info.device.clone().autodiff();
+pub(super) fn run(
+    device: &Device,
+    storage: Storage,
+    case: &Case,
+    kept: Checkpoints,
+) -> Result<Outcome, Failure> {
+    let device = device.clone().autodiff();
     let Shape { batch, steps, dim } = case.problem.shape;
     let gate = case.problem.gate;
     let groups = gate.inputs();
     let up = |numbers: &[f64], width: usize| {
-        upload(numbers, [batch, steps, width], part.storage, &device).require_grad()
+        upload(numbers, [batch, steps, width], storage, &device).require_grad()
     };
-    let state = |numbers: &Vec<f64>| upload(numbers, [batch, dim], part.storage, &device);
+    let state = |numbers: &Vec<f64>| upload(numbers, [batch, dim], storage, &device);
     let h0 = case.h0.as_ref().map(|h0| state(h0).require_grad());
     let reset = case.reset.as_ref();
     let reset = reset.map(|marks| mask(marks, [batch, steps], &device));
@@ -84,7 +95,7 @@ fn run(part: &Part<'_>, case: &Case, kept: Checkpoints) -> Result<Outcome, Failu
         let out = try_gated_scan(leaves[0].clone(), gate, scan)?;
         (leaves, out)
     };
-    let d_h = upload(&case.d_h, [batch, steps, dim], part.storage, &device);
+    let d_h = upload(&case.d_h, [batch, steps, dim], storage, &device);
     let mut loss = (h.clone() * d_h).sum();
     if let Some(d_last) = &case.d_h_last {
         loss = loss + (last.clone() * state(d_last)).sum();

@@ -237,7 +237,7 @@ impl Bench {
             _ => Some(self.launches(args.kernels > 0)?),
         };
         let last = self.loss()?;
-        self.compare(first, last)?;
+        self.learned(first, last)?;
         let step = Timing::of(steps);
         Ok(Measurement {
             shape: self.shape,
@@ -287,7 +287,7 @@ impl Bench {
     }
 
     /// Random tokens cost `ln V` to guess, and a batch seen again and again is soon learned in part.
-    fn compare(&self, first: f64, last: f64) -> Result<(), Failure> {
+    fn learned(&self, first: f64, last: f64) -> Result<(), Failure> {
         let guess = (self.shape.vocab as f64).ln();
         if (first - guess).abs() < 0.2 * guess && last < first {
             return Ok(());
