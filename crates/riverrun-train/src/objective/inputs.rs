@@ -239,7 +239,11 @@ pub(crate) fn split(tensors: Vec<TensorData>, parts: usize) -> Result<Vec<Vec<Te
         let size = bytes.len() / parts;
         for (part, into) in split.iter_mut().enumerate() {
             let piece = bytes[part * size..][..size].to_vec();
-            into.push(TensorData::from_bytes_vec(piece, shape.clone(), data.dtype()));
+            into.push(TensorData::from_bytes_vec(
+                piece,
+                shape.clone(),
+                data.dtype(),
+            ));
         }
     }
     Ok(split)
@@ -263,7 +267,10 @@ mod tests {
     fn rows_are_split_in_order() {
         let data = TensorData::new((0..12).collect::<Vec<i32>>(), [4, 3]);
         let parts = split(vec![data.clone()], 2).unwrap();
-        assert_eq!(parts[1][0].try_to_vec::<i32>().unwrap(), [6, 7, 8, 9, 10, 11]);
+        assert_eq!(
+            parts[1][0].try_to_vec::<i32>().unwrap(),
+            [6, 7, 8, 9, 10, 11]
+        );
         assert_eq!(parts[1][0].shape().to_vec(), [2, 3]);
         assert!(matches!(
             split(vec![data], 3),

@@ -207,9 +207,9 @@ impl Job {
                 bits(outcome.into_iter().map(|(_, tensor)| tensor).collect())
             }
             Self::Training(config, recorded) => {
-                let mut learner = Learner::new(config, device)?;
+                let mut learner = Learner::language(config, device)?;
                 if *recorded {
-                    learner.record_steps(config)?;
+                    learner.record_steps()?;
                 }
                 let mut losses = Vec::new();
                 for step in 0..STEPS {
