@@ -9,7 +9,9 @@ use crate::simd::real::Real;
 /// A storage type of the CPU kernels: `f32`, `f16`, `bf16` or `f64`.
 ///
 /// Arithmetic and carries run in [`Element::Acc`]: `f32` for the types up to 32 bits, `f64` for `f64`.
-pub trait Element: Copy + Send + Sync + Default + PartialEq + std::fmt::Debug + 'static {
+pub trait Element:
+    bytemuck::Pod + Send + Sync + Default + PartialEq + std::fmt::Debug + 'static
+{
     /// The type of arithmetic and carries.
     type Acc: Real;
     /// The name users know: `f32`, `f16`, `bf16`, `f64`.

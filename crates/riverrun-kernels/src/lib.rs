@@ -6,6 +6,7 @@
 
 pub mod adamw;
 pub mod block_diagonal;
+mod buffer;
 pub mod cell;
 #[cfg(feature = "check")]
 pub mod check;
@@ -20,6 +21,7 @@ pub mod norm;
 pub mod recurrence;
 pub mod rows;
 mod simd;
+mod threads;
 
 pub use element::Element;
 pub use error::Error;

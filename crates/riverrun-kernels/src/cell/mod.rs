@@ -46,6 +46,7 @@
 //! Memory* (1997), with the forget gate of Gers et al. (2000) and without peepholes; Elman, *Finding Structure in Time* (1990).
 
 mod arguments;
+mod cells;
 #[cfg(feature = "check")]
 pub mod check;
 pub mod cpu;

@@ -7,6 +7,7 @@
 
 #[cfg(feature = "check")]
 pub mod check;
+pub(crate) mod cpu;
 #[cfg(feature = "check")]
 pub mod oracle;
 #[cfg(feature = "cuda")]

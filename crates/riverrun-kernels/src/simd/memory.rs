@@ -1,7 +1,20 @@
-//! Hints to the memory system: prefetching, and stores that go past the caches. Where a machine has none, they are
+//! Hints to the memory system: prefetches, and stores that bypass the caches. Where a machine has none, they are
 //! nothing and a plain copy.
 
-/// Asks for the cache line of `x`.
+/// Prefetches the cache line at `at` into the second-level cache. Any address will do.
+#[inline(always)]
+pub fn prefetch_far<T>(at: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: every x86-64 has the instruction, and it never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = at;
+}
+
+/// Prefetches the cache line of `x`.
 #[inline(always)]
 pub fn prefetch<T>(x: &T) {
     #[cfg(target_arch = "x86_64")]

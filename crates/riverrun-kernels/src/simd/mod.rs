@@ -1,11 +1,11 @@
-//! The SIMD layer of the CPU kernels, on [`pulp`]: AVX-512, AVX2, NEON, WebAssembly and a portable form.
+//! The SIMD layer of the CPU kernels, on [`pulp`]: AVX-512, AVX2, NEON and a portable form.
 //!
 //! [`real`] is the numeric trait (`f32`, `f64`), [`vector`] a register with operators, [`elementary`] its `exp`, `tanh` and
-//! sigmoid, [`pair`] loads, stores and 16-bit conversions, [`memory`] prefetches and non-temporal stores.
+//! sigmoid, [`pair`] loads, stores and 16-bit conversions, [`memory`] prefetches and non-temporal stores,
+//! [`level`] the choice of an instruction set.
 
 pub mod elementary;
-#[cfg(test)]
-pub mod levels;
+pub mod level;
 pub mod memory;
 pub mod pair;
 pub mod real;

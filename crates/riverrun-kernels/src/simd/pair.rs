@@ -243,7 +243,7 @@ mod tests {
     use pulp::WithSimd;
 
     use super::*;
-    use crate::simd::levels::available;
+    use crate::simd::level::Level;
 
     /// Takes numbers through the registers: `f32` to `E` and back.
     struct Through<'a, E>(&'a [f32], &'a mut [E], &'a mut [f32]);
@@ -270,7 +270,7 @@ mod tests {
         let floats: Vec<f32> = (0..1 << 16)
             .map(|i| f32::from_bits(i << 16 | 0x8001))
             .collect();
-        for level in available() {
+        for &level in Level::available() {
             let mut narrow = vec![E::ZERO; floats.len()];
             let mut back = vec![0.0; floats.len()];
             level.dispatch(Through(&floats, &mut narrow, &mut back));

@@ -11,7 +11,7 @@ use crate::simd::vector::Vector;
 /// `S` is the instruction set, known where the code is compiled; its registers hold several numbers. Kernels use these
 /// operations through [`Vector`].
 pub trait Real:
-    Copy
+    bytemuck::Pod
     + Send
     + Sync
     + Default

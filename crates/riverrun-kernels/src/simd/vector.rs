@@ -1,4 +1,4 @@
-//! A register's worth of numbers, with the operators of numbers.
+//! A register of numbers, with the operators of numbers.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
@@ -15,7 +15,13 @@ pub struct Vector<S: Simd, R: Real> {
     pub lanes: R::Lanes<S>,
 }
 
-/// A choice for every number of a register.
+/// Numbers in a register.
+#[inline(always)]
+pub const fn lanes<S: Simd, R: Real>() -> usize {
+    size_of::<R::Lanes<S>>() / size_of::<R>()
+}
+
+/// A mask: one flag per number of a register.
 #[derive(Clone, Copy)]
 pub struct Mask<S: Simd, R: Real> {
     simd: S,
@@ -100,6 +106,18 @@ impl<S: Simd, R: Real> Vector<S, R> {
     #[inline(always)]
     pub fn tanh(self) -> Self {
         R::tanh(self)
+    }
+
+    /// `1 - self`.
+    #[inline(always)]
+    pub fn one_minus(self) -> Self {
+        self.constant(R::ONE) - self
+    }
+
+    /// `σ(self)`, to a few ulp.
+    #[inline(always)]
+    pub fn sigmoid(self) -> Self {
+        self.sigmoids().0
     }
 
     /// `(σ(self), σ(-self))`, both to a few ulp: the second is not `1 - σ`, which has no digits where `σ` is near 1.

@@ -3,104 +3,166 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use super::backward_part::Part;
-use super::backward_weights::Weights;
-use super::blocks::{Block, Kept, Room, block_steps, blocks};
-use super::buffer::Buffer;
-use super::exchange::Exchange;
-use super::gates::{Phase, Rows};
-use super::gates_backward::BackwardStep;
-use super::lanes::{Lanes, Number};
-use super::packing::Packed;
-use super::product::{ByRows, Product};
-use super::team::{Plan, piece, share_each, together};
-use super::weights::Sums;
-use crate::cell::{Cell, InputGrads, Inputs, OutputGrads, Problem};
+use pulp::Simd;
 
-/// A backward pass, as its threads see it. Each writes the rows and units of its own only.
-struct Backward<'a, R> {
-    problem: Problem,
-    inputs: Inputs<'a, R>,
-    kept: Kept<'a, R>,
-    grads: OutputGrads<'a, R>,
+use super::backward_gates::BackwardGates;
+use super::barrier::run_together;
+use super::blocks::{Block, GateGrads, Saved, block_steps, blocks};
+use super::exchange::{Exchange, ExchangeBuffer};
+use super::gradients::Gradients;
+use super::split::Plan;
+use super::weights::BackwardWeights;
+use crate::buffer::Buffer;
+use crate::cell::{InputGrads, Inputs, OutputGrads, Problem};
+use crate::gemm::cpu::packed::PackedMatrix;
+use crate::gemm::cpu::tile::{ByRows, Product};
+use crate::simd::real::Real;
+use crate::simd::vector::lanes;
+use crate::threads::{Shared, chunk, parallel_for_each};
+
+/// A backward pass, as its threads see it. Each writes its own rows and units only.
+pub(super) struct Backward<'a, R> {
+    pub problem: Problem,
+    pub inputs: Inputs<'a, R>,
+    pub saved: Saved<'a, R>,
+    pub grads: OutputGrads<'a, R>,
     /// The steps at hand.
-    block: Block<R>,
-    d_h0: *mut R,
-    d_c0: *mut R,
-    /// `[B, (G + 1)·H]`: sums over the steps for each sequence, see [`BackwardStep::d_bias`].
-    d_bias: *mut R,
+    pub block: Block<'a, R>,
+    d_h0: Option<Shared<'a, R>>,
+    d_c0: Option<Shared<'a, R>>,
+    /// `[B, (G + 1)·H]`: sums over the steps for each sequence, see [`Part::d_bias`].
+    d_bias: Shared<'a, R>,
 }
 
-// SAFETY: the pointers are to slices borrowed for the pass, and no two threads write the same elements.
-unsafe impl<R: Sync> Sync for Backward<'_, R> {}
+/// Some rows and units of the pass, with their gradients and scratch memory.
+pub(super) struct Part<'a, R> {
+    pub rows: Range<usize>,
+    pub units: Range<usize>,
+    /// Units rounded up to whole vectors.
+    pub padded: usize,
+    weights: &'a BackwardWeights<R>,
+    pub exchange: Exchange<'a, R>,
+    /// `[rows, padded]`: what later steps send back to `h_t` through the product, and other than through it.
+    pub product: Buffer<R>,
+    pub direct: Buffer<R>,
+    /// `[rows, padded]`: LSTM, `∂L/∂c_t`.
+    pub d_carry: Buffer<R>,
+    /// `[rows, padded]`: reset before, `∂L/∂(r ∘ h)`.
+    pub d_inner: Buffer<R>,
+    /// `[rows, G + 1, padded]`: sums over the steps, of the recurrent side of the gates and (reset after) of the input's
+    /// side of `n`.
+    pub d_bias: Buffer<R>,
+}
+
+impl<'a, R: Real> Part<'a, R> {
+    /// A part with the gradients of the last state. Row `rows.start` is the first of the exchange.
+    fn new<S: Simd>(
+        problem: &Problem,
+        grads: &OutputGrads<R>,
+        rows: Range<usize>,
+        units: Range<usize>,
+        weights: &'a BackwardWeights<R>,
+        exchange: Exchange<'a, R>,
+    ) -> Self {
+        let hidden = problem.hidden;
+        let padded = units.len().next_multiple_of(lanes::<S, R>());
+        let blank = |blocks: usize| Buffer::zeroed(rows.len() * blocks * padded);
+        let from = |state: Option<&[R]>| {
+            let mut to = blank(1);
+            if let Some(state) = state.filter(|state| !state.is_empty()) {
+                for (to, row) in to.as_mut_slice().chunks_exact_mut(padded).zip(rows.clone()) {
+                    to[..units.len()].copy_from_slice(&state[row * hidden..][units.clone()]);
+                }
+            }
+            to
+        };
+        Self {
+            padded,
+            weights,
+            exchange,
+            product: blank(1),
+            direct: from(grads.d_h_last),
+            d_carry: from(grads.d_c_last),
+            d_inner: blank(1),
+            d_bias: blank(problem.cell.gates() + 1),
+            rows,
+            units,
+        }
+    }
+}
 
 /// Runs the backward pass; the gradients of weights go to `sums`. Lengths have been checked, but `d_xg` may be empty: it
 /// is then kept for a block of steps at a time. `d_bias` is by sequence, `[B, (G + 1)·H]`.
-pub(super) fn run<L: Lanes<Real: Number>>(
+pub(super) fn run<S: Simd, R: Real>(
+    simd: S,
     problem: &Problem,
-    inputs: &Inputs<L::Real>,
-    kept: Kept<L::Real>,
-    grads: &OutputGrads<L::Real>,
-    into: &mut InputGrads<L::Real>,
-    d_bias: &mut [L::Real],
+    inputs: &Inputs<R>,
+    saved: Saved<R>,
+    grads: &OutputGrads<R>,
+    into: InputGrads<R>,
+    d_bias: &mut [R],
     plan: Plan,
-    mut sums: Sums<L::Real>,
+    mut sums: Gradients<R>,
 ) {
-    let null = std::ptr::null_mut;
+    if problem.batch == 0 {
+        return sums.finish();
+    }
     // Threads that share sequences stay together to the end, so all steps are one block to them.
     let held = match plan {
         Plan::Batch(_) if into.d_xg.is_empty() => block_steps(problem),
         _ => problem.steps,
     };
-    let mut own = Buffer::zeroed(if into.d_xg.is_empty() {
-        problem.batch * held * problem.gate_width()
+    let mut own;
+    let d_xg = if into.d_xg.is_empty() {
+        own = Buffer::scratch(problem.batch * held * problem.gate_width());
+        own.as_mut_slice()
     } else {
-        0
-    });
-    let room = Room {
-        at: if into.d_xg.is_empty() {
-            own.as_mut_ptr()
-        } else {
-            into.d_xg.as_mut_ptr()
-        },
+        into.d_xg
+    };
+    let gates = GateGrads {
+        data: Shared::new(d_xg),
         held,
+    };
+    let state = |state: Option<_>| {
+        state
+            .filter(|state: &&mut [R]| !state.is_empty())
+            .map(Shared::new)
     };
     let mut pass = Backward {
         problem: *problem,
         inputs: *inputs,
-        kept,
+        saved,
         grads: *grads,
-        block: room.block(problem, 0..problem.steps),
-        d_h0: into
-            .d_h0
-            .as_mut()
-            .filter(|d| !d.is_empty())
-            .map_or_else(null, |d| d.as_mut_ptr()),
-        d_c0: into
-            .d_c0
-            .as_mut()
-            .filter(|d| !d.is_empty())
-            .map_or_else(null, |d| d.as_mut_ptr()),
-        d_bias: d_bias.as_mut_ptr(),
+        block: gates.block(problem, 0..problem.steps),
+        d_h0: state(into.d_h0),
+        d_c0: state(into.d_c0),
+        d_bias: Shared::new(d_bias),
     };
     let parts = match plan {
-        _ if problem.batch == 0 => return sums.finish(),
-        Plan::Units(parts) if pass.by_units::<L>(parts) => {
-            blocks(problem).for_each(|steps| sums.add::<L>(&room.block(problem, steps)));
+        Plan::Units(parts) if pass.by_units(simd, parts) => {
+            for steps in blocks(problem) {
+                sums.add(simd, &gates.block(problem, steps));
+            }
             return sums.finish();
         }
         Plan::Units(_) => 1,
         Plan::Batch(parts) => parts,
     };
-    pass.by_rows::<L>(parts, &room, &mut sums);
+    pass.by_rows(simd, parts, &gates, &mut sums);
     sums.finish();
 }
 
-impl<R: Number> Backward<'_, R> {
+impl<'a, R: Real> Backward<'a, R> {
     /// Each thread runs sequences of its own, a block of steps at a time, which is then added to the sums.
-    fn by_rows<L: Lanes<Real = R>>(&mut self, parts: usize, room: &Room<R>, sums: &mut Sums<R>) {
+    fn by_rows<S: Simd>(
+        &mut self,
+        simd: S,
+        parts: usize,
+        gates: &GateGrads<'a, R>,
+        sums: &mut Gradients<R>,
+    ) {
         let Problem { batch, hidden, .. } = self.problem;
-        let weights = Weights::new::<L>(
+        let weights = BackwardWeights::new::<S>(
             &self.problem,
             self.inputs.u,
             0..hidden,
@@ -108,67 +170,65 @@ impl<R: Number> Backward<'_, R> {
             parts > 1,
         );
         let rows: Vec<_> = (0..parts)
-            .map(|index| piece(batch, parts, 1, index))
+            .map(|index| chunk(batch, parts, 1, index))
             .collect();
         let width = self.problem.gate_width();
-        let exchange = |rows: &Range<usize>| Exchange::new(rows.len(), width);
-        let exchanges: Vec<_> = rows.iter().map(exchange).collect();
+        let mut exchanges: Vec<_> = rows
+            .iter()
+            .map(|rows| ExchangeBuffer::new(rows.len(), width))
+            .collect();
         let mut states: Vec<_> = rows
             .into_iter()
-            .zip(&exchanges)
+            .zip(&mut exchanges)
             .map(|(rows, exchange)| {
-                Part::new::<L>(
+                Part::new::<S>(
                     &self.problem,
                     &self.grads,
                     rows,
                     0..hidden,
                     &weights,
-                    exchange,
+                    exchange.exchange(),
                 )
             })
             .collect();
         for steps in blocks(&self.problem) {
-            self.block = room.block(&self.problem, steps);
-            let into = sums.begin(&self.block);
-            let (pass, sums_of) = (&*self, &*sums);
+            self.block = gates.block(&self.problem, steps);
+            let pass = &*self;
+            let packing = sums.begin(&pass.block);
             let stages = pass.stages_of(&pass.block.steps);
             let count = pass.block.steps.len();
-            share_each(&mut states, |part| {
+            parallel_for_each(&mut states, |part| {
                 stages
                     .clone()
-                    .for_each(|stage| pass.stage::<L>(part, stage));
+                    .for_each(|stage| pass.stage(simd, part, stage));
                 let rows = part.rows.start * count..part.rows.end * count;
-                // SAFETY: the part's own rows, which it has just written; `L` is a level of this machine.
-                unsafe { sums_of.lay::<L>(&pass.block, &into, rows) };
+                // SAFETY: the part's own rows, which it has just written.
+                unsafe { packing.pack(simd, rows) };
             });
-            sums.add_laid::<L>(&self.block, &into);
+            sums.multiply(simd, &self.block);
         }
         states.iter().for_each(|part| self.finish(part));
     }
 
     /// Each thread runs units of its own, of every sequence. False if there were no threads for it.
-    fn by_units<L: Lanes<Real = R>>(&self, parts: usize) -> bool {
+    fn by_units<S: Simd>(&self, simd: S, parts: usize) -> bool {
         let Problem { batch, hidden, .. } = self.problem;
-        let exchange = Exchange::new(batch, self.problem.gate_width());
-        let weights: Vec<OnceLock<Weights<R>>> = (0..parts).map(|_| OnceLock::new()).collect();
-        together(
+        let mut buffer = ExchangeBuffer::new(batch, self.problem.gate_width());
+        let exchange = buffer.exchange();
+        let weights: Vec<OnceLock<_>> = (0..parts).map(|_| OnceLock::new()).collect();
+        run_together(
             parts,
             self.stages(),
             |index| {
-                let units = piece(hidden, parts, L::WIDTH, index);
+                let units = chunk(hidden, parts, lanes::<S, R>(), index);
                 let weights = weights[index].get_or_init(|| {
-                    Weights::new::<L>(&self.problem, self.inputs.u, units.clone(), batch, false)
+                    let (problem, u) = (&self.problem, self.inputs.u);
+                    BackwardWeights::new::<S>(problem, u, units.clone(), batch, false)
                 });
-                Part::new::<L>(
-                    &self.problem,
-                    &self.grads,
-                    0..batch,
-                    units,
-                    weights,
-                    &exchange,
-                )
+                let (problem, grads) = (&self.problem, &self.grads);
+                Part::new::<S>(problem, grads, 0..batch, units, weights, exchange)
             },
-            |part, stage| self.stage::<L>(part, stage),
+            |part, stage| self.stage(simd, part, stage),
             |part| self.finish(part),
         )
     }
@@ -176,10 +236,9 @@ impl<R: Number> Backward<'_, R> {
     /// A product needs all units of the gates before it, so a stage begins with the product that the stage before has
     /// made ready, and the last stage is a product alone.
     fn stages(&self) -> usize {
-        if self.problem.steps == 0 {
-            0
-        } else {
-            self.problem.steps * self.problem.cell.products() + 1
+        match self.problem.steps {
+            0 => 0,
+            steps => steps * self.problem.cell.products() + 1,
         }
     }
 
@@ -190,193 +249,90 @@ impl<R: Number> Backward<'_, R> {
         before(steps.end)..before(steps.start) + usize::from(steps.start == 0)
     }
 
-    /// Flags of the part's rows at a step; null past the last step and without resets.
-    fn flags(&self, part: &Part<R>, step: usize) -> Rows<*const bool> {
-        let steps = self.problem.steps;
-        match self.inputs.reset {
-            Some(reset) if step < steps => Rows {
-                at: &raw const reset[part.rows.start * steps + self.problem.time(step)],
-                stride: steps,
-            },
-            _ => Rows {
-                at: std::ptr::null(),
-                stride: 0,
-            },
-        }
+    /// Whether sequence `b` is reset before the step after `step`.
+    #[inline(always)]
+    pub(super) fn resets_after(&self, b: usize, step: usize) -> bool {
+        let Problem { steps, .. } = self.problem;
+        step + 1 < steps && self.inputs.is_reset(b, self.problem.time(step + 1), steps)
     }
 
     /// The product that is ready, then the gates up to the next.
-    fn stage<L: Lanes<Real = R>>(&self, part: &mut Part<R>, stage: usize) {
-        let Problem {
-            steps,
-            hidden,
-            cell,
-            ..
-        } = self.problem;
-        let (products, exchange, padded) =
-            (self.problem.cell.products(), part.exchange, part.padded);
-        let multiply = |a: *const R, packed: &Packed<R>, out: &mut Buffer<R>| {
-            // SAFETY: `a` has all gates of the part's rows, `out` is its own; `L` is a level of this machine.
-            unsafe {
-                L::run(Product {
-                    a,
-                    left: ByRows(exchange.stride),
-                    a_group: 0,
-                    rows: part.rows.len(),
-                    groups: 1,
-                    packed,
-                    out: out.as_mut_ptr(),
-                    out_stride: padded,
-                    out_group: 0,
-                    columns: padded,
-                    add: false,
-                    backwards: (stage / products) % 2 == 1,
-                });
-            }
+    fn stage<S: Simd>(&self, simd: S, part: &mut Part<'_, R>, stage: usize) {
+        let Problem { steps, cell, .. } = self.problem;
+        let (products, exchange, padded) = (cell.products(), part.exchange, part.padded);
+        let rows = part.rows.len();
+        let multiply = |a: Shared<R>, packed: &PackedMatrix<R>, out: &mut Buffer<R>| {
+            // SAFETY: nobody writes these rows before the next barrier.
+            let a = unsafe { a.slice(0, rows * exchange.stride) };
+            simd.vectorize(Product {
+                a,
+                left: ByRows(exchange.stride),
+                a_group: 0,
+                rows,
+                groups: 1,
+                packed,
+                init: None,
+                out: out.as_mut_slice(),
+                out_stride: padded,
+                out_group: 0,
+                columns: padded,
+                add: false,
+                backwards: (stage / products) % 2 == 1,
+            });
         };
-        let first_of_two = stage % products + 1 < products;
+        let last = stage % products + 1 == products;
         match &part.weights.inner {
-            Some(inner) if !first_of_two => multiply(exchange.inner, inner, &mut part.d_inner),
+            Some(inner) if last => multiply(exchange.inner, inner, &mut part.d_inner),
             _ if stage > 0 => {
                 let made_at = (stage - 1) / products;
-                multiply(
-                    exchange.turns[made_at % 2],
-                    &part.weights.outer,
-                    &mut part.product,
-                );
+                let (turn, outer) = (exchange.turns[made_at % 2], &part.weights.outer);
+                multiply(turn, outer, &mut part.product);
             }
             _ => {}
         }
-        let Some(step) = (steps - 1).checked_sub(stage / products) else {
-            return;
-        };
-
-        let (time, width, blocks) = (
-            self.problem.time(step),
-            cell.gates() * hidden,
-            self.problem.saved_blocks(),
-        );
-        let (first, rows) = (part.units.start, part.rows.clone());
-        let none = Rows {
-            at: std::ptr::null(),
-            stride: 0,
-        };
-        // A `[B, T, width]` slice at a time, from some column on, and a `[B, H]` state.
-        let at = |slice: &[R], width: usize, time: usize, column: usize| Rows {
-            at: slice[(rows.start * steps + time) * width + column + first..].as_ptr(),
-            stride: steps * width,
-        };
-        let initial = |state: Option<&[R]>| match state.filter(|state| !state.is_empty()) {
-            Some(state) => Rows {
-                at: state[rows.start * hidden + first..].as_ptr(),
-                stride: hidden,
-            },
-            None => none,
-        };
-        let lstm = cell == Cell::Lstm;
-        let (h_prev, c_prev) = match step.checked_sub(1).map(|step| self.problem.time(step)) {
-            None => (initial(self.inputs.h0), initial(self.inputs.c0)),
-            Some(time) => (
-                at(self.kept.h, hidden, time, 0),
-                if lstm {
-                    at(self.kept.saved, blocks * hidden, time, 4 * hidden)
-                } else {
-                    none
-                },
-            ),
-        };
-        let [beside, d_c] = [&mut part.beside, &mut part.d_c].map(|b| Rows {
-            at: b.as_mut_ptr(),
-            stride: padded,
-        });
-        let d_bias = Rows {
-            at: part.d_bias.as_mut_ptr(),
-            stride: (cell.gates() + 1) * padded,
-        };
-        // SAFETY: offsets stay inside the slices, whose lengths were checked, and inside the part's and the exchange's
-        // buffers; rows and units are the part's own; `L` is a level of this machine.
-        unsafe {
-            L::run(BackwardStep {
-                cell,
-                phase: if first_of_two {
-                    Phase::First
-                } else {
-                    Phase::Last
-                },
-                rows: rows.len(),
-                units: part.units.len(),
-                padded,
-                hidden,
-                d_h: self.grads.d_h.map_or(none, |d_h| at(d_h, hidden, time, 0)),
-                product: Rows {
-                    at: part.product.as_ptr(),
-                    stride: padded,
-                },
-                beside,
-                d_c,
-                cut: self.flags(part, step + 1),
-                reset: self.flags(part, step),
-                h: at(self.kept.h, hidden, time, 0),
-                h_prev,
-                c_prev,
-                saved: if blocks == 0 {
-                    none
-                } else {
-                    at(self.kept.saved, blocks * hidden, time, 0)
-                },
-                d_inner: Rows {
-                    at: part.d_inner.as_ptr(),
-                    stride: padded,
-                },
-                d_n: Rows {
-                    at: exchange.inner.add(first),
-                    stride: exchange.stride,
-                },
-                d_a: Rows {
-                    at: exchange.turns[(stage / products) % 2].add(first),
-                    stride: exchange.stride,
-                },
-                d_xg: Rows {
-                    at: self
-                        .block
-                        .at
-                        .add(rows.start * self.block.stride)
-                        .add((time - self.block.first(&self.problem)) * width + first),
-                    stride: self.block.stride,
-                },
-                next: if self.problem.reverse { 1 } else { -1 },
-                d_bias,
+        if let Some(step) = (steps - 1).checked_sub(stage / products) {
+            simd.vectorize(BackwardGates {
+                pass: self,
+                part,
+                step,
+                turn: (stage / products) % 2,
+                last,
             });
         }
     }
 
     /// Writes the gradients of the initial state and of the bias.
     fn finish(&self, part: &Part<R>) {
-        let Problem { hidden, cell, .. } = self.problem;
+        let Problem {
+            hidden,
+            cell,
+            steps,
+            ..
+        } = self.problem;
         let (first, units) = (part.units.start, part.units.len());
-        let flags = self.flags(part, 0);
-        for row in part.rows.clone() {
-            let local = row - part.rows.start;
-            let of = |buffer: &Buffer<R>, j: usize| buffer.as_slice()[local * part.padded + j];
-            // SAFETY: the part's own rows and units of slices whose lengths were checked.
+        for (row, b) in part.rows.clone().enumerate() {
+            let cut = steps > 0 && self.inputs.is_reset(b, self.problem.time(0), steps);
+            let own = |buffer: &Buffer<R>, j: usize| buffer.as_slice()[row * part.padded + j];
+            let state = b * hidden + first;
+            // SAFETY: the part's own rows and units.
             unsafe {
-                let cut = !flags.at.is_null() && *flags.row(local);
-                for j in 0..units {
-                    let to = row * hidden + first + j;
-                    if !self.d_h0.is_null() {
-                        let sum = of(&part.product, j) + of(&part.beside, j);
-                        *self.d_h0.add(to) = if cut { R::default() } else { sum };
+                if let Some(d_h0) = self.d_h0 {
+                    for (j, to) in d_h0.slice_mut(state, units).iter_mut().enumerate() {
+                        let sum = own(&part.product, j) + own(&part.direct, j);
+                        *to = if cut { R::ZERO } else { sum };
                     }
-                    if !self.d_c0.is_null() {
-                        *self.d_c0.add(to) = if cut { R::default() } else { of(&part.d_c, j) };
+                }
+                if let Some(d_c0) = self.d_c0 {
+                    for (j, to) in d_c0.slice_mut(state, units).iter_mut().enumerate() {
+                        *to = if cut { R::ZERO } else { own(&part.d_carry, j) };
                     }
                 }
                 for gate in 0..=cell.gates() {
-                    let to = self
-                        .d_bias
-                        .add((row * (cell.gates() + 1) + gate) * hidden + first);
-                    let from = (local * (cell.gates() + 1) + gate) * part.padded;
-                    to.copy_from_nonoverlapping(part.d_bias.as_ptr().add(from), units);
+                    let to = (b * (cell.gates() + 1) + gate) * hidden + first;
+                    let from = (row * (cell.gates() + 1) + gate) * part.padded;
+                    self.d_bias
+                        .slice_mut(to, units)
+                        .copy_from_slice(&part.d_bias.as_slice()[from..][..units]);
                 }
             }
         }

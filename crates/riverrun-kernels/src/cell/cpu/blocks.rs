@@ -4,36 +4,42 @@
 use std::ops::Range;
 
 use crate::cell::Problem;
+use crate::threads::Shared;
 
 /// Rows of `[B·T]` in a block: enough to make reading and writing the sums cheap, few enough to stay in the cache.
 const ROWS: usize = 512;
 
 /// What forward left.
 #[derive(Clone, Copy)]
-pub(super) struct Kept<'a, R> {
+pub(super) struct Saved<'a, R> {
     pub h: &'a [R],
     pub saved: &'a [R],
 }
 
-/// `∂L/∂xg` of some steps of every sequence.
-#[derive(Debug, Clone)]
-pub(super) struct Block<R> {
-    /// Of the first sequence, at the earliest time of the block.
-    pub at: *mut R,
+/// `∂L/∂xg` of some steps of every sequence. Threads write their own rows and units of it, and read those of others once
+/// all are written.
+#[derive(Clone)]
+pub(super) struct Block<'a, R> {
+    pub data: Shared<'a, R>,
+    /// The first sequence at the earliest time of the block.
+    base: usize,
     /// From sequence to sequence.
     pub stride: usize,
     /// In running order.
     pub steps: Range<usize>,
 }
 
-// SAFETY: threads write their own rows of a block, and read those of others once all are written.
-unsafe impl<R: Sync> Sync for Block<R> {}
-
-impl<R> Block<R> {
+impl<R> Block<'_, R> {
     /// The earliest time of the block.
     pub(super) fn first(&self, problem: &Problem) -> usize {
         let Range { start, end } = self.steps;
         problem.time(start).min(problem.time(end.max(1) - 1))
+    }
+
+    /// Where the row of a sequence at a time of the block begins.
+    #[inline(always)]
+    pub(super) fn place(&self, problem: &Problem, b: usize, time: usize) -> usize {
+        self.base + b * self.stride + (time - self.first(problem)) * problem.gate_width()
     }
 }
 
@@ -43,23 +49,25 @@ pub(super) fn block_steps(problem: &Problem) -> usize {
 }
 
 /// Where `∂L/∂xg` is kept: all of it, or that of a block of steps.
-pub(super) struct Room<R> {
-    pub at: *mut R,
+#[derive(Clone, Copy)]
+pub(super) struct GateGrads<'a, R> {
+    pub data: Shared<'a, R>,
     /// Steps of a sequence.
     pub held: usize,
 }
 
-impl<R> Room<R> {
+impl<'a, R> GateGrads<'a, R> {
     /// The place of some steps.
-    pub(super) fn block(&self, problem: &Problem, steps: Range<usize>) -> Block<R> {
+    pub(super) fn block(&self, problem: &Problem, steps: Range<usize>) -> Block<'a, R> {
         let width = problem.gate_width();
         let mut block = Block {
-            at: self.at,
+            data: self.data,
+            base: 0,
             stride: self.held * width,
             steps,
         };
-        if self.held == problem.steps {
-            block.at = self.at.wrapping_add(block.first(problem) * width);
+        if self.held == problem.steps && problem.steps > 0 {
+            block.base = block.first(problem) * width;
         }
         block
     }

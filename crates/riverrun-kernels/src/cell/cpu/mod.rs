@@ -9,51 +9,33 @@
 //!
 //! `f16` and `bf16` are widened once on the way in and rounded once on the way out; the state between steps stays `f32`.
 
-/// Calls the function for the vectors of a level.
-macro_rules! at_level {
-    ($level:expr, $real:ty, $function:ident($($argument:expr),* $(,)?)) => {
-        match $level {
-            #[cfg(target_arch = "x86_64")]
-            $crate::cell::cpu::Level::Avx512 => $function::<<$real as $crate::cell::cpu::lanes::Number>::Avx512>($($argument),*),
-            #[cfg(target_arch = "x86_64")]
-            $crate::cell::cpu::Level::Avx2 => $function::<<$real as $crate::cell::cpu::lanes::Number>::Avx2>($($argument),*),
-            _ => $function::<<$real as $crate::cell::cpu::lanes::Number>::Portable>($($argument),*),
-        }
-    };
-}
-
 mod backward;
-mod backward_part;
-mod backward_weights;
+mod backward_gates;
+mod barrier;
 mod blocks;
-mod buffer;
-mod columns;
 mod convert;
 mod exchange;
 mod forward;
-mod forward_weights;
-mod gates;
-mod gates_backward;
-mod lanes;
-#[cfg(target_arch = "x86_64")]
-mod lanes_x86;
-mod packed;
-mod packing;
-mod product;
+mod forward_gates;
+mod gradients;
+mod layer;
 mod routine;
-mod team;
+mod split;
+pub(super) mod stage;
 mod weights;
 
-use std::any::TypeId;
+use pulp::{Simd, WithSimd};
 
-use convert::{Target, rename, rename_mut, widen};
-use lanes::{Lanes, Number};
-pub use packed::{PackedLayer, State};
-pub use routine::{Level, Routine};
-pub use team::Split;
+use blocks::Saved;
+use convert::{Target, widen};
+pub use layer::{PackedLayer, State};
+pub use routine::Routine;
+pub use split::Split;
 
 use super::arguments::length;
 use super::{InputGrads, Inputs, Layer, LayerGrads, OutputGrads, Outputs, Problem};
+pub use crate::simd::level::Level;
+use crate::simd::real::Real;
 use crate::{Element, Error};
 
 /// Runs the cell over every sequence.
@@ -97,14 +79,9 @@ fn run_forward<E: Element>(
     outputs: Outputs<E, E::Acc>,
     routine: Routine,
 ) -> Result<(), Error> {
-    refuse_lengths(inputs)?;
     outputs.check(problem)?;
     let level = routine.level()?;
-    if TypeId::of::<E::Acc>() == TypeId::of::<f64>() {
-        forward_in::<E, f64>(problem, inputs, layer, outputs, routine, level);
-    } else {
-        forward_in::<E, f32>(problem, inputs, layer, outputs, routine, level);
-    }
+    forward_in(problem, inputs, layer, outputs, routine, level);
     Ok(())
 }
 
@@ -185,29 +162,11 @@ fn run_backward<E: Element>(
             rows * problem.gate_width()
         },
     )?;
-    refuse_lengths(inputs)?;
     let level = routine.level()?;
-    if TypeId::of::<E::Acc>() == TypeId::of::<f64>() {
-        backward_in::<E, f64>(
-            problem, inputs, layer, h, saved, grads, into, routine, level,
-        );
-    } else {
-        backward_in::<E, f32>(
-            problem, inputs, layer, h, saved, grads, into, routine, level,
-        );
-    }
+    backward_in(
+        problem, inputs, layer, h, saved, grads, into, routine, level,
+    );
     Ok(())
-}
-
-/// Lengths are for the portable and the GPU forms so far.
-fn refuse_lengths<E>(inputs: &Inputs<E>) -> Result<(), Error> {
-    match inputs.lengths {
-        None => Ok(()),
-        Some(_) => Err(Error::Routine {
-            routine: "cpu",
-            reason: "it takes no lengths".into(),
-        }),
-    }
 }
 
 /// The inputs in the arithmetic type.
@@ -215,7 +174,7 @@ macro_rules! widened {
     ($inputs:expr => $wide:ident) => {
         let (xg, u) = (widen($inputs.xg), widen($inputs.u));
         let [bias, h0, c0] =
-            [$inputs.bias, $inputs.h0, $inputs.c0].map(|slice| slice.map(widen::<E, R>));
+            [$inputs.bias, $inputs.h0, $inputs.c0].map(|slice| slice.map(widen::<E>));
         let $wide = Inputs {
             xg: &xg,
             u: &u,
@@ -228,7 +187,7 @@ macro_rules! widened {
     };
 }
 
-fn forward_in<E: Element, R: Number>(
+fn forward_in<E: Element>(
     problem: &Problem,
     inputs: &Inputs<E>,
     layer: Option<&Layer<E>>,
@@ -237,13 +196,7 @@ fn forward_in<E: Element, R: Number>(
     level: Level,
 ) {
     widened!(inputs => wide);
-    let slices = layer.map(|layer| {
-        (
-            widen::<E, R>(layer.x),
-            widen::<E, R>(layer.w),
-            layer.bias.map(widen::<E, R>),
-        )
-    });
+    let slices = layer.map(|layer| (widen(layer.x), widen(layer.w), layer.bias.map(widen::<E>)));
     let layer = layer
         .zip(slices.as_ref())
         .map(|(layer, (x, w, bias))| Layer {
@@ -252,37 +205,54 @@ fn forward_in<E: Element, R: Number>(
             w,
             bias: bias.as_deref(),
         });
-    let mut h = Target::<E, R>::new(outputs.h);
-    let mut h_last = Target::<E, R>::new(outputs.h_last);
-    let mut c_last = outputs.c_last.map(Target::<E, R>::new);
+    let mut h = Target::<E>::new(outputs.h);
+    let mut h_last = Target::<E>::new(outputs.h_last);
+    let mut c_last = outputs.c_last.map(Target::<E>::new);
     let targets = Outputs {
         h: h.as_mut(),
         h_last: h_last.as_mut(),
         c_last: c_last.as_mut().map(Target::as_mut),
-        saved: outputs.saved.map(rename_mut),
+        saved: outputs.saved,
     };
-    at_level!(
-        level,
-        R,
-        forward_at(problem, &wide, layer, targets, routine)
-    );
+    level.with_token(ForwardAt {
+        problem,
+        inputs: &wide,
+        layer,
+        outputs: targets,
+        routine,
+    });
     h.finish();
     h_last.finish();
     c_last.into_iter().for_each(Target::finish);
 }
 
-fn forward_at<L: Lanes<Real: Number>>(
-    problem: &Problem,
-    inputs: &Inputs<L::Real>,
-    layer: Option<Layer<L::Real>>,
-    outputs: Outputs<L::Real, L::Real>,
+/// The forward pass, for the instructions of a level.
+struct ForwardAt<'a, R> {
+    problem: &'a Problem,
+    inputs: &'a Inputs<'a, R>,
+    layer: Option<Layer<'a, R>>,
+    outputs: Outputs<'a, R, R>,
     routine: Routine,
-) {
-    let plan = routine.plan::<L>(problem);
-    forward::run::<L>(problem, inputs, layer, outputs, plan, None);
 }
 
-fn backward_in<E: Element, R: Number>(
+impl<R: Real> WithSimd for ForwardAt<'_, R> {
+    type Output = ();
+
+    fn with_simd<S: Simd>(self, simd: S) {
+        let plan = self.routine.plan::<S, R>(self.problem);
+        forward::run(
+            simd,
+            self.problem,
+            self.inputs,
+            self.layer,
+            self.outputs,
+            plan,
+            None,
+        );
+    }
+}
+
+fn backward_in<E: Element>(
     problem: &Problem,
     inputs: &Inputs<E>,
     layer: Option<(&Layer<E>, LayerGrads<E>)>,
@@ -294,20 +264,16 @@ fn backward_in<E: Element, R: Number>(
     level: Level,
 ) {
     widened!(Inputs { xg: &[], ..*inputs } => wide);
-    let h = widen::<E, R>(h);
-    let kept = blocks::Kept {
-        h: &h,
-        saved: rename(saved),
-    };
+    let h = widen(h);
     let [d_h, d_h_last, d_c_last] =
-        [grads.d_h, grads.d_h_last, grads.d_c_last].map(|slice| slice.map(widen::<E, R>));
+        [grads.d_h, grads.d_h_last, grads.d_c_last].map(|slice| slice.map(widen::<E>));
     let grads = OutputGrads {
         d_h: d_h.as_deref(),
         d_h_last: d_h_last.as_deref(),
         d_c_last: d_c_last.as_deref(),
     };
-    let target = |slice: Option<_>| slice.map(Target::<E, R>::new);
-    let mut d_xg = Target::<E, R>::new(into.d_xg);
+    let target = |slice: Option<_>| slice.map(Target::<E>::new);
+    let mut d_xg = Target::<E>::new(into.d_xg);
     let mut others = [into.d_u, into.d_bias, into.d_h0, into.d_c0].map(target);
     let [d_u, d_bias, d_h0, d_c0] = others
         .each_mut()
@@ -320,74 +286,85 @@ fn backward_in<E: Element, R: Number>(
         d_c0,
     };
     let (layer, into_layer) = layer.unzip();
-    let slices = layer.map(|layer| (widen::<E, R>(layer.x), widen::<E, R>(layer.w)));
+    let slices = layer.map(|layer| (widen(layer.x), widen(layer.w)));
     let layer = layer.zip(slices.as_ref()).map(|(layer, (x, w))| Layer {
         x,
         width: layer.width,
         w,
         bias: None,
     });
-    let mut of_layer = into_layer.map(|into| [into.d_x, into.d_w, into.d_bias].map(target));
-    let layer_targets = of_layer.as_mut().map(|of_layer| {
-        let [d_x, d_w, d_bias] = of_layer
+    let mut layer_grads = into_layer.map(|into| [into.d_x, into.d_w, into.d_bias].map(target));
+    let layer_targets = layer_grads.as_mut().map(|layer_grads| {
+        let [d_x, d_w, d_bias] = layer_grads
             .each_mut()
             .map(|target| target.as_mut().map(Target::as_mut));
         LayerGrads { d_x, d_w, d_bias }
     });
-    at_level!(
-        level,
-        R,
-        backward_at(
-            problem,
-            &wide,
-            layer.zip(layer_targets),
-            kept,
-            &grads,
-            targets,
-            routine
-        )
-    );
+    level.with_token(BackwardAt {
+        problem,
+        inputs: &wide,
+        layer: layer.zip(layer_targets),
+        saved: Saved { h: &h, saved },
+        grads: &grads,
+        into: targets,
+        routine,
+    });
     d_xg.finish();
     others
         .into_iter()
-        .chain(of_layer.into_iter().flatten())
+        .chain(layer_grads.into_iter().flatten())
         .flatten()
         .for_each(Target::finish);
 }
 
-/// A layer and where its gradients go.
-type WithGrads<'a, R> = (Layer<'a, R>, LayerGrads<'a, R>);
-
-fn backward_at<'a, L: Lanes<Real: Number>>(
-    problem: &Problem,
-    inputs: &Inputs<'a, L::Real>,
-    mut layer: Option<WithGrads<'a, L::Real>>,
-    kept: blocks::Kept<'a, L::Real>,
-    grads: &OutputGrads<L::Real>,
-    mut into: InputGrads<'a, L::Real>,
+/// The backward pass, for the instructions of a level.
+struct BackwardAt<'a, R> {
+    problem: &'a Problem,
+    inputs: &'a Inputs<'a, R>,
+    layer: Option<(Layer<'a, R>, LayerGrads<'a, R>)>,
+    saved: Saved<'a, R>,
+    grads: &'a OutputGrads<'a, R>,
+    into: InputGrads<'a, R>,
     routine: Routine,
-) {
-    let mut by_sequence =
-        vec![L::Real::default(); problem.batch * (problem.gate_width() + problem.hidden)];
-    let plan = routine.plan::<L>(problem);
-    let d_input_bias = layer.as_mut().and_then(|(_, grads)| grads.d_bias.take());
-    let sums = weights::Sums::new::<L>(
-        problem,
-        inputs,
-        kept,
-        into.d_u.take(),
-        layer,
-        routine.threads(),
-    );
-    backward::run::<L>(
-        problem,
-        inputs,
-        kept,
-        grads,
-        &mut into,
-        &mut by_sequence,
-        plan,
-        sums,
-    );
-    weights::d_bias(problem, &by_sequence, into.d_bias, d_input_bias);
+}
+
+impl<R: Real> WithSimd for BackwardAt<'_, R> {
+    type Output = ();
+
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        let Self {
+            problem,
+            inputs,
+            saved,
+            ..
+        } = self;
+        let mut by_sequence =
+            vec![R::ZERO; problem.batch * (problem.gate_width() + problem.hidden)];
+        let plan = self.routine.plan::<S, R>(problem);
+        let d_bias = self.into.d_bias.take();
+        let d_input_bias = self
+            .layer
+            .as_mut()
+            .and_then(|(_, grads)| grads.d_bias.take());
+        let sums = gradients::Gradients::new::<S>(
+            problem,
+            inputs,
+            saved,
+            self.into.d_u.take(),
+            self.layer,
+            self.routine.threads(),
+        );
+        backward::run(
+            simd,
+            problem,
+            inputs,
+            saved,
+            self.grads,
+            self.into,
+            &mut by_sequence,
+            plan,
+            sums,
+        );
+        gradients::d_bias(problem, &by_sequence, d_bias, d_input_bias);
+    }
 }

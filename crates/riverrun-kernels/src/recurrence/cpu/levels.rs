@@ -2,17 +2,15 @@
 
 use std::marker::PhantomData;
 
-use pulp::Arch;
-
 use super::backward::Backward;
 use super::block::Block;
 use super::forward::Forward;
 use crate::recurrence::coefficients::{Coefficients, Visitor};
 use crate::recurrence::{Gate, Problem, Rows, RowsMut, Shape};
-use crate::simd::levels::available;
+use crate::simd::level::Level;
 
 /// `h`, `d_inputs` and `d_h0` of one sequence, computed at a given level.
-struct AtLevel(Arch, Gate);
+struct AtLevel(Level, Gate);
 
 impl Visitor for AtLevel {
     type Output = Vec<Vec<f32>>;
@@ -73,12 +71,13 @@ impl Visitor for AtLevel {
 #[test]
 fn levels_agree() {
     for gate in Gate::all() {
-        let results = available()
-            .into_iter()
+        let results = Level::available()
+            .iter()
+            .copied()
             .map(|level| gate.visit(AtLevel(level, gate)));
         let results: Vec<Vec<Vec<f32>>> = results.collect();
         let best = results[0].concat();
-        for (level, result) in available().into_iter().zip(&results) {
+        for (level, result) in Level::available().iter().zip(&results) {
             for (i, (found, expected)) in result.concat().iter().zip(&best).enumerate() {
                 let error = (found - expected).abs();
                 let name = gate.name();

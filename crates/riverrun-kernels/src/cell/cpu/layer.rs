@@ -1,13 +1,15 @@
 //! A layer whose weights stay packed between calls, for streams: packing reads and writes every weight, a step of one
 //! sequence only reads them.
 
+use pulp::{Simd, WithSimd};
+
 use super::forward;
-use super::forward_weights::Weights;
-use super::lanes::Lanes;
-use super::routine::{Level, Routine};
+use super::routine::Routine;
+use super::weights::ForwardWeights;
 use crate::Error;
 use crate::cell::arguments::{length, optional};
 use crate::cell::{Cell, Inputs, Layer, Outputs, Problem};
+use crate::simd::level::Level;
 
 /// A layer with packed weights, in `f32`. What it computes is bit for bit what [`forward_layer`](super::forward_layer) does.
 pub struct PackedLayer {
@@ -16,7 +18,7 @@ pub struct PackedLayer {
     width: usize,
     routine: Routine,
     level: Level,
-    weights: Weights<f32>,
+    weights: ForwardWeights<f32>,
 }
 
 impl std::fmt::Debug for PackedLayer {
@@ -43,25 +45,51 @@ pub struct State<'a> {
     pub lengths: Option<&'a [u32]>,
 }
 
-fn pack<L: Lanes<Real = f32>>(
-    problem: &Problem,
-    inputs: &Inputs<f32>,
-    layer: &Layer<f32>,
-) -> Weights<f32> {
-    let units = 0..problem.hidden;
-    Weights::new::<L>(problem, inputs, Some(layer), units, problem.batch, false)
+/// Packs the weights for the instructions of a level.
+struct Pack<'a> {
+    problem: &'a Problem,
+    inputs: &'a Inputs<'a, f32>,
+    layer: &'a Layer<'a, f32>,
 }
 
-fn run<L: Lanes<Real = f32>>(
-    problem: &Problem,
-    inputs: &Inputs<f32>,
-    layer: Layer<f32>,
-    outputs: Outputs<f32, f32>,
-    packed: &PackedLayer,
-) {
-    let plan = packed.routine.plan::<L>(problem);
-    let weights = Some(&packed.weights);
-    forward::run::<L>(problem, inputs, Some(layer), outputs, plan, weights);
+impl WithSimd for Pack<'_> {
+    type Output = ForwardWeights<f32>;
+
+    fn with_simd<S: Simd>(self, _simd: S) -> Self::Output {
+        let Self {
+            problem,
+            inputs,
+            layer,
+        } = self;
+        let units = 0..problem.hidden;
+        ForwardWeights::new::<S>(problem, inputs, Some(layer), units, problem.batch, false)
+    }
+}
+
+/// Runs the layer with the instructions that it was packed for.
+struct Run<'a> {
+    problem: &'a Problem,
+    inputs: &'a Inputs<'a, f32>,
+    layer: Layer<'a, f32>,
+    outputs: Outputs<'a, f32, f32>,
+    packed: &'a PackedLayer,
+}
+
+impl WithSimd for Run<'_> {
+    type Output = ();
+
+    fn with_simd<S: Simd>(self, simd: S) {
+        let plan = self.packed.routine.plan::<S, f32>(self.problem);
+        forward::run(
+            simd,
+            self.problem,
+            self.inputs,
+            Some(self.layer),
+            self.outputs,
+            plan,
+            Some(&self.packed.weights),
+        );
+    }
 }
 
 impl PackedLayer {
@@ -106,7 +134,11 @@ impl PackedLayer {
             width,
             routine,
             level,
-            weights: at_level!(level, f32, pack(&problem, &inputs, &layer)),
+            weights: level.with_token(Pack {
+                problem: &problem,
+                inputs: &inputs,
+                layer: &layer,
+            }),
         })
     }
 
@@ -143,7 +175,13 @@ impl PackedLayer {
             w: &[],
             bias: None,
         };
-        at_level!(self.level, f32, run(problem, inputs, layer, outputs, self));
+        self.level.with_token(Run {
+            problem,
+            inputs,
+            layer,
+            outputs,
+            packed: self,
+        });
         Ok(())
     }
 }

@@ -1,0 +1,258 @@
+//! A product with a packed matrix, in tiles of rows × vectors.
+//!
+//! A tile stays in registers over the whole depth, so every element is one sum in the order of its index, whatever the
+//! tile, the number of rows or the number of threads.
+
+use pulp::{Simd, WithSimd};
+
+use super::packed::{PackedMatrix, Panel};
+use crate::simd::real::Real;
+use crate::simd::vector::Vector;
+
+/// Rows of the tallest tile.
+pub const HEIGHT: usize = 8;
+
+/// Numbers in the largest tile: 24 registers of 16.
+const TILE: usize = 24 * 16;
+
+/// The rows of the tallest tile that stays in registers.
+const fn tallest<S: Simd>(vectors: usize) -> usize {
+    match (S::REGISTER_COUNT >= 32, vectors) {
+        (true, 8) => 2,
+        (true, 4) => 6,
+        (true, _) => 8,
+        (false, 8) => 1,
+        (false, 4) => 2,
+        (false, 3) => 4,
+        (false, 2) => 5,
+        (false, _) => 8,
+    }
+}
+
+/// How the left side of a product lies in memory. A type rather than a number, so that the innermost loop has the simplest
+/// addresses.
+pub trait Left: Copy + Send + Sync {
+    /// `M` rows.
+    type Rows<'a, R: Real, const M: usize>: Elements<R>;
+
+    /// The `M` rows of `depth` elements of which `a` has the first element.
+    fn rows<R: Real, const M: usize>(self, a: &[R], depth: usize) -> Self::Rows<'_, R, M>;
+    /// From the first element of a row to that of `rows` rows further.
+    fn skip(self, rows: usize) -> usize;
+}
+
+/// The elements of some rows.
+pub trait Elements<R> {
+    /// Element `k` of row `m`.
+    fn at(&self, m: usize, k: usize) -> R;
+}
+
+/// Rows this far apart.
+#[derive(Clone, Copy)]
+pub struct ByRows(pub usize);
+
+impl<R: Real, const M: usize> Elements<R> for [&[R]; M] {
+    #[inline(always)]
+    fn at(&self, m: usize, k: usize) -> R {
+        self[m][k]
+    }
+}
+
+impl Left for ByRows {
+    type Rows<'a, R: Real, const M: usize> = [&'a [R]; M];
+
+    #[inline(always)]
+    fn rows<R: Real, const M: usize>(self, a: &[R], depth: usize) -> [&[R]; M] {
+        let mut rows: [&[R]; M] = [&[]; M];
+        for m in 0..M {
+            rows[m] = &a[m * self.0..][..depth];
+        }
+        rows
+    }
+
+    #[inline(always)]
+    fn skip(self, rows: usize) -> usize {
+        rows * self.0
+    }
+}
+
+/// Columns of [`HEIGHT`] rows, one after the other, with as many elements again after the last.
+#[derive(Clone, Copy)]
+pub struct ByColumns;
+
+impl<R: Real> Elements<R> for &[[R; HEIGHT]] {
+    #[inline(always)]
+    fn at(&self, m: usize, k: usize) -> R {
+        self[k][m]
+    }
+}
+
+impl Left for ByColumns {
+    type Rows<'a, R: Real, const M: usize> = &'a [[R; HEIGHT]];
+
+    #[inline(always)]
+    fn rows<R: Real, const M: usize>(self, a: &[R], depth: usize) -> &[[R; HEIGHT]] {
+        a[..depth * HEIGHT].as_chunks().0
+    }
+
+    #[inline(always)]
+    fn skip(self, rows: usize) -> usize {
+        rows
+    }
+}
+
+/// `out = a · packed + init` for `groups` times `rows` rows.
+pub struct Product<'a, R, A> {
+    /// `[groups, rows, depth]`, groups `a_group` apart.
+    pub a: &'a [R],
+    pub left: A,
+    pub a_group: usize,
+    pub rows: usize,
+    pub groups: usize,
+    pub packed: &'a PackedMatrix<R>,
+    /// `[packed columns]`: what every sum starts from; zero if absent.
+    pub init: Option<&'a [R]>,
+    /// `[groups, rows, columns]`, rows `out_stride` and groups `out_group` apart.
+    pub out: &'a mut [R],
+    pub out_stride: usize,
+    pub out_group: usize,
+    /// Columns of `out`; those that only fill the last vector are not written.
+    pub columns: usize,
+    /// Adds to what `out` holds.
+    pub add: bool,
+    /// Panels from last to first. Going back and forth finds the end of the last pass still in the cache, where a cache
+    /// smaller than the weights would otherwise keep nothing that is needed next.
+    pub backwards: bool,
+}
+
+impl<R: Real, A: Left> WithSimd for Product<'_, R, A> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        if self.rows == 0 {
+            return;
+        }
+        let panels = &self.packed.panels;
+        for index in 0..panels.len() {
+            let panel = &panels[if self.backwards {
+                panels.len() - 1 - index
+            } else {
+                index
+            }];
+            if panel.column >= self.columns {
+                continue;
+            }
+            for group in 0..self.groups {
+                match panel.vectors {
+                    8 => self.panel::<S, 8>(simd, panel, group),
+                    4 => self.panel::<S, 4>(simd, panel, group),
+                    3 => self.panel::<S, 3>(simd, panel, group),
+                    2 => self.panel::<S, 2>(simd, panel, group),
+                    _ => self.panel::<S, 1>(simd, panel, group),
+                }
+            }
+        }
+    }
+}
+
+impl<R: Real, A: Left> Product<'_, R, A> {
+    /// All rows of a group and one panel, in tiles as equal in height as can be.
+    #[inline(always)]
+    fn panel<S: Simd, const V: usize>(&mut self, simd: S, panel: &Panel, group: usize) {
+        let tiles = self.rows.div_ceil(const { tallest::<S>(V) });
+        let mut done = 0;
+        for tile in 0..tiles {
+            let height = (self.rows - done).div_ceil(tiles - tile);
+            let a = group * self.a_group + self.left.skip(done);
+            let out = group * self.out_group + done * self.out_stride + panel.column;
+            match height {
+                1 => self.tile::<S, 1, V>(simd, panel, a, out),
+                2 => self.tile::<S, 2, V>(simd, panel, a, out),
+                3 => self.tile::<S, 3, V>(simd, panel, a, out),
+                4 => self.tile::<S, 4, V>(simd, panel, a, out),
+                5 => self.tile::<S, 5, V>(simd, panel, a, out),
+                6 => self.tile::<S, 6, V>(simd, panel, a, out),
+                7 => self.tile::<S, 7, V>(simd, panel, a, out),
+                _ => self.tile::<S, 8, V>(simd, panel, a, out),
+            }
+            done += height;
+        }
+    }
+
+    /// `M` rows and `V` vectors, of which `a` and `out` are the places of the first.
+    #[inline(always)]
+    fn tile<S: Simd, const M: usize, const V: usize>(
+        &mut self,
+        simd: S,
+        panel: &Panel,
+        a: usize,
+        out: usize,
+    ) {
+        // Heights that the panel never asks for compile to nothing.
+        if const { M > tallest::<S>(V) } {
+            return;
+        }
+        let lanes = const { size_of::<R::Lanes<S>>() / size_of::<R>() };
+        let depth = self.packed.depth;
+        let weights = &self.packed.data.as_slice()[panel.offset..][..depth * V * lanes];
+        let (weights, _) = R::split::<S>(weights).0.as_chunks::<V>();
+        let a = self.left.rows::<R, M>(&self.a[a..], weights.len());
+
+        let mut sums = [[Vector::splat(simd, R::ZERO); V]; M];
+        if let Some(init) = self.init {
+            let (init, _) = R::split::<S>(&init[panel.column..][..V * lanes]);
+            for v in 0..V {
+                for m in 0..M {
+                    sums[m][v] = Vector::new(simd, init[v]);
+                }
+            }
+        }
+        for (k, weights) in weights.iter().enumerate() {
+            let mut row = [Vector::splat(simd, R::ZERO); V];
+            for v in 0..V {
+                row[v] = Vector::new(simd, weights[v]);
+            }
+            for m in 0..M {
+                let x = Vector::splat(simd, a.at(m, k));
+                for v in 0..V {
+                    sums[m][v] = x.mul_add(row[v], sums[m][v]);
+                }
+            }
+        }
+
+        let left = self.columns - panel.column;
+        if left < V * lanes {
+            // By way of memory: whatever else is done with the sums here would take them out of their registers in the
+            // loop above.
+            let mut held = [R::ZERO; TILE];
+            let (to, _) = R::split_mut::<S>(&mut held);
+            for m in 0..M {
+                for v in 0..V {
+                    to[m * V + v] = sums[m][v].lanes;
+                }
+            }
+            for m in 0..M {
+                let to = &mut self.out[out + m * self.out_stride..][..left];
+                let from = &held[m * V * lanes..][..left];
+                if self.add {
+                    to.iter_mut().zip(from).for_each(|(to, &from)| *to += from);
+                } else {
+                    to.copy_from_slice(from);
+                }
+            }
+            return;
+        }
+        for m in 0..M {
+            let to = &mut self.out[out + m * self.out_stride..][..V * lanes];
+            let (to, _) = R::split_mut::<S>(to);
+            for v in 0..V {
+                to[v] = if self.add {
+                    (sums[m][v] + Vector::new(simd, to[v])).lanes
+                } else {
+                    sums[m][v].lanes
+                };
+            }
+        }
+    }
+}

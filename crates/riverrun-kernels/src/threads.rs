@@ -1,0 +1,91 @@
+//! Threads of the rayon pool, and slices of which each thread writes elements of its own.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+/// Part `index` of `0..total` cut into `parts` ranges at multiples of `grain`, as equal as can be.
+pub fn chunk(total: usize, parts: usize, grain: usize, index: usize) -> Range<usize> {
+    let grains = total.div_ceil(grain);
+    let at = |index: usize| (grains * index / parts * grain).min(total);
+    at(index)..at(index + 1)
+}
+
+/// Calls `run` with each index below `parts`, on the threads of the pool as they are free.
+pub fn parallel_for(parts: usize, run: impl Fn(usize) + Sync + Send) {
+    if parts == 1 {
+        run(0);
+    } else {
+        (0..parts).into_par_iter().with_max_len(1).for_each(run);
+    }
+}
+
+/// Calls `run` with each state, on the threads of the pool as they are free.
+pub fn parallel_for_each<S: Send>(states: &mut [S], run: impl Fn(&mut S) + Sync + Send) {
+    if let [state] = states {
+        run(state);
+    } else {
+        states.par_iter_mut().with_max_len(1).for_each(run);
+    }
+}
+
+/// A slice that several threads write, each its own elements.
+///
+/// Ranges are checked; that those of different threads are disjoint is the promise of whoever takes them.
+pub struct Shared<'a, T> {
+    at: *mut T,
+    len: usize,
+    of: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: a slice that is handed out in disjoint pieces, as `split_at_mut` does; the methods ask for that promise.
+unsafe impl<T: Send> Send for Shared<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for Shared<'_, T> {}
+
+impl<T> Clone for Shared<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Shared<'_, T> {}
+
+impl<'a, T> Shared<'a, T> {
+    pub fn new(slice: &'a mut [T]) -> Self {
+        Self {
+            at: slice.as_mut_ptr(),
+            len: slice.len(),
+            of: PhantomData,
+        }
+    }
+
+    /// The `len` elements from `first` on, to read.
+    ///
+    /// # Safety
+    /// Nothing writes them, on any thread, while the slice is used.
+    ///
+    /// # Panics
+    /// If the range is not inside the slice.
+    #[inline(always)]
+    pub unsafe fn slice(self, first: usize, len: usize) -> &'a [T] {
+        assert!(first <= self.len && len <= self.len - first);
+        // SAFETY: inside the slice that `self` borrows; the rest is the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.at.add(first), len) }
+    }
+
+    /// The `len` elements from `first` on, to write.
+    ///
+    /// # Safety
+    /// Nothing else reads or writes them, on any thread, while the slice is used.
+    ///
+    /// # Panics
+    /// If the range is not inside the slice.
+    #[inline(always)]
+    pub unsafe fn slice_mut(self, first: usize, len: usize) -> &'a mut [T] {
+        assert!(first <= self.len && len <= self.len - first);
+        // SAFETY: inside the slice that `self` borrows; the rest is the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.at.add(first), len) }
+    }
+}
