@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     memory::keep_freed();
     let cli = Cli::parse();
     log_to_stderr(cli.verbosity);
-    riverrun::device::keep_compiled();
+    riverrun::device::enable_kernel_cache();
     let quiet = cli.verbosity.quiet;
     // The panic hook has told what happened; a panic is a fault of ours whatever the reason.
     let result = panic::catch_unwind(|| match cli.command {

@@ -83,9 +83,23 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+    /// A device without enough free memory. The device stays usable.
+    #[error("out of memory: {requested} bytes requested{}", free_bytes(*free))]
+    OutOfMemory {
+        /// The allocation that failed, in bytes.
+        requested: u64,
+        /// The free memory of the device, in bytes, where it is known.
+        free: Option<u64>,
+    },
+    /// A device that failed while it ran its work.
+    #[error("the device failed: {0}")]
+    Execution(String),
     /// Something that has no counterpart on the other side of a conversion.
     #[error("{0}")]
     Unsupported(String),
+    /// A configuration with a field out of its range.
+    #[error("{0}")]
+    Invalid(String),
     /// A device specification that this build or machine cannot satisfy.
     #[error("no device `{spec}`: {reason}")]
     NoDevice {
@@ -107,4 +121,8 @@ pub enum Error {
     /// A kernel refused its arguments.
     #[error(transparent)]
     Kernel(#[from] riverrun_kernels::Error),
+}
+
+fn free_bytes(free: Option<u64>) -> String {
+    free.map_or_else(String::new, |free| format!(", {free} free"))
 }

@@ -1,53 +1,68 @@
-//! Launches recorded once and run again by one call, without the way to them: graphs of CUDA and ROCm, and what CubeCL does
-//! in their place on WebGPU's runtimes.
+//! Launches recorded once and replayed by one call, without their cost on the host: CUDA and HIP graphs, and CubeCL's
+//! substitute on WebGPU's runtimes.
 
 use burn::backend::{Backend, BackendGraph, Dispatch, ExecutionError};
 use burn::tensor::Device;
 
 use crate::Error;
+use crate::device::one_line;
 
 /// Recorded work of a device.
 ///
-/// What is recorded are launches with the addresses that they had: work can be recorded if it reads nothing back, sends
-/// nothing to the device (inputs are refilled between runs, see [`crate::ops::refill`]), and gets all its memory from the
-/// pools that earlier runs of the same work have filled. The memory that it touches is kept until the recording goes.
+/// A recording holds launches with the addresses they had. Work can be recorded if it reads nothing back, uploads nothing
+/// (inputs are refilled between replays, see [`crate::ops::refill`]), and takes all its memory from the pools that earlier
+/// runs of the same work have filled. The recording holds the memory it touches until it is dropped.
 pub struct Recording {
     graph: BackendGraph<Dispatch>,
     device: Device,
 }
 
 impl Recording {
-    /// Tells the device that a recording is to come. The work must then be run some times as usual, each time waiting for its
-    /// end, so that all is compiled, tuned and allocated.
+    /// Prepares a device for a recording. Run the work a few times after this, each time waiting for its end, so that
+    /// everything is compiled, tuned and allocated.
     ///
     /// # Errors
-    /// [`Error::Recording`] where another recording is under way.
+    /// [`Error::Recording`] while another recording is in progress.
     pub fn prepare(device: &Device) -> Result<(), Error> {
         Dispatch::graph_prepare(device.as_dispatch()).map_err(failed)
     }
 
-    /// Records what `work` launches, without running it; gives what `work` gives, whose tensors will have contents after
-    /// the first [`replay`](Self::replay).
+    /// Records what `work` launches, without running it. Returns what `work` returns; its tensors have values after the
+    /// first [`replay`](Self::replay).
+    ///
+    /// If `work` panics, the device leaves the recording mode before the panic goes on.
     ///
     /// # Errors
-    /// [`Error::Recording`] on a device without recordings, before `work` is called; or for work that cannot be recorded,
-    /// after which whatever it was to write is lost.
+    /// [`Error::Recording`] on a device without recordings, before `work` is called; or for work that cannot be recorded:
+    /// what it would have written is lost, and the device can be used and can record again.
     pub fn record<T>(device: &Device, work: impl FnOnce() -> T) -> Result<(Self, T), Error> {
+        Self::try_record(device, || Ok(work()))
+    }
+
+    /// [`record`](Self::record) for work that can fail.
+    ///
+    /// # Errors
+    /// Those of [`record`](Self::record), and the error of `work`: the device has left the recording mode then.
+    pub fn try_record<T, E: From<Error>>(
+        device: &Device,
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<(Self, T), E> {
         Dispatch::graph_start_capture(device.as_dispatch()).map_err(failed)?;
-        let output = work();
-        let graph = Dispatch::graph_stop_capture(device.as_dispatch()).map_err(failed)?;
+        let capture = Capture { device };
+        let output = work()?;
+        let graph = capture.stop()?;
         let device = device.clone();
         Ok((Self { graph, device }, output))
     }
 
-    /// Runs the recorded launches once more, after all that was given to the device before. Waits for nothing.
+    /// Runs the recorded launches once more, after all work given to the device before. Does not wait.
     ///
     /// # Errors
     /// [`Error::Recording`] if the device refuses.
     ///
     /// # Safety
-    /// Every tensor that the recorded work read or wrote, and that was not its own, still has the memory that it had: none
-    /// has been dropped, nor replaced by another.
+    /// Every tensor that the recorded work read or wrote without creating it still has the memory it had: none has been
+    /// dropped or replaced.
     pub unsafe fn replay(&self) -> Result<(), Error> {
         // SAFETY: the caller's.
         unsafe { Dispatch::graph_replay(self.device.as_dispatch(), &self.graph) }.map_err(failed)
@@ -57,11 +72,34 @@ impl Recording {
 impl std::fmt::Debug for Recording {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Recording")
-            .field("device", &crate::device::name(&self.device))
+            .field("device", &self.device)
             .finish_non_exhaustive()
     }
 }
 
+/// A capture in progress; dropping it ends the capture and discards what was recorded.
+struct Capture<'a> {
+    device: &'a Device,
+}
+
+impl Capture<'_> {
+    fn stop(self) -> Result<BackendGraph<Dispatch>, Error> {
+        let device = self.device;
+        std::mem::forget(self);
+        Dispatch::graph_stop_capture(device.as_dispatch()).map_err(failed)
+    }
+}
+
+impl Drop for Capture<'_> {
+    fn drop(&mut self) {
+        // The caller is already told of a failure; a second one, of a capture that was to be discarded, adds nothing.
+        let stopped = Dispatch::graph_stop_capture(self.device.as_dispatch());
+        if let Some(error) = stopped.err() {
+            tracing::debug!("discarded a recording: {}", one_line(error.reason()));
+        }
+    }
+}
+
 fn failed(error: ExecutionError) -> Error {
-    Error::Recording(error.to_string())
+    Error::Recording(one_line(error.reason()))
 }

@@ -13,7 +13,7 @@ pub fn run() -> Result<(), Failure> {
         } else {
             ""
         };
-        writeln!(out, "{}: {}{software}", info.spec, info.name)?;
+        writeln!(out, "{}: {}{software}", info.spec, info.name())?;
         #[cfg(feature = "gpu")]
         if let Some(client) = riverrun::device::client(&info.device) {
             gpu(&mut out, &client)?;

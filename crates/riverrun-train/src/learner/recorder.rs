@@ -30,7 +30,7 @@ impl Recorder {
     /// An objective or a device whose steps cannot be recorded.
     pub fn new<O: Objective>(objective: &O, device: &Device) -> Result<Self, Error> {
         let because = |reason: &str| Err(Error::Recording(reason.into()));
-        if riverrun::device::name(device) == "cpu" {
+        if riverrun::device::is_cpu(device) {
             return because("there are no launches to record on the CPU");
         }
         if objective.draws() {

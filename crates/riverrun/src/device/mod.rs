@@ -1,158 +1,234 @@
-//! Devices by name: which there are, and which one a name means.
+//! Devices by name.
 //!
 //! | name | device |
 //! | --- | --- |
-//! | `auto` | the first of: a CUDA, ROCm, Metal or Vulkan GPU, the CPU; software renderers are passed over |
+//! | `auto` | the first of: a CUDA, ROCm, Metal or Vulkan GPU, the CPU; software renderers come last |
 //! | `cpu` | the CPU, through Burn's Flex backend |
 //! | `cuda:0`, `rocm:0`, `vulkan:0`, `metal:0`, `wgpu:0` | the device of that runtime with that number; the number may be left out |
+//!
+//! Nothing here opens a device except where it says so: a program that asks for `cuda:3` makes no context on the others.
 
-mod kept;
+mod failure;
+mod kernel_cache;
+mod memory;
 
+use std::sync::OnceLock;
+
+use burn::backend::DispatchDevice;
 use burn::tensor::Device;
-#[cfg(any(feature = "cuda", feature = "rocm", feature = "wgpu"))]
-use burn::tensor::DeviceType;
+#[cfg(feature = "cube")]
+use burn_cubecl::CubeDevice;
 
-pub use kept::{keep_compiled, kept_in};
+pub(crate) use failure::one_line;
+pub use failure::{execution_error, read};
+pub use kernel_cache::{enable_kernel_cache, kernel_cache};
+pub use memory::{Memory, memory};
 
 use crate::Error;
 
-/// A device of this machine that this build can use.
+/// A device that this build can use on this machine.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct DeviceInfo {
     /// The name that [`parse`] takes: `cpu`, `cuda:0`, `vulkan:1`.
     pub spec: String,
-    /// What the device calls itself.
-    pub name: String,
-    /// Whether it only imitates a GPU on the CPU.
+    /// Whether it emulates a GPU on the CPU.
     pub software: bool,
     /// The device.
     pub device: Device,
 }
 
-/// Every device, in the order in which `auto` would take them.
-pub fn list() -> Vec<DeviceInfo> {
-    #[allow(unused_mut)]
-    let mut found = Vec::new();
-    #[cfg(feature = "cuda")]
-    found.extend(runtime("cuda", DeviceType::Cuda));
-    #[cfg(feature = "rocm")]
-    found.extend(runtime("rocm", DeviceType::Rocm));
-    #[cfg(feature = "metal")]
-    found.extend(runtime("metal", DeviceType::Metal));
-    #[cfg(feature = "vulkan")]
-    found.extend(runtime("vulkan", DeviceType::Vulkan));
-    #[cfg(all(feature = "wgpu", not(feature = "vulkan"), not(feature = "metal")))]
-    found.extend(runtime("wgpu", DeviceType::Wgpu));
-    #[cfg(feature = "flex")]
-    {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        found.push(DeviceInfo {
-            spec: "cpu".into(),
-            name: format!("CPU, {threads} threads"),
-            software: false,
-            device: Device::flex(),
-        });
+impl DeviceInfo {
+    /// The hardware's own name. Opens the device.
+    pub fn name(&self) -> String {
+        if is_cpu(&self.device) {
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            return format!("CPU, {threads} threads");
+        }
+        hardware_name(&self.device).unwrap_or_else(|| "unknown".into())
     }
-    found
 }
 
-#[cfg(any(feature = "cuda", feature = "rocm", feature = "wgpu"))]
-fn runtime(prefix: &str, kind: DeviceType) -> Vec<DeviceInfo> {
-    Device::enumerate(kind)
-        .into_vec()
-        .into_iter()
-        .enumerate()
-        .map(|(i, device)| {
-            // Opening a device can fail in the driver; such a device is as good as absent.
-            let open = std::panic::AssertUnwindSafe(|| device.identity());
-            let identity = std::panic::catch_unwind(open).ok().flatten();
-            let name = identity.map_or_else(|| "unknown".into(), |identity| identity.name);
-            let software = ["llvmpipe", "lavapipe", "SwiftShader"]
-                .iter()
-                .any(|s| name.contains(s));
-            DeviceInfo {
-                spec: format!("{prefix}:{i}"),
-                name,
-                software,
-                device,
-            }
-        })
-        .collect()
+#[cfg(feature = "cube")]
+fn hardware_name(device: &Device) -> Option<String> {
+    // Opening a device can fail inside the driver, by a panic.
+    let open = std::panic::AssertUnwindSafe(|| device.identity());
+    let identity = std::panic::catch_unwind(open).ok().flatten();
+    identity.map(|identity| identity.name)
 }
 
-/// The device that a name means.
+#[cfg(not(feature = "cube"))]
+fn hardware_name(_device: &Device) -> Option<String> {
+    None
+}
+
+/// One kind of device: its name, and the devices of that kind, found once and not opened.
+struct Kind {
+    name: &'static str,
+    enumerate: fn() -> Vec<Device>,
+    found: OnceLock<Vec<Device>>,
+}
+
+impl Kind {
+    #[allow(dead_code, reason = "a build without a backend has no kind")]
+    fn new(name: &'static str, enumerate: fn() -> Vec<Device>) -> Self {
+        Self {
+            name,
+            enumerate,
+            found: OnceLock::new(),
+        }
+    }
+
+    fn devices(&self) -> &[Device] {
+        self.found.get_or_init(self.enumerate)
+    }
+
+    fn infos(&self) -> impl Iterator<Item = DeviceInfo> {
+        let info = |(index, device): (usize, &Device)| DeviceInfo {
+            spec: match self.name {
+                "cpu" => "cpu".into(),
+                name => format!("{name}:{index}"),
+            },
+            software: is_software(device),
+            device: device.clone(),
+        };
+        self.devices().iter().enumerate().map(info)
+    }
+}
+
+/// The kinds that this build supports, in the order of `auto`.
+fn kinds() -> &'static [Kind] {
+    static KINDS: OnceLock<Vec<Kind>> = OnceLock::new();
+    KINDS.get_or_init(|| {
+        Vec::from([
+            #[cfg(feature = "cuda")]
+            Kind::new("cuda", || of_runtime(CubeDevice::Cuda(Default::default()))),
+            #[cfg(feature = "rocm")]
+            Kind::new("rocm", || of_runtime(CubeDevice::Hip(Default::default()))),
+            #[cfg(feature = "metal")]
+            Kind::new("metal", || {
+                Device::enumerate(burn::tensor::DeviceType::Metal).into_vec()
+            }),
+            #[cfg(feature = "vulkan")]
+            Kind::new("vulkan", || {
+                Device::enumerate(burn::tensor::DeviceType::Vulkan).into_vec()
+            }),
+            #[cfg(all(feature = "wgpu", not(feature = "vulkan"), not(feature = "metal")))]
+            Kind::new("wgpu", || {
+                Device::enumerate(burn::tensor::DeviceType::Wgpu).into_vec()
+            }),
+            #[cfg(feature = "flex")]
+            Kind::new("cpu", || vec![Device::flex()]),
+        ])
+    })
+}
+
+/// The devices of the runtime of `first`, without asking the other runtimes.
+#[cfg(any(feature = "cuda", feature = "rocm"))]
+fn of_runtime(first: CubeDevice) -> Vec<Device> {
+    let ids = CubeDevice::enumerate(first.to_id()).into_iter();
+    ids.map(|id| Device::new(CubeDevice::from_id(id))).collect()
+}
+
+fn is_software(device: &Device) -> bool {
+    match device.as_dispatch() {
+        #[cfg(feature = "cube")]
+        DispatchDevice::Cube(CubeDevice::Wgpu(device)) => {
+            device.kind == cubecl::device::WgpuDeviceKind::Cpu
+        }
+        #[allow(unreachable_patterns)]
+        _ => false,
+    }
+}
+
+/// Every device, in the order of `auto`.
+pub fn list() -> Vec<DeviceInfo> {
+    kinds().iter().flat_map(Kind::infos).collect()
+}
+
+/// The device with a name.
 ///
 /// # Errors
-/// [`Error::NoDevice`] for a name that this build or machine has no device for; it lists those there are.
+/// [`Error::NoDevice`] for a name without a device in this build or on this machine; the message lists those that exist.
 pub fn parse(spec: &str) -> Result<Device, Error> {
-    let refuse = |reason: String| Error::NoDevice {
-        spec: spec.into(),
-        reason,
-    };
-    let devices = list();
     let found = match spec {
-        "auto" => devices
-            .iter()
-            .find(|info| !info.software)
-            .or(devices.first()),
+        "auto" => {
+            let mut all = kinds().iter().flat_map(Kind::infos);
+            let hardware = all.find(|info| !info.software);
+            hardware.or_else(|| list().into_iter().next())
+        }
         _ => {
-            let full = if spec.contains(':') || spec == "cpu" {
-                spec.into()
-            } else {
-                format!("{spec}:0")
-            };
-            devices.iter().find(|info| info.spec == full)
+            let (name, index) = spec.split_once(':').unwrap_or((spec, "0"));
+            let kind = kinds().iter().find(|kind| kind.name == name);
+            kind.and_then(|kind| {
+                let full = match name {
+                    "cpu" => spec.to_string(),
+                    _ => format!("{name}:{index}"),
+                };
+                kind.infos().find(|info| info.spec == full)
+            })
         }
     };
-    match found {
-        Some(info) => Ok(info.device.clone()),
-        None if devices.is_empty() => Err(refuse(
-            "this build has no backend; enable the feature `flex`, `cuda` or `vulkan`".into(),
-        )),
-        None => {
-            let known = devices
-                .iter()
-                .map(|info| info.spec.as_str())
-                .collect::<Vec<_>>()
-                .join(", ");
-            let built = built_in().join(", ");
-            Err(refuse(format!(
-                "here are: {known} (this build knows {built})"
-            )))
-        }
-    }
+    found
+        .map(|info| info.device)
+        .ok_or_else(|| Error::NoDevice {
+            spec: spec.into(),
+            reason: absent(),
+        })
 }
 
-/// The kinds of device that this build knows.
+/// Why a name has no device.
+fn absent() -> String {
+    if kinds().is_empty() {
+        return "this build has no backend; enable the feature `flex`, `cuda` or `vulkan`".into();
+    }
+    let known: Vec<String> = list().into_iter().map(|info| info.spec).collect();
+    format!(
+        "available: {} (this build supports {})",
+        known.join(", "),
+        built_in().join(", ")
+    )
+}
+
+/// The kinds of device that this build supports.
 pub fn built_in() -> Vec<&'static str> {
-    [
-        ("cpu", cfg!(feature = "flex")),
-        ("cuda", cfg!(feature = "cuda")),
-        ("rocm", cfg!(feature = "rocm")),
-        ("vulkan", cfg!(feature = "vulkan")),
-        ("metal", cfg!(feature = "metal")),
-        ("wgpu", cfg!(feature = "wgpu")),
-    ]
-    .into_iter()
-    .filter_map(|(name, built)| built.then_some(name))
-    .collect()
+    let names = kinds().iter().map(|kind| kind.name);
+    names.rev().collect()
+}
+
+/// What is known of a device without opening it.
+pub fn info(device: &Device) -> DeviceInfo {
+    let device = device.clone().without_autodiff();
+    kinds()
+        .iter()
+        .flat_map(Kind::infos)
+        .find(|info| info.device == device)
+        .unwrap_or_else(|| DeviceInfo {
+            spec: format!("{device:?}"),
+            software: is_software(&device),
+            device,
+        })
 }
 
 /// The name of a device, as [`parse`] takes it.
 pub fn name(device: &Device) -> String {
-    let inner = device.clone().without_autodiff();
-    list()
-        .into_iter()
-        .find(|info| info.device == inner)
-        .map_or_else(|| format!("{inner:?}"), |info| info.spec)
+    info(device).spec
 }
 
-/// The CubeCL client of a GPU, for calling kernels without tensors; none for the CPU.
+/// Whether a device is the CPU itself, not a GPU emulated on it.
+pub fn is_cpu(device: &Device) -> bool {
+    match device.clone().without_autodiff().as_dispatch() {
+        #[cfg(feature = "flex")]
+        DispatchDevice::Flex(_) => true,
+        #[allow(unreachable_patterns)]
+        _ => false,
+    }
+}
+
+/// The CubeCL client of a GPU, for calling kernels without tensors; `None` for the CPU. Opens the device.
 #[cfg(feature = "cube")]
 pub fn client(device: &Device) -> Option<cubecl::client::Client> {
-    use burn::backend::DispatchDevice;
-    let inner = device.clone().without_autodiff();
-    match inner.as_dispatch() {
+    match device.clone().without_autodiff().as_dispatch() {
         DispatchDevice::Cube(device) => Some(device.client()),
         #[allow(unreachable_patterns)]
         _ => None,

@@ -18,9 +18,8 @@ impl Place {
     /// The device that was asked for.
     pub fn new(common: &Common) -> Result<Self, Failure> {
         let device = device::parse(&common.device)?;
-        let spec = device::name(&device);
-        let info = device::list().into_iter().find(|info| info.spec == spec);
-        let name = info.map_or_else(String::new, |info| info.name);
+        let info = device::info(&device);
+        let (spec, name) = (info.spec.clone(), info.name());
         Ok(Self {
             device,
             origin: Origin::new(&spec, &name),

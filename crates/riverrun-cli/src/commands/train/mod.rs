@@ -53,8 +53,8 @@ pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
 
     let stop = stop_on_signals()?;
     let spec = riverrun::device::name(&device);
-    if spec != "cpu" && !quiet {
-        let kept = match riverrun::device::kept_in() {
+    if !riverrun::device::is_cpu(&device) && !quiet {
+        let kept = match riverrun::device::kernel_cache() {
             Some(file) => format!(", and kept in {}", file.display()),
             None => String::new(),
         };

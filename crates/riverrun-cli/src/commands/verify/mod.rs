@@ -154,13 +154,7 @@ const OPERATIONS: &[Operation] = &[
 pub fn run(args: &VerifyArgs, quiet: bool) -> Result<(), Failure> {
     let devices = match args.device.as_str() {
         "all" => device::list(),
-        spec => {
-            let wanted = device::name(&device::parse(spec)?);
-            device::list()
-                .into_iter()
-                .filter(|info| info.spec == wanted)
-                .collect()
-        }
+        spec => vec![device::info(&device::parse(spec)?)],
     };
     let targets: Vec<Target> = devices
         .into_iter()

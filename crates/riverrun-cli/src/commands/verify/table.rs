@@ -263,7 +263,7 @@ impl Table {
             let names: Vec<String> = riverrun::device::list()
                 .into_iter()
                 .filter(|info| devices.contains(&info.spec.as_str()))
-                .map(|info| info.name)
+                .map(|info| info.name())
                 .collect();
             let report = Report {
                 origin: Origin::new(&devices.join(", "), &names.join(", ")),

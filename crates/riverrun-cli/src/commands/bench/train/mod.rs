@@ -231,10 +231,9 @@ impl Bench {
         let memory = self.memory.read();
         let [forward, backward, update] = self.parts(args.steps)?;
         #[cfg(feature = "gpu")]
-        let launches = match device::name(&self.device).as_str() {
-            "cpu" => None,
-            _ if args.graph => None,
-            _ => Some(self.launches(args.kernels > 0)?),
+        let launches = match device::is_cpu(&self.device) || args.graph {
+            true => None,
+            false => Some(self.launches(args.kernels > 0)?),
         };
         let last = self.loss()?;
         self.learned(first, last)?;

@@ -1,4 +1,4 @@
-//! Compiled kernels and tuning, kept from run to run.
+//! The file in which compiled kernels and tuning last from one run to the next.
 
 use std::path::PathBuf;
 #[cfg(all(feature = "persistence", not(target_family = "wasm")))]
@@ -7,23 +7,23 @@ use std::sync::OnceLock;
 #[cfg(all(feature = "persistence", not(target_family = "wasm")))]
 static FILE: OnceLock<Option<PathBuf>> = OnceLock::new();
 
-/// Lets GPU runtimes keep compiled kernels, and which of several was the fastest, in a file in the user's cache folder, and
-/// take them from there: the second run of a program finds what the first one made. Gives the file.
+/// Lets GPU runtimes save compiled kernels and tuning results in a file in the user's cache folder, and load them from it: the
+/// second run of a program starts with the kernels of the first. Returns the file.
 ///
-/// To be called before the first device is opened. Kernels of another build of the program, and tuning of another version
-/// or device, are not taken. A `cubecl.toml` that names another place for it, in the folder of the program's start or above, is followed.
+/// Call it before the first device is opened. Kernels of another build of the program and tuning of another version or
+/// device are not reused. A `cubecl.toml` in the working directory or above it that names another location is respected.
 ///
-/// None, and nothing is kept, without the feature `persistence`, in the browser, where a device is open already, and, with a
-/// warning, where the folder cannot be written to.
-pub fn keep_compiled() -> Option<PathBuf> {
+/// Returns `None` and saves nothing without the feature `persistence`, in the browser, if a device is open already, and, with
+/// a warning, if the folder is not writable.
+pub fn enable_kernel_cache() -> Option<PathBuf> {
     #[cfg(all(feature = "persistence", not(target_family = "wasm")))]
     return FILE.get_or_init(configure).clone();
     #[cfg(not(all(feature = "persistence", not(target_family = "wasm"))))]
     None
 }
 
-/// The file that [`keep_compiled`] gave.
-pub fn kept_in() -> Option<PathBuf> {
+/// The file that [`enable_kernel_cache`] returned.
+pub fn kernel_cache() -> Option<PathBuf> {
     #[cfg(all(feature = "persistence", not(target_family = "wasm")))]
     return FILE.get().cloned().flatten();
     #[cfg(not(all(feature = "persistence", not(target_family = "wasm"))))]
@@ -46,7 +46,7 @@ fn configure() -> Option<PathBuf> {
     let _ = std::fs::remove_file(trial);
     if let Err(error) = &writable {
         let folder = folder.display();
-        tracing::warn!("compiled kernels are not kept in {folder}: {error}");
+        tracing::warn!("cannot save compiled kernels in {folder}: {error}");
         config.compilation.cache = false;
         config.autotune.disable_cache = true;
         config.throughput.disable_cache = true;
