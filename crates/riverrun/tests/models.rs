@@ -85,3 +85,92 @@ fn a_saved_model_opens_again_with_the_same_outputs() {
     }
     std::fs::remove_dir_all(&folder).expect("removing the temporary folder");
 }
+
+#[test]
+fn the_parameters_of_a_model_are_counted_before_it_exists() {
+    let device = devices().into_iter().next().expect("a device").1;
+    for cell in CellKind::ALL {
+        for (expansion, bias, time_scale) in
+            [(1, true, 1), (2, false, 1), (3, true, 8), (1, false, 8)]
+        {
+            let config = LanguageModelConfig::new(11, 16, 2)
+                .with_cell(cell)
+                .with_expansion(expansion)
+                .with_bias(bias)
+                .with_time_scale(time_scale)
+                .with_mlp(3)
+                .with_tied(Some(expansion == 3));
+            config.check().expect("a model that can exist");
+            let counted = config.size().parameters;
+            let model = config.init(&device);
+            assert_eq!(
+                counted,
+                model.num_params() as u64,
+                "{cell} expansion {expansion} bias {bias} time_scale {time_scale}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_tied_model_trains_its_embedding_from_both_sides() {
+    for (name, device) in devices() {
+        let device = device.autodiff();
+        let model = LanguageModelConfig::new(11, 16, 1)
+            .with_tied(Some(true))
+            .init(&device);
+        let tokens = TensorData::new(vec![3, 1, 4], [1, 3]);
+        let tokens = Tensor::<2, Int>::from_data(tokens, &device);
+        let (logits, _) = model.forward(tokens, Sequence::new());
+        assert_eq!(logits.dims(), [1, 3, 11], "{name}");
+        let grads = logits.sum().backward();
+        let grad = model
+            .embedding
+            .weight
+            .val()
+            .grad(&grads)
+            .expect("a gradient");
+        let grad = numbers(grad);
+        // Every row is a column of the projection; the rows of the tokens are inputs too.
+        let row = |token: usize| &grad[16 * token..16 * (token + 1)];
+        assert!(row(0).iter().any(|&g| g != 0.0), "{name}");
+        assert_close(&name, row(0), row(2), 1e-6);
+        assert_ne!(row(0), row(3), "{name}");
+    }
+}
+
+#[test]
+fn a_model_that_cannot_exist_is_refused_by_its_field() {
+    let ok = || LanguageModelConfig::new(11, 16, 2);
+    let huge = usize::MAX;
+    let cases = [
+        ("vocab", LanguageModelConfig::new(0, 16, 2)),
+        ("vocab", LanguageModelConfig::new(huge, 16, 2)),
+        ("width", LanguageModelConfig::new(11, 0, 2)),
+        ("width", LanguageModelConfig::new(11, huge, 2)),
+        ("width", LanguageModelConfig::new(11, 1 << 40, 2)),
+        ("layers", LanguageModelConfig::new(11, 16, 0)),
+        ("layers", LanguageModelConfig::new(11, 16, 1_000_000)),
+        ("layers", LanguageModelConfig::new(11, 16, huge)),
+        ("expansion", ok().with_expansion(0)),
+        ("expansion", ok().with_expansion(huge)),
+        ("mlp", ok().with_mlp(0)),
+        ("mlp", ok().with_mlp(huge)),
+        ("time_scale", ok().with_time_scale(0)),
+        ("dropout", ok().with_dropout(1.0)),
+        ("dropout", ok().with_dropout(-1.0)),
+        ("dropout", ok().with_dropout(f64::NAN)),
+    ];
+    for (field, config) in cases {
+        let error = config.check().expect_err(field).to_string();
+        assert!(error.contains(field), "{field}: {error}");
+    }
+}
+
+#[test]
+fn an_estimate_overflows_into_none() {
+    let size = LanguageModelConfig::new(11, 16, 2).size();
+    assert!(size.training_bytes(32, 4).expect("a small model") > 16 * size.parameters);
+    assert_eq!(size.training_bytes(u64::MAX, 4), None);
+    assert_eq!(size.inference_bytes(u64::MAX, 4), None);
+}

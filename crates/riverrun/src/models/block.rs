@@ -11,6 +11,7 @@ use crate::ops::Checkpoints;
 
 /// Configuration of [`Block`].
 #[derive(Config, Debug)]
+#[non_exhaustive]
 pub struct BlockConfig {
     /// Features of the residual stream.
     pub width: usize,

@@ -1,16 +1,17 @@
 //! A language model: tokens in, logits of the next token out.
 
 use burn::config::Config;
-use burn::module::Module;
+use burn::module::{Initializer, Module};
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 
 use super::{Block, BlockConfig, CellKind, CellState};
 use crate::nn::{RmsNorm, RmsNormConfig, Sequence, linear};
-use crate::ops::Checkpoints;
+use crate::ops::{self, Checkpoints, LinearSpec};
 
 /// Configuration of [`LanguageModel`].
 #[derive(Config, Debug)]
+#[non_exhaustive]
 pub struct LanguageModelConfig {
     /// Distinct tokens.
     pub vocab: usize,
@@ -36,6 +37,11 @@ pub struct LanguageModelConfig {
     /// Whether the recurrent layers' projections have biases.
     #[config(default = true)]
     pub bias: bool,
+    /// Whether the projection to the vocabulary has the embedding's weights, which saves `vocab · width` of them.
+    ///
+    /// Source: Press & Wolf, *Using the Output Embedding to Improve Language Models* (2017), section 2.
+    /// `None`, as in configurations saved without this field, is `Some(false)`.
+    pub tied: Option<bool>,
 }
 
 /// Embedding, residual blocks, norm, projection to the vocabulary.
@@ -47,8 +53,8 @@ pub struct LanguageModel {
     pub blocks: Vec<Block>,
     /// Before the projection.
     pub norm: RmsNorm,
-    /// `[width, vocab]`, without bias.
-    pub out: Linear,
+    /// `[width, vocab]`, without bias; absent where the embedding's weights are used.
+    pub out: Option<Linear>,
 }
 
 /// The states of all blocks.
@@ -68,21 +74,46 @@ impl LmState {
 }
 
 impl LanguageModelConfig {
-    /// A model with fresh weights.
-    pub fn init(&self, device: &Device) -> LanguageModel {
-        let block = BlockConfig::new(self.width, self.cell)
+    pub(super) fn is_tied(&self) -> bool {
+        self.tied.unwrap_or(false)
+    }
+
+    /// The configuration of each block.
+    pub(super) fn block(&self) -> BlockConfig {
+        BlockConfig::new(self.width, self.cell)
             .with_expansion(self.expansion)
             .with_time_scale(self.time_scale)
             .with_mlp(self.mlp)
             .with_dropout(self.dropout)
-            .with_bias(self.bias);
+            .with_bias(self.bias)
+    }
+
+    /// A model with fresh weights.
+    ///
+    /// # Panics
+    /// Where [`check`](Self::check) returns an error.
+    pub fn init(&self, device: &Device) -> LanguageModel {
+        self.check()
+            .unwrap_or_else(|error| panic!("language model: {error}"));
+        let block = self.block();
+        let embedding = EmbeddingConfig::new(self.vocab, self.width);
+        // Logits of a tied model are products with the embedding: of rows drawn from N(0, 1) they would be too large.
+        let embedding = match self.is_tied() {
+            true => embedding.with_initializer(Initializer::Normal {
+                mean: 0.0,
+                std: (self.width as f64).powf(-0.5),
+            }),
+            false => embedding,
+        };
         LanguageModel {
-            embedding: EmbeddingConfig::new(self.vocab, self.width).init(device),
+            embedding: embedding.init(device),
             blocks: (0..self.layers).map(|_| block.init(device)).collect(),
             norm: RmsNormConfig::new(self.width).init(device),
-            out: LinearConfig::new(self.width, self.vocab)
-                .with_bias(false)
-                .init(device),
+            out: (!self.is_tied()).then(|| {
+                LinearConfig::new(self.width, self.vocab)
+                    .with_bias(false)
+                    .init(device)
+            }),
         }
     }
 }
@@ -118,7 +149,14 @@ impl LanguageModel {
             Some(branch) => self.norm.forward_sum(x, branch).0,
             None => self.norm.forward(x),
         };
-        (linear(&self.out, normed), LmState { blocks: states })
+        let logits = match &self.out {
+            Some(out) => linear(out, normed),
+            None => {
+                let weight = self.embedding.weight.val().transpose();
+                ops::linear::linear(normed, weight, None, LinearSpec::default())
+            }
+        };
+        (logits, LmState { blocks: states })
     }
 
     /// One token of each sequence, `[B]`: logits `[B, vocab]` and the next state.

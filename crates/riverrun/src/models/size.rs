@@ -1,0 +1,260 @@
+//! Sizes of models before they exist: whether a configuration makes sense, and what it needs.
+
+use super::{BlockConfig, CellKind, LanguageModelConfig};
+use crate::Error;
+
+/// What a model needs, by formula, in numbers (not bytes); exact for the parameters, an estimate for the activations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ModelSize {
+    /// Numbers in the weights.
+    pub parameters: u64,
+    /// Numbers that one token's forward pass saves for its backward pass, logits included.
+    pub saved_per_token: u64,
+}
+
+impl ModelSize {
+    /// Bytes to train on `tokens` tokens a step: `f32` weights, gradients and two moments, a copy of the weights where the
+    /// arithmetic has fewer than 4 bytes, and the saved activations with the logits' gradient. `None` if it is more than `u64` holds.
+    pub fn training_bytes(&self, tokens: u64, bytes_per_number: u64) -> Option<u64> {
+        let copy = if bytes_per_number < 4 {
+            bytes_per_number
+        } else {
+            0
+        };
+        let weights = self.parameters.checked_mul(16 + copy)?;
+        let activations = self
+            .saved_per_token
+            .checked_mul(tokens)?
+            .checked_mul(bytes_per_number)?;
+        weights.checked_add(activations)
+    }
+
+    /// Bytes to run the model on `tokens` tokens at once without gradients.
+    pub fn inference_bytes(&self, tokens: u64, bytes_per_number: u64) -> Option<u64> {
+        // One block's activations at a time are a small part of what training saves; the logits are not.
+        let numbers = self
+            .parameters
+            .checked_add(tokens.checked_mul(self.saved_per_token / 4)?)?;
+        numbers.checked_mul(bytes_per_number)
+    }
+}
+
+/// `product(factors)`, or what does not fit.
+fn product(factors: &[usize]) -> Option<u64> {
+    factors
+        .iter()
+        .try_fold(1u64, |product, &factor| product.checked_mul(factor as u64))
+}
+
+fn sum(terms: &[Option<u64>]) -> Option<u64> {
+    terms
+        .iter()
+        .try_fold(0u64, |sum, &term| sum.checked_add(term?))
+}
+
+/// The field of a configuration that is out of its range.
+fn invalid(field: &str, value: impl std::fmt::Display, expected: &str) -> Error {
+    Error::Invalid(format!("{field}: expected {expected}, found {value}"))
+}
+
+/// More blocks than this are a mistake: each has launches and parameters of its own.
+const MOST_LAYERS: usize = 4096;
+
+impl CellKind {
+    /// Matrices of the recurrent layer: gates computed from the input, and from the state.
+    fn gates(self) -> (usize, usize) {
+        match self {
+            CellKind::LinearRnn | CellKind::MinGru => (2, 0),
+            CellKind::MinLstm => (3, 0),
+            CellKind::RgLru => (0, 2),
+            CellKind::Gru => (3, 3),
+            CellKind::Lstm => (4, 4),
+            CellKind::Rnn => (1, 1),
+        }
+    }
+
+    /// Numbers in the weights of a layer.
+    fn parameters(
+        self,
+        d_input: usize,
+        d_hidden: usize,
+        bias: bool,
+        time_scale: usize,
+    ) -> Option<u64> {
+        let (input, state) = self.gates();
+        // RG-LRU: an input layer where the widths differ, and Λ. The others have no such things.
+        let (extra, extra_bias) = match self {
+            CellKind::RgLru if d_input != d_hidden => (product(&[d_input + 1, d_hidden]), 1),
+            CellKind::RgLru => (product(&[d_hidden]), 0),
+            _ => (Some(0), 0),
+        };
+        // A spread memory is written into the biases, which a projection without them gets then.
+        let spread = time_scale > 1 && matches!(self, CellKind::MinGru | CellKind::MinLstm);
+        let bias = match self {
+            CellKind::LinearRnn => true,
+            _ => bias || spread,
+        };
+        let biases = match (bias, self) {
+            (false, _) => 0,
+            (true, CellKind::Gru | CellKind::Lstm | CellKind::Rnn) => input + state,
+            (true, _) => input + state + extra_bias,
+        };
+        sum(&[
+            product(&[input, d_input, d_hidden]),
+            product(&[state, d_hidden, d_hidden]),
+            product(&[biases, d_hidden]),
+            extra,
+        ])
+    }
+
+    /// Numbers that a step saves for the backward pass: gate inputs and states, and what the cells' kernels keep.
+    fn saved(self) -> usize {
+        match self {
+            CellKind::LinearRnn | CellKind::MinGru => 3,
+            CellKind::MinLstm => 4,
+            CellKind::RgLru => 8,
+            CellKind::Gru => 8,
+            CellKind::Lstm => 10,
+            CellKind::Rnn => 2,
+        }
+    }
+}
+
+impl BlockConfig {
+    /// Checks the fields against each other and against what can exist.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] naming the first field that is out of its range.
+    pub fn check(&self) -> Result<(), Error> {
+        let positive = [
+            ("width", self.width),
+            ("expansion", self.expansion),
+            ("mlp", self.mlp),
+            ("time_scale", self.time_scale),
+        ];
+        for (field, value) in positive {
+            if value == 0 {
+                return Err(invalid(field, value, "at least 1"));
+            }
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            return Err(invalid("dropout", self.dropout, "at least 0 and below 1"));
+        }
+        self.size().map(|_| ()).ok_or_else(|| {
+            too_large(&[
+                ("width", self.width),
+                ("expansion", self.expansion),
+                ("mlp", self.mlp),
+            ])
+        })
+    }
+
+    /// Parameters and saved numbers; `None` if they do not fit into 64 bits.
+    pub(super) fn size(&self) -> Option<ModelSize> {
+        let hidden = self.width.checked_mul(self.expansion)?;
+        let inner = self.width.checked_mul(self.mlp)?;
+        // A tensor has at most `isize::MAX` bytes.
+        let largest = product(&[self.width.max(hidden), hidden.max(inner), 4, 4])?;
+        if largest > isize::MAX as u64 {
+            return None;
+        }
+        let out = if self.expansion == 1 { 0 } else { 1 };
+        let parameters = sum(&[
+            self.cell
+                .parameters(self.width, hidden, self.bias, self.time_scale),
+            product(&[out, hidden, self.width]),
+            product(&[2, self.width, inner]),
+            sum(&[product(&[inner]), product(&[3, self.width])]),
+        ])?;
+        // Two norms with their sums, the branch, the MLP before and after GELU.
+        let saved = sum(&[
+            product(&[6, self.width]),
+            product(&[self.cell.saved(), hidden]),
+            product(&[2, inner]),
+        ])?;
+        Some(ModelSize {
+            parameters,
+            saved_per_token: saved,
+        })
+    }
+}
+
+fn too_large(fields: &[(&str, usize)]) -> Error {
+    let fields: Vec<String> = fields
+        .iter()
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
+    Error::Invalid(format!(
+        "{}: the sizes of the weights do not fit into 64 bits",
+        fields.join(", ")
+    ))
+}
+
+impl LanguageModelConfig {
+    /// Checks every field, so that [`init`](Self::init) neither panics nor tries what cannot exist. It does not look at the
+    /// memory of a device: compare [`size`](Self::size) with [`device::memory`](crate::device::memory).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] naming the first field that is out of its range.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.vocab < 2 {
+            return Err(invalid("vocab", self.vocab, "at least 2"));
+        }
+        if !(1..=MOST_LAYERS).contains(&self.layers) {
+            return Err(invalid(
+                "layers",
+                self.layers,
+                &format!("1 to {MOST_LAYERS}"),
+            ));
+        }
+        // Tokens are 32-bit integers.
+        if self.vocab > i32::MAX as usize {
+            return Err(invalid("vocab", self.vocab, "below 2^31"));
+        }
+        self.block().check()?;
+        self.try_size().map(|_| ())
+    }
+
+    /// What the model needs.
+    ///
+    /// # Panics
+    /// Where [`check`](Self::check) returns an error.
+    pub fn size(&self) -> ModelSize {
+        self.try_size().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// [`size`](Self::size).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for sizes that do not fit into 64 bits.
+    pub fn try_size(&self) -> Result<ModelSize, Error> {
+        let size = || {
+            let block = self.block().size()?;
+            let table = product(&[self.vocab, self.width, 4])?;
+            (table <= isize::MAX as u64).then_some(())?;
+            Some(ModelSize {
+                parameters: sum(&[
+                    block.parameters.checked_mul(self.layers as u64),
+                    product(&[2 - usize::from(self.is_tied()), self.vocab, self.width]),
+                    product(&[self.width]),
+                ])?,
+                saved_per_token: sum(&[
+                    block.saved_per_token.checked_mul(self.layers as u64),
+                    product(&[3, self.width]),
+                    // Logits and their gradient.
+                    product(&[2, self.vocab]),
+                ])?,
+            })
+        };
+        size().ok_or_else(|| {
+            too_large(&[
+                ("vocab", self.vocab),
+                ("width", self.width),
+                ("layers", self.layers),
+                ("expansion", self.expansion),
+                ("mlp", self.mlp),
+            ])
+        })
+    }
+}
