@@ -1,11 +1,20 @@
-//! Recurrent networks at the speed of the memory they move, for [Burn](https://burn.dev).
+//! Fast linear and gated recurrent layers (minGRU, minLSTM, RG-LRU, GRU, LSTM) for [Burn](https://burn.dev), on CPUs and GPUs.
 //!
-//! - [`ops`]: the linear recurrence `h_t = a_t ∘ h_{t-1} + b_t`, and GRU, LSTM and Elman cells, on
-//!   [`Tensor`](burn::Tensor), differentiable in everything, on every backend enabled.
-//! - [`nn`]: layers on it, with one trait for sequences, chunks and single steps.
-//! - [`weights`]: weights of other frameworks, both ways.
-//! - [`models`]: a residual stack and a language model.
-//! - [`device`]: which devices this build and machine have.
+//! - [`nn`]: layers, with one trait for sequences, chunks and single steps.
+//! - [`ops`]: the linear recurrence `h_t = a_t ∘ h_{t-1} + b_t`, its gated forms, and GRU, LSTM and Elman cells, on
+//!   [`Tensor`](burn::Tensor), differentiable in every input, on every backend of this build.
+//! - [`models`]: a residual block and a language model.
+//! - `weights`: weights from and to PyTorch, from Burn, Keras and cuDNN (feature `store`).
+//! - [`device`]: the devices of this build and machine, their memory, their errors.
+//! - [`Recording`]: launches recorded once and replayed.
+//!
+//! | feature | what it adds |
+//! | --- | --- |
+//! | `flex` (default) | the CPU |
+//! | `cuda`, `rocm`, `vulkan`, `metal`, `webgpu`, `wgpu` | GPUs |
+//! | `store` (default) | weights from and to files |
+//! | `persistence` | compiled kernels saved from run to run |
+//! | `check` | checks on tensors, for tests; outside the stable interface |
 //!
 //! ```
 //! # #[cfg(feature = "flex")] {
@@ -32,10 +41,16 @@ pub mod nn;
 pub mod ops;
 mod recording;
 mod sequence;
+#[cfg(feature = "store")]
 pub mod weights;
 
 pub use burn;
 pub use error::Error;
 pub use recording::Recording;
-pub use riverrun_kernels as kernels;
+pub use riverrun_kernels::Error as KernelError;
 pub use sequence::Sequence;
+
+/// The library part of the README, compiled.
+#[cfg(all(doctest, feature = "flex"))]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

@@ -6,9 +6,9 @@ use burn::module::Param;
 use burn::tensor::{Bool, Device, Distribution, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
 use riverrun::Error;
-use riverrun::kernels::block_diagonal;
 use riverrun::nn::{BlockDiagonalRnnConfig, Recurrent, Sequence};
 use riverrun::ops::{Checkpoints, Scan, block_diagonal_scan};
+use riverrun_kernels::block_diagonal;
 
 fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     Tensor::random(shape, Distribution::Uniform(-0.95, 0.95), device)

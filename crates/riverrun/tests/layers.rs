@@ -3,12 +3,14 @@
 mod common;
 mod golden;
 
-use burn::module::Param;
-use burn::tensor::{Bool, Device, Distribution, Tensor, TensorData};
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{Bool, Device, Distribution, FloatDType, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
 use golden::{field, tensor};
 use riverrun::models::{CellKind, CellState};
-use riverrun::nn::{MinGruConfig, MinLstmConfig, Recurrent, RgLruConfig, Sequence};
+use riverrun::nn::{
+    GruConfig, LstmConfig, MinGruConfig, MinLstmConfig, Recurrent, RgLruConfig, RnnConfig, Sequence,
+};
 use riverrun::ops::Candidate;
 use serde_json::Value;
 
@@ -125,6 +127,53 @@ fn sequence_chunks_and_steps_agree() {
                 state = Some(next);
             }
         }
+    }
+}
+
+/// Every parameter in another dtype.
+struct Cast(FloatDType);
+
+impl ModuleMapper for Cast {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|tensor| tensor.cast(self.0))
+    }
+}
+
+/// The whole, its chunks, and its steps.
+fn three_ways<L: Recurrent>(layer: &L, x: &Tensor<3>) -> [Vec<f64>; 3] {
+    let steps = x.dims()[1];
+    let cut = |lengths: Vec<usize>| {
+        let (mut state, mut parts, mut at) = (None, Vec::new(), 0);
+        for length in lengths {
+            let chunk = x.clone().narrow(1, at, length);
+            let (y, next) = layer.run(chunk, Sequence::from(state));
+            parts.push(y);
+            state = Some(next);
+            at += length;
+        }
+        numbers(Tensor::cat(parts, 1))
+    };
+    [vec![steps], vec![1, 17, steps - 18], vec![1; steps]].map(cut)
+}
+
+#[test]
+fn the_state_that_leaves_a_call_loses_nothing_in_f32_and_f64() {
+    let Some((_, device)) = devices().into_iter().find(|(name, _)| name == "cpu") else {
+        return;
+    };
+    for dtype in [FloatDType::F32, FloatDType::F64] {
+        let x = Tensor::<3>::random([3, 67, 5], Distribution::Normal(0.0, 1.0), &device);
+        let x = x.cast(dtype);
+        let check = |what: &str, [whole, chunks, steps]: [Vec<f64>; 3]| {
+            assert_eq!(whole, chunks, "{what} {dtype:?}, chunks");
+            assert_eq!(whole, steps, "{what} {dtype:?}, steps");
+        };
+        let lstm = LstmConfig::new(5, 24).with_layers(3).init(&device);
+        check("lstm", three_ways(&lstm.map(&mut Cast(dtype)), &x));
+        let gru = GruConfig::new(5, 24).with_layers(3).init(&device);
+        check("gru", three_ways(&gru.map(&mut Cast(dtype)), &x));
+        let rnn = RnnConfig::new(5, 24).with_layers(3).init(&device);
+        check("rnn", three_ways(&rnn.map(&mut Cast(dtype)), &x));
     }
 }
 

@@ -5,11 +5,11 @@ mod common;
 use burn::tensor::{Bool, Device, Distribution, Int, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
 use riverrun::Error;
-use riverrun::kernels::recurrence::{Gate, Problem, Shape, hvp, oracle};
 use riverrun::ops::{
     Scan, ScanDirection, linear_scan, linear_scan_gradients, linear_scan_hvp, refill, refill_int,
     try_gated_scan, try_linear_scan,
 };
+use riverrun_kernels::recurrence::{Gate, Problem, Shape, hvp, oracle};
 
 fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     Tensor::random(shape, Distribution::Uniform(-0.95, 0.95), device)

@@ -6,9 +6,9 @@ mod common;
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
 use riverrun::Error;
-use riverrun::kernels::{cross_entropy, norm};
 use riverrun::nn::{LayerNormConfig, RmsNormConfig};
 use riverrun::ops::{self, NormKind, NormSpec, try_add_norm, try_cross_entropy, try_norm};
+use riverrun_kernels::{cross_entropy, norm};
 
 /// f32: some tens of roundings of numbers near 1.
 const NEAR: f64 = 4e-6;

@@ -11,6 +11,7 @@ use crate::ops::{Scan, block_diagonal_scan};
 
 /// Configuration of [`BlockDiagonalRnn`].
 #[derive(Config, Debug)]
+#[non_exhaustive]
 pub struct BlockDiagonalRnnConfig {
     /// Features of the input.
     pub d_input: usize,

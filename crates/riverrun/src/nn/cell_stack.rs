@@ -111,7 +111,7 @@ impl CellStack {
         let (reset, reset_back) = self.resets(run.reset, ragged.as_ref());
         let of = |states: &Option<Tensor<3>>, index: usize| {
             let states = states.as_ref()?.clone();
-            Some(states.narrow(0, index, 1).reshape([batch, hidden]))
+            Some(states.narrow(0, index, 1).squeeze_dim(0))
         };
         let mut y = x;
         let (mut h_n, mut c_n) = (Vec::new(), Vec::new());

@@ -7,10 +7,10 @@ use riverrun_kernels::cell::{Cell, Outputs};
 use super::CellStack;
 use crate::Error;
 
-/// Some sequences that go on step by step, in `f32` on the CPU.
+/// Sequences that continue step by step, in `f32` on the CPU, without tensors.
 ///
-/// For control loops, audio and other streams: a step of a layer on tensors packs the weights anew, which for one sequence
-/// is most of its time. The numbers are those of the layer's own `step` on the CPU in `f32`, bit for bit.
+/// For control loops, audio and other streams: a step of a layer on tensors packs the weights each time, which for one sequence
+/// takes most of the step. The results are those of the layer's own `step` on the CPU in `f32`, bit for bit.
 ///
 /// ```
 /// # #[cfg(feature = "flex")] {
@@ -18,7 +18,7 @@ use crate::Error;
 /// use riverrun::nn::LstmConfig;
 ///
 /// let lstm = LstmConfig::new(3, 8).with_layers(2).init(&Device::flex());
-/// let mut stream = lstm.stack.stream(1)?;
+/// let mut stream = lstm.stream(1)?;
 /// let y = stream.step(&[0.1, 0.2, 0.3])?;
 /// assert_eq!(y.len(), 8);
 /// stream.restart(0);
@@ -31,7 +31,7 @@ pub struct CellStream {
     batch: usize,
 }
 
-/// A layer with its states, and room for the next ones.
+/// A layer with its states, and buffers for the next ones.
 #[derive(Debug)]
 struct Level {
     packed: PackedLayer,
@@ -46,10 +46,10 @@ struct Level {
 }
 
 impl CellStack {
-    /// A stream of `batch` sequences from the zero state, with the weights as they are now. Dropout does not apply.
+    /// A stream of `batch` sequences from the zero state: see the layers' own `stream`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a bidirectional stack: it needs the whole sequence; and for several heads.
+    /// [`Error::Unsupported`] for two directions, and for several heads.
     pub fn stream(&self, batch: usize) -> Result<CellStream, Error> {
         if self.bidirectional {
             return Err(Error::Unsupported(
@@ -134,7 +134,7 @@ impl CellStream {
         Ok(self.layers.last().map_or(&[], |level| &level.y))
     }
 
-    /// Sequence `sequence` starts anew, from the zero state.
+    /// Restarts one sequence from the zero state.
     ///
     /// # Panics
     /// If there is no such sequence.

@@ -11,6 +11,7 @@ use crate::ops::{Cell, ResetGate};
 
 /// Configuration of [`Gru`].
 #[derive(Config, Debug)]
+#[non_exhaustive]
 pub struct GruConfig {
     /// Features of the input.
     pub d_input: usize,

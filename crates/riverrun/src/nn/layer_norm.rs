@@ -8,6 +8,7 @@ use crate::ops::layer_norm;
 
 /// Configuration of [`LayerNorm`].
 #[derive(Config, Debug)]
+#[non_exhaustive]
 pub struct LayerNormConfig {
     /// Channels.
     pub d_model: usize,

@@ -10,6 +10,7 @@ use crate::ops::{Checkpoints, Gate};
 
 /// Configuration of [`LinearRnn`].
 #[derive(Config, Debug)]
+#[non_exhaustive]
 pub struct LinearRnnConfig {
     /// Features of the input.
     pub d_input: usize,

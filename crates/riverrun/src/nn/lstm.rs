@@ -11,6 +11,7 @@ use crate::ops::Cell;
 
 /// Configuration of [`Lstm`].
 #[derive(Config, Debug)]
+#[non_exhaustive]
 pub struct LstmConfig {
     /// Features of the input.
     pub d_input: usize,

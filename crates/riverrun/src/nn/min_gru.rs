@@ -10,6 +10,7 @@ use crate::ops::{Candidate, Checkpoints, Gate};
 
 /// Configuration of [`MinGru`].
 #[derive(Config, Debug)]
+#[non_exhaustive]
 pub struct MinGruConfig {
     /// Features of the input.
     pub d_input: usize,

@@ -21,6 +21,7 @@ mod rms_norm;
 mod rnn;
 mod stack_layer;
 
+#[cfg(feature = "store")]
 pub(crate) use cell_layer::like;
 
 pub use block_diagonal_rnn::{BlockDiagonalRnn, BlockDiagonalRnnConfig};

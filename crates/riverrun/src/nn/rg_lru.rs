@@ -14,6 +14,7 @@ const SHARPNESS: f64 = 8.0;
 
 /// Configuration of [`RgLru`].
 #[derive(Config, Debug)]
+#[non_exhaustive]
 pub struct RgLruConfig {
     /// Features of the input.
     pub d_input: usize,

@@ -8,6 +8,7 @@ use crate::ops::{add_rms_norm, rms_norm};
 
 /// Configuration of [`RmsNorm`].
 #[derive(Config, Debug)]
+#[non_exhaustive]
 pub struct RmsNormConfig {
     /// Channels.
     pub d_model: usize,

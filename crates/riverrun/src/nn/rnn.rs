@@ -11,6 +11,7 @@ use crate::ops::{Activation, Cell};
 
 /// Configuration of [`Rnn`].
 #[derive(Config, Debug)]
+#[non_exhaustive]
 pub struct RnnConfig {
     /// Features of the input.
     pub d_input: usize,

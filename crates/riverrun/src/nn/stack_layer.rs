@@ -34,6 +34,16 @@ macro_rules! stack_layer {
                 $crate::nn::Recurrent::run(self, x, $crate::nn::Sequence::from(state))
             }
 
+            /// A stream of `batch` sequences from the zero state, on the CPU in `f32`, with the weights as they are now; dropout
+            /// does not apply.
+            ///
+            /// # Errors
+            /// [`Error::Unsupported`](crate::Error::Unsupported) for two directions, which need the whole sequence, and for
+            /// several heads.
+            pub fn stream(&self, batch: usize) -> Result<$crate::nn::CellStream, $crate::Error> {
+                self.stack.stream(batch)
+            }
+
             /// A sequence, with resets and lengths.
             ///
             /// # Arguments

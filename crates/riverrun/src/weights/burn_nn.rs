@@ -17,7 +17,13 @@ use crate::ops::ResetGate;
 /// # Errors
 /// Clipping, or other activations than sigmoid and tanh.
 pub fn from_burn_gru(gru: &burn::nn::Gru) -> Result<Gru, Error> {
-    plain(gru.clip, &[&gru.gate_activation], &[&gru.hidden_activation])?;
+    plain(
+        gru.clip,
+        &[
+            ("gate_activation", &gru.gate_activation, true),
+            ("hidden_activation", &gru.hidden_activation, false),
+        ],
+    )?;
     let gates = [&gru.reset_gate, &gru.update_gate, &gru.new_gate];
     let (input, bias) = (input_size(gates[0]), has_bias(gates[0]));
     let reset = match gru.reset_after {
@@ -39,17 +45,20 @@ pub fn from_burn_gru(gru: &burn::nn::Gru) -> Result<Gru, Error> {
 pub fn from_burn_lstm(lstm: &burn::nn::Lstm) -> Result<Lstm, Error> {
     plain(
         lstm.clip,
-        &[&lstm.gate_activation],
-        &[&lstm.cell_activation, &lstm.hidden_activation],
+        &[
+            ("gate_activation", &lstm.gate_activation, true),
+            ("cell_activation", &lstm.cell_activation, false),
+            ("hidden_activation", &lstm.hidden_activation, false),
+        ],
     )?;
     let Some(forget) = &lstm.forget_gate else {
         return Err(Error::Unsupported(
-            "an LSTM whose forget gate is coupled to its input gate".into(),
+            "`input_forget`: an LSTM whose forget gate is coupled to its input gate is not supported".into(),
         ));
     };
     if lstm.reverse {
         return Err(Error::Unsupported(
-            "an LSTM that runs in reverse alone".into(),
+            "`reverse`: an LSTM that runs in reverse alone is not supported".into(),
         ));
     }
     let gates = [&lstm.input_gate, forget, &lstm.cell_gate, &lstm.output_gate];
@@ -60,17 +69,23 @@ pub fn from_burn_lstm(lstm: &burn::nn::Lstm) -> Result<Lstm, Error> {
     Ok(ours)
 }
 
-fn plain(clip: Option<f64>, sigmoids: &[&Activation], tanhs: &[&Activation]) -> Result<(), Error> {
-    let usual = sigmoids
-        .iter()
-        .all(|act| matches!(act, Activation::Sigmoid(_)))
-        && tanhs.iter().all(|act| matches!(act, Activation::Tanh(_)));
-    match (clip, usual) {
-        (Some(_), _) => Err(Error::Unsupported("a layer that clips its state".into())),
-        (None, false) => Err(Error::Unsupported(
-            "a layer with other activations than sigmoid and tanh".into(),
-        )),
-        (None, true) => Ok(()),
+/// Refuses fields of Burn's layers without a counterpart here, by name.
+fn plain(clip: Option<f64>, activations: &[(&str, &Activation, bool)]) -> Result<(), Error> {
+    if let Some(clip) = clip {
+        return Err(Error::Unsupported(format!(
+            "`clip` {clip}: a layer that clips its state is not supported"
+        )));
+    }
+    let other = activations.iter().find(|(_, activation, gate)| match gate {
+        true => !matches!(activation, Activation::Sigmoid(_)),
+        false => !matches!(activation, Activation::Tanh(_)),
+    });
+    match other {
+        None => Ok(()),
+        Some((field, activation, gate)) => Err(Error::Unsupported(format!(
+            "`{field}` {activation:?}: only {} is supported",
+            if *gate { "sigmoid" } else { "tanh" }
+        ))),
     }
 }
 

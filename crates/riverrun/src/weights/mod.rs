@@ -1,12 +1,15 @@
 //! Weights of other frameworks.
 //!
 //! [`from_pytorch`] and [`to_pytorch`] exchange [`Gru`], [`Lstm`] and [`Rnn`] with PyTorch's `nn.GRU`, `nn.LSTM` and `nn.RNN`: the
-//! parameters here have PyTorch's shapes and gate orders already, so the numbers stay as they are and only the names are
-//! translated. [`from_burn_gru`] and [`from_burn_lstm`] take over the layers of `burn::nn`, [`from_keras_gru`] and
-//! [`from_keras_lstm`] arrays in Keras' layout, [`from_cudnn_gru`] and [`from_cudnn_lstm`] cuDNN's flat one.
+//! parameters have PyTorch's shapes and gate orders, so only names are translated. [`from_burn_gru`] and [`from_burn_lstm`]
+//! convert the layers of `burn::nn`, [`from_keras_gru`] and [`from_keras_lstm`] arrays in Keras' layout, [`from_cudnn_gru`] and
+//! [`from_cudnn_lstm`] cuDNN's flat one.
 //!
-//! PyTorch's own files (`.pt`) are read and not written: they are pickled programs in a ZIP archive, and no crate that is
-//! kept up writes them. `safetensors.torch.load_file` opens what is written here.
+//! PyTorch's own files (`.pt`) are read, not written: they are pickled programs in a ZIP archive, and no maintained crate
+//! writes them. `safetensors.torch.load_file` opens the files written here.
+//!
+//! Files written here carry a checksum, and loading one refuses damaged tensors. [`checksum`] is the same for the parameters of
+//! any module.
 //!
 //! ```
 //! # #[cfg(feature = "flex")] {
@@ -26,11 +29,13 @@
 //! ```
 
 mod burn_nn;
+mod checksum;
 mod cudnn;
 mod keras;
 mod pytorch;
 
 pub use burn_nn::{from_burn_gru, from_burn_lstm};
+pub use checksum::checksum;
 pub use cudnn::{from_cudnn_gru, from_cudnn_lstm};
 pub use keras::{from_keras_gru, from_keras_lstm};
 pub use pytorch::{from_pytorch, to_pytorch};
@@ -39,18 +44,25 @@ use crate::Error;
 use crate::nn::{CellStack, Gru, Lstm, Rnn};
 use crate::ops::{Cell, ResetGate};
 
-/// A layer that PyTorch has too.
-pub trait PyTorchLayer {
-    /// Its layers.
-    fn stack(&self) -> &CellStack;
+mod sealed {
+    use crate::nn::CellStack;
 
-    /// Its layers, to be changed.
-    fn stack_mut(&mut self) -> &mut CellStack;
+    /// Access to the layers inside.
+    pub trait Stacked {
+        fn stack(&self) -> &CellStack;
+        fn stack_mut(&mut self) -> &mut CellStack;
+    }
+}
 
+pub(crate) use sealed::Stacked;
+
+/// A layer with a counterpart in PyTorch: [`Gru`], [`Lstm`] and [`Rnn`]. Sealed.
+pub trait PyTorchLayer: sealed::Stacked {
     /// Refuses what PyTorch does not have.
     ///
     /// # Errors
-    /// A GRU that resets before the product: the same numbers would mean something else there.
+    /// A GRU that resets before the product: the same weights would compute something else there.
+    #[doc(hidden)]
     fn check(&self) -> Result<(), Error> {
         let before = Cell::Gru {
             reset: ResetGate::Before,
@@ -66,7 +78,9 @@ pub trait PyTorchLayer {
 
 macro_rules! pytorch_layer {
     ($($layer:ty),*) => {$(
-        impl PyTorchLayer for $layer {
+        impl PyTorchLayer for $layer {}
+
+        impl Stacked for $layer {
             fn stack(&self) -> &CellStack {
                 &self.stack
             }

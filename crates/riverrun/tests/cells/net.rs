@@ -1,8 +1,9 @@
 //! What the tests run: a stack of any kind.
 
 use burn::tensor::{Bool, Device, Distribution, Tensor};
+use riverrun::Error;
 use riverrun::nn::{
-    CellStack, Gru, GruConfig, Lstm, LstmConfig, LstmState, Rnn, RnnConfig, Sequence,
+    CellStack, CellStream, Gru, GruConfig, Lstm, LstmConfig, LstmState, Rnn, RnnConfig, Sequence,
 };
 use riverrun::ops::Activation;
 use riverrun::weights::from_pytorch;
@@ -74,6 +75,14 @@ impl Net {
             Net::Gru(layer) => &mut layer.stack,
             Net::Lstm(layer) => &mut layer.stack,
             Net::Rnn(layer) => &mut layer.stack,
+        }
+    }
+
+    pub fn stream(&self, batch: usize) -> Result<CellStream, Error> {
+        match self {
+            Net::Gru(layer) => layer.stream(batch),
+            Net::Lstm(layer) => layer.stream(batch),
+            Net::Rnn(layer) => layer.stream(batch),
         }
     }
 

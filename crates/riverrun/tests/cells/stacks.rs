@@ -284,8 +284,8 @@ fn a_stream_is_the_steps_of_the_layer() {
         return;
     };
     for kind in Net::KINDS {
-        let mut net = Net::new(kind, [i, h], 2, false, &device);
-        let mut stream = net.stack().stream(b).expect("one direction");
+        let net = Net::new(kind, [i, h], 2, false, &device);
+        let mut stream = net.stream(b).expect("one direction");
         let x: Tensor<3> = random([b, t, i], &device);
         let (whole, (h_n, c_n)) = net.run(x.clone(), None, None, None);
         for s in 0..t {
@@ -314,7 +314,7 @@ fn a_stream_is_the_steps_of_the_layer() {
         let expected = numbers(whole.narrow(1, 0, 1));
         assert_close(kind, &found[h..2 * h], &expected[h..2 * h], 0.0);
         assert!(stream.step(&step[1..]).is_err());
-        let mut both = Net::new(kind, [i, h], 1, true, &device);
-        assert!(both.stack().stream(1).is_err());
+        let both = Net::new(kind, [i, h], 1, true, &device);
+        assert!(both.stream(1).is_err());
     }
 }

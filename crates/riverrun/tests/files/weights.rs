@@ -1,41 +1,21 @@
 //! Weights from PyTorch and back, and files that do not fit.
 
-mod common;
-
-use std::path::{Path, PathBuf};
-
-use burn::tensor::Device;
-use common::{assert_close, devices, numbers};
+use burn::module::Param;
+use burn::tensor::{Device, Tensor};
 use riverrun::Error;
 use riverrun::nn::{CellStack, GruConfig, LstmConfig, RnnConfig};
 use riverrun::ops::ResetGate;
-use riverrun::weights::{PyTorchLayer, from_pytorch, to_pytorch};
+use riverrun::weights::{PyTorchLayer, checksum, from_pytorch, to_pytorch};
 
-fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/golden/cells")
-        .join(name)
-}
-
-fn all(stack: &CellStack) -> Vec<f64> {
-    let mut found = Vec::new();
-    for layer in &stack.layers {
-        let weights = layer.weights();
-        found.extend(numbers(weights.weight_ih));
-        found.extend(numbers(weights.weight_hh));
-        for bias in [weights.bias_ih, weights.bias_hh].into_iter().flatten() {
-            found.extend(numbers(bias));
-        }
-    }
-    found
-}
+use crate::common::{assert_close, devices};
+use crate::{all, golden};
 
 fn cpu() -> Device {
     devices().into_iter().next().expect("a device").1
 }
 
 /// Reads PyTorch's file, writes it, reads it again: the same numbers, here and in PyTorch's safetensors file.
-fn there_and_back<L: PyTorchLayer + Clone>(fresh: L, name: &str) {
+fn there_and_back<L: PyTorchLayer + Clone>(fresh: L, name: &str, stack: fn(&L) -> &CellStack) {
     let fits = |result: Result<L, Error>| result.unwrap_or_else(|error| panic!("{error}"));
     let first = fits(from_pytorch(
         fresh.clone(),
@@ -44,8 +24,8 @@ fn there_and_back<L: PyTorchLayer + Clone>(fresh: L, name: &str) {
     ));
     let path = golden(&format!("{name}.safetensors"));
     let second = fits(from_pytorch(fresh.clone(), path, ""));
-    assert_close(name, &all(second.stack()), &all(first.stack()), 0.0);
-    assert_ne!(all(first.stack()), all(fresh.stack()), "{name}");
+    assert_close(name, &all(stack(&second)), &all(stack(&first)), 0.0);
+    assert_ne!(all(stack(&first)), all(stack(&fresh)), "{name}");
     let file = format!("riverrun-weights-{name}-{}.safetensors", std::process::id());
     let path = std::env::temp_dir().join(file);
     to_pytorch(&first, &path, "model.rnn.").unwrap_or_else(|error| panic!("{error}"));
@@ -57,7 +37,7 @@ fn there_and_back<L: PyTorchLayer + Clone>(fresh: L, name: &str) {
         );
     }
     let again = fits(from_pytorch(fresh.clone(), &path, "model.rnn."));
-    assert_close(name, &all(again.stack()), &all(first.stack()), 0.0);
+    assert_close(name, &all(stack(&again)), &all(stack(&first)), 0.0);
     let missing = from_pytorch(fresh, &path, "model.lstm.").map(|_| ());
     let expected = Error::MissingTensor {
         file: path.display().to_string(),
@@ -71,13 +51,13 @@ fn there_and_back<L: PyTorchLayer + Clone>(fresh: L, name: &str) {
 fn files_go_there_and_back() {
     let device = cpu();
     let gru = GruConfig::new(4, 5).with_layers(2).with_bidirectional(true);
-    there_and_back(gru.init(&device), "gru-2-both");
+    there_and_back(gru.init(&device), "gru-2-both", |layer| &layer.stack);
     let lstm = LstmConfig::new(4, 5)
         .with_layers(2)
         .with_bidirectional(true);
-    there_and_back(lstm.init(&device), "lstm-2-both");
+    there_and_back(lstm.init(&device), "lstm-2-both", |layer| &layer.stack);
     let rnn = RnnConfig::new(4, 5).with_layers(2).with_bidirectional(true);
-    there_and_back(rnn.init(&device), "rnn-tanh-2-both");
+    there_and_back(rnn.init(&device), "rnn-tanh-2-both", |layer| &layer.stack);
 }
 
 #[test]
@@ -124,4 +104,55 @@ fn a_file_that_does_not_fit_is_refused_by_name() {
     let written = to_pytorch(&GruConfig::new(4, 5).init(&device), &file, "");
     assert!(matches!(written, Err(Error::File { .. })), "{written:?}");
     std::fs::remove_file(file).expect("removing the file");
+}
+
+#[test]
+fn the_names_of_a_single_cell_load() {
+    let device = cpu();
+    let lstm = LstmConfig::new(3, 4).init(&device);
+    let path =
+        std::env::temp_dir().join(format!("riverrun-cell-{}.safetensors", std::process::id()));
+    to_pytorch(&lstm, &path, "cell.").expect("writing");
+    // `nn.LSTMCell` has the same tensors under names without the layer's number; without a checksum, as another program
+    // writes them.
+    let bytes = std::fs::read(&path).expect("the file");
+    let header = u64::from_le_bytes(bytes[..8].try_into().expect("eight")) as usize;
+    let text = std::str::from_utf8(&bytes[8..8 + header]).expect("JSON");
+    let mut json: serde_json::Value = serde_json::from_str(text).expect("JSON");
+    let entries = json.as_object_mut().expect("an object");
+    entries.remove("__metadata__");
+    let renamed: serde_json::Map<_, _> = std::mem::take(entries)
+        .into_iter()
+        .map(|(name, entry)| (name.trim_end_matches("_l0").to_string(), entry))
+        .collect();
+    let text = serde_json::Value::Object(renamed).to_string();
+    let mut file = (text.len() as u64).to_le_bytes().to_vec();
+    file.extend_from_slice(text.as_bytes());
+    file.extend_from_slice(&bytes[8 + header..]);
+    std::fs::write(&path, file).expect("writing");
+    let again = from_pytorch(LstmConfig::new(3, 4).init(&device), &path, "cell.");
+    let again = again.unwrap_or_else(|error| panic!("{error}"));
+    assert_close("a cell", &all(&again.stack), &all(&lstm.stack), 0.0);
+    let deep = LstmConfig::new(3, 4).with_layers(2).init(&device);
+    let error = from_pytorch(deep, &path, "cell.")
+        .map(|_| ())
+        .expect_err("one layer");
+    assert!(matches!(error, Error::SurplusTensor { .. }), "{error}");
+    std::fs::remove_file(path).expect("removing the file");
+}
+
+#[test]
+fn a_checksum_follows_every_number() {
+    let device = cpu();
+    let mut gru = GruConfig::new(3, 4).init(&device);
+    let before = checksum(&gru);
+    assert_eq!(before, checksum(&gru.clone()));
+    let bias = &mut gru.stack.layers[0].bias_hh;
+    let tensor = bias.as_ref().expect("a bias").val();
+    let [length] = tensor.dims();
+    let mut change = vec![0.0f32; length];
+    change[length - 1] = 1e-3;
+    let change = Tensor::<1>::from_floats(change.as_slice(), &device);
+    *bias = Some(Param::from_tensor(tensor + change));
+    assert_ne!(before, checksum(&gru));
 }
