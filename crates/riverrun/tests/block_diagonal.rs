@@ -7,7 +7,7 @@ use burn::tensor::{Bool, Device, Distribution, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
 use riverrun::Error;
 use riverrun::nn::{BlockDiagonalRnnConfig, Recurrent, Sequence};
-use riverrun::ops::{Checkpoints, Scan, block_diagonal_scan};
+use riverrun::ops::{Recompute, ScanOptions, block_diagonal_scan, try_block_diagonal_scan};
 use riverrun_kernels::block_diagonal;
 
 fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
@@ -34,9 +34,9 @@ fn the_block_diagonal_scan_is_that_of_the_oracle() {
             let mask: Vec<bool> = (0..batch * steps).map(|n| n % 13 == 4).collect();
             let reset = TensorData::new(mask.clone(), [batch, steps]);
             let reset = Tensor::<2, Bool>::from_data(reset, &device);
-            let scan = Scan::default().with_initial(h0.clone()).with_reset(reset);
-            let scan = if reverse { scan.reversed() } else { scan };
-            let (h, last) = block_diagonal_scan(a.clone(), b.clone(), scan).expect("fits");
+            let sequence = Sequence::new().with_state(h0.clone()).with_reset(reset);
+            let options = ScanOptions::new().with_reverse(reverse);
+            let (h, last) = block_diagonal_scan(a.clone(), b.clone(), sequence, options);
             let loss = (h.clone() * d_h.clone()).sum() + (last * d_last.clone()).sum();
             let grads = loss.backward();
 
@@ -49,7 +49,7 @@ fn the_block_diagonal_scan_is_that_of_the_oracle() {
             let problem = block_diagonal::Problem { shape, reverse };
             let (av, bv, h0v) = (numbers(a.clone()), numbers(b.clone()), numbers(h0.clone()));
             let (h0v, mask) = (Some(&h0v[..]), Some(&mask[..]));
-            let truth =
+            let reference =
                 block_diagonal::oracle::forward(&problem, &av, &bv, h0v, mask).expect("a problem");
             let d = block_diagonal::oracle::backward(
                 &problem,
@@ -65,7 +65,7 @@ fn the_block_diagonal_scan_is_that_of_the_oracle() {
                 let what = format!("{name} blocks of {size}, reverse {reverse}, {what}");
                 assert_close(&what, &found, expected, 4e-6);
             };
-            close("h", numbers(h), &truth);
+            close("h", numbers(h), &reference);
             close("d_A", numbers(a.grad(&grads).expect("a gradient")), &d.a);
             close("d_b", numbers(b.grad(&grads).expect("a gradient")), &d.b);
             close("d_h0", numbers(h0.grad(&grads).expect("a gradient")), &d.h0);
@@ -82,8 +82,8 @@ fn no_steps_give_back_the_initial_state() {
             Tensor::zeros([2, 0, 6], &device),
         );
         let h0 = random([2, 6], &device).require_grad();
-        let scan = Scan::default().with_initial(h0.clone());
-        let (h, last) = block_diagonal_scan(a, b, scan).expect("fits");
+        let sequence = Sequence::new().with_state(h0.clone());
+        let (h, last) = block_diagonal_scan(a, b, sequence, ScanOptions::new());
         assert_eq!(h.dims(), [2, 0, 6], "{name}");
         let grads = last.clone().sum().backward();
         assert_close(&name, &numbers(last), &numbers(h0.clone()), 0.0);
@@ -97,11 +97,11 @@ fn what_does_not_fit_is_an_error() {
     for (_, device) in devices() {
         let a = Tensor::<5>::zeros([2, 4, 3, 2, 2], &device);
         let b = Tensor::<3>::zeros([2, 4, 5], &device);
-        let refused = block_diagonal_scan(a.clone(), b, Scan::default());
+        let refused = try_block_diagonal_scan(a.clone(), b, Sequence::new(), ScanOptions::new());
         assert!(matches!(refused, Err(Error::Shape { what: "b", .. })));
         let b = Tensor::<3>::zeros([2, 4, 6], &device);
-        let scan = Scan::default().with_checkpoints(Checkpoints::None);
-        let refused = block_diagonal_scan(a, b, scan);
+        let options = ScanOptions::new().with_recompute(Recompute::None);
+        let refused = try_block_diagonal_scan(a, b, Sequence::new(), options);
         assert!(matches!(refused, Err(Error::Unsupported(_))));
         let refused = BlockDiagonalRnnConfig::new(3, 10).try_init(&device);
         assert!(matches!(refused, Err(Error::Unsupported(_))));

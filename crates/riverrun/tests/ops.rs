@@ -4,11 +4,11 @@ mod common;
 
 use burn::tensor::{Bool, Device, Distribution, Int, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
-use riverrun::Error;
 use riverrun::ops::{
-    Scan, ScanDirection, linear_scan, linear_scan_gradients, linear_scan_hvp, refill, refill_int,
-    try_gated_scan, try_linear_scan,
+    ScanDirection, ScanOptions, linear_scan, linear_scan_gradients, linear_scan_hvp, refill,
+    refill_int, try_gated_scan, try_linear_scan, try_linear_scan_hvp, try_refill,
 };
+use riverrun::{Error, Sequence};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape, hvp, oracle};
 
 fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
@@ -24,15 +24,15 @@ fn check_linear_scan(name: &str, device: &Device, reverse: bool) {
     let (d_h, d_last) = (random([b, t, d], device), random([b, d], device));
     let mask: Vec<bool> = (0..b * t).map(|n| n % 17 == 11).collect();
     let reset = Tensor::<2, Bool>::from_data(TensorData::new(mask.clone(), [b, t]), device);
-    let scan = Scan::default().with_initial(h0.clone()).with_reset(reset);
-    let scan = if reverse { scan.reversed() } else { scan };
-    let (h, last) = try_linear_scan(a.clone(), x.clone(), scan).expect("shapes that fit");
+    let sequence = Sequence::new().with_state(h0.clone()).with_reset(reset);
+    let options = ScanOptions::new().with_reverse(reverse);
+    let (h, last) = linear_scan(a.clone(), x.clone(), sequence, options);
     let grads = ((h.clone() * d_h.clone()).sum() + (last * d_last.clone()).sum()).backward();
 
     let problem = Problem::new(Shape::new(b, t, d), Gate::Raw).reversed(reverse);
     let (av, xv, h0v) = (numbers(a.clone()), numbers(x.clone()), numbers(h0.clone()));
     let inputs: [&[f64]; 2] = [&av, &xv];
-    let truth = oracle::forward(&problem, &inputs, Some(&h0v), Some(&mask)).expect("a problem");
+    let reference = oracle::forward(&problem, &inputs, Some(&h0v), Some(&mask)).expect("a problem");
     let (d_hv, d_lastv) = (numbers(d_h), numbers(d_last));
     let gradients = oracle::backward(
         &problem,
@@ -52,7 +52,7 @@ fn check_linear_scan(name: &str, device: &Device, reverse: bool) {
             2e-6,
         );
     };
-    close("h", numbers(h), &truth);
+    close("h", numbers(h), &reference);
     close(
         "d_a",
         numbers(a.grad(&grads).expect("a gradient")),
@@ -93,9 +93,9 @@ fn only_the_last_state_may_be_differentiated() {
         let device = device.autodiff();
         let a = random([1, 5, 3], &device).require_grad();
         let b = random([1, 5, 3], &device);
-        let (_, last) = try_linear_scan(a.clone(), b.clone(), Scan::default()).expect("fits");
+        let (_, last) = linear_scan(a.clone(), b.clone(), Sequence::new(), ScanOptions::new());
         let through_last = a.grad(&last.sum().backward()).expect("a gradient");
-        let h = linear_scan(a.clone(), b, Scan::default());
+        let (h, _) = linear_scan(a.clone(), b, Sequence::new(), ScanOptions::new());
         let through_h = a
             .grad(&h.narrow(1, 4, 1).sum().backward())
             .expect("a gradient");
@@ -109,8 +109,8 @@ fn no_steps_give_back_the_initial_state() {
         let device = device.autodiff();
         let empty = Tensor::<3>::zeros([2, 0, 3], &device);
         let h0 = random([2, 3], &device).require_grad();
-        let scan = Scan::default().with_initial(h0.clone());
-        let (h, last) = try_linear_scan(empty.clone(), empty, scan).expect("fits");
+        let sequence = Sequence::new().with_state(h0.clone());
+        let (h, last) = linear_scan(empty.clone(), empty, sequence, ScanOptions::new());
         assert_eq!(h.dims(), [2, 0, 3], "{name}");
         let grads = last.clone().sum().backward();
         assert_close(&name, &numbers(last), &numbers(h0.clone()), 0.0);
@@ -130,7 +130,8 @@ fn what_does_not_fit_is_an_error_that_names_both_sides() {
         let error = try_linear_scan(
             a.clone(),
             Tensor::zeros([2, 4, 5], &device),
-            Scan::default(),
+            Sequence::new(),
+            ScanOptions::new(),
         );
         let Err(Error::Shape {
             expected, found, ..
@@ -139,9 +140,9 @@ fn what_does_not_fit_is_an_error_that_names_both_sides() {
             panic!("{error:?}")
         };
         assert_eq!((expected, found), (vec![2, 4, 3], vec![2, 4, 5]));
-        let scan = Scan::default().with_initial(Tensor::zeros([2, 4], &device));
+        let sequence = Sequence::new().with_state(Tensor::zeros([2, 4], &device));
         assert!(matches!(
-            try_linear_scan(a.clone(), a.clone(), scan),
+            try_linear_scan(a.clone(), a.clone(), sequence, ScanOptions::new()),
             Err(Error::Shape { .. })
         ));
         let odd = try_gated_scan(
@@ -149,7 +150,8 @@ fn what_does_not_fit_is_an_error_that_names_both_sides() {
             Gate::MinGru {
                 candidate: Default::default(),
             },
-            Scan::default(),
+            Sequence::new(),
+            ScanOptions::new(),
         );
         assert!(matches!(odd, Err(Error::Shape { .. })));
     }
@@ -177,13 +179,10 @@ impl Place {
     }
 
     fn direction(&self) -> ScanDirection {
-        ScanDirection {
-            a: self.a.clone(),
-            b: self.b.clone(),
-            h0: Some(self.h0.clone()),
-            d_h: Some(self.d_h.clone()),
-            d_h_last: Some(self.d_h_last.clone()),
-        }
+        ScanDirection::new(self.a.clone(), self.b.clone())
+            .with_h0(self.h0.clone())
+            .with_d_h(self.d_h.clone())
+            .with_d_h_last(self.d_h_last.clone())
     }
 
     fn numbers(&self) -> [Vec<f64>; 5] {
@@ -219,17 +218,19 @@ fn the_scan_has_gradients_and_second_derivatives_as_tensors() {
             let mask: Vec<bool> = (0..b * steps).map(|n| n % 17 == 0 || n % 11 == 5).collect();
             let reset =
                 Tensor::<2, Bool>::from_data(TensorData::new(mask.clone(), [b, steps]), &device);
-            let scan = Scan::default()
-                .with_initial(at.h0.clone())
-                .with_reset(reset);
-            let scan = if reverse { scan.reversed() } else { scan };
+            let sequence = Sequence::new().with_state(at.h0.clone()).with_reset(reset);
+            let options = ScanOptions::new().with_reverse(reverse);
             let last = Some(at.d_h_last.clone());
             let (x, y, g) = (at.a.clone(), at.b.clone(), at.d_h.clone());
-            let first =
-                linear_scan_gradients(x.clone(), y.clone(), scan.clone(), g.clone(), last.clone())
-                    .expect("shapes that fit");
-            let second =
-                linear_scan_hvp(x, y, scan, g, last, along.direction()).expect("shapes that fit");
+            let first = linear_scan_gradients(
+                x.clone(),
+                y.clone(),
+                sequence.clone(),
+                options,
+                g.clone(),
+                last.clone(),
+            );
+            let second = linear_scan_hvp(x, y, sequence, options, g, last, along.direction());
 
             let problem = Problem::new(Shape::new(b, steps, d), Gate::Raw).reversed(reverse);
             let (from, to) = (at.numbers(), along.numbers());
@@ -266,23 +267,20 @@ fn a_loss_of_gradients_is_differentiated_as_any_other() {
         let (at, along) = (Place::random(shape, &device), Place::random(shape, &device));
         let (a, b) = (at.a.require_grad(), at.b.require_grad());
         let h0 = at.h0.require_grad();
-        let scan = || Scan::default().with_initial(h0.clone());
+        let sequence = || Sequence::new().with_state(h0.clone());
+        let options = ScanOptions::new();
         let (g, last) = (at.d_h, Some(at.d_h_last));
-        let gradients =
-            linear_scan_gradients(a.clone(), b.clone(), scan(), g.clone(), last.clone())
-                .expect("shapes that fit");
+        let (x, y, d_h) = (a.clone(), b.clone(), g.clone());
+        let gradients = linear_scan_gradients(x, y, sequence(), options, d_h, last.clone());
         // <v, gradient> has the gradient H v, for the Hessian is symmetric.
         let loss = (gradients.a * along.a.clone()).sum()
             + (gradients.b * along.b.clone()).sum()
             + (gradients.h0 * along.h0.clone()).sum();
         let grads = loss.backward();
-        let direction = ScanDirection {
-            d_h: None,
-            d_h_last: None,
-            ..along.direction()
-        };
-        let product = linear_scan_hvp(a.clone(), b.clone(), scan(), g, last, direction)
-            .expect("shapes that fit");
+        let direction =
+            ScanDirection::new(along.a.clone(), along.b.clone()).with_h0(along.h0.clone());
+        let (x, y) = (a.clone(), b.clone());
+        let product = linear_scan_hvp(x, y, sequence(), options, g, last, direction);
         let close = |what: &str, found: Vec<f64>, expected: Vec<f64>| {
             assert_close(&format!("{name} {what}"), &found, &expected, 4e-6);
         };
@@ -309,10 +307,11 @@ fn directions_that_do_not_fit_are_errors() {
     for (_, device) in devices() {
         let at = Place::random([2, 4, 3], &device);
         let run = |along: ScanDirection, d_h: Tensor<3>| {
-            linear_scan_hvp(
+            try_linear_scan_hvp(
                 at.a.clone(),
                 at.b.clone(),
-                Scan::default(),
+                Sequence::new(),
+                ScanOptions::new(),
                 d_h,
                 None,
                 along,
@@ -322,10 +321,8 @@ fn directions_that_do_not_fit_are_errors() {
         let short = Tensor::zeros([2, 3, 3], &device);
         let error = run(at.direction(), short.clone());
         assert!(matches!(error, Err(Error::Shape { what: "d_h", .. })));
-        let along = ScanDirection {
-            b: short,
-            ..at.direction()
-        };
+        let mut along = at.direction();
+        along.b = short;
         assert!(matches!(
             run(along, at.d_h.clone()),
             Err(Error::Shape {
@@ -341,20 +338,20 @@ fn a_tensor_is_refilled_with_other_numbers() {
     for (name, device) in devices() {
         let tensor = Tensor::<2>::zeros([2, 3], &device);
         let data = TensorData::from([[1.0f64, -2.0, 3.5], [0.25, 5.0, -6.0]]);
-        let tensor = refill(tensor, data.clone()).unwrap();
+        let tensor = refill(tensor, data.clone());
         assert_eq!(
             numbers(tensor.clone()),
             [1.0, -2.0, 3.5, 0.25, 5.0, -6.0],
             "{name}"
         );
-        let wrong = refill(tensor, TensorData::from([1.0f32, 2.0]));
+        let wrong = try_refill(tensor, TensorData::from([1.0f32, 2.0]));
         assert!(
             matches!(wrong, Err(Error::Shape { what: "data", .. })),
             "{name}"
         );
 
         let integers = Tensor::<1, Int>::from_data(TensorData::from([1i32, 2, 3]), &device);
-        let integers = refill_int(integers, TensorData::from([7i64, -8, 9])).unwrap();
+        let integers = refill_int(integers, TensorData::from([7i64, -8, 9]));
         let found: Vec<i64> = integers.into_data().iter::<i64>().collect();
         assert_eq!(found, [7, -8, 9], "{name}");
     }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::{AdamWState, AdaptiveMomentumState, DynState, GradientsParams};
 use burn::tensor::{Device, Tensor, TensorData};
-use riverrun::ops::{AdamwStep, AdamwTensors, adamw, adamw_numbers, refill, square_sum};
+use riverrun::ops::{AdamwStep, AdamwTensors, adamw, adamw_numbers, square_sum, try_refill};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, LossScale};
@@ -160,7 +160,7 @@ impl Optimizer {
     pub(crate) fn announce(&mut self, lr: f64, device: &Device) -> Result<(), Error> {
         let step = self.numbers(lr, self.steps + self.replayed + 1);
         self.announced = Some(match self.announced.take() {
-            Some(place) => refill(place, TensorData::from(step.numbers()))?,
+            Some(place) => try_refill(place, TensorData::from(step.numbers()))?,
             None => adamw_numbers(step, device),
         });
         Ok(())

@@ -5,9 +5,9 @@ use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
-use super::{Recurrent, Sequence};
+use super::{Recurrent, Sequence, linear};
 use crate::Error;
-use crate::ops::{Scan, block_diagonal_scan};
+use crate::ops::{ScanOptions, block_diagonal_scan};
 
 /// Configuration of [`BlockDiagonalRnn`].
 #[derive(Config, Debug)]
@@ -107,7 +107,7 @@ impl BlockDiagonalRnn {
     pub fn matrices(&self, x: Tensor<3>) -> Tensor<5> {
         let [batch, steps, _] = x.dims();
         let size = self.block;
-        let u = self.transition.forward(x);
+        let u = linear(&self.transition, x);
         let blocks = u.dims()[2] / (size * size);
         let u: Tensor<5> = u.reshape([batch, steps, blocks, size, size]);
         let columns = u.clone().abs().sum_dim(3).clamp_min(1.0);
@@ -119,12 +119,8 @@ impl Recurrent for BlockDiagonalRnn {
     type State = Tensor<2>;
 
     fn run(&self, x: Tensor<3>, sequence: Sequence<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
-        let scan = Scan::default()
-            .with_optional_initial(sequence.state)
-            .with_optional_reset(sequence.reset);
-        let scan = if self.reverse { scan.reversed() } else { scan };
-        let b = self.input.forward(x.clone());
-        block_diagonal_scan(self.matrices(x), b, scan)
-            .unwrap_or_else(|error| panic!("block-diagonal RNN: {error}"))
+        let options = ScanOptions::new().with_reverse(self.reverse);
+        let b = linear(&self.input, x.clone());
+        block_diagonal_scan(self.matrices(x), b, sequence, options)
     }
 }

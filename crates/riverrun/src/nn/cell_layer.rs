@@ -4,7 +4,8 @@ use burn::module::{Initializer, Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::Error;
-use crate::ops::{Cell, CellOutput, CellRun, CellWeights, try_cell_layer};
+use crate::ops::{Cell, CellOptions, CellState, CellWeights, try_cell_layer};
+use crate::sequence::Sequence;
 
 /// The parameters of one layer in one direction, in PyTorch's names, shapes and gate orders (r, z, n for the GRU; i, f, g, o for
 /// the LSTM).
@@ -21,6 +22,9 @@ pub struct CellLayer {
     /// The formula.
     #[module(skip)]
     pub cell: Cell,
+    /// `N`: the blocks of the recurrent matrix.
+    #[module(skip)]
+    heads: usize,
 }
 
 impl CellLayer {
@@ -53,6 +57,7 @@ impl CellLayer {
             bias_ih: bias.then(|| uniform.init([rows], device)),
             bias_hh: bias.then(|| uniform.init([rows], device)),
             cell,
+            heads,
         };
         layer.spread_memory(d_hidden, time_scale);
         layer
@@ -95,22 +100,26 @@ impl CellLayer {
 
     /// `N`.
     pub fn heads(&self) -> usize {
-        self.d_hidden() / self.weight_hh.dims()[1]
+        self.heads
     }
 
     /// `[B, T, I]` to the states.
-    pub(super) fn run(&self, x: Tensor<3>, run: CellRun) -> Result<CellOutput, Error> {
-        try_cell_layer(x, self.weights(), self.cell, run)
+    pub(super) fn run(
+        &self,
+        x: Tensor<3>,
+        sequence: Sequence<CellState>,
+        reverse: bool,
+    ) -> Result<(Tensor<3>, CellState), Error> {
+        let options = CellOptions::new().with_reverse(reverse);
+        try_cell_layer(x, self.weights(), self.cell, sequence, options)
     }
 
     /// The parameters as tensors.
     pub fn weights(&self) -> CellWeights {
-        CellWeights {
-            weight_ih: self.weight_ih.val(),
-            weight_hh: self.weight_hh.val(),
-            bias_ih: self.bias_ih.as_ref().map(Param::val),
-            bias_hh: self.bias_hh.as_ref().map(Param::val),
-        }
+        let bias = |bias: &Option<Param<Tensor<1>>>| bias.as_ref().map(Param::val);
+        CellWeights::new(self.weight_ih.val(), self.weight_hh.val())
+            .with_biases(bias(&self.bias_ih), bias(&self.bias_hh))
+            .with_heads(self.heads)
     }
 }
 

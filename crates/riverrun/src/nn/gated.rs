@@ -5,28 +5,25 @@ use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 
 use super::{Sequence, linear};
-use crate::ops::{Checkpoints, Gate, Scan, try_gated_scan};
+use crate::ops::{Gate, Recompute, ScanOptions, gated_scan};
 
-/// The scan over a sequence.
-pub(super) fn scan(reverse: bool, checkpoints: Checkpoints, sequence: Sequence<Tensor<2>>) -> Scan {
-    let scan = Scan::default()
-        .with_optional_initial(sequence.state)
-        .with_optional_reset(sequence.reset)
-        .with_checkpoints(checkpoints);
-    if reverse { scan.reversed() } else { scan }
+/// The options of a layer's scan.
+pub(super) fn options(reverse: bool, recompute: Recompute) -> ScanOptions {
+    ScanOptions::new()
+        .with_reverse(reverse)
+        .with_recompute(recompute)
 }
 
 /// Projects `x` to the gate's inputs and scans.
 pub(super) fn run(
     projection: &Linear,
     gate: Gate,
-    (reverse, checkpoints): (bool, Checkpoints),
+    (reverse, recompute): (bool, Recompute),
     x: Tensor<3>,
     sequence: Sequence<Tensor<2>>,
 ) -> (Tensor<3>, Tensor<2>) {
-    let scan = scan(reverse, checkpoints, sequence);
-    try_gated_scan(linear(projection, x), gate, scan)
-        .unwrap_or_else(|error| panic!("{}: {error}", gate.name()))
+    let options = options(reverse, recompute);
+    gated_scan(linear(projection, x), gate, sequence, options)
 }
 
 /// Sets the biases of gate input `gate` so that, for a zero input, the channels remember from 1 to `time_scale` steps,

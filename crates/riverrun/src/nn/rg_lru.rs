@@ -7,7 +7,7 @@ use burn::tensor::activation::{relu, sigmoid};
 use burn::tensor::{Device, Tensor};
 
 use super::{Recurrent, Sequence, gated, linear};
-use crate::ops::{Checkpoints, Gate, try_gated_scan};
+use crate::ops::{Checkpoints, Gate, gated_scan};
 
 /// How many times `softplus(Λ)` a channel decays in a step with its recurrence gate fully open: `c` of the paper.
 const SHARPNESS: f64 = 8.0;
@@ -152,8 +152,7 @@ impl Recurrent for RgLru {
             gates.narrow(2, hidden, hidden),
         );
         let inputs = Tensor::cat(vec![r * rate.unsqueeze(), i * x], 2);
-        let scan = gated::scan(self.reverse, self.checkpoints, sequence);
-        try_gated_scan(inputs, Gate::RgLru, scan)
-            .unwrap_or_else(|error| panic!("{}: {error}", Gate::RgLru.name()))
+        let options = gated::options(self.reverse, self.checkpoints);
+        gated_scan(inputs, Gate::RgLru, sequence, options)
     }
 }

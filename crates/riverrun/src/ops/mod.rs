@@ -1,4 +1,4 @@
-//! Operations on [`Tensor`](burn::Tensor): the linear recurrence and its gated forms, and what stands between them.
+//! Operations on [`Tensor`](burn::Tensor): linear recurrences, recurrent cells, and the layers between them.
 //!
 //! Every recurrence here has the same contract. Layout `[B, T, D]` with channels last; any `B, T ≥ 0`, `D ≥ 1`;
 //! storage `f32`, `f16` or `bf16` (`f64` on the CPU) with `f32` carries. Gradients flow to every input, to
@@ -14,29 +14,34 @@ pub mod linear;
 mod norm;
 mod recurrence;
 mod refill;
-mod support;
+pub(crate) mod support;
 
 pub use crate::sequence::Sequence;
 pub use adamw::{
     AdamwStep, AdamwTensors, LossScaleNumbers, OptimizerOps, adamw, adamw_numbers, clip_factor,
-    square_sum,
+    square_sum, try_clip_factor,
 };
-pub use block_diagonal::{BlockDiagonalOps, BlockGradients, block_diagonal_scan};
+pub use block_diagonal::{
+    BlockDiagonalOps, BlockGradients, block_diagonal_scan, try_block_diagonal_scan,
+};
 pub use cell::{
-    Activation, Cell, CellOps, CellOutput, CellRun, CellWeights, ResetGate, cell_layer,
+    Activation, Cell, CellOps, CellOptions, CellState, CellWeights, ResetGate, cell_layer,
     try_cell_layer,
 };
 pub use cross_entropy::{LossOps, cross_entropy, try_cross_entropy};
-pub use gelu::{ElementwiseOps, gelu};
+pub use gelu::{ElementwiseOps, gelu, try_gelu};
 pub use linear::{LinearOps, LinearSpec, linear, mlp, try_linear, try_mlp};
 pub use norm::{
-    NormGradients, NormKind, NormOps, NormSpec, add_rms_norm, layer_norm, rms_norm, try_add_norm,
-    try_norm,
+    NormGradients, NormKind, NormOps, NormSpec, add_norm, add_rms_norm, layer_norm, norm, rms_norm,
+    try_add_norm, try_add_rms_norm, try_layer_norm, try_norm, try_rms_norm,
 };
+/// The name of [`Recompute`] in earlier versions.
+pub use recurrence::Recompute as Checkpoints;
 pub use recurrence::{
-    Candidate, Checkpoints, Gate, GateInputs, RecurrenceOps, Routine, Scan, ScanDerivatives,
-    ScanDirection, ScanGradients, ScanSpec, linear_scan, linear_scan_gradients, linear_scan_hvp,
-    min_gru, min_lstm, try_gated_scan, try_linear_scan,
+    Candidate, Gate, GateInputs, Recompute, RecurrenceOps, Routine, ScanDerivatives, ScanDirection,
+    ScanGradients, ScanOptions, ScanSpec, gated_scan, linear_scan, linear_scan_gradients,
+    linear_scan_hvp, min_gru, min_lstm, try_gated_scan, try_linear_scan, try_linear_scan_gradients,
+    try_linear_scan_hvp, try_min_gru, try_min_lstm,
 };
-pub use refill::{RefillOps, refill, refill_int};
-pub use support::Maybe;
+pub use refill::{RefillOps, refill, refill_int, try_refill, try_refill_int};
+pub use support::{Maybe, MaybeInt};

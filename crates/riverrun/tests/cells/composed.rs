@@ -3,7 +3,7 @@
 use burn::backend::Dispatch;
 use burn::tensor::{Tensor, TensorData};
 use riverrun::ops::cell::{CellInputs, CellOps, CellOutputGrads, CellSpec, StepInputs};
-use riverrun::ops::{Cell, Maybe};
+use riverrun::ops::{Cell, Maybe, MaybeInt};
 
 use crate::common::{assert_close, devices, numbers};
 use crate::net::{TOLERANCE, random};
@@ -30,7 +30,8 @@ fn composed_steps_agree_with_the_kernels() {
                     true => Maybe::Some(give2(tensor)),
                     false => Maybe::None,
                 };
-                let spec = CellSpec { cell, reverse };
+                let mut spec = CellSpec::new(cell);
+                spec.reverse = reverse;
                 let layer = || CellInputs::<Dispatch> {
                     x: x.clone().into_dispatch(),
                     w: give2(&w),
@@ -40,6 +41,7 @@ fn composed_steps_agree_with_the_kernels() {
                     h0: Maybe::Some(give2(&h0)),
                     c0: maybe_c(&c0),
                     reset: Maybe::Some(give2(&reset)),
+                    lengths: MaybeInt::None,
                 };
                 let xg = x
                     .clone()
@@ -54,6 +56,7 @@ fn composed_steps_agree_with_the_kernels() {
                     h0: Maybe::Some(give2(&h0)),
                     c0: maybe_c(&c0),
                     reset: Maybe::Some(give2(&reset)),
+                    lengths: MaybeInt::None,
                 };
                 let check = |what: &str, found: Vec<f64>, expected: Vec<f64>| {
                     let what = format!("{name} {} reverse {reverse} {what}", cell.name());

@@ -1,10 +1,10 @@
 //! Layers of several heads against layers whose recurrent matrix has zeros between the heads.
 
 use burn::tensor::{Bool, Device, Tensor, TensorData};
-use riverrun::Error;
 use riverrun::nn::{GruConfig, LstmConfig, Recurrent};
-use riverrun::ops::{Cell, CellOutput, CellRun, CellWeights, cell_layer, try_cell_layer};
+use riverrun::ops::{Cell, CellOptions, CellState, CellWeights, cell_layer, try_cell_layer};
 use riverrun::weights::to_pytorch;
+use riverrun::{Error, Sequence};
 
 use crate::common::{assert_close, devices, numbers};
 use crate::net::{TOLERANCE, random};
@@ -34,7 +34,13 @@ fn everything(
     cell: Cell,
     reverse: bool,
     device: &Device,
-    run: impl Fn(Tensor<3>, CellWeights, Cell, CellRun) -> CellOutput,
+    run: impl Fn(
+        Tensor<3>,
+        CellWeights,
+        Cell,
+        Sequence<CellState>,
+        CellOptions,
+    ) -> (Tensor<3>, CellState),
 ) -> Vec<Vec<f64>> {
     let gates = cell.gates();
     let leaf = |n: usize, len: usize| {
@@ -53,25 +59,21 @@ fn everything(
     ];
     let [x, w, u, bias_ih, bias_hh, h0, c0] = leaves.clone();
     let marks: Vec<bool> = (0..B * T).map(|i| i % 7 == 3).collect();
-    let weights = CellWeights {
-        weight_ih: w.reshape([gates * H, I]),
-        weight_hh: u.reshape([gates * H, OWN]),
-        bias_ih: Some(bias_ih),
-        bias_hh: Some(bias_hh),
+    let weights = CellWeights::new(w.reshape([gates * H, I]), u.reshape([gates * H, OWN]))
+        .with_biases(Some(bias_ih), Some(bias_hh))
+        .with_heads(HEADS);
+    let state = CellState::new(h0.reshape([B, H]));
+    let state = match cell {
+        Cell::Lstm => state.with_c(c0.reshape([B, H])),
+        _ => state,
     };
-    let start = CellRun {
-        h0: Some(h0.reshape([B, H])),
-        c0: (cell == Cell::Lstm).then(|| c0.reshape([B, H])),
-        reset: Some(Tensor::<2, Bool>::from_data(
-            TensorData::new(marks, [B, T]),
-            device,
-        )),
-        reverse,
-    };
-    let output = run(x.reshape([B, T, I]), weights, cell, start);
-    let mut loss = (output.h.clone() * output.h.clone()).sum() + output.h_last.clone().sum();
-    let mut all = vec![numbers(output.h), numbers(output.h_last)];
-    if let Some(c_last) = output.c_last {
+    let reset = Tensor::<2, Bool>::from_data(TensorData::new(marks, [B, T]), device);
+    let sequence = Sequence::new().with_state(state).with_reset(reset);
+    let options = CellOptions::new().with_reverse(reverse);
+    let (h, last) = run(x.reshape([B, T, I]), weights, cell, sequence, options);
+    let mut loss = (h.clone() * h.clone()).sum() + last.h.clone().sum();
+    let mut all = vec![numbers(h), numbers(last.h)];
+    if let Some(c_last) = last.c {
         loss = loss + (c_last.clone() * c_last.clone()).sum();
         all.push(numbers(c_last));
     }
@@ -92,10 +94,15 @@ fn heads_are_blocks_on_the_diagonal() {
         for (n, cell) in Cell::all().into_iter().enumerate() {
             let reverse = n % 2 == 1;
             let found = everything(cell, reverse, &device, cell_layer);
-            let expected = everything(cell, reverse, &device, |x, mut weights, cell, run| {
-                weights.weight_hh = dense(weights.weight_hh, cell.gates());
-                cell_layer(x, weights, cell, run)
-            });
+            let expected = everything(
+                cell,
+                reverse,
+                &device,
+                |x, mut weights, cell, sequence, options| {
+                    weights.weight_hh = dense(weights.weight_hh, cell.gates());
+                    cell_layer(x, weights.with_heads(1), cell, sequence, options)
+                },
+            );
             assert_eq!(found.len(), expected.len());
             for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
                 let what = format!("{name} {} tensor {i}", cell.name());
@@ -139,8 +146,30 @@ fn what_heads_do_not_do_is_an_error() {
     weights.weight_hh = Tensor::zeros([3 * H, OWN + 2], &device);
     let x = Tensor::<3>::zeros([1, 1, I], &device);
     let cell = gru.stack.layers[0].cell;
-    let refused = try_cell_layer(x, weights, cell, CellRun::default());
-    assert!(matches!(refused, Err(Error::Shape { .. })));
+    let run = |weights| {
+        let x = x.clone();
+        try_cell_layer(x, weights, cell, Sequence::new(), CellOptions::new())
+    };
+    let refused = run(weights.clone());
+    assert!(matches!(
+        refused,
+        Err(Error::Shape {
+            what: "weight_hh",
+            ..
+        })
+    ));
+    // The shape of three heads, said to be one.
+    weights.weight_hh = Tensor::zeros([3 * H, OWN], &device);
+    let refused = run(weights.clone().with_heads(1));
+    assert!(matches!(
+        refused,
+        Err(Error::Shape {
+            what: "weight_hh",
+            ..
+        })
+    ));
+    let refused = run(weights.with_heads(4));
+    assert!(matches!(refused, Err(Error::Unsupported(_))));
 }
 
 #[test]

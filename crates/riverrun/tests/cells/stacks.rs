@@ -3,7 +3,7 @@
 use burn::module::Param;
 use burn::tensor::{Bool, Tensor, TensorData};
 use riverrun::nn::{GruConfig, LstmConfig, LstmState, Recurrent, Sequence};
-use riverrun::ops::{Cell, CellRun, CellWeights, cell_layer, try_cell_layer};
+use riverrun::ops::{Cell, CellOptions, CellState, CellWeights, cell_layer, try_cell_layer};
 
 use crate::common::{assert_close, devices, numbers};
 use crate::net::{Net, random};
@@ -181,31 +181,23 @@ fn half_formats_follow_f32() {
         let net = LstmConfig::new(i, h).init(&device);
         let x: Tensor<3> = random([b, t, i], &device);
         let weights = net.stack.layers[0].weights();
-        let full = cell_layer(x.clone(), weights.clone(), Cell::Lstm, CellRun::default());
+        let run =
+            |x, weights| cell_layer(x, weights, Cell::Lstm, Sequence::new(), CellOptions::new()).0;
+        let full = run(x.clone(), weights.clone());
         for (dtype, epsilon) in [(FloatDType::F16, 1e-3), (FloatDType::BF16, 8e-3)] {
             if name != "cpu" {
                 println!("skipped on {name}: {dtype:?} may not be there");
                 continue;
             }
-            let rounded = CellWeights {
-                weight_ih: weights.weight_ih.clone().cast(dtype),
-                weight_hh: weights.weight_hh.clone().cast(dtype),
-                bias_ih: weights.bias_ih.clone().map(|bias| bias.cast(dtype)),
-                bias_hh: weights.bias_hh.clone().map(|bias| bias.cast(dtype)),
-            };
-            let half = cell_layer(
-                x.clone().cast(dtype),
-                rounded,
-                Cell::Lstm,
-                CellRun::default(),
-            );
+            let bias = |bias: &Option<Tensor<1>>| bias.clone().map(|bias| bias.cast(dtype));
+            let rounded = CellWeights::new(
+                weights.weight_ih.clone().cast(dtype),
+                weights.weight_hh.clone().cast(dtype),
+            )
+            .with_biases(bias(&weights.bias_ih), bias(&weights.bias_hh));
+            let half = run(x.clone().cast(dtype), rounded);
             let what = format!("{name} {dtype:?}");
-            assert_close(
-                &what,
-                &numbers(half.h),
-                &numbers(full.h.clone()),
-                4.0 * epsilon,
-            );
+            assert_close(&what, &numbers(half), &numbers(full.clone()), 4.0 * epsilon);
         }
     }
 }
@@ -217,27 +209,22 @@ fn what_does_not_fit_is_named() {
         let x = Tensor::<3>::zeros([2, 5, 3], &device);
         let weights = || layer.stack.layers[0].weights();
         let gru = layer.stack.layers[0].cell;
-        let refused = |x: Tensor<3>, weights: CellWeights, run: CellRun| {
-            let error = try_cell_layer(x, weights, gru, run).expect_err("does not fit");
+        let refused = |x: Tensor<3>, weights: CellWeights, sequence: Sequence<CellState>| {
+            let error = try_cell_layer(x, weights, gru, sequence, CellOptions::new())
+                .expect_err("does not fit");
             error.to_string()
         };
         let wide = Tensor::<3>::zeros([2, 5, 7], &device);
-        let error = refused(wide, weights(), CellRun::default());
+        let error = refused(wide, weights(), Sequence::new());
         assert!(
             error.contains("weight_ih") && error.contains("[12, 7]"),
             "{error}"
         );
-        let state = || Some(Tensor::<2>::zeros([2, 4], &device));
-        let run = CellRun {
-            c0: state(),
-            ..CellRun::default()
-        };
-        assert!(refused(x.clone(), weights(), run).contains("c0"));
-        let run = CellRun {
-            h0: Some(Tensor::zeros([3, 4], &device)),
-            ..CellRun::default()
-        };
-        assert!(refused(x.clone(), weights(), run).contains("h0"));
+        let state = |batch| CellState::new(Tensor::zeros([batch, 4], &device));
+        let run = |state| Sequence::new().with_state(state);
+        let with_c = state(2).with_c(Tensor::zeros([2, 4], &device));
+        assert!(refused(x.clone(), weights(), run(with_c)).contains("c0"));
+        assert!(refused(x.clone(), weights(), run(state(3))).contains("h0"));
         let long = layer.try_run(x.clone(), Sequence::new().with_lengths(&[5, 6]));
         let error = long.expect_err("too long").to_string();
         assert!(error.contains("sequence 1 has 6 steps"), "{error}");

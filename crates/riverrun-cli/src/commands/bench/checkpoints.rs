@@ -5,7 +5,8 @@ use std::io::{Write, stdout};
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Distribution, Tensor};
-use riverrun::ops::{Candidate, Checkpoints, Scan, min_gru};
+use riverrun::Sequence;
+use riverrun::ops::{Candidate, Checkpoints, ScanOptions, min_gru};
 use riverrun_train::Precision;
 use serde::Serialize;
 
@@ -141,8 +142,8 @@ impl Stack {
         let mut x = self.x.clone();
         for weight in &self.weights {
             let k = x.clone().matmul(weight.clone().unsqueeze());
-            let scan = Scan::default().with_checkpoints(self.kept);
-            x = x + min_gru(k, Candidate::Identity, scan).0;
+            let options = ScanOptions::new().with_recompute(self.kept);
+            x = x + min_gru(k, Candidate::Identity, Sequence::new(), options).0;
         }
         x.mean()
     }

@@ -1,6 +1,7 @@
 //! The block-diagonal recurrence, forward and every gradient, as users call it.
 
-use riverrun::ops::{Scan, block_diagonal_scan};
+use riverrun::Sequence;
+use riverrun::ops::{ScanOptions, try_block_diagonal_scan};
 use riverrun_kernels::block_diagonal::{Problem, Shape, oracle};
 use riverrun_kernels::check::{largest, worst};
 use riverrun_kernels::{Element, Error};
@@ -48,15 +49,10 @@ fn check<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
             let state = |x: &Vec<f64>| upload(x, [batch, dim], part.storage, &device);
             let h0 = h0.as_ref().map(|h0| state(h0).require_grad());
             let reset = reset.map(|marks| mask(marks, [batch, steps], &device));
-            let scan = Scan::default()
-                .with_optional_initial(h0.clone())
-                .with_optional_reset(reset);
-            let scan = if problem.reverse {
-                scan.reversed()
-            } else {
-                scan
-            };
-            let (h, last) = block_diagonal_scan(a.clone(), b.clone(), scan)?;
+            let mut sequence = Sequence::from(h0.clone());
+            sequence.reset = reset;
+            let options = ScanOptions::new().with_reverse(problem.reverse);
+            let (h, last) = try_block_diagonal_scan(a.clone(), b.clone(), sequence, options)?;
             let d_h = upload(&d_h, wide, part.storage, &device);
             let loss = (h.clone() * d_h).sum() + (last * state(&d_last)).sum();
             let gradients = loss.backward();

@@ -1,7 +1,8 @@
 //! GRU, LSTM and Elman: every cell and storage type, forward and every gradient.
 
 use burn::tensor::{Device, Tensor, TensorData};
-use riverrun::ops::{CellRun, CellWeights, cell_layer};
+use riverrun::Sequence;
+use riverrun::ops::{CellOptions, CellState, CellWeights, cell_layer};
 use riverrun_kernels::Element;
 use riverrun_kernels::cell::check::{Case, Options, Results, compare};
 use riverrun_kernels::cell::{Cell, Problem, cpu};
@@ -165,34 +166,37 @@ pub(super) fn layer<E: Element>(case: &Case<E>, device: &Device, storage: Storag
     };
     let identity = (0..width * width).map(|i| f64::from(u8::from(i % (width + 1) == 0)));
     let x = wide(&case.xg).reshape([batch, steps, width]).require_grad();
-    let weights = CellWeights {
-        weight_ih: tensor(identity.collect()).reshape([width, width]),
-        weight_hh: wide(&case.u)
-            .reshape([width, problem.depth()])
-            .require_grad(),
-        bias_ih: None,
-        bias_hh: case.bias.as_ref().map(|bias| wide(bias).require_grad()),
-    };
+    let bias = case.bias.as_ref().map(|bias| wide(bias).require_grad());
+    let u = wide(&case.u).reshape([width, problem.depth()]);
+    let identity = tensor(identity.collect()).reshape([width, width]);
+    let weights = CellWeights::new(identity, u.require_grad())
+        .with_biases(None, bias)
+        .with_heads(problem.heads);
     let (u, bias) = (weights.weight_hh.clone(), weights.bias_hh.clone());
     let (h0, c0) = (state(&case.h0), state(&case.c0));
-    let run = CellRun {
-        h0: h0.clone(),
-        c0: c0.clone(),
-        reset: case.reset.as_ref().map(|reset| {
-            let numbers = reset.iter().map(|&x| f64::from(u8::from(x))).collect();
-            tensor(numbers).reshape([batch, steps]).greater_elem(0.5)
-        }),
-        reverse: problem.reverse,
-    };
-    let output = cell_layer(x.clone(), weights, problem.cell, run);
-    let mut loss = output.h.clone().sum() * 0.0;
+    // A cell state goes with a state.
+    let h = h0.clone().or_else(|| {
+        let zeros = vec![0.0; batch * hidden];
+        c0.is_some().then(|| tensor(zeros).reshape([batch, hidden]))
+    });
+    let mut sequence = Sequence::from(h.map(|h| match &c0 {
+        Some(c) => CellState::new(h).with_c(c.clone()),
+        None => CellState::new(h),
+    }));
+    sequence.reset = case.reset.as_ref().map(|reset| {
+        let numbers = reset.iter().map(|&x| f64::from(u8::from(x))).collect();
+        tensor(numbers).reshape([batch, steps]).greater_elem(0.5)
+    });
+    let options = CellOptions::new().with_reverse(problem.reverse);
+    let (h, last) = cell_layer(x.clone(), weights, problem.cell, sequence, options);
+    let mut loss = h.clone().sum() * 0.0;
     if let Some(d) = &case.d_h {
-        loss = loss + (output.h.clone() * wide(d).reshape([batch, steps, hidden])).sum();
+        loss = loss + (h.clone() * wide(d).reshape([batch, steps, hidden])).sum();
     }
     if let Some(d) = &case.d_h_last {
-        loss = loss + (output.h_last.clone() * wide(d).reshape([batch, hidden])).sum();
+        loss = loss + (last.h.clone() * wide(d).reshape([batch, hidden])).sum();
     }
-    if let (Some(d), Some(c)) = (&case.d_c_last, &output.c_last) {
+    if let (Some(d), Some(c)) = (&case.d_c_last, &last.c) {
         loss = loss + (c.clone() * wide(d).reshape([batch, hidden])).sum();
     }
     let gradients = loss.backward();
@@ -209,9 +213,9 @@ pub(super) fn layer<E: Element>(case: &Case<E>, device: &Device, storage: Storag
     let truth = case.to::<f64>().oracle().expect("a problem that fits");
     let rounded = |x: Vec<f64>| x.into_iter().map(E::from_f64).collect::<Vec<E>>();
     Results {
-        h: numbers(output.h.into_data()),
-        h_last: numbers(output.h_last.into_data()),
-        c_last: output.c_last.map_or(Vec::new(), |c| numbers(c.into_data())),
+        h: numbers(h.into_data()),
+        h_last: numbers(last.h.into_data()),
+        c_last: last.c.map_or(Vec::new(), |c| numbers(c.into_data())),
         d_xg: gradient!(Some(&x)).expect("a gradient of the input"),
         d_u: gradient!(Some(&u)).expect("a gradient of the weights"),
         d_bias: gradient!(bias).unwrap_or_else(|| rounded(truth.d_bias)),

@@ -1,7 +1,8 @@
 //! Linear recurrences that save fewer states for the backward pass and recompute the others.
 
 use burn::tensor::Device;
-use riverrun::ops::{Checkpoints, Scan, try_gated_scan, try_linear_scan};
+use riverrun::Sequence;
+use riverrun::ops::{Recompute, ScanOptions, try_gated_scan, try_linear_scan};
 use riverrun_kernels::Element;
 use riverrun_kernels::recurrence::check::{Case, Options, Outcome, compare, naive};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
@@ -30,11 +31,7 @@ fn check<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
         .find(|gate| gate.name() == part.form)
         .expect("one of the forms");
     let mut row = Row::default();
-    let choices = [
-        Checkpoints::None,
-        Checkpoints::Every(16),
-        Checkpoints::Every(69),
-    ];
+    let choices = [Recompute::None, Recompute::Every(16), Recompute::Every(69)];
     for (n, kept) in choices.into_iter().enumerate() {
         let problem = Problem::new(Shape::new(2, 70, 12), gate);
         let case = Case::random(problem, Options::nth(6 * n + 3), 40 + n as u64).rounded::<E>();
@@ -60,7 +57,7 @@ pub(super) fn run(
     device: &Device,
     storage: Storage,
     case: &Case,
-    kept: Checkpoints,
+    recompute: Recompute,
 ) -> Result<Outcome, Failure> {
     let device = device.clone().autodiff();
     let Shape { batch, steps, dim } = case.problem.shape;
@@ -73,17 +70,14 @@ pub(super) fn run(
     let h0 = case.h0.as_ref().map(|h0| state(h0).require_grad());
     let reset = case.reset.as_ref();
     let reset = reset.map(|marks| mask(marks, [batch, steps], &device));
-    let scan = Scan::default()
-        .with_optional_initial(h0.clone())
-        .with_optional_reset(reset)
-        .with_checkpoints(kept);
-    let scan = match case.problem.reverse {
-        true => scan.reversed(),
-        false => scan,
-    };
+    let mut sequence = Sequence::from(h0.clone());
+    sequence.reset = reset;
+    let options = ScanOptions::new()
+        .with_reverse(case.problem.reverse)
+        .with_recompute(recompute);
     let (leaves, (h, last)) = if gate == Gate::Raw {
         let leaves = vec![up(&case.inputs[0], dim), up(&case.inputs[1], dim)];
-        let out = try_linear_scan(leaves[0].clone(), leaves[1].clone(), scan)?;
+        let out = try_linear_scan(leaves[0].clone(), leaves[1].clone(), sequence, options)?;
         (leaves, out)
     } else {
         // Side by side in every step.
@@ -92,7 +86,7 @@ pub(super) fn run(
             inputs.flat_map(move |input| input[row * dim..(row + 1) * dim].iter().copied())
         });
         let leaves = vec![up(&rows.collect::<Vec<f64>>(), groups * dim)];
-        let out = try_gated_scan(leaves[0].clone(), gate, scan)?;
+        let out = try_gated_scan(leaves[0].clone(), gate, sequence, options)?;
         (leaves, out)
     };
     let d_h = upload(&case.d_h, [batch, steps, dim], storage, &device);

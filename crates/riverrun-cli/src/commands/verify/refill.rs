@@ -1,7 +1,7 @@
 //! Tensors that are filled again in place, as the inputs of recorded steps are.
 
 use burn::tensor::{Int, Tensor, TensorData};
-use riverrun::ops::{refill, refill_int};
+use riverrun::ops::{try_refill, try_refill_int};
 use riverrun_kernels::check::{Comparison, distance};
 
 use super::part::Part;
@@ -17,12 +17,12 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
         let before = random::<f32>(n as u64, count, 1.0);
         let after = random::<f32>(90 + n as u64, count, 1.0);
         let tensor = upload(&before, [count], part.storage, device);
-        let floats = refill(tensor, TensorData::new(after.clone(), [count]))?;
+        let floats = try_refill(tensor, TensorData::new(after.clone(), [count]))?;
 
         let numbers: Vec<i32> = (0..count as i32).collect();
         let integers = Tensor::<1, Int>::from_data(TensorData::new(numbers, [count]), device);
         let numbers: Vec<i32> = (0..count as i32).map(|x| 3 - x).collect();
-        let integers = refill_int(integers, TensorData::new(numbers.clone(), [count]))?;
+        let integers = try_refill_int(integers, TensorData::new(numbers.clone(), [count]))?;
         let integers: Vec<f64> = integers.into_data().iter::<f64>().collect();
         let expected: Vec<f64> = numbers.into_iter().map(f64::from).collect();
 

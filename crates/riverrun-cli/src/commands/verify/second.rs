@@ -1,6 +1,7 @@
 //! Second derivatives of the linear recurrence: how its gradients move along a direction.
 
-use riverrun::ops::{Scan, ScanDirection, linear_scan_hvp};
+use riverrun::Sequence;
+use riverrun::ops::{ScanDirection, ScanOptions, try_linear_scan_hvp};
 use riverrun_kernels::check::{largest, worst};
 use riverrun_kernels::recurrence::check::{Case, Options};
 use riverrun_kernels::recurrence::hvp::{self, Point};
@@ -57,24 +58,18 @@ fn run(part: &Part<'_>, at: &Case, along: &Case) -> Result<[Vec<f64>; 3], Failur
     let state = |x: &Vec<f64>| upload(x, [batch, dim], part.storage, device);
     let reset = at.reset.as_ref();
     let reset = reset.map(|marks| mask(marks, [batch, steps], device));
-    let scan = Scan::default()
-        .with_optional_initial(at.h0.as_ref().map(state))
-        .with_optional_reset(reset);
-    let scan = match at.problem.reverse {
-        true => scan.reversed(),
-        false => scan,
-    };
-    let direction = ScanDirection {
-        a: wide(&along.inputs[0]),
-        b: wide(&along.inputs[1]),
-        h0: along.h0.as_ref().map(state),
-        d_h: Some(wide(&along.d_h)),
-        d_h_last: along.d_h_last.as_ref().map(state),
-    };
-    let found = linear_scan_hvp(
+    let mut sequence = Sequence::from(at.h0.as_ref().map(state));
+    sequence.reset = reset;
+    let options = ScanOptions::new().with_reverse(at.problem.reverse);
+    let mut direction = ScanDirection::new(wide(&along.inputs[0]), wide(&along.inputs[1]))
+        .with_d_h(wide(&along.d_h));
+    direction.h0 = along.h0.as_ref().map(state);
+    direction.d_h_last = along.d_h_last.as_ref().map(state);
+    let found = try_linear_scan_hvp(
         wide(&at.inputs[0]),
         wide(&at.inputs[1]),
-        scan,
+        sequence,
+        options,
         wide(&at.d_h),
         at.d_h_last.as_ref().map(state),
         direction,

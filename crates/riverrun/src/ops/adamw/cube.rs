@@ -96,7 +96,7 @@ impl OptimizerOps for CubeBackend {
 
     fn clip_factor(squares: FloatTensor<Self>, scale: Maybe<Self>, bound: f32) -> Clipped<Self> {
         let squares = into_contiguous(squares);
-        let scale = scale.map(own);
+        let scale: Maybe<Self> = scale.map(own);
         let (client, device) = (squares.client.clone(), squares.device.clone());
         let factor = empty_device_contiguous_dtype(client, device, Shape::new([1]), DType::F32);
         let place = match &scale {

@@ -35,7 +35,7 @@ pub enum MaybeMember<B: Backend> {
     None,
 }
 
-/// Eight of something: backends take no lists.
+/// A fixed-size group of eight: extension methods cannot take a `Vec`.
 macro_rules! eight {
     ($(#[$doc:meta])* $name:ident of $item:ty as $maybe:ident) => {
         $(#[$doc])*

@@ -38,23 +38,20 @@ impl AdamwTensors {
     ///
     /// # Errors
     /// Where a shape differs from that of the parameter, or parameter and moments are not in `f32`.
-    pub fn new<const D: usize>(
+    pub fn try_new<const D: usize>(
         parameter: Tensor<D>,
         gradient: Tensor<D>,
         [first, second]: [Tensor<D>; 2],
         decays: bool,
     ) -> Result<Self, Error> {
-        checks::same_shape("gradient", &parameter, &gradient)?;
+        let shape = parameter.dims();
+        let device = parameter.device();
+        checks::dtype("parameter", DType::F32, parameter.dtype())?;
+        checks::shape("gradient", &shape, &gradient.dims())?;
+        checks::supported("gradient", &device, gradient.dtype())?;
+        checks::device("gradient", &device, &gradient.device())?;
         for (what, moment) in [("first moment", &first), ("second moment", &second)] {
-            checks::same_shape(what, &parameter, moment)?;
-            checks::same_dtype(what, &parameter, moment)?;
-        }
-        if parameter.dtype() != DType::F32 {
-            return Err(Error::Dtype {
-                what: "parameter",
-                expected: "F32".into(),
-                found: format!("{:?}", parameter.dtype()),
-            });
+            checks::fits(what, &parameter, moment, &shape)?;
         }
         Ok(Self {
             dtype: gradient.dtype(),
@@ -67,21 +64,16 @@ impl AdamwTensors {
         })
     }
 
-    /// With a copy of the parameter in the gradient's dtype, which is to be updated with it: what a model in 16 bits computes
+    /// With a copy of the parameter in the gradient's dtype, updated with it: the weights a 16-bit model computes
     /// with in its next step.
     ///
     /// # Errors
     /// Where its shape differs from that of the parameter, or its dtype from that of the gradient.
-    pub fn with_rounded<const D: usize>(mut self, rounded: Tensor<D>) -> Result<Self, Error> {
+    pub fn try_with_rounded<const D: usize>(mut self, rounded: Tensor<D>) -> Result<Self, Error> {
         let parameter = Tensor::<D>::from_dispatch(self.parameter.clone());
-        checks::same_shape("rounded parameter", &parameter, &rounded)?;
-        if rounded.dtype() != self.dtype {
-            return Err(Error::Dtype {
-                what: "rounded parameter",
-                expected: format!("{:?}", self.dtype),
-                found: format!("{:?}", rounded.dtype()),
-            });
-        }
+        checks::shape("rounded parameter", &parameter.dims(), &rounded.dims())?;
+        checks::dtype("rounded parameter", self.dtype, rounded.dtype())?;
+        checks::device("rounded parameter", &parameter.device(), &rounded.device())?;
         self.rounded = Some(rounded.into_dispatch());
         Ok(self)
     }
@@ -164,31 +156,37 @@ pub fn square_sum(tensors: &[AdamwTensors]) -> Option<Tensor<1>> {
     total.map(Tensor::from_dispatch)
 }
 
-/// What gradients are to be multiplied by so that their norm is at most `bound`, `[1]`, of the sum of their squares
+/// The factor that scales gradients to a norm of at most `bound`, `[1]`, of the sum of their squares
 /// ([`square_sum`]); all in `f32`. Where the norm is not finite, NaN.
 ///
 /// With a `scale`, the [numbers](LossScaleNumbers::numbers) of the factor that the loss was multiplied by, `[3]`, that factor
 /// is divided out of the norm and of the result; a norm that is not finite gives 0, a step to skip; and the scale adapts, in
 /// place if nobody else holds it: it halves at such a step and doubles after 2000 others in a row. Nothing is read back.
 ///
-/// # Errors
-/// [`Error::Shape`] for a scale of another shape.
+/// # Panics
+/// Where [`try_clip_factor`] returns an error.
 ///
 /// Source: Micikevicius et al., *Mixed Precision Training* (2018), section 3.2.
 pub fn clip_factor(
     squares: Tensor<1>,
     bound: f64,
     scale: Option<Tensor<1>>,
+) -> (Tensor<1>, Option<Tensor<1>>) {
+    try_clip_factor(squares, bound, scale).unwrap_or_else(|error| panic!("clip_factor: {error}"))
+}
+
+/// [`clip_factor`].
+///
+/// # Errors
+/// Squares or a scale of another shape or dtype, or on different devices.
+pub fn try_clip_factor(
+    squares: Tensor<1>,
+    bound: f64,
+    scale: Option<Tensor<1>>,
 ) -> Result<(Tensor<1>, Option<Tensor<1>>), Error> {
-    if let Some(scale) = &scale
-        && scale.dims() != [SCALE_NUMBERS]
-    {
-        return Err(Error::Shape {
-            what: "scale",
-            expected: vec![SCALE_NUMBERS],
-            found: scale.dims().to_vec(),
-        });
-    }
+    checks::shape("squares", &[1], &squares.dims())?;
+    checks::dtype("squares", DType::F32, squares.dtype())?;
+    checks::optional("scale", &squares, scale.as_ref(), &[SCALE_NUMBERS])?;
     let scale = Maybe::from_option(scale.map(Tensor::into_dispatch));
     let clipped =
         <Dispatch as OptimizerOps>::clip_factor(squares.into_dispatch(), scale, bound as f32);
@@ -215,7 +213,7 @@ fn groups(tensors: &[Option<AdamwTensors>]) -> Vec<Vec<usize>> {
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
-/// What [`clip_factor`] gives on a backend.
+/// Result of [`clip_factor`] on a backend.
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub struct Clipped<B: Backend> {
@@ -228,7 +226,7 @@ pub struct Clipped<B: Backend> {
 
 #[cfg(feature = "cube")]
 mod fused {
-    //! What fusion must know of an operation before it runs: the shapes of its outputs.
+    //! The shapes of the outputs, which fusion needs before an operation runs.
 
     use super::ClippedMetadata;
     use crate::ops::support::MaybeMetadata;
@@ -270,7 +268,7 @@ pub trait OptimizerOps: Backend {
         #[extension_type] before: Maybe<Self>,
     ) -> FloatTensor<Self>;
 
-    /// What gradients are multiplied by, and the scale adapted.
+    /// The clipping factor and the adapted loss scale.
     #[fusion(meta = |_squares, scale, _bound| fused::clipped(scale))]
     fn clip_factor(
         squares: FloatTensor<Self>,

@@ -1,7 +1,7 @@
 //! Differentiation: the states are one node, the last state follows it (see the recurrence's).
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, AutodiffBackend, Backend, TensorMetadata};
+use burn::backend::{Autodiff, Backend, TensorMetadata};
 use burn_autodiff::NodeId;
 use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -10,9 +10,9 @@ use burn_autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
 
 use super::{BlockDiagonalOps, BlockGradients};
 use crate::ops::support::Maybe;
-use crate::ops::support::autodiff::{Slot, Tracked, follow, take};
+use crate::ops::support::autodiff::{Slot, Tracked, inner, outer, output};
 
-/// The backward step of the states; parents: `A`, `b`, then `h0` if there is one.
+/// The backward step; parents: `A`, `b`, then `h0` if there is one.
 #[derive(Debug)]
 struct States;
 
@@ -22,6 +22,7 @@ struct Saved<B: Backend> {
     h0: Option<FloatTensor<B>>,
     reset: Option<FloatTensor<B>>,
     h: FloatTensor<B>,
+    d_h: Slot<B>,
     d_h_last: Slot<B>,
     reverse: bool,
 }
@@ -36,14 +37,14 @@ impl<B: BlockDiagonalOps, const N: usize> Backward<B, N> for States {
         checkpointer: &mut Checkpointer,
     ) {
         let saved = ops.state;
-        let d_h = grads.consume::<B>(&ops.node);
+        let d_h = saved.d_h.take_or_zeros(&saved.h);
         let d = B::block_diagonal_backward(
             checkpointer.retrieve_node_output::<FloatTensor<B>>(saved.a),
             Maybe::from_option(saved.h0),
             Maybe::from_option(saved.reset),
             saved.h,
             d_h,
-            Maybe::from_option(take::<B>(&saved.d_h_last)),
+            Maybe::from_option(saved.d_h_last.take()),
             saved.reverse,
         );
         for (parent, gradient) in ops.parents.into_iter().zip([d.a, d.b, d.h0]) {
@@ -54,7 +55,7 @@ impl<B: BlockDiagonalOps, const N: usize> Backward<B, N> for States {
     }
 }
 
-/// What the operation takes, less its tensors' nodes.
+/// Arguments of the operation without the graph nodes.
 struct Inputs<B: BlockDiagonalOps, C: CheckpointStrategy> {
     a: Tracked<B, C>,
     b: Tracked<B, C>,
@@ -81,23 +82,25 @@ fn run<B: BlockDiagonalOps, C: CheckpointStrategy, const N: usize>(
         Maybe::from_option(reset.clone()),
         reverse,
     );
-    let slot: Slot<B> = Slot::<B>::default();
+    let (d_h, d_h_last) = (Slot::<B>::default(), Slot::<B>::default());
     let prep = Backward::<B, N>::prepare::<C>(States, guards).compute_bound();
-    let states = match prep.stateful() {
+    let core = match prep.stateful() {
         OpsKind::Tracked(mut prep) => {
             let saved = Saved {
                 a: prep.checkpoint(&a),
                 h0,
                 reset,
                 h: h.clone(),
-                d_h_last: slot.clone(),
+                d_h: d_h.clone(),
+                d_h_last: d_h_last.clone(),
                 reverse,
             };
-            prep.finish(saved, h)
+            prep.finish(saved, h.clone())
         }
-        OpsKind::UnTracked(prep) => prep.finish(h),
+        OpsKind::UnTracked(prep) => prep.finish(h.clone()),
     };
-    let last = follow::<B, C>(&states, last, slot);
+    let states = output::<B, C>(&core, h, d_h);
+    let last = output::<B, C>(&core, last, d_h_last);
     (states, last)
 }
 
@@ -151,22 +154,15 @@ impl<B: BlockDiagonalOps, C: CheckpointStrategy> BlockDiagonalOps for Autodiff<B
         d_h_last: Maybe<Self>,
         reverse: bool,
     ) -> BlockGradients<Self> {
-        let option = |tensor: Maybe<Self>| {
-            Maybe::from_option(tensor.into_option().map(|tensor| tensor.into_primitive()))
-        };
-        let d = B::block_diagonal_backward(
-            a.into_primitive(),
-            option(h0),
-            option(reset),
-            h.into_primitive(),
-            d_h.into_primitive(),
-            option(d_h_last),
+        B::block_diagonal_backward(
+            inner::<B, C>(a),
+            h0.map(inner::<B, C>),
+            reset.map(inner::<B, C>),
+            inner::<B, C>(h),
+            inner::<B, C>(d_h),
+            d_h_last.map(inner::<B, C>),
             reverse,
-        );
-        BlockGradients {
-            a: Self::from_inner(d.a),
-            b: Self::from_inner(d.b),
-            h0: Self::from_inner(d.h0),
-        }
+        )
+        .map(outer::<B, C>)
     }
 }

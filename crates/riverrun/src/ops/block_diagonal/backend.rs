@@ -7,8 +7,9 @@ use riverrun_kernels::block_diagonal::{Problem, Shape as BlockShape};
 
 use crate::ops::support::Maybe;
 use crate::ops::support::last_state;
+use crate::ops::support::map::map_tensors;
 
-/// What a backward pass returns.
+/// Gradients of the block-diagonal recurrence.
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub struct BlockGradients<B: Backend> {
@@ -19,6 +20,12 @@ pub struct BlockGradients<B: Backend> {
     /// Of the initial state, `[B, N·P]`.
     pub h0: FloatTensor<B>,
 }
+
+map_tensors!(BlockGradients {
+    tensors: [a, b, h0],
+    nested: [],
+    integers: []
+});
 
 /// The problem of an `A` of this shape.
 pub(super) fn problem(a: &Shape, reverse: bool) -> Problem {
@@ -33,7 +40,7 @@ pub(super) fn problem(a: &Shape, reverse: bool) -> Problem {
 
 #[cfg(feature = "cube")]
 mod fused {
-    //! What fusion must know of an operation before it runs: the shapes of its outputs.
+    //! The shapes of the outputs, which fusion needs before an operation runs.
 
     use super::*;
     use burn::backend::fusion::custom::TensorSpec;
@@ -50,7 +57,7 @@ mod fused {
 }
 
 /// The block-diagonal recurrence on a backend. Shapes and dtypes have been checked by
-/// [`block_diagonal_scan`](super::block_diagonal_scan).
+/// [`try_block_diagonal_scan`](super::try_block_diagonal_scan).
 #[backend_extension(
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "cube"),

@@ -25,7 +25,7 @@ fn forward<E: Storage>(
         .unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// What backward reads, contiguous.
+/// Operands of the backward pass, contiguous.
 struct Given {
     a: FlexTensor,
     h0: Option<FlexTensor>,

@@ -11,109 +11,128 @@ mod flex;
 pub use backend::{BlockDiagonalOps, BlockGradients};
 
 use burn::backend::Dispatch;
-use burn::tensor::Tensor;
+use burn::tensor::{Bool, Tensor};
 
-use super::recurrence::{Checkpoints, Scan};
-use super::support::Maybe;
-use super::support::checks::fits;
-use crate::Error;
+use super::recurrence::{Recompute, ScanOptions};
+use super::support::lengths::{fill, padding, unpadded_reset};
+use super::support::{Maybe, checks};
+use crate::{Error, Sequence};
 
 /// `h_t = A_t h_{t-1} + b_t`, `A_t` block-diagonal: `N` blocks of `P` channels, `D = N·P`.
 ///
-/// Kernels on the CPU, and on GPUs for blocks of up to 8 channels in f32, f16 and bf16: see
-/// [`riverrun_kernels::block_diagonal`]. What they do not cover is made of tensor operations, one product a step, which is
-/// right and slow; that is logged at the level `debug`. The backward pass keeps `a` and the states.
+/// Kernels on the CPU, and on GPUs for blocks of up to 8 channels: see [`riverrun_kernels::block_diagonal`]. Larger blocks on
+/// a GPU are computed by tensor operations, a few each step, which is right and slow; that is logged at the level `debug`.
+/// The backward pass saves `a` and the states.
 ///
 /// # Arguments
 /// - `a`: `[B, T, N, P, P]`, rows first. Stable where no `A_t` lengthens a state.
 /// - `b`: `[B, T, N·P]`, the same dtype.
-/// - `scan`: initial state `[B, N·P]`, resets `[B, T]`, direction.
+/// - `sequence`: the initial state `[B, N·P]`, resets `[B, T]`, lengths.
+/// - `options`: the direction; there is no choice of routine or recomputation.
 ///
 /// # Returns
 /// All states `[B, T, N·P]` and the last `[B, N·P]`.
 ///
-/// # Errors
-/// Shapes, dtypes or devices that do not fit; a routine or checkpoints in `scan`, for there are none to choose.
+/// # Panics
+/// Where [`try_block_diagonal_scan`] returns an error.
 ///
 /// Source: Fan, Chi & Rudnicky, *Advancing Regular Language Reasoning in Linear Recurrent Neural Networks* (2024).
 pub fn block_diagonal_scan(
     a: Tensor<5>,
     b: Tensor<3>,
-    scan: Scan,
+    sequence: Sequence,
+    options: ScanOptions,
+) -> (Tensor<3>, Tensor<2>) {
+    try_block_diagonal_scan(a, b, sequence, options)
+        .unwrap_or_else(|error| panic!("block_diagonal_scan: {error}"))
+}
+
+/// [`block_diagonal_scan`].
+///
+/// # Errors
+/// Shapes, dtypes, devices or lengths that do not fit, a dtype that the device lacks; a routine or a recomputation in
+/// `options`. Nothing has been launched then.
+pub fn try_block_diagonal_scan(
+    a: Tensor<5>,
+    b: Tensor<3>,
+    sequence: Sequence,
+    options: ScanOptions,
 ) -> Result<(Tensor<3>, Tensor<2>), Error> {
     let [batch, steps, blocks, size, _] = a.dims();
     let dim = blocks * size;
     if dim == 0 {
         return Err(riverrun_kernels::Error::NoChannels.into());
     }
-    if let Some(routine) = scan.routine {
+    if let Some(routine) = options.routine {
         return Err(riverrun_kernels::Error::Routine {
             routine: routine.name(),
             reason: "the block-diagonal recurrence has no routines".into(),
         }
         .into());
     }
-    if scan.checkpoints != Checkpoints::All {
-        let refusal = "the block-diagonal recurrence keeps all states; it has no checkpoints";
+    if options.recompute != Recompute::All {
+        let refusal = "the block-diagonal recurrence saves all states; it cannot recompute them";
         return Err(Error::Unsupported(refusal.into()));
     }
-    fits("A", &b, &a, &[batch, steps, blocks, size, size])?;
-    if b.dims() != [batch, steps, dim] {
-        return Err(Error::Shape {
-            what: "b",
-            expected: vec![batch, steps, dim],
-            found: b.dims().to_vec(),
-        });
-    }
-    if let Some(h0) = &scan.initial {
-        fits("h0", &b, h0, &[batch, dim])?;
-    }
-    if let Some(reset) = &scan.reset
-        && reset.dims() != [batch, steps]
-    {
-        return Err(Error::Shape {
-            what: "reset",
-            expected: vec![batch, steps],
-            found: reset.dims().to_vec(),
-        });
-    }
-    if let Some(reason) = uncovered(&b, size) {
+    checks::supported("b", &b.device(), b.dtype())?;
+    checks::fits("A", &b, &a, &[batch, steps, blocks, size, size])?;
+    checks::shape("b", &[batch, steps, dim], &b.dims())?;
+    checks::optional("h0", &b, sequence.state.as_ref(), &[batch, dim])?;
+    checks::reset(&b, sequence.reset.as_ref(), [batch, steps])?;
+    checks::lengths(sequence.lengths.as_deref(), [batch, steps])?;
+    let padded = padding(sequence.lengths.as_deref(), steps, &b.device());
+    let (a, b, reset) = match &padded {
+        Some(padding) => {
+            let (a, b) = hold(a, b, padding);
+            (a, b, unpadded_reset(sequence.reset, padding))
+        }
+        None => (a, b, sequence.reset),
+    };
+    let (h, last) = if let Some(reason) = uncovered(&b, size) {
         tracing::debug!(
             blocks,
             size,
             reason,
-            "block-diagonal scan out of tensor operations"
+            "block-diagonal scan by tensor operations"
         );
-        return Ok(composed::scan(a, b, scan));
-    }
-    let dtype = b.dtype();
-    let h0 = scan.initial.map(Tensor::into_dispatch);
-    let reset = scan
-        .reset
-        .map(|reset| reset.float().cast(dtype).into_dispatch());
-    let (h, last) = <Dispatch as BlockDiagonalOps>::block_diagonal(
-        a.into_dispatch(),
-        b.into_dispatch(),
-        Maybe::from_option(h0),
-        Maybe::from_option(reset),
-        scan.reverse,
-    );
-    Ok((Tensor::from_dispatch(h), Tensor::from_dispatch(last)))
+        composed::scan(a, b, sequence.state, reset, options.reverse)
+    } else {
+        let dtype = b.dtype();
+        let h0 = sequence.state.map(Tensor::into_dispatch);
+        let reset = reset.map(|reset| reset.float().cast(dtype).into_dispatch());
+        let (h, last) = <Dispatch as BlockDiagonalOps>::block_diagonal(
+            a.into_dispatch(),
+            b.into_dispatch(),
+            Maybe::from_option(h0),
+            Maybe::from_option(reset),
+            options.reverse,
+        );
+        (Tensor::from_dispatch(h), Tensor::from_dispatch(last))
+    };
+    let h = match &padded {
+        Some(padding) => fill(h, padding, 0.0),
+        None => h,
+    };
+    Ok((h, last))
 }
 
-/// Why the kernels do not do it on this device, if they do not.
+/// `A = 1` and `b = 0` at the padded steps, which leave the state as it was.
+fn hold(a: Tensor<5>, b: Tensor<3>, padding: &Tensor<3, Bool>) -> (Tensor<5>, Tensor<3>) {
+    let shape = a.dims();
+    let one = Tensor::<2>::eye(shape[3], &a.device()).cast(a.dtype());
+    let one = one.reshape([1, 1, 1, shape[3], shape[3]]).expand(shape);
+    let mask = padding.clone().unsqueeze_dims::<5>(&[3, 4]).expand(shape);
+    (a.mask_where(mask, one), fill(b, padding, 0.0))
+}
+
+/// Why the device has no kernel for blocks of this size, if it has none.
 #[allow(unused_variables)]
 fn uncovered(b: &Tensor<3>, size: usize) -> Option<&'static str> {
     #[cfg(feature = "cube")]
     if crate::device::client(&b.device()).is_some() {
-        use burn::tensor::DType;
         use riverrun_kernels::block_diagonal::gpu::LARGEST;
         if size > LARGEST {
-            return Some("blocks of more channels than a unit keeps in registers");
-        }
-        let known = [DType::F32, DType::Flex32, DType::F16, DType::BF16];
-        if !known.contains(&b.dtype()) {
-            return Some("a storage type that the GPU kernels do not know");
+            return Some("blocks of more channels than a thread keeps in registers");
         }
     }
     None

@@ -1,24 +1,27 @@
-//! What a backend must provide for the cells, with bodies composed of its own operations as the default.
+//! The backend extension trait of the cells. Default bodies are composed of the backend's own operations.
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, ExtensionType, TensorMetadata, backend_extension};
 use burn::tensor::Shape;
 use riverrun_kernels::cell::{Cell, Problem};
 
-use super::{composed, route};
+use super::{CellRoutes, composed};
 use crate::ops::linear::LinearOps;
-use crate::ops::support::Maybe;
+use crate::ops::support::map::map_tensors;
+use crate::ops::support::{Maybe, MaybeInt};
 
-/// What is computed, apart from the tensors.
+/// The parameters of the operation that are not tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CellSpec {
     /// The formula.
     pub cell: Cell,
+    /// The heads of the recurrent weights.
+    pub heads: usize,
     /// From the last step to the first.
     pub reverse: bool,
 }
 
-/// What a layer reads.
+/// Inputs of a layer.
 #[derive(Debug, Clone, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub struct CellInputs<B: Backend> {
@@ -26,8 +29,7 @@ pub struct CellInputs<B: Backend> {
     pub x: FloatTensor<B>,
     /// `[G·H, I]`: the input weights.
     pub w: FloatTensor<B>,
-    /// `[G·H, H]`: the recurrent weights; with several heads `[G·H, H/N]`, of which no backend sees more than one but where
-    /// they run in one launch.
+    /// `[G·H, H/N]`: the recurrent weights of `N` heads; `N` is 1 but where all heads run in one launch.
     pub u: FloatTensor<B>,
     /// `[G·H]`: the input bias.
     #[extension_type]
@@ -41,19 +43,21 @@ pub struct CellInputs<B: Backend> {
     /// `[B, H]`, LSTM only: the cell state before the first step.
     #[extension_type]
     pub c0: Maybe<B>,
-    /// `[B, T]`: not 0 where a step starts anew.
+    /// `[B, T]`: not 0 at a step that restarts.
     #[extension_type]
     pub reset: Maybe<B>,
+    /// `[B]` in `i32`: the steps of each sequence; later ones leave the state as it was.
+    #[extension_type]
+    pub lengths: MaybeInt<B>,
 }
 
-/// What the cell alone reads: as [`CellInputs`], with the input product made.
+/// Inputs of the cell alone: as [`CellInputs`], with the input product in place of `x` and `w`.
 #[derive(Debug, Clone, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub struct StepInputs<B: Backend> {
     /// `[B, T, G·H]`: the input product of every step, input bias included.
     pub xg: FloatTensor<B>,
-    /// `[G·H, H]`: the recurrent weights; with several heads `[G·H, H/N]`, of which no backend sees more than one but where
-    /// they run in one launch.
+    /// `[G·H, H/N]`: the recurrent weights of `N` heads; `N` is 1 but where all heads run in one launch.
     pub u: FloatTensor<B>,
     /// `[G·H]`: the recurrent bias.
     #[extension_type]
@@ -64,12 +68,15 @@ pub struct StepInputs<B: Backend> {
     /// `[B, H]`, LSTM only: the cell state before the first step.
     #[extension_type]
     pub c0: Maybe<B>,
-    /// `[B, T]`: not 0 where a step starts anew.
+    /// `[B, T]`: not 0 at a step that restarts.
     #[extension_type]
     pub reset: Maybe<B>,
+    /// `[B]` in `i32`: the steps of each sequence; later ones leave the state as it was.
+    #[extension_type]
+    pub lengths: MaybeInt<B>,
 }
 
-/// What forward returns.
+/// Outputs of the forward pass.
 #[derive(Debug, Clone, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub struct CellStates<B: Backend> {
@@ -80,13 +87,13 @@ pub struct CellStates<B: Backend> {
     /// `[B, H]`, LSTM only: the cell state after the last step.
     #[extension_type]
     pub c_last: Maybe<B>,
-    /// `[B, T, S·H]`, in the arithmetic type or, from the persistent kernels, in the storage type: what backward needs
-    /// besides `h`, if that was asked for.
+    /// `[B, T, S·H]`, in the arithmetic type or, from the persistent kernels, in the storage type: the blocks
+    /// that backward needs besides `h`, where asked for.
     #[extension_type]
     pub saved: Maybe<B>,
 }
 
-/// What backward takes besides the inputs: what forward made, and the gradients of its outputs.
+/// Operands of the backward pass besides the inputs: the forward outputs and their gradients.
 #[derive(Debug, Clone, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub struct CellOutputGrads<B: Backend> {
@@ -97,7 +104,7 @@ pub struct CellOutputGrads<B: Backend> {
     pub saved: Maybe<B>,
     /// `[B, T, H]`: `∂L/∂h`.
     pub d_h: FloatTensor<B>,
-    /// `[B, H]`: `∂L/∂h_last`, apart from what `d_h` says of the same state.
+    /// `[B, H]`: `∂L/∂h_last`, in addition to the share of `d_h`.
     #[extension_type]
     pub d_h_last: Maybe<B>,
     /// `[B, H]`, LSTM only: `∂L/∂c_last`.
@@ -148,22 +155,36 @@ pub struct StepGradients<B: Backend> {
 }
 
 impl CellSpec {
+    /// A cell of one head, forward in time.
+    pub fn new(cell: Cell) -> Self {
+        Self {
+            cell,
+            heads: 1,
+            reverse: false,
+        }
+    }
+
     /// The problem for an input `[B, T, ..]` and recurrent weights `[G·H, H/N]`.
     pub(super) fn problem<B: Backend>(&self, x: &FloatTensor<B>, u: &FloatTensor<B>) -> Problem {
         self.of_shapes(&x.shape(), &u.shape())
     }
 
     fn of_shapes(&self, x: &Shape, u: &Shape) -> Problem {
-        let hidden = u[0] / self.cell.gates();
-        Problem::new(self.cell, x[0], x[1], hidden)
+        Problem::new(self.cell, x[0], x[1], u[0] / self.cell.gates())
             .reversed(self.reverse)
-            .with_heads(hidden / u[1])
+            .with_heads(self.heads)
     }
 }
 
+map_tensors!(CellInputs {
+    tensors: [x, w, u],
+    nested: [bias_ih, bias_hh, h0, c0, reset],
+    integers: [lengths]
+});
+
 #[cfg(feature = "cube")]
 mod fused {
-    //! What fusion must know of an operation before it runs: the shapes of its outputs.
+    //! The shapes of the outputs, which fusion needs before an operation runs.
 
     use super::*;
     use burn::backend::fusion::custom::TensorSpec;
@@ -230,14 +251,14 @@ mod fused {
     Fusion: cfg(feature = "cube"),
     Autodiff,
 )]
-pub trait CellOps: LinearOps {
+pub trait CellOps: LinearOps + CellRoutes {
     /// The layer: every state and the last ones.
     #[fusion(default)]
     fn cell_layer(#[extension_type] inputs: CellInputs<Self>, spec: CellSpec) -> CellStates<Self> {
         Self::cell_layer_forward(inputs, spec, false)
     }
 
-    /// The layer; with `save`, what backward needs too.
+    /// Forward pass; with `save`, also the tensors that backward needs.
     #[fusion(default)]
     fn cell_layer_forward(
         #[extension_type] inputs: CellInputs<Self>,
@@ -266,7 +287,8 @@ pub trait CellOps: LinearOps {
         save: bool,
     ) -> CellStates<Self> {
         let problem = spec.problem::<Self>(&inputs.xg, &inputs.u);
-        match route::persistent::<Self>(&inputs.xg, &problem) {
+        let (device, dtype) = (inputs.xg.device(), inputs.xg.dtype());
+        match Self::runs_in_one_launch(&device, dtype, &problem) {
             true => Self::persistent_forward(inputs, spec, save),
             false => composed::steps_forward(inputs, spec, save),
         }
@@ -280,25 +302,31 @@ pub trait CellOps: LinearOps {
         spec: CellSpec,
     ) -> StepGradients<Self> {
         let problem = spec.problem::<Self>(&inputs.xg, &inputs.u);
-        match route::persistent::<Self>(&inputs.xg, &problem) {
+        let (device, dtype) = (inputs.xg.device(), inputs.xg.dtype());
+        match Self::runs_in_one_launch(&device, dtype, &problem) {
             true => Self::persistent_backward(inputs, grads, spec),
             false => composed::steps_backward(inputs, grads, spec),
         }
     }
 
-    /// The cell on its input product, in one launch. Called where the device and the problem allow it, and nowhere else.
+    /// The cell on its input product, in one launch where
+    /// [`runs_in_one_launch`](CellRoutes::runs_in_one_launch) says so.
     #[fusion(meta = |inputs, spec, save| fused::states(inputs, spec, *save))]
     fn persistent_forward(
         #[extension_type] inputs: StepInputs<Self>,
         spec: CellSpec,
         save: bool,
-    ) -> CellStates<Self>;
+    ) -> CellStates<Self> {
+        composed::steps_forward(inputs, spec, save)
+    }
 
-    /// The way back, likewise.
+    /// The gradients of the cell's inputs, likewise.
     #[fusion(meta = |inputs, _grads, spec| fused::gradients(inputs, spec))]
     fn persistent_backward(
         #[extension_type] inputs: StepInputs<Self>,
         #[extension_type] grads: CellOutputGrads<Self>,
         spec: CellSpec,
-    ) -> StepGradients<Self>;
+    ) -> StepGradients<Self> {
+        composed::steps_backward(inputs, grads, spec)
+    }
 }

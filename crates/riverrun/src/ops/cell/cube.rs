@@ -11,11 +11,10 @@ use riverrun_kernels::cell::gpu::{self, Backward, Forward};
 use riverrun_kernels::cell::{Cell, Problem, ResetGate};
 
 use super::composed::{column_sums, rows};
-use super::route::known;
 use super::{CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients, StepInputs};
-use crate::ops::linear::{Factor, product};
+use crate::ops::linear::{Factor, matmul, product};
 use crate::ops::support::Maybe;
-use crate::ops::support::cube::{empty_like, handle};
+use crate::ops::support::cube::{dtype, empty_like, handle};
 
 fn contiguous(tensor: FloatTensor<CubeBackend>) -> Handle {
     into_contiguous(tensor).handle
@@ -38,7 +37,7 @@ fn head_products(d_a: CubeTensor, before: CubeTensor, problem: &Problem) -> Cube
     let d_a = CubeBackend::float_reshape(d_a, Shape::new([heads, gates * own, rows]));
     let before = CubeBackend::float_reshape(before, Shape::new([rows, heads, own]));
     let before = CubeBackend::float_permute(before, &[1, 0, 2]);
-    let d_u = CubeBackend::float_matmul(d_a, before);
+    let d_u = matmul::<CubeBackend>(d_a, before);
     let d_u = CubeBackend::float_reshape(d_u, Shape::new([heads, gates, own, own]));
     let d_u = CubeBackend::float_permute(d_u, &[1, 0, 2, 3]);
     CubeBackend::float_reshape(d_u, Shape::new([problem.gate_width(), own]))
@@ -51,7 +50,7 @@ impl CellOps for CubeBackend {
         save: bool,
     ) -> CellStates<Self> {
         let problem = spec.problem::<Self>(&inputs.xg, &inputs.u);
-        let dtype = known(inputs.xg.dtype).expect("the route has been chosen by it");
+        let dtype = dtype(&inputs.xg);
         let Problem {
             batch,
             steps,
@@ -95,7 +94,7 @@ impl CellOps for CubeBackend {
         spec: CellSpec,
     ) -> StepGradients<Self> {
         let problem = spec.problem::<Self>(&inputs.xg, &inputs.u);
-        let dtype = known(inputs.u.dtype).expect("the route has been chosen by it");
+        let dtype = dtype(&inputs.u);
         let Problem {
             batch,
             steps,

@@ -9,10 +9,7 @@ use riverrun_kernels::cell::{
     Cell, InputGrads, Inputs, Layer, LayerGrads, OutputGrads, Outputs, Problem,
 };
 
-use super::{
-    CellGradients, CellInputs, CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients,
-    StepInputs,
-};
+use super::{CellGradients, CellInputs, CellOps, CellOutputGrads, CellSpec, CellStates};
 use crate::ops::support::Maybe;
 use crate::ops::support::flex::{Storage, by_dtype, contiguous, dense, mask};
 
@@ -26,6 +23,7 @@ struct Dense {
     h0: Option<FlexTensor>,
     c0: Option<FlexTensor>,
     reset: Option<FlexTensor>,
+    lengths: Option<Vec<u32>>,
 }
 
 impl Dense {
@@ -39,6 +37,11 @@ impl Dense {
             h0: dense(inputs.h0),
             c0: dense(inputs.c0),
             reset: dense(inputs.reset),
+            lengths: inputs.lengths.into_option().map(|lengths| {
+                let lengths = lengths.to_contiguous();
+                let lengths = lengths.as_slice::<i32>().expect("lengths are i32");
+                lengths.iter().map(|&length| length as u32).collect()
+            }),
         }
     }
 
@@ -59,12 +62,12 @@ impl Dense {
             h0: self.h0.as_ref().map(contiguous),
             c0: self.c0.as_ref().map(contiguous),
             reset: reset.as_deref(),
-            lengths: None,
+            lengths: self.lengths.as_deref(),
         }
     }
 }
 
-/// The dtype of the arithmetic, and so of what forward saves.
+/// The dtype of the arithmetic and of the saved blocks.
 fn arithmetic(dtype: DType) -> DType {
     match dtype {
         DType::F64 => DType::F64,
@@ -72,7 +75,7 @@ fn arithmetic(dtype: DType) -> DType {
     }
 }
 
-/// What forward writes.
+/// Output buffers of the forward pass.
 struct Written {
     h: FlexTensor,
     h_last: FlexTensor,
@@ -99,7 +102,7 @@ where
         .unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// What backward reads besides the inputs.
+/// Operands of the backward pass besides the inputs.
 struct Given {
     h: FlexTensor,
     saved: Option<FlexTensor>,
@@ -108,7 +111,7 @@ struct Given {
     d_c_last: Option<FlexTensor>,
 }
 
-/// What backward writes.
+/// Output buffers of the backward pass.
 struct Gradients {
     x: Option<FlexTensor>,
     w: FlexTensor,
@@ -157,22 +160,6 @@ where
 }
 
 impl CellOps for Flex {
-    fn persistent_forward(
-        _inputs: StepInputs<Self>,
-        _spec: CellSpec,
-        _save: bool,
-    ) -> CellStates<Self> {
-        unreachable!("no route leads here")
-    }
-
-    fn persistent_backward(
-        _inputs: StepInputs<Self>,
-        _grads: CellOutputGrads<Self>,
-        _spec: CellSpec,
-    ) -> StepGradients<Self> {
-        unreachable!("no route leads here")
-    }
-
     fn cell_layer_forward(
         inputs: CellInputs<Self>,
         spec: CellSpec,

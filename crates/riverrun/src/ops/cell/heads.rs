@@ -2,50 +2,52 @@
 
 use burn::tensor::Tensor;
 
-use super::{Cell, CellOutput, CellRun, CellWeights, try_cell_layer};
-use crate::Error;
+use super::{Cell, CellOptions, CellState, CellWeights, try_cell_layer};
+use crate::{Error, Sequence};
 
-/// Runs the heads one after the other. What fits has been checked.
+/// Runs the heads one after the other. The arguments have been checked.
 pub(super) fn one_by_one(
     x: Tensor<3>,
     weights: CellWeights,
     cell: Cell,
-    run: CellRun,
-    heads: usize,
-) -> Result<CellOutput, Error> {
-    let gates = cell.gates();
+    sequence: Sequence<CellState>,
+    options: CellOptions,
+) -> Result<(Tensor<3>, CellState), Error> {
+    let (gates, heads) = (cell.gates(), weights.heads);
     let [_, own] = weights.weight_hh.dims();
-    let mut outputs = Vec::with_capacity(heads);
+    let (mut states, mut last) = (Vec::with_capacity(heads), Vec::with_capacity(heads));
     for head in 0..heads {
         // `[G·H, ..]` is `[G, N, H/N, ..]`.
         let rows = |weight: &Tensor<2>| {
             let [_, width] = weight.dims();
-            let weight = weight.clone().reshape([gates, heads, own, width]);
-            weight.narrow(1, head, 1).reshape([gates * own, width])
+            let parts = (0..gates).map(|gate| {
+                let start = (gate * heads + head) * own;
+                weight.clone().narrow(0, start, own)
+            });
+            match width {
+                0 => weight.clone().narrow(0, 0, gates * own),
+                _ => Tensor::cat(parts.collect(), 0),
+            }
         };
         let bias = |bias: &Option<Tensor<1>>| {
             let bias = bias.clone()?.reshape([gates, heads, own]);
             Some(bias.narrow(1, head, 1).reshape([gates * own]))
         };
-        let state = |state: &Option<Tensor<2>>| Some(state.clone()?.narrow(1, head * own, own));
-        let of_head = CellWeights {
-            weight_ih: rows(&weights.weight_ih),
-            weight_hh: rows(&weights.weight_hh),
-            bias_ih: bias(&weights.bias_ih),
-            bias_hh: bias(&weights.bias_hh),
-        };
-        let run = CellRun {
-            h0: state(&run.h0),
-            c0: state(&run.c0),
-            reset: run.reset.clone(),
-            reverse: run.reverse,
-        };
-        outputs.push(try_cell_layer(x.clone(), of_head, cell, run)?);
+        let own_state = |state: &Tensor<2>| state.clone().narrow(1, head * own, own);
+        let of_head = CellWeights::new(rows(&weights.weight_ih), rows(&weights.weight_hh))
+            .with_biases(bias(&weights.bias_ih), bias(&weights.bias_hh));
+        let part = sequence.clone().map_state(|state| CellState {
+            h: own_state(&state.h),
+            c: state.c.as_ref().map(own_state),
+        });
+        let (h, state) = try_cell_layer(x.clone(), of_head, cell, part, options)?;
+        states.push(h);
+        last.push(state);
     }
-    let c_last: Vec<_> = outputs.iter().filter_map(|o| o.c_last.clone()).collect();
-    Ok(CellOutput {
-        h: Tensor::cat(outputs.iter().map(|o| o.h.clone()).collect(), 2),
-        h_last: Tensor::cat(outputs.iter().map(|o| o.h_last.clone()).collect(), 1),
-        c_last: (!c_last.is_empty()).then(|| Tensor::cat(c_last, 1)),
-    })
+    let c: Vec<_> = last.iter().filter_map(|state| state.c.clone()).collect();
+    let state = CellState {
+        h: Tensor::cat(last.into_iter().map(|state| state.h).collect(), 1),
+        c: (!c.is_empty()).then(|| Tensor::cat(c, 1)),
+    };
+    Ok((Tensor::cat(states, 2), state))
 }

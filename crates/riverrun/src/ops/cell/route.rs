@@ -1,74 +1,86 @@
-//! Which form runs a cell on a GPU.
+//! Which form runs a cell on a device.
 
-use burn::backend::Backend;
-use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, BackendTypes, Dispatch};
 use burn::tensor::{DType, Device};
+use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use riverrun_kernels::cell::Problem;
 
-/// Whether a cell can run in one launch on the device of `like`.
-#[cfg(feature = "cube")]
-pub(super) fn persistent<B: Backend>(like: &FloatTensor<B>, problem: &Problem) -> bool {
-    use std::any::Any;
-
-    use burn::backend::TensorMetadata;
-    use burn_cubecl::CubeDevice;
-
-    let device = like.device();
-    match (&device as &dyn Any).downcast_ref::<CubeDevice>() {
-        Some(device) => possible(&device.client(), like.dtype(), problem),
-        None => false,
-    }
-}
-
-/// Whether a cell can run in one launch on a device.
-pub(super) fn in_one_launch(device: &Device, dtype: DType, problem: &Problem) -> bool {
-    #[cfg(feature = "cube")]
-    return crate::device::client(device).is_some_and(|client| possible(&client, dtype, problem));
-    #[cfg(not(feature = "cube"))]
-    {
+/// The problems that a backend's devices have kernels for.
+pub trait CellRoutes: Backend {
+    /// Whether the device runs all steps of this problem in one launch.
+    fn runs_in_one_launch(
+        device: &<Self as BackendTypes>::Device,
+        dtype: DType,
+        problem: &Problem,
+    ) -> bool {
         let _ = (device, dtype, problem);
         false
     }
 }
 
-/// Whether a cell can run in one launch; the reason against it is traced.
-#[cfg(feature = "cube")]
-fn possible(client: &cubecl::client::Client, dtype: DType, problem: &Problem) -> bool {
-    use riverrun_kernels::cell::gpu::missing;
-
-    let missing = match known(dtype) {
-        Some(known) => missing(client, problem, known),
-        None => Some(format!("{dtype:?} is not among its types")),
-    };
-    tracing::debug!(
-        cell = problem.cell.name(),
-        batch = problem.batch,
-        steps = problem.steps,
-        hidden = problem.hidden,
-        heads = problem.heads,
-        dtype = ?dtype,
-        routine = if missing.is_none() { "persistent" } else { "composed" },
-        reason = missing.as_deref().unwrap_or("none"),
-        "cell routine"
-    );
-    missing.is_none() && problem.outputs() > 0
-}
-
-/// Whether a cell can run in one launch on the device of `like`.
-#[cfg(not(feature = "cube"))]
-pub(super) fn persistent<B: Backend>(_like: &FloatTensor<B>, _problem: &Problem) -> bool {
-    false
-}
-
-/// The kernels' name of a storage type.
-#[cfg(feature = "cube")]
-pub(super) fn known(dtype: DType) -> Option<riverrun_kernels::gpu::Dtype> {
-    use riverrun_kernels::gpu::Dtype;
-
-    match dtype {
-        DType::F32 | DType::Flex32 => Some(Dtype::F32),
-        DType::F16 => Some(Dtype::F16),
-        DType::BF16 => Some(Dtype::Bf16),
-        _ => None,
+impl<B: CellRoutes, C: CheckpointStrategy> CellRoutes for Autodiff<B, C> {
+    fn runs_in_one_launch(device: &B::Device, dtype: DType, problem: &Problem) -> bool {
+        B::runs_in_one_launch(device, dtype, problem)
     }
+}
+
+#[cfg(feature = "flex")]
+impl CellRoutes for burn::backend::Flex {}
+
+#[cfg(feature = "cube")]
+impl<B: CellRoutes + burn::backend::fusion::FusionBackend> CellRoutes
+    for burn::backend::fusion::Fusion<B>
+{
+    fn runs_in_one_launch(device: &B::Device, dtype: DType, problem: &Problem) -> bool {
+        B::runs_in_one_launch(device, dtype, problem)
+    }
+}
+
+impl CellRoutes for Dispatch {
+    fn runs_in_one_launch(
+        device: &<Self as BackendTypes>::Device,
+        dtype: DType,
+        problem: &Problem,
+    ) -> bool {
+        #[cfg(feature = "cube")]
+        if let burn::backend::DispatchDevice::Cube(device) = device {
+            return burn_cubecl::CubeBackend::runs_in_one_launch(device, dtype, problem);
+        }
+        let _ = (device, dtype, problem);
+        false
+    }
+}
+
+#[cfg(feature = "cube")]
+impl CellRoutes for burn_cubecl::CubeBackend {
+    fn runs_in_one_launch(
+        device: &burn_cubecl::CubeDevice,
+        dtype: DType,
+        problem: &Problem,
+    ) -> bool {
+        use riverrun_kernels::cell::gpu::missing;
+
+        let missing = match crate::ops::support::cube::known(dtype) {
+            Some(known) => missing(&device.client(), problem, known),
+            None => Some(format!("{dtype:?} is not among its types")),
+        };
+        tracing::debug!(
+            cell = problem.cell.name(),
+            batch = problem.batch,
+            steps = problem.steps,
+            hidden = problem.hidden,
+            heads = problem.heads,
+            dtype = ?dtype,
+            routine = if missing.is_none() { "persistent" } else { "composed" },
+            reason = missing.as_deref().unwrap_or("none"),
+            "cell routine"
+        );
+        missing.is_none() && problem.outputs() > 0
+    }
+}
+
+/// [`CellRoutes::runs_in_one_launch`] for the device of a tensor.
+pub(super) fn in_one_launch(device: &Device, dtype: DType, problem: &Problem) -> bool {
+    let device = device.clone().without_autodiff();
+    Dispatch::runs_in_one_launch(device.as_dispatch(), dtype, problem)
 }

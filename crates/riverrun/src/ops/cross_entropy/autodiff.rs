@@ -1,7 +1,7 @@
-//! Differentiation: the logits are kept, and one number a row.
+//! Differentiation: the backward pass saves the logits and one number a row.
 
+use burn::backend::Autodiff;
 use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::backend::{Autodiff, AutodiffBackend};
 use burn_autodiff::NodeId;
 use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -9,6 +9,7 @@ use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
 use super::LossOps;
+use crate::ops::support::autodiff::{inner, outer};
 
 #[derive(Debug)]
 struct CrossEntropy;
@@ -38,19 +39,16 @@ impl<B: LossOps, C: CheckpointStrategy> LossOps for Autodiff<B, C> {
         targets: IntTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         let (loss, lse, weight) = B::cross_entropy(x.clone().into_primitive(), targets.clone());
-        let kept = (
-            Self::from_inner(lse.clone()),
-            Self::from_inner(weight.clone()),
-        );
+        let saved = (outer::<B, C>(lse.clone()), outer::<B, C>(weight.clone()));
         let prep = Backward::<B, 1>::prepare::<C>(CrossEntropy, [x.node()]).compute_bound();
         let loss = match prep.stateful() {
             OpsKind::Tracked(mut prep) => {
-                let saved = (prep.checkpoint(&x), targets, lse, weight);
-                prep.finish(saved, loss)
+                let x = prep.checkpoint(&x);
+                prep.finish((x, targets, lse, weight), loss)
             }
             OpsKind::UnTracked(prep) => prep.finish(loss),
         };
-        (loss, kept.0, kept.1)
+        (loss, saved.0, saved.1)
     }
 
     fn cross_entropy_backward(
@@ -60,12 +58,7 @@ impl<B: LossOps, C: CheckpointStrategy> LossOps for Autodiff<B, C> {
         weight: FloatTensor<Self>,
         d_loss: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
-        Self::from_inner(B::cross_entropy_backward(
-            x.into_primitive(),
-            targets,
-            lse.into_primitive(),
-            weight.into_primitive(),
-            d_loss.into_primitive(),
-        ))
+        let [x, lse, weight, d_loss] = [x, lse, weight, d_loss].map(inner::<B, C>);
+        outer::<B, C>(B::cross_entropy_backward(x, targets, lse, weight, d_loss))
     }
 }

@@ -1,31 +1,16 @@
 //! CUDA, ROCm, Vulkan, Metal and WebGPU, through CubeCL.
 
 use burn::backend::TensorMetadata;
-use burn::backend::ops::IntTensorOps;
 use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::tensor::{DType, IntDType, Shape};
+use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
-use cubecl::ir::{ElemType, IntKind};
 use riverrun_kernels::cross_entropy::gpu::{Backward, Forward, backward, forward};
 
 use super::LossOps;
-use crate::ops::support::cube::{dtype, empty_like};
-
-/// The targets in integers that the kernels read, and their type.
-fn targets(targets: CubeTensor) -> (CubeTensor, ElemType) {
-    let kind = match targets.dtype {
-        DType::I32 => IntKind::I32,
-        DType::I64 => IntKind::I64,
-        _ => {
-            let cast = CubeBackend::int_cast(targets, IntDType::I32);
-            return (into_contiguous(cast), ElemType::Int(IntKind::I32));
-        }
-    };
-    (into_contiguous(targets), ElemType::Int(kind))
-}
+use crate::ops::support::cube::{dtype, empty_like, integers};
 
 fn sizes(x: &CubeTensor) -> [usize; 2] {
     [x.shape()[0], x.shape()[1]]
@@ -37,7 +22,7 @@ impl LossOps for CubeBackend {
         labels: IntTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         let x = into_contiguous(x);
-        let (labels, index) = targets(labels);
+        let (labels, index) = integers(labels);
         let numbers = |n: usize| {
             let (client, device) = (x.client.clone(), x.device.clone());
             empty_device_contiguous_dtype(client, device, Shape::new([n]), DType::F32)
@@ -64,7 +49,7 @@ impl LossOps for CubeBackend {
         d_loss: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
         let x = into_contiguous(x);
-        let (labels, index) = targets(labels);
+        let (labels, index) = integers(labels);
         let d_x = empty_like(&x, x.shape());
         let args = Backward {
             x: x.handle.clone(),

@@ -1,19 +1,13 @@
 //! The CPU.
 
-use burn::backend::ops::IntTensorOps;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Element as BurnElement, Flex, TensorMetadata};
-use burn::tensor::{IntDType, Shape};
+use burn::tensor::Shape;
 use burn_flex::FlexTensor;
 use riverrun_kernels::cross_entropy::cpu;
 
 use super::LossOps;
-use crate::ops::support::flex::{Storage, by_dtype, contiguous};
-
-/// The targets, in whatever integers they came.
-fn wide(targets: IntTensor<Flex>) -> FlexTensor {
-    Flex::int_cast(targets, IntDType::I64).to_contiguous()
-}
+use crate::ops::support::flex::{Storage, by_dtype, contiguous, wide_integers};
 
 fn numbers<R: BurnElement + bytemuck::Pod>(numbers: Vec<R>) -> FlexTensor {
     let mut tensor = FlexTensor::empty(Shape::new([numbers.len()]), R::dtype());
@@ -60,7 +54,7 @@ impl LossOps for Flex {
         x: FloatTensor<Self>,
         targets: IntTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let (x, targets) = (x.to_contiguous(), wide(targets));
+        let (x, targets) = (x.to_contiguous(), wide_integers(targets));
         let targets = targets.as_slice::<i64>().expect("cast before");
         by_dtype!(x.dtype(), forward(&x, targets))
     }
@@ -72,7 +66,7 @@ impl LossOps for Flex {
         weight: FloatTensor<Self>,
         d_loss: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
-        let (x, targets) = (x.to_contiguous(), wide(targets));
+        let (x, targets) = (x.to_contiguous(), wide_integers(targets));
         let targets = targets.as_slice::<i64>().expect("cast before");
         let (lse, d_loss) = (lse.to_contiguous(), d_loss.to_contiguous());
         let mut d_x = FlexTensor::empty(x.shape(), x.dtype());

@@ -20,7 +20,7 @@ use crate::Error;
 ///   `f32` (`f64` for `f64` logits).
 /// - `targets`: `[N]`. A negative one leaves its row out, of the mean too; one that is `V` or more makes the loss NaN.
 ///
-/// The backward pass keeps the logits and one number a row. Its gradient has the dtype of the logits.
+/// The backward pass saves the logits and one number a row. Its gradient has the dtype of the logits.
 ///
 /// # Panics
 /// Where [`try_cross_entropy`] returns an error.
@@ -34,7 +34,9 @@ pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
 /// Where there are not as many targets as rows of logits, or where `V` is 0.
 pub fn try_cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Result<Tensor<1>, Error> {
     let [rows, vocab] = logits.dims();
+    checks::supported("logits", &logits.device(), logits.dtype())?;
     checks::shape("targets", &[rows], &targets.dims())?;
+    checks::device("targets", &logits.device(), &targets.device())?;
     if vocab == 0 {
         return Err(Error::Kernel(riverrun_kernels::Error::NoChannels));
     }
@@ -45,7 +47,7 @@ pub fn try_cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Result<T
 
 #[cfg(feature = "cube")]
 mod fused {
-    //! What fusion must know of an operation before it runs: the shapes of its outputs.
+    //! The shapes of the outputs, which fusion needs before an operation runs.
 
     use burn::backend::fusion::custom::TensorSpec;
     use burn::tensor::{DType, Shape};

@@ -1,7 +1,7 @@
-//! Differentiation: the operation keeps its input.
+//! Differentiation: the backward pass saves the input.
 
+use burn::backend::Autodiff;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, AutodiffBackend};
 use burn_autodiff::NodeId;
 use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -40,12 +40,5 @@ impl<B: ElementwiseOps, C: CheckpointStrategy> ElementwiseOps for Autodiff<B, C>
             }
             OpsKind::UnTracked(prep) => prep.finish(B::gelu_tanh(x.into_primitive())),
         }
-    }
-
-    fn gelu_tanh_backward(x: FloatTensor<Self>, d_y: FloatTensor<Self>) -> FloatTensor<Self> {
-        Self::from_inner(B::gelu_tanh_backward(
-            x.into_primitive(),
-            d_y.into_primitive(),
-        ))
     }
 }

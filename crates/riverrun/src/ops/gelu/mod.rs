@@ -1,4 +1,4 @@
-//! What stands between recurrences: GELU, one operation with its own backward pass.
+//! GELU, one operation with its own backward pass.
 //!
 //! On the CPU it runs as a fused kernel of [`riverrun_kernels`]; on GPUs it is composed of the backend's own operations,
 //! in `f32`, for fusion to join.
@@ -13,13 +13,29 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Scalar, TensorMetadata, backend_extension};
 use burn::tensor::{FloatDType, Tensor};
 
-/// GELU in its tanh form: `x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))`, element by element, in any float dtype.
+use super::support::checks;
+use crate::Error;
+
+/// GELU in its tanh form: `x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))`, element by element.
 ///
-/// The backward pass keeps `x` and nothing else.
+/// The backward pass saves `x` and nothing else.
+///
+/// # Panics
+/// Where [`try_gelu`] returns an error.
 ///
 /// Source: Hendrycks & Gimpel, *Gaussian Error Linear Units* (2016), section 2.
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    Tensor::from_dispatch(<Dispatch as ElementwiseOps>::gelu_tanh(x.into_dispatch()))
+    try_gelu(x).unwrap_or_else(|error| panic!("gelu: {error}"))
+}
+
+/// [`gelu`].
+///
+/// # Errors
+/// A dtype that the device lacks, `f64` on a GPU among them.
+pub fn try_gelu<const D: usize>(x: Tensor<D>) -> Result<Tensor<D>, Error> {
+    checks::supported("x", &x.device(), x.dtype())?;
+    let y = <Dispatch as ElementwiseOps>::gelu_tanh(x.into_dispatch());
+    Ok(Tensor::from_dispatch(y))
 }
 
 /// `√(2/π)`.

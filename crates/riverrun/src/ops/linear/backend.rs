@@ -1,12 +1,13 @@
-//! What a backend must provide for the linear layer, with bodies composed of its own operations as the default.
+//! The backend extension trait of the linear layer. Default bodies are composed of the backend's own operations.
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, ExtensionType, backend_extension};
 use riverrun_kernels::gemm::{Arithmetic, Epilogue};
 
-use super::{Route, composed};
+use super::{ProductRoutes, Route, composed};
 use crate::ops::gelu::ElementwiseOps;
 use crate::ops::support::Maybe;
+use crate::ops::support::map::map_tensors;
 
 /// Which dimension of a weight comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -18,14 +19,14 @@ pub enum WeightOrder {
     OutputsFirst,
 }
 
-/// What is computed, apart from the tensors.
+/// The parameters of the operation that are not tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LinearSpec {
     /// GELU in its tanh form after the product; nothing otherwise.
     pub gelu: bool,
     /// Which dimension of the weight comes first.
     pub weight: WeightOrder,
-    /// How `f32` is multiplied by the vendor's library; no other route has a choice.
+    /// How `f32` is multiplied: in `f32`, or rounded to TF32 where a device has it.
     pub arithmetic: Arithmetic,
     /// A route to take instead of the measured choice.
     pub route: Option<Route>,
@@ -44,7 +45,7 @@ impl LinearSpec {
         self
     }
 
-    /// With `f32` multiplied so.
+    /// With this arithmetic for `f32`.
     pub fn with_arithmetic(mut self, arithmetic: Arithmetic) -> Self {
         self.arithmetic = arithmetic;
         self
@@ -72,7 +73,7 @@ pub struct ProductSpec {
     pub a_transposed: bool,
     /// Whether the second factor is the transpose of the tensor.
     pub b_transposed: bool,
-    /// What follows.
+    /// The operation fused after the product.
     pub epilogue: Epilogue,
     /// How `f32` is multiplied.
     pub arithmetic: Arithmetic,
@@ -101,24 +102,24 @@ pub struct Weights<B: Backend> {
     pub bias: Maybe<B>,
 }
 
-/// What a product returns.
+/// Outputs of a product.
 #[derive(Debug, Clone, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub struct ProductOutput<B: Backend> {
     /// `[m, n]`.
     pub d: FloatTensor<B>,
-    /// What else the epilogue writes: what GELU took, `[m, n]`, or sums, `[n]` or `[m]`.
+    /// The second output of the epilogue: the input of GELU, `[m, n]`, or sums, `[n]` or `[m]`.
     #[extension_type]
     pub second: Maybe<B>,
 }
 
-/// What [`LinearOps::linear_forward`] returns.
+/// Outputs of [`LinearOps::linear_forward`].
 #[derive(Debug, Clone, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub struct LinearOutput<B: Backend> {
     /// `[.., O]`.
     pub y: FloatTensor<B>,
-    /// `[.., O]`: what GELU took, if that was asked for.
+    /// `[.., O]`: the input of GELU, where asked for.
     #[extension_type]
     pub pre: Maybe<B>,
 }
@@ -135,16 +136,16 @@ pub struct LinearGradients<B: Backend> {
     pub weights: Weights<B>,
 }
 
-/// What [`LinearOps::mlp_forward`] returns.
+/// Outputs of [`LinearOps::mlp_forward`].
 #[derive(Debug, Clone, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub struct MlpOutput<B: Backend> {
     /// `[.., O]`.
     pub y: FloatTensor<B>,
-    /// `[.., H]`: what GELU took, if that was asked for.
+    /// `[.., H]`: the input of GELU, where asked for.
     #[extension_type]
     pub pre: Maybe<B>,
-    /// `[.., H]`: what GELU gave, if that was asked for.
+    /// `[.., H]`: the output of GELU, where asked for.
     #[extension_type]
     pub hidden: Maybe<B>,
 }
@@ -164,15 +165,28 @@ pub struct MlpGradients<B: Backend> {
     pub down: Weights<B>,
 }
 
+map_tensors!(Weights {
+    tensors: [weight],
+    nested: [bias],
+    integers: []
+});
+
 #[cfg(feature = "cube")]
 mod fused {
-    //! What fusion must know of an operation before it runs: the shapes of its outputs.
+    //! The shapes of the outputs, which fusion needs before an operation runs.
 
     use super::*;
     use burn::backend::fusion::custom::TensorSpec;
     use burn::tensor::Shape;
 
+    use super::super::product::product_shape;
     use crate::ops::support::MaybeMetadata;
+
+    pub(super) fn matmul(a: &TensorSpec, b: &TensorSpec) -> TensorSpec {
+        let mut product = a.clone();
+        product.shape = product_shape(&a.shape, &b.shape);
+        product
+    }
 
     pub(super) fn product(
         a: &TensorSpec,
@@ -208,9 +222,9 @@ mod fused {
     Fusion: cfg(feature = "cube"),
     Autodiff,
 )]
-pub trait LinearOps: ElementwiseOps {
-    /// A product of matrices by the vendor's library. `vector` is the bias, `pre` what GELU took, where the epilogue
-    /// reads one. Called where the route says that the library is there, and nowhere else.
+pub trait LinearOps: ElementwiseOps + ProductRoutes {
+    /// A product of matrices by the vendor's library where [`vendor_missing`](ProductRoutes::vendor_missing) gives no reason
+    /// against it, else by the backend. `vector` is the bias, `pre` the input of GELU, where the epilogue reads one.
     #[fusion(meta = |a, b, _vector, _pre, spec| fused::product(a, b, spec))]
     fn vendor_product(
         a: FloatTensor<Self>,
@@ -218,7 +232,16 @@ pub trait LinearOps: ElementwiseOps {
         #[extension_type] vector: Maybe<Self>,
         #[extension_type] pre: Maybe<Self>,
         spec: ProductSpec,
-    ) -> ProductOutput<Self>;
+    ) -> ProductOutput<Self> {
+        composed::vendor_product::<Self>(a, b, [vector.into_option(), pre.into_option()], spec)
+    }
+
+    /// `[.., m, k]` by `[.., k, n]` in `f32`, on devices where the backend's own matmul
+    /// [rounds](ProductRoutes::rounds_f32) the factors.
+    #[fusion(meta = |a, b| fused::matmul(a, b))]
+    fn full_matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::float_matmul(a, b)
+    }
 
     /// `[.., I]` to `[.., O]`.
     #[fusion(default)]
@@ -230,7 +253,7 @@ pub trait LinearOps: ElementwiseOps {
         Self::linear_forward(x, weights, spec, false).y
     }
 
-    /// The layer; with `save`, what backward needs too.
+    /// Forward pass; with `save`, also the tensors that backward needs.
     #[fusion(default)]
     fn linear_forward(
         x: FloatTensor<Self>,
@@ -265,7 +288,7 @@ pub trait LinearOps: ElementwiseOps {
         Self::mlp_forward(x, up, down, spec, false).y
     }
 
-    /// The MLP; with `save`, what backward needs too.
+    /// Forward pass; with `save`, also the tensors that backward needs.
     #[fusion(default)]
     fn mlp_forward(
         x: FloatTensor<Self>,

@@ -5,105 +5,12 @@ use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::Shape;
 use riverrun_kernels::gemm::Epilogue;
 
+use super::product::{Factor, product_with, serves, vendor};
 use super::{
     LinearGradients, LinearOps, LinearOutput, LinearSpec, MlpGradients, MlpOutput, ProductOutput,
     ProductSpec, WeightOrder, Weights, route,
 };
 use crate::ops::support::Maybe;
-
-/// A factor of a product: a matrix, or the transpose of one.
-#[derive(Clone)]
-pub(crate) struct Factor<B: Backend> {
-    matrix: FloatTensor<B>,
-    transposed: bool,
-}
-
-impl<B: Backend> Factor<B> {
-    /// The matrix.
-    pub fn new(matrix: FloatTensor<B>) -> Self {
-        Self {
-            matrix,
-            transposed: false,
-        }
-    }
-
-    /// The transpose of the matrix; nothing is moved.
-    pub fn transposed(matrix: FloatTensor<B>) -> Self {
-        Self {
-            matrix,
-            transposed: true,
-        }
-    }
-
-    fn shape(&self) -> [usize; 2] {
-        let shape = self.matrix.shape();
-        [shape[0], shape[1]]
-    }
-
-    fn into_tensor(self) -> FloatTensor<B> {
-        match self.transposed {
-            true => B::float_transpose(self.matrix),
-            false => self.matrix,
-        }
-    }
-}
-
-/// `a b + bias`, `[m, k]` by `[k, n]`, with sums in `f32` or wider where the dtype is narrower: the product that an
-/// operation on a backend takes for its own.
-pub(crate) fn product<B: LinearOps>(
-    a: Factor<B>,
-    b: Factor<B>,
-    bias: Option<FloatTensor<B>>,
-) -> FloatTensor<B> {
-    let spec = LinearSpec::default();
-    let epilogue = match &bias {
-        Some(_) => Epilogue::Bias,
-        None => Epilogue::Plain,
-    };
-    if serves(&a, &b, &spec) {
-        return vendor(a, b, [bias, None], epilogue, &spec).d;
-    }
-    let product = B::float_matmul(a.into_tensor(), b.into_tensor());
-    match bias {
-        Some(bias) => {
-            let row = Shape::new([1, bias.shape()[0]]);
-            B::float_add(product, B::float_reshape(bias, row))
-        }
-        None => product,
-    }
-}
-
-fn sizes<B: Backend>(
-    a: &Factor<B>,
-    b: &Factor<B>,
-    spec: &LinearSpec,
-    epilogue: Epilogue,
-) -> ([usize; 3], ProductSpec) {
-    let spec = ProductSpec {
-        a_transposed: a.transposed,
-        b_transposed: b.transposed,
-        epilogue,
-        arithmetic: spec.arithmetic,
-    };
-    (spec.sizes(a.shape(), b.shape()), spec)
-}
-
-fn serves<B: LinearOps>(a: &Factor<B>, b: &Factor<B>, spec: &LinearSpec) -> bool {
-    let (sizes, _) = sizes(a, b, spec, Epilogue::Plain);
-    route::vendor_serves::<B>(&a.matrix, sizes, spec.route)
-}
-
-fn vendor<B: LinearOps>(
-    a: Factor<B>,
-    b: Factor<B>,
-    [vector, pre]: [Option<FloatTensor<B>>; 2],
-    epilogue: Epilogue,
-    spec: &LinearSpec,
-) -> ProductOutput<B> {
-    let (_, spec) = sizes(&a, &b, spec, epilogue);
-    let (vector, pre) = (Maybe::from_option(vector), Maybe::from_option(pre));
-    B::vendor_product(a.matrix, b.matrix, vector, pre, spec)
-}
 
 /// `[.., N]` as `[R, N]`.
 fn rows<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
@@ -167,11 +74,12 @@ pub(super) fn linear_forward<B: LinearOps>(
             y,
         };
     }
+    let dtype = x.dtype();
     let bias = weights.bias.into_option();
     let factor = forward_factor::<B>(weights.weight, spec.weight);
-    let x_rows = Factor::new(rows::<B>(x.clone()));
+    let x_rows = Factor::new(rows::<B>(x));
     if serves(&x_rows, &factor, &spec) {
-        let within = spec.gelu && route::gelu_within(x.dtype(), outputs, &spec);
+        let within = spec.gelu && route::gelu_within(dtype, outputs, &spec);
         let epilogue = match (within, bias.is_some()) {
             (true, bias) => Epilogue::Gelu { bias, save },
             (false, true) => Epilogue::Bias,
@@ -187,7 +95,7 @@ pub(super) fn linear_forward<B: LinearOps>(
             },
         };
     }
-    let pre = B::linear(x, factor.into_tensor(), bias);
+    let pre = shaped::<B>(product_with(x_rows, factor, bias, &spec), &shape);
     match spec.gelu {
         true => activated(pre, save),
         false => LinearOutput {
@@ -257,9 +165,8 @@ fn weight_gradients<B: LinearOps>(
             bias: output.second,
         };
     }
-    let d_weight = B::linear_weight_backward(x.clone(), d_pre.clone());
     Weights {
-        weight: forward_factor::<B>(d_weight, spec.weight).into_tensor(),
+        weight: product_with(a, b, None, spec),
         bias: Maybe::from_option(with_bias.then(|| B::linear_bias_backward(d_pre.clone()))),
     }
 }
@@ -274,16 +181,9 @@ fn input_gradient<B: LinearOps>(
     if shape.num_elements() == 0 {
         return zeros::<B>(&d_pre, shape.clone());
     }
-    let factor = backward_factor::<B>(weight.clone(), spec.weight);
-    let d_rows = Factor::new(rows::<B>(d_pre.clone()));
-    if serves(&d_rows, &factor, spec) {
-        let output = vendor(d_rows, factor, [None, None], Epilogue::Plain, spec);
-        return shaped::<B>(output.d, shape);
-    }
-    B::linear_x_backward(
-        forward_factor::<B>(weight, spec.weight).into_tensor(),
-        d_pre,
-    )
+    let factor = backward_factor::<B>(weight, spec.weight);
+    let d_rows = Factor::new(rows::<B>(d_pre));
+    shaped::<B>(product_with(d_rows, factor, None, spec), shape)
 }
 
 pub(super) fn mlp_forward<B: LinearOps>(
@@ -343,5 +243,64 @@ pub(super) fn mlp_backward<B: LinearOps>(
         x: Maybe::from_option(d_x),
         up: d_up,
         down: d_down,
+    }
+}
+
+/// A product of [`LinearOps::vendor_product`]'s kind by the backend's own operations.
+pub(super) fn vendor_product<B: LinearOps>(
+    a: FloatTensor<B>,
+    b: FloatTensor<B>,
+    [vector, pre]: [Option<FloatTensor<B>>; 2],
+    spec: ProductSpec,
+) -> ProductOutput<B> {
+    let factor = |matrix: &FloatTensor<B>, transposed| Factor::<B> {
+        matrix: matrix.clone(),
+        transposed,
+    };
+    let own = LinearSpec::default()
+        .with_route(super::Route::Backend)
+        .with_arithmetic(spec.arithmetic);
+    let (left, right) = (factor(&a, spec.a_transposed), factor(&b, spec.b_transposed));
+    let product = product_with(left, right, None, &own);
+    follow::<B>(product, [a, b], [vector, pre], &spec)
+}
+
+/// The epilogue of a product, by the backend's own operations.
+pub(super) fn follow<B: LinearOps>(
+    product: FloatTensor<B>,
+    [a, b]: [FloatTensor<B>; 2],
+    [vector, pre]: [Option<FloatTensor<B>>; 2],
+    spec: &ProductSpec,
+) -> ProductOutput<B> {
+    let sums = |tensor: FloatTensor<B>, dim: usize| {
+        let rest = Shape::new([tensor.shape()[1 - dim]]);
+        B::float_reshape(B::float_sum_dim(tensor, dim), rest)
+    };
+    let biased = |product: FloatTensor<B>| match vector {
+        Some(bias) => {
+            let row = Shape::new([1, bias.shape()[0]]);
+            B::float_add(product, B::float_reshape(bias, row))
+        }
+        None => product,
+    };
+    let (d, second) = match spec.epilogue {
+        Epilogue::Plain => (product, None),
+        Epilogue::Bias => (biased(product), None),
+        Epilogue::Gelu { save, .. } => {
+            let pre = biased(product);
+            (B::gelu_tanh(pre.clone()), save.then_some(pre))
+        }
+        Epilogue::GeluBackward { sums: wanted } => {
+            let pre = pre.expect("the input of GELU comes with its derivative");
+            let d = B::gelu_tanh_backward(pre, product);
+            (d.clone(), wanted.then(|| sums(d, 0)))
+        }
+        // Along k: the second dimension of A, the first of B.
+        Epilogue::SumsOfA => (product, Some(sums(a, usize::from(!spec.a_transposed)))),
+        Epilogue::SumsOfB => (product, Some(sums(b, usize::from(spec.b_transposed)))),
+    };
+    ProductOutput {
+        d,
+        second: Maybe::from_option(second),
     }
 }

@@ -1,9 +1,10 @@
-//! The linear layer with what follows it, `y = act(x W + b)`, and two of them as an MLP: one operation each, with its own
+//! The linear layer with its activation, `y = act(x W + b)`, and two of them as an MLP: one operation each, with its own
 //! backward pass.
 //!
-//! On CUDA the products are cuBLASLt's, where that is installed: bias, GELU, GELU's derivative and the sums of a bias's
-//! gradient are part of the product that makes them, and cost no pass over memory. Elsewhere, and for products too small
-//! for it to matter, they are the backend's own, with [`gelu`](super::gelu) after them. Sums are in `f32` or wider.
+//! On CUDA cuBLASLt makes the products, where it is installed: bias, GELU, GELU's derivative and the sums of a bias's
+//! gradient are part of the product and cost no pass over memory. Elsewhere the backend makes them, with
+//! [`gelu`](super::gelu) after them. Sums are in `f32` or wider, and `f32` factors are not rounded unless
+//! [TF32](Arithmetic::Tf32) is asked for; [`product_makers`] says who makes the products of a device.
 
 mod autodiff;
 mod backend;
@@ -12,32 +13,33 @@ mod composed;
 mod cube;
 #[cfg(feature = "flex")]
 mod flex;
+mod product;
 mod route;
 
 use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 
-use super::support::Maybe;
+use super::support::{Maybe, checks};
 use crate::Error;
 
 pub use backend::{
     LinearGradients, LinearOps, LinearOutput, LinearSpec, MlpGradients, MlpOutput, ProductOutput,
     ProductSpec, WeightOrder, Weights,
 };
-pub(crate) use composed::{Factor, product};
+pub(crate) use product::{Factor, matmul, product};
 pub use riverrun_kernels::gemm::Arithmetic;
-pub use route::Route;
+pub use route::{ProductMaker, ProductRoutes, Route, product_makers};
 
 /// `y = act(x W + b)` along the last dimension.
 ///
 /// # Arguments
 /// - `x`: `[.., I]`, any float dtype.
-/// - `weight`: `[I, O]`, as `burn::nn::Linear` keeps it, or `[O, I]`, as PyTorch does: see [`LinearSpec::weight`].
+/// - `weight`: `[I, O]`, as `burn::nn::Linear` stores it, or `[O, I]`, as PyTorch does: see [`LinearSpec::weight`].
 /// - `bias`: `[O]`.
 /// - `spec`: the activation, nothing or GELU in its tanh form; the order of the weight; how `f32` is multiplied.
 ///
 /// # Returns
-/// `[.., O]`. The backward pass keeps `x`, the weight and, with GELU, `x W + b`.
+/// `[.., O]`. The backward pass saves `x`, the weight and, with GELU, `x W + b`.
 ///
 /// # Panics
 /// Where [`try_linear`] returns an error.
@@ -73,10 +75,10 @@ pub fn try_linear<const D: usize>(
 /// - `x`: `[.., I]`, any float dtype.
 /// - `up`: the first weight, `I` to `H` features, and its bias `[H]`.
 /// - `down`: the second, `H` to `O` features, and its bias `[O]`.
-/// - `spec`: as for [`linear`]; the activation is GELU whatever it says.
+/// - `spec`: as for [`linear`]; the activation is always GELU.
 ///
 /// # Returns
-/// `[.., O]`. The backward pass keeps `x`, the weights, `x W₁ + b₁` and its GELU.
+/// `[.., O]`. The backward pass saves `x`, the weights, `x W₁ + b₁` and its GELU.
 ///
 /// # Panics
 /// Where [`try_mlp`] returns an error.
@@ -131,25 +133,7 @@ fn check<const D: usize>(
             found: weight.dims().to_vec(),
         });
     }
-    let dtypes = [
-        ("weight", Some(weight.dtype())),
-        ("bias", bias.as_ref().map(Tensor::dtype)),
-    ];
-    for (what, found) in dtypes {
-        if let Some(found) = found.filter(|found| *found != x.dtype()) {
-            return Err(Error::Dtype {
-                what,
-                expected: format!("{:?}", x.dtype()),
-                found: format!("{found:?}"),
-            });
-        }
-    }
-    match bias {
-        Some(bias) if bias.dims() != [outputs] => Err(Error::Shape {
-            what: "bias",
-            expected: vec![outputs],
-            found: bias.dims().to_vec(),
-        }),
-        _ => Ok(()),
-    }
+    checks::supported("x", &x.device(), x.dtype())?;
+    checks::fits("weight", x, weight, &weight.dims())?;
+    checks::optional("bias", x, bias.as_ref(), &[outputs])
 }

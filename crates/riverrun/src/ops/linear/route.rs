@@ -1,16 +1,15 @@
 //! Which library makes a product.
 
-use burn::backend::Backend;
-#[cfg(feature = "cuda")]
-use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
-use burn::tensor::{DType, Tensor};
+use burn::backend::{Autodiff, Backend, BackendTypes, Dispatch, TensorMetadata};
+use burn::tensor::{DType, Device, Tensor};
+use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use riverrun_kernels::gemm::Arithmetic;
 
-use super::LinearSpec;
+use super::{LinearOps, LinearSpec};
 use crate::Error;
 
-/// Who makes the products of a linear layer.
+/// Which library computes the products of a linear layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Route {
     /// cuBLASLt, loaded at run time.
@@ -19,63 +18,126 @@ pub enum Route {
     Backend,
 }
 
-/// Why a device has no vendor's library that can serve, if it has none.
-#[cfg(feature = "cuda")]
-fn missing(device: &dyn std::any::Any, dtype: DType) -> Option<String> {
-    use burn_cubecl::CubeDevice;
-    use riverrun_kernels::gemm::vendor::Vendor;
+/// How the products of a backend's devices can be made.
+pub trait ProductRoutes: Backend {
+    /// Why the vendor's library makes no products of this dtype on the device; none where it makes them.
+    fn vendor_missing(device: &<Self as BackendTypes>::Device, dtype: DType) -> Option<String> {
+        let _ = (device, dtype);
+        Some("not a CUDA device".into())
+    }
 
-    let Some(device @ CubeDevice::Cuda(_)) = device.downcast_ref::<CubeDevice>() else {
-        return Some("not a CUDA device".into());
-    };
-    if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
-        return Some(format!("{dtype:?} is not among its types"));
+    /// Whether the backend's own matmul rounds `f32` factors, to TF32.
+    fn rounds_f32(device: &<Self as BackendTypes>::Device) -> bool {
+        let _ = device;
+        false
     }
-    let found = Vendor::of(&device.client()).map(|_| ());
-    if let Err(reason) = &found {
-        static SAID: std::sync::Once = std::sync::Once::new();
-        SAID.call_once(|| tracing::warn!("matrix products are the backend's own: {reason}"));
-    }
-    found.err()
 }
 
-#[cfg(not(feature = "cuda"))]
-fn missing(_device: &dyn std::any::Any, _dtype: DType) -> Option<String> {
-    Some("this build is without the feature `cuda`".into())
+impl<B: ProductRoutes, C: CheckpointStrategy> ProductRoutes for Autodiff<B, C> {
+    fn vendor_missing(device: &B::Device, dtype: DType) -> Option<String> {
+        B::vendor_missing(device, dtype)
+    }
+
+    fn rounds_f32(device: &B::Device) -> bool {
+        B::rounds_f32(device)
+    }
 }
 
-/// Products of at most so many multiplications and additions are the backend's. None are: the library is called on
-/// CubeCL's own stream, at the price of a launch. `riverrun bench linear --routes vendor,backend` measures both.
-#[cfg(feature = "cuda")]
+#[cfg(feature = "flex")]
+impl ProductRoutes for burn::backend::Flex {}
+
+#[cfg(feature = "cube")]
+impl<B: ProductRoutes + burn::backend::fusion::FusionBackend> ProductRoutes
+    for burn::backend::fusion::Fusion<B>
+{
+    fn vendor_missing(device: &B::Device, dtype: DType) -> Option<String> {
+        B::vendor_missing(device, dtype)
+    }
+
+    fn rounds_f32(device: &B::Device) -> bool {
+        B::rounds_f32(device)
+    }
+}
+
+impl ProductRoutes for Dispatch {
+    fn vendor_missing(device: &<Self as BackendTypes>::Device, dtype: DType) -> Option<String> {
+        #[cfg(feature = "cube")]
+        if let burn::backend::DispatchDevice::Cube(device) = device {
+            return burn_cubecl::CubeBackend::vendor_missing(device, dtype);
+        }
+        let _ = (device, dtype);
+        Some("not a CUDA device".into())
+    }
+
+    fn rounds_f32(device: &<Self as BackendTypes>::Device) -> bool {
+        #[cfg(feature = "cube")]
+        if let burn::backend::DispatchDevice::Cube(device) = device {
+            return burn_cubecl::CubeBackend::rounds_f32(device);
+        }
+        let _ = device;
+        false
+    }
+}
+
+#[cfg(feature = "cube")]
+impl ProductRoutes for burn_cubecl::CubeBackend {
+    #[cfg(feature = "cuda")]
+    fn vendor_missing(device: &burn_cubecl::CubeDevice, dtype: DType) -> Option<String> {
+        use burn_cubecl::CubeDevice;
+        use riverrun_kernels::gemm::vendor::Vendor;
+
+        let CubeDevice::Cuda(_) = device else {
+            return Some("not a CUDA device".into());
+        };
+        if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
+            return Some(format!("{dtype:?} is not among its types"));
+        }
+        let found = Vendor::of(&device.client()).map(|_| ());
+        if let Err(reason) = &found {
+            static SAID: std::sync::Once = std::sync::Once::new();
+            SAID.call_once(|| tracing::warn!("matrix products are the backend's own: {reason}"));
+        }
+        found.err()
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn vendor_missing(_device: &burn_cubecl::CubeDevice, _dtype: DType) -> Option<String> {
+        Some("this build is without the feature `cuda`".into())
+    }
+
+    fn rounds_f32(device: &burn_cubecl::CubeDevice) -> bool {
+        use cubecl::ir::{ElemType, FloatKind};
+        // Where a device knows TF32, the matmul of Burn rounds f32 to it: `cubek`'s `adjust_dtypes`.
+        let client = device.client();
+        client
+            .properties()
+            .supports_type(ElemType::Float(FloatKind::TF32))
+    }
+}
+
+/// The backend makes products of at most this many multiplications and additions. There are none: the library runs on
+/// CubeCL's own stream at the cost of a launch. `riverrun bench linear --routes vendor,backend` measures both.
 const LEAST_FLOPS: f64 = 0.0;
 
 /// Whether the vendor's library makes a product of `[m, k]` and `[k, n]` on the device of `like`.
-pub(super) fn vendor_serves<B: Backend>(
+pub(super) fn vendor_serves<B: LinearOps>(
     like: &FloatTensor<B>,
     [m, k, n]: [usize; 3],
     route: Option<Route>,
 ) -> bool {
-    #[cfg(feature = "cuda")]
-    {
-        let flops = 2.0 * m as f64 * k as f64 * n as f64;
-        let wanted = match route {
-            Some(Route::Vendor) => flops > 0.0,
-            Some(Route::Backend) => false,
-            None => flops > LEAST_FLOPS,
-        };
-        wanted && missing(&like.device(), like.dtype()).is_none()
-    }
-    #[cfg(not(feature = "cuda"))]
-    {
-        let _ = (like, m, k, n, route);
-        false
-    }
+    let flops = 2.0 * m as f64 * k as f64 * n as f64;
+    let wanted = match route {
+        Some(Route::Vendor) => flops > 0.0,
+        Some(Route::Backend) => false,
+        None => flops > LEAST_FLOPS,
+    };
+    wanted && B::vendor_missing(&like.device(), like.dtype()).is_none()
 }
 
 /// Whether GELU may be part of the library's product. Its GELU has fewer digits than `f32`, so there it is an operation of
 /// its own.
 pub(super) fn gelu_within(dtype: DType, width: usize, spec: &LinearSpec) -> bool {
-    // The library keeps what GELU took in rows of a multiple of 8 numbers, `width` of them here.
+    // The library stores the input of GELU in rows of a multiple of 8 numbers, `width` of them here.
     width.is_multiple_of(8) && (dtype != DType::F32 || spec.arithmetic == Arithmetic::Tf32)
 }
 
@@ -90,18 +152,52 @@ pub(super) fn check<const D: usize>(x: &Tensor<D>, spec: &LinearSpec) -> Result<
     if spec.route != Some(Route::Vendor) {
         return Ok(());
     }
-    #[cfg(feature = "cube")]
-    {
-        use burn::backend::DispatchDevice;
-        let device = x.device().without_autodiff();
-        if let DispatchDevice::Cube(device) = device.as_dispatch() {
-            return missing(device, x.dtype()).map_or(Ok(()), |reason| Err(unavailable(&reason)));
-        }
+    let device = x.device().without_autodiff();
+    match Dispatch::vendor_missing(device.as_dispatch(), x.dtype()) {
+        Some(reason) => Err(Error::Unsupported(format!(
+            "no products by cuBLASLt: {reason}"
+        ))),
+        None => Ok(()),
     }
-    let reason = missing(&(), x.dtype()).unwrap_or_default();
-    Err(unavailable(&reason))
 }
 
-fn unavailable(reason: &str) -> Error {
-    Error::Unsupported(format!("no products by cuBLASLt: {reason}"))
+/// Who makes the matrix products of one dtype on a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProductMaker {
+    /// The dtype of the factors.
+    pub dtype: DType,
+    /// The library, and its arithmetic.
+    pub maker: &'static str,
+    /// Why it is not the vendor's library, on a GPU.
+    pub reason: Option<String>,
+}
+
+/// Who makes the matrix products of each dtype on a device, for a choice left to the library.
+pub fn product_makers(device: &Device) -> Vec<ProductMaker> {
+    let inner = device.clone().without_autodiff();
+    let inner = inner.as_dispatch();
+    [DType::F32, DType::F16, DType::BF16, DType::F64]
+        .into_iter()
+        .filter(|&dtype| crate::ops::support::checks::supported("x", device, dtype).is_ok())
+        .map(|dtype| {
+            let missing = Dispatch::vendor_missing(inner, dtype);
+            let on_gpu = crate::ops::support::checks::on_gpu(device);
+            let maker = match (&missing, dtype) {
+                (None, DType::F32) => "cuBLASLt, in f32",
+                (None, _) => "cuBLASLt, sums in f32",
+                _ if !on_gpu => "Burn's CPU matmul",
+                (_, DType::F32) if Dispatch::rounds_f32(inner) => {
+                    "CubeK without tensor cores, in f32"
+                }
+                (_, DType::F32) => "CubeK, in f32",
+                _ => "CubeK, sums in f32",
+            };
+            ProductMaker {
+                dtype,
+                maker,
+                reason: missing.filter(|_| on_gpu),
+            }
+        })
+        .collect()
 }

@@ -1,8 +1,8 @@
-//! Differentiation: a norm keeps its inputs. With a residual it is two nodes, for the sum and for the norm of the sum, so
-//! that either result may be used or not.
+//! Differentiation. With a residual the operation is one node with two outputs, the norm and the sum, so the backward pass adds
+//! the gradient of the sum where it computes that of the norm, in the same pass over memory.
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, AutodiffBackend};
+use burn::backend::{Autodiff, Backend, TensorMetadata};
 use burn_autodiff::NodeId;
 use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -11,62 +11,91 @@ use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
 use super::{NormGradients, NormOps, NormSpec};
 use crate::ops::support::Maybe;
+use crate::ops::support::autodiff::{Slot, inner, node_or, outer, output, register};
 
+/// Parents: `x`, `gamma`, `beta`; `x` again stands for an absent `beta`.
 #[derive(Debug)]
 struct Norm;
 
-/// Parents: `x`, `gamma`, and `beta` if there is one.
-impl<B: NormOps, const N: usize> Backward<B, N> for Norm {
-    type State = (NodeId, NodeId, NormSpec);
+#[derive(Debug, Clone)]
+struct NormSaved {
+    x: NodeId,
+    gamma: NodeId,
+    offset: bool,
+    spec: NormSpec,
+}
+
+impl<B: NormOps> Backward<B, 3> for Norm {
+    type State = NormSaved;
 
     fn backward(
         self,
-        ops: Ops<Self::State, N>,
+        ops: Ops<Self::State, 3>,
         grads: &mut Gradients,
         checkpointer: &mut Checkpointer,
     ) {
         let d_y = grads.consume::<B>(&ops.node);
-        let (x, gamma, spec) = ops.state;
-        let x = checkpointer.retrieve_node_output::<FloatTensor<B>>(x);
-        let gamma = checkpointer.retrieve_node_output::<FloatTensor<B>>(gamma);
-        let NormGradients { x, gamma, beta } = B::norm_backward(x, gamma, d_y, N == 3, spec);
-        let gradients = [Some(x), Some(gamma), beta.into_option()];
-        for (parent, gradient) in ops.parents.into_iter().zip(gradients) {
-            if let (Some(parent), Some(gradient)) = (parent, gradient) {
-                grads.register::<B>(parent.id, gradient);
-            }
-        }
+        let saved = ops.state;
+        let [x, gamma] = [saved.x, saved.gamma]
+            .map(|id| checkpointer.retrieve_node_output::<FloatTensor<B>>(id));
+        let d = B::norm_backward(x, gamma, d_y, Maybe::None, saved.offset, saved.spec);
+        let parents = ops.parents.map(|parent| parent.map(|parent| parent.id));
+        let gradients = [Some(d.x), Some(d.gamma), d.beta.into_option()];
+        register::<B, 3>(parents, gradients, grads);
     }
 }
 
+/// Parents: `x`, `residual`, `gamma`, `beta`; `x` again stands for an absent `beta`.
 #[derive(Debug)]
-struct Sum;
+struct AddNorm;
 
-impl<B: NormOps> Backward<B, 2> for Sum {
-    type State = ();
-
-    fn backward(self, ops: Ops<(), 2>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
-        let d_sum = grads.consume::<B>(&ops.node);
-        for parent in ops.parents.into_iter().flatten() {
-            grads.register::<B>(parent.id, d_sum.clone());
-        }
-    }
+#[derive(Debug, Clone)]
+struct AddNormSaved<B: Backend> {
+    sum: FloatTensor<B>,
+    gamma: NodeId,
+    d_y: Slot<B>,
+    d_sum: Slot<B>,
+    offset: bool,
+    spec: NormSpec,
 }
 
-/// `y`, which has been computed, as a node that comes of `x`, `gamma` and `beta`.
-macro_rules! track {
-    ($nodes:expr, $x:expr, $gamma:expr, $spec:expr, $y:expr) => {
-        match Backward::<B, _>::prepare::<C>(Norm, $nodes)
-            .compute_bound()
-            .stateful()
-        {
-            OpsKind::Tracked(mut prep) => {
-                let saved = (prep.checkpoint(&$x), prep.checkpoint(&$gamma), $spec);
-                prep.finish(saved, $y)
+impl<B: NormOps> Backward<B, 4> for AddNorm {
+    type State = AddNormSaved<B>;
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 4>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let saved = ops.state;
+        let gamma = checkpointer.retrieve_node_output::<FloatTensor<B>>(saved.gamma);
+        let d_sum = saved.d_sum.take();
+        let d = match (saved.d_y.take(), d_sum) {
+            (Some(d_y), d_sum) => {
+                let d_sum = Maybe::from_option(d_sum);
+                B::norm_backward(saved.sum, gamma, d_y, d_sum, saved.offset, saved.spec)
             }
-            OpsKind::UnTracked(prep) => prep.finish($y),
-        }
-    };
+            (None, Some(d_sum)) => {
+                let zeros = || B::float_zeros(gamma.shape(), &gamma.device(), gamma.dtype().into());
+                NormGradients {
+                    x: d_sum,
+                    gamma: zeros(),
+                    beta: Maybe::from_option(saved.offset.then(zeros)),
+                }
+            }
+            // Neither output has a gradient: no loss depends on this node, and it does not run.
+            (None, None) => return,
+        };
+        let parents = ops.parents.map(|parent| parent.map(|parent| parent.id));
+        let gradients = [
+            Some(d.x.clone()),
+            Some(d.x),
+            Some(d.gamma),
+            d.beta.into_option(),
+        ];
+        register::<B, 4>(parents, gradients, grads);
+    }
 }
 
 impl<B: NormOps, C: CheckpointStrategy> NormOps for Autodiff<B, C> {
@@ -76,16 +105,26 @@ impl<B: NormOps, C: CheckpointStrategy> NormOps for Autodiff<B, C> {
         beta: Maybe<Self>,
         spec: NormSpec,
     ) -> FloatTensor<Self> {
-        let beta = beta.into_option();
+        let nodes = [x.node(), gamma.node(), node_or(&beta, &x)];
+        let offset = matches!(beta, Maybe::Some(_));
         let y = B::norm(
-            x.clone().into_primitive(),
-            gamma.clone().into_primitive(),
-            Maybe::from_option(beta.clone().map(|beta| beta.into_primitive())),
+            inner::<B, C>(x.clone()),
+            inner::<B, C>(gamma.clone()),
+            beta.map(inner::<B, C>),
             spec,
         );
-        match beta {
-            Some(beta) => track!([x.node(), gamma.node(), beta.node()], x, gamma, spec, y),
-            None => track!([x.node(), gamma.node()], x, gamma, spec, y),
+        let prep = Backward::<B, 3>::prepare::<C>(Norm, nodes).compute_bound();
+        match prep.stateful() {
+            OpsKind::Tracked(mut prep) => {
+                let saved = NormSaved {
+                    x: prep.checkpoint(&x),
+                    gamma: prep.checkpoint(&gamma),
+                    offset,
+                    spec,
+                };
+                prep.finish(saved, y)
+            }
+            OpsKind::UnTracked(prep) => prep.finish(y),
         }
     }
 
@@ -96,47 +135,44 @@ impl<B: NormOps, C: CheckpointStrategy> NormOps for Autodiff<B, C> {
         beta: Maybe<Self>,
         spec: NormSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let beta = beta.into_option();
-        let nodes = [x.node(), residual.node()];
+        let nodes = [x.node(), residual.node(), gamma.node(), node_or(&beta, &x)];
+        let offset = matches!(beta, Maybe::Some(_));
         let (y, sum) = B::add_norm(
-            x.into_primitive(),
-            residual.into_primitive(),
-            gamma.clone().into_primitive(),
-            Maybe::from_option(beta.clone().map(|beta| beta.into_primitive())),
+            inner::<B, C>(x),
+            inner::<B, C>(residual),
+            inner::<B, C>(gamma.clone()),
+            beta.map(inner::<B, C>),
             spec,
         );
-        let sum = match Backward::<B, 2>::prepare::<C>(Sum, nodes)
-            .compute_bound()
-            .stateful()
-        {
-            OpsKind::Tracked(prep) => prep.finish((), sum),
-            OpsKind::UnTracked(prep) => prep.finish(sum),
+        let (d_y, d_sum) = (Slot::<B>::default(), Slot::<B>::default());
+        let prep = Backward::<B, 4>::prepare::<C>(AddNorm, nodes).compute_bound();
+        let core = match prep.stateful() {
+            OpsKind::Tracked(mut prep) => {
+                let saved = AddNormSaved {
+                    sum: sum.clone(),
+                    gamma: prep.checkpoint(&gamma),
+                    d_y: d_y.clone(),
+                    d_sum: d_sum.clone(),
+                    offset,
+                    spec,
+                };
+                prep.finish(saved, sum.clone())
+            }
+            OpsKind::UnTracked(prep) => prep.finish(sum.clone()),
         };
-        let y = match beta {
-            Some(beta) => track!([sum.node(), gamma.node(), beta.node()], sum, gamma, spec, y),
-            None => track!([sum.node(), gamma.node()], sum, gamma, spec, y),
-        };
-        (y, sum)
+        let y = output::<B, C>(&core, y, d_y);
+        (y, output::<B, C>(&core, sum, d_sum))
     }
 
     fn norm_backward(
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
         d_y: FloatTensor<Self>,
+        d_sum: Maybe<Self>,
         offset: bool,
         spec: NormSpec,
     ) -> NormGradients<Self> {
-        let NormGradients { x, gamma, beta } = B::norm_backward(
-            x.into_primitive(),
-            gamma.into_primitive(),
-            d_y.into_primitive(),
-            offset,
-            spec,
-        );
-        NormGradients {
-            x: Self::from_inner(x),
-            gamma: Self::from_inner(gamma),
-            beta: Maybe::from_option(beta.into_option().map(Self::from_inner)),
-        }
+        let (x, gamma, d_y) = (inner::<B, C>(x), inner::<B, C>(gamma), inner::<B, C>(d_y));
+        B::norm_backward(x, gamma, d_y, d_sum.map(inner::<B, C>), offset, spec).map(outer::<B, C>)
     }
 }

@@ -67,6 +67,7 @@ impl NormOps for CubeBackend {
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
         d_y: FloatTensor<Self>,
+        d_sum: Maybe<Self>,
         offset: bool,
         spec: NormSpec,
     ) -> NormGradients<Self> {
@@ -78,7 +79,7 @@ impl NormOps for CubeBackend {
             x: x.handle.clone(),
             gamma: gamma.handle.clone(),
             d_y: into_contiguous(d_y).handle,
-            d_sum: None,
+            d_sum: handle(d_sum),
             d_x: d_x.handle.clone(),
             d_gamma: d_gamma.handle.clone(),
             d_beta: d_beta.as_ref().map(|d| d.handle.clone()),

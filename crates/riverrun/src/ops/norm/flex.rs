@@ -27,11 +27,13 @@ fn run<E: Storage>(
     forward(spec, args).unwrap_or_else(|error| panic!("{error}"));
 }
 
+#[allow(clippy::too_many_arguments)]
 fn run_backward<E: Storage>(
     spec: &NormSpec,
     x: &FlexTensor,
     gamma: &FlexTensor,
     d_y: &FlexTensor,
+    d_sum: Option<&FlexTensor>,
     d_x: &mut FlexTensor,
     d_gamma: &mut FlexTensor,
     d_beta: Option<&mut FlexTensor>,
@@ -40,7 +42,7 @@ fn run_backward<E: Storage>(
         x: contiguous::<E>(x),
         gamma: contiguous(gamma),
         d_y: contiguous(d_y),
-        d_sum: None,
+        d_sum: d_sum.map(contiguous),
         d_x: d_x.storage_mut(),
         d_gamma: d_gamma.storage_mut(),
         d_beta: d_beta.map(FlexTensor::storage_mut),
@@ -87,18 +89,29 @@ impl NormOps for Flex {
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
         d_y: FloatTensor<Self>,
+        d_sum: Maybe<Self>,
         offset: bool,
         spec: NormSpec,
     ) -> NormGradients<Self> {
         let (x, d_y) = (x.to_contiguous(), d_y.to_contiguous());
-        let gamma = gamma.to_contiguous();
+        let (gamma, d_sum) = (gamma.to_contiguous(), dense(d_sum));
+        let d_sum = d_sum.as_ref();
         let mut d_x = FlexTensor::empty(x.shape(), x.dtype());
         let mut d_gamma = FlexTensor::empty(gamma.shape(), x.dtype());
         let mut d_beta = offset.then(|| FlexTensor::empty(gamma.shape(), x.dtype()));
         let d_offset = d_beta.as_mut();
         by_dtype!(
             x.dtype(),
-            run_backward(&spec, &x, &gamma, &d_y, &mut d_x, &mut d_gamma, d_offset)
+            run_backward(
+                &spec,
+                &x,
+                &gamma,
+                &d_y,
+                d_sum,
+                &mut d_x,
+                &mut d_gamma,
+                d_offset
+            )
         );
         NormGradients {
             x: d_x,

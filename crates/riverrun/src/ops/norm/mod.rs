@@ -12,6 +12,7 @@ use burn::tensor::Tensor;
 pub use riverrun_kernels::norm::Kind as NormKind;
 pub use riverrun_kernels::norm::Spec as NormSpec;
 
+use super::support::map::map_tensors;
 use super::support::{Maybe, checks};
 use crate::Error;
 
@@ -26,11 +27,23 @@ use crate::Error;
 ///
 /// Source: Zhang & Sennrich, *Root Mean Square Layer Normalization* (2019), equation 4.
 pub fn rms_norm<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) -> Tensor<D> {
-    try_norm(x, gamma, None, rms(epsilon)).unwrap_or_else(|error| panic!("rms_norm: {error}"))
+    norm(x, gamma, None, rms(epsilon))
+}
+
+/// [`rms_norm`].
+///
+/// # Errors
+/// See [`try_norm`].
+pub fn try_rms_norm<const D: usize>(
+    x: Tensor<D>,
+    gamma: Tensor<1>,
+    epsilon: f64,
+) -> Result<Tensor<D>, Error> {
+    try_norm(x, gamma, None, rms(epsilon))
 }
 
 /// `(rms_norm(s), s)` with `s = x + residual`: the addition of a residual block and the norm after it, in one pass over
-/// memory.
+/// memory, and in one pass back.
 ///
 /// # Arguments
 /// - `x`, `residual`: `[.., D]`, any float dtype, the same.
@@ -44,14 +57,26 @@ pub fn add_rms_norm<const D: usize>(
     gamma: Tensor<1>,
     epsilon: f64,
 ) -> (Tensor<D>, Tensor<D>) {
+    add_norm(x, residual, gamma, None, rms(epsilon))
+}
+
+/// [`add_rms_norm`].
+///
+/// # Errors
+/// See [`try_add_norm`].
+pub fn try_add_rms_norm<const D: usize>(
+    x: Tensor<D>,
+    residual: Tensor<D>,
+    gamma: Tensor<1>,
+    epsilon: f64,
+) -> Result<(Tensor<D>, Tensor<D>), Error> {
     try_add_norm(x, residual, gamma, None, rms(epsilon))
-        .unwrap_or_else(|error| panic!("add_rms_norm: {error}"))
 }
 
 /// LayerNorm over the last dimension: `(x - mean x) γ / √(var x + ε) + β`, with the variance over `D`.
 ///
 /// # Arguments
-/// - `x`: `[.., D]`, any float dtype; sums are in `f32` or wider, the variance is of what the mean leaves.
+/// - `x`: `[.., D]`, any float dtype; sums are in `f32` or wider, and the variance is that of `x - mean x`.
 /// - `gamma`, `beta`: `[D]`, of the same dtype.
 ///
 /// # Panics
@@ -64,11 +89,20 @@ pub fn layer_norm<const D: usize>(
     beta: Option<Tensor<1>>,
     epsilon: f64,
 ) -> Tensor<D> {
-    let spec = NormSpec {
-        kind: NormKind::Layer,
-        epsilon,
-    };
-    try_norm(x, gamma, beta, spec).unwrap_or_else(|error| panic!("layer_norm: {error}"))
+    norm(x, gamma, beta, layer(epsilon))
+}
+
+/// [`layer_norm`].
+///
+/// # Errors
+/// See [`try_norm`].
+pub fn try_layer_norm<const D: usize>(
+    x: Tensor<D>,
+    gamma: Tensor<1>,
+    beta: Option<Tensor<1>>,
+    epsilon: f64,
+) -> Result<Tensor<D>, Error> {
+    try_norm(x, gamma, beta, layer(epsilon))
 }
 
 fn rms(epsilon: f64) -> NormSpec {
@@ -78,10 +112,31 @@ fn rms(epsilon: f64) -> NormSpec {
     }
 }
 
+fn layer(epsilon: f64) -> NormSpec {
+    NormSpec {
+        kind: NormKind::Layer,
+        epsilon,
+    }
+}
+
 /// Either norm of `x`, `[.., D]`, with an offset `beta` that may be absent.
 ///
+/// # Panics
+/// Where [`try_norm`] returns an error.
+pub fn norm<const D: usize>(
+    x: Tensor<D>,
+    gamma: Tensor<1>,
+    beta: Option<Tensor<1>>,
+    spec: NormSpec,
+) -> Tensor<D> {
+    try_norm(x, gamma, beta, spec).unwrap_or_else(|error| panic!("norm: {error}"))
+}
+
+/// [`norm()`].
+///
 /// # Errors
-/// Where `gamma` or `beta` have another length than the last dimension, or another dtype.
+/// Where `gamma` or `beta` have another length than the last dimension, another dtype or another device; a dtype that the
+/// device lacks.
 pub fn try_norm<const D: usize>(
     x: Tensor<D>,
     gamma: Tensor<1>,
@@ -96,6 +151,20 @@ pub fn try_norm<const D: usize>(
 
 /// Either norm of `s = x + residual`, and `s`.
 ///
+/// # Panics
+/// Where [`try_add_norm`] returns an error.
+pub fn add_norm<const D: usize>(
+    x: Tensor<D>,
+    residual: Tensor<D>,
+    gamma: Tensor<1>,
+    beta: Option<Tensor<1>>,
+    spec: NormSpec,
+) -> (Tensor<D>, Tensor<D>) {
+    try_add_norm(x, residual, gamma, beta, spec).unwrap_or_else(|error| panic!("add_norm: {error}"))
+}
+
+/// [`add_norm`].
+///
 /// # Errors
 /// As [`try_norm`]; where `residual` has another shape or dtype than `x`.
 pub fn try_add_norm<const D: usize>(
@@ -106,8 +175,7 @@ pub fn try_add_norm<const D: usize>(
     spec: NormSpec,
 ) -> Result<(Tensor<D>, Tensor<D>), Error> {
     check(&x, &gamma, beta.as_ref())?;
-    checks::same_shape("residual", &x, &residual)?;
-    checks::same_dtype("residual", &x, &residual)?;
+    checks::fits("residual", &x, &residual, &x.dims())?;
     let beta = Maybe::from_option(beta.map(Tensor::into_dispatch));
     let (y, sum) = <Dispatch as NormOps>::add_norm(
         x.into_dispatch(),
@@ -125,19 +193,12 @@ fn check<const D: usize>(
     beta: Option<&Tensor<1>>,
 ) -> Result<(), Error> {
     let dim = x.dims()[D - 1];
-    let weights = [("gamma", Some(gamma)), ("beta", beta)];
-    for (what, weight) in weights
-        .map(|(what, weight)| weight.map(|weight| (what, weight)))
-        .into_iter()
-        .flatten()
-    {
-        checks::length(what, weight, dim)?;
-        checks::same_dtype(what, x, weight)?;
-    }
-    Ok(())
+    checks::supported("x", &x.device(), x.dtype())?;
+    checks::fits("gamma", x, gamma, &[dim])?;
+    checks::optional("beta", x, beta, &[dim])
 }
 
-/// What a backward pass returns.
+/// Gradients of a norm.
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub struct NormGradients<B: Backend> {
@@ -150,9 +211,15 @@ pub struct NormGradients<B: Backend> {
     pub beta: Maybe<B>,
 }
 
+map_tensors!(NormGradients {
+    tensors: [x, gamma],
+    nested: [beta],
+    integers: []
+});
+
 #[cfg(feature = "cube")]
 mod fused {
-    //! What fusion must know of an operation before it runs: the shapes of its outputs.
+    //! The shapes of the outputs, which fusion needs before an operation runs.
 
     use super::NormGradientsMetadata;
     use crate::ops::support::MaybeMetadata;
@@ -202,12 +269,13 @@ pub trait NormOps: Backend {
         spec: NormSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// The gradients from `∂L/∂y`; `offset` says whether there is a `beta`.
-    #[fusion(meta = |x, gamma, _d_y, offset, _spec| fused::gradients(x, gamma, *offset))]
+    /// The gradients from `∂L/∂y` and, added to that of `x`, `∂L/∂x` by another way; `offset` says whether there is a `beta`.
+    #[fusion(meta = |x, gamma, _d_y, _d_sum, offset, _spec| fused::gradients(x, gamma, *offset))]
     fn norm_backward(
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
         d_y: FloatTensor<Self>,
+        #[extension_type] d_sum: Maybe<Self>,
         offset: bool,
         spec: NormSpec,
     ) -> NormGradients<Self>;

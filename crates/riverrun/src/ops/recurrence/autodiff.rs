@@ -1,18 +1,19 @@
-//! Differentiation: the states are one node with the inputs and the initial state as parents, the last state hangs on it.
+//! Differentiation: one node with the inputs and the initial state as parents, and its outputs: the states and the last one.
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, AutodiffBackend, Backend, TensorMetadata};
+use burn::backend::{Autodiff, Backend, TensorMetadata};
 use burn_autodiff::NodeId;
 use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
 
-use super::recompute::{Again, Kept, Scanned};
-use super::{Checkpoints, GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
-use crate::ops::support::autodiff::{Slot, Tracked, follow, take};
+use super::recompute::{Again, Saved, Scan};
+use super::{GateInputs, Recompute, RecurrenceOps, ScanGradients, ScanSpec};
+use crate::ops::support::Maybe;
+use crate::ops::support::autodiff::{Slot, Tracked, inner, outer, output, recomputed_output};
 
-/// The backward step of the states; `N` parents: the inputs, then `h0` if there is one.
+/// The backward step; `N` parents: the inputs, then `h0` if there is one.
 #[derive(Debug)]
 struct States;
 
@@ -22,7 +23,8 @@ struct StatesSaved<B: Backend> {
     inputs: Vec<NodeId>,
     h0: Option<FloatTensor<B>>,
     reset: Option<FloatTensor<B>>,
-    h: Kept<B>,
+    h: Saved<B>,
+    d_h: Slot<B>,
     d_h_last: Slot<B>,
     spec: ScanSpec,
 }
@@ -37,7 +39,6 @@ impl<B: RecurrenceOps, const N: usize> Backward<B, N> for States {
         checkpointer: &mut Checkpointer,
     ) {
         let saved = ops.state;
-        let d_h = grads.consume::<B>(&ops.node);
         let mut inputs = saved
             .inputs
             .iter()
@@ -49,14 +50,14 @@ impl<B: RecurrenceOps, const N: usize> Backward<B, N> for States {
             1 => GateInputs::Packed(next()),
             _ => GateInputs::Separate(next(), next()),
         };
-        let scanned = Scanned {
+        let scan = Scan {
             inputs,
             h0: saved.h0,
             reset: saved.reset,
             spec: saved.spec,
         };
-        let d_h_last = take::<B>(&saved.d_h_last);
-        let gradients = saved.h.backward(scanned, d_h, d_h_last);
+        let d_h = saved.d_h.take().unwrap_or_else(|| scan.zero_states());
+        let gradients = saved.h.backward(scan, d_h, saved.d_h_last.take());
         let d_inputs = match gradients.inputs {
             GateInputs::Separate(a, b) => vec![a, b],
             GateInputs::Packed(x) => vec![x],
@@ -96,9 +97,9 @@ fn run<B: RecurrenceOps, C: CheckpointStrategy, const N: usize>(
         maybe(reset.clone()),
         spec,
     );
-    let slot = Slot::<B>::default();
+    let (d_h, d_h_last) = (Slot::<B>::default(), Slot::<B>::default());
     let prep = Backward::<B, N>::prepare::<C>(States, guards);
-    let prep = if spec.checkpoints == Checkpoints::All {
+    let prep = if spec.recompute == Recompute::All {
         prep.compute_bound()
     } else {
         let again = Again::<B> {
@@ -114,21 +115,26 @@ fn run<B: RecurrenceOps, C: CheckpointStrategy, const N: usize>(
             .retro_forward(again)
             .parents(inputs.iter().chain(tracked))
     };
-    let states = match prep.stateful() {
+    let core = match prep.stateful() {
         OpsKind::Tracked(mut prep) => {
             let saved = StatesSaved {
                 inputs: inputs.iter().map(|input| prep.checkpoint(input)).collect(),
                 h0: start,
                 reset,
-                h: Kept::of(&h, spec),
-                d_h_last: slot.clone(),
+                h: Saved::of(&h, spec),
+                d_h: d_h.clone(),
+                d_h_last: d_h_last.clone(),
                 spec,
             };
             prep.finish(saved, h)
         }
         OpsKind::UnTracked(prep) => prep.finish(h),
     };
-    let last = follow::<B, C>(&states, last, slot);
+    let states = match spec.recompute {
+        Recompute::All => output::<B, C>(&core, core.primitive().clone(), d_h),
+        _ => recomputed_output::<B, C>(&core, d_h),
+    };
+    let last = output::<B, C>(&core, last, d_h_last);
     (states, last)
 }
 
@@ -181,33 +187,15 @@ impl<B: RecurrenceOps, C: CheckpointStrategy> RecurrenceOps for Autodiff<B, C> {
         d_h_last: Maybe<Self>,
         spec: ScanSpec,
     ) -> ScanGradients<Self> {
-        let inner = |tensor: FloatTensor<Self>| tensor.into_primitive();
-        let option = |tensor: Maybe<Self>| {
-            tensor
-                .into_option()
-                .map_or(Maybe::None, |t| Maybe::Some(inner(t)))
-        };
-        let gate = match inputs {
-            GateInputs::Separate(a, b) => GateInputs::Separate(inner(a), inner(b)),
-            GateInputs::Packed(x) => GateInputs::Packed(inner(x)),
-        };
-        let gradients = B::recurrence_backward(
-            gate,
-            option(h0),
-            option(reset),
-            inner(h),
-            inner(d_h),
-            option(d_h_last),
+        B::recurrence_backward(
+            inputs.map(inner::<B, C>),
+            h0.map(inner::<B, C>),
+            reset.map(inner::<B, C>),
+            inner::<B, C>(h),
+            inner::<B, C>(d_h),
+            d_h_last.map(inner::<B, C>),
             spec,
-        );
-        ScanGradients {
-            inputs: match gradients.inputs {
-                GateInputs::Separate(a, b) => {
-                    GateInputs::Separate(Self::from_inner(a), Self::from_inner(b))
-                }
-                GateInputs::Packed(x) => GateInputs::Packed(Self::from_inner(x)),
-            },
-            h0: Self::from_inner(gradients.h0),
-        }
+        )
+        .map(outer::<B, C>)
     }
 }

@@ -1,15 +1,12 @@
-//! The backend extension: what a backend must provide for the recurrence to run on it.
-
-use std::fmt;
-use std::str::FromStr;
+//! The backend extension trait of the recurrence.
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, ExtensionType, backend_extension};
 use burn::tensor::Shape;
 use riverrun_kernels::recurrence::{Gate, Problem, Routine, Shape as ScanShape};
-use serde::{Deserialize, Serialize};
 
-use crate::Error;
+use super::Recompute;
+use crate::ops::support::map::map_tensors;
 use crate::ops::support::{Maybe, last_state};
 
 /// The inputs of the gate.
@@ -22,7 +19,7 @@ pub enum GateInputs<B: Backend> {
     Packed(FloatTensor<B>),
 }
 
-/// What a backward pass returns.
+/// Gradients of a scan.
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub struct ScanGradients<B: Backend> {
@@ -33,27 +30,7 @@ pub struct ScanGradients<B: Backend> {
     pub h0: FloatTensor<B>,
 }
 
-/// What the graph of a differentiable scan keeps of the states until the backward pass. The inputs of the gate are kept in
-/// any case.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Checkpoints {
-    /// All of them: the most memory, and nothing to compute again.
-    #[default]
-    All,
-    /// The state before every `k`-th step, `k ≥ 1`: `1/k` of them. The backward pass goes from segment to segment, the
-    /// last first, and has the states of one at a time.
-    ///
-    /// In `f32` and `f64` on the CPU the gradients are bit for bit those of [`Checkpoints::All`]. In 16-bit storage what
-    /// one segment passes to the one before it is rounded to the storage type, and GPUs may contract other products and
-    /// sums at the seams.
-    Every(usize),
-    /// None: the backward pass runs the forward pass again, whole, and then has what [`Checkpoints::All`] has, bit for
-    /// bit, on every device and in every type.
-    None,
-}
-
-/// What is computed, apart from the tensors.
+/// The parameters of the operation that are not tensors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScanSpec {
     /// How inputs become coefficients.
@@ -62,36 +39,15 @@ pub struct ScanSpec {
     pub reverse: bool,
     /// A GPU routine to use instead of the measured choice.
     pub routine: Option<Routine>,
-    /// What a differentiating backend keeps; the others take no notice of it.
-    pub checkpoints: Checkpoints,
+    /// The states a differentiating backend saves; other backends ignore it.
+    pub recompute: Recompute,
 }
 
-impl fmt::Display for Checkpoints {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Checkpoints::All => f.write_str("all"),
-            Checkpoints::Every(k) => write!(f, "{k}"),
-            Checkpoints::None => f.write_str("none"),
-        }
-    }
-}
-
-impl FromStr for Checkpoints {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self, Error> {
-        match (name, name.parse()) {
-            ("all", _) => Ok(Checkpoints::All),
-            ("none", _) => Ok(Checkpoints::None),
-            (_, Ok(k)) if k > 0 => Ok(Checkpoints::Every(k)),
-            _ => Err(Error::Unknown {
-                what: "choice of checkpoints",
-                name: name.into(),
-                known: "all, none, a number of steps".into(),
-            }),
-        }
-    }
-}
+map_tensors!(ScanGradients {
+    tensors: [h0],
+    nested: [inputs],
+    integers: []
+});
 
 impl ScanSpec {
     /// The problem for a first input of this shape.
@@ -103,6 +59,17 @@ impl ScanSpec {
 }
 
 impl<B: Backend> GateInputs<B> {
+    /// `f` of every tensor.
+    pub(crate) fn map<C: Backend>(
+        self,
+        f: impl Fn(FloatTensor<B>) -> FloatTensor<C>,
+    ) -> GateInputs<C> {
+        match self {
+            GateInputs::Separate(a, b) => GateInputs::Separate(f(a), f(b)),
+            GateInputs::Packed(x) => GateInputs::Packed(f(x)),
+        }
+    }
+
     pub(crate) fn first(&self) -> &FloatTensor<B> {
         match self {
             GateInputs::Separate(a, _) => a,
@@ -117,7 +84,7 @@ impl<B: Backend> GateInputs<B> {
 
 #[cfg(feature = "cube")]
 mod fused {
-    //! What fusion must know of an operation before it runs: the shapes of its outputs.
+    //! The shapes of the outputs, which fusion needs before an operation runs.
 
     use super::*;
     use burn::backend::fusion::custom::TensorSpec;

@@ -8,7 +8,8 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use riverrun_kernels::recurrence::gpu::{self, Inputs, Strided};
 
-use super::{GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
+use super::{GateInputs, RecurrenceOps, ScanGradients, ScanSpec};
+use crate::ops::support::Maybe;
 use crate::ops::support::cube::{dtype, empty_like, handle};
 
 /// The tensor as a view with contiguous channels; other layouts are copied.

@@ -6,10 +6,11 @@ use burn::tensor::Shape;
 use burn_flex::FlexTensor;
 use riverrun_kernels::recurrence::{Problem, Rows, RowsMut, Shape as ScanShape, cpu};
 
-use super::{GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
+use super::{GateInputs, RecurrenceOps, ScanGradients, ScanSpec};
+use crate::ops::support::Maybe;
 use crate::ops::support::flex::{Storage, by_dtype, contiguous, dense, mask};
 
-/// Channels contiguous and strides positive: what [`Rows`] can describe without a copy.
+/// A view with contiguous channels and positive strides, as [`Rows`] requires; other layouts are copied.
 fn readable(tensor: FlexTensor) -> FlexTensor {
     let layout = tensor.layout();
     let strides = layout.strides();

@@ -1,39 +1,73 @@
-//! The gradients of the scan as an operation of their own, and how they move along a direction.
+//! The gradients of the scan as an operation of their own, and their derivatives along a direction.
 //!
-//! Burn differentiates once: a gradient that it returns has no graph. The backward pass of a scan is a scan, though, so
-//! [`linear_scan_gradients`] makes the gradients out of the same differentiable operation as the states, and
+//! Burn differentiates once: a gradient that it returns has no graph. The backward pass of a scan is itself a scan, so
+//! [`linear_scan_gradients`] computes the gradients by the same differentiable operation as the states, and
 //! [`linear_scan_hvp`] their derivatives along a direction. Both run wherever the scan does.
 
-use burn::tensor::Tensor;
+use burn::tensor::{Bool, Tensor};
 
-use super::{Scan, try_linear_scan};
-use crate::Error;
-use crate::ops::support::checks::fits;
+use super::{Gate, ScanOptions, lengths, try_linear_scan};
+use crate::ops::support::checks;
+use crate::ops::support::lengths::{fill, padding, unpadded_reset};
+use crate::{Error, Sequence};
 
-/// The gradients of a loss with respect to what a scan takes, or how they move.
+/// The gradients of a loss with respect to the inputs of a scan, or the derivatives of these gradients along a direction.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct ScanDerivatives {
-    /// Of `a`, `[B, T, D]`.
+    /// With respect to `a`, `[B, T, D]`.
     pub a: Tensor<3>,
-    /// Of `b`, `[B, T, D]`.
+    /// With respect to `b`, `[B, T, D]`.
     pub b: Tensor<3>,
-    /// Of the initial state, `[B, D]`, whether one was given or not.
+    /// With respect to the initial state, `[B, D]`, whether one was given or not.
     pub h0: Tensor<2>,
 }
 
-/// A direction in which everything moves that the gradients depend on.
+/// A direction: the derivatives of everything the gradients depend on. Absent parts do not move.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct ScanDirection {
     /// Of `a`, `[B, T, D]`.
     pub a: Tensor<3>,
     /// Of `b`, `[B, T, D]`.
     pub b: Tensor<3>,
-    /// Of the initial state, `[B, D]`; it stays if absent.
+    /// Of the initial state, `[B, D]`.
     pub h0: Option<Tensor<2>>,
-    /// Of `∂L/∂h`, `[B, T, D]`; it stays if absent, as that of a loss linear in `h` does.
+    /// Of `∂L/∂h`, `[B, T, D]`; absent for a loss linear in `h`.
     pub d_h: Option<Tensor<3>>,
-    /// Of `∂L/∂h_last`, `[B, D]`; it stays if absent.
+    /// Of `∂L/∂h_last`, `[B, D]`.
     pub d_h_last: Option<Tensor<2>>,
+}
+
+impl ScanDirection {
+    /// A direction in `a` and `b`, both `[B, T, D]`.
+    pub fn new(a: Tensor<3>, b: Tensor<3>) -> Self {
+        Self {
+            a,
+            b,
+            h0: None,
+            d_h: None,
+            d_h_last: None,
+        }
+    }
+
+    /// With a direction of the initial state, `[B, D]`.
+    pub fn with_h0(mut self, h0: Tensor<2>) -> Self {
+        self.h0 = Some(h0);
+        self
+    }
+
+    /// With a direction of `∂L/∂h`, `[B, T, D]`.
+    pub fn with_d_h(mut self, d_h: Tensor<3>) -> Self {
+        self.d_h = Some(d_h);
+        self
+    }
+
+    /// With a direction of `∂L/∂h_last`, `[B, D]`.
+    pub fn with_d_h_last(mut self, d_h_last: Tensor<2>) -> Self {
+        self.d_h_last = Some(d_h_last);
+        self
+    }
 }
 
 /// The gradients of [`linear_scan`](super::linear_scan), differentiable: with `D_t = g_t + a_{t+1} D_{t+1}`,
@@ -42,23 +76,41 @@ pub struct ScanDirection {
 /// For a penalty on gradients, or any other loss of them, differentiated by Burn's ordinary backward pass.
 ///
 /// # Arguments
-/// - `a`, `b`, `scan`: as those of the scan.
-/// - `d_h`: `g = ∂L/∂h`, `[B, T, D]`; `d_h_last`: `∂L/∂h_last` on top of it, `[B, D]`.
+/// - `a`, `b`, `sequence`, `options`: those of the scan.
+/// - `d_h`: `g = ∂L/∂h`, `[B, T, D]`.
+/// - `d_h_last`: `∂L/∂h_last`, `[B, D]`, in addition to the share of `d_h`.
 ///
-/// # Errors
-/// Shapes, dtypes or devices that do not fit.
+/// # Panics
+/// Where [`try_linear_scan_gradients`] returns an error.
 pub fn linear_scan_gradients(
     a: Tensor<3>,
     b: Tensor<3>,
-    mut scan: Scan,
+    sequence: Sequence,
+    options: ScanOptions,
+    d_h: Tensor<3>,
+    d_h_last: Option<Tensor<2>>,
+) -> ScanDerivatives {
+    try_linear_scan_gradients(a, b, sequence, options, d_h, d_h_last)
+        .unwrap_or_else(|error| panic!("linear_scan_gradients: {error}"))
+}
+
+/// [`linear_scan_gradients`].
+///
+/// # Errors
+/// See [`try_linear_scan`].
+pub fn try_linear_scan_gradients(
+    a: Tensor<3>,
+    b: Tensor<3>,
+    sequence: Sequence,
+    options: ScanOptions,
     d_h: Tensor<3>,
     d_h_last: Option<Tensor<2>>,
 ) -> Result<ScanDerivatives, Error> {
     let [batch, steps, dim] = a.dims();
-    fits("d_h", &a, &d_h, &[batch, steps, dim])?;
-    check_state("d_h_last", &a, &d_h_last)?;
-    let h0 = scan.initial.take();
-    let walk = Walk(scan);
+    checks::fits("d_h", &a, &d_h, &[batch, steps, dim])?;
+    checks::optional("d_h_last", &a, d_h_last.as_ref(), &[batch, dim])?;
+    let (walk, [a, b], h0) = Walk::new([a, b], sequence, options)?;
+    let d_h = walk.unpadded(d_h);
     let h = walk.states(a.clone(), b.clone(), h0.clone())?;
     if steps == 0 {
         let h0 = state_or_zeros(d_h_last, &a);
@@ -68,76 +120,125 @@ pub fn linear_scan_gradients(
     let d = walk.adjoint(a.clone(), d_h, d_h_last)?;
     Ok(ScanDerivatives {
         h0: walk.first(walk.cut(a * d.clone())),
-        a: d.clone() * before,
-        b: d,
+        a: walk.unpadded(d.clone() * before),
+        b: walk.unpadded(d),
     })
 }
 
-/// How the gradients of [`linear_scan`](super::linear_scan) move along a direction: the product of the Hessian of
-/// `Σ g h` with it, plus what a moving `g` adds.
+/// The derivatives of the gradients of [`linear_scan`](super::linear_scan) along a direction: the product of the Hessian of
+/// `Σ g h` with it, plus the part that comes from a moving `g`.
 ///
-/// For any other loss, `along.d_h` is the loss's own Hessian with respect to `h` times the moved states, which are
+/// For any other loss, `along.d_h` is the Hessian of the loss with respect to `h` times the moved states, which are
 /// `linear_scan(a, ȧ_t h_{t-1} + ḃ_t)` from `ḣ_0`. Takes two scans forward and two backward, and is differentiable as
 /// they are. See [`riverrun_kernels::recurrence::hvp`] for the formulas.
 ///
 /// # Arguments
-/// - `a`, `b`, `scan`, `d_h`, `d_h_last`: as those of [`linear_scan_gradients`].
+/// - `a`, `b`, `sequence`, `options`, `d_h`, `d_h_last`: those of [`linear_scan_gradients`].
 /// - `along`: the direction.
 ///
-/// # Errors
-/// Shapes, dtypes or devices that do not fit.
+/// # Panics
+/// Where [`try_linear_scan_hvp`] returns an error.
 ///
 /// Source: Pearlmutter, *Fast Exact Multiplication by the Hessian* (1994), section 4.
 pub fn linear_scan_hvp(
     a: Tensor<3>,
     b: Tensor<3>,
-    mut scan: Scan,
+    sequence: Sequence,
+    options: ScanOptions,
+    d_h: Tensor<3>,
+    d_h_last: Option<Tensor<2>>,
+    along: ScanDirection,
+) -> ScanDerivatives {
+    try_linear_scan_hvp(a, b, sequence, options, d_h, d_h_last, along)
+        .unwrap_or_else(|error| panic!("linear_scan_hvp: {error}"))
+}
+
+/// [`linear_scan_hvp`].
+///
+/// # Errors
+/// See [`try_linear_scan`].
+pub fn try_linear_scan_hvp(
+    a: Tensor<3>,
+    b: Tensor<3>,
+    sequence: Sequence,
+    options: ScanOptions,
     d_h: Tensor<3>,
     d_h_last: Option<Tensor<2>>,
     along: ScanDirection,
 ) -> Result<ScanDerivatives, Error> {
     let shape = a.dims();
-    fits("d_h", &a, &d_h, &shape)?;
-    check_state("d_h_last", &a, &d_h_last)?;
-    fits("the direction of a", &a, &along.a, &shape)?;
-    fits("the direction of b", &a, &along.b, &shape)?;
-    check_state("the direction of h0", &a, &along.h0)?;
-    check_state("the direction of d_h_last", &a, &along.d_h_last)?;
-    if let Some(d_h) = &along.d_h {
-        fits("the direction of d_h", &a, d_h, &shape)?;
-    }
-    let h0 = scan.initial.take();
-    let walk = Walk(scan);
+    let state = [shape[0], shape[2]];
+    checks::fits("d_h", &a, &d_h, &shape)?;
+    checks::optional("d_h_last", &a, d_h_last.as_ref(), &state)?;
+    checks::fits("the direction of a", &a, &along.a, &shape)?;
+    checks::fits("the direction of b", &a, &along.b, &shape)?;
+    checks::optional("the direction of h0", &a, along.h0.as_ref(), &state)?;
+    checks::optional("the direction of d_h", &a, along.d_h.as_ref(), &shape)?;
+    let last = along.d_h_last.as_ref();
+    checks::optional("the direction of d_h_last", &a, last, &state)?;
+    let (walk, [a, b], h0) = Walk::new([a, b], sequence, options)?;
+    let (along_a, along_b) = (walk.unpadded(along.a), walk.unpadded(along.b));
+    let d_h = walk.unpadded(d_h);
     let h = walk.states(a.clone(), b.clone(), h0.clone())?;
     if shape[1] == 0 {
         let h0 = state_or_zeros(along.d_h_last, &a);
         return Ok(ScanDerivatives { a, b, h0 });
     }
     let before = walk.cut(walk.earlier(h, state_or_zeros(h0, &a)));
-    let input = along.a.clone() * before.clone() + along.b;
+    let input = along_a.clone() * before.clone() + along_b;
     let h_dot = walk.states(a.clone(), input, along.h0.clone())?;
     let before_dot = walk.cut(walk.earlier(h_dot, state_or_zeros(along.h0, &a)));
 
     let d = walk.adjoint(a.clone(), d_h, d_h_last)?;
-    // What the moved `a` of each step passes back to the step before it.
-    let passed = walk.cut(along.a * d.clone());
+    // The part that the moved `a` of each step passes back to the step before it.
+    let passed = walk.cut(along_a * d.clone());
     let to_h = walk.later(passed.clone(), passed.clone().narrow(1, 0, 1).zeros_like());
     let to_h = match along.d_h {
-        Some(d_h) => d_h + to_h,
+        Some(d_h) => walk.unpadded(d_h) + to_h,
         None => to_h,
     };
     let d_dot = walk.adjoint(a.clone(), to_h, along.d_h_last)?;
     Ok(ScanDerivatives {
         h0: walk.first(passed + walk.cut(a * d_dot.clone())),
-        a: d_dot.clone() * before + d * before_dot,
-        b: d_dot,
+        a: walk.unpadded(d_dot.clone() * before + d * before_dot),
+        b: walk.unpadded(d_dot),
     })
 }
 
-/// Resets, direction and routine of the scans; the initial state of each is its own.
-struct Walk(Scan);
+/// Resets, padding and options of the scans; the initial state of each is its own.
+struct Walk {
+    reset: Option<Tensor<2, Bool>>,
+    padding: Option<Tensor<3, Bool>>,
+    options: ScanOptions,
+}
 
 impl Walk {
+    /// The walk, the inputs with padded steps holding the state, and the initial state. Errors as the scan.
+    #[allow(clippy::type_complexity)]
+    fn new(
+        [a, b]: [Tensor<3>; 2],
+        sequence: Sequence,
+        options: ScanOptions,
+    ) -> Result<(Self, [Tensor<3>; 2], Option<Tensor<2>>), Error> {
+        let shape = a.dims();
+        checks::fits("b", &a, &b, &shape)?;
+        super::check(&a, shape, &sequence, &options)?;
+        let padded = padding(sequence.lengths.as_deref(), shape[1], &a.device());
+        let (inputs, reset) = match &padded {
+            Some(padding) => (
+                lengths::hold([a, b], padding, Gate::Raw),
+                unpadded_reset(sequence.reset, padding),
+            ),
+            None => ([a, b], sequence.reset),
+        };
+        let walk = Self {
+            reset,
+            padding: padded,
+            options,
+        };
+        Ok((walk, inputs, sequence.state))
+    }
+
     /// All states.
     fn states(
         &self,
@@ -145,8 +246,9 @@ impl Walk {
         b: Tensor<3>,
         h0: Option<Tensor<2>>,
     ) -> Result<Tensor<3>, Error> {
-        let scan = self.0.clone().with_optional_initial(h0);
-        Ok(try_linear_scan(a, b, scan)?.0)
+        let mut sequence = Sequence::from(h0);
+        sequence.reset = self.reset.clone();
+        Ok(try_linear_scan(a, b, sequence, self.options)?.0)
     }
 
     /// `D_t = g_t + a_{t+1} D_{t+1}`, with `last` added to the last: the scan in the other direction.
@@ -158,36 +260,31 @@ impl Walk {
     ) -> Result<Tensor<3>, Error> {
         let one = a.clone().narrow(1, 0, 1).ones_like();
         let a = self.later(a, one);
-        let reset = self.0.reset.clone().map(|reset| {
+        let mut sequence = Sequence::from(last);
+        sequence.reset = self.reset.clone().map(|reset| {
             let reset = reset.float().unsqueeze_dim::<3>(2);
             let never = reset.clone().narrow(1, 0, 1).zeros_like();
             self.later(reset, never)
                 .greater_elem(0.5)
                 .squeeze_dim::<2>(2)
         });
-        let scan = Scan {
-            initial: last,
-            reset,
-            reverse: !self.0.reverse,
-            routine: self.0.routine,
-            checkpoints: self.0.checkpoints,
-        };
-        Ok(try_linear_scan(a, g, scan)?.0)
+        let options = self.options.with_reverse(!self.options.reverse);
+        Ok(try_linear_scan(a, g, sequence, options)?.0)
     }
 
-    /// At each step what `x` has at the step before, `first` (`[B, D]`) at the first.
+    /// At each step the value of `x` at the step before, `first` (`[B, D]`) at the first.
     fn earlier(&self, x: Tensor<3>, first: Tensor<2>) -> Tensor<3> {
-        shift(x, first.unsqueeze_dim(1), self.0.reverse)
+        shift(x, first.unsqueeze_dim(1), self.options.reverse)
     }
 
-    /// At each step what `x` has at the step after, `last` (`[B, 1, D]`) at the last.
+    /// At each step the value of `x` at the step after, `last` (`[B, 1, D]`) at the last.
     fn later(&self, x: Tensor<3>, last: Tensor<3>) -> Tensor<3> {
-        shift(x, last, !self.0.reverse)
+        shift(x, last, !self.options.reverse)
     }
 
-    /// 0 where a step starts anew.
+    /// 0 at the steps that restart.
     fn cut(&self, x: Tensor<3>) -> Tensor<3> {
-        match &self.0.reset {
+        match &self.reset {
             Some(reset) => {
                 let mask = reset.clone().unsqueeze_dim::<3>(2).expand(x.dims());
                 x.mask_fill(mask, 0.0)
@@ -196,9 +293,20 @@ impl Walk {
         }
     }
 
+    /// 0 at the padded steps.
+    fn unpadded(&self, x: Tensor<3>) -> Tensor<3> {
+        match &self.padding {
+            Some(padding) => fill(x, padding, 0.0),
+            None => x,
+        }
+    }
+
     /// The first step in the order of time.
     fn first(&self, x: Tensor<3>) -> Tensor<2> {
-        let t = if self.0.reverse { x.dims()[1] - 1 } else { 0 };
+        let t = match self.options.reverse {
+            true => x.dims()[1] - 1,
+            false => 0,
+        };
         x.narrow(1, t, 1).squeeze_dim(1)
     }
 }
@@ -216,16 +324,4 @@ fn shift(x: Tensor<3>, edge: Tensor<3>, reverse: bool) -> Tensor<3> {
 fn state_or_zeros(state: Option<Tensor<2>>, like: &Tensor<3>) -> Tensor<2> {
     let [batch, _, dim] = like.dims();
     state.unwrap_or_else(|| Tensor::zeros([batch, dim], (&like.device(), like.dtype())))
-}
-
-fn check_state(
-    what: &'static str,
-    reference: &Tensor<3>,
-    state: &Option<Tensor<2>>,
-) -> Result<(), Error> {
-    let [batch, _, dim] = reference.dims();
-    match state {
-        Some(state) => fits(what, reference, state, &[batch, dim]),
-        None => Ok(()),
-    }
 }

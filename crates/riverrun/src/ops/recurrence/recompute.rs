@@ -1,4 +1,4 @@
-//! States that are computed again instead of kept.
+//! States that are recomputed instead of saved.
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata};
@@ -7,19 +7,20 @@ use burn_autodiff::NodeId;
 use burn_autodiff::checkpoint::retro_forward::RetroForward;
 use burn_autodiff::checkpoint::state::BackwardStates;
 
-use super::{Checkpoints, GateInputs, Maybe, RecurrenceOps, ScanGradients, ScanSpec};
+use super::{GateInputs, Recompute, RecurrenceOps, ScanGradients, ScanSpec};
+use crate::ops::support::Maybe;
 
-/// What a scan was given.
-pub(super) struct Scanned<B: Backend> {
+/// The arguments of a scan.
+pub(super) struct Scan<B: Backend> {
     pub inputs: GateInputs<B>,
     pub h0: Option<FloatTensor<B>>,
     pub reset: Option<FloatTensor<B>>,
     pub spec: ScanSpec,
 }
 
-/// What is kept of the states.
+/// The states saved for the backward pass.
 #[derive(Debug, Clone)]
-pub(super) enum Kept<B: Backend> {
+pub(super) enum Saved<B: Backend> {
     /// Every one, `[B, T, D]`.
     All(FloatTensor<B>),
     /// Those before the steps number `every`, `2 every`, ..., `[B, ⌈T / every⌉ - 1, D]`, in the order of time.
@@ -45,13 +46,13 @@ fn put<B: Backend>(x: FloatTensor<B>, from: usize, part: FloatTensor<B>) -> Floa
     B::float_slice_assign(x, &slices, part)
 }
 
-impl<B: RecurrenceOps> Kept<B> {
-    /// What `spec` wants kept of `h`.
+impl<B: RecurrenceOps> Saved<B> {
+    /// The part of `h` that `spec` saves.
     pub fn of(h: &FloatTensor<B>, spec: ScanSpec) -> Self {
         let count = h.shape()[1];
-        match spec.checkpoints {
-            Checkpoints::All => Kept::All(h.clone()),
-            Checkpoints::Every(every) if every < count => {
+        match spec.recompute {
+            Recompute::All => Saved::All(h.clone()),
+            Recompute::Every(every) if every < count => {
                 let before = |i: usize| match spec.reverse {
                     true => count - i * every,
                     false => i * every - 1,
@@ -62,36 +63,47 @@ impl<B: RecurrenceOps> Kept<B> {
                 // Gathered, not sliced: a slice may hold on to all of `h`.
                 let places = B::int_from_data(places, &h.device());
                 let starts = B::float_select(h.clone(), 1, places);
-                Kept::Starts { every, starts }
+                Saved::Starts { every, starts }
             }
-            Checkpoints::Every(_) | Checkpoints::None => Kept::Nothing,
+            Recompute::Every(_) | Recompute::None => Saved::Nothing,
         }
     }
 
     /// The gradients, from those of the states and of the last state.
     pub fn backward(
         self,
-        scanned: Scanned<B>,
+        scan: Scan<B>,
         d_h: FloatTensor<B>,
         d_h_last: Option<FloatTensor<B>>,
     ) -> ScanGradients<B> {
         match self {
-            Kept::All(h) => scanned.backward(h, d_h, d_h_last),
-            Kept::Nothing => {
-                let h = scanned.forward();
-                scanned.backward(h, d_h, d_h_last)
+            Saved::All(h) => scan.backward(h, d_h, d_h_last),
+            Saved::Nothing => {
+                let h = scan.forward();
+                scan.backward(h, d_h, d_h_last)
             }
-            Kept::Starts { every, starts } => scanned.by_segments(every, starts, d_h, d_h_last),
+            Saved::Starts { every, starts } => scan.by_segments(every, starts, d_h, d_h_last),
         }
     }
 }
 
-impl<B: RecurrenceOps> Scanned<B> {
+impl<B: RecurrenceOps> Scan<B> {
     fn inputs(&self) -> GateInputs<B> {
         match &self.inputs {
             GateInputs::Separate(a, b) => GateInputs::Separate(a.clone(), b.clone()),
             GateInputs::Packed(x) => GateInputs::Packed(x.clone()),
         }
+    }
+
+    /// Zeros of the shape of the states.
+    pub fn zero_states(&self) -> FloatTensor<B> {
+        let first = self.inputs.first();
+        let shape = self
+            .spec
+            .problem(&first.shape(), self.inputs.packed())
+            .shape;
+        let shape = Shape::new([shape.batch, shape.steps, shape.dim]);
+        B::float_zeros(shape, &first.device(), first.dtype().into())
     }
 
     fn forward(&self) -> FloatTensor<B> {
@@ -124,7 +136,7 @@ impl<B: RecurrenceOps> Scanned<B> {
     /// Steps `from..to`, from the state before them.
     fn segment(&self, from: usize, to: usize, h0: Option<FloatTensor<B>>) -> Self {
         let cut = |x: &FloatTensor<B>| steps::<B>(x, from, to);
-        Scanned {
+        Scan {
             inputs: match &self.inputs {
                 GateInputs::Separate(a, b) => GateInputs::Separate(cut(a), cut(b)),
                 GateInputs::Packed(x) => GateInputs::Packed(cut(x)),

@@ -1,4 +1,4 @@
-//! New contents for tensors that keep their place in memory, as the inputs of a [`Recording`](crate::Recording) must.
+//! Overwrites tensors in place, as the inputs of a [`Recording`](crate::Recording) require.
 
 #[cfg(feature = "cube")]
 mod cube;
@@ -7,49 +7,55 @@ mod flex;
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, backend_extension};
-use burn::tensor::{Int, Shape, Tensor, TensorData};
+use burn::tensor::{Int, Tensor, TensorData};
 
+use super::support::checks;
 use crate::Error;
 
 /// The tensor with other numbers, converted to its dtype, in the memory where it is. On a GPU nothing is waited for, and the
-/// numbers arrive after everything that was given to the device before. Not for tensors on an autodiff device.
+/// numbers arrive after all earlier work of the device. Not for tensors on an autodiff device.
+///
+/// # Panics
+/// Where [`try_refill`] returns an error, and if another tensor shares the memory.
+pub fn refill<const D: usize>(tensor: Tensor<D>, data: TensorData) -> Tensor<D> {
+    try_refill(tensor, data).unwrap_or_else(|error| panic!("refill: {error}"))
+}
+
+/// [`refill`].
 ///
 /// # Errors
 /// [`Error::Shape`] for data of another shape.
 ///
 /// # Panics
 /// If another tensor shares the memory.
-pub fn refill<const D: usize>(tensor: Tensor<D>, data: TensorData) -> Result<Tensor<D>, Error> {
-    same_shape(tensor.shape(), &data)?;
+pub fn try_refill<const D: usize>(tensor: Tensor<D>, data: TensorData) -> Result<Tensor<D>, Error> {
+    checks::shape("data", &tensor.dims(), data.shape())?;
     let filled = <Dispatch as RefillOps>::refill(tensor.into_dispatch(), data);
     Ok(Tensor::from_dispatch(filled))
 }
 
-/// As [`refill`], for integers.
+/// [`refill`] for integers.
+///
+/// # Panics
+/// Where [`try_refill_int`] returns an error, and if another tensor shares the memory.
+pub fn refill_int<const D: usize>(tensor: Tensor<D, Int>, data: TensorData) -> Tensor<D, Int> {
+    try_refill_int(tensor, data).unwrap_or_else(|error| panic!("refill_int: {error}"))
+}
+
+/// [`refill_int`].
 ///
 /// # Errors
 /// [`Error::Shape`] for data of another shape.
 ///
 /// # Panics
 /// If another tensor shares the memory.
-pub fn refill_int<const D: usize>(
+pub fn try_refill_int<const D: usize>(
     tensor: Tensor<D, Int>,
     data: TensorData,
 ) -> Result<Tensor<D, Int>, Error> {
-    same_shape(tensor.shape(), &data)?;
+    checks::shape("data", &tensor.dims(), data.shape())?;
     let filled = <Dispatch as RefillOps>::refill_int(tensor.into_dispatch(), data);
     Ok(Tensor::from_dispatch(filled))
-}
-
-fn same_shape(expected: Shape, data: &TensorData) -> Result<(), Error> {
-    if *data.shape() == expected {
-        return Ok(());
-    }
-    Err(Error::Shape {
-        what: "data",
-        expected: expected.to_vec(),
-        found: data.shape().to_vec(),
-    })
 }
 
 /// [`refill`] on a backend. Shapes have been checked.

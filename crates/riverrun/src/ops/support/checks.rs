@@ -1,37 +1,10 @@
-//! Checks of arguments that several operations make.
+//! The checks of arguments that the operations make before anything is launched.
 
-use burn::tensor::Tensor;
+use burn::tensor::{Bool, DType, Device, Tensor};
 
 use crate::Error;
 
-pub(crate) fn same_dtype<const D: usize, const E: usize>(
-    what: &'static str,
-    x: &Tensor<D>,
-    other: &Tensor<E>,
-) -> Result<(), Error> {
-    if other.dtype() == x.dtype() {
-        return Ok(());
-    }
-    Err(Error::Dtype {
-        what,
-        expected: format!("{:?}", x.dtype()),
-        found: format!("{:?}", other.dtype()),
-    })
-}
-
-pub(crate) fn same_shape<const D: usize>(
-    what: &'static str,
-    x: &Tensor<D>,
-    other: &Tensor<D>,
-) -> Result<(), Error> {
-    shape(what, &x.dims(), &other.dims())
-}
-
-pub(crate) fn length(what: &'static str, x: &Tensor<1>, expected: usize) -> Result<(), Error> {
-    shape(what, &[expected], &x.dims())
-}
-
-/// Refuses sizes that are not as expected.
+/// Refuses a shape that is not as expected.
 pub(crate) fn shape(what: &'static str, expected: &[usize], found: &[usize]) -> Result<(), Error> {
     if expected == found {
         return Ok(());
@@ -43,34 +16,113 @@ pub(crate) fn shape(what: &'static str, expected: &[usize], found: &[usize]) -> 
     })
 }
 
-/// Refuses a tensor that does not go with `reference`: of another shape than `shape`, of another dtype, on another device.
-pub(crate) fn fits<const D: usize>(
+/// Refuses a dtype that is not as expected.
+pub(crate) fn dtype(what: &'static str, expected: DType, found: DType) -> Result<(), Error> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(Error::Dtype {
+        what,
+        expected: format!("{expected:?}"),
+        found: format!("{found:?}"),
+    })
+}
+
+/// Refuses a device that is not the expected one; both may differentiate or not.
+pub(crate) fn device(what: &'static str, expected: &Device, found: &Device) -> Result<(), Error> {
+    let (expected, found) = (expected.clone().inner(), found.clone().inner());
+    if expected == found {
+        return Ok(());
+    }
+    Err(Error::Device {
+        what,
+        expected: format!("{expected:?}"),
+        found: format!("{found:?}"),
+    })
+}
+
+/// Refuses a tensor that does not go with `reference`: of another shape than `expected`, of another dtype, on another device.
+pub(crate) fn fits<const R: usize, const D: usize>(
     what: &'static str,
-    reference: &Tensor<3>,
+    reference: &Tensor<R>,
     tensor: &Tensor<D>,
-    shape: &[usize],
+    expected: &[usize],
 ) -> Result<(), Error> {
-    if tensor.dims() != shape {
-        return Err(Error::Shape {
-            what,
-            expected: shape.to_vec(),
-            found: tensor.dims().to_vec(),
-        });
+    shape(what, expected, &tensor.dims())?;
+    dtype(what, reference.dtype(), tensor.dtype())?;
+    device(what, &reference.device(), &tensor.device())
+}
+
+/// [`fits`] for a tensor that may be absent.
+pub(crate) fn optional<const R: usize, const D: usize>(
+    what: &'static str,
+    reference: &Tensor<R>,
+    tensor: Option<&Tensor<D>>,
+    expected: &[usize],
+) -> Result<(), Error> {
+    tensor.map_or(Ok(()), |tensor| fits(what, reference, tensor, expected))
+}
+
+/// Refuses a reset mask that is not `[B, T]` or lives on another device than `reference`.
+pub(crate) fn reset<const R: usize>(
+    reference: &Tensor<R>,
+    mask: Option<&Tensor<2, Bool>>,
+    expected: [usize; 2],
+) -> Result<(), Error> {
+    let Some(mask) = mask else {
+        return Ok(());
+    };
+    shape("reset", &expected, &mask.dims())?;
+    device("reset", &reference.device(), &mask.device())
+}
+
+/// Refuses lengths that are not `B` numbers of at most `T`.
+pub(crate) fn lengths(lengths: Option<&[usize]>, [batch, steps]: [usize; 2]) -> Result<(), Error> {
+    let Some(lengths) = lengths else {
+        return Ok(());
+    };
+    shape("lengths", &[batch], &[lengths.len()])?;
+    match lengths.iter().position(|&length| length > steps) {
+        Some(index) => Err(Error::SequenceLength {
+            index,
+            length: lengths[index],
+            steps,
+        }),
+        None => Ok(()),
     }
-    if tensor.dtype() != reference.dtype() {
-        return Err(Error::Dtype {
+}
+
+/// Refuses a float dtype that the device has no kernels for: `f64` on a GPU, `f16` or `bf16` on one that lacks the type.
+pub(crate) fn supported(what: &'static str, device: &Device, dtype: DType) -> Result<(), Error> {
+    let refuse = |expected: &str| {
+        Err(Error::Dtype {
             what,
-            expected: format!("{:?}", reference.dtype()),
-            found: format!("{:?}", tensor.dtype()),
-        });
+            expected: expected.into(),
+            found: format!("{dtype:?}"),
+        })
+    };
+    #[cfg(feature = "cube")]
+    if let Some(client) = crate::device::client(device) {
+        return match super::cube::known(dtype) {
+            None => refuse("F32, F16 or BF16, the types of the kernels on a GPU"),
+            Some(known) if known.supported(&client) => Ok(()),
+            Some(_) => refuse("F32: this GPU has no arithmetic in the type given"),
+        };
     }
-    let (expected, found) = (reference.device().inner(), tensor.device().inner());
-    if expected != found {
-        return Err(Error::Device {
-            what,
-            expected: format!("{expected:?}"),
-            found: format!("{found:?}"),
-        });
+    let _ = device;
+    match dtype {
+        DType::F64 | DType::F32 | DType::F16 | DType::BF16 => Ok(()),
+        _ => refuse("F64, F32, F16 or BF16"),
     }
-    Ok(())
+}
+
+/// Whether the kernels of the device are CubeCL's.
+pub(crate) fn on_gpu(device: &Device) -> bool {
+    #[cfg(feature = "cube")]
+    return crate::device::client(device).is_some();
+    #[cfg(not(feature = "cube"))]
+    {
+        let _ = device;
+        false
+    }
 }

@@ -1,6 +1,8 @@
-//! What the operations on the CPU share, through the slices of Burn's Flex backend.
+//! Helpers for the CPU, on the slices of Burn's Flex backend.
 
+use burn::backend::ops::IntTensorOps;
 use burn::backend::{Element as BurnElement, Flex};
+use burn::tensor::IntDType;
 use burn_flex::FlexTensor;
 use riverrun_kernels::Element;
 
@@ -40,4 +42,9 @@ pub(crate) fn mask<E: Storage>(reset: &Option<FlexTensor>) -> Option<Vec<bool>> 
             .map(|&x| x != <E as Default>::default())
             .collect()
     })
+}
+
+/// A tensor of integers of any type as contiguous `i64`.
+pub(crate) fn wide_integers(tensor: FlexTensor) -> FlexTensor {
+    Flex::int_cast(tensor, IntDType::I64).to_contiguous()
 }

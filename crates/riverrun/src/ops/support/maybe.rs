@@ -1,14 +1,24 @@
-//! A tensor that an operation may do without.
+//! Tensors that an operation may do without.
 
-use burn::backend::tensor::FloatTensor;
+use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, ExtensionType};
 
-/// A tensor that may be absent.
+/// A float tensor that may be absent.
 #[derive(Debug, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub enum Maybe<B: Backend> {
     /// It is there.
     Some(FloatTensor<B>),
+    /// It is not.
+    None,
+}
+
+/// An integer tensor that may be absent.
+#[derive(Debug, ExtensionType)]
+#[extension_type(fusion: cfg(feature = "cube"))]
+pub enum MaybeInt<B: Backend> {
+    /// It is there.
+    Some(IntTensor<B>),
     /// It is not.
     None,
 }
@@ -20,8 +30,11 @@ impl<B: Backend> Maybe<B> {
     }
 
     /// Another tensor in the place of one that is there.
-    pub(crate) fn map(self, f: impl FnOnce(FloatTensor<B>) -> FloatTensor<B>) -> Self {
-        Self::from_option(self.into_option().map(f))
+    pub(crate) fn map<C: Backend>(
+        self,
+        f: impl FnOnce(FloatTensor<B>) -> FloatTensor<C>,
+    ) -> Maybe<C> {
+        Maybe::from_option(self.into_option().map(f))
     }
 
     pub(crate) fn into_option(self) -> Option<FloatTensor<B>> {
@@ -37,6 +50,37 @@ impl<B: Backend> Clone for Maybe<B> {
         match self {
             Maybe::Some(tensor) => Maybe::Some(tensor.clone()),
             Maybe::None => Maybe::None,
+        }
+    }
+}
+
+impl<B: Backend> MaybeInt<B> {
+    /// The tensor, if there is one.
+    pub fn from_option(tensor: Option<IntTensor<B>>) -> Self {
+        tensor.map_or(MaybeInt::None, MaybeInt::Some)
+    }
+
+    pub(crate) fn into_option(self) -> Option<IntTensor<B>> {
+        match self {
+            MaybeInt::Some(tensor) => Some(tensor),
+            MaybeInt::None => None,
+        }
+    }
+
+    /// The same for a backend that differentiates, or the backend inside it: both have the same integers.
+    pub(crate) fn rewrap<C>(self) -> MaybeInt<C>
+    where
+        C: Backend<IntTensorPrimitive = B::IntTensorPrimitive>,
+    {
+        MaybeInt::from_option(self.into_option())
+    }
+}
+
+impl<B: Backend> Clone for MaybeInt<B> {
+    fn clone(&self) -> Self {
+        match self {
+            MaybeInt::Some(tensor) => MaybeInt::Some(tensor.clone()),
+            MaybeInt::None => MaybeInt::None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What several operations share. Nothing here knows of an operation.
+//! Helpers shared by several operations; nothing here depends on an operation.
 
 pub(crate) mod autodiff;
 pub(crate) mod checks;
@@ -6,10 +6,12 @@ pub(crate) mod checks;
 pub(crate) mod cube;
 #[cfg(feature = "flex")]
 pub(crate) mod flex;
+pub(crate) mod lengths;
+pub(crate) mod map;
 mod maybe;
 mod state;
 
-pub use maybe::Maybe;
 #[cfg(feature = "cube")]
 pub(crate) use maybe::MaybeMetadata;
+pub use maybe::{Maybe, MaybeInt};
 pub(crate) use state::last_state;

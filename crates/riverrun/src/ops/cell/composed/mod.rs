@@ -1,7 +1,7 @@
-//! The cells from a backend's own operations, in `f32`: what runs where there is no kernel for them.
+//! The cells composed of a backend's own operations, in `f32`, for devices without a kernel for them.
 //!
 //! One product and a few elementwise operations a step. Backward is written out rather than left to differentiation, so that it
-//! keeps the same few blocks a step as the CPU's kernels and makes the gradients of the weights in one product at the end.
+//! saves the same few blocks a step as the CPU's kernels and computes the gradients of the weights in one product at the end.
 
 mod steps;
 mod value;
@@ -43,6 +43,7 @@ fn step_inputs<B: Backend>(inputs: &CellInputs<B>, xg: FloatTensor<B>) -> StepIn
         h0: inputs.h0.clone(),
         c0: inputs.c0.clone(),
         reset: inputs.reset.clone(),
+        lengths: inputs.lengths.clone(),
     }
 }
 

@@ -5,7 +5,7 @@ use burn::backend::tensor::BoolTensor;
 use burn::tensor::Shape;
 use riverrun_kernels::cell::{Activation, Cell, Problem, ResetGate};
 
-use super::value::{Value, masks};
+use super::value::{Value, padded, reset_masks as masks};
 use super::{column_sums, row, rows};
 use crate::ops::cell::{CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients, StepInputs};
 use crate::ops::support::Maybe;
@@ -73,6 +73,25 @@ impl<B: CellOps> State<B> {
             c: self.c.map(|c| c.cleared(mask)),
         }
     }
+
+    /// `held` in the sequences of the mask.
+    fn held(self, mask: &Option<BoolTensor<B>>, held: Self) -> Self {
+        Self {
+            h: self.h.replaced(mask, held.h),
+            c: self.c.zip(held.c).map(|(c, held)| c.replaced(mask, held)),
+        }
+    }
+}
+
+/// The sequences that step `t` is past, for each time.
+fn padding<B: CellOps>(inputs: &StepInputs<B>, problem: &Problem) -> Vec<Option<BoolTensor<B>>> {
+    match inputs.lengths.clone().into_option() {
+        Some(lengths) => padded::<B>(lengths, problem.steps)
+            .into_iter()
+            .map(Some)
+            .collect(),
+        None => vec![None; problem.steps],
+    }
 }
 
 fn reset_masks<B: CellOps>(
@@ -80,7 +99,7 @@ fn reset_masks<B: CellOps>(
     problem: &Problem,
 ) -> Vec<Option<BoolTensor<B>>> {
     match inputs.reset.clone().into_option() {
-        Some(reset) => masks::<B>(reset, problem.steps, problem.hidden)
+        Some(reset) => masks::<B>(reset, problem.steps)
             .into_iter()
             .map(Some)
             .collect(),
@@ -162,11 +181,18 @@ pub(in super::super) fn forward<B: CellOps>(
         let weights = Recurrent::new(&inputs);
         let xg = Value::<B>::wide(inputs.xg.clone());
         let masks = reset_masks(&inputs, &problem);
+        let padding = padding(&inputs, &problem);
         for t in times(&problem) {
-            let before = state.cleared(&masks[t]);
-            let (next, kept) = step(problem.cell, hidden, xg.at(t), &weights, before);
+            let before = state.clone().cleared(&masks[t]);
+            let (next, mut kept) = step(problem.cell, hidden, xg.at(t), &weights, before);
+            let next = next.held(&padding[t], state);
             h[t] = Some(next.h.clone());
             if save && blocks > 0 {
+                if let Some(c) = &next.c {
+                    // The last block is the cell state.
+                    kept.truncate(blocks - 1);
+                    kept.push(c.clone());
+                }
                 saved[t] = Some(Value::beside(kept));
             }
             state = next;
@@ -191,7 +217,7 @@ pub(in super::super) fn forward<B: CellOps>(
     }
 }
 
-/// What a step's gradient becomes: of its pre-activations from the input and from the state, of the state before.
+/// Gradients of one step: of the pre-activations from the input and from the state, and of the state before.
 struct StepBack<B: CellOps> {
     d_x: Value<B>,
     /// The same as `d_x` but for the GRU that resets after the product.
@@ -307,6 +333,7 @@ pub(in super::super) fn backward<B: CellOps>(
     let weights = Recurrent::new(&inputs);
     let initial = State::initial(&inputs, &problem);
     let masks = reset_masks(&inputs, &problem);
+    let padding = padding(&inputs, &problem);
     let h = Value::<B>::wide(grads.h);
     let d_h = Value::<B>::wide(grads.d_h);
     let saved = grads.saved.into_option().map(Value::<B>);
@@ -338,7 +365,7 @@ pub(in super::super) fn backward<B: CellOps>(
             || h.at(t),
             kept.clone(),
             before.clone(),
-            arriving,
+            arriving.clone(),
         );
         let reset_before = matches!(
             cell,
@@ -352,9 +379,9 @@ pub(in super::super) fn backward<B: CellOps>(
         } else {
             before.h
         });
-        d_x[t] = Some(back.d_x);
-        d_a[t] = back.d_a;
-        d = back.before.cleared(&masks[t]);
+        d_x[t] = Some(back.d_x.cleared(&padding[t]));
+        d_a[t] = back.d_a.map(|d_a| d_a.cleared(&padding[t]));
+        d = back.before.cleared(&masks[t]).held(&padding[t], arriving);
     }
     let in_time =
         |parts: Vec<Option<Value<B>>>| Value::in_time(parts.into_iter().flatten().collect());

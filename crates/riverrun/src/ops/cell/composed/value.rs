@@ -2,9 +2,11 @@
 
 use std::ops::{Add, Mul, Sub};
 
-use burn::backend::tensor::{BoolTensor, FloatTensor};
+use burn::backend::tensor::{BoolTensor, FloatTensor, IntTensor};
 use burn::backend::{Backend, Scalar, TensorMetadata, get_device_settings};
 use burn::tensor::{FloatDType, Shape, Slice};
+
+use crate::ops::linear::{Factor, LinearOps, product};
 
 /// An `f32` tensor.
 pub(super) struct Value<B: Backend>(pub FloatTensor<B>);
@@ -85,10 +87,6 @@ impl<B: Backend> Value<B> {
         Self(B::float_mask_fill(self.0, dead, Scalar::Float(0.0)))
     }
 
-    pub fn matmul(self, other: Self) -> Self {
-        Self(B::float_matmul(self.0, other.0))
-    }
-
     pub fn transpose(self) -> Self {
         Self(B::float_transpose(self.0))
     }
@@ -136,29 +134,61 @@ impl<B: Backend> Value<B> {
         Self(B::float_cat(parts.collect(), 1))
     }
 
-    /// 0 where the mask is set, whatever was there.
+    /// 0 in the rows of the mask, `[B, 1]`, whatever was there.
     pub fn cleared(self, mask: &Option<BoolTensor<B>>) -> Self {
         match mask {
-            Some(mask) => Self(B::float_mask_fill(self.0, mask.clone(), Scalar::Float(0.0))),
+            Some(mask) => {
+                let mask = B::bool_expand(mask.clone(), self.0.shape());
+                Self(B::float_mask_fill(self.0, mask, Scalar::Float(0.0)))
+            }
+            None => self,
+        }
+    }
+
+    /// `other` in the rows of the mask, `[B, 1]`.
+    pub fn replaced(self, mask: &Option<BoolTensor<B>>, other: Self) -> Self {
+        match mask {
+            Some(mask) => {
+                let mask = B::bool_expand(mask.clone(), self.0.shape());
+                Self(B::float_mask_where(self.0, mask, other.0))
+            }
             None => self,
         }
     }
 }
 
-/// The resets at each time, `[B, T]` to `T` masks `[B, H]`.
-pub(super) fn masks<B: Backend>(
-    reset: FloatTensor<B>,
-    steps: usize,
-    hidden: usize,
-) -> Vec<BoolTensor<B>> {
+impl<B: LinearOps> Value<B> {
+    /// The product of two matrices, in `f32`.
+    pub fn matmul(self, other: Self) -> Self {
+        Self(product(
+            Factor::<B>::new(self.0),
+            Factor::new(other.0),
+            None,
+        ))
+    }
+}
+
+/// The resets at each time, `[B, T]` to `T` masks `[B, 1]`.
+pub(super) fn reset_masks<B: Backend>(reset: FloatTensor<B>, steps: usize) -> Vec<BoolTensor<B>> {
     let batch = reset.shape()[0];
     let settings = get_device_settings::<B>(&reset.device());
     (0..steps)
         .map(|t| {
             let slices = [Slice::from(0..batch), Slice::from(t..t + 1)];
             let column = B::float_slice(reset.clone(), &slices);
-            let column = B::float_expand(column, Shape::new([batch, hidden]));
             B::float_not_equal_elem(column, Scalar::Float(0.0), settings.bool_dtype)
+        })
+        .collect()
+}
+
+/// The sequences that have ended at each time, `[B]` lengths to `T` masks `[B, 1]`.
+pub(super) fn padded<B: Backend>(lengths: IntTensor<B>, steps: usize) -> Vec<BoolTensor<B>> {
+    let settings = get_device_settings::<B>(&lengths.device());
+    let lengths = B::int_reshape(lengths.clone(), Shape::new([lengths.shape()[0], 1]));
+    (0..steps)
+        .map(|t| {
+            let t = Scalar::Int(t as i64);
+            B::int_lower_equal_elem(lengths.clone(), t, settings.bool_dtype)
         })
         .collect()
 }

@@ -1,15 +1,20 @@
 //! GPUs: cuBLASLt on CUDA, the backend's own products elsewhere.
 
-use burn::backend::tensor::FloatTensor;
-use burn_cubecl::CubeBackend;
-
-use super::{LinearOps, ProductOutput, ProductSpec};
-use crate::ops::support::Maybe;
-
+mod full;
 #[cfg(feature = "cuda")]
 mod vendor;
 
+use burn::backend::tensor::FloatTensor;
+use burn_cubecl::CubeBackend;
+
+use super::LinearOps;
+#[cfg(feature = "cuda")]
+use super::{ProductOutput, ProductSpec};
+#[cfg(feature = "cuda")]
+use crate::ops::support::Maybe;
+
 impl LinearOps for CubeBackend {
+    #[cfg(feature = "cuda")]
     fn vendor_product(
         a: FloatTensor<Self>,
         b: FloatTensor<Self>,
@@ -17,14 +22,10 @@ impl LinearOps for CubeBackend {
         pre: Maybe<Self>,
         spec: ProductSpec,
     ) -> ProductOutput<Self> {
-        #[cfg(feature = "cuda")]
-        {
-            vendor::product(a, b, [vector.into_option(), pre.into_option()], spec)
-        }
-        #[cfg(not(feature = "cuda"))]
-        {
-            let _ = (a, b, vector, pre, spec);
-            unreachable!("no route leads here")
-        }
+        vendor::product(a, b, [vector.into_option(), pre.into_option()], spec)
+    }
+
+    fn full_matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
+        full::matmul(a, b)
     }
 }

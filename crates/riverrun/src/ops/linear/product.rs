@@ -1,0 +1,148 @@
+//! The products of matrices: every one that an operation of this crate makes goes through here.
+//!
+//! Products of `f32` are made in `f32` on every device unless TF32 was asked for. On NVIDIA GPUs Burn's own matmul rounds the
+//! factors of an `f32` product to the 11 significant bits of TF32, for the tensor cores; there cuBLASLt makes it in `f32`, and
+//! without cuBLASLt a kernel that does without tensor cores.
+
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, TensorMetadata};
+use burn::tensor::{DType, Shape};
+use riverrun_kernels::gemm::{Arithmetic, Epilogue};
+
+use super::{LinearOps, LinearSpec, ProductOutput, ProductSpec, route};
+use crate::ops::support::Maybe;
+
+/// A factor of a product: a matrix, or the transpose of one.
+#[derive(Clone)]
+pub(crate) struct Factor<B: Backend> {
+    pub(super) matrix: FloatTensor<B>,
+    pub(super) transposed: bool,
+}
+
+impl<B: Backend> Factor<B> {
+    /// The matrix.
+    pub fn new(matrix: FloatTensor<B>) -> Self {
+        Self {
+            matrix,
+            transposed: false,
+        }
+    }
+
+    /// The transpose of the matrix; nothing is moved.
+    pub fn transposed(matrix: FloatTensor<B>) -> Self {
+        Self {
+            matrix,
+            transposed: true,
+        }
+    }
+
+    fn shape(&self) -> [usize; 2] {
+        let shape = self.matrix.shape();
+        [shape[0], shape[1]]
+    }
+
+    pub(super) fn into_tensor(self) -> FloatTensor<B> {
+        match self.transposed {
+            true => B::float_transpose(self.matrix),
+            false => self.matrix,
+        }
+    }
+}
+
+/// `a b + bias`, `[m, k]` by `[k, n]`, with sums in `f32` or wider where the dtype is narrower.
+pub(crate) fn product<B: LinearOps>(
+    a: Factor<B>,
+    b: Factor<B>,
+    bias: Option<FloatTensor<B>>,
+) -> FloatTensor<B> {
+    product_with(a, b, bias, &LinearSpec::default())
+}
+
+/// [`product`], with the arithmetic and the route of `spec`.
+pub(super) fn product_with<B: LinearOps>(
+    a: Factor<B>,
+    b: Factor<B>,
+    bias: Option<FloatTensor<B>>,
+    spec: &LinearSpec,
+) -> FloatTensor<B> {
+    let epilogue = match &bias {
+        Some(_) => Epilogue::Bias,
+        None => Epilogue::Plain,
+    };
+    if serves(&a, &b, spec) {
+        return vendor(a, b, [bias, None], epilogue, spec).d;
+    }
+    let (a, b) = (a.into_tensor(), b.into_tensor());
+    let product = matmul_with::<B>(a, b, spec.arithmetic);
+    match bias {
+        Some(bias) => {
+            let row = Shape::new([1, bias.shape()[0]]);
+            B::float_add(product, B::float_reshape(bias, row))
+        }
+        None => product,
+    }
+}
+
+/// `a b`, `[.., m, k]` by `[.., k, n]`: batches of matrices, or matrices with other dimensions than a vendor's library takes.
+pub(crate) fn matmul<B: LinearOps>(a: FloatTensor<B>, b: FloatTensor<B>) -> FloatTensor<B> {
+    matmul_with::<B>(a, b, Arithmetic::Full)
+}
+
+fn matmul_with<B: LinearOps>(
+    a: FloatTensor<B>,
+    b: FloatTensor<B>,
+    arithmetic: Arithmetic,
+) -> FloatTensor<B> {
+    let shape = product_shape(&a.shape(), &b.shape());
+    // Burn's matmul of the CPU reads out of bounds where a factor has no elements.
+    if a.shape().num_elements() == 0 || b.shape().num_elements() == 0 {
+        return B::float_zeros(shape, &a.device(), a.dtype().into());
+    }
+    let in_full = a.dtype() == DType::F32 && arithmetic == Arithmetic::Full;
+    match in_full && B::rounds_f32(&a.device()) {
+        true => B::full_matmul(a, b),
+        false => B::float_matmul(a, b),
+    }
+}
+
+/// The shape of the product of two factors with the same batches.
+pub(super) fn product_shape(a: &Shape, b: &Shape) -> Shape {
+    let mut shape = a.clone();
+    let last = shape.num_dims() - 1;
+    shape[last] = b[last];
+    shape
+}
+
+fn sizes<B: Backend>(
+    a: &Factor<B>,
+    b: &Factor<B>,
+    spec: &LinearSpec,
+    epilogue: Epilogue,
+) -> ([usize; 3], ProductSpec) {
+    let spec = ProductSpec {
+        a_transposed: a.transposed,
+        b_transposed: b.transposed,
+        epilogue,
+        arithmetic: spec.arithmetic,
+    };
+    (spec.sizes(a.shape(), b.shape()), spec)
+}
+
+/// Whether the vendor's library makes this product.
+pub(super) fn serves<B: LinearOps>(a: &Factor<B>, b: &Factor<B>, spec: &LinearSpec) -> bool {
+    let (sizes, _) = sizes(a, b, spec, Epilogue::Plain);
+    route::vendor_serves::<B>(&a.matrix, sizes, spec.route)
+}
+
+/// The product by the vendor's library.
+pub(super) fn vendor<B: LinearOps>(
+    a: Factor<B>,
+    b: Factor<B>,
+    [vector, pre]: [Option<FloatTensor<B>>; 2],
+    epilogue: Epilogue,
+    spec: &LinearSpec,
+) -> ProductOutput<B> {
+    let (_, spec) = sizes(&a, &b, spec, epilogue);
+    let (vector, pre) = (Maybe::from_option(vector), Maybe::from_option(pre));
+    B::vendor_product(a.matrix, b.matrix, vector, pre, spec)
+}

@@ -1,0 +1,16 @@
+//! What every operation promises: empty batches, sequences of different lengths, refusals before a launch, products of
+//! `f32` in `f32`.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod empty;
+mod lengths;
+mod products;
+mod refusals;
+
+use burn::tensor::{Device, Distribution, Tensor};
+
+fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
+    Tensor::random(shape, Distribution::Uniform(-0.95, 0.95), device)
+}

@@ -1,0 +1,60 @@
+//! Products of `f32` in `f32`, on every route.
+
+use burn::backend::Dispatch;
+use burn::tensor::{DType, Tensor};
+use riverrun::ops::linear::{LinearOps, product_makers};
+
+use super::random;
+use crate::common::{assert_close, devices, numbers};
+
+/// The kernels that a GPU with TF32 takes instead of its tensor cores, on whatever GPU there is, against `f64` sums.
+#[test]
+fn full_products_have_the_digits_of_f32() {
+    for (name, device) in devices() {
+        for [batch, m, k, n] in [
+            [1, 1, 1, 1],
+            [1, 5, 7, 3],
+            [1, 33, 65, 17],
+            [3, 24, 40, 8],
+            [2, 1, 64, 31],
+        ] {
+            for transposed in [false, true] {
+                let a: Tensor<3> = random([batch, m, k], &device);
+                let b: Tensor<3> = match transposed {
+                    true => random([batch, n, k], &device).swap_dims(1, 2),
+                    false => random([batch, k, n], &device),
+                };
+                let product =
+                    Dispatch::full_matmul(a.clone().into_dispatch(), b.clone().into_dispatch());
+                let product = Tensor::<3>::from_dispatch(product);
+                assert_eq!(product.dims(), [batch, m, n]);
+                let (av, bv) = (numbers(a), numbers(b));
+                let mut expected = vec![0.0; batch * m * n];
+                for (i, sum) in expected.iter_mut().enumerate() {
+                    let (s, row, column) = (i / (m * n), i / n % m, i % n);
+                    *sum = (0..k)
+                        .map(|j| av[(s * m + row) * k + j] * bv[(s * k + j) * n + column])
+                        .sum();
+                }
+                // Factors below 1: k products, each rounded once, and as many sums. TF32 would be off by 2^-11 a factor.
+                let tolerance = (k as f64).sqrt() * 4.0 * f64::from(f32::EPSILON);
+                let what = format!("{name} {batch}x{m}x{k}x{n} transposed {transposed}");
+                assert_close(&what, &numbers(product), &expected, tolerance);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_maker_of_every_product_has_a_name() {
+    for (name, device) in devices() {
+        let makers = product_makers(&device);
+        assert!(makers.iter().any(|maker| maker.dtype == DType::F32));
+        let f64 = makers.iter().any(|maker| maker.dtype == DType::F64);
+        assert_eq!(f64, name == "cpu", "{name}");
+        for maker in makers {
+            assert!(!maker.maker.is_empty());
+            assert_eq!(maker.reason.is_none(), name == "cpu", "{name} {maker:?}");
+        }
+    }
+}
