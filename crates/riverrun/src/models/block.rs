@@ -20,7 +20,7 @@ pub struct BlockConfig {
     /// The recurrent state is this many times the width; more than 1 adds a projection back.
     #[config(default = 1)]
     pub expansion: usize,
-    /// The recurrent channels start out remembering from 1 to this many steps; 1 for the layer's own default.
+    /// At initialisation the recurrent channels remember from 1 to this many steps; 1 for the layer's own default.
     #[config(default = 1)]
     pub time_scale: usize,
     /// The MLP's inner features are this many times the width.
@@ -77,14 +77,14 @@ impl BlockConfig {
 }
 
 impl Block {
-    /// With another choice of what is kept of the recurrent layer's states for the backward pass.
+    /// With another choice of the recurrent layer's saved states.
     pub fn with_checkpoints(mut self, checkpoints: Checkpoints) -> Self {
         self.cell = self.cell.with_checkpoints(checkpoints);
         self
     }
 
-    /// The block on `x + branch`, without its own last addition: gives the two terms of that one, which the next norm adds
-    /// in its own pass over memory.
+    /// The block on `x + branch`, without its own last addition: returns the two terms, which the next norm adds in its own
+    /// pass over memory.
     pub(super) fn run_open(
         &self,
         x: Tensor<3>,

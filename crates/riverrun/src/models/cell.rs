@@ -201,8 +201,7 @@ fn run_with<L: Recurrent>(
 }
 
 impl Cell {
-    /// The layer with another choice of what is kept of the states for the backward pass. A [`Gru`], [`Lstm`] or [`Rnn`]
-    /// keeps what it keeps and takes no notice of it.
+    /// The layer with another choice of saved states. A [`Gru`], [`Lstm`] or [`Rnn`] ignores it.
     pub fn with_checkpoints(mut self, checkpoints: Checkpoints) -> Self {
         match &mut self {
             Cell::LinearRnn(layer) => layer.checkpoints = checkpoints,

@@ -25,7 +25,7 @@ pub struct LanguageModelConfig {
     /// The recurrent state is this many times the width.
     #[config(default = 1)]
     pub expansion: usize,
-    /// The recurrent channels start out remembering from 1 to this many steps; 1 for the layer's own default.
+    /// At initialisation the recurrent channels remember from 1 to this many steps; 1 for the layer's own default.
     #[config(default = 1)]
     pub time_scale: usize,
     /// The MLP's inner features are this many times the width.
@@ -119,8 +119,7 @@ impl LanguageModelConfig {
 }
 
 impl LanguageModel {
-    /// With another choice of what is kept of the recurrent layers' states for the backward pass: a matter of memory and
-    /// time, not of the model.
+    /// With another choice of the recurrent layers' saved states: it trades memory for time and leaves the numbers alone.
     pub fn with_checkpoints(mut self, checkpoints: Checkpoints) -> Self {
         let block = |block: Block| block.with_checkpoints(checkpoints);
         self.blocks = self.blocks.into_iter().map(block).collect();

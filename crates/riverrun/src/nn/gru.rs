@@ -17,8 +17,8 @@ pub struct GruConfig {
     pub d_input: usize,
     /// Features of the state, and of the output of a direction.
     pub d_hidden: usize,
-    /// Groups that the units of a layer are cut into, each of which hears of its own states only: a block-diagonal recurrent
-    /// matrix, an ensemble of small cells. See [`CellWeights`](crate::ops::CellWeights).
+    /// Heads: blocks of a block-diagonal recurrent matrix, each an independent group of hidden units. See
+    /// [`CellWeights`](crate::ops::CellWeights).
     #[config(default = 1)]
     pub heads: usize,
     /// Layers on top of each other.
@@ -37,8 +37,8 @@ pub struct GruConfig {
     /// the paper.
     #[config(default = "ResetGate::After")]
     pub reset_gate: ResetGate,
-    /// The units start out remembering from 1 to this many steps; 1 leaves the biases as they are drawn. Without biases it
-    /// has no effect.
+    /// At initialisation the hidden units remember from 1 to this many steps; 1 leaves the biases as drawn. No effect without
+    /// biases.
     #[config(default = 1)]
     pub time_scale: usize,
 }
@@ -51,7 +51,7 @@ pub struct GruConfig {
 /// ```
 ///
 /// Parameters are PyTorch's, in names, shapes and order, and so are the states: `[layers · directions, B, d_hidden]`. See
-/// [`ops::cell`](crate::ops::cell) for what runs, and [`weights`](crate::weights) to take weights from a file.
+/// [`ops::cell`](crate::ops::cell) for the kernels and `weights` for loading from a file.
 ///
 /// # Coming from `burn::nn`
 ///
@@ -65,7 +65,7 @@ pub struct GruConfig {
 /// | `LstmState { cell, hidden }`, each `[B, H]` | `LstmState { h, c }`, each `[layers · directions, B, H]` |
 /// | `BiLstmConfig::new(i, h, bias)` | `LstmConfig::new(i, h).with_bidirectional(true)` |
 /// | weights of a trained layer | `weights::from_burn_gru(&gru)`, `weights::from_burn_lstm(&lstm)` |
-/// | clipping, other activations, `input_forget` | not here |
+/// | clipping, other activations, `input_forget` | not supported |
 ///
 /// Sources: Cho et al., *Learning Phrase Representations using RNN Encoder–Decoder* (2014), section 2.3; PyTorch's `nn.GRU`.
 #[derive(Module, Debug)]

@@ -22,7 +22,7 @@ pub struct LinearRnnConfig {
     /// Whether time runs from the last step to the first.
     #[config(default = false)]
     pub reverse: bool,
-    /// What is kept of the states for the backward pass.
+    /// Which states are saved for the backward pass, and which recomputed.
     #[config(default = "Checkpoints::All")]
     pub checkpoints: Checkpoints,
 }
@@ -39,7 +39,7 @@ pub struct LinearRnn {
     /// Whether time runs from the last step to the first.
     #[module(skip)]
     pub reverse: bool,
-    /// What is kept of the states for the backward pass.
+    /// Which states are saved for the backward pass, and which recomputed.
     #[module(skip)]
     pub checkpoints: Checkpoints,
 }

@@ -17,8 +17,8 @@ pub struct LstmConfig {
     pub d_input: usize,
     /// Features of the state, and of the output of a direction.
     pub d_hidden: usize,
-    /// Groups that the units of a layer are cut into, each of which hears of its own states only: a block-diagonal recurrent
-    /// matrix, an ensemble of small cells. See [`CellWeights`](crate::ops::CellWeights).
+    /// Heads: blocks of a block-diagonal recurrent matrix, each an independent group of hidden units. See
+    /// [`CellWeights`](crate::ops::CellWeights).
     #[config(default = 1)]
     pub heads: usize,
     /// Layers on top of each other.
@@ -33,8 +33,8 @@ pub struct LstmConfig {
     /// Whether the products have biases.
     #[config(default = true)]
     pub bias: bool,
-    /// The units start out remembering from 1 to this many steps; 1 leaves the biases as they are drawn. Without biases it
-    /// has no effect.
+    /// At initialisation the hidden units remember from 1 to this many steps; 1 leaves the biases as drawn. No effect without
+    /// biases.
     #[config(default = 1)]
     pub time_scale: usize,
 }
@@ -47,8 +47,8 @@ pub struct LstmConfig {
 /// ```
 ///
 /// Parameters are PyTorch's, in names, shapes and order, and so are the states: `[layers · directions, B, d_hidden]`. See
-/// [`ops::cell`](crate::ops::cell) for what runs, [`weights`](crate::weights) to take weights from a file, and [`Gru`](super::Gru)
-/// for a table of what is where for those who come from `burn::nn`.
+/// [`ops::cell`](crate::ops::cell) for the kernels, `weights` for loading from a file, and [`Gru`](super::Gru) for a table of
+/// counterparts in `burn::nn`.
 ///
 /// Sources: Hochreiter & Schmidhuber, *Long Short-Term Memory* (1997); Gers et al., *Learning to Forget* (2000); PyTorch's `nn.LSTM`.
 #[derive(Module, Debug)]

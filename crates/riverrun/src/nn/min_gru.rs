@@ -22,13 +22,13 @@ pub struct MinGruConfig {
     /// The candidate's activation.
     #[config(default = "Candidate::Identity")]
     pub candidate: Candidate,
-    /// The channels start out remembering from 1 to this many steps; 1 leaves the gates as the biases are drawn.
+    /// At initialisation the channels remember from 1 to this many steps; 1 leaves the biases as drawn.
     #[config(default = 1)]
     pub time_scale: usize,
     /// Whether time runs from the last step to the first.
     #[config(default = false)]
     pub reverse: bool,
-    /// What is kept of the states for the backward pass.
+    /// Which states are saved for the backward pass, and which recomputed.
     #[config(default = "Checkpoints::All")]
     pub checkpoints: Checkpoints,
 }
@@ -56,7 +56,7 @@ pub struct MinGru {
     /// Whether time runs from the last step to the first.
     #[module(skip)]
     pub reverse: bool,
-    /// What is kept of the states for the backward pass.
+    /// Which states are saved for the backward pass, and which recomputed.
     #[module(skip)]
     pub checkpoints: Checkpoints,
 }

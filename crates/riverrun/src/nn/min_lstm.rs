@@ -25,13 +25,13 @@ pub struct MinLstmConfig {
     /// Whether the gates are normalised to `f' + i' = 1`.
     #[config(default = true)]
     pub normalized: bool,
-    /// The channels start out remembering from 1 to this many steps; 1 leaves the gates as the biases are drawn.
+    /// At initialisation the channels remember from 1 to this many steps; 1 leaves the biases as drawn.
     #[config(default = 1)]
     pub time_scale: usize,
     /// Whether time runs from the last step to the first.
     #[config(default = false)]
     pub reverse: bool,
-    /// What is kept of the states for the backward pass.
+    /// Which states are saved for the backward pass, and which recomputed.
     #[config(default = "Checkpoints::All")]
     pub checkpoints: Checkpoints,
 }
@@ -59,7 +59,7 @@ pub struct MinLstm {
     /// Whether time runs from the last step to the first.
     #[module(skip)]
     pub reverse: bool,
-    /// What is kept of the states for the backward pass.
+    /// Which states are saved for the backward pass, and which recomputed.
     #[module(skip)]
     pub checkpoints: Checkpoints,
 }

@@ -1,7 +1,7 @@
 //! Recurrent layers: configuration, module and state, one file each.
 //!
-//! Every layer implements [`Recurrent`], so stacks, models, trainers and generators are written once. A layer
-//! holds no state: it comes in with the call and goes out with the result.
+//! Every layer implements [`Recurrent`], so stacks, models and training loops are written once. A layer holds no state: the
+//! caller passes it in and gets the next one back.
 
 mod block_diagonal_rnn;
 mod cell_layer;

@@ -36,7 +36,7 @@ pub struct RgLruConfig {
     /// Whether time runs from the last step to the first.
     #[config(default = false)]
     pub reverse: bool,
-    /// What is kept of the states for the backward pass.
+    /// Which states are saved for the backward pass, and which recomputed.
     #[config(default = "Checkpoints::All")]
     pub checkpoints: Checkpoints,
 }
@@ -69,7 +69,7 @@ pub struct RgLru {
     /// Whether time runs from the last step to the first.
     #[module(skip)]
     pub reverse: bool,
-    /// What is kept of the states for the backward pass.
+    /// Which states are saved for the backward pass, and which recomputed.
     #[module(skip)]
     pub checkpoints: Checkpoints,
 }

@@ -17,8 +17,8 @@ pub struct RnnConfig {
     pub d_input: usize,
     /// Features of the state, and of the output of a direction.
     pub d_hidden: usize,
-    /// Groups that the units of a layer are cut into, each of which hears of its own states only: a block-diagonal recurrent
-    /// matrix, an ensemble of small cells. See [`CellWeights`](crate::ops::CellWeights).
+    /// Heads: blocks of a block-diagonal recurrent matrix, each an independent group of hidden units. See
+    /// [`CellWeights`](crate::ops::CellWeights).
     #[config(default = 1)]
     pub heads: usize,
     /// Layers on top of each other.
@@ -41,7 +41,7 @@ pub struct RnnConfig {
 /// The simple recurrent network of Elman, one layer or several, in one direction or both: `h' = act(W x + b + U h + c)`.
 ///
 /// Parameters are PyTorch's, in names, shapes and order, and so are the states: `[layers · directions, B, d_hidden]`. See
-/// [`ops::cell`](crate::ops::cell) for what runs, and [`weights`](crate::weights) to take weights from a file.
+/// [`ops::cell`](crate::ops::cell) for the kernels and `weights` for loading from a file.
 ///
 /// Sources: Elman, *Finding Structure in Time* (1990); PyTorch's `nn.RNN`.
 #[derive(Module, Debug)]

@@ -1,5 +1,4 @@
-//! What GRU, LSTM and Elman layers have in common: a [`CellStack`](super::CellStack) with its state in the form that users
-//! know.
+//! The methods shared by GRU, LSTM and Elman layers: a [`CellStack`](super::CellStack) with a state in each layer's own form.
 
 use burn::tensor::Tensor;
 
@@ -7,7 +6,7 @@ use burn::tensor::Tensor;
 pub(super) trait StackState: Sized {
     /// `h`, and `c` where the cell has one.
     fn into_parts(self) -> (Tensor<3>, Option<Tensor<3>>);
-    /// Of the parts.
+    /// The inverse of [`into_parts`](Self::into_parts).
     fn from_parts(h: Tensor<3>, c: Option<Tensor<3>>) -> Self;
 }
 
