@@ -58,6 +58,7 @@ fn accuracy(model: &Net, steps: usize, device: &Device) -> f64 {
     f64::from(right.into_scalar::<f32>())
 }
 
+/// Trains the model and checks it.
 pub fn main() {
     let device = Device::flex();
     device.seed(0);

@@ -47,6 +47,7 @@ fn batch(lengths: &[usize], device: &Device) -> (Tensor<3>, Tensor<2>) {
     (x + padding, sum)
 }
 
+/// Trains the model and checks it.
 pub fn main() {
     let device = Device::flex();
     device.seed(0);
