@@ -7,7 +7,7 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Device, Distribution, FloatDType, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
 use golden::{field, tensor};
-use riverrun::models::{CellKind, CellState};
+use riverrun::models::{CellKind, RecurrentState};
 use riverrun::nn::{
     GruConfig, LstmConfig, MinGruConfig, MinLstmConfig, Recurrent, RgLruConfig, RnnConfig, Sequence,
 };
@@ -189,7 +189,7 @@ fn a_reset_starts_anew_and_stops_gradients() {
             let mask = Tensor::<2, Bool>::from_data(TensorData::new(mask, [b, t]), &device);
             let h0 = Tensor::<2>::ones([b, h], &device).require_grad();
             let c = (kind == CellKind::Lstm).then(|| h0.clone());
-            let start = CellState { h: h0.clone(), c };
+            let start = RecurrentState { h: h0.clone(), c };
             let sequence = Sequence::from(Some(start)).with_reset(mask);
             let (y, last) = layer.run(x.clone(), sequence.clone());
             let (anew, _) = layer.run(x.clone().narrow(1, 5, 4), Sequence::new());

@@ -5,7 +5,8 @@ use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
-use super::{Cell, CellKind, CellState};
+use super::{AnyRecurrent, CellKind, RecurrentState};
+use crate::Error;
 use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence, linear, mlp};
 use crate::ops::Checkpoints;
 
@@ -40,7 +41,7 @@ pub struct Block {
     /// Before the recurrence.
     pub norm_cell: RmsNorm,
     /// The recurrence.
-    pub cell: Cell,
+    pub cell: AnyRecurrent,
     /// From an expanded state back to the width.
     pub out: Option<Linear>,
     /// Before the MLP.
@@ -83,34 +84,54 @@ impl Block {
         self
     }
 
+    /// Dropout of a branch.
+    fn dropped(&self, y: Tensor<3>) -> Tensor<3> {
+        match y.dims().contains(&0) {
+            true => y,
+            false => self.dropout.forward(y),
+        }
+    }
+
     /// The block on `x + branch`, without its own last addition: returns the two terms, which the next norm adds in its own
     /// pass over memory.
     pub(super) fn run_open(
         &self,
         x: Tensor<3>,
         branch: Option<Tensor<3>>,
-        sequence: Sequence<CellState>,
-    ) -> (Tensor<3>, Tensor<3>, CellState) {
+        sequence: Sequence<RecurrentState>,
+    ) -> Result<(Tensor<3>, Tensor<3>, RecurrentState), Error> {
         let (normed, x) = match branch {
             Some(branch) => self.norm_cell.forward_sum(x, branch),
             None => (self.norm_cell.forward(x.clone()), x),
         };
-        let (y, state) = self.cell.run(normed, sequence);
+        let (y, state) = self.cell.try_run(normed, sequence)?;
         let y = match &self.out {
             Some(out) => linear(out, y),
             None => y,
         };
-        let (y, x) = self.norm_mlp.forward_sum(x, self.dropout.forward(y));
+        let (y, x) = self.norm_mlp.forward_sum(x, self.dropped(y));
         let y = mlp(&self.up, &self.down, y);
-        (x, self.dropout.forward(y), state)
+        Ok((x, self.dropped(y), state))
     }
 }
 
 impl Recurrent for Block {
-    type State = CellState;
+    type State = RecurrentState;
 
-    fn run(&self, x: Tensor<3>, sequence: Sequence<CellState>) -> (Tensor<3>, CellState) {
-        let (x, branch, state) = self.run_open(x, None, sequence);
-        (x + branch, state)
+    fn try_run(
+        &self,
+        x: Tensor<3>,
+        sequence: Sequence<RecurrentState>,
+    ) -> Result<(Tensor<3>, RecurrentState), Error> {
+        let ([batch, steps, width], [expected]) = (x.dims(), self.norm_cell.gamma.dims());
+        if width != expected {
+            return Err(Error::Shape {
+                what: "x",
+                expected: vec![batch, steps, expected],
+                found: vec![batch, steps, width],
+            });
+        }
+        let (x, branch, state) = self.run_open(x, None, sequence)?;
+        Ok((x + branch, state))
     }
 }

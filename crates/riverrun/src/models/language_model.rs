@@ -5,7 +5,8 @@ use burn::module::{Initializer, Module};
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 
-use super::{Block, BlockConfig, CellKind, CellState};
+use super::{Block, BlockConfig, CellKind, RecurrentState};
+use crate::Error;
 use crate::nn::{RmsNorm, RmsNormConfig, Sequence, linear};
 use crate::ops::{self, Checkpoints, LinearSpec};
 
@@ -61,14 +62,18 @@ pub struct LanguageModel {
 #[derive(Debug, Clone)]
 pub struct LmState {
     /// First block to last.
-    pub blocks: Vec<CellState>,
+    pub blocks: Vec<RecurrentState>,
 }
 
 impl LmState {
     /// The same values, cut off from the graph that made them: truncated backpropagation through time.
     pub fn detach(self) -> Self {
         Self {
-            blocks: self.blocks.into_iter().map(CellState::detach).collect(),
+            blocks: self
+                .blocks
+                .into_iter()
+                .map(RecurrentState::detach)
+                .collect(),
         }
     }
 }
@@ -126,21 +131,54 @@ impl LanguageModel {
         self
     }
 
-    /// Runs over tokens `[B, T]`: logits `[B, T, vocab]` and the state after the last.
+    /// Runs over tokens `[B, T]`: logits `[B, T, vocab]` and the state after the last token of each sequence.
+    ///
+    /// # Panics
+    /// Where [`try_forward`](Self::try_forward) returns an error.
     pub fn forward(
         &self,
         tokens: Tensor<2, Int>,
         sequence: Sequence<LmState>,
     ) -> (Tensor<3>, LmState) {
-        let (mut x, mut branch) = (self.embedding.forward(tokens), None);
+        self.try_forward(tokens, sequence)
+            .unwrap_or_else(|error| panic!("language model: {error}"))
+    }
+
+    /// [`forward`](Self::forward).
+    ///
+    /// # Errors
+    /// A state of another number of blocks; states, resets or lengths that do not fit.
+    pub fn try_forward(
+        &self,
+        tokens: Tensor<2, Int>,
+        sequence: Sequence<LmState>,
+    ) -> Result<(Tensor<3>, LmState), Error> {
+        let layers = self.blocks.len();
+        if let Some(state) = &sequence.state
+            && state.blocks.len() != layers
+        {
+            return Err(Error::Shape {
+                what: "the states of the blocks",
+                expected: vec![layers],
+                found: vec![state.blocks.len()],
+            });
+        }
+        let [batch, steps] = tokens.dims();
+        let x = match batch * steps {
+            0 => {
+                let weight = self.embedding.weight.val();
+                let [_, width] = weight.dims();
+                Tensor::zeros([batch, steps, width], (&weight.device(), weight.dtype()))
+            }
+            _ => self.embedding.forward(tokens),
+        };
+        let (mut x, mut branch) = (x, None);
         let mut states = Vec::with_capacity(self.blocks.len());
         for (i, block) in self.blocks.iter().enumerate() {
-            let start = Sequence {
-                state: sequence.state.as_ref().map(|state| state.blocks[i].clone()),
-                reset: sequence.reset.clone(),
-                lengths: sequence.lengths.clone(),
-            };
-            let (sum, rest, state) = block.run_open(x, branch, start);
+            let mut start =
+                Sequence::from(sequence.state.as_ref().map(|state| state.blocks[i].clone()));
+            (start.reset, start.lengths) = (sequence.reset.clone(), sequence.lengths.clone());
+            let (sum, rest, state) = block.run_open(x, branch, start)?;
             (x, branch) = (sum, Some(rest));
             states.push(state);
         }
@@ -155,7 +193,7 @@ impl LanguageModel {
                 ops::linear::linear(normed, weight, None, LinearSpec::default())
             }
         };
-        (logits, LmState { blocks: states })
+        Ok((logits, LmState { blocks: states }))
     }
 
     /// One token of each sequence, `[B]`: logits `[B, vocab]` and the next state.

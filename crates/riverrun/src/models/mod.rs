@@ -1,11 +1,11 @@
 //! Models made of recurrent layers.
 
+mod any_recurrent;
 mod block;
-mod cell;
 mod language_model;
 mod size;
 
+pub use any_recurrent::{AnyRecurrent, CellKind, RecurrentState};
 pub use block::{Block, BlockConfig};
-pub use cell::{Cell, CellKind, CellState};
 pub use language_model::{LanguageModel, LanguageModelConfig, LmState};
 pub use size::ModelSize;

@@ -5,9 +5,9 @@ use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
-use super::{Recurrent, Sequence, linear};
+use super::{Recurrent, Sequence, linear, try_linear};
 use crate::Error;
-use crate::ops::{ScanOptions, block_diagonal_scan};
+use crate::ops::{ScanOptions, try_block_diagonal_scan};
 
 /// Configuration of [`BlockDiagonalRnn`].
 #[derive(Config, Debug)]
@@ -110,6 +110,9 @@ impl BlockDiagonalRnn {
         let u = linear(&self.transition, x);
         let blocks = u.dims()[2] / (size * size);
         let u: Tensor<5> = u.reshape([batch, steps, blocks, size, size]);
+        if batch * steps == 0 {
+            return u;
+        }
         let columns = u.clone().abs().sum_dim(3).clamp_min(1.0);
         u / columns
     }
@@ -118,9 +121,13 @@ impl BlockDiagonalRnn {
 impl Recurrent for BlockDiagonalRnn {
     type State = Tensor<2>;
 
-    fn run(&self, x: Tensor<3>, sequence: Sequence<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
+    fn try_run(
+        &self,
+        x: Tensor<3>,
+        sequence: Sequence<Tensor<2>>,
+    ) -> Result<(Tensor<3>, Tensor<2>), Error> {
         let options = ScanOptions::new().with_reverse(self.reverse);
-        let b = linear(&self.input, x.clone());
-        block_diagonal_scan(self.matrices(x), b, sequence, options)
+        let b = try_linear(&self.input, x.clone())?;
+        try_block_diagonal_scan(self.matrices(x), b, sequence, options)
     }
 }

@@ -103,6 +103,7 @@ impl CellStack {
         for (level, layers) in self.layers.chunks(self.directions()).enumerate() {
             let x = match level {
                 0 => y,
+                _ if batch * steps == 0 => y,
                 _ => self.dropout.forward(y),
             };
             let mut outputs = Vec::with_capacity(layers.len());

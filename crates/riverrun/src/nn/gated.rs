@@ -4,8 +4,9 @@ use burn::module::Param;
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 
-use super::{Sequence, linear};
-use crate::ops::{Gate, Recompute, ScanOptions, gated_scan};
+use super::{Sequence, try_linear};
+use crate::Error;
+use crate::ops::{Gate, Recompute, ScanOptions, try_gated_scan};
 
 /// The options of a layer's scan.
 pub(super) fn options(reverse: bool, recompute: Recompute) -> ScanOptions {
@@ -21,9 +22,9 @@ pub(super) fn run(
     (reverse, recompute): (bool, Recompute),
     x: Tensor<3>,
     sequence: Sequence<Tensor<2>>,
-) -> (Tensor<3>, Tensor<2>) {
+) -> Result<(Tensor<3>, Tensor<2>), Error> {
     let options = options(reverse, recompute);
-    gated_scan(linear(projection, x), gate, sequence, options)
+    try_gated_scan(try_linear(projection, x)?, gate, sequence, options)
 }
 
 /// Sets the biases of gate input `gate` so that, for a zero input, the channels remember from 1 to `time_scale` steps,

@@ -3,12 +3,22 @@
 use burn::nn::Linear;
 use burn::tensor::Tensor;
 
+use crate::Error;
 use crate::ops::{self, LinearSpec};
 
 /// `x W + b`, `[.., d_input]` to `[.., d_output]`: [`Linear::forward`] by [`ops::linear`](crate::ops::linear::linear).
 pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
     let (weight, bias) = parameters(layer);
     ops::linear::linear(x, weight, bias, LinearSpec::default())
+}
+
+/// [`linear`].
+///
+/// # Errors
+/// An `x` of another width or dtype than the layer's, or on another device.
+pub fn try_linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Result<Tensor<D>, Error> {
+    let (weight, bias) = parameters(layer);
+    ops::try_linear(x, weight, bias, LinearSpec::default())
 }
 
 /// `gelu(x W₁ + b₁) W₂ + b₂`, `[.., d_input]` to `[.., d_output]`: two layers with GELU between, by

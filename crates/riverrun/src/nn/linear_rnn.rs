@@ -6,6 +6,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
 use super::{Recurrent, Sequence, gated};
+use crate::Error;
 use crate::ops::{Checkpoints, Gate};
 
 /// Configuration of [`LinearRnn`].
@@ -68,7 +69,11 @@ impl LinearRnn {
 impl Recurrent for LinearRnn {
     type State = Tensor<2>;
 
-    fn run(&self, x: Tensor<3>, sequence: Sequence<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
+    fn try_run(
+        &self,
+        x: Tensor<3>,
+        sequence: Sequence<Tensor<2>>,
+    ) -> Result<(Tensor<3>, Tensor<2>), Error> {
         gated::run(
             &self.projection,
             Gate::Sigmoid,

@@ -6,6 +6,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
 use super::{Recurrent, Sequence, gated};
+use crate::Error;
 use crate::ops::{Candidate, Checkpoints, Gate};
 
 /// Configuration of [`MinLstm`].
@@ -92,7 +93,11 @@ impl MinLstm {
 impl Recurrent for MinLstm {
     type State = Tensor<2>;
 
-    fn run(&self, x: Tensor<3>, sequence: Sequence<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
+    fn try_run(
+        &self,
+        x: Tensor<3>,
+        sequence: Sequence<Tensor<2>>,
+    ) -> Result<(Tensor<3>, Tensor<2>), Error> {
         let gate = Gate::MinLstm {
             candidate: self.candidate,
             normalized: self.normalized,

@@ -30,7 +30,7 @@ pub use cell_stack::CellStack;
 pub use cell_stream::CellStream;
 pub use gru::{Gru, GruConfig};
 pub use layer_norm::{LayerNorm, LayerNormConfig};
-pub use linear::{linear, mlp};
+pub use linear::{linear, mlp, try_linear};
 pub use linear_rnn::{LinearRnn, LinearRnnConfig};
 pub use lstm::{Lstm, LstmConfig, LstmState};
 pub use min_gru::{MinGru, MinGruConfig};

@@ -6,8 +6,9 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::{relu, sigmoid};
 use burn::tensor::{Device, Tensor};
 
-use super::{Recurrent, Sequence, gated, linear};
-use crate::ops::{Checkpoints, Gate, gated_scan};
+use super::{Recurrent, Sequence, gated, try_linear};
+use crate::Error;
+use crate::ops::{Checkpoints, Gate, try_gated_scan};
 
 /// How many times `softplus(Λ)` a channel decays in a step with its recurrence gate fully open: `c` of the paper.
 const SHARPNESS: f64 = 8.0;
@@ -139,20 +140,29 @@ fn softplus(x: Tensor<1>) -> Tensor<1> {
 impl Recurrent for RgLru {
     type State = Tensor<2>;
 
-    fn run(&self, x: Tensor<3>, sequence: Sequence<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
+    fn try_run(
+        &self,
+        x: Tensor<3>,
+        sequence: Sequence<Tensor<2>>,
+    ) -> Result<(Tensor<3>, Tensor<2>), Error> {
         let x = match &self.input {
-            Some(input) => linear(input, x),
+            Some(input) => try_linear(input, x)?,
             None => x,
         };
+        let options = gated::options(self.reverse, self.checkpoints);
+        let gates = try_linear(&self.gates, x.clone())?;
+        let [batch, steps, hidden] = x.dims();
+        if batch * steps == 0 {
+            // There are no numbers to make gate inputs of, and Burn's operations below refuse that in their backward passes.
+            return try_gated_scan(gates, Gate::RgLru, sequence, options);
+        }
         let rate = softplus(self.lambda.val()).mul_scalar(SHARPNESS);
-        let gates = sigmoid(linear(&self.gates, x.clone()));
-        let hidden = x.dims()[2];
+        let gates = sigmoid(gates);
         let (r, i) = (
             gates.clone().narrow(2, 0, hidden),
             gates.narrow(2, hidden, hidden),
         );
         let inputs = Tensor::cat(vec![r * rate.unsqueeze(), i * x], 2);
-        let options = gated::options(self.reverse, self.checkpoints);
-        gated_scan(inputs, Gate::RgLru, sequence, options)
+        try_gated_scan(inputs, Gate::RgLru, sequence, options)
     }
 }

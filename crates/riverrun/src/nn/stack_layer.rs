@@ -28,7 +28,7 @@ macro_rules! stack_layer {
             /// `[layers · directions, B, d_hidden]`.
             ///
             /// # Panics
-            /// Where [`Self::try_run`] returns an error.
+            /// Where [`Recurrent::try_run`](crate::nn::Recurrent::try_run) returns an error.
             pub fn forward(&self, x: Tensor<3>, state: Option<$state>) -> (Tensor<3>, $state) {
                 $crate::nn::Recurrent::run(self, x, $crate::nn::Sequence::from(state))
             }
@@ -42,17 +42,17 @@ macro_rules! stack_layer {
             pub fn stream(&self, batch: usize) -> Result<$crate::nn::CellStream, $crate::Error> {
                 self.stack.stream(batch)
             }
+        }
 
-            /// A sequence, with resets and lengths.
+        /// With two directions a sequence cannot be cut into chunks: the backward one starts at its end.
+        impl $crate::nn::Recurrent for $layer {
+            /// Each tensor `[layers · directions, B, d_hidden]`.
+            type State = $state;
+
+            /// Runs over a batch of sequences, `[B, T, d_input]` to `[B, T, directions · d_hidden]`.
             ///
-            /// # Arguments
-            /// - `x`: `[B, T, d_input]`.
-            /// - `sequence`: the initial state, `[layers · directions, B, d_hidden]`, resets and lengths. A reset marks the
-            ///   first step of a piece for both directions: the backward one restarts at the step before it.
-            ///
-            /// # Errors
-            /// Shapes, dtypes or devices that do not fit; a length of more than `T`.
-            pub fn try_run(
+            /// A reset marks the first step of a piece for both directions: the backward one restarts at the step before it.
+            fn try_run(
                 &self,
                 x: Tensor<3>,
                 sequence: $crate::nn::Sequence<$state>,
@@ -68,35 +68,25 @@ macro_rules! stack_layer {
                 let output = self.stack.run(x, run)?;
                 Ok((output.y, <$state>::from_parts(output.h_n, output.c_n)))
             }
-        }
 
-        /// With two directions a sequence cannot be cut into chunks: the backward one would have to start at its end.
-        impl $crate::nn::Recurrent for $layer {
-            /// Each tensor `[layers · directions, B, d_hidden]`.
-            type State = $state;
-
-            fn run(
+            fn try_step(
                 &self,
-                x: Tensor<3>,
-                sequence: $crate::nn::Sequence<$state>,
-            ) -> (Tensor<3>, $state) {
-                self.try_run(x, sequence)
-                    .unwrap_or_else(|error| panic!(concat!($name, ": {}"), error))
-            }
-
-            /// # Panics
-            /// With two directions.
-            fn step(&self, x: Tensor<2>, state: Option<$state>) -> (Tensor<2>, $state) {
-                assert!(
-                    !self.stack.bidirectional,
-                    concat!(
-                        "a bidirectional ",
-                        $name,
-                        " needs the whole sequence: it has no single step"
-                    )
-                );
-                let (y, state) = self.run(x.unsqueeze_dim(1), $crate::nn::Sequence::from(state));
-                (y.squeeze_dim(1), state)
+                x: Tensor<2>,
+                state: Option<$state>,
+            ) -> Result<(Tensor<2>, $state), $crate::Error> {
+                if self.stack.bidirectional {
+                    return Err($crate::Error::Unsupported(
+                        concat!(
+                            "a bidirectional ",
+                            $name,
+                            " needs the whole sequence: it has no single step"
+                        )
+                        .into(),
+                    ));
+                }
+                let x = x.unsqueeze_dim(1);
+                let (y, state) = self.try_run(x, $crate::nn::Sequence::from(state))?;
+                Ok((y.squeeze_dim(1), state))
             }
         }
     };

@@ -3,7 +3,8 @@
 use burn::tensor::{Bool, Device, Distribution, Tensor};
 use riverrun::Error;
 use riverrun::nn::{
-    CellStack, CellStream, Gru, GruConfig, Lstm, LstmConfig, LstmState, Rnn, RnnConfig, Sequence,
+    CellStack, CellStream, Gru, GruConfig, Lstm, LstmConfig, LstmState, Recurrent, Rnn, RnnConfig,
+    Sequence,
 };
 use riverrun::ops::Activation;
 use riverrun::weights::from_pytorch;

@@ -61,7 +61,7 @@ impl CellKind {
     }
 
     /// A layer of this kind; `time_scale` as in [`MinGruConfig`], 1 for the layer's own default. An [`Rnn`]
-    /// has no gate to remember with and takes no notice of it.
+    /// has no gate to remember with and ignores it.
     pub fn init(
         self,
         d_input: usize,
@@ -69,7 +69,7 @@ impl CellKind {
         bias: bool,
         time_scale: usize,
         device: &Device,
-    ) -> Cell {
+    ) -> AnyRecurrent {
         match self {
             CellKind::LinearRnn => {
                 let config = LinearRnnConfig::new(d_input, d_hidden);
@@ -78,39 +78,39 @@ impl CellKind {
                 } else {
                     config.time_scale
                 };
-                Cell::LinearRnn(config.with_time_scale(time_scale).init(device))
+                AnyRecurrent::LinearRnn(config.with_time_scale(time_scale).init(device))
             }
-            CellKind::MinGru => Cell::MinGru(
+            CellKind::MinGru => AnyRecurrent::MinGru(
                 MinGruConfig::new(d_input, d_hidden)
                     .with_bias(bias)
                     .with_time_scale(time_scale)
                     .init(device),
             ),
-            CellKind::MinLstm => Cell::MinLstm(
+            CellKind::MinLstm => AnyRecurrent::MinLstm(
                 MinLstmConfig::new(d_input, d_hidden)
                     .with_bias(bias)
                     .with_time_scale(time_scale)
                     .init(device),
             ),
-            CellKind::RgLru => Cell::RgLru(
+            CellKind::RgLru => AnyRecurrent::RgLru(
                 RgLruConfig::new(d_input, d_hidden)
                     .with_bias(bias)
                     .with_time_scale(time_scale)
                     .init(device),
             ),
-            CellKind::Gru => Cell::Gru(
+            CellKind::Gru => AnyRecurrent::Gru(
                 GruConfig::new(d_input, d_hidden)
                     .with_bias(bias)
                     .with_time_scale(time_scale)
                     .init(device),
             ),
-            CellKind::Lstm => Cell::Lstm(
+            CellKind::Lstm => AnyRecurrent::Lstm(
                 LstmConfig::new(d_input, d_hidden)
                     .with_bias(bias)
                     .with_time_scale(time_scale)
                     .init(device),
             ),
-            CellKind::Rnn => Cell::Rnn(
+            CellKind::Rnn => AnyRecurrent::Rnn(
                 RnnConfig::new(d_input, d_hidden)
                     .with_bias(bias)
                     .init(device),
@@ -146,7 +146,7 @@ impl FromStr for CellKind {
     reason = "a model has a handful, and what is large is small beside their weights"
 )]
 #[derive(Module, Debug)]
-pub enum Cell {
+pub enum AnyRecurrent {
     /// The gated linear RNN.
     LinearRnn(LinearRnn),
     /// minGRU.
@@ -163,16 +163,16 @@ pub enum Cell {
     Rnn(Rnn),
 }
 
-/// The state of a [`Cell`].
+/// The state of an [`AnyRecurrent`].
 #[derive(Debug, Clone)]
-pub struct CellState {
+pub struct RecurrentState {
     /// `[B, d_hidden]`.
     pub h: Tensor<2>,
     /// `[B, d_hidden]`: the LSTM's cell state.
     pub c: Option<Tensor<2>>,
 }
 
-impl CellState {
+impl RecurrentState {
     /// The same values, cut off from the graph that made them.
     pub fn detach(self) -> Self {
         Self {
@@ -191,50 +191,63 @@ fn stacked(state: Tensor<2>) -> Tensor<3> {
 fn run_with<L: Recurrent>(
     layer: &L,
     x: Tensor<3>,
-    sequence: Sequence<CellState>,
+    sequence: Sequence<RecurrentState>,
     state: impl FnOnce(Tensor<2>) -> L::State,
     back: impl FnOnce(L::State) -> Tensor<2>,
-) -> (Tensor<3>, CellState) {
-    let (y, last) = layer.run(x, sequence.map_state(|start| state(start.h)));
+) -> Result<(Tensor<3>, RecurrentState), Error> {
+    let (y, last) = layer.try_run(x, sequence.map_state(|start| state(start.h)))?;
     let (h, c) = (back(last), None);
-    (y, CellState { h, c })
+    Ok((y, RecurrentState { h, c }))
 }
 
-impl Cell {
+impl AnyRecurrent {
     /// The layer with another choice of saved states. A [`Gru`], [`Lstm`] or [`Rnn`] ignores it.
     pub fn with_checkpoints(mut self, checkpoints: Checkpoints) -> Self {
         match &mut self {
-            Cell::LinearRnn(layer) => layer.checkpoints = checkpoints,
-            Cell::MinGru(layer) => layer.checkpoints = checkpoints,
-            Cell::MinLstm(layer) => layer.checkpoints = checkpoints,
-            Cell::RgLru(layer) => layer.checkpoints = checkpoints,
-            Cell::Gru(_) | Cell::Lstm(_) | Cell::Rnn(_) => {}
+            AnyRecurrent::LinearRnn(layer) => layer.checkpoints = checkpoints,
+            AnyRecurrent::MinGru(layer) => layer.checkpoints = checkpoints,
+            AnyRecurrent::MinLstm(layer) => layer.checkpoints = checkpoints,
+            AnyRecurrent::RgLru(layer) => layer.checkpoints = checkpoints,
+            AnyRecurrent::Gru(_) | AnyRecurrent::Lstm(_) | AnyRecurrent::Rnn(_) => {}
         }
         self
     }
 }
 
-impl Recurrent for Cell {
-    type State = CellState;
+impl Recurrent for AnyRecurrent {
+    type State = RecurrentState;
 
-    fn run(&self, x: Tensor<3>, sequence: Sequence<CellState>) -> (Tensor<3>, CellState) {
+    fn try_run(
+        &self,
+        x: Tensor<3>,
+        sequence: Sequence<RecurrentState>,
+    ) -> Result<(Tensor<3>, RecurrentState), Error> {
         let same = |state| state;
         let flat = |state: Tensor<3>| state.squeeze_dim(0);
         match self {
-            Cell::LinearRnn(layer) => run_with(layer, x, sequence, same, same),
-            Cell::MinGru(layer) => run_with(layer, x, sequence, same, same),
-            Cell::MinLstm(layer) => run_with(layer, x, sequence, same, same),
-            Cell::RgLru(layer) => run_with(layer, x, sequence, same, same),
-            Cell::Gru(layer) => run_with(layer, x, sequence, stacked, flat),
-            Cell::Rnn(layer) => run_with(layer, x, sequence, stacked, flat),
-            Cell::Lstm(layer) => {
-                let start = sequence.map_state(|state| LstmState {
-                    c: stacked(state.c.expect("the state of an LSTM holds a cell state")),
-                    h: stacked(state.h),
+            AnyRecurrent::LinearRnn(layer) => run_with(layer, x, sequence, same, same),
+            AnyRecurrent::MinGru(layer) => run_with(layer, x, sequence, same, same),
+            AnyRecurrent::MinLstm(layer) => run_with(layer, x, sequence, same, same),
+            AnyRecurrent::RgLru(layer) => run_with(layer, x, sequence, same, same),
+            AnyRecurrent::Gru(layer) => run_with(layer, x, sequence, stacked, flat),
+            AnyRecurrent::Rnn(layer) => run_with(layer, x, sequence, stacked, flat),
+            AnyRecurrent::Lstm(layer) => {
+                if sequence
+                    .state
+                    .as_ref()
+                    .is_some_and(|state| state.c.is_none())
+                {
+                    return Err(Error::Unsupported(
+                        "the state of an LSTM needs a cell state".into(),
+                    ));
+                }
+                let start = sequence.map_state(|RecurrentState { h, c }| LstmState {
+                    c: stacked(c.unwrap_or_else(|| h.zeros_like())),
+                    h: stacked(h),
                 });
-                let (y, state) = layer.run(x, start);
+                let (y, state) = layer.try_run(x, start)?;
                 let (h, c) = (flat(state.h), Some(flat(state.c)));
-                (y, CellState { h, c })
+                Ok((y, RecurrentState { h, c }))
             }
         }
     }
