@@ -42,7 +42,7 @@ impl ModelShape {
 
     /// Random tokens.
     pub fn batch(&self, seed: u64) -> Batch {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut tokens = |n: usize| -> Vec<i32> {
             (0..n)
                 .map(|_| (random.bits() % self.vocab as u64) as i32)

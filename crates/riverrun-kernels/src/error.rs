@@ -1,6 +1,7 @@
 //! The one error type of this crate.
 
-/// Why a kernel refused its arguments or could not run. Nothing has been launched when it is returned.
+/// Why a kernel refused its arguments or could not run. Nothing has been launched when it is returned, except for
+/// [`Error::Handover`] and [`Error::Read`], which report what became of earlier launches.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -55,6 +56,24 @@ pub enum Error {
         /// What is missing.
         reason: String,
     },
+    /// A wait between the thread blocks of an earlier launch timed out.
+    #[error(
+        "{operation} on {device}: a wait between thread blocks timed out, so its results are NaN from there on; the device is overloaded, or was suspended"
+    )]
+    Handover {
+        /// The operation.
+        operation: &'static str,
+        /// The device.
+        device: String,
+    },
+    /// A result could not be read back from the device.
+    #[error("reading from {device}: {reason}")]
+    Read {
+        /// The device.
+        device: String,
+        /// What the runtime says.
+        reason: String,
+    },
     /// The device cannot store or compute the element type.
     #[error("{device} does not support {dtype} storage")]
     Dtype {
@@ -63,4 +82,23 @@ pub enum Error {
         /// The device.
         device: String,
     },
+}
+
+/// Checks a length.
+///
+/// # Errors
+/// [`Error::Length`] where `found` is not `expected`.
+pub(crate) fn expect_length(
+    what: &'static str,
+    expected: usize,
+    found: usize,
+) -> Result<(), Error> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::Length {
+        what,
+        expected,
+        found,
+    })
 }

@@ -1,6 +1,6 @@
-//! Recurrent kernels for CPUs and GPUs, each held against a float64 oracle.
+//! Recurrent kernels for CPUs and GPUs, each tested against a reference in `f64`.
 //!
-//! One folder an operation. Inside it stand, side by side, the contract (`mod.rs`), the oracle, the
+//! One folder an operation. Inside it stand, side by side, the contract (`mod.rs`), the reference, the
 //! CPU form and the GPU forms. This crate knows nothing of Burn: CPU kernels take slices, GPU
 //! kernels take CubeCL handles.
 

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::Error;
+use crate::error::expect_length;
 
 /// The sizes `[B, T, D]` of a sequence tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,14 +23,19 @@ impl Shape {
         Self { batch, steps, dim }
     }
 
-    /// Elements of a `[B, T, D]` tensor.
+    /// Elements of a `[B, T, D]` tensor. Sizes beyond `usize` count as `usize::MAX`, which no buffer has.
     pub fn elements(self) -> usize {
-        self.batch * self.steps * self.dim
+        self.rows().saturating_mul(self.dim)
+    }
+
+    /// Rows of a `[B, T, D]` tensor: `B · T`.
+    pub fn rows(self) -> usize {
+        self.batch.saturating_mul(self.steps)
     }
 
     /// Elements of a `[B, D]` state.
     pub fn state(self) -> usize {
-        self.batch * self.dim
+        self.batch.saturating_mul(self.dim)
     }
 }
 
@@ -73,18 +79,6 @@ impl Layout {
     }
 }
 
-fn check_length(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
-    if expected == found {
-        Ok(())
-    } else {
-        Err(Error::Length {
-            what,
-            expected,
-            found,
-        })
-    }
-}
-
 /// A read-only view of `[B, T, D]` with contiguous channels.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<'a, E> {
@@ -98,7 +92,7 @@ impl<'a, E> Rows<'a, E> {
     /// # Errors
     /// [`Error::Length`] if `data` does not have `B * T * D` elements.
     pub fn contiguous(data: &'a [E], shape: Shape) -> Result<Self, Error> {
-        check_length("a [B, T, D] tensor", shape.elements(), data.len())?;
+        expect_length("a [B, T, D] tensor", shape.elements(), data.len())?;
         Ok(Self {
             data,
             layout: Layout::contiguous(shape),
@@ -118,9 +112,9 @@ impl<'a, E> Rows<'a, E> {
             index < groups,
             "column block {index} of a tensor with {groups}"
         );
-        check_length(
+        expect_length(
             "a packed [B, T, groups * D] tensor",
-            groups * shape.elements(),
+            groups.saturating_mul(shape.elements()),
             data.len(),
         )?;
         // A tensor with no elements has no column to start at.
@@ -140,7 +134,7 @@ impl<'a, E> Rows<'a, E> {
     /// # Errors
     /// [`Error::Length`] if `data` does not have `T * B * D` elements.
     pub fn time_major(data: &'a [E], shape: Shape) -> Result<Self, Error> {
-        check_length("a [T, B, D] tensor", shape.elements(), data.len())?;
+        expect_length("a [T, B, D] tensor", shape.elements(), data.len())?;
         Ok(Self {
             data,
             layout: Layout::time_major(shape),
@@ -180,7 +174,7 @@ impl<'a, E> Rows<'a, E> {
         self.layout.shape
     }
 
-    /// Whether the steps of a sequence lie `width` apart, so that its rows of so many channels have no gaps.
+    /// Whether the steps of a sequence lie `width` apart, so that rows of `width` channels have no gaps.
     pub(crate) fn steps_adjoin(&self, width: usize) -> bool {
         self.layout.step_stride == width
     }
@@ -230,7 +224,7 @@ impl<'a, E> RowsMut<'a, E> {
     /// # Errors
     /// [`Error::Length`] if `data` does not have `B * T * D` elements.
     pub fn contiguous(data: &'a mut [E], shape: Shape) -> Result<Self, Error> {
-        check_length("a [B, T, D] tensor", shape.elements(), data.len())?;
+        expect_length("a [B, T, D] tensor", shape.elements(), data.len())?;
         Ok(Self::new(data, Layout::contiguous(shape)))
     }
 
@@ -239,7 +233,7 @@ impl<'a, E> RowsMut<'a, E> {
     /// # Errors
     /// [`Error::Length`] if `data` does not have `T * B * D` elements.
     pub fn time_major(data: &'a mut [E], shape: Shape) -> Result<Self, Error> {
-        check_length("a [T, B, D] tensor", shape.elements(), data.len())?;
+        expect_length("a [T, B, D] tensor", shape.elements(), data.len())?;
         Ok(Self::new(data, Layout::time_major(shape)))
     }
 
@@ -252,9 +246,9 @@ impl<'a, E> RowsMut<'a, E> {
         shape: Shape,
         groups: usize,
     ) -> Result<Vec<Self>, Error> {
-        check_length(
+        expect_length(
             "a packed [B, T, groups * D] tensor",
-            groups * shape.elements(),
+            groups.saturating_mul(shape.elements()),
             data.len(),
         )?;
         let layout = Layout::packed(shape, groups);

@@ -62,7 +62,7 @@ fn decays(tensor: usize) -> bool {
 impl Case {
     /// Three steps over tensors of these sizes; the second step's gradients overflowed, so it is skipped.
     pub fn random(sizes: &[usize], seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let mut tensors =
             |bound: f64| -> Vec<Vec<f64>> { sizes.iter().map(|&n| random.vec(n, bound)).collect() };
         let parameters = tensors(2.0);
@@ -114,7 +114,7 @@ impl Case {
             .collect()
     }
 
-    /// Of the oracle.
+    /// By the reference.
     pub fn oracle(&self) -> Outcome {
         let (mut p, mut m, mut v) = (self.parameters.clone(), self.zeros(), self.zeros());
         for (n, gradients) in self.gradients.iter().enumerate() {
@@ -138,7 +138,7 @@ impl Case {
         }
     }
 
-    /// Of the CPU kernels.
+    /// By the CPU kernels.
     ///
     /// # Errors
     /// What the kernels refuse.
@@ -182,7 +182,7 @@ impl Case {
         })
     }
 
-    /// Of the GPU kernels.
+    /// By the GPU kernels.
     ///
     /// # Errors
     /// What the kernels refuse.
@@ -243,32 +243,33 @@ impl Case {
         })
     }
 
-    /// Judges every tensor of `found`, of gradients in `E`.
-    pub fn compare<E: Element>(&self, found: &Outcome, truth: &Outcome) -> Vec<Comparison> {
+    /// Compares every tensor of `found`, of gradients in `E`.
+    pub fn compare<E: Element>(&self, found: &Outcome, reference: &Outcome) -> Vec<Comparison> {
         let flat = |x: &[Vec<f64>]| -> Vec<f64> { x.iter().flatten().copied().collect() };
         let all = self.gradients.iter().flatten().flatten();
         let g = largest(all.filter(|g| g.is_finite()).map(|g| g.abs()));
         let reach = self.step.lr * (1.0 + 1.0 / (1.0 - self.step.beta_2).sqrt());
         let slack = 64.0 * f64::from(f32::EPSILON);
-        let one = |name: &str, found: &[Vec<f64>], truth: &[Vec<f64>], size: f64| {
-            let truth = flat(truth);
-            worst(name, &flat(found), &truth, |i| {
-                slack * (truth[i].abs() + size)
+        let one = |name: &str, found: &[Vec<f64>], reference: &[Vec<f64>], size: f64| {
+            let reference = flat(reference);
+            worst(name, &flat(found), &reference, |i| {
+                slack * (reference[i].abs() + size)
             })
         };
         let (rounding, _) = roundings::<E>();
-        let rounded =
-            |i: usize, truth: &[f64]| slack * (truth[i].abs() + reach) + rounding(truth[i]);
-        let parameters = flat(&truth.rounded);
+        let rounded = |i: usize, reference: &[f64]| {
+            slack * (reference[i].abs() + reach) + rounding(reference[i])
+        };
+        let parameters = flat(&reference.rounded);
         vec![
             worst("rounded", &flat(&found.rounded), &parameters, |i| {
                 rounded(i, &parameters)
             }),
-            one("p", &found.p, &truth.p, reach),
-            one("m", &found.m, &truth.m, g),
-            one("v", &found.v, &truth.v, g * g),
-            worst("squares", &[found.squares], &[truth.squares], |_| {
-                slack * truth.squares
+            one("p", &found.p, &reference.p, reach),
+            one("m", &found.m, &reference.m, g),
+            one("v", &found.v, &reference.v, g * g),
+            worst("squares", &[found.squares], &[reference.squares], |_| {
+                slack * reference.squares
             }),
         ]
     }
@@ -317,7 +318,7 @@ impl ClipCase {
         }
     }
 
-    /// Of the GPU kernel.
+    /// By the GPU kernel.
     #[cfg(feature = "gpu")]
     pub fn gpu(&self, client: &cubecl::client::Client) -> Clips {
         use super::clip::SCALE_NUMBERS;
@@ -328,7 +329,8 @@ impl ClipCase {
         let step = |&squares: &f64| {
             let sum = upload(client, Dtype::F32, &[squares]);
             let factor = poison(client, Dtype::F32, 1);
-            super::gpu::clip(client, &sum, Self::BOUND as f32, place.as_ref(), &factor);
+            super::gpu::clip(client, &sum, Self::BOUND as f32, place.as_ref(), &factor)
+                .expect("buffers of the right sizes");
             let factor = download(client, Dtype::F32, factor, 1)[0];
             let after = place.clone().map(|place| {
                 let numbers = download(client, Dtype::F32, place, SCALE_NUMBERS);
@@ -342,8 +344,8 @@ impl ClipCase {
         self.squares.iter().map(step).collect()
     }
 
-    /// Judges: factors within 8 roundings, of which there are 5, the scale exactly.
-    pub fn compare(&self, found: &Clips, truth: &Clips) -> Vec<Comparison> {
+    /// Compares: factors within 8 roundings, of which there are 5, the scale exactly.
+    pub fn compare(&self, found: &Clips, reference: &Clips) -> Vec<Comparison> {
         // NaN is what the oracle gives too, and nothing is near NaN.
         let seen = |clips: &Clips| -> Vec<f64> {
             let number = |x: f64| if x.is_nan() { -1.0 } else { x };
@@ -353,12 +355,12 @@ impl ClipCase {
             let numbers = clips.iter().filter_map(|(_, scale)| scale.as_ref());
             numbers.flat_map(|scale| scale.numbers()).collect()
         };
-        let factors = seen(truth);
+        let factors = seen(reference);
         vec![
             worst("factor", &seen(found), &factors, |i| {
                 8.0 * f64::from(f32::EPSILON) * factors[i].abs()
             }),
-            worst("scale", &scales(found), &scales(truth), |_| 0.0),
+            worst("scale", &scales(found), &scales(reference), |_| 0.0),
         ]
     }
 }

@@ -4,6 +4,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::NUMBERS;
+use crate::error::expect_length;
 use crate::simd::pair::{LANES, Pair, load_padded, pair_len, store, store_padded, zeros};
 use crate::simd::vector::Vector;
 use crate::{Element, Error};
@@ -34,13 +35,7 @@ pub fn update<E: Element<Acc = f32>>(
         ("rounded", places),
     ];
     for (what, found) in others {
-        if found != p.len() {
-            return Err(Error::Length {
-                what,
-                expected: p.len(),
-                found,
-            });
-        }
+        expect_length(what, p.len(), found)?;
     }
     if factor == 0.0 {
         return Ok(());

@@ -5,7 +5,8 @@
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::{Problem, length};
+use super::Problem;
+use crate::error::expect_length;
 use crate::rows::{self, RowsMut};
 use crate::simd::real::Real;
 use crate::{Element, Error};
@@ -27,7 +28,7 @@ pub fn forward<E: Element>(
 ) -> Result<(), Error> {
     problem.check(a, h0, reset, h)?;
     let shape = problem.shape;
-    length("b", shape.elements(), b.len())?;
+    expect_length("b", shape.elements(), b.len())?;
     let rows = rows::Shape::new(shape.batch, shape.steps, shape.dim());
     let h = &RowsMut::contiguous(h, rows)?;
     let arch = Arch::new();
@@ -70,12 +71,12 @@ pub fn backward<E: Element>(
 ) -> Result<(), Error> {
     problem.check(a, h0, reset, h)?;
     let shape = problem.shape;
-    length("d_h", shape.elements(), d_h.len())?;
+    expect_length("d_h", shape.elements(), d_h.len())?;
     let last = d_h_last.map_or(shape.state(), <[E]>::len);
-    length("d_h_last", shape.state(), last)?;
-    length("d_A", shape.matrices(), d_a.len())?;
-    length("d_b", shape.elements(), d_b.len())?;
-    length("d_h0", shape.state(), d_h0.len())?;
+    expect_length("d_h_last", shape.state(), last)?;
+    expect_length("d_A", shape.matrices(), d_a.len())?;
+    expect_length("d_b", shape.elements(), d_b.len())?;
+    expect_length("d_h0", shape.state(), d_h0.len())?;
     let rows = |steps, width| rows::Shape::new(shape.batch, steps, width);
     let d_a = &RowsMut::contiguous(d_a, rows(shape.steps, shape.dim() * shape.size))?;
     let d_b = &RowsMut::contiguous(d_b, rows(shape.steps, shape.dim()))?;

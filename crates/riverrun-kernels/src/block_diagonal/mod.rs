@@ -23,6 +23,7 @@ pub mod gpu;
 pub mod oracle;
 
 use crate::Error;
+use crate::error::expect_length;
 
 /// The sizes of a block-diagonal recurrence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -38,24 +39,29 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// `N·P`.
+    /// `N·P`. Sizes beyond `usize` count as `usize::MAX` here and below, which no buffer has.
     pub fn dim(self) -> usize {
-        self.blocks * self.size
+        self.blocks.saturating_mul(self.size)
+    }
+
+    /// Rows of `h` and `b`: `B·T`.
+    pub fn rows(self) -> usize {
+        self.batch.saturating_mul(self.steps)
     }
 
     /// Elements of `h` and `b`.
     pub fn elements(self) -> usize {
-        self.batch * self.steps * self.dim()
+        self.rows().saturating_mul(self.dim())
     }
 
     /// Elements of `A`.
     pub fn matrices(self) -> usize {
-        self.elements() * self.size
+        self.elements().saturating_mul(self.size)
     }
 
     /// Elements of a state.
     pub fn state(self) -> usize {
-        self.batch * self.dim()
+        self.batch.saturating_mul(self.dim())
     }
 }
 
@@ -90,22 +96,10 @@ impl Problem {
         if shape.dim() == 0 {
             return Err(Error::NoChannels);
         }
-        length("A", shape.matrices(), a.len())?;
-        length("h0", shape.state(), h0.map_or(shape.state(), <[E]>::len))?;
-        let marks = shape.batch * shape.steps;
-        length("reset", marks, reset.map_or(marks, <[bool]>::len))?;
-        length("h", shape.elements(), h.len())
-    }
-}
-
-fn length(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
-    if expected == found {
-        Ok(())
-    } else {
-        Err(Error::Length {
-            what,
-            expected,
-            found,
-        })
+        expect_length("A", shape.matrices(), a.len())?;
+        expect_length("h0", shape.state(), h0.map_or(shape.state(), <[E]>::len))?;
+        let marks = shape.rows();
+        expect_length("reset", marks, reset.map_or(marks, <[bool]>::len))?;
+        expect_length("h", shape.elements(), h.len())
     }
 }

@@ -1,7 +1,8 @@
-//! The truth: the block-diagonal recurrence and its gradients in `f64`, one element at a time, from the formulas.
+//! The reference: the block-diagonal recurrence and its gradients in `f64`, one element at a time, from the formulas.
 
-use super::{Problem, Shape, length};
+use super::{Problem, Shape};
 use crate::Error;
+use crate::error::expect_length;
 
 /// Gradients of a loss.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,8 +70,8 @@ pub fn backward(
     let h = forward(problem, a, b, h0, reset)?;
     let shape = problem.shape;
     let (steps, size, dim) = (shape.steps, shape.size, shape.dim());
-    length("d_h", shape.elements(), d_h.len())?;
-    length(
+    expect_length("d_h", shape.elements(), d_h.len())?;
+    expect_length(
         "d_h_last",
         shape.state(),
         d_h_last.map_or(shape.state(), <[f64]>::len),

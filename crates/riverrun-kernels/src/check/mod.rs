@@ -1,7 +1,10 @@
-//! What every check of a result against the truth shares; the rule of acceptance is each operation's own.
+//! Comparing results with a reference: what all operations share. The rule of acceptance is each operation's own.
 
 #[cfg(feature = "gpu")]
 pub mod transfer;
+
+use rand::{Rng, RngCore, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 use crate::Element;
 
@@ -26,14 +29,14 @@ pub fn distance(x: &[f64], y: &[f64]) -> f64 {
     largest(x.iter().zip(y).map(|(x, y)| (x - y).abs()))
 }
 
-/// One tensor of a result against the truth.
+/// One tensor of a result compared with its reference.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     /// Which tensor.
     pub tensor: String,
     /// The largest absolute error.
     pub error: f64,
-    /// The largest that is right.
+    /// The largest absolute error that passes.
     pub allowed: f64,
 }
 
@@ -44,39 +47,39 @@ impl Comparison {
     }
 }
 
-/// The verdict on the element whose error is the largest part of what is allowed for it; NaN comes before all.
+/// The comparison of the element whose error is the largest part of what is allowed for it; NaN comes before all.
 ///
 /// # Panics
 /// Where the lengths differ.
 pub fn worst(
     tensor: &str,
     found: &[f64],
-    truth: &[f64],
+    reference: &[f64],
     allowed: impl Fn(usize) -> f64,
 ) -> Comparison {
-    assert_eq!(found.len(), truth.len(), "{tensor}");
-    let mut verdict = Comparison {
+    assert_eq!(found.len(), reference.len(), "{tensor}");
+    let mut comparison = Comparison {
         tensor: tensor.into(),
         error: 0.0,
         allowed: 0.0,
     };
-    for (i, (found, truth)) in found.iter().zip(truth).enumerate() {
-        let (error, allowed) = ((found - truth).abs(), allowed(i));
+    for (i, (found, reference)) in found.iter().zip(reference).enumerate() {
+        let (error, allowed) = ((found - reference).abs(), allowed(i));
         // By products, for what is allowed may be 0.
-        let more = error * verdict.allowed > verdict.error * allowed;
-        let first = verdict.allowed == 0.0 && verdict.error == 0.0;
-        if more || first || error.is_nan() || (error > allowed && verdict.passes()) {
-            verdict.error = error;
-            verdict.allowed = allowed;
+        let more = error * comparison.allowed > comparison.error * allowed;
+        let first = comparison.allowed == 0.0 && comparison.error == 0.0;
+        if more || first || error.is_nan() || (error > allowed && comparison.passes()) {
+            comparison.error = error;
+            comparison.allowed = allowed;
         }
         if error.is_nan() {
             break;
         }
     }
-    verdict
+    comparison
 }
 
-/// What a single rounding to storage may add to a number, and one of the arithmetic to a number of size 1.
+/// The error that one rounding to storage may add to a number, and the error of one rounding of the arithmetic at 1.
 pub fn roundings<E: Element>() -> (impl Fn(f64) -> f64, f64) {
     let arithmetic = if E::NAME == "f64" {
         f64::EPSILON
@@ -92,22 +95,28 @@ pub fn roundings<E: Element>() -> (impl Fn(f64) -> f64, f64) {
     (move |x: f64| 0.5 * E::EPSILON * x.abs() + least, arithmetic)
 }
 
-/// A small generator (SplitMix64), so that a seed gives the same data for ever.
-pub struct Random(pub u64);
+/// Random numbers (ChaCha8), so that a seed gives the same data for ever and everywhere.
+pub struct Random(ChaCha8Rng);
 
 impl Random {
+    /// The numbers of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(ChaCha8Rng::seed_from_u64(seed))
+    }
+
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     /// Uniform in `[-bound, bound)`.
     pub fn within(&mut self, bound: f64) -> f64 {
         bound * ((self.bits() >> 11) as f64 / (1_u64 << 52) as f64 - 1.0)
+    }
+
+    /// Uniform below `end`, which is above 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0.random_range(0..end)
     }
 
     /// `n` numbers uniform in `[-bound, bound)`.
@@ -125,11 +134,11 @@ mod tests {
         assert!(distance(&[f64::NAN, 1.0, 2.0], &[0.0, 1.0, 2.5]).is_nan());
         assert!(distance(&[0.0, 1.0, f64::NAN], &[0.5, 1.0, 2.0]).is_nan());
         assert_eq!(distance(&[0.0, 1.0, 2.0], &[0.5, -1.0, 2.0]), 2.0);
-        let verdict = Comparison {
+        let comparison = Comparison {
             tensor: "h".into(),
             error: f64::NAN,
             allowed: f64::INFINITY,
         };
-        assert!(!verdict.passes());
+        assert!(!comparison.passes());
     }
 }

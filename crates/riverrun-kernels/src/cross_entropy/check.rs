@@ -1,6 +1,6 @@
 //! Problems with their data, running them, and the rule by which a result is accepted.
 //!
-//! A result is right within a rounding to storage and so many roundings of the arithmetic, `ε` each: `slack` is 32, for
+//! A result is right within a rounding to storage and a number of roundings of the arithmetic, `ε` each: `slack` is 32, for
 //! what is done to an element, and `V / 32`, for sums, for no form adds more numbers one after another. The error of an
 //! exponential is that of its exponent, a difference of numbers as large as the logits: so `lse` may be off by
 //! `ε (slack + 2 (|lse| + max |x|))`, a probability by that part of itself, and the loss by the same.
@@ -51,7 +51,7 @@ impl Outcome {
 impl Case {
     /// Random logits, a few of them far above the others, and targets, of which some leave their rows out.
     pub fn random(shape: [usize; 2], seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let [rows, vocab] = shape;
         let x = (0..rows * vocab)
             .map(|i| match i % 101 {
@@ -81,7 +81,7 @@ impl Case {
         }
     }
 
-    /// Of the oracle.
+    /// By the reference.
     pub fn oracle(&self) -> Outcome {
         let vocab = self.shape[1];
         let oracle::Loss { loss, lse, .. } = oracle::forward(&self.x, vocab, &self.targets);
@@ -92,7 +92,7 @@ impl Case {
         }
     }
 
-    /// Of the CPU kernels, with every output filled with NaN beforehand.
+    /// By the CPU kernels, with every output filled with NaN beforehand.
     ///
     /// # Errors
     /// What the kernels refuse.
@@ -111,7 +111,7 @@ impl Case {
         })
     }
 
-    /// Of the GPU kernels, with every output filled with NaN beforehand.
+    /// By the GPU kernels, with every output filled with NaN beforehand.
     ///
     /// # Errors
     /// What the kernels refuse.
@@ -161,13 +161,13 @@ impl Case {
         })
     }
 
-    /// Judges every tensor of `found`.
-    pub fn compare<E: Element>(&self, found: &Outcome, truth: &Outcome) -> Vec<Comparison> {
+    /// Compares every tensor of `found`.
+    pub fn compare<E: Element>(&self, found: &Outcome, reference: &Outcome) -> Vec<Comparison> {
         let vocab = self.shape[1];
         let (storage, arithmetic) = roundings::<E>();
         let slack = 32.0 + vocab as f64 / 32.0;
         // Of each row: what lse may be off, and what a probability may, as a part of itself.
-        let rows: Vec<f64> = truth
+        let rows: Vec<f64> = reference
             .lse
             .iter()
             .zip(self.x.chunks(vocab))
@@ -178,28 +178,28 @@ impl Case {
             .collect();
         let counted = self.targets.iter().filter(|&&t| t >= 0).count();
         let scale = self.d_loss.abs() / counted as f64;
-        let mean = largest(rows.iter().copied()) + arithmetic * truth.loss.abs() * slack;
+        let mean = largest(rows.iter().copied()) + arithmetic * reference.loss.abs() * slack;
         let losses = if counted == 0 {
             // The mean of nothing.
             let nothing = |x: f64| if x.is_nan() { 0.0 } else { f64::NAN };
             worst("loss", &[nothing(found.loss)], &[0.0], |_| 0.0)
         } else {
-            worst("loss", &[found.loss], &[truth.loss], |_| mean)
+            worst("loss", &[found.loss], &[reference.loss], |_| mean)
         };
         vec![
             losses,
-            worst("lse", &found.lse, &truth.lse, |n| rows[n]),
-            worst("d_x", &found.d_x, &truth.d_x, |i| {
+            worst("lse", &found.lse, &reference.lse, |n| rows[n]),
+            worst("d_x", &found.d_x, &reference.d_x, |i| {
                 let row = i / vocab;
                 let (v, target) = ((i % vocab) as i64, self.targets[row]);
                 if target < 0 {
                     return 0.0;
                 }
-                let p = (self.x[i] - truth.lse[row]).exp();
+                let p = (self.x[i] - reference.lse[row]).exp();
                 let hit = if v == target { arithmetic } else { 0.0 };
-                storage(truth.d_x[i])
+                storage(reference.d_x[i])
                     + scale * (p * rows[row] + 4.0 * hit)
-                    + 4.0 * arithmetic * truth.d_x[i].abs()
+                    + 4.0 * arithmetic * reference.d_x[i].abs()
             }),
         ]
     }

@@ -6,6 +6,7 @@
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+use crate::error::expect_length;
 use crate::simd::pair::{LANES, Pair, load_padded, pair_len, store, store_padded, zeros};
 use crate::simd::real::Real;
 use crate::simd::vector::Vector;
@@ -103,15 +104,9 @@ fn check(
     if vocab == 0 {
         return Err(Error::NoChannels);
     }
-    let all = [("x", x, rows * vocab)];
+    let all = [("x", x, rows.saturating_mul(vocab))];
     for &(what, found, expected) in all.iter().chain(others) {
-        if found != expected {
-            return Err(Error::Length {
-                what,
-                expected,
-                found,
-            });
-        }
+        expect_length(what, expected, found)?;
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::{CUBE, TWICE};
+use crate::error::expect_length;
 use crate::simd::pair::{Pair, load_padded, pair_len, store_padded};
 use crate::simd::real::Real;
 use crate::simd::vector::Vector;
@@ -17,7 +18,7 @@ const PIECE: usize = 1 << 14;
 /// # Errors
 /// [`Error::Length`].
 pub fn forward<E: Element>(x: &[E], y: &mut [E]) -> Result<(), Error> {
-    check("y", x.len(), y.len())?;
+    expect_length("y", x.len(), y.len())?;
     let arch = Arch::new();
     y.par_chunks_mut(PIECE)
         .zip(x.par_chunks(PIECE))
@@ -30,25 +31,13 @@ pub fn forward<E: Element>(x: &[E], y: &mut [E]) -> Result<(), Error> {
 /// # Errors
 /// [`Error::Length`].
 pub fn backward<E: Element>(x: &[E], d_y: &[E], d_x: &mut [E]) -> Result<(), Error> {
-    check("d_y", x.len(), d_y.len())?;
-    check("d_x", x.len(), d_x.len())?;
+    expect_length("d_y", x.len(), d_y.len())?;
+    expect_length("d_x", x.len(), d_x.len())?;
     let arch = Arch::new();
     d_x.par_chunks_mut(PIECE)
         .zip(x.par_chunks(PIECE).zip(d_y.par_chunks(PIECE)))
         .for_each(|(d_x, (x, d_y))| arch.dispatch(Backward { x, d_y, d_x }));
     Ok(())
-}
-
-fn check(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
-    if expected == found {
-        Ok(())
-    } else {
-        Err(Error::Length {
-            what,
-            expected,
-            found,
-        })
-    }
 }
 
 struct Forward<'a, E> {

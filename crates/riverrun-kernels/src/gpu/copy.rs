@@ -1,13 +1,12 @@
 //! The state's gradient where a sequence has no steps.
 
 use cubecl::client::Client;
-use cubecl::ir::AddressType;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use super::{Dtype, buffer, grid};
+use super::{Dtype, address, buffer, grid};
 
-/// Backward through no steps at all: `∂L/∂h0` is `∂L/∂h_last`, or 0. Units: elements of the state.
+/// Backward through no steps at all: `∂L/∂h0` is `∂L/∂h_last`, or 0. Threads: elements of the state.
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn no_steps_backward<F: Float>(
     d_h_last: &[F],
@@ -41,7 +40,7 @@ pub(crate) fn copy_or_zero(
             client,
             grid(client, state.div_ceil(64)),
             CubeDim::new_1d(64),
-            AddressType::U32,
+            address(state, dtype),
             match d_h_last {
                 Some(d_h_last) => buffer(d_h_last, state, 1),
                 None => buffer(&client.empty(state * dtype.size()), state, 1),

@@ -1,19 +1,19 @@
-//! Rows shared out among units: a group of units takes a row, a cube holds one group or several, and what the units of
+//! Rows shared out among threads: a group of threads takes a row, a cube holds one group or several, and what the threads of
 //! a group have found is added up, or its maximum taken, in a fixed order.
 //!
-//! A group is a power of two of neighbouring units. Where the runtime keeps the units of a plane in order, it exchanges
+//! A group is a power of two of neighbouring threads. Where the runtime keeps the threads of a plane in order, it exchanges
 //! numbers by shuffles and planes meet in shared memory; elsewhere the whole group meets there, halving by halving.
 
 use cubecl::client::Client;
 use cubecl::prelude::*;
 
-/// Units of a plane that exchange numbers. Planes of 64 are taken as two.
+/// Threads of a plane that exchange numbers. Planes of 64 are taken as two.
 const PLANE: usize = 32;
 
-/// The units of a cube.
+/// The threads of a cube.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Group {
-    /// Units of a group, a power of two: the first dimension of the cube.
+    /// Threads of a group, a power of two: the first dimension of the cube.
     pub units: usize,
     /// Groups of a cube: the second dimension.
     pub rows: usize,
@@ -21,20 +21,20 @@ pub(crate) struct Group {
     pub planes: bool,
 }
 
-/// What a group makes of the numbers of its units.
+/// What a group makes of the numbers of its threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Fold {
     Sum,
     Max,
-    /// Of the numbers that each unit has, so many: the mean, and the sum of the squares of what it leaves. With four
+    /// Mean and sum of squared deviations over the group; the field is the count per thread. With four
     /// values, also the sum of weights of the numbers, and that of the products of weights with what the mean leaves.
     /// Two parts are joined at a time, without a mean of the whole beforehand (Chan et al. 1979, equation 1.5).
     Moments(usize),
 }
 
 impl Group {
-    /// Groups for rows of `vectors`, of which a unit takes `share` if the device has cubes of that size. Cubes of about
-    /// `cube` units.
+    /// Groups for rows of `vectors`, of which a thread takes `share` if the device has cubes of that size. Cubes of about
+    /// `cube` threads.
     pub(crate) fn choose(client: &Client, vectors: usize, share: usize, cube: usize) -> Self {
         let planes = matches!(client.name(), "cuda" | "hip");
         let largest = client.properties().hardware.max_units_per_cube as usize;
@@ -54,7 +54,7 @@ impl Group {
         CubeDim::new_2d(self.units as u32, self.rows as u32)
     }
 
-    /// Numbers in shared memory that [`fold`] needs for `count` numbers a unit.
+    /// Numbers in shared memory that [`fold`] needs for `count` numbers a thread.
     pub(crate) fn scratch(self, count: usize) -> usize {
         let units = if self.planes {
             self.units.div_ceil(PLANE)
@@ -65,7 +65,7 @@ impl Group {
     }
 }
 
-/// Joins what was found with what another part has found; `parts` is how many units have gone into each. Joining in the
+/// Joins what was found with what another part has found; `parts` is how many threads have gone into each. Joining in the
 /// other order gives the same bits.
 #[cube]
 fn join(
@@ -100,7 +100,7 @@ fn join(
     }
 }
 
-/// Replaces each of `count` numbers by what [`Fold`] makes of it over the group; every unit of the cube must come here.
+/// Replaces each of `count` numbers by what [`Fold`] makes of it over the group; every thread of the cube must come here.
 ///
 /// `turn` is 0 and 1 by turns over the calls of a kernel, so that a call need not wait until all have read what the
 /// call before has left in `scratch`.
@@ -168,7 +168,7 @@ pub(crate) fn fold(
     }
 }
 
-/// [`fold`] over each run of `width` units of a plane, into each of which `parts` units have gone.
+/// [`fold`] over each run of `width` threads of a plane, into each of which `parts` threads have gone.
 #[cube]
 fn exchange(
     values: &mut Array<f32>,

@@ -1,93 +1,19 @@
-//! What the GPU kernels of all operations share: storage types, elementary functions, sums over the units of a row.
+//! What the GPU kernels of all operations share: storage types, buffers, elementary functions, sums over the threads of a
+//! row, waits between cubes.
 
+pub(crate) mod buffer;
 pub(crate) mod copy;
+mod dtype;
+pub(crate) mod fault;
 pub(crate) mod group;
 pub(crate) mod math;
 pub(crate) mod storage;
 
+pub(crate) use buffer::{address, buffer, expect, grid, vector_width};
+pub use dtype::Dtype;
+pub use fault::take_fault;
+
 use cubecl::client::Client;
-use cubecl::ir::{AddressType, ElemType, FloatKind};
-use cubecl::prelude::*;
-use cubecl::server::Handle;
-
-use crate::Error;
-
-/// A storage type of the GPU kernels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Dtype {
-    /// 32-bit floating point.
-    F32,
-    /// IEEE half precision.
-    F16,
-    /// bfloat16.
-    Bf16,
-}
-
-impl Dtype {
-    /// The three of them.
-    pub const ALL: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
-
-    /// Bytes of one element.
-    pub fn size(self) -> usize {
-        match self {
-            Dtype::F32 => 4,
-            Dtype::F16 | Dtype::Bf16 => 2,
-        }
-    }
-
-    /// The name users know.
-    pub fn name(self) -> &'static str {
-        match self {
-            Dtype::F32 => "f32",
-            Dtype::F16 => "f16",
-            Dtype::Bf16 => "bf16",
-        }
-    }
-
-    /// CubeCL's name of the type.
-    pub fn elem(self) -> ElemType {
-        ElemType::Float(match self {
-            Dtype::F32 => FloatKind::F32,
-            Dtype::F16 => FloatKind::F16,
-            Dtype::Bf16 => FloatKind::BF16,
-        })
-    }
-
-    /// Whether buffers of this type can be made and computed with on the device.
-    pub fn supported(self, client: &Client) -> bool {
-        use cubecl::ir::features::TypeUsage;
-        let usage = client.properties().type_usage(self.elem());
-        usage.contains(TypeUsage::Buffer) && usage.contains(TypeUsage::Conversion)
-    }
-
-    /// # Errors
-    /// [`Error::Dtype`] where the type is not [`supported`](Self::supported).
-    pub(crate) fn check(self, client: &Client) -> Result<(), Error> {
-        if self.supported(client) {
-            return Ok(());
-        }
-        Err(Error::Dtype {
-            dtype: self.name(),
-            device: client.name().into(),
-        })
-    }
-}
-
-/// The most elements in a vector of at most `bytes`, a power of two that divides `run`.
-pub(crate) fn vector_width(client: &Client, dtype: Dtype, bytes: usize, run: usize) -> usize {
-    let widest = client.properties().hardware.max_vector_size;
-    let widest = widest.min(bytes / dtype.size()).max(1);
-    1 << widest.ilog2().min(run.trailing_zeros())
-}
-
-/// How kernels count in a buffer of so many elements. Indices count vectors, but the bytes behind them must be in reach.
-pub(crate) fn address(elements: usize, dtype: Dtype) -> AddressType {
-    if elements * dtype.size() >= 1 << 31 {
-        AddressType::U64
-    } else {
-        AddressType::U32
-    }
-}
 
 /// The multiprocessors of the device, or a guess.
 pub(crate) fn multiprocessors(client: &Client) -> usize {
@@ -95,19 +21,32 @@ pub(crate) fn multiprocessors(client: &Client) -> usize {
     known.map_or(32, |n| n as usize)
 }
 
-/// A contiguous buffer of `elements`, seen as vectors.
-pub(crate) fn buffer(handle: &Handle, elements: usize, vector: usize) -> BufferArg {
-    // Safety: callers pass the number of elements that the problem's shape gives the buffer.
-    unsafe { BufferArg::from_raw_parts(handle.clone(), elements / vector) }
+/// Whether kernels may hold PTX instructions: the CUDA runtime.
+pub(crate) fn ptx(client: &Client) -> bool {
+    client.name() == "cuda"
 }
 
-/// A one-dimensional grid, folded where a dimension of the grid ends.
-pub(crate) fn grid(client: &Client, cubes: usize) -> CubeCount {
-    let limit = client.properties().hardware.max_cube_count.0 as usize;
-    if cubes <= limit {
-        CubeCount::Static(cubes as u32, 1, 1)
-    } else {
-        let rows = cubes.div_ceil(limit);
-        CubeCount::Static(cubes.div_ceil(rows) as u32, rows as u32, 1)
+/// The compute capability of an NVIDIA card, ten times (`90` for 9.0); none on other runtimes.
+///
+/// Conversions of two numbers to a word of 16-bit floats, bf16 arithmetic and TF32 or bf16 `mma` need 80.
+pub fn capability(client: &Client) -> Option<u32> {
+    if !ptx(client) {
+        return None;
+    }
+    let target = &client.properties().identity.fingerprint;
+    target.strip_prefix("ptx_sm")?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use cubecl::client::Client;
+
+    /// The default device's client, that of a software GPU too; where there is none, that is said.
+    pub(crate) fn client() -> Option<Client> {
+        let client = std::panic::catch_unwind(|| cubecl::Device::default().client()).ok();
+        if client.is_none() {
+            println!("skipped: no GPU on this machine, not even a software one");
+        }
+        client
     }
 }

@@ -3,11 +3,12 @@
 //! 16-bit elements are moved two to a 32-bit word where the device can take words apart in its own instructions: a
 //! register then holds two of them while a tile waits, so twice as many bytes are under way.
 
+use cubecl::client::Client;
 use cubecl::ir::{ElemType, UIntKind};
 use cubecl::prelude::*;
 use half::f16;
 
-use super::Dtype;
+use super::{Dtype, capability};
 
 /// How elements are moved and held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,10 +23,12 @@ pub(crate) enum Storage {
 
 impl Storage {
     /// The best for vectors of `vector` elements.
-    pub(crate) fn choose(dtype: Dtype, vector: usize, ptx: bool) -> Self {
+    pub(crate) fn choose(client: &Client, dtype: Dtype, vector: usize) -> Self {
+        // The conversions of `pair_bf16` and `pair_f16` need compute capability 8.0.
+        let pairs = vector > 1 && capability(client).is_some_and(|capability| capability >= 80);
         match dtype {
-            Dtype::Bf16 if ptx && vector > 1 => Storage::Bf16Words,
-            Dtype::F16 if ptx && vector > 1 => Storage::F16Words,
+            Dtype::Bf16 if pairs => Storage::Bf16Words,
+            Dtype::F16 if pairs => Storage::F16Words,
             _ => Storage::Plain,
         }
     }

@@ -1,8 +1,8 @@
 //! Problems with their data, running them, and the rule by which a result is accepted.
 //!
-//! A result is right where each element is within a rounding to storage of the truth, plus `slack` roundings of the
+//! A result is right where each element is within a rounding to storage of the reference, plus `slack` roundings of the
 //! arithmetic of the terms that it is made of. `slack` is 32, for what is done to an element, and `D / 32`, for sums: no
-//! form adds more than so many numbers one after another. With `κ = ρ max |x|` over a row, the part of the mean and of
+//! form adds more numbers than that one after another. With `κ = ρ max |x|` over a row, the part of the mean and of
 //! the root that rounding of `x` moves, the terms of `y` are as large as `κ |γ|` and `|β|`; of `d_x`,
 //! `ρ max |γ d_y| (1 + κ) (1 + ρ max |c|)`; of `d_γ`, `Σ |d_y| κ` over the rows, of which no more are added one after another than there are.
 
@@ -98,7 +98,7 @@ fn widen<E: Element>(x: &[E]) -> Vec<f64> {
 impl Case {
     /// Random numbers, some of them 0 and some far out.
     pub fn random(kind: Kind, shape: [usize; 2], options: Options, seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let [rows, dim] = shape;
         let spike = |i: usize| match i % 37 {
             5 => 0.0,
@@ -153,7 +153,7 @@ impl Case {
         }
     }
 
-    /// Of the oracle, for a case rounded to `E`.
+    /// By the reference, for a case rounded to `E`.
     pub fn oracle<E: Element>(&self) -> Outcome {
         let sum = self.sum::<E>();
         let d_sum = self.residual.as_ref().map(|(_, d)| &d[..]);
@@ -171,7 +171,7 @@ impl Case {
         }
     }
 
-    /// Of the CPU kernels, with every output filled with NaN beforehand.
+    /// By the CPU kernels, with every output filled with NaN beforehand.
     ///
     /// # Errors
     /// What the kernels refuse.
@@ -220,7 +220,7 @@ impl Case {
         })
     }
 
-    /// Of the GPU kernels, with every output filled with NaN beforehand.
+    /// By the GPU kernels, with every output filled with NaN beforehand.
     ///
     /// # Errors
     /// What the kernels refuse.
@@ -278,8 +278,8 @@ impl Case {
         })
     }
 
-    /// Judges every tensor of `found`.
-    pub fn compare<E: Element>(&self, found: &Outcome, truth: &Outcome) -> Vec<Comparison> {
+    /// Compares every tensor of `found`.
+    pub fn compare<E: Element>(&self, found: &Outcome, reference: &Outcome) -> Vec<Comparison> {
         let dim = self.shape[1];
         let (storage, arithmetic) = roundings::<E>();
         let slack = arithmetic * (32.0 + dim as f64 / 32.0);
@@ -287,7 +287,7 @@ impl Case {
         let gamma = size(&self.gamma);
         let beta = self.beta.as_deref().map_or(0.0, size);
         // Of each row: κ, ρ, ρ max |c|, max |γ d_y|.
-        let rows: Vec<[f64; 4]> = truth
+        let rows: Vec<[f64; 4]> = reference
             .sum
             .chunks(dim)
             .zip(self.d_y.chunks(dim))
@@ -308,21 +308,21 @@ impl Case {
         let long = slack + arithmetic * self.shape[0] as f64;
         let d_sum = |i: usize| self.residual.as_ref().map_or(0.0, |(_, d)| d[i].abs());
         vec![
-            worst("y", &found.y, &truth.y, |i| {
+            worst("y", &found.y, &reference.y, |i| {
                 let [kappa, ..] = rows[i / dim];
-                storage(truth.y[i]) + slack * (kappa * gamma + beta)
+                storage(reference.y[i]) + slack * (kappa * gamma + beta)
             }),
-            worst("sum", &found.sum, &truth.sum, |_| 0.0),
-            worst("d_x", &found.d_x, &truth.d_x, |i| {
+            worst("sum", &found.sum, &reference.sum, |_| 0.0),
+            worst("d_x", &found.d_x, &reference.d_x, |i| {
                 let [kappa, scale, c, g] = rows[i / dim];
                 let terms = scale * g * (1.0 + kappa) * (1.0 + c) + d_sum(i);
-                storage(truth.d_x[i]) + slack * terms
+                storage(reference.d_x[i]) + slack * terms
             }),
-            worst("d_gamma", &found.d_gamma, &truth.d_gamma, |i| {
-                storage(truth.d_gamma[i]) + long * columns[i]
+            worst("d_gamma", &found.d_gamma, &reference.d_gamma, |i| {
+                storage(reference.d_gamma[i]) + long * columns[i]
             }),
-            worst("d_beta", &found.d_beta, &truth.d_beta, |i| {
-                storage(truth.d_beta[i]) + long * offsets[i]
+            worst("d_beta", &found.d_beta, &reference.d_beta, |i| {
+                storage(reference.d_beta[i]) + long * offsets[i]
             }),
         ]
     }

@@ -2,7 +2,7 @@
 //!
 //! `y = c ρ γ + β`, `ρ = 1 / √(mean c² + ε)`, where `c` is `x` in RMSNorm and `x - mean x` in LayerNorm; `β` may be
 //! absent. Backward, with `g = γ d_y` and `m = mean(g c)` over the channels: `d_x = ρ (g - mean g - c ρ² m)`, without
-//! `mean g` in RMSNorm; `d_γ = Σ d_y c ρ` and `d_β = Σ d_y` over the rows. Nothing is kept from the forward pass but its
+//! `mean g` in RMSNorm; `d_γ = Σ d_y c ρ` and `d_β = Σ d_y` over the rows. Nothing is saved from the forward pass but its
 //! inputs.
 //!
 //! A residual block adds before it normalises. Where a residual is given, `s = x + residual`, rounded to storage, takes

@@ -26,7 +26,7 @@ pub fn forward(spec: &Spec, x: &[f64], gamma: &[f64], beta: Option<&[f64]>) -> V
 /// What [`backward`] returns.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gradients {
-    /// Of the length of `x`.
+    /// As long as `x`.
     pub d_x: Vec<f64>,
     /// `[D]`.
     pub d_gamma: Vec<f64>,

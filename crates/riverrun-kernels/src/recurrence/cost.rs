@@ -1,6 +1,6 @@
 //! What a recurrence must move and compute, whatever the machine: the floor that kernels are measured against.
 
-use super::{Candidate, Gate, Problem};
+use super::Problem;
 
 /// One of the two passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -14,6 +14,9 @@ pub enum Pass {
 /// Operations counted for one exponential or hyperbolic tangent: about what its polynomial takes.
 pub const ELEMENTARY: usize = 16;
 
+/// Both `σ(k)` and `σ(-k)`: an exponential, `1 + e`, a division, `e` times it, two choices.
+pub(super) const SIGMOIDS: usize = ELEMENTARY + 5;
+
 /// Bytes that must move for tensors and states of `element_size` bytes an element: each input read once, each output
 /// written once.
 ///
@@ -26,10 +29,9 @@ pub const ELEMENTARY: usize = 16;
 /// not counted: it has one byte where the tensors have `D` elements.
 pub fn bytes(problem: &Problem, pass: Pass, element_size: usize) -> usize {
     let inputs = problem.gate.inputs();
-    let (tensors, states) = match (pass, problem.gate) {
-        (Pass::Forward, _) => (inputs + 1, 2),
-        (Pass::Backward, Gate::Raw | Gate::Sigmoid) => (5, 3),
-        (Pass::Backward, _) => (inputs + 2 + inputs, 3),
+    let (tensors, states) = match pass {
+        Pass::Forward => (inputs + 1, 2),
+        Pass::Backward => (problem.gate.backward_reads() + 2 + inputs, 3),
     };
     (tensors * problem.shape.elements() + states * problem.shape.state()) * element_size
 }
@@ -37,57 +39,14 @@ pub fn bytes(problem: &Problem, pass: Pass, element_size: usize) -> usize {
 /// Arithmetic operations of a pass: 1 for an addition, subtraction, multiplication, division or choice,
 /// [`ELEMENTARY`] for an exponential or hyperbolic tangent, negations free.
 pub fn flops(problem: &Problem, pass: Pass) -> usize {
-    // Both σ(k) and σ(-k): an exponential, 1 + e, a division, e times it, two choices.
-    let sigmoids = ELEMENTARY + 5;
-    let activation = |candidate| match (candidate, pass) {
-        (Candidate::Identity, _) => 0,
-        (Candidate::Tanh, Pass::Forward) => ELEMENTARY,
-        (Candidate::Tanh, Pass::Backward) => ELEMENTARY + 3,
-        (Candidate::G, Pass::Forward) => sigmoids + 2,
-        (Candidate::G, Pass::Backward) => sigmoids + 4,
-    };
-    // Three exponentials, max(-k, 0) twice, the difference, two choices, two sums, two products; then a sum, a
-    // division and two products.
-    let shares = 3 * ELEMENTARY + 2 + 1 + 2 + 2 + 2 + 4;
-    // max(s, 0), an exponential, the series (a square, two products and a sum thrice), `2 s` times it times `a`, the
-    // difference as two sums and a product, a choice, a square root.
-    let decay = 1 + ELEMENTARY + 7 + 3 + 3 + 1 + 1;
-    // The gate: forward with b = i · act, backward with its gradients from D.
-    let gate = match (problem.gate, pass) {
-        (Gate::Raw, Pass::Forward) => 0,
-        (Gate::Raw, Pass::Backward) => 1,
-        (Gate::Sigmoid, Pass::Forward) => sigmoids,
-        (Gate::Sigmoid, Pass::Backward) => sigmoids + 3,
-        (Gate::MinGru { candidate }, Pass::Forward) => sigmoids + activation(candidate) + 1,
-        (Gate::MinGru { candidate }, Pass::Backward) => sigmoids + activation(candidate) + 5,
-        (
-            Gate::MinLstm {
-                candidate,
-                normalized,
-            },
-            pass,
-        ) => {
-            let gates = if normalized { shares } else { 2 * sigmoids };
-            let complements = if normalized { 2 * 3 } else { 0 };
-            let own = if pass == Pass::Forward {
-                1
-            } else {
-                7 + complements
-            };
-            gates + activation(candidate) + own
-        }
-        (Gate::RgLru, Pass::Forward) => decay + 1,
-        // A choice and a division for the slope, `d a`, `a u`, times the slope, less h, times, a choice, and `d √`.
-        (Gate::RgLru, Pass::Backward) => decay + 2 + 6 + 1,
-    };
     // Forward: a h + b. Backward: D = g + carry, carry = a D.
-    (gate + 2) * problem.shape.elements()
+    (problem.gate.flops(pass) + 2) * problem.shape.elements()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recurrence::Shape;
+    use crate::recurrence::{Candidate, Gate, Shape};
 
     #[test]
     fn raw_moves_three_and_five_tensors() {

@@ -11,12 +11,13 @@
 //! ```
 //!
 //! For a loss that is linear in `h`, `L = Σ g h`, with `ġ = 0`, this is the product of its Hessian with the direction;
-//! for any other loss `ġ` is the loss's own Hessian with respect to `h`, times `ḣ`. Where a step starts anew, the state
+//! for any other loss `ġ` is the loss's own Hessian with respect to `h`, times `ḣ`. Where a step is reset, the state
 //! before it counts as 0 and nothing passes back, moved or not.
 //!
 //! Source: Pearlmutter, *Fast Exact Multiplication by the Hessian* (1994), section 4.
 
 use super::{Gate, Problem, Rows, RowsMut, cpu};
+use crate::error::expect_length;
 use crate::{Element, Error};
 
 /// What the backward pass of a raw scan takes: a place, or a direction from it.
@@ -152,7 +153,7 @@ pub fn on_cpu<E: Element>(
 struct Step {
     /// Its place in a `[B, T, D]` tensor.
     element: usize,
-    /// Whether it starts anew.
+    /// Whether it is reset.
     reset: bool,
 }
 
@@ -255,25 +256,14 @@ fn check<E>(
     problem.check(2)?;
     let shape = problem.shape;
     let (elements, state) = (shape.elements(), shape.state());
-    let marks = shape.batch * shape.steps;
-    let length = |what, expected, found| {
-        if expected == found {
-            Ok(())
-        } else {
-            Err(Error::Length {
-                what,
-                expected,
-                found,
-            })
-        }
-    };
-    length("reset", marks, reset.map_or(marks, <[bool]>::len))?;
+    let marks = shape.rows();
+    expect_length("reset", marks, reset.map_or(marks, <[bool]>::len))?;
     for point in [at, along] {
-        length("a", elements, point.a.len())?;
-        length("b", elements, point.b.len())?;
-        length("h0", state, point.h0.map_or(state, <[E]>::len))?;
-        length("d_h", elements, point.d_h.len())?;
-        length("d_h_last", state, point.d_h_last.map_or(state, <[E]>::len))?;
+        expect_length("a", elements, point.a.len())?;
+        expect_length("b", elements, point.b.len())?;
+        expect_length("h0", state, point.h0.map_or(state, <[E]>::len))?;
+        expect_length("d_h", elements, point.d_h.len())?;
+        expect_length("d_h_last", state, point.d_h_last.map_or(state, <[E]>::len))?;
     }
     Ok(())
 }

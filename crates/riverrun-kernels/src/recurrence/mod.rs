@@ -25,10 +25,9 @@
 
 #[cfg(feature = "check")]
 pub mod check;
-mod coefficients;
 pub mod cost;
 pub mod cpu;
-mod gate;
+mod gates;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 pub mod hvp;
@@ -37,7 +36,7 @@ pub mod oracle;
 mod routine;
 
 pub use crate::rows::{Rows, RowsMut, Shape};
-pub use gate::{Candidate, Gate};
+pub use gates::{Candidate, Gate};
 pub use routine::Routine;
 
 use crate::Error;

@@ -45,7 +45,7 @@ impl Case {
             blocks,
             size,
         };
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let a = random.vec(shape.matrices(), 1.0 / size as f64);
         let b = random.vec(shape.elements(), 1.0);
         let mark = |_| random.bits().is_multiple_of(8);

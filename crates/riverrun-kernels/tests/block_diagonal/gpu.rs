@@ -81,7 +81,9 @@ fn the_gpu_is_right() {
             check::<f32>(&client, Dtype::F32, sizes, Options::nth(n * 5));
         }
     }
-    // More lanes than a cube has units.
+    // No sequences.
+    check::<f32>(&client, Dtype::F32, [0, 5, 2, 3], Options::nth(15));
+    // More lanes than a cube has threads.
     check::<f32>(&client, Dtype::F32, [3, 20, 50, 4], Options::nth(15));
 }
 

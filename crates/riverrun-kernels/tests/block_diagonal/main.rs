@@ -86,6 +86,7 @@ fn check<E: Element>(sizes: [usize; 4], options: Options) {
 fn the_cpu_is_right() {
     let sizes = [
         [2, 0, 2, 3],
+        [0, 5, 2, 3],
         [1, 1, 1, 1],
         [3, 2, 4, 2],
         [2, 33, 3, 4],

@@ -217,4 +217,54 @@ mod on_gpu {
         let found = case.gpu(&client, Dtype::F32, [None; 2]);
         assert!(found.expect("a problem it can run").loss.is_nan());
     }
+
+    /// A target beyond 32 bits is no class, whatever its lower half is.
+    #[test]
+    fn targets_of_64_bits() {
+        use cubecl::ir::features::TypeUsage;
+        use cubecl::ir::{ElemType, IntKind};
+        use riverrun_kernels::cross_entropy::gpu::{Backward, Forward, backward, forward};
+
+        let Some(client) = client() else { return };
+        let index = ElemType::Int(IntKind::I64);
+        let usage = client.properties().type_usage(index);
+        if !usage.contains(TypeUsage::Conversion) {
+            println!("skipped: the device has no 64-bit integers");
+            return;
+        }
+        let numbers = |n: usize| client.create_from_slice(&vec![0; n * 4]);
+        let x = client.create_from_slice(bytemuck::cast_slice(&[0.0_f32; 8]));
+        for (second, is_nan) in [((1_i64 << 32) + 1, true), (-(1_i64 << 32), false)] {
+            let targets = [1_i64, second];
+            let targets = client.create_from_slice(bytemuck::cast_slice(&targets));
+            let (loss, lse, weight) = (numbers(1), numbers(2), numbers(1));
+            let args = Forward {
+                x: x.clone(),
+                targets: targets.clone(),
+                index,
+                loss: loss.clone(),
+                lse: lse.clone(),
+                weight: weight.clone(),
+            };
+            forward(&client, Dtype::F32, [2, 4], &args, None).unwrap();
+            let read = client.read_one(loss).unwrap();
+            let loss = bytemuck::cast_slice::<u8, f32>(&read)[0];
+            assert_eq!(loss.is_nan(), is_nan, "{second}: {loss}");
+            let d_x = numbers(8);
+            let args = Backward {
+                x: x.clone(),
+                targets,
+                index,
+                lse,
+                weight,
+                d_loss: client.create_from_slice(&1.0_f32.to_ne_bytes()),
+                d_x: d_x.clone(),
+            };
+            backward(&client, Dtype::F32, [2, 4], &args, None).unwrap();
+            let read = client.read_one(d_x).unwrap();
+            let d_x: &[f32] = bytemuck::cast_slice(&read);
+            // No class of the second row is hit.
+            assert!(d_x[4..].iter().all(|d| *d == d_x[4]), "{second}: {d_x:?}");
+        }
+    }
 }

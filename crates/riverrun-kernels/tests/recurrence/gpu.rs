@@ -2,9 +2,8 @@
 
 use half::{bf16, f16};
 use riverrun_kernels::Element;
-use riverrun_kernels::gpu::Dtype;
+use riverrun_kernels::gpu::{Dtype, take_fault};
 use riverrun_kernels::recurrence::check::{Case, Options, compare, naive};
-use riverrun_kernels::recurrence::gpu::handover_fault;
 use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Routine, Shape};
 
 use cubecl::client::Client;
@@ -79,6 +78,8 @@ fn every_length_and_width_is_right() {
     let Some(client) = client() else { return };
     let shapes = [
         (2, 0, 4),
+        (0, 5, 4),
+        (0, 0, 3),
         (1, 1, 1),
         (2, 2, 3),
         (3, 31, 64),
@@ -188,5 +189,61 @@ fn no_wait_has_given_up() {
     let Some(client) = client() else { return };
     let problem = Problem::new(Shape::new(1, 3000, 8), Gate::Raw);
     check::<f32>(&client, Dtype::F32, problem, Options::default());
-    assert!(!handover_fault(&client));
+    take_fault(&client).unwrap();
+}
+
+/// Every buffer that is too small is named, before anything is launched.
+#[test]
+fn small_buffers_are_refused() {
+    use riverrun_kernels::Error;
+    use riverrun_kernels::recurrence::gpu::{
+        Backward, Forward, Inputs, Strided, backward, forward,
+    };
+
+    let Some(client) = client() else { return };
+    let shape = Shape::new(2, 3, 4);
+    let problem = Problem::new(shape, Gate::Raw);
+    let floats = |n: usize| client.create_from_slice(&vec![0; n * 4]);
+    let view = |n: usize| Strided {
+        handle: floats(n),
+        len: shape.elements(),
+        offset: 0,
+        batch_stride: 12,
+        step_stride: 4,
+    };
+    // One of the buffers an element short.
+    let names = ["gate input", "h0", "reset", "h"];
+    for (short, name) in names.into_iter().enumerate() {
+        let size = |k: usize, n: usize| n - usize::from(k == short);
+        let args = Forward {
+            inputs: Inputs::Separate(vec![view(size(0, 24)), view(24)]),
+            h0: Some(floats(size(1, 8))),
+            reset: Some(floats(size(2, 6))),
+            h: floats(size(3, 24)),
+        };
+        let found = forward(&client, &problem, Dtype::F32, &args, None, None);
+        assert!(
+            matches!(found, Err(Error::Length { what, .. }) if what == name),
+            "{name}: {found:?}"
+        );
+    }
+    let names = ["gradient of a gate input", "d_h", "d_h_last", "d_h0"];
+    for (short, name) in names.into_iter().enumerate() {
+        let size = |k: usize, n: usize| n - usize::from(k == short);
+        let args = Backward {
+            inputs: Inputs::Separate(vec![view(24), view(24)]),
+            h0: None,
+            reset: None,
+            h: floats(24),
+            d_h: floats(size(1, 24)),
+            d_h_last: Some(floats(size(2, 8))),
+            d_inputs: vec![floats(24), floats(size(0, 24))],
+            d_h0: floats(size(3, 8)),
+        };
+        let found = backward(&client, &problem, Dtype::F32, &args, None, None);
+        assert!(
+            matches!(found, Err(Error::Length { what, .. }) if what == name),
+            "{name}: {found:?}"
+        );
+    }
 }

@@ -150,7 +150,7 @@ proptest! {
         let Some(client) = client() else { return Ok(()) };
         let shape = case.problem.shape;
         let mut order: Vec<usize> = (0..shape.batch).collect();
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         (1..shape.batch).for_each(|i| order.swap(i, random.bits() as usize % (i + 1)));
         for routine in routines(&client) {
             let expected = permuted_outcome(&run(&client, &case, routine), shape, &order);

@@ -137,7 +137,14 @@ fn check_cpu<E: Element>(shape: Shape, options: Options) {
 #[test]
 fn scans_of_the_cpu_compose_to_the_oracle() {
     for options in Options::all() {
-        for (batch, steps, dim) in [(2, 0, 3), (1, 1, 1), (2, 2, 5), (3, 33, 19), (1, 300, 4)] {
+        for (batch, steps, dim) in [
+            (2, 0, 3),
+            (0, 4, 3),
+            (1, 1, 1),
+            (2, 2, 5),
+            (3, 33, 19),
+            (1, 300, 4),
+        ] {
             let shape = Shape::new(batch, steps, dim);
             check_cpu::<f32>(shape, options);
             check_cpu::<f64>(shape, options);

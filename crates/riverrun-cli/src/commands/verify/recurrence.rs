@@ -219,8 +219,8 @@ fn gpu<E: Element>(
     dtype: riverrun_kernels::gpu::Dtype,
     table: &mut Table,
 ) -> Result<(), Failure> {
+    use riverrun_kernels::gpu::take_fault;
     use riverrun_kernels::recurrence::Routine;
-    use riverrun_kernels::recurrence::gpu::handover_fault;
 
     let memory = &client.properties().memory;
     // Where the runtime does not say how much there is, what one allocation may have.
@@ -251,8 +251,5 @@ fn gpu<E: Element>(
         })?;
         table.row(part.device(), gate.name(), E::NAME, routine.name(), row)?;
     }
-    if handover_fault(client) {
-        return Err(Failure::Bug("a wait between cubes timed out".into()));
-    }
-    Ok(())
+    take_fault(client).map_err(|error| Failure::Bug(error.to_string()))
 }

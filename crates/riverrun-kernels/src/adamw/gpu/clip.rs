@@ -1,11 +1,12 @@
-//! [`clip`](super::super::clip) on GPUs: one unit, and nothing read back.
+//! [`clip`](super::super::clip) on GPUs: one thread, and nothing read back.
 
 use cubecl::client::Client;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
+use crate::Error;
 use crate::adamw::clip::{EPSILON, MOST, PATIENCE, SCALE_NUMBERS};
-use crate::gpu::buffer;
+use crate::gpu::{buffer, expect};
 
 /// The exponent of what is not finite.
 const NOT_FINITE: u32 = 0x7f80_0000;
@@ -51,18 +52,27 @@ fn clip_factor(
 
 /// Writes what gradients are to be multiplied by, `[1]`, of the sum of their squares, `[1]`, and adapts the loss's scale where
 /// there is one: its [numbers](crate::adamw::clip::Scale::numbers). All in `f32`.
+///
+/// # Errors
+/// [`Error::Length`]; nothing has been launched then.
 pub fn clip(
     client: &Client,
     squares: &Handle,
     bound: f32,
     scale: Option<&Handle>,
     factor: &Handle,
-) {
+) -> Result<(), Error> {
+    let buffers = [
+        ("squares", Some(squares), 1),
+        ("scale", scale, SCALE_NUMBERS),
+        ("factor", Some(factor), 1),
+    ];
+    expect(4, buffers)?;
     let scales: Vec<BufferArg> = scale
         .into_iter()
         .map(|scale| buffer(scale, SCALE_NUMBERS, 1))
         .collect();
-    // Safety: the buffers have the lengths that go with them.
+    // SAFETY: the buffers have been checked.
     unsafe {
         clip_factor::launch_unchecked(
             client,
@@ -75,4 +85,5 @@ pub fn clip(
             scale.is_some(),
         );
     }
+    Ok(())
 }

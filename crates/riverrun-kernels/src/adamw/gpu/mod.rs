@@ -15,11 +15,11 @@ pub use clip::clip;
 use super::NUMBERS;
 use crate::Error;
 use crate::gpu::group::{Fold, Group, fold};
-use crate::gpu::{Dtype, address, buffer, grid, vector_width};
+use crate::gpu::{Dtype, address, buffer, expect, grid, vector_width};
 
-/// Vectors that a unit takes.
+/// Vectors that a thread takes.
 const SHARE: usize = 4;
-/// Units of a cube.
+/// Threads of a cube.
 const UNITS: usize = 256;
 
 /// The buffers of a tensor, all contiguous and of the same number of elements.
@@ -248,7 +248,7 @@ fn first_cubes(lengths: impl Iterator<Item = usize>, cube: usize) -> Vec<usize> 
 /// [`Step`](super::Step) and `factor`, `[1]`, is what gradients are multiplied by, all in `f32`.
 ///
 /// # Errors
-/// A type that the device lacks.
+/// [`Error::Dtype`], [`Error::Length`]; nothing has been launched then.
 pub fn update(
     client: &Client,
     dtype: Dtype,
@@ -257,9 +257,35 @@ pub fn update(
     tensors: &[Buffers],
 ) -> Result<(), Error> {
     dtype.check(client)?;
+    for tensor in tensors {
+        let len = tensor.len;
+        let wide = [("p", &tensor.p), ("m", &tensor.m), ("v", &tensor.v)];
+        expect(4, wide.map(|(what, handle)| (what, Some(handle), len)))?;
+        let narrow = [("g", Some(&tensor.g)), ("rounded", tensor.rounded.as_ref())];
+        expect(
+            dtype.size(),
+            narrow.map(|(what, handle)| (what, handle, len)),
+        )?;
+    }
+    expect(
+        4,
+        [
+            ("the step's numbers", Some(numbers), NUMBERS),
+            ("factor", Some(factor), 1),
+        ],
+    )?;
+    let rounded = tensors.iter().filter(|tensor| tensor.rounded.is_some());
+    let (rounded, all) = (rounded.count(), tensors.len());
+    if rounded != 0 && rounded != all {
+        return Err(Error::Length {
+            what: "places for rounded parameters",
+            expected: all,
+            found: rounded,
+        });
+    }
     let lengths: Vec<usize> = tensors.iter().map(|tensor| tensor.len).collect();
     let units = UNITS.min(client.properties().hardware.max_units_per_cube as usize);
-    let rounds = tensors.iter().any(|tensor| tensor.rounded.is_some());
+    let rounds = rounded > 0;
     for (width, batch) in batches(client, dtype, &lengths, (4 + usize::from(rounds), 3)) {
         let batch: Vec<&Buffers> = batch.into_iter().map(|i| &tensors[i]).collect();
         let places = batch.iter().filter_map(|tensor| {
@@ -267,7 +293,6 @@ pub fn update(
             Some(buffer(place, tensor.len, width))
         });
         let places: Vec<BufferArg> = places.collect();
-        assert!(places.len() == if rounds { batch.len() } else { 0 });
         let cube = units * SHARE * width;
         let firsts = first_cubes(batch.iter().map(|tensor| tensor.len), cube);
         let all = |handle: fn(&Buffers) -> &Handle| -> Vec<BufferArg> {
@@ -275,7 +300,7 @@ pub fn update(
             batch.iter().map(arg).collect()
         };
         let longest = batch.iter().map(|tensor| tensor.len).max().unwrap_or(0);
-        // Safety: the buffers have the lengths that go with them.
+        // SAFETY: the buffers have been checked.
         unsafe {
             adamw_update::launch_unchecked(
                 client,
@@ -307,7 +332,7 @@ pub fn update(
 /// its number of elements and its buffer.
 ///
 /// # Errors
-/// A type that the device lacks.
+/// [`Error::Dtype`], [`Error::Length`]; nothing has been launched then.
 pub fn square_sum(
     client: &Client,
     dtype: Dtype,
@@ -316,6 +341,12 @@ pub fn square_sum(
     total: &Handle,
 ) -> Result<(), Error> {
     dtype.check(client)?;
+    let gradients = tensors.iter();
+    expect(
+        dtype.size(),
+        gradients.map(|(len, handle)| ("a gradient", Some(handle), *len)),
+    )?;
+    expect(4, [("before", before, 1), ("total", Some(total), 1)])?;
     let lengths: Vec<usize> = tensors.iter().map(|(len, _)| *len).collect();
     let group = Group::choose(client, UNITS, 1, UNITS);
     let batches = batches(client, dtype, &lengths, (1, 1));
@@ -332,7 +363,7 @@ pub fn square_sum(
     for ((width, batch), firsts) in batches.into_iter().zip(cubes) {
         let count = firsts[firsts.len() - 1];
         let longest = batch.iter().map(|&i| lengths[i]).max().unwrap_or(0);
-        // Safety: the buffers have the lengths that go with them.
+        // SAFETY: the buffers have been checked.
         unsafe {
             square_parts::launch_unchecked(
                 client,

@@ -1,6 +1,6 @@
 //! The GPU form: one routine, for blocks of up to [`LARGEST`] channels, on every device.
 //!
-//! A unit walks through the time of its block, so the lanes are `B·N`: with few of them the time is that of one step's
+//! A thread walks through the time of its block, so the lanes are `B·N`: with few of them the time is that of one step's
 //! loads, `T` times over.
 
 mod walk;
@@ -13,10 +13,10 @@ use cubecl::server::Handle;
 use super::Problem;
 use crate::Error;
 use crate::gpu::copy::copy_or_zero;
-use crate::gpu::{Dtype, buffer, grid};
+use crate::gpu::{Dtype, address, buffer, expect, grid};
 use walk::{Config, walk_backward, walk_forward};
 
-/// The largest block whose state, matrix and gradients a unit keeps in registers.
+/// The largest block whose state, matrix and gradients a thread keeps in registers.
 pub const LARGEST: usize = 8;
 
 /// Buffers of a forward pass, all contiguous.
@@ -72,13 +72,7 @@ pub fn check(client: &Client, problem: &Problem, dtype: Dtype) -> Result<(), Err
             reason: format!("blocks have {size} channels, the kernel takes up to {LARGEST}"),
         });
     }
-    if !dtype.supported(client) {
-        return Err(Error::Dtype {
-            dtype: dtype.name(),
-            device: client.name().into(),
-        });
-    }
-    Ok(())
+    dtype.check(client)
 }
 
 /// What both launches derive from the problem.
@@ -94,7 +88,7 @@ impl Plan {
     fn new(client: &Client, problem: &Problem, dtype: Dtype) -> Result<Self, Error> {
         // Few lanes are spread over many cubes, and so over the whole device.
         const CUBE: usize = 64;
-        // Elements of `A` that a unit has in flight.
+        // Elements of `A` that a thread has in flight.
         const IN_FLIGHT: usize = 32;
 
         check(client, problem, dtype)?;
@@ -116,11 +110,7 @@ impl Plan {
                 reset: false,
                 d_h_last: false,
             },
-            address: if shape.matrices() * dtype.size() >= 1 << 31 {
-                AddressType::U64
-            } else {
-                AddressType::U32
-            },
+            address: address(shape.matrices(), dtype),
             count: grid(client, lanes.div_ceil(CUBE)),
             dim: CubeDim::new_1d(CUBE as u32),
             lanes,
@@ -131,7 +121,7 @@ impl Plan {
 /// Runs the recurrence forward, writing `h`.
 ///
 /// # Errors
-/// Those of [`check`]; nothing has been launched then.
+/// Those of [`check`], [`Error::Length`]; nothing has been launched then.
 pub fn forward(
     client: &Client,
     problem: &Problem,
@@ -140,6 +130,14 @@ pub fn forward(
 ) -> Result<(), Error> {
     let plan = Plan::new(client, problem, dtype)?;
     let shape = problem.shape;
+    let buffers = [
+        ("A", Some(&args.a), shape.matrices()),
+        ("b", Some(&args.b), shape.elements()),
+        ("h0", args.h0.as_ref(), shape.state()),
+        ("reset", args.reset.as_ref(), shape.rows()),
+        ("h", Some(&args.h), shape.elements()),
+    ];
+    expect(dtype.size(), buffers)?;
     if shape.elements() == 0 {
         return Ok(());
     }
@@ -154,7 +152,7 @@ pub fn forward(
         Some(handle) => buffer(handle, elements, v),
         None => buffer(&args.b, shape.elements(), v),
     };
-    // Safety: buffers have the lengths of the shape, by contract, and units past the last lane end at once.
+    // SAFETY: the buffers have been checked, and threads past the last lane end at once.
     unsafe {
         walk_forward::launch_unchecked(
             client,
@@ -165,7 +163,7 @@ pub fn forward(
             buffer(&args.a, shape.matrices(), v),
             buffer(&args.b, shape.elements(), v),
             optional(&args.h0, shape.state(), v),
-            optional(&args.reset, shape.batch * shape.steps, 1),
+            optional(&args.reset, shape.rows(), 1),
             buffer(&args.h, shape.elements(), v),
             plan.lanes,
             shape.steps,
@@ -180,7 +178,7 @@ pub fn forward(
 /// Runs the recurrence backward, writing the gradients.
 ///
 /// # Errors
-/// Those of [`check`]; nothing has been launched then.
+/// Those of [`check`], [`Error::Length`]; nothing has been launched then.
 pub fn backward(
     client: &Client,
     problem: &Problem,
@@ -189,6 +187,18 @@ pub fn backward(
 ) -> Result<(), Error> {
     let plan = Plan::new(client, problem, dtype)?;
     let shape = problem.shape;
+    let buffers = [
+        ("A", Some(&args.a), shape.matrices()),
+        ("h0", args.h0.as_ref(), shape.state()),
+        ("reset", args.reset.as_ref(), shape.rows()),
+        ("h", Some(&args.h), shape.elements()),
+        ("d_h", Some(&args.d_h), shape.elements()),
+        ("d_h_last", args.d_h_last.as_ref(), shape.state()),
+        ("d_A", Some(&args.d_a), shape.matrices()),
+        ("d_b", Some(&args.d_b), shape.elements()),
+        ("d_h0", Some(&args.d_h0), shape.state()),
+    ];
+    expect(dtype.size(), buffers)?;
     if shape.elements() == 0 {
         // After no steps the gradient of the last state is that of the first.
         copy_or_zero(
@@ -224,7 +234,7 @@ pub fn backward(
             optional(&args.h0, shape.state(), v),
             buffer(&args.d_h, shape.elements(), v),
             optional(&args.d_h_last, shape.state(), v),
-            optional(&args.reset, shape.batch * shape.steps, 1),
+            optional(&args.reset, shape.rows(), 1),
             buffer(&args.d_a, shape.matrices(), v),
             buffer(&args.d_b, shape.elements(), v),
             buffer(&args.d_h0, shape.state(), v),

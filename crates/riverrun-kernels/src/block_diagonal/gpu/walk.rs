@@ -1,4 +1,4 @@
-//! One unit for each block of each sequence: its state in registers, time in a loop, [`Config::len`] steps loaded at a
+//! One thread for each block of each sequence: its state in registers, time in a loop, [`Config::len`] steps loaded at a
 //! time so that their loads are in flight together.
 
 use cubecl::ir::ElemType;
@@ -71,7 +71,7 @@ fn row(sequence: usize, s: usize, steps: usize, #[comptime] reverse: bool) -> us
     }
 }
 
-/// Units: `lanes`, blocks times sequences.
+/// Threads: `lanes`, blocks times sequences.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn walk_forward<F: Numeric, W: Size>(
     a: &[Vector<F, W>],

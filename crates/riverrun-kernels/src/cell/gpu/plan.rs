@@ -153,7 +153,7 @@ pub(super) fn cut(
         cols: tuning.rows.div_ceil(8),
         kept: 0,
         peek: tuning.peek,
-        storage: Storage::choose(dtype, 2, true),
+        storage: Storage::choose(client, dtype, 2),
     };
     let blocks = depth.div_ceil(product.block());
     // A number of planes that divides the depth evenly, if there is one near what is asked for.

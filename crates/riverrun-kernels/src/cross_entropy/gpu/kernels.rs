@@ -13,13 +13,28 @@ const LOWEST: f32 = f32::MIN;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Config {
     pub storage: Storage,
-    /// Vectors a unit has on their way at a time.
+    /// Vectors a thread has on their way at a time.
     pub ahead: usize,
     pub ptx: bool,
-    /// Rows are short, so that a plane has vectors across two of them as good as always, but no vector is across three:
+    /// Targets have 64 bits.
+    pub wide: bool,
+    /// Rows are short, so that nearly every plane has a vector across two of them, but no vector is across three:
     /// then all go one way.
     pub two: bool,
     pub group: Group,
+}
+
+/// A target as 32 bits: -1 for every negative one, `vocab` for every one that is no class.
+#[cube]
+fn class<I: Int>(target: I, vocab: usize, #[comptime] wide: bool) -> i32 {
+    if comptime!(wide) {
+        let most = I::cast_from(vocab);
+        let least = I::from_int(-1);
+        let target = select(target < most, target, most);
+        i32::cast_from(select(target < least, least, target))
+    } else {
+        i32::cast_from(target)
+    }
 }
 
 /// A maximum, and the sum of exponentials of what is below it.
@@ -118,7 +133,7 @@ pub(super) fn cross_entropy_forward<S: Numeric, I: Int, W: Size, N: Size>(
         sum = next.sum;
         at += units;
     }
-    // The two vectors at the ends, if others have a part in them: by the first unit and the last.
+    // The two vectors at the ends, if others have a part in them: by the first thread and the last.
     let head = start / N::value();
     let tail = end / N::value();
     let has_head = head < first;
@@ -183,7 +198,7 @@ pub(super) fn cross_entropy_forward<S: Numeric, I: Int, W: Size, N: Size>(
     if unit == 0 && own < rows {
         let value = highest + values[0].ln();
         lse[row] = value;
-        let target = i32::cast_from(targets[row]);
+        let target = class::<I>(targets[row], vocab, config.wide);
         let mut loss = 0.0f32;
         if target >= 0 {
             // A NaN; shading languages have no such constant, so it is made of what is known at run time alone.
@@ -219,7 +234,7 @@ pub(super) fn cross_entropy_sum<I: Int>(
     let units = comptime!(group.units);
     let mut row = CUBE_POS * units + UNIT_POS_X as usize;
     while row < rows {
-        if i32::cast_from(targets[row]) >= 0 {
+        if targets[row] >= I::from_int(0) {
             sum += losses[row];
             count += 1.0f32;
         }
@@ -261,7 +276,7 @@ pub(super) fn cross_entropy_mean(
     }
 }
 
-/// Writes `d_x`. Units: vectors, `ahead` of them each, a cube's neighbouring.
+/// Writes `d_x`. Threads: vectors, `ahead` of them each, a cube's neighbouring.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn cross_entropy_backward<S: Numeric, I: Int, W: Size, N: Size>(
     x: &[Vector<S, W>],
@@ -298,8 +313,8 @@ pub(super) fn cross_entropy_backward<S: Numeric, I: Int, W: Size, N: Size>(
                 // At most the end of a row and the beginning of the next.
                 let next = (row + 1).min(rows - 1);
                 let end = vocab - place;
-                let target = i32::cast_from(targets[row]);
-                let next_target = i32::cast_from(targets[next]);
+                let target = class::<I>(targets[row], vocab, config.wide);
+                let next_target = class::<I>(targets[next], vocab, config.wide);
                 let (sum, next_sum) = (lse[row], lse[next]);
                 let hit = target - i32::cast_from(place);
                 let next_hit = next_target + i32::cast_from(end);
@@ -321,7 +336,7 @@ pub(super) fn cross_entropy_backward<S: Numeric, I: Int, W: Size, N: Size>(
                     out.insert(i, select(out_of, 0.0f32, own));
                 }
             } else if place + N::value() <= vocab {
-                let target = i32::cast_from(targets[row]);
+                let target = class::<I>(targets[row], vocab, config.wide);
                 let below = Vector::<f32, N>::new(lse[row]) - wide;
                 let p = exp_of_negative::<N>(below, config.ptx) * Vector::<f32, N>::new(scale);
                 let hit = target - i32::cast_from(place);
@@ -337,7 +352,7 @@ pub(super) fn cross_entropy_backward<S: Numeric, I: Int, W: Size, N: Size>(
                 for i in 0..N::value() {
                     let row = ((first + i) / vocab).min(rows - 1);
                     let place = first + i - row * vocab;
-                    let target = i32::cast_from(targets[row]);
+                    let target = class::<I>(targets[row], vocab, config.wide);
                     let p = exp_of_negative_number(lse[row] - wide.extract(i), config.ptx);
                     let hit = select(target == i32::cast_from(place), 1.0f32, 0.0f32);
                     out.insert(i, select(target < 0, 0.0f32, (p - hit) * scale));

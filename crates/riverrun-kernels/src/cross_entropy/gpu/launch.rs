@@ -11,7 +11,7 @@ use super::kernels::{
 use crate::Error;
 use crate::gpu::group::Group;
 use crate::gpu::storage::Storage;
-use crate::gpu::{Dtype, address, buffer, grid, vector_width};
+use crate::gpu::{Dtype, address, buffer, expect, grid, ptx, vector_width};
 
 /// Buffers of a forward pass, all contiguous.
 #[derive(Debug, Clone)]
@@ -54,11 +54,11 @@ pub struct Backward {
 pub struct Tuning {
     /// Bytes of a vector.
     pub bytes: usize,
-    /// Vectors a unit has on their way at a time.
+    /// Vectors a thread has on their way at a time.
     pub ahead: usize,
-    /// Vectors of a row for each unit of its group, about.
+    /// Vectors of a row for each thread of its group, about.
     pub share: usize,
-    /// Units of a group, at most, and of a cube.
+    /// Threads of a group, at most, and of a cube.
     pub units: usize,
 }
 
@@ -87,15 +87,16 @@ impl Plan {
         dtype: Dtype,
         [rows, vocab]: [usize; 2],
         tuning: Tuning,
+        index: ElemType,
         backward: bool,
     ) -> Result<Self, Error> {
         dtype.check(client)?;
         if vocab == 0 {
             return Err(Error::NoChannels);
         }
-        let ptx = client.name() == "cuda";
-        let vector = vector_width(client, dtype, tuning.bytes, rows * vocab);
-        let storage = Storage::choose(dtype, vector, ptx);
+        let ptx = ptx(client);
+        let vector = vector_width(client, dtype, tuning.bytes, rows.saturating_mul(vocab));
+        let storage = Storage::choose(client, dtype, vector);
         let vectors = if backward {
             // No rows: a cube is one group.
             tuning.units * tuning.share
@@ -107,6 +108,7 @@ impl Plan {
                 storage,
                 ahead: tuning.ahead,
                 ptx,
+                wide: index.size() > 4,
                 two: (vector..512).contains(&vocab),
                 group: Group::choose(client, vectors, tuning.share, tuning.units),
             },
@@ -119,7 +121,7 @@ impl Plan {
 /// Computes the loss, `lse` and the weight of a row.
 ///
 /// # Errors
-/// [`Error::NoChannels`]; a type that the device lacks.
+/// [`Error::NoChannels`], [`Error::Dtype`], [`Error::Length`]; nothing has been launched then.
 pub fn forward(
     client: &Client,
     dtype: Dtype,
@@ -133,10 +135,21 @@ pub fn forward(
         config,
         vector,
         width,
-    } = Plan::new(client, dtype, shape, tuning, false)?;
+    } = Plan::new(client, dtype, shape, tuning, args.index, false)?;
+    expect(
+        dtype.size(),
+        [("x", Some(&args.x), rows.saturating_mul(vocab))],
+    )?;
+    expect(args.index.size(), [("targets", Some(&args.targets), rows)])?;
+    let numbers = [
+        ("loss", Some(&args.loss), 1),
+        ("lse", Some(&args.lse), rows),
+        ("weight", Some(&args.weight), 1),
+    ];
+    expect(4, numbers)?;
     let losses = client.empty(rows.max(1) * 4);
     let count = rows.max(1);
-    // Safety: the buffers have the lengths that the shape gives them.
+    // SAFETY: the buffers have been checked or made for the shape.
     unsafe {
         if rows > 0 {
             cross_entropy_forward::launch_unchecked(
@@ -166,7 +179,7 @@ pub fn forward(
             group.dim(),
             address(count, Dtype::F32),
             buffer(&losses, count, 1),
-            buffer(&args.targets, count, 1),
+            buffer(&args.targets, rows, 1),
             buffer(&parts, 2 * cubes, 1),
             rows,
             group,
@@ -203,13 +216,24 @@ pub fn backward(
         config,
         vector,
         width,
-    } = Plan::new(client, dtype, shape, tuning, true)?;
-    let all = rows * vocab;
+    } = Plan::new(client, dtype, shape, tuning, args.index, true)?;
+    let all = rows.saturating_mul(vocab);
+    expect(
+        dtype.size(),
+        [("x", Some(&args.x), all), ("d_x", Some(&args.d_x), all)],
+    )?;
+    expect(args.index.size(), [("targets", Some(&args.targets), rows)])?;
+    let numbers = [
+        ("lse", Some(&args.lse), rows),
+        ("weight", Some(&args.weight), 1),
+        ("d_loss", Some(&args.d_loss), 1),
+    ];
+    expect(4, numbers)?;
     if all == 0 {
         return Ok(());
     }
     let cube = config.group.units * config.ahead;
-    // Safety: the buffers have the lengths that the shape gives them.
+    // SAFETY: the buffers have been checked or made for the shape.
     unsafe {
         cross_entropy_backward::launch_unchecked(
             client,

@@ -1,4 +1,4 @@
-//! On GPUs: a group of units goes through a row once, each unit with a maximum and a sum of its own.
+//! On GPUs: a group of threads goes through a row once, each thread with a maximum and a sum of its own.
 //!
 //! Rows of any length, such as 50 257, lie across the vectors of the buffer: vectors that a row shares with its
 //! neighbours are read whole, and what belongs to others is left out. Backward goes through the vectors of the buffer

@@ -1,7 +1,7 @@
 //! Random linear layers and MLPs, forward and every gradient, and the rule by which a result is accepted:
 //!
 //! ```text
-//! max |found - truth| <= 2 max |naive - truth| + (eps / 2 √16 + e / 2 √(16 K)) max |truth|
+//! max |found - reference| <= 2 max |naive - reference| + (eps / 2 √16 + e / 2 √(16 K)) max |reference|
 //! ```
 //!
 //! The first two terms are those of products ([`super`]). The third is for sums: `e` is the `eps` of the arithmetic, `K` the
@@ -75,7 +75,7 @@ impl Way<'_> {
 impl LayerCase {
     /// An MLP if there are three `features`, a linear layer, with GELU or without, if there are two.
     pub fn random(rows: usize, features: &[usize], gelu: bool, bias: bool, seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let layers: Vec<Layer> = features
             .windows(2)
             .map(|pair| Layer {
@@ -107,7 +107,7 @@ impl LayerCase {
         self
     }
 
-    /// The truth.
+    /// The reference.
     pub fn oracle(&self) -> Outcome {
         self.compute(&Way {
             sum: &|terms| terms.sum(),
@@ -177,23 +177,23 @@ impl LayerCase {
         outcome
     }
 
-    /// Judges every tensor of a result in `E`.
+    /// Compares every tensor of a result in `E`.
     pub fn compare<E: Element>(&self, found: &Outcome) -> Vec<Comparison> {
-        let (truth, naive) = (self.oracle(), self.naive::<E>());
-        assert_eq!(found.len(), truth.len());
+        let (reference, naive) = (self.oracle(), self.naive::<E>());
+        assert_eq!(found.len(), reference.len());
         let widths = self.layers.iter().flat_map(|layer| layer.features);
         let terms = widths.fold(self.rows, usize::max) as f64;
         let arithmetic = E::EPSILON.min(f64::from(f32::EPSILON));
         let floor = (E::EPSILON + arithmetic * terms.sqrt()) / 2.0 * ROUNDINGS.sqrt();
-        let tensors = found.iter().zip(naive.iter().zip(&truth));
+        let tensors = found.iter().zip(naive.iter().zip(&reference));
         tensors
-            .map(|((name, found), ((_, naive), (expected, truth)))| {
+            .map(|((name, found), ((_, naive), (expected, reference)))| {
                 assert_eq!(name, expected);
                 Comparison {
                     tensor: name.clone(),
-                    error: distance(found, truth),
-                    allowed: 2.0 * distance(naive, truth)
-                        + floor * largest(truth.iter().map(|x| x.abs())),
+                    error: distance(found, reference),
+                    allowed: 2.0 * distance(naive, reference)
+                        + floor * largest(reference.iter().map(|x| x.abs())),
                 }
             })
             .collect()

@@ -1,10 +1,10 @@
 //! Random products and the rule by which a result is accepted.
 //!
 //! ```text
-//! max |found - truth| <= 2 max |naive - truth| + eps / 2 √16 max |truth| + u λ √k max |A| |B|
+//! max |found - reference| <= 2 max |naive - reference| + eps / 2 √16 max |reference| + u λ √k max |A| |B|
 //! ```
 //!
-//! over each tensor. `truth` is the oracle's; `naive` is the same product with sums in `f32`, in order, and every result
+//! over each tensor. `reference` is the oracle's; `naive` is the same product with sums in `f32`, in order, and every result
 //! rounded to the storage type. The second term is the house's rule ([`crate::recurrence::check`]): a lucky naive
 //! result must not hold another to its luck. The third is the error of a sum of `k` products in any order, with
 //! `u = 2⁻²⁴` and `λ = 7`: it stays below that with a probability above 1 - 10⁻⁹ for each element (Higham & Mary, *A New
@@ -60,7 +60,7 @@ pub struct Case {
 impl Case {
     /// Data such that the elements of `A B` are of the order of 1.
     pub fn random(sizes: [usize; 3], epilogue: Epilogue, seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let [m, k, n] = sizes;
         let bound = 3.0 / (k.max(1) as f64).sqrt();
         Self {
@@ -82,7 +82,7 @@ impl Case {
         self
     }
 
-    /// The truth.
+    /// The reference.
     pub fn oracle(&self) -> Outputs {
         oracle::run(
             &self.a,
@@ -145,9 +145,9 @@ impl Case {
         Outputs { d, pre, sums }
     }
 
-    /// Judges every tensor of a result in `E`.
+    /// Compares every tensor of a result in `E`.
     pub fn compare<E: Element>(&self, found: &Outputs) -> Vec<Comparison> {
-        let (truth, naive) = (self.oracle(), self.naive::<E>());
+        let (reference, naive) = (self.oracle(), self.naive::<E>());
         let [m, k, n] = self.sizes;
         let positive = |x: &[f64]| x.iter().map(|x| x.abs()).collect::<Vec<f64>>();
         let bound = largest(
@@ -161,7 +161,7 @@ impl Case {
         // A sum's terms are at most of the scale of what is summed.
         let of_sums = match self.epilogue {
             Epilogue::GeluBackward { .. } => {
-                let scale = largest(truth.d.iter().map(|x| x.abs()));
+                let scale = largest(reference.d.iter().map(|x| x.abs()));
                 let terms = m as f64;
                 terms.sqrt() * LAMBDA * (of_product / LAMBDA + UNIT * terms.sqrt() * scale)
             }
@@ -171,19 +171,25 @@ impl Case {
         };
         debug_assert!(n > 0);
         let verdict =
-            |tensor: &str, found: &[f64], naive: &[f64], truth: &[f64], sum: f64| Comparison {
+            |tensor: &str, found: &[f64], naive: &[f64], reference: &[f64], sum: f64| Comparison {
                 tensor: tensor.into(),
-                error: distance(found, truth),
-                allowed: 2.0 * distance(naive, truth)
-                    + E::EPSILON / 2.0 * ROUNDINGS.sqrt() * largest(truth.iter().map(|x| x.abs()))
+                error: distance(found, reference),
+                allowed: 2.0 * distance(naive, reference)
+                    + E::EPSILON / 2.0
+                        * ROUNDINGS.sqrt()
+                        * largest(reference.iter().map(|x| x.abs()))
                     + sum,
             };
-        let mut verdicts = vec![verdict("d", &found.d, &naive.d, &truth.d, of_product)];
-        if let (Some(found), Some(naive), Some(truth)) = (&found.pre, &naive.pre, &truth.pre) {
-            verdicts.push(verdict("pre", found, naive, truth, of_product));
+        let mut verdicts = vec![verdict("d", &found.d, &naive.d, &reference.d, of_product)];
+        if let (Some(found), Some(naive), Some(reference)) =
+            (&found.pre, &naive.pre, &reference.pre)
+        {
+            verdicts.push(verdict("pre", found, naive, reference, of_product));
         }
-        if let (Some(found), Some(naive), Some(truth)) = (&found.sums, &naive.sums, &truth.sums) {
-            verdicts.push(verdict("sums", found, naive, truth, of_sums));
+        if let (Some(found), Some(naive), Some(reference)) =
+            (&found.sums, &naive.sums, &reference.sums)
+        {
+            verdicts.push(verdict("sums", found, naive, reference, of_sums));
         }
         verdicts
     }

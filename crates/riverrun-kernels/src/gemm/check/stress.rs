@@ -223,7 +223,7 @@ pub fn stress(
             scope.spawn(move || {
                 let mut player = Player {
                     client,
-                    random: Random(seed + thread as u64),
+                    random: Random::new(seed + thread as u64),
                     matrices: Vec::new(),
                     between,
                     done: Interleavings::default(),

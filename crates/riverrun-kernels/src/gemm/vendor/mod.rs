@@ -19,14 +19,14 @@ use cudarc::cublaslt::sys::{
 };
 
 use super::{Arithmetic, Epilogue, Layout, Order};
-use crate::gpu::Dtype;
+use crate::gpu::{Dtype, expect};
 use library::{Addresses, Chosen, Description, Library, Matrix};
 use stream::Device;
 
 /// Scratch memory that an algorithm may ask for: what cuBLAS itself takes on an H100.
 const WORKSPACE: usize = 32 << 20;
 
-/// Algorithms that are kept; where more shapes than these come by, all are chosen anew.
+/// Algorithms in the cache; beyond that number of shapes it is cleared.
 const PLANS: usize = 4096;
 
 static LAUNCHED: AtomicUsize = AtomicUsize::new(0);
@@ -204,17 +204,15 @@ impl Vendor {
     /// reading of `D`, as for a kernel.
     ///
     /// # Errors
-    /// Where the library has no algorithm for the problem; nothing has been enqueued then.
-    ///
-    /// # Panics
-    /// Where a buffer is missing or too small.
+    /// Where the library has no algorithm for the problem, or a buffer is missing or too small; nothing has been enqueued
+    /// then.
     pub fn launch(
         self: &Arc<Self>,
         client: &Client,
         problem: &Problem,
         buffers: Buffers,
     ) -> Result<(), String> {
-        expect_sizes(problem, &buffers);
+        expect_sizes(problem, &buffers)?;
         let plan = self.plan(problem, buffers.alignment())?;
         let epilogue = problem.epilogue;
         let workspace = plan.0.algorithm.workspace;
@@ -293,51 +291,44 @@ struct Shared<T>(T);
 // SAFETY: see `Vendor` and `Plan`.
 unsafe impl<T> Send for Shared<T> {}
 
-fn expect_sizes(problem: &Problem, buffers: &Buffers) {
+fn expect_sizes(problem: &Problem, buffers: &Buffers) -> Result<(), String> {
     let Problem { m, k, n, .. } = *problem;
     let extent = |rows: usize, columns: usize, layout: Layout| {
         let (lines, length) = match layout.order {
             Order::Rows => (rows, columns),
             Order::Columns => (columns, rows),
         };
-        assert!(
-            layout.stride >= length,
-            "a line of {length} elements in a stride of {}",
-            layout.stride
-        );
-        (lines.max(1) - 1) * layout.stride + length
+        if layout.stride < length {
+            let stride = layout.stride;
+            return Err(format!(
+                "a line of {length} elements in a stride of {stride}"
+            ));
+        }
+        Ok((lines.max(1) - 1)
+            .saturating_mul(layout.stride)
+            .saturating_add(length))
     };
-    let expect = |what: &str, handle: &Handle, elements: usize| {
-        let found = handle.size_in_used() as usize / problem.dtype.size();
-        assert!(
-            found >= elements,
-            "{what}: expected {elements} elements, found {found}"
-        );
-    };
-    assert!(
-        m > 0 && k > 0 && n > 0,
-        "a product of [{m}, {k}] and [{k}, {n}] has nothing to compute"
-    );
-    expect("A", &buffers.a, extent(m, k, problem.a));
-    expect("B", &buffers.b, extent(k, n, problem.b));
-    expect("D", &buffers.d, m * n);
+    if m == 0 || k == 0 || n == 0 {
+        return Err(format!(
+            "a product of [{m}, {k}] and [{k}, {n}] has nothing to compute"
+        ));
+    }
     let vector = problem.epilogue.vector(m, n);
-    assert_eq!(
-        buffers.vector.is_some(),
-        vector > 0,
-        "a bias or sums: expected {vector} elements"
-    );
-    assert_eq!(
-        buffers.pre.is_some(),
-        problem.epilogue.has_pre(),
-        "what GELU takes"
-    );
-    if let Some(handle) = &buffers.vector {
-        expect("the bias or sums", handle, vector);
+    if buffers.vector.is_some() != (vector > 0) {
+        return Err(format!("a bias or sums: expected {vector} elements"));
     }
-    if let Some(handle) = &buffers.pre {
-        expect("what GELU takes", handle, m * n);
+    if buffers.pre.is_some() != problem.epilogue.has_pre() {
+        return Err("the input of GELU is given where there is none, or missing".into());
     }
+    let whole = m.saturating_mul(n);
+    let sizes = [
+        ("A", Some(&buffers.a), extent(m, k, problem.a)?),
+        ("B", Some(&buffers.b), extent(k, n, problem.b)?),
+        ("D", Some(&buffers.d), whole),
+        ("a bias or sums", buffers.vector.as_ref(), vector),
+        ("the input of GELU", buffers.pre.as_ref(), whole),
+    ];
+    expect(problem.dtype.size(), sizes).map_err(|error| error.to_string())
 }
 
 /// Chooses the algorithm, on the device's thread.
@@ -360,7 +351,7 @@ fn choose(library: &Library, problem: &Problem, alignment: u32) -> Result<Plan, 
         (Dtype::F32, Arithmetic::Tf32) => cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
         _ => cublasComputeType_t::CUBLAS_COMPUTE_32F,
     };
-    // Its errors reach 3e-6 where 1e-7 is due: as good as 16 bits and TF32 can show, and no better.
+    // Its errors reach 3e-6 where 1e-7 is due: the accuracy of 16 bits and TF32, and no better.
     let gelu = matches!(
         epilogue,
         Epilogue::Gelu { .. } | Epilogue::GeluBackward { .. }

@@ -4,7 +4,8 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::row::{centred, mean, scale, total};
-use super::{GROUP, check, lengths, pieces};
+use super::{GROUP, check, pieces};
+use crate::error::expect_length;
 use crate::norm::{Kind, Spec};
 use crate::simd::pair::{Pair, load, load_padded, pair_len, store, store_padded, zeros};
 use crate::simd::real::Real;
@@ -51,8 +52,10 @@ pub fn backward<E: Element>(spec: &Spec, args: Backward<'_, E>) -> Result<(), Er
     ];
     check(gamma.len(), x.len(), &others)?;
     let dim = gamma.len();
-    let beta = d_beta.as_ref().map(|d| ("d_beta", dim, d.len()));
-    lengths([("d_gamma", dim, d_gamma.len())].into_iter().chain(beta))?;
+    expect_length("d_gamma", dim, d_gamma.len())?;
+    if let Some(d_beta) = &d_beta {
+        expect_length("d_beta", dim, d_beta.len())?;
+    }
     let arch = Arch::new();
     let group = GROUP * dim;
     let tasks: Vec<Rows<'_, E>> = d_x

@@ -4,7 +4,8 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::row::{centred, mean, scale, total};
-use super::{GROUP, check, lengths, pieces, pieces_mut};
+use super::{GROUP, check, pieces, pieces_mut};
+use crate::error::expect_length;
 use crate::norm::Spec;
 use crate::simd::pair::{Pair, load_padded, pair_len, store_padded, zeros};
 use crate::simd::vector::Vector;
@@ -45,7 +46,9 @@ pub fn forward<E: Element>(spec: &Spec, args: Forward<'_, E>) -> Result<(), Erro
     ];
     check(gamma.len(), x.len(), &others)?;
     let dim = gamma.len();
-    lengths(beta.into_iter().map(|beta| ("beta", dim, beta.len())))?;
+    if let Some(beta) = beta {
+        expect_length("beta", dim, beta.len())?;
+    }
     let arch = Arch::new();
     let group = GROUP * dim;
     let tasks: Vec<Rows<'_, E>> = y

@@ -11,6 +11,7 @@ pub use backward::{Backward, backward};
 pub use forward::{Forward, forward};
 
 use crate::Error;
+use crate::error::expect_length;
 
 /// Rows a task.
 const GROUP: usize = 64;
@@ -21,23 +22,11 @@ fn check(dim: usize, x: usize, others: &[(&'static str, Option<usize>)]) -> Resu
         return Err(Error::NoChannels);
     }
     let whole = x.next_multiple_of(dim);
-    let others = others
+    expect_length("x, in whole rows", whole, x)?;
+    others
         .iter()
-        .filter_map(|&(what, found)| found.map(|found| (what, whole, found)));
-    lengths(others.chain([("x, in whole rows", whole, x)]))
-}
-
-/// The first of (what, expected, found) that is not as expected.
-fn lengths(all: impl Iterator<Item = (&'static str, usize, usize)>) -> Result<(), Error> {
-    let mut all = all;
-    match all.find(|(_, expected, found)| expected != found) {
-        Some((what, expected, found)) => Err(Error::Length {
-            what,
-            expected,
-            found,
-        }),
-        None => Ok(()),
-    }
+        .filter_map(|&(what, found)| Some((what, found?)))
+        .try_for_each(|(what, found)| expect_length(what, whole, found))
 }
 
 /// A slice that may be absent, cut into pieces of `size`; as many absences where it is.

@@ -31,7 +31,7 @@ fn read<S: Numeric, W: Size>(
     }
 }
 
-/// Cubes: any number; each takes every so many-th rows and writes its part of `d_γ` (and of `d_β`) to `parts`,
+/// Grid-stride over rows; any number of cubes, each of which writes its part of `d_γ` (and of `d_β`) to `parts`,
 /// `[cubes, 1 or 2, D]`.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn norm_backward<S: Numeric, W: Size, N: Size>(
@@ -78,7 +78,7 @@ pub(super) fn norm_backward<S: Numeric, W: Size, N: Size>(
         let row = pass * step + first;
         let there = row < sizes.rows;
         let base = row.min(last) * cols;
-        // The next row is on its way while the units of this one wait for each other.
+        // The next row is on its way while the threads of this one wait for each other.
         read::<S, W>(
             &mut next,
             x,
@@ -233,10 +233,10 @@ fn write_part<N: Size>(
     }
 }
 
-/// Units of the first dimension of a cube of [`norm_sum`].
+/// Threads of the first dimension of a cube of [`norm_sum`].
 pub(super) const COLUMNS: usize = 32;
 
-/// Adds up `parts`, `[count, 1 or 2, D]`: a unit for each channel, and `planes` of them, each taking every `planes`-th
+/// Adds up `parts`, `[count, 1 or 2, D]`: a thread for each channel, and `planes` of them, each taking every `planes`-th
 /// part, whose sums are then added in order.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn norm_sum<F: Float>(

@@ -7,7 +7,7 @@ use crate::gpu::group::{Fold, fold};
 use crate::gpu::storage::{narrow, widen};
 use crate::norm::Kind;
 
-/// Cubes: any number; each takes every so many-th rows. `sum` is written where there is a residual.
+/// Grid-stride over rows; any number of cubes. `sum` is written where there is a residual.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn norm_forward<S: Numeric, W: Size, N: Size>(
     x: &[Vector<S, W>],
@@ -62,7 +62,7 @@ pub(super) fn norm_forward<S: Numeric, W: Size, N: Size>(
             let c = centred::<S, W, N>(held[k], mean, &at, config);
             squares = fma(c, c, squares);
         }
-        // On their way while the units wait for each other.
+        // On their way while the threads wait for each other.
         let mut weights = Array::<Vector<S, W>>::new(share);
         let mut offsets = Array::<Vector<S, W>>::new(share);
         #[unroll(config.unrolled())]

@@ -11,7 +11,7 @@ use super::row::{Config, SizesLaunch};
 use crate::Error;
 use crate::gpu::group::Group;
 use crate::gpu::storage::Storage;
-use crate::gpu::{Dtype, address, buffer, grid, multiprocessors, vector_width};
+use crate::gpu::{Dtype, address, buffer, expect, grid, multiprocessors, vector_width};
 use crate::norm::Spec;
 
 /// Buffers of a forward pass, all contiguous.
@@ -53,9 +53,9 @@ pub struct Backward {
 pub struct Tuning {
     /// Bytes of a vector.
     pub bytes: usize,
-    /// Vectors of a row that a unit holds.
+    /// Vectors of a row that a thread holds.
     pub share: usize,
-    /// Units of a cube that holds several rows.
+    /// Threads of a cube that holds several rows.
     pub cube: usize,
     /// Cubes for each multiprocessor; 0 for as many as there are rows.
     pub cubes: usize,
@@ -106,7 +106,7 @@ impl Plan {
             return Err(Error::NoChannels);
         }
         let vector = vector_width(client, dtype, tuning.bytes, dim);
-        let storage = Storage::choose(dtype, vector, client.name() == "cuda");
+        let storage = Storage::choose(client, dtype, vector);
         let cols = dim / vector;
         let group = Group::choose(client, cols, tuning.share, tuning.cube);
         let share = cols.div_ceil(group.units);
@@ -131,7 +131,7 @@ impl Plan {
             width: storage.width(vector),
             cols,
             cubes,
-            address: address(rows * dim, dtype),
+            address: address(rows.saturating_mul(dim), dtype),
         })
     }
 
@@ -144,7 +144,7 @@ impl Plan {
 /// Computes `y` of `[rows, D]`, and the sum where there is a residual.
 ///
 /// # Errors
-/// [`Error::NoChannels`]; a type that the device lacks.
+/// [`Error::NoChannels`], [`Error::Dtype`], [`Error::Length`]; nothing has been launched then.
 pub fn forward(
     client: &Client,
     spec: &Spec,
@@ -157,10 +157,25 @@ pub fn forward(
     let tuning = tuning.unwrap_or_else(|| Tuning::default_for(dim, dtype, false));
     let flags = (args.residual.is_some(), args.beta.is_some());
     let plan = Plan::new(client, spec, dtype, shape, flags, tuning)?;
+    let all = rows.saturating_mul(dim);
+    let (residual, sum) = args
+        .residual
+        .as_ref()
+        .map(|(residual, sum)| (residual, sum))
+        .unzip();
+    let buffers = [
+        ("x", Some(&args.x), all),
+        ("residual", residual, all),
+        ("gamma", Some(&args.gamma), dim),
+        ("beta", args.beta.as_ref(), dim),
+        ("the sum with the residual", sum, all),
+        ("y", Some(&args.y), all),
+    ];
+    expect(dtype.size(), buffers)?;
     if rows == 0 {
         return Ok(());
     }
-    let (v, all) = (plan.vector, rows * dim);
+    let v = plan.vector;
     let (residual, sum) = match &args.residual {
         Some((residual, sum)) => (buffer(residual, all, v), buffer(sum, all, v)),
         // Not read; and not written, but an output may not be bound to what is bound elsewhere.
@@ -169,7 +184,7 @@ pub fn forward(
             buffer(&client.empty(v * dtype.size()), v, v),
         ),
     };
-    // Safety: the buffers have the lengths that the shape gives them.
+    // SAFETY: the buffers have been checked or made for the shape.
     unsafe {
         norm_forward::launch_unchecked(
             client,
@@ -208,11 +223,22 @@ pub fn backward(
     let tuning = tuning.unwrap_or_else(|| Tuning::default_for(dim, dtype, true));
     let flags = (args.d_sum.is_some(), args.d_beta.is_some());
     let plan = Plan::new(client, spec, dtype, shape, flags, tuning)?;
-    let (v, all) = (plan.vector, rows * dim);
+    let all = rows.saturating_mul(dim);
+    let buffers = [
+        ("x", Some(&args.x), all),
+        ("gamma", Some(&args.gamma), dim),
+        ("d_y", Some(&args.d_y), all),
+        ("d_sum", args.d_sum.as_ref(), all),
+        ("d_x", Some(&args.d_x), all),
+        ("d_gamma", Some(&args.d_gamma), dim),
+        ("d_beta", args.d_beta.as_ref(), dim),
+    ];
+    expect(dtype.size(), buffers)?;
+    let v = plan.vector;
     let outputs = if args.d_beta.is_some() { 2 } else { 1 };
     let width = outputs * dim;
     let parts = client.empty(plan.cubes.max(1) * width * 4);
-    // Safety: the buffers have the lengths that the shape gives them.
+    // SAFETY: the buffers have been checked or made for the shape.
     unsafe {
         if rows > 0 {
             norm_backward::launch_unchecked(

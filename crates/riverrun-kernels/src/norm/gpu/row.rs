@@ -14,23 +14,23 @@ pub(crate) struct Config {
     pub residual: bool,
     pub beta: bool,
     pub storage: Storage,
-    /// Vectors of a row that a unit holds.
+    /// Vectors of a row that a thread holds.
     pub share: usize,
-    /// Numbers that a unit holds, if the units of a group hold exactly a row.
+    /// Numbers that a thread holds, if the threads of a group hold exactly a row.
     pub each: usize,
-    /// The units of a group hold exactly a row.
+    /// The threads of a group hold exactly a row.
     pub whole: bool,
     pub group: Group,
 }
 
 impl Config {
-    /// Beyond so many vectors a unit they are in memory anyway, and unrolled code would only be long. The compilers of
+    /// With more vectors a thread they are in memory anyway, and unrolled code would only be long. The compilers of
     /// shading languages take minutes over what NVIDIA's takes a second.
     pub(crate) fn unrolled(&self) -> bool {
         self.share <= if self.group.planes { 16 } else { 2 }
     }
 
-    /// Whether mean and variance are found together, part by part: where all units hold as much.
+    /// Whether mean and variance are found together, part by part: where all threads hold as much.
     pub(crate) fn joint(&self) -> bool {
         self.kind == Kind::Layer && self.whole
     }
@@ -56,7 +56,7 @@ pub(crate) struct Sizes {
     pub epsilon: f32,
 }
 
-/// The unit's vector `k` of a row, and whether there is one.
+/// The thread's vector `k` of a row, and whether there is one.
 #[derive(CubeType, Clone, Copy)]
 pub(crate) struct Place {
     pub col: usize,
@@ -130,7 +130,7 @@ pub(crate) fn mean<S: Numeric, W: Size, N: Size>(
     mean
 }
 
-/// The mean of the numbers that the unit holds.
+/// The mean of the numbers that the thread holds.
 #[cube]
 pub(crate) fn own_mean<S: Numeric, W: Size, N: Size>(
     x: &Array<Vector<S, W>>,

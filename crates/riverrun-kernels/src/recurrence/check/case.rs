@@ -2,7 +2,7 @@
 
 use crate::Element;
 use crate::check::Random;
-use crate::recurrence::{Gate, Problem, Rows, RowsMut, cpu, oracle};
+use crate::recurrence::{Problem, Rows, RowsMut, cpu, oracle};
 
 /// What of the optional arguments a case has.
 #[derive(Debug, Clone, Copy, Default)]
@@ -103,23 +103,17 @@ impl Outcome {
 }
 
 impl Case {
-    /// Random data: `|a| < 1` of both signs for the raw gate, rates of decay from 0 to 5 for the RG-LRU, gates from
-    /// nearly shut to nearly open for the others.
+    /// Random data, in the range that the gate's file gives.
     pub fn random(problem: Problem, options: Options, seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let shape = problem.shape;
-        let last = problem.gate.inputs() - 1;
-        let bound = |k: usize| match problem.gate {
-            Gate::Raw => 1.0,
-            _ if k == last => 2.0,
-            _ => 5.0,
-        };
-        let mut inputs: Vec<Vec<f64>> = (0..=last)
-            .map(|k| random.vec(shape.elements(), bound(k)))
+        let gate = problem.gate;
+        let inputs: Vec<Vec<f64>> = (0..gate.inputs())
+            .map(|k| {
+                let uniform = random.vec(shape.elements(), 1.0);
+                uniform.into_iter().map(|x| gate.sample(k, x)).collect()
+            })
             .collect();
-        if problem.gate == Gate::RgLru {
-            inputs[0].iter_mut().for_each(|s| *s = s.abs());
-        }
         let mark = |_| random.bits().is_multiple_of(8);
         let reset = options
             .reset
@@ -134,7 +128,7 @@ impl Case {
         }
     }
 
-    /// The same with every channel repeated `times` times, side by side: a large problem whose truth is that of a
+    /// The same with every channel repeated `times` times, side by side: a large problem whose reference is that of a
     /// small one (see [`Outcome::narrowed`]).
     pub fn widened(&self, times: usize) -> Self {
         let dim = self.problem.shape.dim;
@@ -161,7 +155,7 @@ impl Case {
         self
     }
 
-    /// Of the oracle.
+    /// By the reference.
     pub fn oracle(&self) -> Outcome {
         let inputs: Vec<&[f64]> = self.inputs.iter().map(Vec::as_slice).collect();
         let (h0, reset) = (self.h0.as_deref(), self.reset.as_deref());
@@ -177,7 +171,7 @@ impl Case {
         }
     }
 
-    /// Of the CPU kernels with storage in `E`, contiguous, every output filled with NaN beforehand.
+    /// By the CPU kernels with storage in `E`, contiguous, every output filled with NaN beforehand.
     pub fn cpu<E: Element>(&self) -> Outcome {
         let (problem, shape) = (&self.problem, self.problem.shape);
         let narrow = |x: &[f64]| x.iter().map(|&x| E::from_f64(x)).collect::<Vec<E>>();

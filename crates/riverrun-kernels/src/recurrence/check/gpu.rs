@@ -35,7 +35,7 @@ fn unpack(packed: &[f64], groups: usize, dim: usize) -> Vec<Vec<f64>> {
 }
 
 impl Case {
-    /// Of the GPU kernels. Gates other than raw run from packed inputs, as layers give them.
+    /// By the GPU kernels. Gates other than raw run from packed inputs, as layers give them.
     ///
     /// # Errors
     /// What the kernels refuse.
@@ -50,7 +50,7 @@ impl Case {
         Ok(outcomes.pop().expect("one sample"))
     }
 
-    /// Of the GPU kernels for the case with every channel repeated `times` times, side by side: its outcome at each of
+    /// By the GPU kernels for the case with every channel repeated `times` times, side by side: its outcome at each of
     /// the repetitions `samples`. The device repeats and picks, so the host never has more than the narrow case.
     ///
     /// # Errors

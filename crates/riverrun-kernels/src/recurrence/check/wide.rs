@@ -9,10 +9,10 @@ use cubecl::server::Handle;
 use crate::check::transfer::{bytes, numbers};
 use crate::gpu::{Dtype, buffer, grid};
 
-/// Units in a cube.
+/// Threads in a cube.
 const CUBE: usize = 256;
 
-/// `[rows, dim]` to `[rows, times · dim]`. Units: elements of the result.
+/// `[rows, dim]` to `[rows, times · dim]`. Threads: elements of the result.
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn repeat<F: Numeric>(
     x: &[F],
@@ -28,7 +28,7 @@ fn repeat<F: Numeric>(
     }
 }
 
-/// Repetition `which` of `[rows, times · dim]`, `[rows, dim]`. Units: elements of the result.
+/// Repetition `which` of `[rows, times · dim]`, `[rows, dim]`. Threads: elements of the result.
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn extract<F: Numeric>(
     x: &[F],

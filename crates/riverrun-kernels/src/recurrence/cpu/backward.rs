@@ -6,7 +6,7 @@ use pulp::{Simd, WithSimd};
 
 use super::block::{Block, Carry, PIECE, WIDTH, prefetch_unit};
 use crate::Element;
-use crate::recurrence::coefficients::Coefficients;
+use crate::recurrence::gates::Coefficients;
 use crate::recurrence::{Rows, RowsMut};
 use crate::simd::memory::Streaming;
 use crate::simd::pair::{Pair, load, load_padded, pair_len, store, store_padded, zeros};

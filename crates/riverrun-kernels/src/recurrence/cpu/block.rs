@@ -77,7 +77,7 @@ impl<E: Element, C, const N: usize> Block<'_, E, C, N> {
     }
 
     /// Whether the kernel has to ask for the next row while it works on one: where rows come from memory and leave gaps.
-    /// Rows that adjoin the machine fetches by itself, but it stumbles at every gap.
+    /// The hardware prefetcher follows contiguous rows but restarts at each gap.
     #[inline(always)]
     pub fn fetches_ahead(&self) -> bool {
         let adjoin = |input: &&Rows<E>| input.steps_adjoin(self.channels.len());
@@ -113,7 +113,7 @@ impl<R: Real> Carry<R> {
         }
     }
 
-    /// Starts anew from zero.
+    /// Restarts from zero.
     #[inline(always)]
     pub fn clear(&mut self, channels: usize) {
         self.0[..channels.next_multiple_of(LANES)].fill(R::ZERO);

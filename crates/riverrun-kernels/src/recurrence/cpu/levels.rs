@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::backward::Backward;
 use super::block::Block;
 use super::forward::Forward;
-use crate::recurrence::coefficients::{Coefficients, Visitor};
+use crate::recurrence::gates::{Coefficients, Visitor};
 use crate::recurrence::{Gate, Problem, Rows, RowsMut, Shape};
 use crate::simd::level::Level;
 

@@ -19,9 +19,10 @@ use std::ops::Range;
 use pulp::Arch;
 use rayon::prelude::*;
 
-use super::coefficients::{Coefficients, Visitor};
 use super::cost::{self, Pass};
+use super::gates::{Coefficients, Visitor};
 use super::{Problem, Rows, RowsMut, Shape};
+use crate::error::expect_length;
 use crate::simd::pair::LANES;
 use crate::{Element, Error};
 use backward::Backward;
@@ -296,7 +297,7 @@ fn check<E>(
         .iter()
         .try_for_each(|input| check_shape("input", shape, input.shape()))?;
     check_state("h0", shape, h0)?;
-    check_length("reset", shape.batch * shape.steps, reset.map(<[bool]>::len))
+    check_length("reset", shape.rows(), reset.map(<[bool]>::len))
 }
 
 fn check_shape(what: &'static str, expected: Shape, found: Shape) -> Result<(), Error> {
@@ -318,11 +319,7 @@ fn check_state<E>(what: &'static str, shape: Shape, state: Option<&[E]>) -> Resu
 
 fn check_length(what: &'static str, expected: usize, found: Option<usize>) -> Result<(), Error> {
     match found {
-        Some(found) if found != expected => Err(Error::Length {
-            what,
-            expected,
-            found,
-        }),
-        _ => Ok(()),
+        Some(found) => expect_length(what, expected, found),
+        None => Ok(()),
     }
 }

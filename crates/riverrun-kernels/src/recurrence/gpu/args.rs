@@ -2,6 +2,10 @@
 
 use cubecl::server::Handle;
 
+use crate::Error;
+use crate::gpu::{Dtype, expect};
+use crate::recurrence::Problem;
+
 /// A `[B, T, D]` view of a buffer, channels contiguous. Everything counts in elements.
 #[derive(Debug, Clone)]
 pub struct Strided {
@@ -58,4 +62,76 @@ pub struct Backward {
     pub d_inputs: Vec<Handle>,
     /// `[B, D]`, written.
     pub d_h0: Handle,
+}
+
+impl Inputs {
+    /// The views as they were given.
+    fn views(&self) -> &[Strided] {
+        match self {
+            Inputs::Separate(views) => views,
+            Inputs::Packed(view) => std::slice::from_ref(view),
+        }
+    }
+
+    /// Checks that each view's buffer is as long as it says.
+    fn check(&self, dtype: Dtype) -> Result<(), Error> {
+        let views = self.views().iter();
+        expect(
+            dtype.size(),
+            views.map(|view| ("gate input", Some(&view.handle), view.len)),
+        )
+    }
+}
+
+impl Forward {
+    /// Checks the size of every buffer.
+    pub(super) fn check(&self, problem: &Problem, dtype: Dtype) -> Result<(), Error> {
+        let shape = problem.shape;
+        self.inputs.check(dtype)?;
+        expect(
+            dtype.size(),
+            [
+                ("h0", self.h0.as_ref(), shape.state()),
+                ("reset", self.reset.as_ref(), shape.rows()),
+                ("h", Some(&self.h), shape.elements()),
+            ],
+        )
+    }
+}
+
+impl Backward {
+    /// Checks the number of gradients and the size of every buffer.
+    pub(super) fn check(&self, problem: &Problem, dtype: Dtype) -> Result<(), Error> {
+        let shape = problem.shape;
+        let inputs = problem.gate.inputs();
+        let outputs = match self.inputs {
+            Inputs::Separate(_) => inputs,
+            Inputs::Packed(_) => 1,
+        };
+        if self.d_inputs.len() != outputs {
+            return Err(Error::Inputs {
+                gate: problem.gate.name(),
+                expected: outputs,
+                found: self.d_inputs.len(),
+            });
+        }
+        self.inputs.check(dtype)?;
+        let each = shape.elements().saturating_mul(inputs / outputs);
+        let d_inputs = self.d_inputs.iter();
+        expect(
+            dtype.size(),
+            d_inputs.map(|d| ("gradient of a gate input", Some(d), each)),
+        )?;
+        expect(
+            dtype.size(),
+            [
+                ("h0", self.h0.as_ref(), shape.state()),
+                ("reset", self.reset.as_ref(), shape.rows()),
+                ("h", Some(&self.h), shape.elements()),
+                ("d_h", Some(&self.d_h), shape.elements()),
+                ("d_h_last", self.d_h_last.as_ref(), shape.state()),
+                ("d_h0", Some(&self.d_h0), shape.state()),
+            ],
+        )
+    }
 }

@@ -1,12 +1,12 @@
 //! Chunks of time in three launches, for devices that promise no order between cubes:
 //! every chunk is reduced to one affine map, the maps are applied one after another to give each chunk
-//! its first state, and [`super::unit`] runs every chunk from there. The inputs are read twice.
+//! its first state, and [`super::sequential`] runs every chunk from there. The inputs are read twice.
 
 use cubecl::prelude::*;
 
+use super::sequential::lane;
 use super::storage::widen;
 use super::tile::*;
-use super::unit::lane;
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn reduce_chunks_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
@@ -120,7 +120,7 @@ fn write_map<N: Size>(
     }
 }
 
-/// Units: `cols · batches`. Writes the state before each chunk.
+/// Threads: `cols · batches`. Writes the state before each chunk.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn carry_chunks<S: Numeric, W: Size, N: Size>(
     initial: &[Vector<S, W>],

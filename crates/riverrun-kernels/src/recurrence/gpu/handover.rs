@@ -12,25 +12,29 @@
 //! of the launch (`epoch`) and one bit for "the run holds a reset". A word is there when its tag is this launch's, so
 //! there is nothing to clear between launches and no order between words to enforce.
 //!
-//! **Bound.** A wait ends after `spins` polls: the state is then NaN and the fault word is raised, so no launch can
-//! hang and no wrong number can pass for a right one.
+//! **Bound.** A wait ends after [`PATIENCE`], by the device's clock where the device runs PTX and after [`POLLS`] polls
+//! elsewhere: the state is then NaN and the fault word is raised, so no launch hangs and no wrong number passes for a
+//! right one ([`take_fault`](crate::gpu::take_fault)).
 
 use cubecl::prelude::*;
 
 use super::tile::*;
+use crate::gpu::fault::{PATIENCE, nanoseconds};
 
-/// Units a plane, as the kernels lay them out; nothing in them depends on the hardware's plane size.
+/// Threads a plane, as the kernels lay them out; nothing in them depends on the hardware's plane size.
 pub(super) const LANES: usize = 32;
 
 /// Control words: the ticket and the fault.
 pub(super) const CONTROL_WORDS: usize = 2;
+const TICKET: usize = 0;
+/// The fault among the control words.
+pub(super) const FAULT: usize = 1;
 
-/// What tells this launch's words from older ones, and how long to wait for them.
-#[derive(CubeType, Clone, Copy)]
-pub(super) struct Watch {
-    pub epoch: u32,
-    pub spins: u32,
-}
+/// Polls between two looks at the clock; a power of two.
+const CHECK: u32 = 1 << 12;
+
+/// Polls that a wait may take where there is no clock: seconds.
+const POLLS: u32 = 1 << 24;
 
 /// A tile's place.
 #[derive(CubeType, Clone, Copy)]
@@ -51,10 +55,10 @@ pub(super) struct Place {
 pub(super) fn draw_ticket(control: &mut [Atomic<u32>]) -> u32 {
     let mut ticket = Shared::<u32>::new();
     if UNIT_POS == 0 {
-        let drawn = control[0].fetch_add(1u32);
+        let drawn = control[TICKET].fetch_add(1u32);
         *ticket = drawn;
         if drawn as usize + 1 == CUBE_COUNT {
-            control[0].store(0u32);
+            control[TICKET].store(0u32);
         }
     }
     sync_cube();
@@ -67,10 +71,10 @@ fn publish<N: Size>(
     words: &mut [Atomic<u64>],
     at: usize,
     value: Vector<f32, N>,
-    watch: &Watch,
+    epoch: u32,
     cut: u32,
 ) {
-    let tag = u64::cast_from(watch.epoch << 1u32 | cut);
+    let tag = u64::cast_from(epoch << 1u32 | cut);
     #[unroll]
     for i in 0..N::value() {
         let bits = u64::cast_from(u32::reinterpret(value.extract(i)));
@@ -91,27 +95,39 @@ fn receive<N: Size>(
     words: &mut [Atomic<u64>],
     control: &mut [Atomic<u32>],
     at: usize,
-    watch: &Watch,
+    epoch: u32,
+    #[comptime] ptx: bool,
 ) -> Received<N> {
     let mut value = Vector::<f32, N>::new(0.0f32);
     let mut cut = 0u32;
     let mut there = false;
     let mut polls = 0u32;
+    let mut since = 0u64;
     while !there {
         there = true;
         #[unroll]
         for i in 0..N::value() {
             let word = words[at * N::value() + i].load();
             let tag = u32::cast_from(word);
-            there = there && tag >> 1u32 == watch.epoch;
+            there = there && tag >> 1u32 == epoch;
             cut = tag & 1u32;
             value.insert(i, f32::reinterpret(u32::cast_from(word >> 32u64)));
         }
         polls += 1;
-        if !there && polls >= watch.spins {
-            control[1].store(1u32);
-            value = Vector::new(f32::NAN);
-            there = true;
+        if !there && polls % CHECK == 0u32 {
+            let mut late = polls >= POLLS;
+            if comptime!(ptx) {
+                let now = nanoseconds();
+                if since == 0u64 {
+                    since = now;
+                }
+                late = now - since > PATIENCE;
+            }
+            if late {
+                control[FAULT].store(1u32);
+                value = Vector::new(f32::NAN);
+                there = true;
+            }
         }
     }
     Received::<N> { value, cut }
@@ -164,7 +180,7 @@ fn fold<N: Size>(
     }
 }
 
-/// The state before this unit's own steps, from the run of those steps and the state before all.
+/// The state before this thread's own steps, from their composed map and the state before the sequence.
 #[cube]
 pub(super) fn hand_over<N: Size>(
     run: Run<N>,
@@ -172,10 +188,11 @@ pub(super) fn hand_over<N: Size>(
     at: &Place,
     words: &mut [Atomic<u64>],
     control: &mut [Atomic<u32>],
-    watch: &Watch,
+    epoch: u32,
     #[comptime] planes: usize,
     #[comptime] share: usize,
     #[comptime] resets: bool,
+    #[comptime] ptx: bool,
 ) -> Vector<f32, N> {
     let lane = UNIT_POS_X as usize;
     let plane = UNIT_POS_Y as usize;
@@ -223,8 +240,8 @@ pub(super) fn hand_over<N: Size>(
     if comptime!(share > 0) {
         if plane == 0 && place + 1 < group_len {
             let i = maps + at.chunk * 2 * row + slot;
-            publish::<N>(words, i, own_a, watch, own_cut);
-            publish::<N>(words, i + row, own_h, watch, own_cut);
+            publish::<N>(words, i, own_a, epoch, own_cut);
+            publish::<N>(words, i + row, own_h, epoch, own_cut);
         }
         // Each plane folds `share` of the tiles before; plane 0 then folds the planes' results.
         let mut part_a = Vector::<f32, N>::new(1.0f32);
@@ -235,8 +252,8 @@ pub(super) fn hand_over<N: Size>(
             let k = plane * share + s;
             if k < place {
                 let i = maps + (at.chunk - place + k) * 2 * row + slot;
-                let a = receive::<N>(words, control, i, watch);
-                let h = receive::<N>(words, control, i + row, watch);
+                let a = receive::<N>(words, control, i, epoch, ptx);
+                let h = receive::<N>(words, control, i + row, epoch, ptx);
                 let next = run_then::<N>(
                     &Run::<N> {
                         a: part_a,
@@ -283,7 +300,7 @@ pub(super) fn hand_over<N: Size>(
     if plane == 0 {
         let mut state = start;
         if group > 0 {
-            state = receive::<N>(words, control, (group - 1) * row + slot, watch).value;
+            state = receive::<N>(words, control, (group - 1) * row + slot, epoch, ptx).value;
         }
         if comptime!(share > 0) {
             state = run_through::<N>(
@@ -306,7 +323,7 @@ pub(super) fn hand_over<N: Size>(
                 state,
                 resets,
             );
-            publish::<N>(words, group * row + slot, after, watch, 0u32);
+            publish::<N>(words, group * row + slot, after, epoch, 0u32);
         }
         carry[lane] = state;
     }

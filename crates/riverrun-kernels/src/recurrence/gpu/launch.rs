@@ -3,19 +3,16 @@
 use cubecl::client::Client;
 use cubecl::prelude::*;
 
-use super::chained::{chained_backward, chained_forward};
 use super::chunked::{carry_chunks, reduce_chunks_backward, reduce_chunks_forward};
 use super::handover::CONTROL_WORDS;
+use super::look_back::{look_back_backward, look_back_forward};
 use super::plan::{Chain, Plan};
-use super::unit::{unit_backward, unit_forward};
+use super::sequential::{sequential_backward, sequential_forward};
 use super::{Backward, Forward, Routine, Tuning};
 use crate::Error;
 use crate::gpu::copy::copy_or_zero;
 use crate::gpu::{Dtype, buffer, grid};
 use crate::recurrence::Problem;
-
-/// About three seconds of polling: far beyond any hand-over, short of a driver's patience.
-const SPINS: u32 = 1 << 22;
 
 /// Runs the recurrence forward, writing `h`. Returns the routine that ran.
 ///
@@ -29,6 +26,9 @@ pub fn forward(
     routine: Option<Routine>,
     tuning: Option<Tuning>,
 ) -> Result<Routine, Error> {
+    dtype.check(client)?;
+    problem.check(problem.gate.inputs())?;
+    args.check(problem, dtype)?;
     let routine = Routine::choose(client, problem, routine)?;
     let shape = problem.shape;
     if shape.elements() == 0 {
@@ -41,14 +41,14 @@ pub fn forward(
     let v = plan.vector;
     let w = config.storage.width(v);
     let initial = || plan.optional(&args.h0, shape.state(), v);
-    let reset = || plan.optional(&args.reset, shape.batch * shape.steps, 1);
+    let reset = || plan.optional(&args.reset, shape.rows(), 1);
     let h = buffer(&args.h, shape.elements(), v);
     let dim = CubeDim::new_1d(tuning.cube);
     let units = |n: usize| grid(client, n.div_ceil(tuning.cube as usize));
     // Safety of the launches: buffers have the lengths that the kernels index, checked or made above.
     unsafe {
         match routine {
-            Routine::Sequential => unit_forward::launch_unchecked(
+            Routine::Sequential => sequential_forward::launch_unchecked(
                 client,
                 units(plan.cols * shape.batch),
                 dim,
@@ -111,7 +111,7 @@ pub fn forward(
                     config,
                     plan.types[0],
                 );
-                unit_forward::launch_unchecked(
+                sequential_forward::launch_unchecked(
                     client,
                     units(plan.cols * rows),
                     dim,
@@ -136,7 +136,7 @@ pub fn forward(
             Routine::LookBack => {
                 let chain = Chain::new(client, &plan, problem);
                 let lease = &chain.lease;
-                chained_forward::launch_unchecked(
+                look_back_forward::launch_unchecked(
                     client,
                     grid(client, chain.cubes),
                     chain.dim,
@@ -155,7 +155,6 @@ pub fn forward(
                     shape.batch,
                     chain.chunks,
                     lease.epoch,
-                    SPINS,
                     tuning.planes,
                     tuning.share,
                     config,
@@ -179,6 +178,9 @@ pub fn backward(
     routine: Option<Routine>,
     tuning: Option<Tuning>,
 ) -> Result<Routine, Error> {
+    dtype.check(client)?;
+    problem.check(problem.gate.inputs())?;
+    args.check(problem, dtype)?;
     let routine = Routine::choose(client, problem, routine)?;
     let shape = problem.shape;
     if shape.elements() == 0 {
@@ -198,17 +200,10 @@ pub fn backward(
     } else {
         problem.gate.inputs()
     };
-    if args.d_inputs.len() != outputs {
-        return Err(Error::Inputs {
-            gate: problem.gate.name(),
-            expected: outputs,
-            found: args.d_inputs.len(),
-        });
-    }
     let config = plan.config;
     let v = plan.vector;
     let w = config.storage.width(v);
-    let reset = || plan.optional(&args.reset, shape.batch * shape.steps, 1);
+    let reset = || plan.optional(&args.reset, shape.rows(), 1);
     let all = shape.elements();
     let d0 = buffer(&args.d_inputs[0], all * problem.gate.inputs() / outputs, v);
     // A packed gradient is one buffer; two outputs must not be bound to the same one.
@@ -226,7 +221,7 @@ pub fn backward(
     // Safety of the launches: as in `forward`.
     unsafe {
         match routine {
-            Routine::Sequential => unit_backward::launch_unchecked(
+            Routine::Sequential => sequential_backward::launch_unchecked(
                 client,
                 units(plan.cols * shape.batch),
                 dim,
@@ -297,7 +292,7 @@ pub fn backward(
                     config,
                     plan.types[0],
                 );
-                unit_backward::launch_unchecked(
+                sequential_backward::launch_unchecked(
                     client,
                     units(plan.cols * rows),
                     dim,
@@ -327,7 +322,7 @@ pub fn backward(
             Routine::LookBack => {
                 let chain = Chain::new(client, &plan, problem);
                 let lease = &chain.lease;
-                chained_backward::launch_unchecked(
+                look_back_backward::launch_unchecked(
                     client,
                     grid(client, chain.cubes),
                     chain.dim,
@@ -351,7 +346,6 @@ pub fn backward(
                     shape.batch,
                     chain.chunks,
                     lease.epoch,
-                    SPINS,
                     tuning.planes,
                     tuning.share,
                     config,

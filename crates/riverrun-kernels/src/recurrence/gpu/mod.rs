@@ -7,21 +7,19 @@
 //! | [`Routine::Chunked`] | twice | nothing | long sequences elsewhere |
 
 mod args;
-mod chained;
 mod chunked;
-mod gate;
 mod handover;
 mod launch;
+mod look_back;
 mod plan;
+mod sequential;
 mod tile;
 mod tuning;
-mod unit;
 mod workspace;
 
 pub use args::{Backward, Forward, Inputs, Strided};
 pub use launch::{backward, forward};
 pub use tuning::{Keep, Tuning};
-pub use workspace::handover_fault;
 
 use cubecl::client::Client;
 use cubecl::ir::features::AtomicUsage;
@@ -29,7 +27,7 @@ use cubecl::ir::{ElemType, Type, UIntKind};
 
 use super::{Problem, Routine};
 use crate::Error;
-use crate::gpu::{math, storage};
+use crate::gpu::storage;
 
 impl Routine {
     /// Why this device cannot run the routine, if it cannot.
@@ -79,7 +77,7 @@ impl Routine {
             };
         }
         let shape = problem.shape;
-        // A unit runs a short sequence before a chain could hand its first state on; where there are many units, a
+        // One thread runs a short sequence before look-back could pass on its first state; where there are many threads, a
         // longer one too.
         let short = if shape.state() >= 1 << 14 { 128 } else { 64 };
         let routine = if shape.steps <= short {

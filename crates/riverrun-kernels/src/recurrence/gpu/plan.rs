@@ -11,7 +11,7 @@ use super::tile::{Config, GeometryLaunch};
 use super::{Inputs, Strided, Tuning, workspace};
 use crate::Error;
 use crate::gpu::Dtype;
-use crate::gpu::buffer;
+use crate::gpu::{buffer, ptx};
 use crate::recurrence::{Gate, Problem};
 
 /// What both passes derive from their arguments.
@@ -37,7 +37,6 @@ impl Plan {
         flags: (bool, bool, bool),
     ) -> Result<Self, Error> {
         let (initial, h0, reset) = flags;
-        dtype.check(client)?;
         let shape = problem.shape;
         let (views, packed): (Vec<Strided>, bool) = match inputs {
             Inputs::Separate(views) => (views.clone(), false),
@@ -58,10 +57,11 @@ impl Plan {
             });
         }
         for view in &views {
-            let end = view.offset
-                + (shape.batch - 1) * view.batch_stride
-                + (shape.steps - 1) * view.step_stride
-                + shape.dim;
+            let end = (shape.batch - 1)
+                .saturating_mul(view.batch_stride)
+                .saturating_add((shape.steps - 1).saturating_mul(view.step_stride))
+                .saturating_add(view.offset)
+                .saturating_add(shape.dim);
             if end > view.len {
                 return Err(Error::Length {
                     what: "gate input",
@@ -86,8 +86,8 @@ impl Plan {
                     })
             })
             .unwrap_or(1);
-        let ptx = client.name() == "cuda";
-        let storage = Storage::choose(dtype, vector, ptx);
+        let ptx = ptx(client);
+        let storage = Storage::choose(client, dtype, vector);
         let at = |i: usize| &views[i.min(views.len() - 1)];
         let most = views
             .iter()

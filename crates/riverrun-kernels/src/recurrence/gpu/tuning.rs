@@ -3,7 +3,7 @@
 use crate::gpu::Dtype;
 use crate::recurrence::{Gate, Problem, Routine};
 
-/// What of a step a unit of the forward pass keeps in registers, between reducing its steps and applying them.
+/// What a thread of the forward pass holds of a step in registers, between reducing its steps and applying them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Keep {
     /// The inputs as they are stored, the least; the coefficients are computed twice.
@@ -15,19 +15,19 @@ pub enum Keep {
 /// The numbers that shape a launch; [`Tuning::default_for`] holds the measured ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuning {
-    /// Channels a unit works on (a vector), at most; the largest that divides the layout is taken.
+    /// Channels a thread works on (a vector), at most; the largest that divides the layout is taken.
     pub vector: usize,
-    /// Steps a unit keeps in registers.
+    /// Steps a thread keeps in registers.
     pub len: usize,
     /// Forward: what of a step it keeps there.
     pub keep: Keep,
-    /// Chained: planes of 32 units a cube.
+    /// Look-back: planes of 32 threads in a cube.
     pub planes: usize,
-    /// Chained: tiles of a group, a plane; 0 for a chain without groups.
+    /// Look-back: tiles that each plane folds; 0 to wait for the tile before alone.
     pub share: usize,
     /// Chunked: steps a chunk (a multiple of `len`).
     pub chunk: usize,
-    /// Units a cube, for the routines that are not chained.
+    /// Threads of a cube, for the other routines.
     pub cube: u32,
 }
 
@@ -35,7 +35,7 @@ impl Tuning {
     /// The tuning for a problem.
     pub fn default_for(problem: &Problem, dtype: Dtype, backward: bool, routine: Routine) -> Self {
         let lanes = problem.shape.state();
-        // Enough chunks that 256 k units have work, but none so short that its map costs more than it.
+        // Enough chunks that 256 k threads have work, but none so short that its map costs more than it.
         let chunk = (lanes * problem.shape.steps)
             .div_ceil(1 << 18)
             .clamp(32, 256);
@@ -44,7 +44,7 @@ impl Tuning {
         let raw = problem.gate == Gate::Raw;
         let odd = problem.shape.dim % 2 == 1;
         let (vector, len, planes) = match (routine, backward) {
-            // One channel a unit: rows of an odd width.
+            // One channel a thread: rows of an odd width.
             (Routine::LookBack, _) if odd && !narrow => (1, 16, 16),
             (Routine::LookBack, true) if lanes <= 512 && narrow => (2, 32, 16),
             (Routine::LookBack, false) if lanes <= 512 && !narrow => (1, 32, 8),
@@ -57,7 +57,7 @@ impl Tuning {
             (Routine::LookBack, _) if !narrow => (2, 16, 8),
             (Routine::LookBack, false) if raw => (4, 16, 8),
             // Its coefficients are kept, which take twice the registers of the others' inputs.
-            (Routine::LookBack, false) if problem.gate == Gate::RgLru => (4, 8, 8),
+            (Routine::LookBack, false) if inputs == 2 && !problem.gate.cheap() => (4, 8, 8),
             (Routine::LookBack, false) if inputs == 2 => (4, 16, 4),
             (Routine::LookBack, false) => (2, 8, 8),
             (Routine::LookBack, true) if raw => (2, 16, 8),
@@ -66,8 +66,7 @@ impl Tuning {
             (_, false) => (1, 8, 8),
             (_, true) => (2, 16, 8),
         };
-        // The RG-LRU's coefficients take too long to compute twice.
-        let cheap = inputs == 2 && problem.gate != Gate::RgLru;
+        let cheap = problem.gate.cheap();
         // Raw inputs are the coefficients.
         let keep = if raw || (routine == Routine::LookBack && narrow && cheap) {
             Keep::Inputs
@@ -89,15 +88,12 @@ impl Tuning {
         tuning
     }
 
-    /// Makes the tile of a cube of 16 planes small enough for its registers, of which a unit then has 128: what does
+    /// Makes the tile of a cube of 16 planes small enough for its registers, of which a thread then has 128: what does
     /// not fit goes to memory and back, several times what the tile itself reads and writes.
     fn fit(&mut self, problem: &Problem, dtype: Dtype, backward: bool) {
         let inputs = problem.gate.inputs();
         // Of a step and channel: the inputs that the gradients need, `∂L/∂h` and `h`; or what forward keeps.
-        let needed = match problem.gate {
-            Gate::Raw | Gate::Sigmoid => 1,
-            _ => inputs,
-        };
+        let needed = problem.gate.backward_reads();
         let bytes = match (backward, self.keep) {
             (true, _) => dtype.size() * (needed + 2),
             (false, Keep::Inputs) => dtype.size() * inputs,

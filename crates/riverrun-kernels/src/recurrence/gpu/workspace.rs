@@ -1,8 +1,8 @@
-//! Scratch memory of the chained routine, kept between launches.
+//! Scratch memory of the look-back, saved between launches.
 //!
 //! Words carry the number of their launch, so they are cleared once, when the buffer is made, and the
 //! buffer must be used by nothing else afterwards. Launches of one stream run one after another and may
-//! share a buffer; so there is one for each device and stream.
+//! share a buffer; so there is one for each device and stream, of which a runtime has a fixed number.
 //!
 //! A launch that is recorded into a graph has the same number at every run of it. So it gets words of its own, which a
 //! launch before it, recorded too, clears.
@@ -13,9 +13,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 use cubecl::client::Client;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
-use cubecl_environment::stream::StreamId;
 
-use super::handover::CONTROL_WORDS;
+use super::handover::{CONTROL_WORDS, FAULT};
+use crate::gpu::fault::{Scope, StreamKey, watch};
 use crate::gpu::grid;
 
 /// Buffers of one device and stream.
@@ -33,35 +33,35 @@ pub(super) struct Lease {
     pub epoch: u32,
 }
 
-type Key = (String, StreamId);
-
-fn pool() -> MutexGuard<'static, HashMap<Key, Workspace>> {
-    static POOL: OnceLock<Mutex<HashMap<Key, Workspace>>> = OnceLock::new();
+fn pool() -> MutexGuard<'static, HashMap<StreamKey, Workspace>> {
+    static POOL: OnceLock<Mutex<HashMap<StreamKey, Workspace>>> = OnceLock::new();
     POOL.get_or_init(Default::default)
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-fn key(client: &Client) -> Key {
-    (client.service_id().to_string(), StreamId::current())
-}
-
 /// The largest epoch: a tag is `epoch · 2 + cut` in 32 bits.
 const LAST_EPOCH: u32 = (1 << 31) - 1;
 
-/// At least so many 64-bit words, and an epoch that none of them carries.
+/// At least `word_count` 64-bit words, and an epoch that none of them carries.
 pub(super) fn lease(client: &Client, word_count: usize) -> Lease {
+    let key = StreamKey::current(client);
     let mut pool = pool();
-    let space = pool.entry(key(client)).or_insert_with(|| Workspace {
-        words: (zeros(client, word_count * 8), word_count),
-        control: zeros(client, CONTROL_WORDS * 4),
-        epoch: 0,
+    let space = pool.entry(key).or_insert_with(|| {
+        let control = zeros(client, CONTROL_WORDS * 4);
+        watch(
+            "the recurrence's look-back",
+            Scope::Stream(key),
+            &control,
+            CONTROL_WORDS,
+            FAULT,
+        );
+        Workspace {
+            words: (zeros(client, word_count * 8), word_count),
+            control,
+            epoch: 0,
+        }
     });
-    if space.words.1 < word_count || space.epoch == LAST_EPOCH {
-        let count = word_count.max(space.words.1);
-        space.words = (zeros(client, count * 8), count);
-        space.epoch = 0;
-    }
     if client.is_capturing() {
         let words = client.empty(word_count * 8);
         clear_words(client, &words, word_count);
@@ -72,6 +72,11 @@ pub(super) fn lease(client: &Client, word_count: usize) -> Lease {
             epoch: 1,
         };
     }
+    if space.words.1 < word_count || space.epoch == LAST_EPOCH {
+        let count = word_count.max(space.words.1);
+        space.words = (zeros(client, count * 8), count);
+        space.epoch = 0;
+    }
     space.epoch += 1;
     Lease {
         words: space.words.0.clone(),
@@ -79,29 +84,6 @@ pub(super) fn lease(client: &Client, word_count: usize) -> Lease {
         control: space.control.clone(),
         epoch: space.epoch,
     }
-}
-
-/// Whether a wait between cubes has given up on this device and stream since the last call
-/// (reads one word back, so it waits for the device).
-///
-/// A tile whose wait gave up has written NaN; this tells that apart from NaN in the data.
-pub fn handover_fault(client: &Client) -> bool {
-    let control = {
-        let pool = pool();
-        match pool.get(&key(client)) {
-            Some(space) => space.control.clone(),
-            None => return false,
-        }
-    };
-    let Ok(bytes) = client.read_one(control) else {
-        return true;
-    };
-    let words: &[u32] = bytemuck::cast_slice(&bytes);
-    let fault = words[1] != 0;
-    if fault {
-        pool().remove(&key(client));
-    }
-    fault
 }
 
 /// Writes zeros, two a word.

@@ -109,7 +109,8 @@ impl OptimizerOps for CubeBackend {
             bound,
             place,
             &factor.handle,
-        );
+        )
+        .unwrap_or_else(|error| panic!("{error}"));
         Clipped { factor, scale }
     }
 }

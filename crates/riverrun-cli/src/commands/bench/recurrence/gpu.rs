@@ -6,11 +6,11 @@ use cubecl::client::Client;
 use cubecl::server::Handle;
 use half::{bf16, f16};
 use riverrun_kernels::Element;
-use riverrun_kernels::gpu::Dtype;
+use riverrun_kernels::gpu::{Dtype, take_fault};
 use riverrun_kernels::recurrence::check::{Case, Options, compare, naive};
 use riverrun_kernels::recurrence::cost::Pass;
 use riverrun_kernels::recurrence::gpu::{
-    Backward, Forward, Inputs, Keep, Strided, Tuning, backward, forward, handover_fault,
+    Backward, Forward, Inputs, Keep, Strided, Tuning, backward, forward,
 };
 use riverrun_kernels::recurrence::{Gate, Problem, Routine, Shape};
 
@@ -109,10 +109,7 @@ fn printer(client: &Client, origin: &Origin) -> Result<Printer, Failure> {
 
 /// Refuses results that a wait has spoilt.
 fn end(client: &Client) -> Result<(), Failure> {
-    if handover_fault(client) {
-        return Err(Failure::Bug("a wait between cubes timed out".into()));
-    }
-    Ok(())
+    take_fault(client).map_err(|error| Failure::Bug(error.to_string()))
 }
 
 /// `vector:len:planes:share[:keep[:chunk[:cube]]]`; keep is 0 for the coefficients, 1 for the inputs.

@@ -180,7 +180,7 @@ pub(super) fn precision(
 fn case(gates: &str, steps: usize) -> Case {
     let shape = Shape::new(1, steps, 64);
     let n = shape.elements();
-    let mut random = Random(steps as u64);
+    let mut random = Random::new(steps as u64);
     let mut normal = |n: usize| -> Vec<f64> {
         (0..n)
             .map(|_| {
@@ -192,7 +192,7 @@ fn case(gates: &str, steps: usize) -> Case {
     let inputs = if gates == "normal" {
         vec![normal(n), normal(n)]
     } else {
-        let mut random = Random(steps as u64);
+        let mut random = Random::new(steps as u64);
         let a = random.vec(n, 0.5).into_iter().map(|a| a + 0.5).collect();
         vec![a, random.vec(n, 1.0)]
     };

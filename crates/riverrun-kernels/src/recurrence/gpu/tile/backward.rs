@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use super::*;
 use crate::gpu::storage::{narrow, widen};
-use crate::recurrence::gpu::gate::{coefficients, gradients};
+use crate::recurrence::gates::{coefficients, gradients};
 
 /// Backward: what `len` steps need, in registers and in the storage type; gates are computed again.
 #[derive(CubeType)]

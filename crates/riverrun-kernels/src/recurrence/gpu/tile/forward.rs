@@ -4,7 +4,8 @@ use cubecl::prelude::*;
 
 use super::*;
 use crate::gpu::storage::{narrow, widen};
-use crate::recurrence::gpu::gate::{Affine, coefficients};
+use crate::recurrence::gates::coefficients;
+use crate::recurrence::gates::gpu::Affine;
 
 /// Forward: `len` steps in registers, see [`Keep`].
 #[derive(CubeType)]

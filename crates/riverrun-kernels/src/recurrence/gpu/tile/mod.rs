@@ -48,7 +48,7 @@ pub(crate) struct Config {
     /// Backward only: `h0` exists.
     pub h0: bool,
     pub reset: bool,
-    /// Steps a unit keeps in registers.
+    /// Steps a thread keeps in registers.
     pub len: usize,
     /// How it keeps them.
     pub storage: Storage,
@@ -60,7 +60,7 @@ pub(crate) struct Config {
 
 impl Config {
     pub(crate) fn needs_p1(&self, backward: bool) -> bool {
-        !(backward && matches!(self.gate, Gate::Raw | Gate::Sigmoid))
+        !backward || self.gate.backward_reads() > 1
     }
 
     pub(crate) fn needs_p2(&self) -> bool {
@@ -131,7 +131,7 @@ fn element(
     if comptime!(tail) {
         base + row_of((first + u).min(steps - 1), steps, down) * stride
     } else {
-        // From the first step on by strides: nothing is multiplied anew.
+        // From the first step on by strides: one multiplication a tile.
         let start = base + row_of(first, steps, down) * stride;
         if comptime!(down) {
             start - u * stride

@@ -44,7 +44,7 @@ fn place(
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn chained_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
+pub(super) fn look_back_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
     in0: &[Vector<S, W>],
     in1: &[Vector<S, W>],
     in2: &[Vector<S, W>],
@@ -57,7 +57,6 @@ pub(super) fn chained_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
     batches: usize,
     chunks: usize,
     epoch: u32,
-    spins: u32,
     #[comptime] planes: usize,
     #[comptime] share: usize,
     #[comptime] config: Config,
@@ -81,10 +80,11 @@ pub(super) fn chained_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
         &at,
         words,
         control,
-        &Watch { epoch, spins },
+        epoch,
         planes,
         share,
         config.reset,
+        config.ptx,
     );
     apply_forward::<S, W, N>(
         &tile, state, h, &geometry, at.batch, at.col, at.first, at.inside, config,
@@ -92,7 +92,7 @@ pub(super) fn chained_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn chained_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
+pub(super) fn look_back_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
     in0: &[Vector<S, W>],
     in1: &[Vector<S, W>],
     in2: &[Vector<S, W>],
@@ -110,7 +110,6 @@ pub(super) fn chained_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
     batches: usize,
     chunks: usize,
     epoch: u32,
-    spins: u32,
     #[comptime] planes: usize,
     #[comptime] share: usize,
     #[comptime] config: Config,
@@ -135,10 +134,11 @@ pub(super) fn chained_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
         &at,
         words,
         control,
-        &Watch { epoch, spins },
+        epoch,
         planes,
         share,
         config.reset,
+        config.ptx,
     );
     let state = apply_backward::<S, W, N>(
         &tile, state, d0, d1, &geometry, at.batch, at.col, at.first, at.inside, config,

@@ -1,4 +1,4 @@
-//! One unit for each vector of channels (and chunk of time): loops over its steps, `len` of them in
+//! One thread for each vector of channels (and chunk of time): loops over its steps, `len` of them in
 //! registers at a time so that their loads are in flight together.
 //!
 //! With one chunk this is the routine for short sequences or many lanes. With several, it is the last
@@ -9,7 +9,7 @@ use cubecl::prelude::*;
 use super::storage::{narrow, widen};
 use super::tile::*;
 
-/// Which lane, sequence and chunk a unit works on.
+/// Which lane, sequence and chunk a thread works on.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Lane {
     pub col: usize,
@@ -33,9 +33,9 @@ pub(super) fn lane(geometry: &Geometry, batches: usize, chunk_len: usize) -> Lan
     }
 }
 
-/// Units: `cols · batches · chunks`. `chunk_len` is a multiple of `config.len`.
+/// Threads: `cols · batches · chunks`. `chunk_len` is a multiple of `config.len`.
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn unit_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
+pub(super) fn sequential_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
     in0: &[Vector<S, W>],
     in1: &[Vector<S, W>],
     in2: &[Vector<S, W>],
@@ -74,9 +74,9 @@ pub(super) fn unit_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
     }
 }
 
-/// As [`unit_forward`]; the last chunk of time order also writes `∂L/∂h0`.
+/// As [`sequential_forward`]; the last chunk of time order also writes `∂L/∂h0`.
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn unit_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
+pub(super) fn sequential_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
     in0: &[Vector<S, W>],
     in1: &[Vector<S, W>],
     in2: &[Vector<S, W>],

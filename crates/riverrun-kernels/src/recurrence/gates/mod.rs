@@ -1,0 +1,241 @@
+//! Gates: how the inputs of a step become the coefficients of the scan.
+//!
+//! A gate is one file of this folder: its parameters and name ([`Formula`]), the CPU's coefficients ([`Coefficients`]),
+//! the GPU's (`coefficients` and `gradients`), its reference and naive forms, its cost. To add one, write the file, name
+//! it among the modules below and put a line into the list of [`Gate`]. Kernels, checks, `verify` and `bench` take it from
+//! there.
+
+mod candidate;
+mod cpu;
+#[cfg(feature = "gpu")]
+pub(super) mod gpu;
+mod min_gru;
+mod min_lstm;
+mod raw;
+#[cfg(feature = "check")]
+pub(super) mod reference;
+mod rg_lru;
+mod sigmoid;
+
+pub use candidate::Candidate;
+pub(super) use cpu::{Coefficients, Visitor};
+
+use super::cost::Pass;
+#[cfg(feature = "check")]
+use crate::Element;
+#[cfg(feature = "check")]
+use reference::{NaiveStep, Step};
+
+/// What a gate says of itself, apart from its GPU form.
+trait Formula: Copy {
+    /// Every form of the gate: one for each value of its parameters.
+    fn all() -> Vec<Self>;
+
+    /// The name used in tables and on the command line.
+    fn name(self) -> &'static str;
+
+    /// The number of `[B, T, D]` inputs, 2 or 3.
+    fn inputs(self) -> usize;
+
+    /// How many of the inputs, from the first on, the gradients are made of.
+    fn backward_reads(self) -> usize {
+        self.inputs()
+    }
+
+    /// Whether the coefficients take no longer to compute a second time than to keep in registers.
+    #[cfg(feature = "gpu")]
+    fn cheap(self) -> bool;
+
+    /// Arithmetic operations of an element, apart from the scan's own, counted as [`cost::flops`](super::cost::flops)
+    /// does.
+    fn flops(self, pass: Pass) -> usize;
+
+    /// Calls `visitor` with the type that has the CPU's coefficients.
+    fn visit<V: Visitor>(self, visitor: V) -> V::Output;
+
+    /// The coefficients of one element and their derivatives, in `f64`, from the formulas.
+    #[cfg(feature = "check")]
+    fn reference(self, inputs: &[f64]) -> Step;
+
+    /// The textbook formulas with every operation rounded to `E`.
+    #[cfg(feature = "check")]
+    fn naive<E: Element>(self, inputs: &[f64], h_prev: f64, d: f64) -> NaiveStep;
+
+    /// A number that input `input` may well have, for `x` uniform in `[-1, 1)`: pre-activations from nearly shut to
+    /// nearly open, values up to 2.
+    #[cfg(feature = "check")]
+    fn sample(self, input: usize, x: f64) -> f64 {
+        if input + 1 == self.inputs() {
+            2.0 * x
+        } else {
+            5.0 * x
+        }
+    }
+}
+
+/// Makes [`Gate`] of the gates in the list, and hands each call on to the gate's file.
+macro_rules! gates {
+    ($($(#[$doc:meta])* $name:ident $({ $($(#[$of:meta])* $field:ident: $type:ty,)* })? = $module:ident;)*) => {
+        /// How `[B, T, D]` inputs become the coefficients `a` and `b`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Gate {
+            $($(#[$doc])* $name $({ $($(#[$of])* $field: $type,)* })?,)*
+        }
+
+        impl Gate {
+            /// Every gate in every form, for tables that run them all.
+            pub fn all() -> Vec<Gate> {
+                let mut gates = Vec::new();
+                $(gates.extend($module::$name::all().into_iter().map(|form| {
+                    let $module::$name $({ $($field),* })? = form;
+                    Gate::$name $({ $($field),* })?
+                }));)*
+                gates
+            }
+
+            /// The name used in tables and on the command line.
+            pub fn name(self) -> &'static str {
+                match self { $(Gate::$name $({ $($field),* })? => $module::$name $({ $($field),* })?.name(),)* }
+            }
+
+            /// The number of `[B, T, D]` inputs.
+            pub fn inputs(self) -> usize {
+                match self { $(Gate::$name $({ $($field),* })? => $module::$name $({ $($field),* })?.inputs(),)* }
+            }
+
+            /// How many of the inputs, from the first on, the gradients are made of.
+            pub(super) fn backward_reads(self) -> usize {
+                match self { $(Gate::$name $({ $($field),* })? => $module::$name $({ $($field),* })?.backward_reads(),)* }
+            }
+
+            /// Whether the coefficients take no longer to compute a second time than to keep in registers.
+            #[cfg(feature = "gpu")]
+            pub(super) fn cheap(self) -> bool {
+                match self { $(Gate::$name $({ $($field),* })? => $module::$name $({ $($field),* })?.cheap(),)* }
+            }
+
+            /// Arithmetic operations of an element, apart from the scan's own.
+            pub(super) fn flops(self, pass: Pass) -> usize {
+                match self { $(Gate::$name $({ $($field),* })? => $module::$name $({ $($field),* })?.flops(pass),)* }
+            }
+
+            /// Calls `visitor` with the type that has the CPU's coefficients.
+            pub(super) fn visit<V: Visitor>(self, visitor: V) -> V::Output {
+                match self { $(Gate::$name $({ $($field),* })? => $module::$name $({ $($field),* })?.visit(visitor),)* }
+            }
+
+            /// The coefficients of one element and their derivatives.
+            #[cfg(feature = "check")]
+            pub(super) fn reference(self, inputs: &[f64]) -> Step {
+                match self { $(Gate::$name $({ $($field),* })? => $module::$name $({ $($field),* })?.reference(inputs),)* }
+            }
+
+            /// A step in the storage type itself.
+            #[cfg(feature = "check")]
+            pub(super) fn naive<E: Element>(self, inputs: &[f64], h_prev: f64, d: f64) -> NaiveStep {
+                match self { $(Gate::$name $({ $($field),* })? => $module::$name $({ $($field),* })?.naive::<E>(inputs, h_prev, d),)* }
+            }
+
+            /// A number that input `input` may well have.
+            #[cfg(feature = "check")]
+            pub(super) fn sample(self, input: usize, x: f64) -> f64 {
+                match self { $(Gate::$name $({ $($field),* })? => $module::$name $({ $($field),* })?.sample(input, x),)* }
+            }
+        }
+
+        #[cfg(feature = "gpu")]
+        mod on_gpu {
+            use cubecl::prelude::*;
+
+            use super::gpu::{Affine, InputGradients};
+            use super::*;
+
+            /// The coefficients `(a, b)` of a step.
+            #[cube]
+            pub(crate) fn coefficients<N: Size>(
+                p0: Vector<f32, N>,
+                p1: Vector<f32, N>,
+                p2: Vector<f32, N>,
+                #[comptime] gate: Gate,
+                #[comptime] ptx: bool,
+            ) -> Affine<N> {
+                match gate {
+                    $(Gate::$name $({ $($field),* })? => super::$module::coefficients::<N>(
+                        p0, p1, p2, comptime!(super::$module::$name $({ $($field),* })?), ptx,
+                    ),)*
+                }
+            }
+
+            /// The gradients of the inputs from the previous state and `d = ∂L/∂h_t` in full (later steps included).
+            #[cube]
+            pub(crate) fn gradients<N: Size>(
+                p0: Vector<f32, N>,
+                p1: Vector<f32, N>,
+                p2: Vector<f32, N>,
+                h_prev: Vector<f32, N>,
+                d: Vector<f32, N>,
+                #[comptime] gate: Gate,
+                #[comptime] ptx: bool,
+            ) -> InputGradients<N> {
+                match gate {
+                    $(Gate::$name $({ $($field),* })? => super::$module::gradients::<N>(
+                        p0, p1, p2, h_prev, d, comptime!(super::$module::$name $({ $($field),* })?), ptx,
+                    ),)*
+                }
+            }
+        }
+    };
+}
+
+gates! {
+    /// Two inputs `(a, b)`, used as they are.
+    Raw = raw;
+    /// Two inputs `(k_a, b)`: `a = σ(k_a)`, `b` as it is. The gated linear RNN.
+    Sigmoid = sigmoid;
+    /// Two inputs `(k_z, k_h)`: `z = σ(k_z)`, `a = 1 - z`, `b = z · act(k_h)`. Feng et al. (2024), section 3.1.
+    MinGru {
+        /// The candidate's activation.
+        candidate: Candidate,
+    } = min_gru;
+    /// Three inputs `(k_f, k_i, k_h)`: `f = σ(k_f)`, `i = σ(k_i)`, and `a = f'`, `b = i' · act(k_h)` with
+    /// `f' = f / (f + i)`, `i' = i / (f + i)` if normalised, else `f`, `i`. Feng et al. (2024), section 3.2.
+    MinLstm {
+        /// The candidate's activation.
+        candidate: Candidate,
+        /// Whether `f' + i' = 1`.
+        normalized: bool,
+    } = min_lstm;
+    /// Two inputs `(s, u)`: `a = e^-s`, `b = √(1 - a²) · u`, the RG-LRU of Griffin; `s` is the rate of decay,
+    /// `c · softplus(Λ) · σ(r)` there. One below 0 counts as 0, which keeps the state and takes nothing. The slope of the
+    /// square root is taken as [`Gate::STEEPEST_ROOT`] at most, as the authors' own code does. De et al. (2024), section
+    /// 2.4 and appendix A.
+    RgLru = rg_lru;
+}
+
+#[cfg(feature = "gpu")]
+pub(super) use on_gpu::{coefficients, gradients};
+
+impl Gate {
+    /// The steepest slope of the square root that the gradients of [`Gate::RgLru`] take.
+    pub const STEEPEST_ROOT: f64 = 1000.0;
+
+    /// The gate of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::all().into_iter().find(|gate| gate.name() == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_apart_and_find_their_gates() {
+        let gates = Gate::all();
+        assert_eq!(gates.len(), 12);
+        for gate in gates {
+            assert_eq!(Gate::from_name(gate.name()), Some(gate));
+        }
+        assert_eq!(Gate::from_name("no-gate"), None);
+    }
+}

@@ -1,0 +1,217 @@
+//! The RG-LRU: `a = e^-s`, `b = √(1 - a²) · u`.
+//!
+//! `1 - a²` is computed as `1 - e^-2s` with all its digits, however small `s` is. The slope of its square root is
+//! infinite at `s = 0`; the gradient takes at most [`Gate::STEEPEST_ROOT`] for it, as the authors' own code does:
+//! `∂b/∂s = 2 a² · min(1 / (2 √(1 - a²)), STEEPEST_ROOT) · u`, which differs from the derivative only for `s` below
+//! `1.25e-7`, and for `s < 0` is 0 as `∂a/∂s` is.
+//!
+//! Source: De et al., *Griffin: Mixing Gated Linear Recurrences with Local Attention for Efficient Language Models*
+//! (2024), section 2.4 and appendix A.
+
+#[cfg(feature = "gpu")]
+use cubecl::prelude::*;
+use pulp::Simd;
+
+#[cfg(feature = "gpu")]
+use super::gpu::{Affine, InputGradients};
+#[cfg(feature = "check")]
+use super::reference::{NaiveStep, Step, round};
+use super::{Coefficients, Formula, Gate, Visitor};
+#[cfg(feature = "gpu")]
+use crate::gpu::math::{exp_of_negative, reciprocal, square_root};
+use crate::recurrence::cost::{ELEMENTARY, Pass};
+use crate::simd::real::Real;
+use crate::simd::vector::Vector as SimdVector;
+
+/// Two inputs `(s, u)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RgLru;
+
+impl Formula for RgLru {
+    fn all() -> Vec<Self> {
+        vec![RgLru]
+    }
+
+    fn name(self) -> &'static str {
+        "rg-lru"
+    }
+
+    fn inputs(self) -> usize {
+        2
+    }
+
+    #[cfg(feature = "gpu")]
+    fn cheap(self) -> bool {
+        false
+    }
+
+    fn flops(self, pass: Pass) -> usize {
+        // max(s, 0), an exponential, the series (a square, two products and a sum thrice), `2 s` times it times `a`, the
+        // difference as two sums and a product, a choice, a square root.
+        let decay = 1 + ELEMENTARY + 7 + 3 + 3 + 1 + 1;
+        match pass {
+            Pass::Forward => decay + 1,
+            // A choice and a division for the slope, `d a`, `a u`, times the slope, less h, times, a choice, and `d √`.
+            Pass::Backward => decay + 2 + 6 + 1,
+        }
+    }
+
+    fn visit<V: Visitor>(self, visitor: V) -> V::Output {
+        visitor.visit::<RgLru, 2>()
+    }
+
+    #[cfg(feature = "check")]
+    fn reference(self, x: &[f64]) -> Step {
+        let (s, u) = (x[0], x[1]);
+        if s < 0.0 {
+            return Step {
+                a: 1.0,
+                b: 0.0,
+                da: vec![0.0; 2],
+                db: vec![0.0; 2],
+            };
+        }
+        let a = (-s).exp();
+        let rest = -(-2.0 * s).exp_m1();
+        let slope = (0.5 / rest.sqrt()).min(Gate::STEEPEST_ROOT);
+        Step {
+            a,
+            b: rest.sqrt() * u,
+            da: vec![-a, 0.0],
+            db: vec![2.0 * a * a * slope * u, rest.sqrt()],
+        }
+    }
+
+    #[cfg(feature = "check")]
+    fn naive<E: crate::Element>(self, x: &[f64], h_prev: f64, d: f64) -> NaiveStep {
+        let r = round::<E>;
+        let a = r((-x[0].max(0.0)).exp());
+        let square = r(a * a);
+        let input = r(r(1.0 - square).sqrt());
+        let slope = r(0.5 / input).min(Gate::STEEPEST_ROOT);
+        let d_a = r(d * h_prev);
+        let d_square = -r(r(d * x[1]) * slope);
+        let d_s = -r(r(d_a * a) + r(d_square * r(2.0 * square)));
+        NaiveStep {
+            a,
+            b: r(input * x[1]),
+            d_inputs: vec![if x[0] < 0.0 { 0.0 } else { d_s }, r(d * input)],
+        }
+    }
+
+    /// Rates of decay from 0 to 5.
+    #[cfg(feature = "check")]
+    fn sample(self, input: usize, x: f64) -> f64 {
+        match input {
+            0 => 5.0 * x.abs(),
+            _ => 2.0 * x,
+        }
+    }
+}
+
+/// `(a, √(1 - a²))` of a rate of decay, NaN kept.
+#[inline(always)]
+fn channel_decay<S: Simd, R: Real>(s: SimdVector<S, R>) -> (SimdVector<S, R>, SimdVector<S, R>) {
+    let s = s.is_negative().select(s.constant(R::ZERO), s);
+    let (a, rest) = s.decay();
+    (a, rest.sqrt())
+}
+
+impl Coefficients<2> for RgLru {
+    #[inline(always)]
+    fn forward<S: Simd, R: Real>(
+        [s, u]: [SimdVector<S, R>; 2],
+    ) -> (SimdVector<S, R>, SimdVector<S, R>) {
+        let (a, input_scale) = channel_decay(s);
+        (a, input_scale * u)
+    }
+
+    #[inline(always)]
+    fn backward<S: Simd, R: Real>(
+        [s, u]: [SimdVector<S, R>; 2],
+        h_prev: SimdVector<S, R>,
+        d: SimdVector<S, R>,
+    ) -> (SimdVector<S, R>, [SimdVector<S, R>; 2]) {
+        let (a, input_scale) = channel_decay(s);
+        // min(1 / (2 input_scale), STEEPEST_ROOT), twice.
+        let least = s.constant(R::from_f64(0.5 / Gate::STEEPEST_ROOT));
+        let twice_slope = s.constant(R::ONE) / input_scale.less(least).select(least, input_scale);
+        let d_s = d * a * (a * u * twice_slope - h_prev);
+        let d_s = s.is_negative().select(s.constant(R::ZERO), d_s);
+        (a, [d_s, d * input_scale])
+    }
+}
+
+/// Where the series ends.
+#[cfg(feature = "gpu")]
+const SERIES_END: f32 = 0.5;
+
+/// The `√(1 - a²)` at which its slope has reached the steepest that is taken.
+#[cfg(feature = "gpu")]
+const LEAST_SCALE: f32 = 0.5 / Gate::STEEPEST_ROOT as f32;
+
+/// `a = e^-s` and `√(1 - a²)` as `b`, for a rate of decay, which counts as 0 where it is negative.
+///
+/// `1 - a² = 2 a sinh s`: the series of the sine up to `s⁷` where the difference would lose digits, which leaves out
+/// less than `2⁻²⁶`. The device's own hyperbolic functions are differences of exponentials on some drivers.
+#[cfg(feature = "gpu")]
+#[cube]
+fn decay_and_scale<N: Size>(s: Vector<f32, N>, #[comptime] ptx: bool) -> Affine<N> {
+    let zero = Vector::<f32, N>::new(0.0f32);
+    let one = Vector::<f32, N>::new(1.0f32);
+    let end = Vector::<f32, N>::new(SERIES_END);
+    let s = select_many(s.less_than(&zero), zero, s);
+    let a = exp_of_negative::<N>(s, ptx);
+    // Twice the series of `sinh s / s`.
+    let square = s * s;
+    let series = Vector::<f32, N>::new(0.016_666_668f32)
+        + square * Vector::<f32, N>::new(0.000_396_825_4f32);
+    let series = Vector::<f32, N>::new(0.333_333_34f32) + square * series;
+    let near = s * a * (Vector::<f32, N>::new(2.0f32) + square * series);
+    let rest = select_many(s.less_than(&end), near, fma(zero - a, a, one));
+    Affine::<N> {
+        a,
+        b: square_root::<N>(rest, ptx),
+    }
+}
+
+#[cfg(feature = "gpu")]
+#[cube]
+pub(super) fn coefficients<N: Size>(
+    s: Vector<f32, N>,
+    u: Vector<f32, N>,
+    _none: Vector<f32, N>,
+    #[comptime] _gate: RgLru,
+    #[comptime] ptx: bool,
+) -> Affine<N> {
+    let decay = decay_and_scale::<N>(s, ptx);
+    Affine::<N> {
+        a: decay.a,
+        b: decay.b * u,
+    }
+}
+
+#[cfg(feature = "gpu")]
+#[cube]
+pub(super) fn gradients<N: Size>(
+    s: Vector<f32, N>,
+    u: Vector<f32, N>,
+    _none: Vector<f32, N>,
+    h_prev: Vector<f32, N>,
+    d: Vector<f32, N>,
+    #[comptime] _gate: RgLru,
+    #[comptime] ptx: bool,
+) -> InputGradients<N> {
+    let zero = Vector::<f32, N>::new(0.0f32);
+    let decay = decay_and_scale::<N>(s, ptx);
+    // min(1 / (2 scale), STEEPEST_ROOT), twice.
+    let least = Vector::<f32, N>::new(LEAST_SCALE);
+    let twice_slope = reciprocal::<N>(decay.b.max(least), ptx);
+    let d_s = d * decay.a * (decay.a * u * twice_slope - h_prev);
+    InputGradients::<N> {
+        a: decay.a,
+        d0: select_many(s.less_than(&zero), zero, d_s),
+        d1: d * decay.b,
+        d2: zero,
+    }
+}
