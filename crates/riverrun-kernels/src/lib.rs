@@ -12,6 +12,7 @@ pub mod cell;
 pub mod check;
 pub mod cross_entropy;
 mod element;
+pub mod embedding;
 mod error;
 pub mod gelu;
 pub mod gemm;

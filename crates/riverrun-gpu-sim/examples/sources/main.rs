@@ -8,6 +8,7 @@
 //! tools (`ptxas -v`, `nvdisasm`). With parts of names, only files whose names have one of them.
 
 mod cells;
+mod embedding;
 mod normal;
 mod recurrences;
 
@@ -31,6 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     recurrences::write(&mut writer)?;
     cells::write(&mut writer)?;
+    embedding::write(&mut writer)?;
     println!("{} kernels in {}", writer.written, writer.folder.display());
     Ok(())
 }

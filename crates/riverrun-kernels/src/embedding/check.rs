@@ -1,0 +1,204 @@
+//! Random tables and tokens, running them, and the rule by which a result is accepted.
+//!
+//! `y` is a copy: exact. A sum of `n` numbers is right within a rounding to storage and `d ε Σ |x|`, `d` being the most
+//! additions that a number goes through in any form: `1024 + n / 1024` for `n` above 1024, `n` below.
+
+use super::{Shape, cpu, oracle, row};
+use crate::check::{Comparison, Random, roundings, worst};
+use crate::{Element, Error};
+
+/// How tokens are distributed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tokens {
+    /// Every row as likely.
+    Uniform,
+    /// Row 3 (or the last) for half of the tokens, the first rows for most others, as in text.
+    Skewed,
+    /// One row for all.
+    One,
+    /// As [`Tokens::Skewed`], with some that are no row: negative, `V`, and beyond 32 bits.
+    Faulty,
+}
+
+impl Tokens {
+    /// All distributions.
+    pub const ALL: [Tokens; 4] = [Tokens::Uniform, Tokens::Skewed, Tokens::One, Tokens::Faulty];
+}
+
+/// A problem and its data, in `f64`.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// The sizes.
+    pub shape: Shape,
+    /// `[V, D]`.
+    pub weight: Vec<f64>,
+    /// `[N]`.
+    pub tokens: Vec<i64>,
+    /// `∂L/∂y`, `[N, D]`.
+    pub d_y: Vec<f64>,
+}
+
+/// What forward and backward give.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// `[N, D]`.
+    pub y: Vec<f64>,
+    /// `[V, D]`.
+    pub d_weight: Vec<f64>,
+}
+
+impl Outcome {
+    /// Whether all numbers have the same bits.
+    pub fn same_bits(&self, other: &Self) -> bool {
+        let bits = |outcome: &Self| -> Vec<u64> {
+            let numbers = outcome.y.iter().chain(&outcome.d_weight);
+            numbers.map(|x| x.to_bits()).collect()
+        };
+        bits(self) == bits(other)
+    }
+}
+
+impl Case {
+    /// Random data.
+    pub fn random(shape: Shape, tokens: Tokens, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let (vocab, rows) = (shape.vocab as i64, shape.vocab as u64);
+        let common = (vocab - 1).min(3);
+        let tokens = (0..shape.tokens).map(|n| match tokens {
+            Tokens::Uniform => random.below(rows) as i64,
+            Tokens::One => common,
+            Tokens::Faulty if n % 7 == 3 => [-1, vocab, i64::MIN, (1 << 32) + 1][n / 7 % 4],
+            Tokens::Skewed | Tokens::Faulty => match random.below(4) {
+                0 | 1 => common,
+                2 => random.below(rows.min(8)) as i64,
+                _ => random.below(rows) as i64,
+            },
+        });
+        let tokens: Vec<i64> = tokens.collect();
+        Self {
+            shape,
+            weight: random.vec(shape.table(), 1.0),
+            tokens,
+            d_y: random.vec(shape.outputs(), 1.0),
+        }
+    }
+
+    /// The same with every number rounded to a storage type.
+    pub fn rounded<E: Element>(&self) -> Self {
+        let rounded = |x: &[f64]| x.iter().map(|&x| E::from_f64(x).to_f64()).collect();
+        Self {
+            weight: rounded(&self.weight),
+            d_y: rounded(&self.d_y),
+            ..self.clone()
+        }
+    }
+
+    /// By the reference.
+    pub fn oracle(&self) -> Outcome {
+        Outcome {
+            y: oracle::forward(self.shape, &self.weight, &self.tokens),
+            d_weight: oracle::backward(self.shape, &self.d_y, &self.tokens),
+        }
+    }
+
+    /// By the CPU kernels, with every output filled with NaN beforehand.
+    ///
+    /// # Errors
+    /// What the kernels refuse.
+    pub fn cpu<E: Element>(&self) -> Result<Outcome, Error> {
+        let stored = |x: &[f64]| -> Vec<E> { x.iter().map(|&x| E::from_f64(x)).collect() };
+        let numbers = |x: Vec<E>| x.into_iter().map(E::to_f64).collect();
+        let nan = E::from_f64(f64::NAN);
+        let mut y = vec![nan; self.shape.outputs()];
+        cpu::forward(self.shape, &stored(&self.weight), &self.tokens, &mut y)?;
+        let mut d_weight = vec![nan; self.shape.table()];
+        cpu::backward(self.shape, &stored(&self.d_y), &self.tokens, &mut d_weight)?;
+        Ok(Outcome {
+            y: numbers(y),
+            d_weight: numbers(d_weight),
+        })
+    }
+
+    /// By the GPU kernels, with every output filled with NaN beforehand.
+    ///
+    /// Tokens go as 32-bit integers, those beyond as `i32::MIN`.
+    ///
+    /// # Errors
+    /// What the kernels refuse.
+    #[cfg(feature = "gpu")]
+    pub fn gpu(
+        &self,
+        client: &cubecl::client::Client,
+        dtype: crate::gpu::Dtype,
+    ) -> Result<Outcome, Error> {
+        use super::gpu::{Backward, Forward, backward, forward};
+        use crate::check::transfer::{download, poison, upload};
+        use cubecl::ir::{ElemType, IntKind};
+        let index = ElemType::Int(IntKind::I32);
+        let narrow = |&token: &i64| i32::try_from(token).unwrap_or(i32::MIN);
+        let mut tokens: Vec<i32> = self.tokens.iter().map(narrow).collect();
+        tokens.resize(tokens.len().max(1), 0);
+        let tokens = client.create_from_slice(bytemuck::cast_slice(&tokens));
+        let (outputs, table) = (self.shape.outputs(), self.shape.table());
+        let y = poison(client, dtype, outputs);
+        let args = Forward {
+            weight: upload(client, dtype, &self.weight),
+            tokens: tokens.clone(),
+            index,
+            y: y.clone(),
+        };
+        forward(client, dtype, self.shape, &args)?;
+        let d_weight = poison(client, dtype, table);
+        let args = Backward {
+            d_y: upload(client, dtype, &self.d_y),
+            tokens,
+            index,
+            d_weight: d_weight.clone(),
+        };
+        backward(client, dtype, self.shape, &args)?;
+        Ok(Outcome {
+            y: download(client, dtype, y, outputs),
+            d_weight: download(client, dtype, d_weight, table),
+        })
+    }
+
+    /// Compares every tensor of `found` with the reference.
+    pub fn compare<E: Element>(&self, found: &Outcome, reference: &Outcome) -> Vec<Comparison> {
+        let (storage, arithmetic) = roundings::<E>();
+        let dim = self.shape.dim;
+        let mut sizes = vec![0.0; self.shape.table()];
+        let mut counts = vec![0_usize; self.shape.vocab];
+        for (&token, d_y) in self.tokens.iter().zip(self.d_y.chunks(dim)) {
+            let Some(row) = row(token, self.shape.vocab) else {
+                continue;
+            };
+            counts[row] += 1;
+            for (size, d) in sizes[row * dim..].iter_mut().zip(d_y) {
+                *size += d.abs();
+            }
+        }
+        let depth = |n: usize| if n <= 1024 { n } else { 1024 + n / 1024 };
+        // A fault is right where both have it.
+        let faults = |x: &[f64], other: &[f64]| -> Vec<f64> {
+            let pairs = x.iter().zip(other);
+            pairs
+                .map(|(x, other)| match x.is_nan() && other.is_nan() {
+                    true => 0.0,
+                    false => *x,
+                })
+                .collect()
+        };
+        vec![
+            worst(
+                "y",
+                &faults(&found.y, &reference.y),
+                &faults(&reference.y, &found.y),
+                |_| 0.0,
+            ),
+            worst("d_weight", &found.d_weight, &reference.d_weight, |i| {
+                let additions = depth(counts[i / dim]) as f64;
+                storage(reference.d_weight[i]) + additions * arithmetic * sizes[i]
+            }),
+        ]
+    }
+}
