@@ -17,7 +17,7 @@ fn f64_is_for_the_cpu() {
         let cast = |shape| Tensor::<3>::zeros(shape, &device);
         if name != "cpu" {
             // A GPU without the type cannot even hold such a tensor.
-            if !device.supports_dtype(FloatDType::F64.into()) {
+            if !device.supports_dtype(FloatDType::F64) {
                 println!("skipped: {name} holds no f64");
                 continue;
             }
