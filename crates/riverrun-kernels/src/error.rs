@@ -45,6 +45,18 @@ pub enum Error {
         /// The gate given.
         found: &'static str,
     },
+    /// A state encoder's configuration, or states of several that do not fit together.
+    #[error("state encoder: {reason}")]
+    Encoder {
+        /// Which, and what is expected.
+        reason: String,
+    },
+    /// The sizes of a rollout do not fit together.
+    #[error("rollout: {reason}")]
+    Rollout {
+        /// Which, and what is expected.
+        reason: String,
+    },
     /// The channel dimension is zero.
     #[error("a recurrence needs at least one channel, found D = 0")]
     NoChannels,

@@ -13,13 +13,16 @@ pub mod check;
 pub mod cross_entropy;
 mod element;
 pub mod embedding;
+pub mod encoder;
 mod error;
 pub mod gelu;
 pub mod gemm;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 pub mod norm;
+pub mod random;
 pub mod recurrence;
+pub mod rollout;
 pub mod rows;
 mod simd;
 mod threads;

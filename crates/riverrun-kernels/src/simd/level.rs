@@ -59,7 +59,6 @@ impl Level {
     ///
     /// # Panics
     /// If the machine does not have the level.
-    #[cfg(test)]
     pub(crate) fn dispatch<T: WithSimd>(self, task: T) -> T::Output {
         struct Vectorized<T>(T);
         impl<T: WithSimd> WithSimd for Vectorized<T> {

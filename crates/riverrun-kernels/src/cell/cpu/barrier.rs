@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 /// too busy to join, in which case nothing but `prepare` has run.
 ///
 /// `stage(part, state, index)` reads what others wrote in earlier stages. `finish` runs once for each part at the end.
-pub(super) fn run_together<P: Send>(
+pub(crate) fn run_together<P: Send>(
     parts: usize,
     stages: usize,
     prepare: impl Fn(usize) -> P + Sync,
@@ -162,7 +162,7 @@ impl SpinBarrier {
             }
             assert!(
                 !self.broken.load(Ordering::Relaxed),
-                "another thread of this cell panicked"
+                "another thread of this problem panicked"
             );
             polls += 1;
             if polls < SPIN_LIMIT {

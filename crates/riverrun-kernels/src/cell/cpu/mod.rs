@@ -11,7 +11,7 @@
 
 mod backward;
 mod backward_gates;
-mod barrier;
+pub(crate) mod barrier;
 mod blocks;
 mod convert;
 mod exchange;

@@ -1,0 +1,219 @@
+//! States of many runs as arrays, for a GPU or a file.
+
+use super::features::{Series, features};
+use super::ring::statistics;
+use super::{BOUND, FEATURES, StateEncoder, WINDOW};
+use crate::Error;
+
+/// Numbers of a run beside its history.
+pub const SCALARS: usize = 24;
+
+/// What a run has beside its history.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Scalars {
+    pub seen: bool,
+    pub step: f64,
+    pub momentum: [f64; 2],
+    pub variance: [f64; 2],
+    pub learning_rate: f64,
+    pub beta_powers: [f64; 2],
+    pub phase: f64,
+    pub steps_in_phase: f64,
+    pub predict_phases: f64,
+    /// [`BOUND`] where an input was not finite.
+    pub prediction_error: f64,
+    pub peak_rate: f64,
+    /// The learning rate 16 steps ago.
+    pub earlier_rate: Option<f64>,
+}
+
+/// Places in the row of a run.
+pub(super) const LOSS_COUNT: usize = 0;
+pub(super) const GRADIENT_COUNT: usize = 1;
+pub(super) const LOSS_AVERAGES: usize = 2;
+pub(super) const GRADIENT_AVERAGES: usize = 5;
+pub(super) const REST: usize = 8;
+
+impl Scalars {
+    fn array(&self) -> [f64; SCALARS - REST] {
+        [
+            f64::from(u8::from(self.seen)),
+            self.step,
+            self.momentum[0],
+            self.momentum[1],
+            self.variance[0],
+            self.variance[1],
+            self.learning_rate,
+            self.beta_powers[0],
+            self.beta_powers[1],
+            self.phase,
+            self.steps_in_phase,
+            self.predict_phases,
+            self.prediction_error,
+            self.peak_rate,
+            self.earlier_rate.unwrap_or(0.0),
+            f64::from(u8::from(self.earlier_rate.is_some())),
+        ]
+    }
+
+    fn from_array(x: &[f32]) -> Self {
+        let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+        Self {
+            seen: x[0] > 0.0,
+            step: x[1],
+            momentum: [x[2], x[3]],
+            variance: [x[4], x[5]],
+            learning_rate: x[6],
+            beta_powers: [x[7], x[8]],
+            phase: x[9].clamp(0.0, 3.0),
+            steps_in_phase: x[10],
+            predict_phases: x[11],
+            prediction_error: x[12],
+            peak_rate: x[13],
+            earlier_rate: (x[15] > 0.0).then_some(x[14]),
+        }
+    }
+}
+
+/// States of `N` runs: histories with the oldest value first and zeros after the newest.
+#[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
+pub struct FlatStates {
+    /// Losses of a ring, `L`.
+    pub losses_each: usize,
+    /// Gradient norms of a ring, `G`.
+    pub gradients_each: usize,
+    /// `[N, L]`.
+    pub losses: Vec<f32>,
+    /// `[N, G]`.
+    pub gradients: Vec<f32>,
+    /// `[N, 24]`: how many losses and gradient norms there are, the moving averages of both, and what is no history.
+    pub scalars: Vec<f32>,
+}
+
+impl FlatStates {
+    /// Of encoders with rings of one size.
+    ///
+    /// # Errors
+    /// [`Error::Encoder`] where sizes differ.
+    pub fn new<'a>(encoders: impl IntoIterator<Item = &'a StateEncoder>) -> Result<Self, Error> {
+        let mut flat = Self::default();
+        for encoder in encoders {
+            let (losses, gradients) = (encoder.config().losses, encoder.config().gradients);
+            if flat.scalars.is_empty() {
+                (flat.losses_each, flat.gradients_each) = (losses, gradients);
+            }
+            if (flat.losses_each, flat.gradients_each) != (losses, gradients) {
+                return Err(Error::Encoder {
+                    reason: format!(
+                        "rings of {losses} and {gradients} beside rings of {} and {}",
+                        flat.losses_each, flat.gradients_each
+                    ),
+                });
+            }
+            let put = |to: &mut Vec<f32>, values: &mut dyn Iterator<Item = f64>, each: usize| {
+                let end = to.len() + each;
+                to.extend(values.map(|x| x as f32));
+                to.resize(end, 0.0);
+            };
+            put(&mut flat.losses, &mut encoder.losses().iter(), losses);
+            put(
+                &mut flat.gradients,
+                &mut encoder.gradients().iter(),
+                gradients,
+            );
+            let counts = [encoder.losses().len(), encoder.gradients().len()].map(|n| n as f64);
+            let [l, g] = encoder.averages();
+            let scalars = encoder.scalars().array();
+            let all = counts.into_iter().chain(l).chain(g).chain(scalars);
+            flat.scalars.extend(all.map(|x| x as f32));
+        }
+        Ok(flat)
+    }
+
+    /// Runs, `N`.
+    pub fn runs(&self) -> usize {
+        self.scalars.len() / SCALARS
+    }
+}
+
+/// The features of every run, `[N, 64]`, on the CPU.
+///
+/// # Errors
+/// [`Error::Encoder`] for rings under 32, [`Error::Length`] where `losses` `[N, L]`, `gradients` `[N, G]` and `scalars` `[N, 24]`
+/// do not fit together.
+pub fn encode_flat(
+    [losses_each, gradients_each]: [usize; 2],
+    losses: &[f32],
+    gradients: &[f32],
+    scalars: &[f32],
+) -> Result<Vec<f32>, Error> {
+    check_flat(
+        [losses_each, gradients_each],
+        losses.len(),
+        gradients.len(),
+        scalars.len(),
+    )?;
+    let runs = scalars.len() / SCALARS;
+    let wide = |x: &[f32]| x.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
+    let mut all = Vec::with_capacity(runs * FEATURES);
+    for n in 0..runs {
+        let scalars = &scalars[n * SCALARS..(n + 1) * SCALARS];
+        let count = |at: usize, most: usize| (scalars[at].max(0.0) as usize).min(most);
+        let l = wide(&losses[n * losses_each..][..count(LOSS_COUNT, losses_each)]);
+        let g = wide(&gradients[n * gradients_each..][..count(GRADIENT_COUNT, gradients_each)]);
+        let averages = |at: usize| std::array::from_fn(|k| f64::from(scalars[at + k]));
+        let series = |x: &'_ [f64], averages| Series {
+            statistics: statistics(x),
+            now: x.last().copied().unwrap_or(0.0),
+            count: x.len(),
+            last: None,
+            averages,
+        };
+        let (last_l, last_g) = (l.last_chunk::<WINDOW>(), g.last_chunk::<WINDOW>());
+        let mut l = series(&l, averages(LOSS_AVERAGES));
+        let mut g = series(&g, averages(GRADIENT_AVERAGES));
+        (l.last, g.last) = (last_l, last_g);
+        all.extend(features(
+            &l,
+            &g,
+            None,
+            &Scalars::from_array(&scalars[REST..]),
+        ));
+    }
+    Ok(all)
+}
+
+/// Checks lengths.
+pub(super) fn check_flat(
+    each: [usize; 2],
+    losses: usize,
+    gradients: usize,
+    scalars: usize,
+) -> Result<(), Error> {
+    if each.iter().any(|each| *each < WINDOW) {
+        return Err(Error::Encoder {
+            reason: format!("rings of {} and {}, expected 32 or more", each[0], each[1]),
+        });
+    }
+    let runs = scalars / SCALARS;
+    for (what, expected, found) in [
+        ("scalars", runs * SCALARS, scalars),
+        ("losses", runs * each[0], losses),
+        ("gradients", runs * each[1], gradients),
+    ] {
+        if expected != found {
+            return Err(Error::Length {
+                what,
+                expected,
+                found,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The mark of an input that was not finite.
+pub(super) fn flagged(prediction_error: f64, finite: bool) -> f64 {
+    if finite { prediction_error } else { BOUND }
+}

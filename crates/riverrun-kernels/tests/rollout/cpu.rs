@@ -1,0 +1,111 @@
+//! The CPU kernel against the oracle.
+
+use proptest::prelude::*;
+use riverrun_kernels::rollout::check::Case;
+use riverrun_kernels::rollout::{Decode, Problem};
+
+fn assert_passes(case: &Case) {
+    let found = case.cpu().unwrap();
+    for comparison in case.compare(&found).unwrap() {
+        assert!(comparison.passes(), "{:?}: {comparison:?}", case.problem);
+    }
+    assert_eq!(
+        found,
+        case.cpu().unwrap(),
+        "{:?}: two runs differ",
+        case.problem
+    );
+}
+
+#[test]
+fn the_sizes_that_are_asked_for() {
+    for steps in [0, 1, 10, 25, 50, 75, 100] {
+        for stochastic in [32, 256] {
+            let problem = Problem::new(5, 256, steps).with_stochastic(stochastic);
+            assert_passes(&Case::random(problem, steps as u64));
+        }
+    }
+    assert_passes(&Case::random(Problem::new(3, 64, 10).with_features(16), 1));
+    assert_passes(&Case::random(Problem::new(2, 4, 100).with_features(2), 2));
+    assert_passes(&Case::random(
+        Problem::new(1, 1024, 3).with_stochastic(1024),
+        3,
+    ));
+    assert_passes(&Case::random(Problem::new(1, 1100, 2), 4));
+    assert_passes(&Case::random(Problem::new(70, 33, 4), 5));
+}
+
+#[test]
+fn errors_stay_below_a_ten_thousandth() {
+    for seed in 0..4 {
+        let case = Case::random(Problem::new(5, 256, 100).with_stochastic(256), seed);
+        let (found, reference) = (case.cpu().unwrap(), case.oracle().unwrap());
+        for ((name, found), (_, reference)) in found.named().into_iter().zip(reference.named()) {
+            for (found, reference) in found.iter().zip(reference) {
+                let error = (f64::from(*found) - reference).abs();
+                assert!(error <= 1e-4 * reference.abs().max(1.0), "{name}: {error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_to_do() {
+    let found = Case::random(Problem::new(0, 8, 3), 0).cpu().unwrap();
+    assert!(found.named().iter().all(|(_, x)| x.is_empty()));
+    let found = Case::random(Problem::new(2, 8, 0), 0).cpu().unwrap();
+    assert_eq!(found.trajectory, [2.0, 2.0]);
+    assert_eq!(found.entropy, [0.0, 0.0]);
+    assert!(found.norm.is_empty());
+}
+
+#[test]
+fn a_nan_stays_in_its_member() {
+    let mut case = Case::random(Problem::new(3, 24, 6), 9);
+    let right = case.cpu().unwrap();
+    case.arrays_mut()[4][24 + 3] = f32::NAN;
+    let found = case.cpu().unwrap();
+    for ((name, found), (_, right)) in found.named().into_iter().zip(right.named()) {
+        let each = found.len() / 3;
+        assert_eq!(found[..each], right[..each], "{name}");
+        assert_eq!(found[2 * each..], right[2 * each..], "{name}");
+        assert!(found[each..2 * each].iter().skip(1).all(|x| x.is_nan()) || each == 1);
+    }
+    assert!(found.entropy[1].is_nan());
+    assert!(found.trajectory[8..14].iter().all(|x| x.is_nan()));
+}
+
+#[test]
+fn members_that_differ_disagree() {
+    let case = Case::random(Problem::new(5, 256, 50).with_stochastic(256), 1);
+    let found = case.cpu().unwrap();
+    let summary = found.summary(&case.problem).unwrap();
+    assert!(summary.variance.sqrt() > 1e-6);
+    for metrics in found.metrics(&case.problem) {
+        // After the first step, which comes from the given loss.
+        assert!(metrics.step_deltas[1..].iter().all(|delta| *delta < 0.5));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn any_size_is_right(
+        members in 0_usize..5,
+        hidden in 1_usize..70,
+        stochastic in 1_usize..70,
+        features in 1_usize..20,
+        steps in 0_usize..8,
+        linear: bool,
+        seed: u64,
+    ) {
+        let mut problem = Problem::new(members, hidden, steps)
+            .with_stochastic(stochastic.min(hidden))
+            .with_features(features);
+        if linear {
+            problem = problem.with_decode(Decode::Linear);
+        }
+        assert_passes(&Case::random(problem, seed));
+    }
+}
