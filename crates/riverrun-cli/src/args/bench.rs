@@ -9,6 +9,7 @@ use riverrun_kernels::recurrence::{Gate, Routine};
 use riverrun_train::Precision;
 
 use super::names::{gate, routine, seconds};
+use super::world_models::{BenchEncoderArgs, BenchRolloutArgs, BenchRssmArgs};
 use super::{Sizes, Storage};
 use crate::model_shape::ModelShape;
 
@@ -37,6 +38,12 @@ pub enum BenchCommand {
     Train(BenchTrainArgs),
     /// Linear layers and MLPs: time of a call, the host's part of it, multiplications and additions per second
     Linear(BenchLinearArgs),
+    /// Ensemble rollouts: milliseconds, beside a scalar program in the same run; memory by size
+    Rollout(BenchRolloutArgs),
+    /// States of training runs as features: microseconds of one run, and of many at once
+    Encoder(BenchEncoderArgs),
+    /// The recurrent state-space model: observing, forward and backward, and imagining
+    Rssm(BenchRssmArgs),
 }
 
 /// What every measurement takes.

@@ -3,6 +3,7 @@
 mod bench;
 mod names;
 mod verify;
+mod world_models;
 
 use std::path::PathBuf;
 
@@ -14,6 +15,7 @@ use riverrun_train::Precision;
 
 pub use names::{Sizes, Storage};
 pub use verify::{VerifyArgs, VerifyOp};
+pub use world_models::{BenchEncoderArgs, BenchRolloutArgs, BenchRssmArgs};
 
 /// Recurrent networks at the speed of the memory they move.
 #[derive(Debug, Parser)]
@@ -60,6 +62,7 @@ pub enum Command {
 const TRAIN_HELP: &str = "\
 Examples:
   riverrun train                            selective copying: two minutes on two CPU cores
+  riverrun train --task pendulum            a world model of a pendulum: as long
   riverrun train shakespeare.txt            a character model of a text
   cat *.txt | riverrun train - --out runs/all --device cuda:0 --dtype bf16
   riverrun train --resume --out runs/all    go on after Ctrl-C
@@ -72,7 +75,7 @@ The run's folder receives config.json, metrics.jsonl, checkpoint/, best/, loss.s
 pub struct TrainArgs {
     /// Text to learn: files in order, `-` for standard input; none for selective copying
     pub paths: Vec<String>,
-    /// Task without a text [selective-copy]
+    /// Task without a text: selective-copy, or pendulum, a world model of a swinging pendulum [default: selective-copy]
     #[arg(long, value_name = "NAME", conflicts_with = "paths")]
     pub task: Option<String>,
     /// Recurrent layer: min-gru, min-lstm, rg-lru, linear, gru, lstm or rnn [default: min-gru]

@@ -69,6 +69,12 @@ pub enum VerifyOp {
     Refill,
     /// Training steps that are recorded and run again
     Training,
+    /// Rollouts of ensembles
+    Rollout,
+    /// States of training runs as features
+    Encoder,
+    /// The recurrent state-space model
+    Rssm,
     /// Several threads and processes at once: the same bits as alone
     Stress,
 }

@@ -1,9 +1,11 @@
 //! Everything that decides the numbers of a run.
 
 mod memory;
+mod pendulum;
 
 use riverrun::models::{CellKind, LanguageModelConfig};
 use riverrun::ops::Checkpoints;
+pub use pendulum::{PendulumRun, PendulumTask};
 use serde::{Deserialize, Serialize};
 
 use crate::tasks::{Corpus, SelectiveCopy, SelectiveCopyConfig, TextConfig};

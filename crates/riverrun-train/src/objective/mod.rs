@@ -1,5 +1,6 @@
 //! What a run learns: a model, and the loss of a batch.
 
+mod dynamics;
 mod inputs;
 mod language;
 mod loss;
@@ -7,6 +8,7 @@ mod loss;
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
+pub use dynamics::Dynamics;
 pub use inputs::Inputs;
 pub(crate) use inputs::{Draw, split};
 pub use language::Language;

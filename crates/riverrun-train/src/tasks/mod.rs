@@ -4,11 +4,13 @@
 //! of `n` alone. That is what lets a resumed run see exactly what an unbroken one would have seen.
 
 mod corpus;
+mod pendulum;
 mod selective_copy;
 mod text;
 mod vocabulary;
 
 pub use corpus::Corpus;
+pub use pendulum::{OBSERVED, Pendulum, PendulumBatch, PendulumConfig};
 pub use selective_copy::{SelectiveCopy, SelectiveCopyConfig};
 pub use text::{Text, TextConfig};
 pub use vocabulary::Vocabulary;

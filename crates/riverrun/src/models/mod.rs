@@ -4,8 +4,10 @@ mod any_recurrent;
 mod block;
 mod language_model;
 mod size;
+mod world_model;
 
 pub use any_recurrent::{AnyRecurrent, CellKind, RecurrentState};
 pub use block::{Block, BlockConfig};
 pub use language_model::{LanguageModel, LanguageModelConfig, LmState};
 pub use size::ModelSize;
+pub use world_model::{WorldModel, WorldModelConfig, WorldModelLoss};

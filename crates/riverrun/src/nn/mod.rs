@@ -19,6 +19,7 @@ mod recurrent;
 mod rg_lru;
 mod rms_norm;
 mod rnn;
+mod rssm;
 mod stack_layer;
 
 #[cfg(feature = "store")]
@@ -39,3 +40,4 @@ pub use recurrent::{Recurrent, Sequence};
 pub use rg_lru::{RgLru, RgLruConfig};
 pub use rms_norm::{RmsNorm, RmsNormConfig};
 pub use rnn::{Rnn, RnnConfig};
+pub use rssm::{BlockLinear, Imagined, KlLoss, Observed, Rssm, RssmConfig, RssmState};

@@ -9,11 +9,14 @@ mod adamw;
 mod block_diagonal;
 pub mod cell;
 mod cross_entropy;
+mod encoder;
 mod gelu;
 pub mod linear;
 mod norm;
+mod random;
 mod recurrence;
 mod refill;
+mod rollout;
 pub(crate) mod support;
 
 pub use crate::sequence::Sequence;
@@ -29,12 +32,14 @@ pub use cell::{
     try_cell_layer,
 };
 pub use cross_entropy::{LossOps, cross_entropy, try_cross_entropy};
+pub use encoder::{EncoderOps, RunStates, encode_states, try_encode_states};
 pub use gelu::{ElementwiseOps, gelu, try_gelu};
 pub use linear::{LinearOps, LinearSpec, linear, mlp, try_linear, try_mlp};
 pub use norm::{
     NormGradients, NormKind, NormOps, NormSpec, add_norm, add_rms_norm, layer_norm, norm, rms_norm,
     try_add_norm, try_add_rms_norm, try_layer_norm, try_norm, try_rms_norm,
 };
+pub use random::{RandomOps, try_uniform, uniform};
 /// The name of [`Recompute`] in earlier versions.
 pub use recurrence::Recompute as Checkpoints;
 pub use recurrence::{
@@ -44,4 +49,5 @@ pub use recurrence::{
     try_linear_scan_hvp, try_min_gru, try_min_lstm,
 };
 pub use refill::{RefillOps, refill, refill_int, try_refill, try_refill_int};
+pub use rollout::{Decode, Ensemble, Rollout, RolloutOps, rollout, try_rollout};
 pub use support::{Maybe, MaybeInt};

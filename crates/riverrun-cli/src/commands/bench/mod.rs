@@ -4,11 +4,14 @@ mod cell;
 mod checkpoints;
 #[cfg(feature = "gpu")]
 mod device;
+mod encoder;
 mod host;
 mod linear;
 mod place;
 mod recurrence;
+mod rollout;
 mod rows;
+mod rssm;
 mod stats;
 mod train;
 
@@ -24,6 +27,9 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         BenchCommand::Recurrence(args) => recurrence::run(args),
         BenchCommand::Cell(args) => cell::run(args),
         BenchCommand::Checkpoints(args) => checkpoints::run(args),
+        BenchCommand::Rollout(args) => rollout::run(args),
+        BenchCommand::Encoder(args) => encoder::run(args),
+        BenchCommand::Rssm(args) => rssm::run(args),
         BenchCommand::Norm(args) => rows::run(args, rows::Operation::Norm),
         BenchCommand::Loss(args) => rows::run(args, rows::Operation::Loss),
     }

@@ -1,6 +1,7 @@
 //! `riverrun train`: a new run, or the continuation of one.
 
 mod hints;
+mod pendulum;
 
 use std::io::{Write, stdout};
 use std::path::Path;
@@ -20,6 +21,9 @@ pub use hints::explain;
 
 /// Trains until the last step or Ctrl-C, and says what came of it.
 pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
+    if pendulum::asked_for(args) {
+        return pendulum::run(args, quiet);
+    }
     let device = riverrun::device::parse(&args.device)?;
     let Prepared {
         config,
@@ -89,7 +93,7 @@ fn begun(args: &TrainArgs) -> Result<Prepared, Failure> {
         .filter(|&name| name != "selective-copy")
     {
         return Err(Failure::User(format!(
-            "unknown task {name:?}: it is selective-copy, or a text by its path"
+            "unknown task {name:?}: it is selective-copy or pendulum, or a text by its path"
         )));
     }
     // A folder in use is found before a large text is read.

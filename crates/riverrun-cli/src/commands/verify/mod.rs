@@ -6,6 +6,7 @@
 
 mod block_diagonal;
 mod cell;
+mod encoder;
 mod gelu;
 mod linear;
 mod part;
@@ -13,7 +14,9 @@ mod processes;
 mod recompute;
 mod recurrence;
 mod refill;
+mod rollout;
 mod rows;
+mod rssm;
 mod second;
 mod stress;
 mod table;
@@ -138,6 +141,30 @@ const OPERATIONS: &[Operation] = &[
         forms: training::forms,
         check: training::verify,
         weight: 4,
+        long: None,
+    },
+    Operation {
+        op: VerifyOp::Rollout,
+        storages: &[Storage::F32],
+        forms: rollout::forms,
+        check: rollout::verify,
+        weight: 2,
+        long: Some("rollouts of more than 5 members or 100 steps"),
+    },
+    Operation {
+        op: VerifyOp::Encoder,
+        storages: &[Storage::F32],
+        forms: encoder::forms,
+        check: encoder::verify,
+        weight: 0,
+        long: None,
+    },
+    Operation {
+        op: VerifyOp::Rssm,
+        storages: &[Storage::F32, Storage::Bf16],
+        forms: rssm::forms,
+        check: rssm::verify,
+        weight: 3,
         long: None,
     },
     Operation {

@@ -1,0 +1,136 @@
+//! The recurrent state-space model against itself in float64 on the CPU, with the same weights and the same random numbers.
+
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
+use riverrun::Sequence;
+use riverrun::nn::{Rssm, RssmConfig};
+use riverrun_kernels::check::{Comparison, distance, largest};
+
+use super::part::{Part, Target};
+use super::table::{Row, Table};
+use crate::args::Storage;
+use crate::failure::Failure;
+
+/// Observations and imagination.
+pub(super) fn forms(_: &Target) -> Vec<&'static str> {
+    vec!["observe", "imagine"]
+}
+
+/// Puts a copy of the weights on a device in a format, by way of the host.
+struct Copy<'a> {
+    device: &'a Device,
+    dtype: FloatDType,
+}
+
+impl ModuleMapper for Copy<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let data = param.val().into_data().convert::<f32>();
+        Param::from_tensor(Tensor::<D>::from_data(data, self.device).cast(self.dtype))
+    }
+}
+
+const SIZES: [usize; 2] = [3, 4];
+
+/// Deterministic states, logits and samples of one step after the other.
+fn run(model: &Rssm, form: &str, device: &Device, dtype: FloatDType) -> [Vec<f64>; 3] {
+    let [batch, steps] = SIZES;
+    let wave = |width: usize| -> Tensor<3> {
+        let n = batch * steps * width;
+        let data: Vec<f32> = (0..n)
+            .map(|i| ((i * 37) % 23) as f32 / 16.0 - 0.6875)
+            .collect();
+        Tensor::from_data(TensorData::new(data, [batch, steps, width]), device).cast(dtype)
+    };
+    let key = Tensor::<1, Int>::from_ints([9, 8, 7, 6], device);
+    let numbers = |x: Tensor<3>| x.into_data().iter::<f64>().collect::<Vec<f64>>();
+    if form == "observe" {
+        let found = model.observe(wave(12), wave(3), key, Sequence::new());
+        let logits = Tensor::cat(vec![found.posterior_logits, found.prior_logits], 2);
+        [numbers(found.deter), numbers(logits), numbers(found.stoch)]
+    } else {
+        let start = model.initial(batch, device, dtype);
+        let found = model.imagine(wave(3), key, start);
+        [
+            numbers(found.deter),
+            numbers(found.prior_logits),
+            numbers(found.stoch),
+        ]
+    }
+}
+
+/// Checks a format.
+pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+    let device = &part.target.info.device;
+    let (dtype, epsilon) = match part.storage {
+        Storage::Bf16 => (FloatDType::BF16, 2f64.powi(-8)),
+        _ => (FloatDType::F32, f64::from(f32::EPSILON)),
+    };
+    let config = RssmConfig::new(12, 3)
+        .with_deter(64)
+        .with_hidden(32)
+        .with_stoch(4)
+        .with_classes(8);
+    let Ok(host) = riverrun::device::parse("cpu") else {
+        let reason = "there is no CPU in this build to compare with";
+        return table.skip(part.device(), part.form, reason);
+    };
+    host.seed(3);
+    // The weights are those that the format has room for.
+    let start = config.init(&host).map(&mut Copy {
+        device: &host,
+        dtype,
+    });
+    let exact = start.clone().map(&mut Copy {
+        device: &host,
+        dtype: FloatDType::F64,
+    });
+    let model = start.map(&mut Copy { device, dtype });
+    let reference = run(&exact, part.form, &host, FloatDType::F64);
+    let (found, again) = (
+        run(&model, part.form, device, dtype),
+        run(&model, part.form, device, dtype),
+    );
+    // A step rounds a dozen times on its way to the logits, and each rounding may be doubled by the norms.
+    let roundings = 24.0 * (SIZES[1] as f64).sqrt();
+    // A sample that differs changes all that follows: only steps before one are compared.
+    let mut same = 0;
+    let [batch, steps] = SIZES;
+    let classes = reference[2].len() / (batch * steps);
+    while same < steps
+        && (0..batch).all(|b| {
+            let at = (b * steps + same) * classes..(b * steps + same + 1) * classes;
+            found[2][at.clone()] == reference[2][at]
+        })
+    {
+        same += 1;
+    }
+    let comparisons: Vec<Comparison> = ["deter", "logits"]
+        .into_iter()
+        .enumerate()
+        .map(|(n, tensor)| {
+            let width = reference[n].len() / (batch * steps);
+            let until = |x: &[f64]| -> Vec<f64> {
+                let rows = (0..batch).flat_map(|b| {
+                    let start = b * steps * width;
+                    x[start..start + (same + 1).min(steps) * width].to_vec()
+                });
+                rows.collect()
+            };
+            let (found, reference) = (until(&found[n]), until(&reference[n]));
+            let scale = largest(reference.iter().map(|x| x.abs()));
+            Comparison {
+                tensor: tensor.into(),
+                error: distance(&found, &reference),
+                allowed: roundings * epsilon / 2.0 * scale.max(1.0),
+            }
+        })
+        .collect();
+    let mut row = Row::default();
+    row.case(&comparisons, found == again);
+    let name = if part.storage == Storage::Bf16 {
+        "bf16"
+    } else {
+        "f32"
+    };
+    table.row(part.device(), part.form, name, "tensors", row)
+}

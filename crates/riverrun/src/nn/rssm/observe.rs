@@ -1,0 +1,176 @@
+//! Observations in, states out.
+
+use burn::tensor::{FloatDType, Int, Tensor};
+
+use super::dynamics::activate;
+use super::{KlLoss, Rssm, RssmState};
+use crate::nn::linear;
+use crate::{Error, Sequence};
+
+/// The stream of random numbers of observations.
+const STREAM: u32 = 0;
+
+/// The states that observations lead through.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Observed {
+    /// `[B, T, deter]`.
+    pub deter: Tensor<3>,
+    /// Samples of the posterior, `[B, T, stoch · classes]`.
+    pub stoch: Tensor<3>,
+    /// `[B, T, stoch · classes]`.
+    pub posterior_logits: Tensor<3>,
+    /// `[B, T, stoch · classes]`.
+    pub prior_logits: Tensor<3>,
+    /// After the last step.
+    pub last: RssmState,
+}
+
+impl Observed {
+    /// Both parts of every state, `[B, T, deter + stoch · classes]`.
+    pub fn features(&self) -> Tensor<3> {
+        Tensor::cat(vec![self.deter.clone(), self.stoch.clone()], 2)
+    }
+
+    /// The state after step `t` of every sequence.
+    ///
+    /// # Panics
+    /// If there is no such step.
+    pub fn state(&self, t: usize) -> RssmState {
+        let at = |x: &Tensor<3>| x.clone().narrow(1, t, 1).squeeze_dim(1);
+        RssmState::new(at(&self.deter), at(&self.stoch))
+    }
+
+    /// The divergence of prior and posterior, see [`KlLoss`].
+    pub fn kl(&self, model: &Rssm, free_nats: f64) -> KlLoss {
+        model.kl(
+            self.posterior_logits.clone(),
+            self.prior_logits.clone(),
+            free_nats,
+        )
+    }
+}
+
+impl Rssm {
+    /// Runs over sequences of observations, drawing the stochastic states from the posterior.
+    ///
+    /// # Arguments
+    /// - `tokens`: encoded observations, `[B, T, d_tokens]`.
+    /// - `actions`: those that led to them, `[B, T, d_action]`.
+    /// - `key`: `[4]`, of the random numbers. Two calls with one key draw the same numbers.
+    /// - `sequence`: the state before, zero if absent, and resets `[B, T]`: at a step that restarts, the state and the action
+    ///   count as 0.
+    ///
+    /// Gradients flow to everything, the state before included. All tensors have the dtype of the weights; categoricals are
+    /// computed in f32.
+    ///
+    /// # Panics
+    /// Where [`try_observe`](Self::try_observe) returns an error.
+    pub fn observe(
+        &self,
+        tokens: Tensor<3>,
+        actions: Tensor<3>,
+        key: Tensor<1, Int>,
+        sequence: Sequence<RssmState>,
+    ) -> Observed {
+        self.try_observe(tokens, actions, key, sequence)
+            .unwrap_or_else(|error| panic!("RSSM: {error}"))
+    }
+
+    /// [`observe`](Self::observe).
+    ///
+    /// # Errors
+    /// Shapes that do not fit together; lengths in `sequence`.
+    pub fn try_observe(
+        &self,
+        tokens: Tensor<3>,
+        actions: Tensor<3>,
+        key: Tensor<1, Int>,
+        sequence: Sequence<RssmState>,
+    ) -> Result<Observed, Error> {
+        let [batch, steps, _] = tokens.dims();
+        let logits = self.stoch * self.classes;
+        let [d_tokens, _] = self.posterior_tokens.weight.dims();
+        let [d_action, _] = self.action_input.weight.dims();
+        shape("tokens", [batch, steps, d_tokens], tokens.dims())?;
+        shape("actions", [batch, steps, d_action], actions.dims())?;
+        if sequence.lengths.is_some() {
+            return Err(Error::Unsupported(
+                "an RSSM takes resets and no lengths: pad sequences and mask their losses".into(),
+            ));
+        }
+        let (device, dtype) = (tokens.device(), FloatDType::from(tokens.dtype()));
+        let mut state = match sequence.state {
+            Some(state) => state,
+            None => self.initial(batch, &device, dtype),
+        };
+        shape("deter", [batch, self.deter], state.deter.dims())?;
+        shape("stoch", [batch, logits], state.stoch.dims())?;
+        // [B, T, 1]: 0 at a step that restarts.
+        let kept = match sequence.reset {
+            Some(reset) => {
+                shape("reset", [batch, steps], reset.dims())?;
+                Some(reset.bool_not().float().cast(dtype).unsqueeze_dim::<3>(2))
+            }
+            None => None,
+        };
+        if steps == 0 {
+            let empty = |width| Tensor::<3>::zeros([batch, 0, width], &device).cast(dtype);
+            return Ok(Observed {
+                deter: empty(self.deter),
+                stoch: empty(logits),
+                posterior_logits: empty(logits),
+                prior_logits: empty(logits),
+                last: state,
+            });
+        }
+        let actions = match &kept {
+            Some(kept) => actions * kept.clone(),
+            None => actions,
+        };
+        let actions = self.encode_actions(actions);
+        let tokens = linear(&self.posterior_tokens, tokens);
+        let noise = self.noise(key, STREAM, [steps, batch], &state.deter);
+        let at =
+            |x: &Tensor<3>, t: usize| -> Tensor<2> { x.clone().narrow(1, t, 1).squeeze_dim(1) };
+        let (mut deters, mut stochs, mut posteriors) = (vec![], vec![], vec![]);
+        for t in 0..steps {
+            if let Some(kept) = &kept {
+                let kept = at(kept, t);
+                state = RssmState::new(state.deter * kept.clone(), state.stoch * kept);
+            }
+            let deter = self.next(&state, at(&actions, t));
+            let inner = linear(&self.posterior_deter, deter.clone()) + at(&tokens, t);
+            let inner = activate(&self.posterior_norm, inner);
+            let posterior = linear(&self.posterior_logits, inner);
+            let stoch = self.sample(posterior.clone(), &noise, t);
+            deters.push(deter.clone());
+            stochs.push(stoch.clone());
+            posteriors.push(posterior);
+            state = RssmState::new(deter, stoch);
+        }
+        let deter: Tensor<3> = Tensor::stack(deters, 1);
+        Ok(Observed {
+            prior_logits: self.prior(deter.clone()),
+            deter,
+            stoch: Tensor::stack(stochs, 1),
+            posterior_logits: Tensor::stack(posteriors, 1),
+            last: state,
+        })
+    }
+}
+
+pub(super) fn shape<const D: usize>(
+    what: &'static str,
+    expected: [usize; D],
+    found: [usize; D],
+) -> Result<(), Error> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(Error::Shape {
+        what,
+        expected: expected.to_vec(),
+        found: found.to_vec(),
+    })
+}

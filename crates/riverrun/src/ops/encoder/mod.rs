@@ -1,0 +1,136 @@
+//! States of many training runs as features.
+
+#[cfg(feature = "cube")]
+mod cube;
+#[cfg(feature = "flex")]
+mod flex;
+
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, Dispatch, backend_extension};
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use riverrun_kernels::encoder::{FlatStates, SCALARS, StateEncoder};
+
+use super::support::checks;
+use crate::Error;
+
+/// States of `N` training runs on a device.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct RunStates {
+    /// Losses, the oldest first, zeros after the newest: `[N, L]`.
+    pub losses: Tensor<2>,
+    /// Norms of gradients, likewise: `[N, G]`.
+    pub gradients: Tensor<2>,
+    /// What is no history: `[N, 24]`, see [`FlatStates`].
+    pub scalars: Tensor<2>,
+}
+
+impl RunStates {
+    /// From tensors in f32.
+    pub fn new(losses: Tensor<2>, gradients: Tensor<2>, scalars: Tensor<2>) -> Self {
+        Self {
+            losses,
+            gradients,
+            scalars,
+        }
+    }
+
+    /// Sends the states of encoders to a device.
+    ///
+    /// # Errors
+    /// Encoders whose rings differ in size.
+    pub fn from_encoders<'a>(
+        encoders: impl IntoIterator<Item = &'a StateEncoder>,
+        device: &Device,
+    ) -> Result<Self, Error> {
+        let flat = FlatStates::new(encoders)?;
+        let runs = flat.runs();
+        let send = |numbers: Vec<f32>, each: usize| {
+            Tensor::from_data(TensorData::new(numbers, [runs, each]), device)
+        };
+        Ok(Self {
+            losses: send(flat.losses, flat.losses_each),
+            gradients: send(flat.gradients, flat.gradients_each),
+            scalars: send(flat.scalars, SCALARS),
+        })
+    }
+}
+
+/// The 64 features of every run, `[N, 64]`, in f32: one launch on a GPU. See [`riverrun_kernels::encoder`] for each feature.
+/// No gradients pass.
+///
+/// # Panics
+/// Where [`try_encode_states`] returns an error.
+pub fn encode_states(states: RunStates) -> Tensor<2> {
+    try_encode_states(states).unwrap_or_else(|error| panic!("encode_states: {error}"))
+}
+
+/// [`encode_states`].
+///
+/// # Errors
+/// Shapes that do not fit together, histories of fewer than 32 places, dtypes other than f32.
+pub fn try_encode_states(states: RunStates) -> Result<Tensor<2>, Error> {
+    let [runs, losses] = states.losses.dims();
+    let gradients = states.gradients.dims()[1];
+    checks::shape("gradients", &[runs, gradients], &states.gradients.dims())?;
+    checks::shape("scalars", &[runs, SCALARS], &states.scalars.dims())?;
+    if losses.min(gradients) < 32 {
+        return Err(riverrun_kernels::Error::Encoder {
+            reason: format!("histories of {losses} and {gradients} places, expected 32 or more"),
+        }
+        .into());
+    }
+    for (what, tensor) in [
+        ("losses", &states.losses),
+        ("gradients", &states.gradients),
+        ("scalars", &states.scalars),
+    ] {
+        if tensor.dtype() != DType::F32 {
+            return Err(Error::Dtype {
+                what,
+                expected: "F32".into(),
+                found: format!("{:?}", tensor.dtype()),
+            });
+        }
+    }
+    let plain = |tensor: Tensor<2>| match tensor.is_autodiff() {
+        true => tensor.inner().into_dispatch(),
+        false => tensor.into_dispatch(),
+    };
+    Ok(Tensor::from_dispatch(
+        <Dispatch as EncoderOps>::encode_states(
+            plain(states.losses),
+            plain(states.gradients),
+            plain(states.scalars),
+        ),
+    ))
+}
+
+#[cfg(feature = "cube")]
+mod fused {
+    //! What fusion must know of an operation before it runs: the shapes of its outputs.
+
+    use burn::backend::fusion::custom::TensorSpec;
+    use burn::tensor::{DType, Shape};
+    use riverrun_kernels::encoder::FEATURES;
+
+    pub(super) fn features(scalars: &TensorSpec) -> TensorSpec {
+        TensorSpec::new(Shape::new([scalars.shape[0], FEATURES]), DType::F32)
+    }
+}
+
+/// [`encode_states`] on a backend. Shapes and dtypes have been checked.
+#[backend_extension(
+    Flex: cfg(feature = "flex"),
+    Cube: cfg(feature = "cube"),
+    Fusion: cfg(feature = "cube"),
+)]
+pub trait EncoderOps: Backend {
+    /// `[N, 64]`.
+    #[fusion(meta = |_losses, _gradients, scalars| fused::features(scalars))]
+    fn encode_states(
+        losses: FloatTensor<Self>,
+        gradients: FloatTensor<Self>,
+        scalars: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+}

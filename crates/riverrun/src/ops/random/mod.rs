@@ -1,0 +1,80 @@
+//! Random numbers by counter on tensors.
+
+#[cfg(feature = "cube")]
+mod cube;
+#[cfg(feature = "flex")]
+mod flex;
+
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Backend, Dispatch, backend_extension};
+use burn::tensor::{Int, Shape, Tensor};
+use riverrun_kernels::random::KEY;
+
+use super::support::checks;
+use crate::Error;
+
+/// Uniform numbers in (0, 1), in f32, that are a function of `key`, of `stream` and of their place alone.
+///
+/// They are the same on every device, whatever was drawn before, and in a [`Recording`](crate::Recording) they follow the key
+/// that is in the tensor when it is replayed. See [`riverrun_kernels::random`] for the formula.
+///
+/// # Arguments
+/// - `key`: `[4]`, of whose words the low 32 bits count.
+/// - `stream`: numbers of two streams have nothing to do with each other.
+///
+/// # Panics
+/// Where [`try_uniform`] returns an error.
+pub fn uniform<const D: usize>(key: Tensor<1, Int>, stream: u32, shape: [usize; D]) -> Tensor<D> {
+    try_uniform(key, stream, shape).unwrap_or_else(|error| panic!("uniform: {error}"))
+}
+
+/// [`uniform`].
+///
+/// # Errors
+/// A key that has not four words; more than `2^32` numbers.
+pub fn try_uniform<const D: usize>(
+    key: Tensor<1, Int>,
+    stream: u32,
+    shape: [usize; D],
+) -> Result<Tensor<D>, Error> {
+    checks::shape("key", &[KEY], &key.dims())?;
+    let numbers: usize = shape.iter().product();
+    if numbers > 1 << 32 {
+        return Err(Error::Unsupported(format!(
+            "a stream has 2^32 random numbers, {numbers} were asked for"
+        )));
+    }
+    let tracked = key.is_autodiff();
+    let key = if tracked { key.inner() } else { key };
+    let shape = Shape::new(shape);
+    let numbers = <Dispatch as RandomOps>::counter_uniform(key.into_dispatch(), stream, shape);
+    let numbers = Tensor::from_dispatch(numbers);
+    Ok(match tracked {
+        true => Tensor::from_inner(numbers),
+        false => numbers,
+    })
+}
+
+#[cfg(feature = "cube")]
+mod fused {
+    //! What fusion must know of an operation before it runs: the shapes of its outputs.
+
+    use burn::backend::fusion::custom::TensorSpec;
+    use burn::tensor::{DType, Shape};
+
+    pub(super) fn numbers(shape: &Shape) -> TensorSpec {
+        TensorSpec::new(shape.clone(), DType::F32)
+    }
+}
+
+/// [`uniform`] on a backend. Shapes have been checked.
+#[backend_extension(
+    Flex: cfg(feature = "flex"),
+    Cube: cfg(feature = "cube"),
+    Fusion: cfg(feature = "cube"),
+)]
+pub trait RandomOps: Backend {
+    /// The numbers.
+    #[fusion(meta = |_key, _stream, shape| fused::numbers(shape))]
+    fn counter_uniform(key: IntTensor<Self>, stream: u32, shape: Shape) -> FloatTensor<Self>;
+}

@@ -1,0 +1,456 @@
+//! The recurrent state-space model against the published formulas in numpy, and its promises.
+#![cfg(feature = "flex")]
+
+mod common;
+#[allow(dead_code)]
+mod golden;
+
+use std::collections::HashMap;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
+use riverrun::Sequence;
+use riverrun::nn::{Rssm, RssmConfig, RssmState};
+use serde_json::Value;
+
+use common::{assert_close, devices, numbers};
+use golden::{field, tensor};
+
+fn cases() -> Value {
+    serde_json::from_str(include_str!("golden/rssm.json")).expect("golden values")
+}
+
+/// The path of a parameter, from the names that the module's fields have.
+#[derive(Default)]
+struct Path(Vec<String>);
+
+impl Path {
+    fn name(&self) -> String {
+        self.0.join(".")
+    }
+}
+
+/// Puts the golden weights in their places.
+struct Load<'a> {
+    weights: &'a Value,
+    device: &'a Device,
+    path: Path,
+    loaded: usize,
+}
+
+impl ModuleMapper for Load<'_> {
+    fn enter_module(&mut self, name: &str, _kind: &str) {
+        self.path.0.push(name.into());
+    }
+
+    fn exit_module(&mut self, _name: &str, _kind: &str) {
+        self.path.0.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let weight = &self.weights[self.path.name()];
+        let shape: Vec<usize> = field(weight, "shape").iter().map(|x| *x as usize).collect();
+        assert_eq!(shape, param.dims(), "{}", self.path.name());
+        self.loaded += 1;
+        let shape: [usize; D] = shape.try_into().expect("as many dimensions");
+        Param::from_tensor(tensor(weight, "values", shape, self.device).require_grad())
+    }
+}
+
+/// Collects gradients.
+struct Collect<'a> {
+    gradients: &'a burn::tensor::Gradients,
+    path: Path,
+    found: HashMap<String, Vec<f64>>,
+}
+
+impl ModuleVisitor for Collect<'_> {
+    fn enter_module(&mut self, name: &str, _kind: &str) {
+        self.path.0.push(name.into());
+    }
+
+    fn exit_module(&mut self, _name: &str, _kind: &str) {
+        self.path.0.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let gradient = param.val().grad(self.gradients).expect("a gradient");
+        self.found.insert(self.path.name(), numbers(gradient));
+    }
+}
+
+fn size(case: &Value, name: &str) -> usize {
+    case["sizes"][name].as_u64().expect("a size") as usize
+}
+
+fn config(case: &Value) -> RssmConfig {
+    RssmConfig::new(size(case, "tokens"), size(case, "actions"))
+        .with_deter(size(case, "deter"))
+        .with_hidden(size(case, "hidden"))
+        .with_stoch(size(case, "stoch"))
+        .with_classes(size(case, "classes"))
+        .with_blocks(size(case, "blocks"))
+}
+
+fn key(words: [i32; 4], device: &Device) -> Tensor<1, Int> {
+    Tensor::from_ints(words, device)
+}
+
+#[test]
+fn states_losses_and_gradients_are_those_of_the_formulas() {
+    let case = cases();
+    let free = case["free_nats"].as_f64().unwrap();
+    let sizes = ["batch", "steps", "tokens", "actions", "deter"].map(|name| size(&case, name));
+    let [batch, steps, tokens, actions, deter] = sizes;
+    let logits = size(&case, "stoch") * size(&case, "classes");
+    for (name, device) in devices() {
+        let device = device.autodiff();
+        let mut load = Load {
+            weights: &case["weights"],
+            device: &device,
+            path: Path::default(),
+            loaded: 0,
+        };
+        let model: Rssm = config(&case).init(&device).map(&mut load);
+        assert_eq!(load.loaded, case["weights"].as_object().unwrap().len());
+        let words: Vec<i32> = field(&case, "key").iter().map(|x| *x as i32).collect();
+        let key = key(words.try_into().unwrap(), &device);
+        let resets: Vec<bool> = case["resets"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|x| x.as_bool().unwrap())
+            .collect();
+        let resets = Tensor::<2, Bool>::from_data(TensorData::new(resets, [batch, steps]), &device);
+        let state = RssmState::new(
+            tensor(&case, "deter0", [batch, deter], &device),
+            tensor(&case, "stoch0", [batch, logits], &device),
+        );
+        let observed = model.observe(
+            tensor(&case, "tokens", [batch, steps, tokens], &device),
+            tensor(&case, "actions", [batch, steps, actions], &device),
+            key.clone(),
+            Sequence::from(Some(state)).with_reset(resets),
+        );
+        let check = |what: &str, found: Tensor<3>, expected: &Value, field_name: &str| {
+            let what = format!("{name} {what}");
+            assert_close(&what, &numbers(found), &field(expected, field_name), 2e-5);
+        };
+        check("deter", observed.deter.clone(), &case, "deter");
+        assert_eq!(
+            numbers(observed.stoch.clone()),
+            field(&case, "stoch"),
+            "{name}"
+        );
+        check(
+            "posterior",
+            observed.posterior_logits.clone(),
+            &case,
+            "posterior",
+        );
+        check("prior", observed.prior_logits.clone(), &case, "prior");
+
+        let kl = observed.kl(&model, free);
+        let one = |x: &Tensor<1>| numbers(x.clone())[0];
+        let number = |name: &str| case[name].as_f64().unwrap();
+        assert_close(&name, &[one(&kl.dynamics)], &[number("dynamics")], 2e-5);
+        let found = one(&kl.representation);
+        assert_close(&name, &[found], &[number("representation")], 2e-5);
+        let target = tensor(&case, "target", [batch, steps, logits], &device);
+        let states = (observed.deter.clone() * observed.deter.clone()).mean()
+            + (observed.stoch.clone() * target).mean();
+        let total = kl.total() + states;
+        assert_close(&name, &[one(&total)], &[number("total")], 2e-5);
+        let gradients = total.backward();
+        let mut collect = Collect {
+            gradients: &gradients,
+            path: Path::default(),
+            found: HashMap::new(),
+        };
+        model.visit(&mut collect);
+        for (parameter, found) in &collect.found {
+            let expected = field(&case["gradients"], parameter);
+            assert_close(&format!("{name} d {parameter}"), found, &expected, 1e-5);
+        }
+
+        let given = tensor(&case, "actions", [batch, steps, actions], &device);
+        let imagined = model.imagine(given.clone(), key.clone(), observed.last.clone());
+        let expected = &case["imagined"];
+        check("imagined deter", imagined.deter.clone(), expected, "deter");
+        check(
+            "imagined prior",
+            imagined.prior_logits.clone(),
+            expected,
+            "prior",
+        );
+        assert_eq!(
+            numbers(imagined.stoch.clone()),
+            field(expected, "stoch"),
+            "{name}"
+        );
+        // A policy that takes the same actions leads through the same states.
+        let policy = |t: usize, _: &RssmState| given.clone().narrow(1, t, 1).squeeze_dim(1);
+        let led = model.imagine_with(policy, steps, key, observed.last);
+        assert_eq!(numbers(led.deter), numbers(imagined.deter), "{name}");
+        assert_eq!(numbers(led.actions), numbers(given), "{name}");
+    }
+}
+
+fn small(device: &Device) -> Rssm {
+    device.seed(1);
+    RssmConfig::new(3, 2)
+        .with_deter(16)
+        .with_hidden(12)
+        .with_stoch(4)
+        .with_classes(5)
+        .with_blocks(4)
+        .init(device)
+}
+
+fn inputs(batch: usize, steps: usize, device: &Device) -> (Tensor<3>, Tensor<3>) {
+    let wave = |width: usize| {
+        let n = batch * steps * width;
+        let data: Vec<f32> = (0..n)
+            .map(|i| ((i * 37) % 23) as f32 / 11.0 - 1.0)
+            .collect();
+        Tensor::<3>::from_data(TensorData::new(data, [batch, steps, width]), device)
+    };
+    (wave(3), wave(2))
+}
+
+#[test]
+fn a_reset_starts_from_the_zero_state() {
+    for (name, device) in devices() {
+        let model = small(&device);
+        let (tokens, actions) = inputs(2, 3, &device);
+        let resets =
+            Tensor::<2, Bool>::from_data([[true, false, false], [true, false, false]], &device);
+        let dirty = RssmState::new(
+            Tensor::ones([2, 16], &device),
+            Tensor::ones([2, 20], &device),
+        );
+        let key = key([1, 2, 3, 4], &device);
+        let restarted = model.observe(
+            tokens.clone(),
+            actions.clone(),
+            key.clone(),
+            Sequence::from(Some(dirty)).with_reset(resets),
+        );
+        // The action of a step that restarts does not count either.
+        let rest = actions.narrow(1, 1, 2);
+        let actions = Tensor::cat(vec![Tensor::zeros([2, 1, 2], &device), rest], 1);
+        let fresh = model.observe(tokens, actions, key, Sequence::new());
+        assert_close(
+            &name,
+            &numbers(restarted.deter),
+            &numbers(fresh.deter),
+            1e-6,
+        );
+        assert_eq!(numbers(restarted.stoch), numbers(fresh.stoch));
+    }
+}
+
+#[test]
+fn a_key_decides_what_is_drawn() {
+    let mut all = Vec::new();
+    for (_, device) in devices() {
+        let model = small(&device);
+        let (_, actions) = inputs(8, 6, &device);
+        let start = || model.initial(8, &device, FloatDType::F32);
+        let draw = |word| {
+            let imagined = model.imagine(actions.clone(), key([word, 0, 0, 0], &device), start());
+            numbers(imagined.stoch)
+        };
+        let samples = draw(1);
+        assert_eq!(samples, draw(1));
+        assert_ne!(samples, draw(2));
+        // One class of each.
+        for vector in samples.chunks(5) {
+            assert_eq!(vector.iter().sum::<f64>(), 1.0);
+            assert_eq!(vector.iter().filter(|x| **x == 1.0).count(), 1);
+        }
+        all.push(samples.len());
+    }
+    assert!(all.iter().all(|n| *n == all[0]));
+}
+
+#[test]
+fn classes_come_up_as_often_as_they_should() {
+    let device = Device::flex();
+    let model = RssmConfig::new(1, 1)
+        .with_deter(4)
+        .with_hidden(4)
+        .with_stoch(1)
+        .with_classes(3)
+        .with_blocks(1)
+        .init(&device);
+    let rows = 20_000;
+    let state = model.initial(rows, &device, FloatDType::F32);
+    let imagined = model.imagine(
+        Tensor::zeros([rows, 1, 1], &device),
+        key([5; 4], &device),
+        state,
+    );
+    let logits = &numbers(imagined.prior_logits)[..3];
+    let all: f64 = logits.iter().map(|x| x.exp()).sum();
+    let samples = numbers(imagined.stoch);
+    for class in 0..3 {
+        let p = 0.99 * logits[class].exp() / all + 0.01 / 3.0;
+        let found = samples.iter().skip(class).step_by(3).sum::<f64>() / rows as f64;
+        // Five deviations.
+        assert!(
+            (found - p).abs() < 5.0 * (p * (1.0 - p) / rows as f64).sqrt(),
+            "{found} {p}"
+        );
+    }
+}
+
+#[test]
+fn nothing_to_do() {
+    for (name, device) in devices() {
+        let model = small(&device);
+        for (batch, steps) in [(2, 0), (0, 0)] {
+            let (tokens, actions) = inputs(batch, steps, &device);
+            let key = key([0; 4], &device);
+            let observed = model.observe(tokens, actions.clone(), key.clone(), Sequence::new());
+            assert_eq!(observed.deter.dims(), [batch, steps, 16], "{name}");
+            assert_eq!(observed.last.stoch.dims(), [batch, 20]);
+            let imagined = model.imagine(actions, key, observed.last);
+            assert_eq!(imagined.features().dims(), [batch, steps, 36]);
+        }
+    }
+}
+
+#[test]
+fn free_nats_are_free() {
+    let device = Device::flex();
+    let model = small(&device);
+    let logits = Tensor::<3>::from_data(TensorData::new(vec![0.5_f32; 40], [1, 2, 20]), &device);
+    let kl = model.kl(logits.clone(), logits, 1.0);
+    assert!(numbers(kl.divergence).iter().all(|x| x.abs() < 1e-6));
+    assert_eq!(numbers(kl.dynamics), [1.0]);
+    assert_eq!(numbers(kl.representation), [1.0]);
+}
+
+#[test]
+fn bf16_is_near_f32() {
+    for (name, device) in devices() {
+        let format = FloatDType::BF16;
+        if !device.supports_dtype(burn::tensor::DType::BF16) {
+            println!("skipped: {name} has no bf16");
+            continue;
+        }
+        let model = small(&device);
+        let (tokens, actions) = inputs(3, 1, &device);
+        let key = key([3; 4], &device);
+        let wide = model.observe(
+            tokens.clone(),
+            actions.clone(),
+            key.clone(),
+            Sequence::new(),
+        );
+        struct Cast;
+        impl ModuleMapper for Cast {
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                Param::from_tensor(param.val().cast(FloatDType::BF16))
+            }
+        }
+        let narrow = model.map(&mut Cast);
+        let found = narrow.observe(
+            tokens.cast(format),
+            actions.cast(format),
+            key,
+            Sequence::new(),
+        );
+        assert_eq!(found.deter.dtype(), burn::tensor::DType::BF16);
+        // A dozen roundings of 2^-9 each.
+        assert_close(&name, &numbers(found.deter), &numbers(wide.deter), 0.05);
+        assert_close(
+            &name,
+            &numbers(found.posterior_logits),
+            &numbers(wide.posterior_logits),
+            0.05,
+        );
+    }
+}
+
+#[test]
+fn sizes_that_do_not_fit_are_refused() {
+    let device = Device::flex();
+    assert!(
+        RssmConfig::new(3, 2)
+            .with_deter(10)
+            .with_blocks(4)
+            .try_init(&device)
+            .is_err()
+    );
+    assert!(RssmConfig::new(0, 2).try_init(&device).is_err());
+    assert!(
+        RssmConfig::new(3, 2)
+            .with_unimix(1.0)
+            .try_init(&device)
+            .is_err()
+    );
+    let model = small(&device);
+    let (tokens, actions) = inputs(2, 3, &device);
+    let run = |tokens: Tensor<3>, actions: Tensor<3>, sequence| {
+        model
+            .try_observe(tokens, actions, key([0; 4], &device), sequence)
+            .is_err()
+    };
+    assert!(run(
+        tokens.clone().narrow(2, 0, 2),
+        actions.clone(),
+        Sequence::new()
+    ));
+    assert!(run(
+        tokens.clone(),
+        actions.clone().narrow(1, 0, 2),
+        Sequence::new()
+    ));
+    assert!(run(
+        tokens.clone(),
+        actions.clone(),
+        Sequence::new().with_lengths(&[1, 2])
+    ));
+    let state = model.initial(3, &device, FloatDType::F32);
+    assert!(run(
+        tokens,
+        actions.clone(),
+        Sequence::new().with_state(state.clone())
+    ));
+    let narrow = RssmState::new(state.deter.narrow(0, 0, 2), state.stoch);
+    assert!(
+        model
+            .try_imagine(actions, key([0; 4], &device), narrow)
+            .is_err()
+    );
+}
+
+#[test]
+fn the_published_sizes() {
+    // By the layers' widths; parameters are made when they are used.
+    let device = Device::flex();
+    let count = |config: &RssmConfig| {
+        let (d, h, s, g) = (
+            config.deter,
+            config.hidden,
+            config.stoch * config.classes,
+            8,
+        );
+        let dense = |from: usize, to: usize| from * to + to;
+        let inputs = dense(d, h) + dense(s, h) + dense(config.d_action, h) + 3 * h;
+        let core = d * d / g + dense(3 * h, d) + d + d * 3 * d / g + 3 * d;
+        let prior = dense(d, h) + dense(h, h) + 2 * h + dense(h, s);
+        let posterior = d * h + dense(config.d_tokens, h) + h + dense(h, s);
+        inputs + core + prior + posterior
+    };
+    for config in [
+        RssmConfig::size_12m(1024, 6),
+        RssmConfig::size_50m(1024, 6),
+        RssmConfig::size_200m(1024, 6),
+    ] {
+        let expected = count(&config);
+        assert_eq!(config.init(&device).num_params(), expected, "{config:?}");
+    }
+}
