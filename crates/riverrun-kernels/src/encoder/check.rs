@@ -5,7 +5,7 @@ use crate::check::{Comparison, Random};
 
 /// A run of so many steps: a loss that falls with noise, norms that follow it, a rate that decays.
 pub fn random_run(steps: usize, seed: u64) -> Vec<Observation> {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let phases = [Phase::WarmUp, Phase::Full, Phase::Predict, Phase::Correct];
     (0..steps)
         .map(|n| {

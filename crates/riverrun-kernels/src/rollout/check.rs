@@ -36,7 +36,7 @@ fn arguments<'a, R>([w, u, bias, heads, h0, features, loss]: [&'a [R]; 7]) -> Ar
 impl Case {
     /// Weights uniform within `1/√H` (for inputs `1/√I`), a loss of about 2, states in (-1, 1).
     pub fn random(problem: Problem, seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let h = (problem.hidden as f64).sqrt().recip();
         let i = (problem.features as f64).sqrt().recip();
         let bounds = [i, h, 0.5, h, 1.0, 1.0, 0.0];
