@@ -67,7 +67,7 @@ fn gpu(out: &mut impl Write, client: &cubecl::client::Client) -> Result<(), Fail
         }
     }
     if let Some(reason) = Routine::LookBack.missing(client) {
-        writeln!(out, "  recurrence: not chained, because {reason}")?;
+        writeln!(out, "  recurrence: no look-back, because {reason}")?;
     }
     Ok(())
 }
