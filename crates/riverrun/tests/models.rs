@@ -8,6 +8,7 @@ use burn::tensor::{Int, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
 use riverrun::models::{CellKind, LanguageModel, LanguageModelConfig};
 use riverrun::nn::Sequence;
+use riverrun::ops::cross_entropy;
 
 #[test]
 fn chunks_and_steps_agree_with_the_whole() {
@@ -136,6 +137,48 @@ fn a_tied_model_trains_its_embedding_from_both_sides() {
         assert!(row(0).iter().any(|&g| g != 0.0), "{name}");
         assert_close(&name, row(0), row(2), 1e-6);
         assert_ne!(row(0), row(3), "{name}");
+    }
+}
+
+#[test]
+fn padding_of_the_vocabulary_changes_no_loss_and_no_gradient() {
+    for (name, device) in devices() {
+        let device = device.autodiff();
+        for (vocab, tied) in [(11, false), (11, true), (1029, false), (16, false)] {
+            let what = format!("{name} {vocab} symbols, tied {tied}");
+            let model = LanguageModelConfig::new(vocab, 16, 1)
+                .with_tied(Some(tied))
+                .init(&device);
+            let tokens = |values: Vec<i32>| {
+                Tensor::<2, Int>::from_data(TensorData::new(values, [2, 3]), &device)
+            };
+            let inputs = tokens(vec![3, 1, 4, 1, 5, 9]);
+            let targets = tokens(vec![1, 4, 10, 5, 9, 2]);
+            let loss = |logits: Tensor<3>| {
+                let [batch, steps, columns] = logits.dims();
+                let rows = batch * steps;
+                let loss = cross_entropy(
+                    logits.reshape([rows, columns]),
+                    targets.clone().reshape([rows]),
+                );
+                let grads = loss.clone().backward();
+                let grad = |weight: Tensor<2>| numbers(weight.grad(&grads).expect("a gradient"));
+                let embedding = grad(model.embedding.weight.val());
+                let out = model.out.as_ref().map(|out| grad(out.weight.val()));
+                (numbers(loss), embedding, out.unwrap_or_default())
+            };
+            let (plain, _) = model.forward(inputs.clone(), Sequence::new());
+            let (padded, _) = model.forward_padded(inputs, Sequence::new());
+            let columns = padded.dims()[2];
+            assert!(
+                columns >= vocab && (name == "cpu" || columns % 8 == 0),
+                "{what}"
+            );
+            let (expected, found) = (loss(plain), loss(padded));
+            assert_close(&what, &found.0, &expected.0, 1e-5);
+            assert_close(&what, &found.1, &expected.1, 1e-5);
+            assert_close(&what, &found.2, &expected.2, 1e-5);
+        }
     }
 }
 

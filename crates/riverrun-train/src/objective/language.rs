@@ -29,11 +29,12 @@ impl Language {
         }
     }
 
-    /// Logits `[counted, L, V]` and targets `[counted, L]` of the scored part.
+    /// Logits `[counted, L, V]`, on a GPU with columns that are no classes after them, and targets `[counted, L]` of the scored
+    /// part.
     fn logits(&self, model: &LanguageModel, inputs: &Inputs) -> (Tensor<3>, Tensor<2, Int>) {
         let (tokens, targets) = (inputs.int::<2>(0), inputs.int::<2>(1));
         let ([rows, length], [counted, scored]) = (tokens.dims(), targets.dims());
-        let (mut logits, _) = model.forward(tokens, Sequence::new());
+        let (mut logits, _) = model.forward_padded(tokens, Sequence::new());
         if scored < length {
             logits = logits.narrow(1, length - scored, scored);
         }

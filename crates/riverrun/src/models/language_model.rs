@@ -6,9 +6,9 @@ use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 
 use super::{Block, BlockConfig, CellKind, RecurrentState};
-use crate::Error;
-use crate::nn::{RmsNorm, RmsNormConfig, Sequence, linear};
+use crate::nn::{RmsNorm, RmsNormConfig, Sequence};
 use crate::ops::{self, Checkpoints, LinearSpec};
+use crate::{Error, device};
 
 /// Configuration of [`LanguageModel`].
 #[derive(Config, Debug)]
@@ -43,6 +43,21 @@ pub struct LanguageModelConfig {
     /// Source: Press & Wolf, *Using the Output Embedding to Improve Language Models* (2017), section 2.
     /// `None`, as in configurations saved without this field, is `Some(false)`.
     pub tied: Option<bool>,
+}
+
+/// The logit of a column that is no class: `e^x` of its distance to any other is 0 in `f32`, and `f16` holds it.
+const ABSENT: f32 = -3e4;
+
+/// From this vocabulary on, padding to 64 columns costs little.
+const LARGE: usize = 1024;
+
+/// Columns that make a vocabulary a multiple of what matrix units need; none where it is a multiple of 8.
+fn padding(vocab: usize) -> usize {
+    match (vocab.is_multiple_of(8), vocab >= LARGE) {
+        (true, _) => 0,
+        (false, true) => vocab.next_multiple_of(64) - vocab,
+        (false, false) => vocab.next_multiple_of(8) - vocab,
+    }
 }
 
 /// Embedding, residual blocks, norm, projection to the vocabulary.
@@ -153,6 +168,72 @@ impl LanguageModel {
         tokens: Tensor<2, Int>,
         sequence: Sequence<LmState>,
     ) -> Result<(Tensor<3>, LmState), Error> {
+        let (normed, state) = self.hidden(tokens, sequence)?;
+        let logits = ops::try_linear(normed, self.weight(0), None, LinearSpec::default())?;
+        Ok((logits, state))
+    }
+
+    /// [`forward`](Self::forward) with logits in the form that a GPU multiplies fastest: `[B, T, V']`, where `V' ≥ vocab` is the
+    /// next multiple of 8 (of 64 for a large vocabulary), and `vocab` itself on the CPU. The logits past `vocab` are so low that
+    /// a softmax makes them exactly 0: [`cross_entropy`](crate::ops::cross_entropy) of these logits and the highest one of a
+    /// row are those of the vocabulary alone, and so are all gradients. Weights and files have no padding.
+    ///
+    /// # Panics
+    /// Where [`try_forward`](Self::try_forward) returns an error.
+    pub fn forward_padded(
+        &self,
+        tokens: Tensor<2, Int>,
+        sequence: Sequence<LmState>,
+    ) -> (Tensor<3>, LmState) {
+        let padded = || -> Result<_, Error> {
+            let (normed, state) = self.hidden(tokens, sequence)?;
+            let weight = self.weight(0);
+            let ([_, vocab], device) = (weight.dims(), weight.device());
+            let padding = match device::is_cpu(&device) {
+                true => 0,
+                false => padding(vocab),
+            };
+            if padding == 0 {
+                let logits = ops::try_linear(normed, weight, None, LinearSpec::default())?;
+                return Ok((logits, state));
+            }
+            let options = (&device, weight.dtype());
+            let low = Tensor::<1>::full([padding], ABSENT, options);
+            let bias = Tensor::cat(vec![Tensor::zeros([vocab], options), low], 0);
+            let weight = self.weight(padding);
+            let logits = ops::try_linear(normed, weight, Some(bias), LinearSpec::default())?;
+            Ok((logits, state))
+        };
+        padded().unwrap_or_else(|error| panic!("language model: {error}"))
+    }
+
+    /// The weights of the projection, `[width, vocab + padding]`; the padding is 0.
+    fn weight(&self, padding: usize) -> Tensor<2> {
+        let (weight, vocab_dim) = match &self.out {
+            Some(out) => (out.weight.val(), 1),
+            None => (self.embedding.weight.val(), 0),
+        };
+        let weight = match padding {
+            0 => weight,
+            _ => {
+                let mut shape = weight.dims();
+                shape[vocab_dim] = padding;
+                let zeros = Tensor::zeros(shape, (&weight.device(), weight.dtype()));
+                Tensor::cat(vec![weight, zeros], vocab_dim)
+            }
+        };
+        match vocab_dim {
+            0 => weight.transpose(),
+            _ => weight,
+        }
+    }
+
+    /// The normed output of the last block, `[B, T, width]`.
+    fn hidden(
+        &self,
+        tokens: Tensor<2, Int>,
+        sequence: Sequence<LmState>,
+    ) -> Result<(Tensor<3>, LmState), Error> {
         let layers = self.blocks.len();
         if let Some(state) = &sequence.state
             && state.blocks.len() != layers
@@ -186,14 +267,7 @@ impl LanguageModel {
             Some(branch) => self.norm.forward_sum(x, branch).0,
             None => self.norm.forward(x),
         };
-        let logits = match &self.out {
-            Some(out) => linear(out, normed),
-            None => {
-                let weight = self.embedding.weight.val().transpose();
-                ops::linear::linear(normed, weight, None, LinearSpec::default())
-            }
-        };
-        Ok((logits, LmState { blocks: states }))
+        Ok((normed, LmState { blocks: states }))
     }
 
     /// One token of each sequence, `[B]`: logits `[B, vocab]` and the next state.
