@@ -14,3 +14,4 @@ pub mod simulated;
 mod stand_in;
 
 pub use recorder::{Recorder, Source};
+pub use stand_in::Card;

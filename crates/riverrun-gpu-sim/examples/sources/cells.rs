@@ -16,23 +16,30 @@ const SHAPES: [(&str, [usize; 4]); 3] = [
     ("16x512x1024by8", [16, 512, 1024, 8]),
 ];
 
+/// The shape of a sample.
+const SAMPLE: &str = "64x512x512";
+
 /// Both passes of every cell, shape and type that the routine runs.
 pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
-    for cell in Cell::all() {
+    // In a sample each has one of the types, in turn.
+    for (n, cell) in Cell::all().into_iter().enumerate() {
         for (name, [batch, steps, hidden, heads]) in SHAPES {
             let problem = Problem::new(cell, batch, steps, hidden).with_heads(heads);
             for dtype in Dtype::ALL {
+                if writer.sample && !(name == SAMPLE && dtype == Dtype::ALL[n % 3]) {
+                    continue;
+                }
                 if gpu::missing(&writer.recorder.client, &problem, dtype).is_some() {
                     continue;
                 }
                 let place = format!("{}/{name}-{}", cell.name(), dtype.name());
                 writer.write(&format!("{place}-forward"), |client| {
                     let args = forward(client, &problem, dtype);
-                    gpu::forward(client, &problem, dtype, &args, None).map(drop)
+                    gpu::forward(client, &problem, dtype, &args)
                 })?;
                 writer.write(&format!("{place}-backward"), |client| {
                     let args = backward(client, &problem, dtype);
-                    gpu::backward(client, &problem, dtype, &args, None).map(drop)
+                    gpu::backward(client, &problem, dtype, &args)
                 })?;
             }
         }
@@ -50,6 +57,7 @@ fn forward(client: &Client, problem: &Problem, dtype: Dtype) -> Forward {
         h0: None,
         c0: None,
         reset: None,
+        lengths: None,
         h: empty(problem.outputs()),
         h_last: empty(problem.state()),
         c_last: (problem.cell == Cell::Lstm).then(|| empty(problem.state())),
@@ -67,6 +75,7 @@ fn backward(client: &Client, problem: &Problem, dtype: Dtype) -> Backward {
         h0: None,
         c0: None,
         reset: None,
+        lengths: None,
         h: empty(problem.outputs()),
         saved: (problem.saved() > 0).then(|| empty(problem.saved())),
         d_h: empty(problem.outputs()),
@@ -75,6 +84,7 @@ fn backward(client: &Client, problem: &Problem, dtype: Dtype) -> Backward {
         d_a: empty(rows * width),
         d_x: gru.then(|| empty(rows * width)),
         before: empty(problem.outputs()),
+        gated: gru.then(|| empty(problem.outputs())),
         d_h0: empty(problem.state()),
         d_c0: lstm.then(|| empty(problem.state())),
     }

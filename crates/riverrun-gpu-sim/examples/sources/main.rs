@@ -1,52 +1,72 @@
 //! Writes the CUDA C++ that kernels become, one file a kernel, without a device.
 //!
 //! ```text
-//! cargo run --release -p riverrun-gpu-sim --example sources --features cuda -- <folder> [<part of a name> ...]
+//! cargo run --release -p riverrun-gpu-sim --example sources --features cuda -- <folder> [--card 75|80|89|90|100] [--sample] [<part of a name> ...]
 //! ```
 //!
 //! Two revisions can be compared with `diff -r`, and what a compiler makes of a file can be looked at with NVIDIA's
-//! tools (`ptxas -v`, `nvdisasm`). With parts of names, only files whose names have one of them.
+//! tools (`ptxas -v`, `nvdisasm`). With parts of names, only files whose names have one of them. `--sample` writes every
+//! kernel once, and no text twice: for NVRTC (`check_nvrtc.sh`).
 
 mod cells;
 mod embedding;
 mod normal;
 mod recurrences;
+mod rows;
 
+use std::collections::HashSet;
 use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
 use cubecl::client::Client;
-use riverrun_gpu_sim::Recorder;
+use riverrun_gpu_sim::{Card, Recorder};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
+    let folder = arguments.next().ok_or("give the folder to write to")?;
+    let (mut card, mut sample, mut parts) = (Card::H200, false, Vec::new());
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--sample" => sample = true,
+            "--card" => {
+                let capability: u32 = arguments.next().ok_or("--card: which?")?.parse()?;
+                let mut cards = Card::ALL.into_iter();
+                let found = cards.find(|card| card.capability == capability);
+                card = found.ok_or("--card: 75, 80, 89, 90 or 100")?;
+            }
+            _ => parts.push(argument),
+        }
+    }
     let mut writer = Writer {
-        folder: arguments
-            .next()
-            .ok_or("give the folder to write to")?
-            .into(),
-        parts: arguments.collect(),
-        recorder: Recorder::new(),
-        written: 0,
+        folder: folder.into(),
+        sample,
+        parts,
+        recorder: Recorder::new(card),
+        texts: HashSet::new(),
     };
     recurrences::write(&mut writer)?;
     cells::write(&mut writer)?;
     embedding::write(&mut writer)?;
-    println!("{} kernels in {}", writer.written, writer.folder.display());
+    rows::write(&mut writer)?;
+    let count = writer.texts.len();
+    println!("{count} kernels in {}", writer.folder.display());
     Ok(())
 }
 
-/// Launches on the device that is not there, and where their sources go.
+/// Launches on a card that is not there, and writes their sources.
 struct Writer {
     folder: PathBuf,
+    /// Every kernel once.
+    sample: bool,
     parts: Vec<String>,
     recorder: Recorder,
-    written: usize,
+    /// Those that have been written.
+    texts: HashSet<String>,
 }
 
 impl Writer {
-    /// What `launch` launches, as `<name>.cu`, or `<name>-<n>.cu` where it launches several kernels.
+    /// The kernels that `launch` launches, as `<name>.cu`, or `<name>-<n>.cu` where there are several.
     fn write(
         &mut self,
         name: &str,
@@ -63,6 +83,10 @@ impl Writer {
                 Ok(text) => normal::normal(text, &source.name),
                 Err(error) => return Err(format!("{name}, {}: {error}", source.name).into()),
             };
+            let new = self.texts.insert(text.clone());
+            if self.sample && !new {
+                continue;
+            }
             let path = self.folder.join(match sources.len() {
                 1 => format!("{name}.cu"),
                 _ => format!("{name}-{n}.cu"),
@@ -70,7 +94,6 @@ impl Writer {
             fs::create_dir_all(path.parent().unwrap_or(&self.folder))?;
             fs::write(path, text)?;
         }
-        self.written += sources.len();
         Ok(())
     }
 }

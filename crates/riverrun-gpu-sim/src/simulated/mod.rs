@@ -30,6 +30,6 @@ pub fn client() -> Client {
         held.get_or_insert_with(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
     });
     CLIENT
-        .get_or_init(|| stand_in::client(Simulation::default()))
+        .get_or_init(|| stand_in::client(Simulation::default(), stand_in::Card::H200))
         .clone()
 }

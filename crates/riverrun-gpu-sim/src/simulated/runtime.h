@@ -53,6 +53,11 @@ static void *scheduler;
 static Dim cube_count, cube_dim;
 static unsigned units_a_cube;
 static void (*entry)();
+// Turns of the scheduler: each gives every thread of the resident cubes a piece of its work.
+static uint64_t turns;
+
+// The clock: a turn counts as 0.1 ms.
+static uint64_t now() { return turns * 100000; }
 
 // Saves what a call keeps, and goes on where another stack was left.
 extern "C" void sim_switch(void **from, void *to);
@@ -143,6 +148,7 @@ static void run(Dim count, Dim dim, void (*kernel)()) {
         next(place);
     // Every turn begins with another unit.
     for (unsigned turn = 1; finished < all; turn = turn * 1664525 + 1013904223) {
+        turns++;
         for (size_t i = 0; i < units.size(); i++) {
             unit = &units[(i + turn) % units.size()];
             if (unit->done)
@@ -227,7 +233,20 @@ template <class T> static void load_4(T &words, uint64_t at) {
     memcpy(&words, (void *)at, 16);
     yield();
 }
+static uint32_t load(uint64_t at) {
+    yield();
+    uint32_t word;
+    memcpy(&word, (void *)at, 4);
+    return word;
+}
 static void store(uint64_t at, uint32_t word) { memcpy((void *)at, &word, 4); }
+static uint32_t replace(uint64_t at, uint32_t expected, uint32_t word) {
+    uint32_t before;
+    memcpy(&before, (void *)at, 4);
+    if (before == expected)
+        store(at, word);
+    return before;
+}
 static uint32_t add(uint64_t at, uint32_t x) {
     uint32_t before;
     memcpy(&before, (void *)at, 4);

@@ -80,6 +80,7 @@ fn call(statement: &str) -> Result<String, String> {
     let name = template.split_whitespace().next().unwrap_or_default();
     let one = |function: &str| format!("{} = {function}({})", to[0], from.join(", "));
     Ok(match name {
+        "mov.u64" if template.contains("%globaltimer") => format!("{} = sim::now()", to[0]),
         "mov.u64" => format!("{} = (uint64_t){}", to[0], from[0]),
         "ex2.approx.ftz.f32" => one("exp2f"),
         "rcp.approx.ftz.f32" => one("1.0f / "),
@@ -89,6 +90,14 @@ fn call(statement: &str) -> Result<String, String> {
         "atom.relaxed.add.u32" => {
             format!("{} = sim::add((uint64_t){}, {})", to[0], from[0], from[1])
         }
+        "atom.relaxed.gpu.global.add.u32" => {
+            format!("{} = sim::add((uint64_t){}, {})", to[0], from[0], from[1])
+        }
+        "atom.relaxed.gpu.global.cas.b32" => format!(
+            "{} = sim::replace({}, {}, {})",
+            to[0], from[0], from[1], from[2]
+        ),
+        "ld.relaxed.gpu.global.u32" => format!("{} = sim::load({})", to[0], from[0]),
         "prefetch.global.L2" => String::new(),
         "st.relaxed.gpu.global.u32" => format!("sim::store({}, {})", from[0], from[1]),
         "ld.relaxed.gpu.global.v4.u32" => {

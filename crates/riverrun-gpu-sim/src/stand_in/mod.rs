@@ -1,7 +1,7 @@
-//! A CubeCL server in CUDA's place, for a device that is not there: it compiles kernels as for an H200 and leaves to the device
-//! what becomes of them.
+//! A CubeCL server in CUDA's place, for a device that is not there: it compiles kernels to CUDA C++ as for a given card and
+//! leaves the rest to a [`Device`].
 
-pub mod properties;
+mod card;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -30,12 +30,14 @@ use cubecl_server::server::{
 };
 use cubecl_server::storage::{ComputeStorage, ManagedResource, StorageHandle, StorageId};
 
+pub use card::Card;
+
 /// A kernel as CUDA C++.
 pub type Compiled = CompiledKernel<CudaCompiler>;
 
-/// What stands in for the hardware.
+/// The substitute for the hardware.
 pub trait Device: Debug + Send + 'static {
-    /// A launch: the kernel's name and what it became, or why it could not; the cubes, and the arguments.
+    /// A launch: the kernel's name and its source, or why there is none; the cubes, and the arguments.
     fn launch(
         &mut self,
         name: &str,
@@ -43,7 +45,7 @@ pub trait Device: Debug + Send + 'static {
         count: CubeCount,
         arguments: KernelArguments,
     );
-    /// Memory of so many bytes.
+    /// Memory of `size` bytes.
     fn allocate(&mut self, memory: ManagedMemoryHandle, size: u64);
     /// The bytes of a buffer, if it has any.
     fn read(&mut self, from: CopyDescriptor) -> Option<Bytes>;
@@ -55,28 +57,30 @@ pub trait Device: Debug + Send + 'static {
 #[derive(Debug)]
 pub struct StandIn<D> {
     utilities: Arc<ServerUtilities>,
+    card: Card,
     device: D,
 }
 
-/// A client of the device, which there may be one of in a program.
-pub fn client<D: Device>(device: D) -> Client {
+/// A client of the device, of which there may be one in a program.
+pub fn client<D: Device>(device: D, card: Card) -> Client {
     let id = DeviceId::new(0, 0);
-    Client::init(id, StandIn::new(id, device))
+    Client::init(id, StandIn::new(id, device, card))
 }
 
 impl<D: Device> StandIn<D> {
-    fn new(id: DeviceId, device: D) -> Self {
+    fn new(id: DeviceId, device: D, card: Card) -> Self {
         let (utilities, _) = ServerUtilities::init(
             ServiceId::of::<Self>(id),
             // The kernels have paths of their own for it.
             "cuda",
-            properties::properties(),
+            card.properties(),
             CudaRuntime::target_properties(),
             Arc::new(ServerLogger::default()),
             ContiguousMemoryLayoutPolicy::new(512),
         );
         Self {
             utilities: Arc::new(utilities),
+            card,
             device,
         }
     }
@@ -105,7 +109,7 @@ impl<D: Device> Server for StandIn<D> {
     ) {
         let compiled = define_kernel(&*kernel).and_then(|definition| {
             let mut compiler = CudaCompiler::new(CudaBackend::Cpp);
-            CompiledKernel::compile(&*kernel, definition, &mut compiler, &properties::options())
+            CompiledKernel::compile(&*kernel, definition, &mut compiler, &self.card.options())
         });
         let compiled = compiled.map_err(|error| error.to_string());
         self.device

@@ -1,3 +1,4 @@
 //! A subset of the kernels on the simulated GPU, within three minutes.
 
 mod cells;
+mod recurrence;

@@ -10,3 +10,5 @@ mod gpu;
 mod oracle;
 mod packed;
 mod properties;
+#[cfg(feature = "gpu")]
+mod step;

@@ -110,8 +110,8 @@ fn check<E: Element>(
 mod gpu {
     use bytemuck::Pod;
     use cubecl::client::Client;
-    use riverrun_kernels::cell::gpu::{handover_fault, missing};
-    use riverrun_kernels::gpu::Dtype;
+    use riverrun_kernels::cell::gpu::missing;
+    use riverrun_kernels::gpu::{Dtype, take_fault};
 
     use super::*;
 
@@ -139,10 +139,7 @@ mod gpu {
         let device = &part.target.info.device;
         let row = check::<E>(problems, |case| Ok(layer(case, device, part.storage)))?;
         table.row(part.device(), cell.name(), E::NAME, "layer", row)?;
-        if handover_fault(client) {
-            return Err(Failure::Bug("a wait between cubes timed out".into()));
-        }
-        Ok(())
+        take_fault(client).map_err(|error| Failure::Bug(error.to_string()))
     }
 }
 

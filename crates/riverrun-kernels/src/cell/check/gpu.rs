@@ -35,11 +35,13 @@ impl<E: Element + bytemuck::Pod> Case<E> {
             .reset
             .as_ref()
             .map(|reset| upload(&reset.iter().map(|&x| number(x)).collect::<Vec<_>>()));
+        let lengths = self
+            .lengths
+            .as_ref()
+            .map(|lengths| client.create_from_slice(bytemuck::cast_slice(lengths)));
         let lstm = p.cell == Cell::Lstm;
-        let after = p.cell
-            == Cell::Gru {
-                reset: ResetGate::After,
-            };
+        let gru = |reset| p.cell == Cell::Gru { reset };
+        let (after, two) = (gru(ResetGate::After), gru(ResetGate::Before));
         let forward = Forward {
             xg: upload(&self.xg),
             u: upload(&self.u),
@@ -47,12 +49,13 @@ impl<E: Element + bytemuck::Pod> Case<E> {
             h0: some(&self.h0),
             c0: some(&self.c0),
             reset: reset.clone(),
+            lengths: lengths.clone(),
             h: poison(p.outputs()),
             h_last: poison(p.state()),
             c_last: lstm.then(|| poison(p.state())),
             saved: (p.saved_blocks() > 0).then(|| poison(p.saved())),
         };
-        gpu::forward(client, p, dtype, &forward, tuning)?;
+        gpu::forward_with(client, p, dtype, &forward, tuning)?;
         // Of each unit, what the units of its head take of it, gate by gate.
         let mut transposed = Vec::with_capacity(self.u.len());
         for unit in 0..hidden {
@@ -65,6 +68,7 @@ impl<E: Element + bytemuck::Pod> Case<E> {
             h0: forward.h0.clone(),
             c0: forward.c0.clone(),
             reset,
+            lengths,
             h: forward.h.clone(),
             saved: forward.saved.clone(),
             d_h: upload(self.d_h.as_deref().unwrap_or(&zeros)),
@@ -73,12 +77,14 @@ impl<E: Element + bytemuck::Pod> Case<E> {
             d_a: poison(rows * width),
             d_x: after.then(|| poison(rows * width)),
             before: poison(p.outputs()),
+            gated: two.then(|| poison(p.outputs())),
             d_h0: poison(p.state()),
             d_c0: lstm.then(|| poison(p.state())),
         };
-        gpu::backward(client, p, dtype, &backward, tuning)?;
+        gpu::backward_with(client, p, dtype, &backward, tuning)?;
         let d_a = download(backward.d_a.clone(), rows * width);
         let before = download(backward.before, p.outputs());
+        let gated = backward.gated.map(|gated| download(gated, p.outputs()));
         let mut d_u = vec![0.0f64; width * depth];
         let mut d_bias = vec![0.0f64; width];
         for row in 0..rows {
@@ -87,7 +93,12 @@ impl<E: Element + bytemuck::Pod> Case<E> {
                 d_bias[gate] += d;
                 let head = row * hidden + gate % hidden / depth * depth;
                 let to = &mut d_u[gate * depth..][..depth];
-                for (to, h) in to.iter_mut().zip(&before[head..]) {
+                // The third gate has the gated state where there is one.
+                let states = match &gated {
+                    Some(gated) if gate >= 2 * hidden => gated,
+                    _ => &before,
+                };
+                for (to, h) in to.iter_mut().zip(&states[head..]) {
                     *to += d * h.to_f64();
                 }
             }

@@ -1,4 +1,4 @@
-//! The buffers that a pass reads and writes. All are contiguous and of the storage type.
+//! The buffers that a pass reads and writes. All are contiguous and, but for the lengths, of the storage type.
 
 use cubecl::server::Handle;
 
@@ -17,6 +17,8 @@ pub struct Forward {
     pub c0: Option<Handle>,
     /// `[B, T]`; not 0 means reset.
     pub reset: Option<Handle>,
+    /// `[B]`, `u32`: the steps of each sequence, all `T` of them when absent. Time `t >= lengths[b]` is padding.
+    pub lengths: Option<Handle>,
     /// `[B, T, H]`, written.
     pub h: Handle,
     /// `[B, H]`, written.
@@ -30,7 +32,8 @@ pub struct Forward {
 /// Buffers of a backward pass.
 #[derive(Debug, Clone)]
 pub struct Backward {
-    /// `[H, G·H/N]`: the recurrent weights, transposed: of each unit, what the units of its head take of it, gate by gate.
+    /// `[H, G·H/N]`: the recurrent weights, transposed: for each hidden unit, its weight in every unit of its head, gate by
+    /// gate.
     pub u_t: Handle,
     /// `[B, H]`, as in the forward pass.
     pub h0: Option<Handle>,
@@ -38,6 +41,8 @@ pub struct Backward {
     pub c0: Option<Handle>,
     /// `[B, T]`, as in the forward pass.
     pub reset: Option<Handle>,
+    /// `[B]`, as in the forward pass.
+    pub lengths: Option<Handle>,
     /// `[B, T, H]`: what forward wrote.
     pub h: Handle,
     /// `[B, T, S·H]`: what forward saved; absent where there is nothing to save.
@@ -50,11 +55,14 @@ pub struct Backward {
     pub d_c_last: Option<Handle>,
     /// `[B, T, G·H]`, written: `∂L/∂(U h + b)`.
     pub d_a: Handle,
-    /// `[B, T, G·H]`, written: `∂L/∂xg`. GRU only: for the others it is `d_a`.
+    /// `[B, T, G·H]`, written: `∂L/∂xg`. GRU with the reset gate after the product only: for the others it is `d_a`.
     pub d_x: Option<Handle>,
-    /// `[B, T, H]`, written: the state that each step multiplied by `U`, zero where it started anew. `d_aᵀ` times this,
+    /// `[B, T, H]`, written: the state that each step multiplied by `U`, zero at a reset and at padding. `d_aᵀ` times this,
     /// head by head, is `∂L/∂U`.
     pub before: Handle,
+    /// `[B, T, H]`, written, GRU with the reset gate before the product only: `r ∘ before`, which takes the place of `before` in
+    /// `∂L/∂U` of the third gate.
+    pub gated: Option<Handle>,
     /// `[B, H]`, written.
     pub d_h0: Handle,
     /// `[B, H]`, LSTM only, written.

@@ -1,17 +1,20 @@
 //! The backward pass in one launch.
 //!
-//! As forward, from the last step to the first, with the columns of the weights: what the cubes tell each other is
-//! the gradient of a step's pre-activations, and what a cube makes of it is the gradient of its units' state. The
-//! gradients of the weights are one product of all steps afterwards, of what is written here.
+//! As forward, from the last step to the first, with the columns of the weights: the cubes exchange the gradients of a
+//! step's pre-activations, and each makes the gradient of its hidden units' state from them. The gradients of the weights are one
+//! product over all steps afterwards, from what is written here. With the reset gate before the product, a step first exchanges
+//! the gradient of the candidate's pre-activation, for that of `r ∘ h`, then the gates'.
 
 // An outer `if` on a comptime value chooses code; joined with the inner one it would only choose what runs.
 #![allow(clippy::collapsible_if)]
 
 use cubecl::prelude::*;
 
+use super::buffers::{BackwardInput, BackwardOutput, Span};
 use super::exchange::*;
-use super::forward::{AHEAD, item, part};
+use super::forward::{AHEAD, item, lengths_of, part};
 use super::gates::*;
+use super::lock::{release, report_progress};
 use super::plan::{Config, Form, time};
 use super::product::*;
 use super::weights::load_weights;
@@ -19,54 +22,56 @@ use super::words::*;
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn persistent_backward<R: Numeric>(
-    u_t: &[Vector<u32, Const<4>>],
-    h: &[u32],
-    h0: &[u32],
-    c0: &[u32],
-    saved: &[u32],
+    input: BackwardInput,
     reset: &[R],
-    d_h: &[u32],
-    d_h_last: &[u32],
-    d_c_last: &[u32],
-    d_a: &mut [u32],
-    d_x: &mut [u32],
-    before: &mut [u32],
-    d_h0: &mut [u32],
-    d_c0: &mut [u32],
-    control: &mut [Atomic<u32>],
-    batch: usize,
-    steps: usize,
-    first: usize,
-    spins: u32,
+    mut output: BackwardOutput,
+    control: &[u32],
+    turn: &mut [Atomic<u32>],
+    span: Span,
     #[comptime] config: Config,
     #[define(R)] _storage: ElemType,
 ) {
+    let steps = span.steps;
     // A launch of no steps is for compiling.
     if steps == 0 {
         terminate!();
     }
     let product = comptime!(config.product);
+    let second = comptime!(config.second);
     let hidden = comptime!(product.hidden);
-    let gates = comptime!(product.depth / product.own);
+    let gates = comptime!(product.row / product.own);
     let width = comptime!(gates * hidden);
     let blocks = comptime!(config.saved);
-    let kept_blocks = comptime!(blocks.max(1));
+    let saved_blocks = comptime!(blocks.max(1));
     let items = comptime!(config.items());
-    let part = part(batch, first, product);
+    let part = part(&span, product);
     let mut spilled =
         Shared::<[Vector<u32, Const<4>>]>::new_slice(comptime!(product.spilled().max(1)));
-    let weights = load_weights(u_t, &mut spilled, &part, product);
-    let mut partial = Shared::<[f32]>::new_slice(comptime!(product.sums()));
-    let d_a_at = address_mut::<u32>(d_a);
-    let d_h_at = address::<u32>(d_h);
-    let saved_at = address::<u32>(saved);
+    let weights = load_weights(&input.u_t, &mut spilled, &part, product);
+    let mut spilled_second =
+        Shared::<[Vector<u32, Const<4>>]>::new_slice(comptime!(if config.two_products() {
+            second.spilled().max(1)
+        } else {
+            1
+        }));
+    let weights_second = if comptime!(config.two_products()) {
+        load_weights(&input.u_t, &mut spilled_second, &part, second)
+    } else {
+        Array::<Vector<u32, Const<4>>>::new(1usize)
+    };
+    let mut partial = Shared::<[f32]>::new_slice(comptime!(config.sums()));
+    let control = address::<u32>(control);
+    let d_a_at = address_mut::<u32>(&mut output.d_a);
+    let d_h_at = address::<u32>(&input.d_h);
+    let saved_at = address::<u32>(&input.saved);
     let zero = Pair::new(0.0f32);
     let size = comptime!(product.size() as u64);
+    let lengths = lengths_of(&input.lengths, &part, steps, config);
 
-    // What arrives at the state from later steps, but for the product; the gradient of the cell state.
+    // The state's gradient from later steps, but for the product; the cell state's gradient.
     let mut direct = Array::<Pair>::new(items);
     let mut d_cells = Array::<Pair>::new(items);
-    // Whether the step after started anew.
+    // Whether the step after was a reset.
     let mut cut = Array::<bool>::new(items);
     #[unroll]
     for o in 0..items {
@@ -77,22 +82,25 @@ pub(super) fn persistent_backward<R: Numeric>(
         if own.inside {
             let at = own.row * hidden + own.unit;
             if comptime!(config.d_h_last) {
-                direct[o] = unpack(fetch(d_h_last, at, product), product);
+                direct[o] = unpack(fetch(&input.d_h_last, at, product), product);
             }
             if comptime!(config.d_c_last) {
-                d_cells[o] = unpack(fetch(d_c_last, at, product), product);
+                d_cells[o] = unpack(fetch(&input.d_c_last, at, product), product);
             }
         }
     }
 
-    let mut patience = spins;
+    let mut failed = false;
     for back in 0..steps {
         let s = steps - 1 - back;
         let t = time(s, steps, config);
         let earlier = time(s.max(1) - 1, steps, config);
+        if CUBE_POS == 0 && UNIT_POS == 0 {
+            report_progress(control, s);
+        }
         // Asked for before the wait, so that it is there after it.
         let mut incoming = Array::<Words>::new(items);
-        let mut kept = Array::<Words>::new(comptime!(items * kept_blocks));
+        let mut saved = Array::<Words>::new(comptime!(items * saved_blocks));
         let mut h_before = Array::<Words>::new(items);
         let mut c_before = Array::<Words>::new(items);
         let mut own_h = Array::<Words>::new(items);
@@ -106,39 +114,43 @@ pub(super) fn persistent_backward<R: Numeric>(
             own_h[o] = Words::new(0u32);
             anew[o] = false;
             #[unroll]
-            for block in 0..kept_blocks {
-                kept[comptime!(o * kept_blocks + block)] = Words::new(0u32);
+            for block in 0..saved_blocks {
+                saved[comptime!(o * saved_blocks + block)] = Words::new(0u32);
             }
             if own.inside {
                 let place = own.row * steps + t;
                 let start = own.row * hidden + own.unit;
-                incoming[o] = fetch(d_h, place * hidden + own.unit, product);
-                #[unroll]
-                for block in 0..blocks {
-                    let at = place * comptime!(blocks * hidden) + own.unit;
-                    kept[comptime!(o * kept_blocks + block)] =
-                        fetch(saved, at + comptime!(block * hidden), product);
-                }
-                if comptime!(blocks == 0) {
-                    own_h[o] = fetch(h, place * hidden + own.unit, product);
-                }
-                if comptime!(config.reset) {
-                    anew[o] = reset[place] != R::from_int(0);
-                }
-                if !anew[o] {
-                    let previous = own.row * steps + earlier;
-                    if s > 0 {
-                        h_before[o] = fetch(h, previous * hidden + own.unit, product);
-                        if comptime!(blocks > 4) {
-                            let at = previous * comptime!(blocks * hidden) + own.unit;
-                            c_before[o] = fetch(saved, at + comptime!(4 * hidden), product);
-                        }
-                    } else {
-                        if comptime!(config.h0) {
-                            h_before[o] = fetch(h0, start, product);
-                        }
-                        if comptime!(config.c0) {
-                            c_before[o] = fetch(c0, start, product);
+                incoming[o] = fetch(&input.d_h, place * hidden + own.unit, product);
+                // At padding nothing but the incoming gradient counts.
+                if t < lengths[o] {
+                    #[unroll]
+                    for block in 0..blocks {
+                        let at = place * comptime!(blocks * hidden) + own.unit;
+                        saved[comptime!(o * saved_blocks + block)] =
+                            fetch(&input.saved, at + comptime!(block * hidden), product);
+                    }
+                    if comptime!(blocks == 0) {
+                        own_h[o] = fetch(&input.h, place * hidden + own.unit, product);
+                    }
+                    if comptime!(config.reset) {
+                        anew[o] = reset[place] != R::from_int(0);
+                    }
+                    if !anew[o] {
+                        let previous = own.row * steps + earlier;
+                        if s > 0 {
+                            h_before[o] = fetch(&input.h, previous * hidden + own.unit, product);
+                            if comptime!(blocks > 4) {
+                                let at = previous * comptime!(blocks * hidden) + own.unit;
+                                c_before[o] =
+                                    fetch(&input.saved, at + comptime!(4 * hidden), product);
+                            }
+                        } else {
+                            if comptime!(config.h0) {
+                                h_before[o] = fetch(&input.h0, start, product);
+                            }
+                            if comptime!(config.c0) {
+                                c_before[o] = fetch(&input.c0, start, product);
+                            }
                         }
                     }
                 }
@@ -160,7 +172,7 @@ pub(super) fn persistent_backward<R: Numeric>(
         }
         if back > 0 {
             let after = time(s + 1, steps, config);
-            patience = multiply(
+            failed = multiply(
                 &weights,
                 &spilled,
                 d_a_at + u64::cast_from(after * width) * size,
@@ -169,7 +181,7 @@ pub(super) fn persistent_backward<R: Numeric>(
                 &mut partial,
                 control,
                 true,
-                patience,
+                failed,
                 product,
             );
         }
@@ -191,12 +203,12 @@ pub(super) fn persistent_backward<R: Numeric>(
                     cut[o] = anew[o];
                 }
                 let d = arriving + unpack(incoming[o], product);
-                let mut values = Array::<Pair>::new(kept_blocks);
+                let mut values = Array::<Pair>::new(saved_blocks);
                 #[unroll]
-                for block in 0..kept_blocks {
-                    values[block] = unpack(kept[comptime!(o * kept_blocks + block)], product);
+                for block in 0..saved_blocks {
+                    values[block] = unpack(saved[comptime!(o * saved_blocks + block)], product);
                 }
-                let result = step_back(
+                let mut result = step_back(
                     &values,
                     unpack(own_h[o], product),
                     unpack(h_before[o], product),
@@ -205,30 +217,79 @@ pub(super) fn persistent_backward<R: Numeric>(
                     d_cells[o],
                     config,
                 );
+                if t >= lengths[o] {
+                    result.x_0 = zero;
+                    result.x_1 = zero;
+                    result.x_2 = zero;
+                    result.x_3 = zero;
+                    result.a_2 = zero;
+                    result.direct = d;
+                    result.c = d_cells[o];
+                }
                 direct[o] = result.direct;
                 d_cells[o] = result.c;
                 let at = place * width + own.unit;
-                share(d_a_at, at, pack(result.x_0, product), product);
+                let third = at + comptime!(2 * hidden);
+                if comptime!(!config.two_products()) {
+                    publish(d_a_at, at, pack(result.x_0, product), product);
+                }
                 if comptime!(gates > 1) {
-                    share(d_a_at, at + hidden, pack(result.x_1, product), product);
-                    let third = at + comptime!(2 * hidden);
-                    share(d_a_at, third, pack(result.a_2, product), product);
+                    publish(d_a_at, third, pack(result.a_2, product), product);
+                    publish(d_a_at, at + hidden, pack(result.x_1, product), product);
                 }
                 if comptime!(gates > 3) {
                     let fourth = at + comptime!(3 * hidden);
-                    share(d_a_at, fourth, pack(result.x_3, product), product);
+                    publish(d_a_at, fourth, pack(result.x_3, product), product);
                 }
                 if comptime!(config.form == Form::Gru) {
+                    let d_x = &mut output.d_x;
                     put(d_x, at, pack(result.x_0, product), product);
                     put(d_x, at + hidden, pack(result.x_1, product), product);
-                    let third = at + comptime!(2 * hidden);
                     put(d_x, third, pack(result.x_2, product), product);
                 }
-                put(before, place * hidden + own.unit, h_before[o], product);
+                let own_place = place * hidden + own.unit;
+                put(&mut output.before, own_place, h_before[o], product);
+                if comptime!(config.two_products()) {
+                    let gated = saved[comptime!(o * saved_blocks + 3)];
+                    put(&mut output.gated, own_place, gated, product);
+                }
             }
         }
         // The partial sums have been read.
         sync_cube();
+        if comptime!(config.two_products()) {
+            failed = multiply(
+                &weights_second,
+                &spilled_second,
+                d_a_at + u64::cast_from(t * width + comptime!(2 * hidden)) * size,
+                u64::cast_from(steps * width) * size,
+                &part,
+                &mut partial,
+                control,
+                true,
+                failed,
+                second,
+            );
+            sync_cube();
+            #[unroll]
+            for o in 0..items {
+                let own = item(&part, o, product);
+                if own.inside {
+                    let d_gated = total(&partial, 0usize, own.pair, own.sequence, second);
+                    let r = unpack(saved[comptime!(o * saved_blocks)], product);
+                    let mut d_r = reset_gate_back(r, unpack(h_before[o], product), d_gated);
+                    if t < lengths[o] {
+                        direct[o] += d_gated * r;
+                    } else {
+                        d_r = zero;
+                    }
+                    let place = own.row * steps + t;
+                    let at = place * width + own.unit;
+                    publish(d_a_at, at, pack(d_r, product), product);
+                }
+            }
+            sync_cube();
+        }
     }
     // The gradient of the state before the first step.
     let after = time(0usize, steps, config);
@@ -241,7 +302,7 @@ pub(super) fn persistent_backward<R: Numeric>(
         &mut partial,
         control,
         true,
-        patience,
+        failed,
         product,
     );
     sync_cube();
@@ -258,18 +319,18 @@ pub(super) fn persistent_backward<R: Numeric>(
                     d_cells[o] = zero;
                 }
             }
-            put(d_h0, at, pack(d, product), product);
+            put(&mut output.d_h0, at, pack(d, product), product);
             if comptime!(config.form == Form::Lstm) {
-                put(d_c0, at, pack(d_cells[o], product), product);
+                put(&mut output.d_c0, at, pack(d_cells[o], product), product);
             }
         }
     }
-    release(control);
+    release(control, turn);
 }
 
 #[cube]
 fn step_back(
-    kept: &Array<Pair>,
+    saved: &Array<Pair>,
     h: Pair,
     h_before: Pair,
     c_before: Pair,
@@ -278,9 +339,11 @@ fn step_back(
     #[comptime] config: Config,
 ) -> SteppedBack {
     if comptime!(config.form == Form::Gru) {
-        gru_back(kept, h_before, d, d_c)
+        gru_back(saved, h_before, d, d_c)
+    } else if comptime!(config.form == Form::GruResetBefore) {
+        gru_reset_before_back(saved, h_before, d, d_c)
     } else if comptime!(config.form == Form::Lstm) {
-        lstm_back(kept, c_before, d, d_c)
+        lstm_back(saved, c_before, d, d_c)
     } else {
         elman_back(h, d, d_c, comptime!(config.form == Form::Relu))
     }

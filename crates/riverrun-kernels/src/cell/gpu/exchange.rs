@@ -1,30 +1,26 @@
-//! How cubes that run at once learn each other's results, step by step.
+//! How cubes that run at once read each other's results, step by step.
 //!
-//! **The word is the message.** What a step makes is written once, to its own place in the result `[B, T, ..]`, in
-//! 32-bit words of two numbers; whoever needs it reads that place until it is there. A place that is not yet written
-//! holds [`ABSENT`], put there by [`poison`] before the launch: two NaNs of a form that no conversion makes. So there
-//! are no flags, no fences and no barrier: a word is read and written whole, no word says anything of another one, and
-//! no place is used twice. A step costs one trip through the L2 cache instead of the two of a barrier.
+//! **The data is its own flag.** A step's result is written once, to its own place in the result `[B, T, ..]`, in 32-bit
+//! words of one f32 or two 16-bit numbers; a reader polls that place until the value is there. A place that has not been
+//! written holds [`ABSENT`], stored by [`poison`] before the launch: a NaN that no conversion and no sum produces. So there are
+//! no flags, no fences and no barriers: a word is read and written whole, no word implies anything about another, and no
+//! place is used twice. A step costs one trip through the L2 cache instead of the two of a barrier.
 //!
-//! **Only one at a time.** A launch whose cubes wait for each other must have them all on the device. [`acquire`] is
-//! launched before it, in the same stream: one unit that waits until no other such launch runs on the device, whatever
-//! its stream. Large cubes are launched only then, so two such launches never hold half of the device each.
-//!
-//! **Bound.** Each wait ends after `spins` polls. The words are then what they are, NaN, and the fault is raised; no
-//! later wait of that cube waits again. So no launch can hang, and no wrong number can pass for a right one.
+//! **Bound.** A wait that sees no result for [`PATIENCE`](crate::gpu::fault::PATIENCE) gives up: it raises the device's fault
+//! word, and no later wait of that cube waits. The words are then used as they are, NaN. So no launch can hang, no wrong number can
+//! pass for a right one, and a sequence may be as long as it likes: the clock starts anew with every step.
 
 use cubecl::prelude::*;
 
-/// What a place holds before it is written.
+use crate::gpu::fault::nanoseconds;
+
+/// The content of a place before it is written.
 pub(super) const ABSENT: u32 = u32::MAX;
 
-/// Control words of a device: the lock, the count of cubes that are done, the fault.
-pub(super) const CONTROL_WORDS: usize = 3;
-const LOCK: usize = 0;
-const DONE: usize = 1;
-const FAULT: usize = 2;
+/// Polls between two looks at the clock.
+const POLLS: u32 = 256;
 
-/// Where a buffer starts.
+/// The address of a buffer.
 #[cube]
 pub(super) fn address<T: CubePrimitive>(buffer: &[T]) -> u64 {
     let at: u64;
@@ -33,7 +29,7 @@ pub(super) fn address<T: CubePrimitive>(buffer: &[T]) -> u64 {
     at
 }
 
-/// The same, of a buffer that is written.
+/// The address of a buffer that is written.
 #[cube]
 pub(super) fn address_mut<T: CubePrimitive>(buffer: &mut [T]) -> u64 {
     let at: u64;
@@ -56,6 +52,30 @@ pub(super) fn write_shared(at: u64, word: u32) {
     gpu_asm!("st.relaxed.gpu.global.u32 [{}], {};", in(_) at, in(_) word);
 }
 
+/// A word, whichever cube wrote it.
+#[cube]
+pub(super) fn read_word(at: u64) -> u32 {
+    let word: u32;
+    gpu_asm!("ld.relaxed.gpu.global.u32 {}, [{}];", out(_) word, in(_) at);
+    word
+}
+
+/// Adds to a word; its value before.
+#[cube]
+pub(super) fn add_word(at: u64, term: u32) -> u32 {
+    let before: u32;
+    gpu_asm!("atom.relaxed.gpu.global.add.u32 {}, [{}], {};", out(_) before, in(_) at, in(_) term);
+    before
+}
+
+/// Replaces a word if it has the value `expected`; its value before.
+#[cube]
+pub(super) fn replace_word(at: u64, expected: u32, word: u32) -> u32 {
+    let before: u32;
+    gpu_asm!("atom.relaxed.gpu.global.cas.b32 {}, [{}], {}, {};", out(_) before, in(_) at, in(_) expected, in(_) word);
+    before
+}
+
 /// Starts to bring the line of `at` into the L2 cache.
 #[cube]
 pub(super) fn prefetch(at: u64) {
@@ -70,9 +90,41 @@ pub(super) fn absent(words: Vector<u32, Const<4>>) -> bool {
     a.max(b) == ABSENT
 }
 
+/// How long a thread has waited.
+#[derive(CubeType, Clone, Copy)]
+pub(super) struct Wait {
+    polls: u32,
+    since: u64,
+}
+
+/// A wait that begins.
 #[cube]
-pub(super) fn raise_fault(control: &mut [Atomic<u32>]) {
-    control[FAULT].store(1u32);
+pub(super) fn wait() -> Wait {
+    Wait {
+        polls: 0u32,
+        since: 0u64,
+    }
+}
+
+#[cube]
+pub(super) fn restart(wait: &mut Wait) {
+    wait.polls = 0u32;
+    wait.since = 0u64;
+}
+
+/// Counts a poll in vain; whether the wait has lasted longer than `limit`.
+#[cube]
+pub(super) fn expired(wait: &mut Wait, #[comptime] limit: u64) -> bool {
+    let mut over = false;
+    wait.polls += 1;
+    if wait.polls % POLLS == 0 {
+        let time = nanoseconds();
+        if wait.since == 0u64 {
+            wait.since = time;
+        }
+        over = time - wait.since > limit;
+    }
+    over
 }
 
 /// Fills `words` with [`ABSENT`].
@@ -83,35 +135,5 @@ pub(super) fn poison(words: &mut [Vector<u32, Const<4>>]) {
     while at < words.len() {
         words[at] = Vector::<u32, Const<4>>::new(ABSENT);
         at += step;
-    }
-}
-
-/// Waits for the device's lock and takes it. After `spins` polls it goes on without, and raises the fault.
-#[cube(launch_unchecked)]
-pub(super) fn acquire(control: &mut [Atomic<u32>], spins: u32) {
-    if UNIT_POS == 0 {
-        let mut polls = 0u32;
-        let mut waiting = true;
-        while waiting {
-            waiting = control[LOCK].exchange(1u32) != 0u32;
-            polls += 1;
-            if waiting && polls >= spins {
-                control[FAULT].store(1u32);
-                waiting = false;
-            }
-        }
-    }
-}
-
-/// To be called by every unit at the end: the last cube of the launch gives the lock back.
-#[cube]
-pub(super) fn release(control: &mut [Atomic<u32>]) {
-    sync_cube();
-    if UNIT_POS == 0 {
-        let done = control[DONE].fetch_add(1u32) + 1u32;
-        if done as usize == CUBE_COUNT {
-            control[DONE].store(0u32);
-            control[LOCK].store(0u32);
-        }
     }
 }

@@ -1,28 +1,31 @@
 //! The forward pass in one launch.
 //!
-//! A cube owns some units and 8 · `cols` sequences for the whole time: their rows of the weights and their state stay
-//! in registers. A step: read the state of all units as the other cubes wrote it, multiply, add the planes' partial
-//! sums, run the cell on the own units, write their new state. See [`super::exchange`] and [`super::product`].
+//! A cube owns some hidden units and 8 · `cols` sequences for the whole time: their rows of the weights and their state stay
+//! in registers. A step: read the state of all hidden units as the other cubes wrote it, multiply, add the planes' partial
+//! sums, run the cell on the own units, publish their new state. With the reset gate before the product, a step does
+//! that twice: first for `r ∘ h`, then for the state. See [`super::exchange`] and [`super::product`].
 
 // An outer `if` on a comptime value chooses code; joined with the inner one it would only choose what runs.
 #![allow(clippy::collapsible_if)]
 
 use cubecl::prelude::*;
 
+use super::buffers::{ForwardInput, ForwardOutput, Span};
 use super::exchange::*;
 use super::gates::*;
+use super::lock::{release, report_progress};
 use super::plan::{Config, Form, time};
 use super::product::*;
 use super::weights::load_weights;
 use super::words::*;
 
-/// How many steps ahead a unit asks for what it will need.
+/// Steps that a thread prefetches ahead.
 pub(super) const AHEAD: usize = 4;
 
-/// What a unit works on after the product: two neighbouring units of the network, and one sequence after another.
+/// The work of a thread after the product: two neighbouring hidden units of one sequence.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Item {
-    /// The first of the two units, in the cube and in the network.
+    /// The first of the two hidden units, in the cube and in the network.
     pub pair: usize,
     pub unit: usize,
     /// The sequence, in the cube and in the batch.
@@ -32,16 +35,16 @@ pub(super) struct Item {
 }
 
 #[cube]
-pub(super) fn part(batch: usize, first: usize, #[comptime] product: Product) -> Part {
+pub(super) fn part(span: &Span, #[comptime] product: Product) -> Part {
     let cubes = comptime!(product.hidden.div_ceil(product.units));
     Part {
         unit: (CUBE_POS % cubes) * comptime!(product.units),
-        row: first + CUBE_POS / cubes * comptime!(8 * product.cols),
-        batch,
+        row: span.first + CUBE_POS / cubes * comptime!(8 * product.cols),
+        batch: span.batch,
     }
 }
 
-/// The `o`-th item of a unit.
+/// The `o`-th item of a thread.
 #[cube]
 pub(super) fn item(part: &Part, o: usize, #[comptime] product: Product) -> Item {
     let i = UNIT_POS as usize + o * comptime!(32 * product.planes);
@@ -60,56 +63,98 @@ pub(super) fn item(part: &Part, o: usize, #[comptime] product: Product) -> Item 
     }
 }
 
+/// The steps of each item's sequence.
+#[cube]
+pub(super) fn lengths_of(
+    lengths: &[u32],
+    part: &Part,
+    steps: usize,
+    #[comptime] config: Config,
+) -> Array<usize> {
+    let items = comptime!(config.items());
+    let mut own = Array::<usize>::new(items);
+    #[unroll]
+    for o in 0..items {
+        own[o] = steps;
+        if comptime!(config.lengths) {
+            let item = item(part, o, config.product);
+            if item.inside {
+                own[o] = lengths[item.row] as usize;
+            }
+        }
+    }
+    own
+}
+
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn persistent_forward<R: Numeric>(
-    xg: &[u32],
-    u: &[Vector<u32, Const<4>>],
-    bias: &[u32],
-    h0: &[u32],
-    c0: &[u32],
+    input: ForwardInput,
     reset: &[R],
-    h: &mut [u32],
-    h_last: &mut [u32],
-    c_last: &mut [u32],
-    saved: &mut [u32],
-    control: &mut [Atomic<u32>],
-    batch: usize,
-    steps: usize,
-    first: usize,
-    spins: u32,
+    mut output: ForwardOutput,
+    control: &[u32],
+    turn: &mut [Atomic<u32>],
+    span: Span,
     #[comptime] config: Config,
     #[define(R)] _storage: ElemType,
 ) {
+    let steps = span.steps;
     // A launch of no steps is for compiling.
     if steps == 0 {
         terminate!();
     }
     let product = comptime!(config.product);
+    let second = comptime!(config.second);
     let hidden = comptime!(product.hidden);
-    let gates = comptime!(product.gates);
+    // Groups of a step's input.
+    let gates = comptime!(if config.two_products() {
+        3
+    } else {
+        product.gates
+    });
     let blocks = comptime!(config.saved);
     let items = comptime!(config.items());
-    let part = part(batch, first, product);
+    let part = part(&span, product);
     let mut spilled =
         Shared::<[Vector<u32, Const<4>>]>::new_slice(comptime!(product.spilled().max(1)));
-    let weights = load_weights(u, &mut spilled, &part, product);
-    let mut partial = Shared::<[f32]>::new_slice(comptime!(product.sums()));
-    let h_at = address_mut::<u32>(h);
-    let x_at = address::<u32>(xg);
-    let h0_at = address::<u32>(h0);
+    let weights = load_weights(&input.u, &mut spilled, &part, product);
+    let mut spilled_second =
+        Shared::<[Vector<u32, Const<4>>]>::new_slice(comptime!(if config.two_products() {
+            second.spilled().max(1)
+        } else {
+            1
+        }));
+    let weights_second = if comptime!(config.two_products()) {
+        load_weights(&input.u, &mut spilled_second, &part, second)
+    } else {
+        Array::<Vector<u32, Const<4>>>::new(1usize)
+    };
+    let mut partial = Shared::<[f32]>::new_slice(comptime!(config.sums()));
+    let control = address::<u32>(control);
+    let h_at = address_mut::<u32>(&mut output.h);
+    let gated_at = address_mut::<u32>(&mut output.gated);
+    let x_at = address::<u32>(&input.xg);
+    let h0_at = address::<u32>(&input.h0);
     let zero = Pair::new(0.0f32);
     let size = comptime!(product.size() as u64);
+    let lengths = lengths_of(&input.lengths, &part, steps, config);
 
     let mut biases = Array::<Pair>::new(gates);
     let mut states = Array::<Pair>::new(items);
     let mut cells = Array::<Pair>::new(items);
+    // With the reset gate before the product: r, z and r ∘ h of the step.
+    let mut resets = Array::<Pair>::new(items);
+    let mut updates = Array::<Pair>::new(items);
+    let mut gated = Array::<Pair>::new(items);
     #[unroll]
     for gate in 0..gates {
         biases[gate] = zero;
         if comptime!(config.bias) {
             let own = item(&part, 0usize, product);
             if own.unit < hidden {
-                biases[gate] = unpack(fetch(bias, gate * hidden + own.unit, product), product);
+                biases[gate] = unpack(
+                    fetch(&input.bias, gate * hidden + own.unit, product),
+                    product,
+                );
             }
         }
     }
@@ -118,20 +163,26 @@ pub(super) fn persistent_forward<R: Numeric>(
         let own = item(&part, o, product);
         states[o] = zero;
         cells[o] = zero;
+        resets[o] = zero;
+        updates[o] = zero;
+        gated[o] = zero;
         if own.inside {
             let at = own.row * hidden + own.unit;
             if comptime!(config.h0) {
-                states[o] = unpack(fetch(h0, at, product), product);
+                states[o] = unpack(fetch(&input.h0, at, product), product);
             }
             if comptime!(config.c0) {
-                cells[o] = unpack(fetch(c0, at, product), product);
+                cells[o] = unpack(fetch(&input.c0, at, product), product);
             }
         }
     }
 
-    let mut patience = spins;
+    let mut failed = false;
     for s in 0..steps {
         let t = time(s, steps, config);
+        if CUBE_POS == 0 && UNIT_POS == 0 {
+            report_progress(control, s);
+        }
         // Asked for before the wait, so that it is there after it.
         let mut inputs = Array::<Words>::new(comptime!(items * gates));
         let mut cut = Array::<bool>::new(items);
@@ -148,13 +199,16 @@ pub(super) fn persistent_forward<R: Numeric>(
                 #[unroll]
                 for gate in 0..gates {
                     inputs[comptime!(o * gates + gate)] =
-                        fetch(xg, at + comptime!(gate * hidden), product);
+                        fetch(&input.xg, at + comptime!(gate * hidden), product);
                 }
                 if comptime!(config.reset) {
                     if reset[own.row * steps + t] != R::from_int(0) {
-                        cut[o] = true;
-                        states[o] = zero;
-                        cells[o] = zero;
+                        // A reset at padding does not count.
+                        if t < lengths[o] {
+                            cut[o] = true;
+                            states[o] = zero;
+                            cells[o] = zero;
+                        }
                     }
                 }
                 if s + AHEAD < steps {
@@ -172,7 +226,7 @@ pub(super) fn persistent_forward<R: Numeric>(
             let before = time(s.max(1) - 1, steps, config);
             let source = select(s == 0, h0_at, h_at + u64::cast_from(before * hidden) * size);
             let rows = select(s == 0, 1usize, steps);
-            patience = multiply(
+            failed = multiply(
                 &weights,
                 &spilled,
                 source,
@@ -181,11 +235,50 @@ pub(super) fn persistent_forward<R: Numeric>(
                 &mut partial,
                 control,
                 s > 0,
-                patience,
+                failed,
                 product,
             );
         }
         sync_cube();
+        if comptime!(config.two_products()) {
+            #[unroll]
+            for o in 0..items {
+                let own = item(&part, o, product);
+                if own.inside {
+                    let mut r = biases[0];
+                    let mut z = biases[1];
+                    if !cut[o] {
+                        r += total(&partial, 0usize, own.pair, own.sequence, product);
+                        z += total(&partial, 1usize, own.pair, own.sequence, product);
+                    }
+                    resets[o] = sigma(unpack(inputs[comptime!(o * gates)], product) + r, true);
+                    updates[o] = sigma(unpack(inputs[comptime!(o * gates + 1)], product) + z, true);
+                    gated[o] = resets[o] * states[o];
+                    let place = own.row * steps + t;
+                    publish(
+                        gated_at,
+                        place * hidden + own.unit,
+                        pack(gated[o], product),
+                        product,
+                    );
+                }
+            }
+            // The partial sums have been read.
+            sync_cube();
+            failed = multiply(
+                &weights_second,
+                &spilled_second,
+                gated_at + u64::cast_from(t * hidden) * size,
+                u64::cast_from(steps * hidden) * size,
+                &part,
+                &mut partial,
+                control,
+                true,
+                failed,
+                second,
+            );
+            sync_cube();
+        }
         #[unroll]
         for o in 0..items {
             let own = item(&part, o, product);
@@ -197,47 +290,49 @@ pub(super) fn persistent_forward<R: Numeric>(
                     x[gate] = unpack(inputs[comptime!(o * gates + gate)], product);
                     a[gate] = biases[gate];
                 }
-                if !cut[o] {
-                    #[unroll]
-                    for gate in 0..gates {
-                        a[gate] += total(&partial, gate, own.pair, own.sequence, product);
+                if comptime!(config.two_products()) {
+                    a[2] += total(&partial, 0usize, own.pair, own.sequence, second);
+                } else {
+                    if !cut[o] {
+                        #[unroll]
+                        for gate in 0..gates {
+                            a[gate] += total(&partial, gate, own.pair, own.sequence, product);
+                        }
                     }
                 }
                 let place = own.row * steps + t;
-                let next = step(&x, &a, states[o], cells[o], config);
-                states[o] = next.h;
-                cells[o] = next.c;
-                share(
+                let next = if comptime!(config.two_products()) {
+                    gru_reset_before(
+                        &x, &a, resets[o], updates[o], gated[o], states[o], cells[o], true,
+                    )
+                } else {
+                    step(&x, &a, states[o], cells[o], config)
+                };
+                // At padding the state stays.
+                let runs = t < lengths[o];
+                if runs {
+                    states[o] = next.h;
+                    cells[o] = next.c;
+                }
+                publish(
                     h_at,
                     place * hidden + own.unit,
-                    pack(next.h, product),
+                    pack(states[o], product),
                     product,
                 );
                 if comptime!(blocks > 0) {
                     let at = place * comptime!(blocks * hidden) + own.unit;
-                    put(saved, at, pack(next.kept_0, product), product);
-                    put(saved, at + hidden, pack(next.kept_1, product), product);
-                    put(
-                        saved,
-                        at + comptime!(2 * hidden),
-                        pack(next.kept_2, product),
-                        product,
-                    );
-                    put(
-                        saved,
-                        at + comptime!(3 * hidden),
-                        pack(next.kept_3, product),
-                        product,
-                    );
-                }
-                if comptime!(blocks > 4) {
-                    let at = place * comptime!(blocks * hidden) + own.unit;
-                    put(
-                        saved,
-                        at + comptime!(4 * hidden),
-                        pack(next.c, product),
-                        product,
-                    );
+                    let saved = &mut output.saved;
+                    put(saved, at, pack(next.saved_0, product), product);
+                    put(saved, at + hidden, pack(next.saved_1, product), product);
+                    let third = at + comptime!(2 * hidden);
+                    put(saved, third, pack(next.saved_2, product), product);
+                    let fourth = at + comptime!(3 * hidden);
+                    put(saved, fourth, pack(next.saved_3, product), product);
+                    if comptime!(blocks > 4) {
+                        let fifth = at + comptime!(4 * hidden);
+                        put(saved, fifth, pack(cells[o], product), product);
+                    }
                 }
             }
         }
@@ -249,22 +344,22 @@ pub(super) fn persistent_forward<R: Numeric>(
         let own = item(&part, o, product);
         if own.inside {
             let at = own.row * hidden + own.unit;
-            put(h_last, at, pack(states[o], product), product);
+            put(&mut output.h_last, at, pack(states[o], product), product);
             if comptime!(config.form == Form::Lstm) {
-                put(c_last, at, pack(cells[o], product), product);
+                put(&mut output.c_last, at, pack(cells[o], product), product);
             }
         }
     }
-    release(control);
+    release(control, turn);
 }
 
 #[cube]
 fn step(x: &Array<Pair>, a: &Array<Pair>, h: Pair, c: Pair, #[comptime] config: Config) -> Stepped {
     if comptime!(config.form == Form::Gru) {
-        gru(x, a, h, c)
+        gru(x, a, h, c, true)
     } else if comptime!(config.form == Form::Lstm) {
-        lstm(x, a, c)
+        lstm(x, a, c, true)
     } else {
-        elman(x, a, c, comptime!(config.form == Form::Relu))
+        elman(x, a, c, comptime!(config.form == Form::Relu), true)
     }
 }

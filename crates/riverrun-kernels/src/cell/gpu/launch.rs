@@ -1,7 +1,7 @@
 //! From a problem and its buffers to launches.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::collections::HashSet;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cubecl::client::Client;
 use cubecl::ir::AddressType;
@@ -9,69 +9,34 @@ use cubecl::prelude::*;
 use cubecl::server::Handle;
 
 use super::backward::persistent_backward;
-use super::exchange::{CONTROL_WORDS, acquire, poison};
+use super::buffers::*;
+use super::exchange::poison;
 use super::forward::persistent_forward;
+use super::lock::{Turn, exclusively};
 use super::plan::{Config, Cut, Form, choose, cut, missing};
 use super::tuning::Tuning;
 use super::{Backward, Forward};
 use crate::Error;
-use crate::cell::Problem;
+use crate::cell::{Cell, Problem};
 use crate::gpu::Dtype;
 
-/// About two seconds of polling: far beyond any hand-over, short of a driver's patience.
-const SPINS: u32 = 1 << 22;
+/// A kernel of a device; forward and backward differ in their configuration.
+type Kernel = (String, Config, Dtype, AddressType);
 
-/// The lock, the count and the fault of each device.
-fn controls() -> MutexGuard<'static, HashMap<String, Handle>> {
-    static CONTROLS: OnceLock<Mutex<HashMap<String, Handle>>> = OnceLock::new();
-    CONTROLS
-        .get_or_init(Default::default)
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-/// The kernels that each device has compiled; forward and backward differ in their configuration.
-fn compiled() -> MutexGuard<'static, HashSet<(String, Config, Dtype, AddressType)>> {
-    type Kernel = (String, Config, Dtype, AddressType);
+/// The kernels that each device has compiled.
+fn compiled() -> MutexGuard<'static, HashSet<Kernel>> {
     static COMPILED: OnceLock<Mutex<HashSet<Kernel>>> = OnceLock::new();
-    COMPILED
-        .get_or_init(Default::default)
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
+    let compiled = COMPILED.get_or_init(Default::default);
+    compiled.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn control(client: &Client) -> Handle {
-    controls()
-        .entry(client.service_id().to_string())
-        .or_insert_with(|| client.create_from_slice(&[0u8; CONTROL_WORDS * 4]))
-        .clone()
-}
-
-/// Whether a wait between cubes has given up on this device since the last call (reads a word back, so it waits for the
-/// device). What such a launch wrote is NaN from there on; this tells it apart from NaN in the data.
-pub fn handover_fault(client: &Client) -> bool {
-    let Some(control) = controls().get(&client.service_id().to_string()).cloned() else {
-        return false;
-    };
-    let Ok(bytes) = client.read_one(control) else {
-        return true;
-    };
-    let words: &[u32] = bytemuck::cast_slice(&bytes);
-    let fault = words[CONTROL_WORDS - 1] != 0;
-    if fault {
-        controls().remove(&client.service_id().to_string());
-    }
-    fault
-}
-
-/// What every launch of a pass shares.
+/// Everything that the two passes share.
 struct Pass<'a> {
     client: &'a Client,
     problem: &'a Problem,
     cut: Cut,
     dtype: Dtype,
     address: AddressType,
-    control: Handle,
     dummy: Handle,
 }
 
@@ -105,33 +70,106 @@ impl<'a> Pass<'a> {
                 true => AddressType::U64,
                 false => AddressType::U32,
             },
-            control: control(client),
             dummy: client.empty(16),
         })
     }
 
-    /// A contiguous buffer of so many numbers, seen as vectors of `width` words.
-    fn words(&self, handle: &Handle, numbers: usize, width: usize) -> BufferArg {
-        let length = numbers * self.dtype.size() / (4 * width);
-        // Safety: callers pass the number of elements that the problem's shape gives the buffer.
-        unsafe { BufferArg::from_raw_parts(handle.clone(), length) }
+    /// A contiguous buffer of `bytes` at least, seen as elements of `size` bytes.
+    fn bytes(
+        &self,
+        what: &'static str,
+        handle: &Handle,
+        bytes: usize,
+        size: usize,
+    ) -> Result<BufferArg, Error> {
+        let found = handle.size_in_used() as usize;
+        if found < bytes {
+            return Err(Error::Length {
+                what,
+                expected: bytes / self.dtype.size(),
+                found: found / self.dtype.size(),
+            });
+        }
+        // Safety: the buffer has that many bytes.
+        Ok(unsafe { BufferArg::from_raw_parts(handle.clone(), bytes / size) })
     }
 
-    fn control(&self) -> BufferArg {
-        // Safety: it was made with so many words.
-        unsafe { BufferArg::from_raw_parts(self.control.clone(), CONTROL_WORDS) }
+    /// A buffer of `numbers`, seen as words.
+    fn words(
+        &self,
+        what: &'static str,
+        handle: &Handle,
+        numbers: usize,
+    ) -> Result<BufferArg, Error> {
+        self.bytes(what, handle, numbers * self.dtype.size(), 4)
     }
 
-    /// An optional buffer; where it is absent, one that the kernel will not touch.
-    fn optional(&self, handle: &Option<Handle>, numbers: usize) -> BufferArg {
+    /// A buffer of `numbers`, seen as vectors of four words.
+    fn quads(
+        &self,
+        what: &'static str,
+        handle: &Handle,
+        numbers: usize,
+    ) -> Result<BufferArg, Error> {
+        self.bytes(what, handle, numbers * self.dtype.size(), 16)
+    }
+
+    /// An optional buffer of `numbers`, seen as words; where it is absent, one that the kernel does not touch.
+    fn optional(
+        &self,
+        what: &'static str,
+        handle: &Option<Handle>,
+        numbers: usize,
+    ) -> Result<BufferArg, Error> {
         match handle {
-            Some(handle) => self.words(handle, numbers, 1),
-            None => self.words(&self.dummy, 16 / self.dtype.size(), 1),
+            Some(handle) => self.words(what, handle, numbers),
+            None => Ok(self.absent()),
         }
     }
 
-    fn poison(&self, handle: &Handle, numbers: usize) {
+    /// The same where the buffer must be there if `needed`, and is not used otherwise.
+    fn needed(
+        &self,
+        what: &'static str,
+        handle: &Option<Handle>,
+        numbers: usize,
+        needed: bool,
+    ) -> Result<BufferArg, Error> {
+        match handle {
+            Some(handle) if needed => self.words(what, handle, numbers),
+            None if needed => Err(Error::Length {
+                what,
+                expected: numbers,
+                found: 0,
+            }),
+            _ => Ok(self.absent()),
+        }
+    }
+
+    fn absent(&self) -> BufferArg {
+        // Safety: it has four words.
+        unsafe { BufferArg::from_raw_parts(self.dummy.clone(), 4) }
+    }
+
+    fn reset(&self, handle: &Option<Handle>) -> Result<BufferArg, Error> {
+        let (rows, size) = (self.problem.batch * self.problem.steps, self.dtype.size());
+        match handle {
+            Some(handle) => self.bytes("reset", handle, rows * size, size),
+            None => Ok(self.absent()),
+        }
+    }
+
+    fn lengths(&self, handle: &Option<Handle>) -> Result<BufferArg, Error> {
+        match handle {
+            Some(handle) => self.bytes("lengths", handle, self.problem.batch * 4, 4),
+            None => Ok(self.absent()),
+        }
+    }
+
+    /// Marks every place of a buffer as not written.
+    fn poison(&self, what: &'static str, handle: &Handle, numbers: usize) -> Result<(), Error> {
         let quads = numbers * self.dtype.size() / 16;
+        let words = self.quads(what, handle, numbers)?;
         // Safety: the kernel checks its position against the buffer's length.
         unsafe {
             poison::launch_unchecked(
@@ -139,55 +177,123 @@ impl<'a> Pass<'a> {
                 CubeCount::Static(quads.div_ceil(256).clamp(1, 1056) as u32, 1, 1),
                 CubeDim::new_1d(256),
                 self.address,
-                self.words(handle, numbers, 4),
+                words,
             );
+        }
+        Ok(())
+    }
+
+    /// A configuration with everything absent.
+    fn config(&self, backward: bool, saved: &Option<Handle>) -> Config {
+        Config {
+            form: Form::of(self.problem.cell),
+            product: self.cut.product,
+            second: self.cut.second,
+            reverse: self.problem.reverse,
+            bias: false,
+            h0: false,
+            c0: false,
+            reset: false,
+            lengths: false,
+            d_h_last: false,
+            d_c_last: false,
+            backward,
+            saved: saved.as_ref().map_or(0, |_| self.problem.saved_blocks()),
         }
     }
 
-    /// One launch for as many sequences as run at once: cubes, first sequence, steps.
-    fn each(&self, config: Config, launch: impl Fn(CubeCount, CubeDim, usize, usize)) {
+    /// One persistent launch for as many sequences as run at once. `launch` gets the cubes and their size.
+    fn each(
+        &self,
+        config: Config,
+        (input, output): (&Handle, &Handle),
+        launch: impl Fn(CubeCount, CubeDim, SpanLaunch, &Turn) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let rows = 8 * self.cut.product.cols;
         let dim = CubeDim::new_2d(32, self.cut.product.planes as u32);
-        let steps = self.problem.steps;
-        // Compiling takes longer than the lock is waited for, so it must not happen while the lock is held: a launch
-        // of no steps does nothing else.
-        let key = (
-            self.client.service_id().to_string(),
-            config,
-            self.dtype,
-            self.address,
-        );
-        if !compiled().contains(&key) {
-            launch(CubeCount::Static(1, 1, 1), dim, 0, 0);
-            compiled().insert(key);
-        }
-        let mut first = 0;
-        while first < self.problem.batch {
-            let groups = (self.problem.batch - first)
-                .div_ceil(rows)
-                .min(self.cut.groups);
-            // Safety: the control words are there.
-            unsafe {
-                acquire::launch_unchecked(
-                    self.client,
-                    CubeCount::Static(1, 1, 1),
-                    CubeDim::new_1d(1),
-                    self.control(),
-                    SPINS,
-                );
+        let (batch, steps) = (self.problem.batch, self.problem.steps);
+        let span = |steps, first| SpanLaunch::new(batch, steps, first);
+        let device = self.client.service_id().to_string();
+        let key = (device, config, self.dtype, self.address);
+        let mut done = Ok(());
+        exclusively(self.client, |exclusive| {
+            // Compiling may take longer than the lock is waited for, so it must not happen while the lock is held: a
+            // launch of no steps does nothing else.
+            if !compiled().contains(&key) {
+                let cubes = CubeCount::Static(1, 1, 1);
+                exclusive.launch_freely(|turn| done = launch(cubes, dim, span(0, 0), turn));
+                compiled().insert(key);
             }
-            let cubes = groups * self.cut.cubes;
-            launch(CubeCount::Static(cubes as u32, 1, 1), dim, first, steps);
-            first += groups * rows;
+            let mut first = 0;
+            while first < batch && done.is_ok() {
+                let groups = (batch - first).div_ceil(rows).min(self.cut.groups);
+                let cubes = CubeCount::Static((groups * self.cut.cubes) as u32, 1, 1);
+                exclusive.launch(input, output, |turn| {
+                    done = launch(cubes, dim, span(steps, first), turn);
+                });
+                first += groups * rows;
+            }
+        });
+        done
+    }
+
+    /// With no steps, the last state is the first: writes it, or zeros.
+    fn hold(
+        &self,
+        what: &'static str,
+        to: &Handle,
+        from: &Option<Handle>,
+        numbers: usize,
+    ) -> Result<(), Error> {
+        let words = numbers * self.dtype.size() / 4;
+        let (to, present) = (self.words(what, to, numbers)?, from.is_some());
+        let from = self.optional(what, from, numbers)?;
+        // Safety: the kernel checks its position against the buffer's length.
+        unsafe {
+            hold::launch_unchecked(
+                self.client,
+                CubeCount::Static(words.div_ceil(256).clamp(1, 1056) as u32, 1, 1),
+                CubeDim::new_1d(256),
+                to,
+                from,
+                present,
+            );
         }
+        Ok(())
     }
 }
 
-/// Runs a cell forward, writing `h`, the last states and what is to be saved.
+/// Copies, or writes zeros.
+#[cube(launch_unchecked)]
+fn hold(to: &mut [u32], from: &[u32], #[comptime] present: bool) {
+    let mut at = ABSOLUTE_POS;
+    let step = CUBE_COUNT * CUBE_DIM as usize;
+    while at < to.len() {
+        if comptime!(present) {
+            to[at] = from[at];
+        } else {
+            to[at] = 0u32;
+        }
+        at += step;
+    }
+}
+
+/// Runs a cell forward, writing `h`, the last states and, if wanted, the values that backward needs.
 ///
 /// # Errors
-/// [`Error::Routine`] where [`super::missing`] has a reason.
+/// [`Error::Routine`] where [`super::missing`] has a reason, [`Error::Length`] where a buffer is too small. Nothing has been
+/// launched then.
 pub fn forward(
+    client: &Client,
+    problem: &Problem,
+    dtype: Dtype,
+    args: &Forward,
+) -> Result<(), Error> {
+    forward_with(client, problem, dtype, args, None)
+}
+
+/// [`forward`] by given sizes, or by those of the rule.
+pub(crate) fn forward_with(
     client: &Client,
     problem: &Problem,
     dtype: Dtype,
@@ -195,61 +301,75 @@ pub fn forward(
     tuning: Option<Tuning>,
 ) -> Result<(), Error> {
     let pass = Pass::new(client, problem, dtype, false, tuning)?;
-    let saved = match args.saved {
-        Some(_) => problem.saved_blocks(),
-        None => 0,
-    };
+    let (outputs, state) = (problem.outputs(), problem.state());
+    let (rows, width) = (problem.batch * problem.steps, problem.gate_width());
+    let lstm = problem.cell == Cell::Lstm;
     let config = Config {
-        form: Form::of(problem.cell).expect("the pass has been checked"),
-        product: pass.cut.product,
-        reverse: problem.reverse,
         bias: args.bias.is_some(),
         h0: args.h0.is_some(),
         c0: args.c0.is_some(),
         reset: args.reset.is_some(),
-        d_h_last: false,
-        d_c_last: false,
-        backward: false,
-        saved,
+        lengths: args.lengths.is_some(),
+        ..pass.config(false, &args.saved)
     };
-    let (outputs, state) = (problem.outputs(), problem.state());
-    let rows = problem.batch * problem.steps;
-    if outputs == 0 {
+    let gated = config
+        .two_products()
+        .then(|| client.empty(outputs * dtype.size()));
+    let input = || -> Result<ForwardInputLaunch, Error> {
+        Ok(ForwardInputLaunch::new(
+            pass.words("xg", &args.xg, rows * width)?,
+            pass.quads("u", &args.u, width * problem.depth())?,
+            pass.optional("bias", &args.bias, width)?,
+            pass.optional("h0", &args.h0, state)?,
+            pass.optional("c0", &args.c0, state)?,
+            pass.lengths(&args.lengths)?,
+        ))
+    };
+    let output = || -> Result<ForwardOutputLaunch, Error> {
+        Ok(ForwardOutputLaunch::new(
+            pass.words("h", &args.h, outputs)?,
+            pass.words("h_last", &args.h_last, state)?,
+            pass.needed("c_last", &args.c_last, state, lstm)?,
+            pass.optional("saved", &args.saved, rows * config.saved * problem.hidden)?,
+            pass.optional("gated", &gated, outputs)?,
+        ))
+    };
+    (input()?, output()?, pass.reset(&args.reset)?);
+    if problem.batch == 0 {
         return Ok(());
     }
-    pass.poison(&args.h, outputs);
-    pass.each(config, |count, dim, first, steps| {
-        // Safety: buffers have the lengths that the kernel indexes, by the contract of `Forward`.
+    if problem.steps == 0 {
+        pass.hold("h_last", &args.h_last, &args.h0, state)?;
+        return match &args.c_last {
+            Some(c_last) if lstm => pass.hold("c_last", c_last, &args.c0, state),
+            _ => Ok(()),
+        };
+    }
+    pass.poison("h", &args.h, outputs)?;
+    if let Some(gated) = &gated {
+        pass.poison("gated", gated, outputs)?;
+    }
+    pass.each(config, (&args.xg, &args.h), |count, dim, span, turn| {
+        let (input, output, reset) = (input()?, output()?, pass.reset(&args.reset)?);
+        // Safety: the buffers have the lengths that the kernel indexes.
         unsafe {
             persistent_forward::launch_unchecked(
                 client,
                 count,
                 dim,
                 pass.address,
-                pass.words(&args.xg, rows * problem.gate_width(), 1),
-                pass.words(&args.u, problem.gate_width() * problem.depth(), 4),
-                pass.optional(&args.bias, problem.gate_width()),
-                pass.optional(&args.h0, state),
-                pass.optional(&args.c0, state),
-                match &args.reset {
-                    Some(reset) => BufferArg::from_raw_parts(reset.clone(), rows),
-                    None => BufferArg::from_raw_parts(pass.dummy.clone(), 8),
-                },
-                pass.words(&args.h, outputs, 1),
-                pass.words(&args.h_last, state, 1),
-                pass.optional(&args.c_last, state),
-                pass.optional(&args.saved, outputs * saved),
-                pass.control(),
-                problem.batch,
-                steps,
-                first,
-                SPINS,
+                input,
+                reset,
+                output,
+                turn.control(),
+                turn.turn(),
+                span,
                 config,
                 dtype.elem(),
             );
         }
-    });
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Runs a cell backward, writing the gradients of its pre-activations and initial states.
@@ -261,67 +381,87 @@ pub fn backward(
     problem: &Problem,
     dtype: Dtype,
     args: &Backward,
+) -> Result<(), Error> {
+    backward_with(client, problem, dtype, args, None)
+}
+
+/// [`backward`] by given sizes, or by those of the rule.
+pub(crate) fn backward_with(
+    client: &Client,
+    problem: &Problem,
+    dtype: Dtype,
+    args: &Backward,
     tuning: Option<Tuning>,
 ) -> Result<(), Error> {
     let pass = Pass::new(client, problem, dtype, true, tuning)?;
-    let saved = match args.saved {
-        Some(_) => problem.saved_blocks(),
-        None => 0,
-    };
+    let (outputs, state) = (problem.outputs(), problem.state());
+    let (rows, width) = (problem.batch * problem.steps, problem.gate_width());
+    let lstm = problem.cell == Cell::Lstm;
     let config = Config {
-        form: Form::of(problem.cell).expect("the pass has been checked"),
-        product: pass.cut.product,
-        reverse: problem.reverse,
-        bias: false,
         h0: args.h0.is_some(),
         c0: args.c0.is_some(),
         reset: args.reset.is_some(),
+        lengths: args.lengths.is_some(),
         d_h_last: args.d_h_last.is_some(),
         d_c_last: args.d_c_last.is_some(),
-        backward: true,
-        saved,
+        ..pass.config(true, &args.saved)
     };
-    let (outputs, state) = (problem.outputs(), problem.state());
-    let rows = problem.batch * problem.steps;
-    if outputs == 0 {
+    let (gru, two) = (config.form == Form::Gru, config.two_products());
+    let saved = rows * problem.saved_blocks() * problem.hidden;
+    let input = || -> Result<BackwardInputLaunch, Error> {
+        Ok(BackwardInputLaunch::new(
+            pass.quads("u_t", &args.u_t, width * problem.depth())?,
+            pass.words("h", &args.h, outputs)?,
+            pass.optional("h0", &args.h0, state)?,
+            pass.optional("c0", &args.c0, state)?,
+            pass.needed("saved", &args.saved, saved, problem.saved_blocks() > 0)?,
+            pass.lengths(&args.lengths)?,
+            pass.words("d_h", &args.d_h, outputs)?,
+            pass.optional("d_h_last", &args.d_h_last, state)?,
+            pass.optional("d_c_last", &args.d_c_last, state)?,
+        ))
+    };
+    let output = || -> Result<BackwardOutputLaunch, Error> {
+        Ok(BackwardOutputLaunch::new(
+            pass.words("d_a", &args.d_a, rows * width)?,
+            pass.needed("d_x", &args.d_x, rows * width, gru)?,
+            pass.words("before", &args.before, outputs)?,
+            pass.needed("gated", &args.gated, outputs, two)?,
+            pass.words("d_h0", &args.d_h0, state)?,
+            pass.needed("d_c0", &args.d_c0, state, lstm)?,
+        ))
+    };
+    (input()?, output()?, pass.reset(&args.reset)?);
+    if problem.batch == 0 {
         return Ok(());
     }
-    let gates = rows * problem.gate_width();
-    pass.poison(&args.d_a, gates);
-    pass.each(config, |count, dim, first, steps| {
-        // Safety: as in `forward`, by the contract of `Backward`.
+    if problem.steps == 0 {
+        pass.hold("d_h0", &args.d_h0, &args.d_h_last, state)?;
+        return match &args.d_c0 {
+            Some(d_c0) if lstm => pass.hold("d_c0", d_c0, &args.d_c_last, state),
+            _ => Ok(()),
+        };
+    }
+    pass.poison("d_a", &args.d_a, rows * width)?;
+    pass.each(config, (&args.d_h, &args.d_a), |count, dim, span, turn| {
+        let (input, output, reset) = (input()?, output()?, pass.reset(&args.reset)?);
+        // Safety: as in `forward_with`.
         unsafe {
             persistent_backward::launch_unchecked(
                 client,
                 count,
                 dim,
                 pass.address,
-                pass.words(&args.u_t, problem.gate_width() * problem.depth(), 4),
-                pass.words(&args.h, outputs, 1),
-                pass.optional(&args.h0, state),
-                pass.optional(&args.c0, state),
-                pass.optional(&args.saved, outputs * saved),
-                match &args.reset {
-                    Some(reset) => BufferArg::from_raw_parts(reset.clone(), rows),
-                    None => BufferArg::from_raw_parts(pass.dummy.clone(), 8),
-                },
-                pass.words(&args.d_h, outputs, 1),
-                pass.optional(&args.d_h_last, state),
-                pass.optional(&args.d_c_last, state),
-                pass.words(&args.d_a, gates, 1),
-                pass.optional(&args.d_x, gates),
-                pass.words(&args.before, outputs, 1),
-                pass.words(&args.d_h0, state, 1),
-                pass.optional(&args.d_c0, state),
-                pass.control(),
-                problem.batch,
-                steps,
-                first,
-                SPINS,
+                input,
+                reset,
+                output,
+                turn.control(),
+                turn.turn(),
+                span,
                 config,
                 dtype.elem(),
             );
         }
-    });
-    Ok(())
+        Ok(())
+    })
 }

@@ -1,28 +1,40 @@
-//! The GPU form: the whole sequence in one launch, on NVIDIA's tensor cores.
+//! The GPU forms: the whole sequence in one launch, on NVIDIA's tensor cores; a single step in one launch, on any GPU.
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! | --- | --- |
-//! | `exchange` | how cubes that run at once learn each other's results |
-//! | `weights`, `product` | the weights that a cube keeps, and their product with the state |
+//! | `exchange` | how cubes that run at once read each other's results |
+//! | `lock` | one such launch at a time on a device |
+//! | `weights`, `product` | the weights that a cube holds, and their product with the state |
 //! | `gates` | the cells' formulas |
 //! | `words` | pairs of numbers in memory |
 //! | `forward`, `backward` | the passes |
+//! | `buffers` | the kernels' arguments |
 //! | `plan`, `launch` | from a problem to launches |
+//! | `step` | a single step |
 
 mod args;
 mod backward;
+mod buffers;
 mod exchange;
 mod forward;
 mod gates;
 mod launch;
+mod lock;
 mod plan;
 mod product;
+mod step;
 mod tuning;
 mod weights;
 mod words;
 
 pub use args::{Backward, Forward};
-pub use launch::{backward, forward, handover_fault};
+pub use launch::{backward, forward};
+#[cfg(feature = "check")]
+pub(crate) use launch::{backward_with, forward_with};
+#[cfg(feature = "check")]
+pub use lock::abandon_lock;
+pub use step::{Step, step};
+#[cfg(feature = "check")]
 pub use tuning::Tuning;
 
 use cubecl::client::Client;
@@ -33,34 +45,4 @@ use crate::gpu::Dtype;
 /// Why the persistent routine cannot run a problem on this device, if it cannot.
 pub fn missing(client: &Client, problem: &Problem, dtype: Dtype) -> Option<String> {
     plan::missing(client, problem, dtype)
-}
-
-/// How the persistent routine cuts a problem, for tables: forward, then backward.
-pub fn describe(
-    client: &Client,
-    problem: &Problem,
-    dtype: Dtype,
-    tuning: Option<Tuning>,
-) -> String {
-    let text = |backward| {
-        let cut = match tuning {
-            Some(tuning) => plan::cut(client, problem, dtype, backward, tuning),
-            None => plan::choose(client, problem, dtype, backward),
-        };
-        match cut {
-            Some(cut) => format!(
-                "{}x{} cubes of {}u {}r {}p kept {}/{} peek {}",
-                cut.cubes,
-                cut.groups,
-                cut.product.units,
-                8 * cut.product.cols,
-                cut.product.planes,
-                cut.product.kept,
-                cut.product.blocks(),
-                cut.product.peek
-            ),
-            None => "none".into(),
-        }
-    };
-    format!("{} | {}", text(false), text(true))
 }

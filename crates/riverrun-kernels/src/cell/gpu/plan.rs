@@ -1,4 +1,4 @@
-//! How a problem is cut into cubes, and the rule that chooses.
+//! How a problem is divided into cubes, and the rule that chooses.
 
 use cubecl::client::Client;
 use cubecl::prelude::*;
@@ -6,50 +6,55 @@ use cubecl::prelude::*;
 use super::product::Product;
 use super::tuning::Tuning;
 use crate::cell::{Activation, Cell, Problem, ResetGate};
-use crate::gpu::Dtype;
 use crate::gpu::storage::Storage;
+use crate::gpu::{Dtype, capability};
 
-/// The cells that the persistent routine runs.
+/// The formulas of the kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Form {
-    /// Reset after the product.
+    /// Reset gate after the product.
     Gru,
+    /// Reset gate before the product: two products a step, the second of what the first one's gates make of the state.
+    GruResetBefore,
     Lstm,
     Tanh,
     Relu,
 }
 
 impl Form {
-    pub(super) fn of(cell: Cell) -> Option<Self> {
+    pub(super) fn of(cell: Cell) -> Self {
         match cell {
             Cell::Gru {
                 reset: ResetGate::After,
-            } => Some(Form::Gru),
-            // Two products a step, one waiting for the other: twice the hand-over.
+            } => Form::Gru,
             Cell::Gru {
                 reset: ResetGate::Before,
-            } => None,
-            Cell::Lstm => Some(Form::Lstm),
+            } => Form::GruResetBefore,
+            Cell::Lstm => Form::Lstm,
             Cell::Elman {
                 activation: Activation::Tanh,
-            } => Some(Form::Tanh),
+            } => Form::Tanh,
             Cell::Elman {
                 activation: Activation::Relu,
-            } => Some(Form::Relu),
+            } => Form::Relu,
         }
     }
 }
 
-/// What changes the generated code.
+/// Everything that changes the generated code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Config {
     pub form: Form,
+    /// The product of a step.
     pub product: Product,
+    /// A step's second product, with [`Form::GruResetBefore`]; otherwise the same as `product`, and unused.
+    pub second: Product,
     pub reverse: bool,
     pub bias: bool,
     pub h0: bool,
     pub c0: bool,
     pub reset: bool,
+    pub lengths: bool,
     pub d_h_last: bool,
     pub d_c_last: bool,
     pub backward: bool,
@@ -58,9 +63,19 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// Pairs of units that a unit of the cube works on after the product.
+    /// Whether a step has a second product.
+    pub(super) fn two_products(&self) -> bool {
+        self.form == Form::GruResetBefore
+    }
+
+    /// Pairs of hidden units that each thread processes after the product.
     pub(super) fn items(&self) -> usize {
         (self.product.units / 2 * 8 * self.product.cols).div_ceil(32 * self.product.planes)
+    }
+
+    /// Shared words that the partial sums of a product take.
+    pub(super) fn sums(&self) -> usize {
+        self.product.sums().max(self.second.sums())
     }
 }
 
@@ -78,6 +93,8 @@ pub(super) fn time(s: usize, steps: usize, #[comptime] config: Config) -> usize 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cut {
     pub product: Product,
+    /// As [`Config::second`].
+    pub second: Product,
     /// Cubes for each group of 8 · `cols` sequences.
     pub cubes: usize,
     /// Groups of sequences that run at once.
@@ -89,8 +106,12 @@ pub(super) fn missing(client: &Client, problem: &Problem, dtype: Dtype) -> Optio
     if client.name() != "cuda" {
         return Some("it is written in PTX".into());
     }
-    if Form::of(problem.cell).is_none() {
-        return Some("its gates need two products a step".into());
+    if let Some(capability) = capability(client).filter(|&capability| capability < 80) {
+        return Some(format!(
+            "its tensor-core products need compute capability 8.0, the device has {}.{}",
+            capability / 10,
+            capability % 10
+        ));
     }
     if !dtype.supported(client) {
         return Some(format!("the device has no {}", dtype.name()));
@@ -121,7 +142,7 @@ fn device(client: &Client) -> (usize, usize) {
     )
 }
 
-/// Registers that a unit may spend on weights and sums, of 255.
+/// Registers that a thread may spend on weights and sums, of 255.
 const REGISTERS: usize = 200;
 
 /// The cut of a pass by a tuning, if its cubes fit on the device.
@@ -134,52 +155,68 @@ pub(super) fn cut(
 ) -> Option<Cut> {
     let (processors, shared) = device(client);
     let own = problem.depth();
-    let (gates, depth) = match backward {
-        false => (problem.cell.gates(), own),
-        true => (1, problem.cell.gates() * own),
-    };
+    let two_products = Form::of(problem.cell) == Form::GruResetBefore;
+    let gates = problem.cell.gates();
     let cubes = problem.hidden.div_ceil(tuning.units);
     let astride = problem.heads > 1 && !own.is_multiple_of(tuning.units);
     if cubes > processors || astride {
         return None;
     }
-    let mut product = Product {
-        gates,
+    // Forward, the groups of rows of the weights; backward, those of the transposed weights' columns.
+    let groups_of = |first: usize, count: usize| Product {
+        gates: if backward { 1 } else { count },
+        first_gate: if backward { 0 } else { first },
         units: tuning.units,
         hidden: problem.hidden,
         own,
-        depth,
+        row: if backward { gates * own } else { own },
+        column: if backward { first * own } else { 0 },
+        depth: if backward { count * own } else { own },
         planes: 1,
         cols: tuning.rows.div_ceil(8),
         kept: 0,
-        peek: tuning.peek,
         storage: Storage::choose(client, dtype, 2),
     };
-    let blocks = depth.div_ceil(product.block());
-    // A number of planes that divides the depth evenly, if there is one near what is asked for.
+    let (mut product, mut second) = match two_products {
+        true => (groups_of(0, 2), groups_of(2, 1)),
+        false => (groups_of(0, gates), groups_of(0, gates)),
+    };
+    let blocks = product.depth.div_ceil(product.block());
+    // A number of planes that divides the depth evenly, if there is one near the number asked for.
     product.planes = (tuning.planes.div_ceil(2)..=tuning.planes)
         .rev()
         .find(|planes| blocks.is_multiple_of(*planes))
         .unwrap_or(tuning.planes)
         .min(blocks);
-    let (tiles, blocks, cols) = (product.tiles(), product.blocks(), product.cols);
-    let words = (16 / cols).max(1).min(blocks) * cols * 4;
-    let room = REGISTERS.checked_sub(tiles * cols * 4 + words)?;
-    product.kept = (room / (tiles * 8)).min(blocks);
-    if product.spilled() * 16 + product.sums() * 4 > shared {
+    second.planes = product.planes;
+    let cols = product.cols;
+    let words = |product: &Product| (16 / cols).max(1).min(product.blocks()) * cols * 4;
+    let live = |product: &Product| product.tiles() * cols * 4 + words(product);
+    let mut room = REGISTERS.checked_sub(live(&product).max(live(&second)))?;
+    product.kept = (room / (product.tiles() * 8)).min(product.blocks());
+    let mut shared_bytes = product.spilled() * 16 + product.sums().max(second.sums()) * 4;
+    if two_products {
+        room -= product.kept * product.tiles() * 8;
+        second.kept = (room / (second.tiles() * 8)).min(second.blocks());
+        shared_bytes += second.spilled() * 16;
+    } else {
+        second = product;
+    }
+    if shared_bytes > shared {
         return None;
     }
     let groups = problem.batch.div_ceil(8 * cols).min(processors / cubes);
     Some(Cut {
         product,
+        second,
         cubes,
         groups,
     })
 }
 
-/// The best for a pass of a problem, if it fits on the device, by what an H200 measured: of the cuts that take the
-/// fewest launches, the one whose cubes read the fewest bytes a step. Forward with few cubes, where reading is not
-/// the time, many small ones: each has less to add up.
+/// The best for a pass of a problem, if it fits on the device, from measurements on an H200: of the cuts that take the
+/// fewest launches, the one whose cubes read the fewest bytes a step. Forward with few cubes, where reading does not
+/// limit, many small ones: each has less to add up.
 pub(super) fn choose(
     client: &Client,
     problem: &Problem,
@@ -188,11 +225,13 @@ pub(super) fn choose(
 ) -> Option<Cut> {
     let cost = |cut: &Cut| {
         let rows = 8 * cut.product.cols;
-        let launches = problem.batch.div_ceil(rows).div_ceil(cut.groups);
+        let launches = problem.batch.div_ceil(rows).div_ceil(cut.groups.max(1));
         let cubes = cut.groups * cut.cubes;
         let read = match !backward && rows == 8 && cut.product.units == 16 && cubes <= 64 {
             true => 0,
-            false => cubes * rows * cut.product.depth,
+            false => {
+                cubes * rows * problem.depth() * if backward { problem.cell.gates() } else { 1 }
+            }
         };
         (launches, read, cut.product.units)
     };

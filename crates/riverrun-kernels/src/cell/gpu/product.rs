@@ -1,45 +1,51 @@
-//! A cube's rows of the recurrent weights, kept in registers, times the state of a few sequences, by tensor cores.
+//! A cube's rows of the recurrent weights, held in registers, times the state of a few sequences, on tensor cores.
 //!
-//! A cube owns 16 or 32 units: for each of its `gates`, so many rows of a matrix `[.., depth]`. Its planes share the
-//! depth between them, `blocks` × 64 bytes each, so that every plane reads its own part of the state once, straight
-//! into the registers that the product wants it in, and no part is read twice. What the planes make are partial sums,
-//! left in shared memory. See [`super::weights`].
+//! A cube owns 16 or 32 hidden units: for each of its `gates`, that many rows of a matrix of `depth` columns. Its planes divide
+//! the depth between them, `blocks` × 64 bytes each, so every plane reads its own part of the state once, straight into the
+//! registers that the product takes it from, and no part is read twice. Each plane leaves a partial sum in shared
+//! memory. See [`super::weights`].
 //!
 //! The product is PTX's `m16n8k16`: the weights are `A`, 16 rows × 16 deep; the state is `B`, 16 deep × 8 sequences.
-//! In both, a unit of the plane holds pairs of neighbours in depth. Since the order in depth does not matter so long as
-//! both agree, unit `4 g + q` takes eight neighbours, 16 bytes, from `32 p + 8 q`: the first four serve one product, the
+//! In both, a thread holds pairs of neighbours in depth. Since the order in depth is free as long as both operands
+//! agree, thread `4 g + q` takes eight neighbours, 16 bytes, from `32 p + 8 q`: the first four serve one product, the
 //! others the next.
 //!
-//! In `f32` it is `m16n8k8` of TF32, whose numbers have 10 bits after the point, three times: each number is
-//! a TF32 and a rest, and of the four products of those the last, some `2⁻²²` of the whole, is
-//! left out. The layout in registers is the same, with one number where there were two.
+//! In `f32` it is `m16n8k8` of TF32, which has 10 bits after the point, three times: each number is a TF32 and a
+//! remainder, and of the four products of those the last, some `2⁻²²` of the whole, is left out. The layout in registers
+//! is the same, with one number where there were two.
 
 use cubecl::prelude::*;
 
-use super::exchange::{absent, raise_fault, read_shared};
+use super::exchange::{absent, expired, read_shared, wait};
+use super::lock::raise_fault;
+use crate::gpu::fault::PATIENCE;
 use crate::gpu::storage::Storage;
 
-/// What changes the generated code.
+/// A product of a step, as far as it changes the generated code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Product {
-    /// Groups of rows; group `g` starts at row `g · hidden`.
+    /// Groups of rows; group `g` starts at row `(first_gate + g) · hidden`.
     pub gates: usize,
-    /// Units that a cube owns, a multiple of 16.
+    /// The first group.
+    pub first_gate: usize,
+    /// Hidden units that a cube owns, a multiple of 16.
     pub units: usize,
     /// Rows of a group in all, `H`.
     pub hidden: usize,
-    /// Units of a head, `H/N`; a multiple of [`Self::units`] where there are several heads.
+    /// Hidden units of a head, `H/N`; a multiple of [`Self::units`] where there are several heads.
     pub own: usize,
-    /// Numbers of a row; a multiple of [`Self::quad`].
+    /// Numbers from a row to the next.
+    pub row: usize,
+    /// The first column.
+    pub column: usize,
+    /// Columns; a multiple of [`Self::quad`], as are `row` and `column`.
     pub depth: usize,
     /// Planes of a cube.
     pub planes: usize,
     /// Groups of 8 sequences that a cube takes.
     pub cols: usize,
-    /// Blocks in depth whose weights a plane keeps in registers; the rest it keeps in shared memory.
+    /// Blocks in depth whose weights a plane holds in registers; the others are in shared memory.
     pub kept: usize,
-    /// Wait on one sequence first, and read the others when it is there: fewer bytes while waiting, one more trip.
-    pub peek: bool,
     /// Two bf16 or two f16 to a word, or plain `f32`.
     pub storage: Storage,
 }
@@ -53,12 +59,12 @@ impl Product {
         }
     }
 
-    /// Numbers in 16 bytes, what a unit reads at once.
+    /// Numbers in 16 bytes, one read of a thread.
     pub(super) fn quad(&self) -> usize {
         16 / self.size()
     }
 
-    /// Numbers of a block: what four units read at once.
+    /// Numbers of a block: one read of four threads.
     pub(super) fn block(&self) -> usize {
         4 * self.quad()
     }
@@ -78,7 +84,8 @@ impl Product {
         self.blocks() * self.planes * self.block() != self.depth
     }
 
-    /// Words from a unit's partial sums to the next unit's, chosen so that a plane's accesses fall on different banks.
+    /// Words from a hidden unit's partial sums to the next one's, chosen so that a plane's accesses fall on different
+    /// banks.
     fn stride(&self) -> usize {
         16 * self.cols.div_ceil(2) + 2
     }
@@ -94,7 +101,7 @@ impl Product {
     }
 }
 
-/// Where a cube stands: its first unit, its first sequence, and how many sequences there are.
+/// A cube's place: its first hidden unit, its first sequence, and the number of sequences.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Part {
     pub unit: usize,
@@ -102,7 +109,7 @@ pub(super) struct Part {
     pub batch: usize,
 }
 
-/// Where a unit's weights of a block lie in shared memory.
+/// Index of a thread's weights of a block in shared memory.
 #[cube]
 pub(super) fn spilled_at(
     #[comptime] tile: usize,
@@ -114,8 +121,8 @@ pub(super) fn spilled_at(
     (UNIT_POS_Y as usize * blocks + block) * 64 + UNIT_POS_X as usize
 }
 
-/// Where the cube's head has the `k`-th number that its rows are multiplied with. What it is multiplied with lies in groups of
-/// `hidden`, in each of which the head has `own`.
+/// Index of the `k`-th number that the rows of the cube's head are multiplied with. The other operand lies in groups of
+/// `hidden`, of which each head has `own`.
 #[cube]
 fn of_head(k: usize, part: &Part, #[comptime] product: Product) -> usize {
     if comptime!(product.own == product.hidden) {
@@ -148,17 +155,17 @@ fn multiply_add(
     d
 }
 
-/// The TF32 next to each number towards zero.
+/// Each number rounded to TF32, towards zero.
 #[cube]
-fn cut<N: Size>(words: Vector<u32, N>) -> Vector<u32, N> {
+fn to_tf32<N: Size>(words: Vector<u32, N>) -> Vector<u32, N> {
     words & Vector::<u32, N>::new(0xffff_e000u32)
 }
 
-/// What is left of each then, exactly.
+/// The remainder of that rounding, which is exact.
 #[cube]
-fn rest<N: Size>(words: Vector<u32, N>) -> Vector<u32, N> {
+fn remainder<N: Size>(words: Vector<u32, N>) -> Vector<u32, N> {
     let whole = Vector::<f32, N>::reinterpret(words);
-    Vector::<u32, N>::reinterpret(whole - Vector::<f32, N>::reinterpret(cut::<N>(words)))
+    Vector::<u32, N>::reinterpret(whole - Vector::<f32, N>::reinterpret(to_tf32::<N>(words)))
 }
 
 /// Adds `a b` to a sum, to the precision of the storage type.
@@ -172,13 +179,13 @@ fn accumulate(
     #[comptime] storage: Storage,
 ) {
     if comptime!(storage == Storage::Plain) {
-        let (high, low) = (cut::<Const<4>>(a), rest::<Const<4>>(a));
+        let (high, low) = (to_tf32::<Const<4>>(a), remainder::<Const<4>>(a));
         let b_0 = Vector::<u32, Const<1>>::new(b_0);
         let b_1 = Vector::<u32, Const<1>>::new(b_1);
-        let high_0 = cut::<Const<1>>(b_0).extract(0usize);
-        let high_1 = cut::<Const<1>>(b_1).extract(0usize);
-        let low_0 = rest::<Const<1>>(b_0).extract(0usize);
-        let low_1 = rest::<Const<1>>(b_1).extract(0usize);
+        let high_0 = to_tf32::<Const<1>>(b_0).extract(0usize);
+        let high_1 = to_tf32::<Const<1>>(b_1).extract(0usize);
+        let low_0 = remainder::<Const<1>>(b_0).extract(0usize);
+        let low_1 = remainder::<Const<1>>(b_1).extract(0usize);
         sums[at] = multiply_add(high, low_0, low_1, sums[at], storage);
         sums[at] = multiply_add(low, high_0, high_1, sums[at], storage);
         sums[at] = multiply_add(high, high_0, high_1, sums[at], storage);
@@ -187,9 +194,9 @@ fn accumulate(
     }
 }
 
-/// Multiplies by the state of the cube's sequences, `stride` bytes apart from `source` on, and leaves the planes'
-/// partial sums in `partial`. With `wait`, the state is awaited, for at most `patience` polls; what is left of the
-/// patience is returned.
+/// Multiplies by the state of the cube's sequences, which are `stride` bytes apart from `source` on, and leaves the planes'
+/// partial sums in `partial`. With `awaited`, the state is polled until it is there. Returns whether a wait has given up, here or,
+/// by `gave_up`, before.
 #[cube]
 pub(super) fn multiply(
     weights: &Array<Vector<u32, Const<4>>>,
@@ -198,33 +205,30 @@ pub(super) fn multiply(
     stride: u64,
     part: &Part,
     partial: &mut [f32],
-    control: &mut [Atomic<u32>],
-    wait: bool,
-    patience: u32,
+    control: u64,
+    awaited: bool,
+    gave_up: bool,
     #[comptime] product: Product,
-) -> u32 {
+) -> bool {
     let blocks = comptime!(product.blocks());
     let cols = comptime!(product.cols);
     let tiles = comptime!(product.tiles());
     let column = UNIT_POS_X as usize / 4;
     let quarter = UNIT_POS_X as usize % 4;
-    let mut left = patience;
+    let mut failed = gave_up;
     let mut sums = Array::<Vector<f32, Const<4>>>::new(comptime!(tiles * cols));
     #[unroll]
     for i in 0..comptime!(tiles * cols) {
         sums[i] = Vector::<f32, Const<4>>::new(0.0f32);
     }
-    if comptime!(product.peek) {
-        left = peek(source, stride, part, control, wait, left, product);
-    }
-    // So many blocks at a time as keep the words within 64 registers.
+    // As many blocks at a time as keep the words within 64 registers.
     let block = comptime!((16 / cols).max(1).min(blocks));
     #[unroll]
     for first in 0..comptime!(blocks.div_ceil(block)) {
         let start = comptime!(first * block);
         let count = comptime!(block.min(blocks - start));
         let mut words = Array::<Vector<u32, Const<4>>>::new(comptime!(count * cols));
-        let mut polls = 0u32;
+        let mut clock = wait();
         let mut waiting = true;
         while waiting {
             waiting = false;
@@ -255,15 +259,16 @@ pub(super) fn multiply(
             for i in 0..comptime!(count * cols) {
                 waiting = waiting || absent(words[i]);
             }
-            waiting = waiting && wait;
-            polls += 1;
-            if waiting && polls >= left {
-                raise_fault(control);
-                left = 0;
-                waiting = false;
+            waiting = waiting && awaited && !failed;
+            if waiting {
+                if expired(&mut clock, PATIENCE) {
+                    raise_fault(control);
+                    failed = true;
+                    waiting = false;
+                }
             }
         }
-        // The tensor cores want the whole plane at once.
+        // `mma` takes the whole plane at once.
         sync_plane();
         #[unroll]
         for p in 0..count {
@@ -303,54 +308,10 @@ pub(super) fn multiply(
             partial[below + 1] = sum.extract(3usize);
         }
     }
-    left
+    failed
 }
 
-/// Waits for what this plane needs of the cube's first sequence.
-#[cube]
-fn peek(
-    source: u64,
-    stride: u64,
-    part: &Part,
-    control: &mut [Atomic<u32>],
-    wait: bool,
-    patience: u32,
-    #[comptime] product: Product,
-) -> u32 {
-    let blocks = comptime!(product.blocks());
-    let mut left = patience;
-    let quarter = UNIT_POS_X as usize % 4;
-    // The units of the plane share the blocks out between them.
-    let column = UNIT_POS_X as usize / 4;
-    let base = source + u64::cast_from(part.row) * stride;
-    let mut polls = 0u32;
-    let mut waiting = wait;
-    while waiting {
-        waiting = false;
-        #[unroll]
-        for turn in 0..comptime!(blocks.div_ceil(8)) {
-            let p = (turn * 8 + column) % blocks;
-            let k = (UNIT_POS_Y as usize * blocks + p) * comptime!(product.block())
-                + quarter * comptime!(product.quad());
-            let k = k.min(comptime!(product.depth - product.quad()));
-            let k = of_head(k, part, product);
-            waiting = waiting
-                || absent(read_shared(
-                    base + u64::cast_from(k * comptime!(product.size())),
-                ));
-        }
-        polls += 1;
-        if waiting && polls >= left {
-            raise_fault(control);
-            left = 0;
-            waiting = false;
-        }
-    }
-    sync_plane();
-    left
-}
-
-/// The sum over planes for two neighbouring units of a gate, `pair` and `pair + 1`, and one of the cube's sequences.
+/// The sum over planes for two neighbouring hidden units of a gate, `pair` and `pair + 1`, and one of the cube's sequences.
 #[cube]
 pub(super) fn total(
     partial: &[f32],

@@ -1,13 +1,13 @@
-//! A cube's rows of the recurrent weights, as the product wants them.
+//! A cube's rows of the recurrent weights, in the product's layout.
 //!
-//! They are read once, and kept for all steps: in registers as many as there is room for, the others in shared memory, each
-//! where the unit that needs it finds it in one access.
+//! They are read once and held for all steps: as many as fit in registers, the others in shared memory, where each thread
+//! finds its own in one access.
 
 use cubecl::prelude::*;
 
 use super::product::{Part, Product, spilled_at};
 
-/// The weights of this unit of the plane, as the product wants them; those that are not kept go to `spilled`.
+/// This thread's weights in the product's layout; those that do not fit in registers go to `spilled`.
 #[cube]
 pub(super) fn load_weights(
     matrix: &[Vector<u32, Const<4>>],
@@ -25,7 +25,7 @@ pub(super) fn load_weights(
     for tile in 0..tiles {
         let gate = comptime!(tile / (product.units / 16));
         let first = part.unit + comptime!(tile % (product.units / 16) * 16) + row;
-        let base = comptime!(gate * product.hidden) + first;
+        let base = comptime!((product.first_gate + gate) * product.hidden) + first;
         #[unroll]
         for p in 0..blocks {
             let k = (UNIT_POS_Y as usize * blocks + p) * comptime!(product.block())
@@ -34,11 +34,12 @@ pub(super) fn load_weights(
             let mut high = Vector::<u32, Const<4>>::new(0u32);
             if k < comptime!(product.depth) {
                 if first < comptime!(product.hidden) {
-                    low = matrix[(base * comptime!(product.depth) + k) / comptime!(product.quad())];
+                    let at = base * comptime!(product.row) + comptime!(product.column) + k;
+                    low = matrix[at / comptime!(product.quad())];
                 }
                 if first + 8 < comptime!(product.hidden) {
-                    high = matrix
-                        [((base + 8) * comptime!(product.depth) + k) / comptime!(product.quad())];
+                    let at = (base + 8) * comptime!(product.row) + comptime!(product.column) + k;
+                    high = matrix[at / comptime!(product.quad())];
                 }
             }
             if comptime!(p < product.kept) {
@@ -55,7 +56,7 @@ pub(super) fn load_weights(
     weights
 }
 
-/// Words `i` and `i + 1` of both, in the order of a product's `A`.
+/// Words `i` and `i + 1` of both, in the order of the product's `A`.
 #[cube]
 fn beside(
     low: Vector<u32, Const<4>>,

@@ -2,12 +2,12 @@
 
 use cubecl::prelude::*;
 
-use super::exchange::write_shared;
+use super::exchange::{ABSENT, write_shared};
 use super::gates::Pair;
 use super::product::Product;
 use crate::gpu::storage::{Storage, narrow, widen};
 
-/// A pair as it is stored; in 16 bits, the second word is nothing.
+/// A pair as it is stored; in 16 bits, the second word is unused.
 pub(super) type Words = Vector<u32, Const<2>>;
 
 /// The pair at number `at`, which is even.
@@ -33,13 +33,14 @@ pub(super) fn put(buffer: &mut [u32], at: usize, words: Words, #[comptime] produ
     }
 }
 
-/// The same, for other cubes to read, at a number counted from the address `start`.
+/// Stores for other cubes to read, at number `at` from the address `start`. The one NaN that means [`ABSENT`] becomes another.
 #[cube]
-pub(super) fn share(start: u64, at: usize, words: Words, #[comptime] product: Product) {
+pub(super) fn publish(start: u64, at: usize, words: Words, #[comptime] product: Product) {
     let place = start + u64::cast_from(at) * comptime!(product.size() as u64);
-    write_shared(place, words.extract(0usize));
+    write_shared(place, words.extract(0usize).min(comptime!(ABSENT - 1)));
     if comptime!(product.storage == Storage::Plain) {
-        write_shared(place + 4u64, words.extract(1usize));
+        let next = words.extract(1usize).min(comptime!(ABSENT - 1));
+        write_shared(place + 4u64, next);
     }
 }
 
@@ -54,8 +55,7 @@ pub(super) fn unpack(words: Words, #[comptime] product: Product) -> Pair {
     }
 }
 
-/// Each rounded to nearest even; NaN becomes the one NaN of the hardware's conversions and sums, which is never
-/// [`ABSENT`](super::exchange::ABSENT).
+/// Each rounded to nearest even.
 #[cube]
 pub(super) fn pack(pair: Pair, #[comptime] product: Product) -> Words {
     if comptime!(product.storage == Storage::Plain) {

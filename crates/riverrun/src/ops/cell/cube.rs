@@ -1,8 +1,10 @@
 //! GPUs: one launch for the whole sequence, where [`super::route`] says that the device and the problem allow it.
 
+use std::ops::Range;
+
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;
-use burn::tensor::Shape;
+use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
@@ -13,11 +15,18 @@ use riverrun_kernels::cell::{Cell, Problem, ResetGate};
 use super::composed::{column_sums, rows};
 use super::{CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients, StepInputs};
 use crate::ops::linear::{Factor, matmul, product};
-use crate::ops::support::Maybe;
 use crate::ops::support::cube::{dtype, empty_like, handle};
+use crate::ops::support::{Maybe, MaybeInt};
 
 fn contiguous(tensor: FloatTensor<CubeBackend>) -> Handle {
     into_contiguous(tensor).handle
+}
+
+/// Lengths as the kernels read them: not negative, so the bits of `i32` are those of `u32`.
+fn lengths(lengths: MaybeInt<CubeBackend>) -> Option<Handle> {
+    let lengths = lengths.into_option()?;
+    debug_assert_eq!(lengths.dtype, DType::I32);
+    Some(into_contiguous(lengths).handle)
 }
 
 /// The recurrent weights, `[G·H, H/N]`, by the unit that is multiplied with them: `[H, G·H/N]`.
@@ -28,19 +37,36 @@ fn transposed(u: CubeTensor, problem: &Problem) -> CubeTensor {
     CubeBackend::float_reshape(u, Shape::new([problem.hidden, gates * own]))
 }
 
-/// `∂L/∂U`, `[G·H, H/N]`: of each head, its gates' gradients times its states.
-fn head_products(d_a: CubeTensor, before: CubeTensor, problem: &Problem) -> CubeTensor {
-    let (gates, heads, own) = (problem.cell.gates(), problem.heads, problem.depth());
-    let rows = problem.batch * problem.steps;
+/// The rows of `∂L/∂U` for the gates of `d_a`, `[B·T, G·H]`: of each head, its gates' gradients times its states.
+fn weight_gradient(d_a: CubeTensor, states: CubeTensor, problem: &Problem) -> CubeTensor {
+    let states = rows::<CubeBackend>(states);
+    if problem.heads == 1 {
+        return product(
+            Factor::transposed(d_a),
+            Factor::<CubeBackend>::new(states),
+            None,
+        );
+    }
+    let (heads, own) = (problem.heads, problem.depth());
+    let (rows, gates) = (d_a.shape()[0], d_a.shape()[1] / problem.hidden);
     let d_a = CubeBackend::float_reshape(d_a, Shape::new([rows, gates, heads, own]));
     let d_a = CubeBackend::float_permute(d_a, &[2, 1, 3, 0]);
     let d_a = CubeBackend::float_reshape(d_a, Shape::new([heads, gates * own, rows]));
-    let before = CubeBackend::float_reshape(before, Shape::new([rows, heads, own]));
-    let before = CubeBackend::float_permute(before, &[1, 0, 2]);
-    let d_u = matmul::<CubeBackend>(d_a, before);
+    let states = CubeBackend::float_reshape(states, Shape::new([rows, heads, own]));
+    let states = CubeBackend::float_permute(states, &[1, 0, 2]);
+    let d_u = matmul::<CubeBackend>(d_a, states);
     let d_u = CubeBackend::float_reshape(d_u, Shape::new([heads, gates, own, own]));
     let d_u = CubeBackend::float_permute(d_u, &[1, 0, 2, 3]);
-    CubeBackend::float_reshape(d_u, Shape::new([problem.gate_width(), own]))
+    CubeBackend::float_reshape(d_u, Shape::new([gates * problem.hidden, own]))
+}
+
+/// Columns of a matrix, as a matrix of their own.
+fn columns(x: &CubeTensor, range: Range<usize>) -> CubeTensor {
+    let all = 0..x.shape()[0];
+    into_contiguous(CubeBackend::float_slice(
+        x.clone(),
+        &[all.into(), range.into()],
+    ))
 }
 
 impl CellOps for CubeBackend {
@@ -73,13 +99,13 @@ impl CellOps for CubeBackend {
             h0: handle(inputs.h0),
             c0: handle(inputs.c0),
             reset: handle(inputs.reset),
+            lengths: lengths(inputs.lengths),
             h: h.handle.clone(),
             h_last: h_last.handle.clone(),
             c_last: c_last.as_ref().map(|c| c.handle.clone()),
             saved: saved.as_ref().map(|saved| saved.handle.clone()),
         };
-        gpu::forward(&xg.client, &problem, dtype, &args, None)
-            .unwrap_or_else(|error| panic!("{error}"));
+        gpu::forward(&xg.client, &problem, dtype, &args).unwrap_or_else(|error| panic!("{error}"));
         CellStates {
             h,
             h_last,
@@ -105,13 +131,13 @@ impl CellOps for CubeBackend {
         let empty = |shape: Shape| empty_like(&u, shape);
         let state = || empty(Shape::new([batch, hidden]));
         let gates = || empty(Shape::new([batch, steps, problem.gate_width()]));
-        let after = problem.cell
-            == Cell::Gru {
-                reset: ResetGate::After,
-            };
+        let gru = |reset| problem.cell == Cell::Gru { reset };
+        let (after, two) = (gru(ResetGate::After), gru(ResetGate::Before));
         let d_a = gates();
         let d_x = after.then(gates);
-        let before = empty(Shape::new([batch, steps, hidden]));
+        let states = || empty(Shape::new([batch, steps, hidden]));
+        let before = states();
+        let gated = two.then(states);
         let d_h0 = state();
         let d_c0 = (problem.cell == Cell::Lstm).then(state);
         let args = Backward {
@@ -119,6 +145,7 @@ impl CellOps for CubeBackend {
             h0: handle(inputs.h0),
             c0: handle(inputs.c0),
             reset: handle(inputs.reset),
+            lengths: lengths(inputs.lengths),
             h: contiguous(grads.h),
             saved: handle(grads.saved),
             d_h: contiguous(grads.d_h),
@@ -127,19 +154,21 @@ impl CellOps for CubeBackend {
             d_a: d_a.handle.clone(),
             d_x: d_x.as_ref().map(|d_x| d_x.handle.clone()),
             before: before.handle.clone(),
+            gated: gated.as_ref().map(|gated| gated.handle.clone()),
             d_h0: d_h0.handle.clone(),
             d_c0: d_c0.as_ref().map(|d_c0| d_c0.handle.clone()),
         };
-        gpu::backward(&u.client, &problem, dtype, &args, None)
-            .unwrap_or_else(|error| panic!("{error}"));
+        gpu::backward(&u.client, &problem, dtype, &args).unwrap_or_else(|error| panic!("{error}"));
         let d_rows = rows::<Self>(d_a.clone());
-        let d_u = match problem.heads {
-            1 => product(
-                Factor::transposed(d_rows.clone()),
-                Factor::<Self>::new(rows::<Self>(before)),
-                None,
-            ),
-            _ => head_products(d_a.clone(), before, &problem),
+        let d_u = match gated {
+            // The candidate's gate multiplied the gated state.
+            Some(gated) => {
+                let (gates, candidate) = (0..2 * hidden, 2 * hidden..3 * hidden);
+                let gates = weight_gradient(columns(&d_rows, gates), before, &problem);
+                let candidate = weight_gradient(columns(&d_rows, candidate), gated, &problem);
+                CubeBackend::float_cat(vec![gates, candidate], 0)
+            }
+            None => weight_gradient(d_rows.clone(), before, &problem),
         };
         StepGradients {
             xg: d_x.unwrap_or(d_a),

@@ -1,4 +1,4 @@
-//! What the device that is not there says of itself: what `cubecl-cuda` says of an H200, as far as kernels ask.
+//! The properties of a card, as `cubecl-cuda` reports them, as far as kernels ask.
 
 use cubecl::ir::features::{AtomicUsage, Plane, TypeUsage};
 use cubecl::ir::{
@@ -10,8 +10,50 @@ use cubecl_cuda::{CUDA_MAX_BINDINGS, CudaCompilationOptions};
 
 const PLANE: u32 = 32;
 
-/// Its types, features and sizes.
-pub fn properties() -> DeviceProperties {
+/// An NVIDIA card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Card {
+    /// Compute capability, times ten.
+    pub capability: u32,
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Shared memory that a cube may have, in KiB.
+    pub shared: usize,
+}
+
+impl Card {
+    /// An H200.
+    pub const H200: Self = Self::new(90, 132, 227);
+
+    /// One card of each architecture that is supported: T1000, A100, L40, H200, B200.
+    pub const ALL: [Self; 5] = [
+        Self::new(75, 14, 64),
+        Self::new(80, 108, 163),
+        Self::new(89, 142, 99),
+        Self::H200,
+        Self::new(100, 148, 227),
+    ];
+
+    const fn new(capability: u32, multiprocessors: u32, shared: usize) -> Self {
+        Self {
+            capability,
+            multiprocessors,
+            shared,
+        }
+    }
+
+    /// Its types, features and sizes.
+    pub(super) fn properties(self) -> DeviceProperties {
+        properties(self)
+    }
+
+    /// How kernels are compiled for it.
+    pub(super) fn options(self) -> CudaCompilationOptions {
+        options(self)
+    }
+}
+
+fn properties(card: Card) -> DeviceProperties {
     let memory = 141 << 30;
     let hardware = HardwareProperties {
         load_width: 128,
@@ -19,11 +61,11 @@ pub fn properties() -> DeviceProperties {
         plane_size_min: PLANE,
         plane_size_max: PLANE,
         max_bindings: CUDA_MAX_BINDINGS,
-        max_shared_memory_size: 227 << 10,
+        max_shared_memory_size: card.shared << 10,
         max_cube_count: (i32::MAX as u32, 65535, 65535),
         max_units_per_cube: 1024,
         max_cube_dim: (1024, 1024, 64),
-        num_streaming_multiprocessors: Some(132),
+        num_streaming_multiprocessors: Some(card.multiprocessors),
         num_tensor_cores: Some(4),
         min_tensor_cores_dim: Some(8),
         num_cpu_cores: None,
@@ -38,7 +80,7 @@ pub fn properties() -> DeviceProperties {
         TimingMethod::Device,
         DeviceIdentity {
             name: "none".into(),
-            fingerprint: "ptx_sm90".into(),
+            fingerprint: format!("ptx_sm{}", card.capability),
             physical: None,
         },
     );
@@ -65,8 +107,8 @@ pub fn properties() -> DeviceProperties {
     let usage = AtomicUsage::Add | AtomicUsage::LoadStore | AtomicUsage::Exchange;
     properties.register_atomic_type_usage(long, usage);
     let features = &mut properties.features;
-    features.copy_async = true;
-    features.cube_cluster = true;
+    features.copy_async = card.capability >= 80;
+    features.cube_cluster = card.capability >= 90;
     features.memory_reinterpret = true;
     features.alignment = true;
     features.device_memory_scope = true;
@@ -76,16 +118,15 @@ pub fn properties() -> DeviceProperties {
     properties
 }
 
-/// How kernels are compiled for it.
-pub fn options() -> CudaCompilationOptions {
+fn options(card: Card) -> CudaCompilationOptions {
     let mut options = CudaCompilationOptions::default();
     options.cpp.warp_size = PLANE as usize;
     let features = &mut options.cpp.supports_features;
     features.grid_constants = true;
-    features.clusters = true;
+    features.clusters = card.capability >= 90;
     features.fast_math = true;
     features.fast_tanh = true;
-    features.elect_sync = true;
+    features.elect_sync = card.capability >= 90;
     features.dp4a = true;
     options
 }

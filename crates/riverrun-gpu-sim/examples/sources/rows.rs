@@ -1,0 +1,79 @@
+//! The kernels of the other operations, launched by the random problems of their checks.
+
+use std::error::Error;
+
+use cubecl::client::Client;
+use riverrun_kernels::block_diagonal::{self, gpu as blocks};
+use riverrun_kernels::gpu::Dtype;
+use riverrun_kernels::{adamw, cross_entropy, norm};
+
+use super::Writer;
+
+/// Norms, cross-entropy, AdamW, block-diagonal recurrences.
+pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
+    for dtype in Dtype::ALL {
+        if !dtype.supported(&writer.recorder.client) {
+            continue;
+        }
+        let name = dtype.name();
+        for (n, kind) in norm::Kind::ALL.into_iter().enumerate() {
+            let place = format!("norm/{}-{name}", kind.name());
+            writer.write(&place, |client| {
+                let options = norm::check::Options::nth(n + 1);
+                let case = norm::check::Case::random(kind, [64, 768], options, 1);
+                case.gpu(client, dtype, [None, None]).map(drop)
+            })?;
+        }
+        writer.write(&format!("cross-entropy/{name}"), |client| {
+            let case = cross_entropy::check::Case::random([16, 1000], 1);
+            case.gpu(client, dtype, [None, None]).map(drop)
+        })?;
+        writer.write(&format!("adamw/{name}"), |client| {
+            let case = adamw::check::Case::random(&[300, 7], 1);
+            case.gpu(client, dtype).map(drop)
+        })?;
+        writer.write(&format!("block-diagonal/{name}"), |client| {
+            block_diagonal(client, dtype)
+        })?;
+    }
+    writer.write("clip/f32", |client| {
+        adamw::check::ClipCase::new(true).gpu(client);
+        Ok(())
+    })
+}
+
+fn block_diagonal(client: &Client, dtype: Dtype) -> Result<(), riverrun_kernels::Error> {
+    let shape = block_diagonal::Shape {
+        batch: 4,
+        steps: 64,
+        blocks: 32,
+        size: 4,
+    };
+    let problem = block_diagonal::Problem {
+        shape,
+        reverse: false,
+    };
+    let empty = |numbers: usize| client.empty(numbers * dtype.size());
+    let rows = shape.batch * shape.steps;
+    let (a, h) = (empty(shape.matrices()), empty(shape.elements()));
+    let forward = blocks::Forward {
+        a: a.clone(),
+        b: empty(shape.elements()),
+        h0: Some(empty(shape.state())),
+        reset: Some(empty(rows)),
+        h: h.clone(),
+    };
+    blocks::forward(client, &problem, dtype, &forward)?;
+    let backward = blocks::Backward {
+        a,
+        h0: Some(empty(shape.state())),
+        reset: Some(empty(rows)),
+        h,
+        d_h: empty(shape.elements()),
+        d_h_last: None,
+        d_a: empty(shape.matrices()),
+        d_b: empty(shape.elements()),
+        d_h0: empty(shape.state()),
+    };
+    blocks::backward(client, &problem, dtype, &backward)
+}
