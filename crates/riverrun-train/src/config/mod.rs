@@ -3,9 +3,9 @@
 mod memory;
 mod pendulum;
 
+pub use pendulum::{PendulumRun, PendulumTask};
 use riverrun::models::{CellKind, LanguageModelConfig};
 use riverrun::ops::Checkpoints;
-pub use pendulum::{PendulumRun, PendulumTask};
 use serde::{Deserialize, Serialize};
 
 use crate::tasks::{Corpus, SelectiveCopy, SelectiveCopyConfig, TextConfig};

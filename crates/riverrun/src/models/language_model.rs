@@ -244,15 +244,7 @@ impl LanguageModel {
                 found: vec![state.blocks.len()],
             });
         }
-        let [batch, steps] = tokens.dims();
-        let x = match batch * steps {
-            0 => {
-                let weight = self.embedding.weight.val();
-                let [_, width] = weight.dims();
-                Tensor::zeros([batch, steps, width], (&weight.device(), weight.dtype()))
-            }
-            _ => self.embedding.forward(tokens),
-        };
+        let x = ops::try_embedding(self.embedding.weight.val(), tokens)?;
         let (mut x, mut branch) = (x, None);
         let mut states = Vec::with_capacity(self.blocks.len());
         for (i, block) in self.blocks.iter().enumerate() {

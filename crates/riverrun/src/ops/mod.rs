@@ -9,6 +9,7 @@ mod adamw;
 mod block_diagonal;
 pub mod cell;
 mod cross_entropy;
+mod embedding;
 mod encoder;
 mod gelu;
 pub mod linear;
@@ -32,6 +33,7 @@ pub use cell::{
     try_cell_layer,
 };
 pub use cross_entropy::{LossOps, cross_entropy, try_cross_entropy};
+pub use embedding::{EmbeddingOps, embedding, try_embedding};
 pub use encoder::{EncoderOps, RunStates, encode_states, try_encode_states};
 pub use gelu::{ElementwiseOps, gelu, try_gelu};
 pub use linear::{LinearOps, LinearSpec, linear, mlp, try_linear, try_mlp};

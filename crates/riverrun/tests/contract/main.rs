@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod embedding;
 mod empty;
 mod lengths;
 mod products;
