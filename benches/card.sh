@@ -89,6 +89,13 @@ has() {
     "$riverrun" "$@" --help >/dev/null 2>&1 || { echo "skipped: this program has no \`$*\`" | tee -a "$log"; return 1; }
 }
 
+# verifies OP: whether the program can verify this operation.
+verifies() {
+    local help
+    help=$("$riverrun" verify --help 2>&1)
+    grep -qw -- "$1" <<<"$help"
+}
+
 part_verify() {
     measured verify 300 verify
 }
@@ -98,7 +105,7 @@ part_long() {
 }
 
 part_stress() {
-    "$riverrun" verify --help | grep -qw stress || { echo "skipped: no stress" | tee -a "$log"; return 0; }
+    verifies stress || { echo "skipped: no stress" | tee -a "$log"; return 0; }
     measured stress 300 verify --op stress
 }
 
@@ -112,7 +119,7 @@ part_sanitizer() {
         for op in ${SANITIZER_OPS:-norm loss optimizer linear embedding recurrence:raw recurrence:min-gru cell:gru cell:lstm}; do
             local words=(--op "${op%%:*}")
             [ "$op" = "${op%%:*}" ] || words+=(--only "${op#*:}")
-            "$riverrun" verify --help | grep -qw "${op%%:*}" || continue
+            verifies "${op%%:*}" || continue
             run "$tool-$op" 240 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 \
                 "$riverrun" verify --json-rows --device "$device" --dtype "${SANITIZER_DTYPE:-bf16}" "${words[@]}"
         done

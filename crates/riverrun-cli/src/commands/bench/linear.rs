@@ -86,6 +86,10 @@ struct Measurement {
     time: Timing,
     host_us: f64,
     tflop_per_s: f64,
+    /// The speed of the vendor's matmul as a part of that of the fastest of its algorithms for this shape; for `linear` on
+    /// CUDA.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of_best_algorithm: Option<f64>,
 }
 
 /// The file of `--json`.
@@ -115,8 +119,18 @@ pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
     let mut out = stdout();
     writeln!(
         out,
-        "{:<22} {:<5} {:>5} x {:>4} x {:>4}  {:<8} {:>11} {:>7} {:>10} {:>8}",
-        "pass", "type", "rows", "in", "out", "route", "time us", "+-", "host us", "TFLOP/s"
+        "{:<22} {:<5} {:>5} x {:>4} x {:>4}  {:<8} {:>11} {:>7} {:>10} {:>8} {:>8}",
+        "pass",
+        "type",
+        "rows",
+        "in",
+        "out",
+        "route",
+        "time us",
+        "+-",
+        "host us",
+        "TFLOP/s",
+        "of best"
     )?;
     let mut rows = Vec::new();
     let mut refused = Refused::default();
@@ -142,6 +156,10 @@ pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
                     Storage::F64 if cpu => bench.checked::<f64>(DType::F64)?,
                     Storage::F64 => return Err(Failure::User("GPUs have no f64 here".into())),
                 };
+                #[cfg(feature = "cuda")]
+                let of_best = vendor_part(&place, storage, shape)?;
+                #[cfg(not(feature = "cuda"))]
+                let of_best = None;
                 for pass in Pass::ALL {
                     let (time, host) =
                         bench.time(pass, dtype, Duration::from_millis(args.budget_ms));
@@ -152,9 +170,11 @@ pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
                     if !refused.admits(measurement, &time) {
                         continue;
                     }
+                    let of_best = of_best.filter(|_| pass == Pass::Linear);
+                    let part: String = of_best.map_or_else(String::new, percent);
                     writeln!(
                         out,
-                        "{:<22} {name:<5} {r:>5} x {i:>4} x {o:>4}  {:<8} {:>11.2} {:>6.1}% {:>10.2} {rate:>8.2}",
+                        "{:<22} {name:<5} {r:>5} x {i:>4} x {o:>4}  {:<8} {:>11.2} {:>6.1}% {:>10.2} {rate:>8.2} {part:>8}",
                         pass.name(),
                         route,
                         time.median * 1e6,
@@ -171,6 +191,7 @@ pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
                         time,
                         host_us: host * 1e6,
                         tflop_per_s: rate,
+                        of_best_algorithm: of_best,
                     });
                 }
             }
@@ -187,6 +208,58 @@ pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
         }
         None => Ok(()),
     }
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.1}%", 100.0 * part)
+}
+
+/// The speed of the vendor's matmul with a bias as a part of that of the fastest of its algorithms; none without the library.
+#[cfg(feature = "cuda")]
+fn vendor_part(
+    place: &Place,
+    storage: Storage,
+    [rows, inputs, outputs]: [usize; 3],
+) -> Result<Option<f64>, Failure> {
+    use super::device::{device_time, noise};
+    use riverrun_kernels::gemm::Epilogue;
+    use riverrun_kernels::gemm::vendor::{Buffers, Problem, Vendor};
+
+    /// Algorithms of the heuristics that are measured.
+    const MOST: usize = 12;
+
+    let Some((client, dtype)) = place.client()?.zip(storage.on_gpu()) else {
+        return Ok(None);
+    };
+    let problem = Problem::new([rows, inputs, outputs], dtype, Epilogue::Bias);
+    let Ok(vendor) = Vendor::of(&client) else {
+        return Ok(None);
+    };
+    let some = |elements: usize| noise(&client, dtype, elements);
+    let buffers = Buffers {
+        a: some(rows * inputs),
+        b: some(inputs * outputs),
+        d: some(rows * outputs),
+        vector: Some(some(outputs)),
+        pre: None,
+    };
+    let mut times = Vec::new();
+    for nth in 0..vendor.algorithms(&problem, MOST) {
+        vendor.prefer(&problem, nth).map_err(Failure::Bug)?;
+        let launch = || vendor.launch(&client, &problem, buffers.clone());
+        launch().map_err(Failure::Bug)?;
+        let time = device_time(&client, Duration::from_millis(20), || {
+            launch().expect("worked before");
+        });
+        times.push(time.median);
+    }
+    let Some(&first) = times.first() else {
+        return Ok(None);
+    };
+    vendor.prefer(&problem, 0).map_err(Failure::Bug)?;
+    Ok(Some(
+        times.iter().fold(first, |best, &time| best.min(time)) / first,
+    ))
 }
 
 struct Bench<'a> {

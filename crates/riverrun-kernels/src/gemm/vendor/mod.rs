@@ -4,6 +4,7 @@
 //! answer is kept; nothing is timed. With one algorithm for a problem, two runs give the same bits.
 
 mod library;
+mod search;
 mod stream;
 
 use std::collections::{BTreeMap, HashMap};
@@ -134,6 +135,8 @@ pub struct Vendor {
     device: Device,
     library: Library,
     plans: RwLock<Plans>,
+    /// Problems that take another than the first of the heuristics' algorithms.
+    preferred: RwLock<HashMap<Problem, usize>>,
 }
 
 // SAFETY: a cuBLASLt handle may be used by several threads at once.
@@ -170,6 +173,7 @@ impl Vendor {
             device,
             library,
             plans: RwLock::default(),
+            preferred: RwLock::default(),
         })
     }
 
@@ -189,10 +193,11 @@ impl Vendor {
             return plan.clone();
         }
         drop(plans);
+        let nth = self.preference(problem);
         // Two threads may both choose; the choice is the same.
         let plan = self
             .device
-            .ask(|| choose(&self.library, problem, alignment).map(Arc::new));
+            .ask(|| choose(&self.library, problem, alignment, nth).map(Arc::new));
         let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
         if plans.len() >= PLANS {
             plans.clear();
@@ -331,8 +336,13 @@ fn expect_sizes(problem: &Problem, buffers: &Buffers) -> Result<(), String> {
     expect(problem.dtype.size(), sizes).map_err(|error| error.to_string())
 }
 
-/// Chooses the algorithm, on the device's thread.
-fn choose(library: &Library, problem: &Problem, alignment: u32) -> Result<Plan, String> {
+/// Chooses the algorithm, the `nth` of those that the heuristics give, on the device's thread.
+fn choose(
+    library: &Library,
+    problem: &Problem,
+    alignment: u32,
+    nth: usize,
+) -> Result<Plan, String> {
     let Problem {
         m,
         k,
@@ -382,7 +392,7 @@ fn choose(library: &Library, problem: &Problem, alignment: u32) -> Result<Plan, 
         stored(m, k, a)?,
         Matrix::new(dtype, n, m, n)?,
     ];
-    let chosen = Chosen::new(library, description, matrices, WORKSPACE, alignment)?;
+    let chosen = Chosen::new(library, description, matrices, (WORKSPACE, alignment), nth)?;
     Ok(Plan(chosen))
 }
 
