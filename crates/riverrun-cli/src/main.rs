@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     log_to_stderr(cli.verbosity);
     riverrun::device::enable_kernel_cache();
     let quiet = cli.verbosity.quiet;
-    // The panic hook has told what happened; a panic is a fault of ours whatever the reason.
+    // The panic hook has printed the reason; any panic is a bug.
     let result = panic::catch_unwind(|| match cli.command {
         Command::Train(args) => commands::train::run(&args, quiet),
         Command::Generate(args) => commands::generate::run(&args),

@@ -1,10 +1,10 @@
-//! Where results come from: program, commit, machine, driver.
+//! The origin of results: program, commit, machine, driver.
 
 use std::path::Path;
 
 use serde::Serialize;
 
-/// What a file of results says of its origin.
+/// The origin in a file of results.
 #[derive(Debug, Clone, Serialize)]
 pub struct Origin {
     version: &'static str,
@@ -18,7 +18,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Of this run.
+    /// The origin of this run's results.
     pub fn new(device: &str, name: &str) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -31,7 +31,7 @@ impl Origin {
     }
 }
 
-/// What was typed, with the program by its name alone.
+/// The command line, with the program's name without its folder.
 fn command() -> String {
     let mut words = std::env::args();
     let program = words.next().unwrap_or_default();

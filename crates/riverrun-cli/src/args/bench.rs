@@ -30,13 +30,13 @@ pub enum BenchCommand {
     Norm(BenchRowsArgs),
     /// The cross-entropy of logits: part of the copy bandwidth
     Loss(BenchRowsArgs),
-    /// Layers that compute their states again in the backward pass: memory against time
+    /// Layers that recompute their states in the backward pass: memory against time
     Checkpoints(BenchCheckpointsArgs),
     /// GRU, LSTM and Elman layers: milliseconds over sequences, beside the layers of burn::nn
     Cell(BenchCellArgs),
     /// Training steps of language models: tokens per second, milliseconds by part, launches, memory, start-up time
     Train(BenchTrainArgs),
-    /// Linear layers and MLPs: time of a call, the host's part of it, multiplications and additions per second
+    /// Linear layers and MLPs: time of a call, the host's part of it, floating-point operations per second
     Linear(BenchLinearArgs),
     /// Ensemble rollouts: milliseconds, beside a scalar program in the same run; memory by size
     Rollout(BenchRolloutArgs),
@@ -46,7 +46,7 @@ pub enum BenchCommand {
     Rssm(BenchRssmArgs),
 }
 
-/// What every measurement takes.
+/// Options of every measurement.
 #[derive(Debug, Clone, Args)]
 pub struct Common {
     /// Where: auto, cpu, cuda:0, vulkan, ...
@@ -63,7 +63,7 @@ pub struct Common {
     after_help = "A result that is wrong is not timed, and ends the run with exit code 1.\nExample:\n  riverrun bench norm --device cuda:0 --shapes 8192x4096 --dtypes bf16"
 )]
 pub struct BenchRowsArgs {
-    /// Where it is measured, and where the results go
+    /// Device and output file
     #[command(flatten)]
     pub common: Common,
     /// Rows and their width, RxD, separated by commas [default: a set that fits the device]
@@ -83,7 +83,7 @@ pub struct BenchRowsArgs {
     after_help = "Layers that differ from those of burn::nn with the same weights are not timed, and end the run with exit code 1.\nExample:\n  riverrun bench cell --device cpu --cells gru --shapes 1x256x256,16x256x256 --json cell.json"
 )]
 pub struct BenchCellArgs {
-    /// Where it is measured, and where the results go
+    /// Device and output file
     #[command(flatten)]
     pub common: Common,
     /// Cells: gru, lstm, rnn, separated by commas
@@ -122,7 +122,7 @@ fn cell_name(name: &str) -> Result<&'static str, String> {
     after_help = "Example:\n  riverrun bench checkpoints --device cuda:0 --shape 16x4096x512 --layers 8 --dtypes f32,bf16"
 )]
 pub struct BenchCheckpointsArgs {
-    /// Where it is measured, and where the results go
+    /// Device and output file
     #[command(flatten)]
     pub common: Common,
     /// Sequences, steps and channels, BxTxD
@@ -139,7 +139,7 @@ pub struct BenchCheckpointsArgs {
         default_value = "f32"
     )]
     pub dtypes: Vec<Precision>,
-    /// What is kept: all, none, or a state every N steps, separated by commas
+    /// Saved states: all, none, or one every N steps, separated by commas
     #[arg(
         long,
         value_name = "KEPT",
@@ -155,7 +155,7 @@ pub struct BenchCheckpointsArgs {
     after_help = "A model that does not learn is not timed, and ends the run with exit code 1.\nExample:\n  riverrun bench train --device cuda:0 --dtypes bf16 --kernels 12 --json train.json"
 )]
 pub struct BenchTrainArgs {
-    /// Where it is measured, and where the results go
+    /// Device and output file
     #[command(flatten)]
     pub common: Common,
     /// Models and batches WIDTHxLAYERSxBATCHxSTEPSxVOCAB, separated by commas [default: a set that fits the device]
@@ -178,7 +178,7 @@ pub struct BenchTrainArgs {
     /// Record a step's launches and run them again by one call a step (GPU)
     #[arg(long)]
     pub graph: bool,
-    /// Time the kernels of a step too, and print so many of them (GPU)
+    /// Time the kernels of a step too, and print the N slowest (GPU)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub kernels: usize,
 }
@@ -189,7 +189,7 @@ pub struct BenchTrainArgs {
     after_help = "A result that is wrong is not timed, and ends the run with exit code 1.\nExample:\n  riverrun bench linear --device cuda:0 --routes vendor,backend --json linear.json"
 )]
 pub struct BenchLinearArgs {
-    /// Where it is measured, and where the results go
+    /// Device and output file
     #[command(flatten)]
     pub common: Common,
     /// Shapes ROWSxINxOUT, separated by commas [default: a set that fits the device]
@@ -240,7 +240,7 @@ impl LinearRoute {
     after_help = "A result that is wrong is not timed, and ends the run with exit code 1.\nExamples:\n  riverrun bench recurrence --device cuda:0 --json recurrence.json\n  riverrun bench recurrence --device cpu --shapes 4x1024x512\n  riverrun bench recurrence --device cuda:0 --report efficiency --out efficiency"
 )]
 pub struct BenchRecurrenceArgs {
-    /// Where it is measured, and where the results go
+    /// Device and output file
     #[command(flatten)]
     pub common: Common,
     /// Shapes BxTxD, separated by commas [default: a set that fits the device]

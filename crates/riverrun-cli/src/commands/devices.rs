@@ -1,4 +1,4 @@
-//! `riverrun devices`: what there is to compute on, and which routine each operation would take there.
+//! `riverrun devices`: the devices of this machine, and the routine that each operation takes on them.
 
 use std::io::{Write, stdout};
 

@@ -1,5 +1,5 @@
-//! `riverrun bench checkpoints`: what a stack of minGRU layers holds between its forward and its backward pass, and how
-//! long both take, for each choice of what is kept of the states.
+//! `riverrun bench checkpoints`: the memory that a stack of minGRU layers holds between its forward and its backward pass, and
+//! the time of both, for each choice of the saved states.
 
 use std::io::{Write, stdout};
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ struct Report<'a> {
     dim: usize,
     layers: usize,
     rows: Vec<Row>,
-    /// Measurements that were too unsteady to be kept.
+    /// Measurements that were refused as unsteady.
     refused: &'a [String],
 }
 

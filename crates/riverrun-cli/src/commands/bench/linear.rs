@@ -1,7 +1,7 @@
 //! `riverrun bench linear`: linear layers and MLPs as operations on tensors, by route, with the host's part of a call.
 //!
-//! A time is that of a row of calls whose results are kept, from the first call to the end of the device's work, over the
-//! number of calls. Every route is checked before it is timed, at few rows and features.
+//! A time is the time of several calls, from the first call to the end of the device's work, divided by their number. Every
+//! route is checked on a small layer before it is timed.
 
 use std::io::{Write, stdout};
 use std::time::{Duration, Instant};
@@ -98,7 +98,7 @@ struct Report<'a> {
     #[serde(flatten)]
     origin: Origin,
     rows: Vec<Measurement>,
-    /// Measurements that were too unsteady to be kept.
+    /// Measurements that were refused as unsteady.
     refused: &'a [String],
 }
 
@@ -344,7 +344,7 @@ impl Bench<'_> {
             });
             matrices.into_iter().chain(biases).flatten().collect()
         };
-        // So many that the wait at their end does not count; on the CPU there is none.
+        // Enough calls to hide the wait at their end; on the CPU there is none.
         let most = if self.cpu { 2.0 } else { 50.0 };
         let calls = (1e13 / pass.flops(self.shape)).clamp(2.0, most) as usize;
         let sync = || self.device.sync().expect("a device that works");

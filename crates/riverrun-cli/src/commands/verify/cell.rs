@@ -34,7 +34,7 @@ fn check_cell<E: Element + bytemuck::Pod>(
     if let Some((client, dtype)) = part.gpu() {
         return gpu::verify::<E>(part, cell, client, dtype, table);
     }
-    let row = check::<E>(problems(cell, part.long), |case| {
+    let row = check::<E>(problems(cell, part.long), true, |case| {
         Ok(case.run(cpu::Routine::default()))
     })?;
     table.row(part.device(), cell.name(), E::NAME, "cpu", row)
@@ -74,28 +74,29 @@ fn with_heads(cell: Cell) -> impl Iterator<Item = Problem> {
 
 /// Sets of options in which every pair of options is met in all its four combinations by eight cases in a row: option `i`
 /// of case `n` is the parity of the bits that `n` shares with the `i`-th mask.
-fn options(n: usize) -> Options {
+fn options(n: usize, lengths: bool) -> Options {
     let on = |mask: usize| (n & mask).count_ones() % 2 == 1;
     Options {
         bias: on(1),
         initial: on(2),
         reset: on(4),
-        lengths: false,
+        lengths: lengths && on(6),
         last_grads: on(3),
         // With neither gradient there would be nothing to check.
         no_d_h: on(3) && on(5),
     }
 }
 
-/// Runs a case of each problem; the worst verdict is the row.
+/// Runs a case of each problem, some with `lengths` where the routine takes them; the worst verdict is the row.
 fn check<E: Element>(
     problems: impl IntoIterator<Item = Problem>,
+    lengths: bool,
     run: impl Fn(&Case<E>) -> Result<Results<E>, riverrun_kernels::Error>,
 ) -> Result<Row, Failure> {
     let mut row = Row::default();
     for (n, problem) in problems.into_iter().enumerate() {
         let problem = problem.reversed((n & 7).count_ones() % 2 == 1);
-        let options = options(n);
+        let options = options(n, lengths);
         let case = Case::<E>::random(problem, options, 5 + n as u64);
         let bug = |error: riverrun_kernels::Error| Failure::Bug(error.to_string());
         let found = run(&case).map_err(bug)?;
@@ -129,7 +130,7 @@ mod gpu {
             }
             None => {
                 let problems = problems(cell, part.long).into_iter();
-                let row = check::<E>(problems.chain(with_heads(cell)), |case| {
+                let row = check::<E>(problems.chain(with_heads(cell)), false, |case| {
                     case.gpu(client, dtype, None)
                 })?;
                 table.row(part.device(), cell.name(), E::NAME, "persistent", row)?;
@@ -137,7 +138,9 @@ mod gpu {
         }
         let problems = problems(cell, false).into_iter().chain(with_heads(cell));
         let device = &part.target.info.device;
-        let row = check::<E>(problems, |case| Ok(layer(case, device, part.storage)))?;
+        let row = check::<E>(problems, false, |case| {
+            Ok(layer(case, device, part.storage))
+        })?;
         table.row(part.device(), cell.name(), E::NAME, "layer", row)?;
         take_fault(client).map_err(|error| Failure::Bug(error.to_string()))
     }

@@ -40,7 +40,7 @@ fn check_gate<E: Element>(
 /// A problem with its truth and what sets its tolerance.
 struct Problems {
     case: Case,
-    /// Every channel is repeated so many times: a large problem whose truth is that of a small one.
+    /// Repetitions of every channel: a large problem with the reference of a small one.
     times: usize,
     truth: Outcome,
     naive: Outcome,

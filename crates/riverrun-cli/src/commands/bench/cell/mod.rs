@@ -44,7 +44,7 @@ struct Report<'a> {
     #[serde(flatten)]
     origin: Origin,
     rows: Vec<Row>,
-    /// Measurements that were too unsteady to be kept.
+    /// Measurements that were refused as unsteady.
     refused: &'a [String],
 }
 

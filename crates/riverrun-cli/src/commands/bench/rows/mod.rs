@@ -85,7 +85,7 @@ struct Report<'a> {
     origin: Origin,
     copy_gb_per_s: f64,
     rows: Vec<Measurement>,
-    /// Measurements that were too unsteady to be kept.
+    /// Measurements that were refused as unsteady.
     refused: &'a [String],
 }
 

@@ -21,7 +21,7 @@ const TIMED: usize = 3;
 pub struct Launches {
     /// Kernels of CubeCL and products of cuBLASLt.
     pub per_step: usize,
-    /// Of those, products of cuBLASLt.
+    /// The number of them that are matmuls of cuBLASLt.
     pub vendor: usize,
     /// By name, those that take longest first; without times where none were asked for, most launches first.
     pub kernels: Vec<Kernel>,

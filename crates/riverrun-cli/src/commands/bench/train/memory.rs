@@ -8,8 +8,8 @@ use serde::Serialize;
 /// Bytes, where they are told.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Memory {
-    /// On a GPU what its memory pools hold, which is no less than the most that was in use at once; on the CPU the most that
-    /// the process had resident.
+    /// On a GPU the size of its memory pools, an upper bound of the peak in use; on the CPU the peak resident size of the
+    /// process.
     pub peak_bytes: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ impl Meter {
     }
 }
 
-/// Starts the count of the most resident memory anew, where the system can.
+/// Resets the peak resident size, where the system can.
 fn forget_peak() {
     #[cfg(target_os = "linux")]
     // Where it cannot be written the peak is that of the whole process, which is no less.

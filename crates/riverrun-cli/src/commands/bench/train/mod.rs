@@ -73,7 +73,7 @@ struct Report<'a> {
     #[serde(flatten)]
     origin: Origin,
     rows: Vec<Measurement>,
-    /// Models whose steps were too unsteady to be kept.
+    /// Models that were refused because their steps were unsteady.
     refused: &'a [String],
 }
 
