@@ -44,6 +44,18 @@ impl Target {
         self.info.spec == "cpu"
     }
 
+    /// How many processes may use the device at once: one a core, and a gigabyte of its memory for each.
+    pub fn processes(&self) -> usize {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        #[cfg(feature = "gpu")]
+        if let Some(client) = &self.client
+            && let Some(bytes) = client.properties().memory.max_memory()
+        {
+            return cores.min((bytes >> 30) as usize).max(1);
+        }
+        cores
+    }
+
     /// Whether there are kernels for a storage type on devices of this kind.
     pub fn may_have(&self, storage: Storage) -> bool {
         self.is_cpu() || storage != Storage::F64

@@ -41,7 +41,7 @@ pub(super) fn run(
     // The largest problems need the memory of the device for themselves.
     let large = |part: &usize| parts[*part].long && parts[*part].form == "raw";
     let (alone, beside): (Vec<usize>, Vec<usize>) = order.into_iter().partition(large);
-    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let most = target.processes();
 
     let mut progress = Progress::new(&target.info.spec, parts.len(), quiet);
     let mut waiting: Vec<Option<Vec<Line>>> = parts.iter().map(|_| None).collect();
@@ -60,7 +60,7 @@ pub(super) fn run(
         }
         Ok(())
     };
-    for (order, workers) in [(alone, 1), (beside, cores)] {
+    for (order, workers) in [(alone, 1), (beside, most)] {
         let (next, order) = (&AtomicUsize::new(0), &order);
         thread::scope(|scope| {
             let (send, outcomes) = mpsc::channel();
@@ -116,6 +116,10 @@ pub(super) fn report(part: &Part<'_>) -> Result<(Vec<Line>, Vec<String>), String
     command.args(["--dtype", part.storage.name()]);
     if part.long {
         command.arg("--long");
+    }
+    // How fast Burn's own kernels are does not matter here, and tuning them takes longer than all checks.
+    if std::env::var_os("CUBECL_AUTOTUNE_LEVEL").is_none() {
+        command.env("CUBECL_AUTOTUNE_LEVEL", "minimal");
     }
     command
         .stdin(Stdio::null())
