@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     let result = panic::catch_unwind(|| match cli.command {
         Command::Train(args) => commands::train::run(&args, quiet),
         Command::Generate(args) => commands::generate::run(&args),
-        Command::Devices => commands::devices::run(),
+        Command::Devices => commands::devices::run(cli.verbosity.verbose > 0),
         Command::Verify(args) => commands::verify::run(&args, quiet),
         Command::Bench(args) => commands::bench::run(&args),
     })

@@ -125,6 +125,14 @@ fn every_operation_is_right_on_the_cpu_and_in_the_file() {
     }
 }
 
+#[test]
+fn devices_name_the_library_of_their_matmuls_when_asked() {
+    let said = text(&riverrun(&["devices"]).stdout);
+    assert!(!said.contains("matmuls in"), "{said}");
+    let said = text(&riverrun(&["devices", "-v"]).stdout);
+    assert!(said.contains("matmuls in f32: "), "{said}");
+}
+
 /// Every GPU feature switches on the program's own `gpu`, without which its commands would run on the CPU.
 #[test]
 fn every_gpu_feature_has_the_gpu_commands() {

@@ -2,10 +2,13 @@
 
 use std::io::{Write, stdout};
 
+use burn::tensor::Device;
+use riverrun::ops::linear::product_makers;
+
 use crate::failure::Failure;
 
-/// Lists the devices of this machine.
-pub fn run() -> Result<(), Failure> {
+/// Lists the devices of this machine; `verbose`, the library that computes the matmuls of each type too.
+pub fn run(verbose: bool) -> Result<(), Failure> {
     let mut out = stdout().lock();
     for info in riverrun::device::list() {
         let software = if info.software {
@@ -15,21 +18,41 @@ pub fn run() -> Result<(), Failure> {
         };
         writeln!(out, "{}: {}{software}", info.spec, info.name())?;
         #[cfg(feature = "gpu")]
-        if let Some(client) = riverrun::device::client(&info.device) {
-            gpu(&mut out, &client)?;
-            continue;
+        let client = riverrun::device::client(&info.device);
+        #[cfg(not(feature = "gpu"))]
+        let client: Option<()> = None;
+        match client {
+            #[cfg(feature = "gpu")]
+            Some(client) => gpu(&mut out, &client)?,
+            _ => {
+                writeln!(out, "  storage: f32, f16, bf16, f64")?;
+                writeln!(
+                    out,
+                    "  recurrence: one SIMD loop over time, threads over sequences and channels"
+                )?;
+            }
         }
-        writeln!(out, "  storage: f32, f16, bf16, f64")?;
-        writeln!(
-            out,
-            "  recurrence: one SIMD loop over time, threads over sequences and channels"
-        )?;
+        if verbose {
+            matmuls(&mut out, &info.device)?;
+        }
     }
     writeln!(
         out,
         "this build knows: {}",
         riverrun::device::built_in().join(", ")
     )?;
+    Ok(())
+}
+
+/// The library that computes the matmuls of each type.
+fn matmuls(out: &mut impl Write, device: &Device) -> Result<(), Failure> {
+    for found in product_makers(device) {
+        let dtype = format!("{:?}", found.dtype).to_lowercase();
+        let reason = found
+            .reason
+            .map_or_else(String::new, |why| format!(" ({why})"));
+        writeln!(out, "  matmuls in {dtype}: {}{reason}", found.maker)?;
+    }
     Ok(())
 }
 

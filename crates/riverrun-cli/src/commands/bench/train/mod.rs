@@ -13,7 +13,6 @@ use std::time::Instant;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use riverrun::device;
 use riverrun_train::tasks::Batch;
 use riverrun_train::{Learner, Part, RunConfig};
 use serde::Serialize;
@@ -231,7 +230,7 @@ impl Bench {
         let memory = self.memory.read();
         let [forward, backward, update] = self.parts(args.steps)?;
         #[cfg(feature = "gpu")]
-        let launches = match device::is_cpu(&self.device) || args.graph {
+        let launches = match riverrun::device::is_cpu(&self.device) || args.graph {
             true => None,
             false => Some(self.launches(args.kernels > 0)?),
         };
