@@ -51,7 +51,7 @@ pub enum Command {
     Train(TrainArgs),
     /// Generate text with a trained model
     Generate(GenerateArgs),
-    /// List the devices of this machine, and which routine each operation would take on each
+    /// List the devices of this machine and the routine that each operation takes; with -v, the library of the matmuls too
     Devices,
     /// Check every kernel on this machine against the float64 oracle, forward and every gradient
     Verify(VerifyArgs),
