@@ -159,7 +159,7 @@ pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
                 #[cfg(feature = "cuda")]
                 let of_best = vendor_part(&place, storage, shape)?;
                 #[cfg(not(feature = "cuda"))]
-                let of_best = None;
+                let of_best: Option<f64> = None;
                 for pass in Pass::ALL {
                     let (time, host) =
                         bench.time(pass, dtype, Duration::from_millis(args.budget_ms));

@@ -64,13 +64,15 @@ fn efficiency(args: &BenchRecurrenceArgs, origin: Origin) -> Result<(), Failure>
 }
 
 fn rows(problems: Vec<Problem>, origin: &Origin) -> Result<Printer, Failure> {
-    let copy = copy();
-    let mut printer = Printer::new(&origin.device, &origin.name, copy)?;
-    for problem in problems {
+    for problem in &problems {
         let Shape { batch, steps, dim } = problem.shape;
         // The inputs and their gradients, the states and theirs.
         let numbers = (2 * problem.gate.inputs() + 2) * problem.shape.elements();
         fits_memory(&format!("{batch}x{steps}x{dim}"), 4 * numbers)?;
+    }
+    let copy = copy();
+    let mut printer = Printer::new(&origin.device, &origin.name, copy)?;
+    for problem in problems {
         check(&problem)?;
         let (forward, backward) = measure(&problem)?;
         for (pass, time) in [(Pass::Forward, forward), (Pass::Backward, backward)] {

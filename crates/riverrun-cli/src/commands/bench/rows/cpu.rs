@@ -27,10 +27,11 @@ pub(super) fn run(
         Operation::Loss => LOSSES,
     };
     let shapes = shapes(args, default);
+    for [rows, width] in &shapes {
+        fits_memory(&format!("{rows}x{width}"), 16 * rows * width)?;
+    }
     let mut printer = Printer::new(&origin, copy())?;
     for shape in shapes {
-        let [rows, width] = shape;
-        fits_memory(&format!("{rows}x{width}"), 16 * rows * width)?;
         for &form in operation.forms() {
             let (forward, backward) = match form {
                 Form::Norm(kind, residual) => {
