@@ -114,6 +114,7 @@ fn every_operation_is_right_on_the_cpu_and_in_the_file() {
         "rms-norm",
         "gelu",
         "cross-entropy",
+        "embedding",
         "adamw",
         "mlp",
         "refill",

@@ -61,6 +61,8 @@ pub enum VerifyOp {
     Gelu,
     /// The cross-entropy
     Loss,
+    /// The embedding and the gradient of its table
+    Embedding,
     /// AdamW and the clipping of gradients
     Optimizer,
     /// Linear layers, MLPs and the vendor's matmuls

@@ -6,6 +6,7 @@
 
 mod block_diagonal;
 mod cell;
+mod embedding;
 mod encoder;
 mod gelu;
 mod linear;
@@ -110,6 +111,14 @@ const OPERATIONS: &[Operation] = &[
         check: rows::loss,
         weight: 1,
         long: Some("more than 100 rows of logits"),
+    },
+    Operation {
+        op: VerifyOp::Embedding,
+        storages: &Storage::ALL,
+        forms: |_| vec!["embedding"],
+        check: embedding::verify,
+        weight: 1,
+        long: Some("embeddings of more than 16384 tokens or 50257 rows"),
     },
     Operation {
         op: VerifyOp::Optimizer,
