@@ -362,7 +362,128 @@ fn ctrl_c_saves_and_the_run_goes_on_to_the_same_numbers() {
     );
 }
 
-/// A full disk, made of a file system of 128 KiB where the system lets us mount one.
+#[test]
+fn what_no_machine_can_do_is_refused_and_leaves_no_folder() {
+    let scratch = Scratch::new("extreme");
+    let most = "18446744073709551615";
+    for (option, value) in [
+        ("--layers", most),
+        ("--layers", "1000000"),
+        ("--expansion", most),
+        ("--context", most),
+        ("--batch", most),
+        ("--time-scale", most),
+        ("--width", "1000000"),
+        ("--batch", "100000000"),
+        ("--data-tokens", "1000000000000"),
+        ("--dropout", "1"),
+        ("--dropout", "-1"),
+        ("--lr", "nan"),
+        ("--accumulate", "3"),
+    ] {
+        scratch.refused(
+            &["train", "--device", "cpu", "--out", "run", option, value],
+            "",
+        );
+    }
+    let words = [
+        "train", "--device", "cpu", "--out", "run", "--width", "1000000",
+    ];
+    scratch.refused(&words, "--batch");
+    // A run that cannot be recorded, and one that diverges before its first checkpoint.
+    scratch.refused(
+        &["train", "--device", "cpu", "--out", "run", "--graph"],
+        "no launches",
+    );
+    let mut words = tiny(&["train", "--out", "run", "--steps", "20", "-q"]);
+    let rate = words.iter().position(|word| *word == "--lr").unwrap() + 1;
+    words[rate] = "1e30";
+    scratch.refused(&words, "try a lower --lr");
+    assert!(!scratch.path("run").exists());
+}
+
+#[test]
+fn xor_is_learned_in_seconds() {
+    let scratch = Scratch::new("xor");
+    let words = [
+        "train", "--task", "xor", "--device", "cpu", "--out", "run", "-q",
+    ];
+    let said = scratch.done(&words);
+    assert!(said.contains("4 of 4 rows right"), "{said}");
+    let loss = said
+        .split("loss ")
+        .nth(1)
+        .unwrap()
+        .split(' ')
+        .next()
+        .unwrap();
+    assert!(loss.parse::<f64>().unwrap() < 0.1, "{said}");
+    scratch.done(&[
+        "train", "--resume", "--out", "run", "--steps", "510", "--device", "cpu", "-q",
+    ]);
+    let layers = ["train", "--task", "xor", "--device", "cpu", "--layers", "2"];
+    scratch.refused(&layers, "no use for --layers");
+}
+
+#[test]
+fn a_finished_run_keeps_its_steps_and_its_learning_rate() {
+    let scratch = Scratch::new("finished");
+    let mut words = tiny(&[
+        "train",
+        "--out",
+        "run",
+        "--steps",
+        "12",
+        "--data-tokens",
+        "2",
+    ]);
+    let rate = words.iter().position(|word| *word == "--lr").unwrap() + 1;
+    words[rate] = "0.0012000000000000001";
+    scratch.done(&words);
+    let file = |name: &str| fs::read(scratch.path("run").join(name)).unwrap();
+    let before = [file("config.json"), file("metrics.jsonl")];
+    let resume = |more: &[&'static str]| {
+        let mut words = vec!["train", "--resume", "--out", "run", "--device", "cpu"];
+        words.extend(more);
+        words
+    };
+    scratch.refused(&resume(&["--steps", "11"]), "has done 12 steps");
+    assert_eq!([file("config.json"), file("metrics.jsonl")], before);
+    scratch.done(&resume(&["--steps", "14", "--lr", "0.0012000000000000001"]));
+    assert!(file("metrics.jsonl").starts_with(&before[1]));
+}
+
+#[test]
+fn a_damaged_configuration_is_refused_before_anything_is_made() {
+    let scratch = Scratch::new("config");
+    fs::write(scratch.path("fox.txt"), corpus()).unwrap();
+    scratch.done(&tiny(&["train", "fox.txt", "--steps", "2", "--out", "run"]));
+    let path = scratch.path("run/config.json");
+    let config = fs::read_to_string(&path).unwrap();
+    for (from, to, message) in [
+        ("\"dropout\": 0.0", "\"dropout\": 1.0", "dropout 1"),
+        ("\"layers\": 1", "\"layers\": 1000000", "layers 1000000"),
+        ("\"mlp\": 4", "\"mlp\": 0", "mlp 0"),
+        ("\"vocab\": 28", "\"vocab\": 27", "vocab 27"),
+        ("\"width\"", "\"widht\"", "config.json is damaged"),
+    ] {
+        assert!(config.contains(from), "{from} in {config}");
+        fs::write(&path, config.replace(from, to)).unwrap();
+        scratch.refused(&["generate", "run", "--device", "cpu"], message);
+    }
+    fs::write(&path, config).unwrap();
+    let three = [
+        "generate", "run", "--device", "cpu", "--batch", "3", "--tokens", "5",
+    ];
+    let said = scratch.done(&three);
+    assert_eq!(said.matches("== sample").count(), 3, "{said}");
+    scratch.refused(
+        &["generate", "run", "--device", "cpu", "--batch", "0"],
+        "--batch 0",
+    );
+}
+
+/// A full disk, made of a small file system where the system lets us mount one.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_one_line_and_keeps_the_last_checkpoint() {
@@ -370,7 +491,7 @@ fn a_full_disk_is_one_line_and_keeps_the_last_checkpoint() {
     let disk = scratch.path("disk");
     fs::create_dir(&disk).unwrap();
     let mount = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=160k", "none"])
+        .args(["-t", "tmpfs", "-o", "size=220k", "none"])
         .arg(&disk)
         .stderr(Stdio::null())
         .status();

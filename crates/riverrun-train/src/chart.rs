@@ -9,7 +9,7 @@ use plotters::style::register_font;
 
 pub use plotters::style::RGBColor;
 
-/// Of one row of panels.
+/// Width and height of one row of panels.
 const SIZE: (u32, u32) = (960, 540);
 /// The font's name for plotters; viewers of the SVG take their own font of that kind.
 const FONT: &str = "sans-serif";

@@ -10,6 +10,7 @@ use rand_chacha::rand_core::SeedableRng;
 use riverrun::models::{LanguageModel, LmState};
 use riverrun::nn::Sequence;
 
+use crate::run_dir::checksums;
 use crate::tasks::Vocabulary;
 use crate::trainer::checkpoint::{MODEL, load_module};
 use crate::{Error, RunConfig, RunDir, TaskConfig, memory};
@@ -19,9 +20,9 @@ use crate::{Error, RunConfig, RunDir, TaskConfig, memory};
 pub struct Sampling {
     /// Symbols to generate.
     pub tokens: usize,
-    /// Logits are divided by this; 0 takes the most likely symbol always.
+    /// Logits are divided by this; at 0 the most likely symbol is always taken.
     pub temperature: f64,
-    /// Draw only from so many of the most likely symbols; `None` from all.
+    /// Number of most likely symbols to draw from; `None` for all.
     pub top_k: Option<usize>,
     /// Seed of the draws.
     pub seed: u64,
@@ -69,6 +70,7 @@ impl Generator {
         let folder = dir.best().or_else(|| dir.checkpoint()).ok_or_else(none)?;
         let device = device.clone().without_autodiff();
         memory::check("the model", weights, &device)?;
+        checksums::check(&folder)?;
         let model = load_module(config.model.init(&device), &folder.join(MODEL))?;
         let symbols = task.vocabulary.symbols();
         Ok(Self {
@@ -92,6 +94,20 @@ impl Generator {
     /// A symbol in the prompt that the model does not know; a temperature below 0 or not a number; a
     /// `top_k` of 0.
     pub fn stream(&self, prompt: &[u8], sampling: Sampling) -> Result<Stream<'_>, Error> {
+        Ok(Stream(self.samples(prompt, sampling, 1)?))
+    }
+
+    /// As [`stream`](Self::stream), for several samples at once: each item has the next symbol of every sample. A step
+    /// takes little longer than that of one sample. The samples draw different numbers; the first draws those of `stream`.
+    ///
+    /// # Errors
+    /// As there; no samples.
+    pub fn samples(
+        &self,
+        prompt: &[u8],
+        sampling: Sampling,
+        samples: usize,
+    ) -> Result<Samples<'_>, Error> {
         if !(sampling.temperature >= 0.0 && sampling.temperature.is_finite()) {
             return Err(Error::value(
                 "temperature",
@@ -102,66 +118,105 @@ impl Generator {
         if sampling.top_k == Some(0) {
             return Err(Error::value("top_k", 0, "must be at least 1"));
         }
+        if !(1..=MOST_SAMPLES).contains(&samples) {
+            let reason = format!("must be from 1 to {MOST_SAMPLES}");
+            return Err(Error::value("batch", samples, reason));
+        }
         let mut tokens = self.vocabulary.encode(prompt)?;
         if tokens.is_empty() {
             tokens = self.vocabulary.encode(b"\n").unwrap_or_else(|_| vec![0]);
         }
         let tokens: Vec<i32> = tokens.into_iter().map(i32::from).collect();
         let length = tokens.len();
-        let prompt =
-            Tensor::<2, Int>::from_data(TensorData::new(tokens, [1, length]), &self.device);
+        let tokens = TensorData::new(tokens.repeat(samples), [samples, length]);
+        let prompt = Tensor::<2, Int>::from_data(tokens, &self.device);
         let (logits, state) = self.model.forward(prompt, Sequence::new());
         let [_, _, vocab] = logits.dims();
-        let logits = logits.narrow(1, length - 1, 1).reshape([1, vocab]);
-        let rng = ChaCha8Rng::seed_from_u64(sampling.seed);
-        Ok(Stream {
+        let logits = logits.narrow(1, length - 1, 1).reshape([samples, vocab]);
+        let rng = |sample: usize| {
+            let mut rng = ChaCha8Rng::seed_from_u64(sampling.seed);
+            rng.set_stream(sample as u64);
+            rng
+        };
+        Ok(Samples {
             generator: self,
             state,
             logits,
-            rng,
+            rngs: (0..samples).map(rng).collect(),
             left: sampling.tokens,
             sampling,
         })
     }
 }
 
-/// Symbols in the making; see [`Generator::stream`].
-pub struct Stream<'a> {
-    generator: &'a Generator,
-    state: LmState,
-    /// `[1, V]`: what comes next.
-    logits: Tensor<2>,
-    rng: ChaCha8Rng,
-    left: usize,
-    sampling: Sampling,
-}
+/// More samples at once than any use needs, so that a mistake does not ask for all memory.
+const MOST_SAMPLES: usize = 1 << 16;
+
+/// The symbols of one sample as they are made; see [`Generator::stream`].
+pub struct Stream<'a>(Samples<'a>);
 
 impl<'a> Iterator for Stream<'a> {
     type Item = Result<&'a [u8], Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        let symbols = self.0.next()?;
+        Some(symbols.map(|symbols| symbols[0]))
+    }
+}
+
+/// The symbols of several samples as they are made; see [`Generator::samples`].
+pub struct Samples<'a> {
+    generator: &'a Generator,
+    state: LmState,
+    /// Those of the next symbols, `[samples, V]`.
+    logits: Tensor<2>,
+    /// One for each sample.
+    rngs: Vec<ChaCha8Rng>,
+    left: usize,
+    sampling: Sampling,
+}
+
+impl<'a> Samples<'a> {
+    /// Draws a token for each sample.
+    fn draw(&mut self) -> Result<Vec<usize>, Error> {
+        let [_, vocab] = self.logits.dims();
+        let logits = self.logits.try_to_vec_as::<f32>().map_err(Error::device)?;
+        let rows = logits.chunks_exact(vocab).zip(&mut self.rngs);
+        rows.map(|(logits, rng)| draw(logits, &self.sampling, rng.random()))
+            .collect()
+    }
+}
+
+impl<'a> Iterator for Samples<'a> {
+    type Item = Result<Vec<&'a [u8]>, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
-        let logits = match self.logits.try_to_vec_as::<f32>() {
-            Ok(logits) => logits,
-            Err(error) => {
-                self.left = 0;
-                return Some(Err(Error::device(error)));
-            }
-        };
-        let token = match draw(&logits, &self.sampling, self.rng.random()) {
-            Ok(token) => token,
+        let tokens = match self.draw() {
+            Ok(tokens) => tokens,
             Err(error) => {
                 self.left = 0;
                 return Some(Err(error));
             }
         };
+        let Generator {
+            model,
+            device,
+            symbols,
+            ..
+        } = self.generator;
         if self.left > 0 {
-            let Generator { model, device, .. } = self.generator;
-            let token = Tensor::<1, Int>::from_data([token as i32], device);
-            let (logits, state) = model.step(token, Some(self.state.clone()));
+            let data: Vec<i32> = tokens.iter().map(|&token| token as i32).collect();
+            let samples = data.len();
+            let data = TensorData::new(data, [samples]);
+            let next = Tensor::<1, Int>::from_data(data, device);
+            let (logits, state) = model.step(next, Some(self.state.clone()));
             (self.logits, self.state) = (logits, state);
         }
-        Some(Ok(&self.generator.symbols[token]))
+        Some(Ok(tokens
+            .iter()
+            .map(|&token| &symbols[token][..])
+            .collect()))
     }
 }
 

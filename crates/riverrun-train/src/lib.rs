@@ -56,7 +56,7 @@ mod trainer;
 pub use config::{PendulumRun, PendulumTask, RunConfig, TaskConfig, TrainingConfig};
 pub use error::Error;
 pub use generate::{Generator, Sampling};
-pub use learner::{Learner, LossScale, Part, ScaleRecord};
+pub use learner::{GradientNorms, Learner, LossScale, Part, ScaleRecord};
 pub use metrics::{Report, Split};
 pub use objective::{Dynamics, Inputs, Language, Objective, Score, count_correct, cross_entropy};
 pub use optimizer::{Optimizer, OptimizerConfig};

@@ -1,5 +1,6 @@
-//! What a run reports, one JSON object a line.
+//! The lines of `metrics.jsonl`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -38,6 +39,12 @@ pub struct Report {
     /// Steps of the run that were skipped for gradients that overflowed, where the loss is scaled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<u64>,
+    /// Norm of the last step's gradients before clipping, where it is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gradient: Option<f64>,
+    /// Norms of the gradients of groups of parameters, by the path of their module, where they are asked for.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub gradients: BTreeMap<String, f64>,
     /// Tokens read a second: in training since the report before, or in this evaluation.
     pub tokens_per_s: f64,
     /// Learning rate of the last step.

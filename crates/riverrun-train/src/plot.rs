@@ -73,6 +73,8 @@ mod tests {
             loss,
             accuracy,
             skipped: None,
+            gradient: None,
+            gradients: Default::default(),
             tokens_per_s: 1.0,
             lr: 1.0,
             seconds: 1.0,

@@ -225,3 +225,17 @@ fn parts_of_a_batch_add_up_to_the_whole() {
         })
     ));
 }
+
+#[test]
+fn norms_of_gradients_come_by_module() {
+    let device = riverrun::device::parse("cpu").unwrap();
+    let mut learner = Learner::new(Xor { hidden: 8 }, &config().training, &device).unwrap();
+    learner.watch_gradients();
+    assert!(learner.gradient_norms().unwrap().is_none());
+    learner.step(&TABLE.to_vec(), 0.0, &mut |_| ()).unwrap();
+    let norms = learner.gradient_norms().unwrap().unwrap();
+    let names: Vec<&String> = norms.groups.keys().collect();
+    assert_eq!(names, ["hidden", "out"]);
+    let sum: f64 = norms.groups.values().map(|norm| norm * norm).sum();
+    assert!(norms.total > 0.0 && (sum.sqrt() - norms.total).abs() < 1e-6);
+}

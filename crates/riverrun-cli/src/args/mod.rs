@@ -75,7 +75,8 @@ The run's folder receives config.json, metrics.jsonl, checkpoint/, best/, loss.s
 pub struct TrainArgs {
     /// Text to learn: files in order, `-` for standard input; none for selective copying
     pub paths: Vec<String>,
-    /// Task without a text: selective-copy, or pendulum, a world model of a swinging pendulum [default: selective-copy]
+    /// Task without a text: selective-copy, xor, or pendulum, a world model of a swinging pendulum [default:
+    /// selective-copy]
     #[arg(long, value_name = "NAME", conflicts_with = "paths")]
     pub task: Option<String>,
     /// Recurrent layer: min-gru, min-lstm, rg-lru, linear, gru, lstm or rnn [default: min-gru]
@@ -124,8 +125,8 @@ pub struct TrainArgs {
     /// Format of the arithmetic: f32, f16 or bf16; weights and moments stay f32 [default: f32]
     #[arg(long, value_name = "FORMAT")]
     pub dtype: Option<Precision>,
-    /// States of the linear-recurrent layers kept for the backward pass: all, none, or one every N steps; the others are
-    /// computed again [default: all]
+    /// States of the linear-recurrent layers saved for the backward pass: all, none, or one every N steps; the others are
+    /// recomputed [default: all]
     #[arg(long, value_name = "all|none|N")]
     pub checkpoints: Option<Checkpoints>,
     /// Part of the text that trains; the rest validates [default: 0.9]
@@ -140,10 +141,16 @@ pub struct TrainArgs {
     /// Where to compute: auto, cpu, cuda:0, vulkan, ...; see `riverrun devices`
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub device: String,
-    /// Record a step's launches and run them again by one call a step (GPU; not with dropout): the same numbers, and
-    /// faster where launching takes longer than computing
-    #[arg(long)]
+    /// Record a step's launches and run them again by one call a step: the same numbers, and faster where launching takes
+    /// longer than computing [default: on CUDA]
+    #[arg(long, conflicts_with = "no_graph")]
     pub graph: bool,
+    /// Launch every step by itself
+    #[arg(long)]
+    pub no_graph: bool,
+    /// Write the norms of the gradients, in all and by module, into metrics.jsonl
+    #[arg(long)]
+    pub gradients: bool,
     /// Folder of the run [default: runs/TASK-001, -002, ...]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -166,6 +173,9 @@ pub struct GenerateArgs {
     /// Symbols to generate
     #[arg(long, value_name = "N", default_value_t = 500)]
     pub tokens: usize,
+    /// Samples to generate at once; more than one are written one after the other when all are done
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub batch: usize,
     /// Above 1 bolder, below 1 safer, 0 always the most likely symbol
     #[arg(
         long,
@@ -174,7 +184,7 @@ pub struct GenerateArgs {
         allow_negative_numbers = true
     )]
     pub temperature: f64,
-    /// Draw from so many of the most likely symbols only
+    /// Draw only from the N most likely symbols
     #[arg(long, value_name = "N")]
     pub top_k: Option<usize>,
     /// Seed of the draws

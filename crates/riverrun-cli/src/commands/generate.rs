@@ -19,8 +19,22 @@ pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
         seed: args.seed,
     };
     let prompt = args.prompt.as_bytes();
-    let stream = generator.stream(prompt, sampling)?;
     let mut out = stdout().lock();
+    if args.batch != 1 {
+        let mut samples = vec![prompt.to_vec(); args.batch.min(1 << 16)];
+        for symbols in generator.samples(prompt, sampling, args.batch)? {
+            for (sample, symbol) in samples.iter_mut().zip(symbols?) {
+                sample.extend_from_slice(symbol);
+            }
+        }
+        for (i, sample) in samples.iter().enumerate() {
+            writeln!(out, "== sample {} ==", i + 1)?;
+            out.write_all(sample)?;
+            out.write_all(b"\n")?;
+        }
+        return Ok(());
+    }
+    let stream = generator.stream(prompt, sampling)?;
     out.write_all(prompt)?;
     out.flush()?;
     for symbol in stream {

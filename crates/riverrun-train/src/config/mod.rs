@@ -130,9 +130,10 @@ impl RunConfig {
         }
         range("dropout", model.dropout, 0.0, 0.99)?;
         match &self.task {
-            TaskConfig::SelectiveCopy(task) => size("data_tokens", task.data_tokens, MOST),
-            TaskConfig::Text(task) => range("split", task.split, 0.0, 1.0),
+            TaskConfig::SelectiveCopy(task) => size("data_tokens", task.data_tokens, MOST)?,
+            TaskConfig::Text(task) => range("split", task.split, 0.0, 1.0)?,
         }
+        Ok(())
     }
 
     /// Checks that the model has the task's symbols.
@@ -144,7 +145,7 @@ impl RunConfig {
                 TaskConfig::Text(task) => task.vocabulary.len(),
             },
         );
-        if model.vocab != vocab || vocab == 0 {
+        if model.vocab != vocab || !(1..=1 << 16).contains(&vocab) {
             let reason = format!("the task has {vocab} symbols");
             return Err(Error::value("vocab", model.vocab, reason));
         }

@@ -4,6 +4,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
+use super::gradients::Squares;
 use super::{LossScale, ScaleRecord};
 use crate::objective::{Draw, Inputs, Objective};
 use crate::{Optimizer, Precision};
@@ -30,6 +31,10 @@ pub(super) struct Core<M: Module> {
     pub precision: Precision,
     /// With autodiff.
     pub device: Device,
+    /// Whether steps sum up the squares of their gradients.
+    pub watching: bool,
+    /// Those of the last step, if it did.
+    pub squares: Option<Squares>,
 }
 
 impl<M: Module> Core<M> {
@@ -41,6 +46,8 @@ impl<M: Module> Core<M> {
             scale: LossScale::new(precision, device),
             precision,
             device: device.clone().autodiff(),
+            watching: false,
+            squares: None,
         }
     }
 
@@ -111,6 +118,9 @@ impl<M: Module> Core<M> {
             done(Part::Backward);
         }
         let mut gradients = sum.expect("a batch has one part at least");
+        if self.watching {
+            self.squares = Squares::of(&working, &gradients, &self.scale);
+        }
         if parts.len() > 1 && self.precision != Precision::F32 {
             gradients = rounded(&working, gradients, self.precision.dtype());
         }

@@ -9,7 +9,7 @@ use crate::{Error, Precision};
 /// Where the factor of a run in f16 starts: the gradient of a mean over 10^4 tokens then starts near 1.
 const START: f32 = 65536.0;
 
-/// What a loss is multiplied by before the backward pass, and gradients are divided by after it.
+/// The factor a loss is multiplied by before the backward pass; gradients are divided by it afterwards.
 ///
 /// A step whose gradients are not all finite is skipped and halves the factor; 2000 steps in a row without one double it.
 /// All of it stays on the device, in one place: nothing is read back but by [`read`](Self::read).
@@ -38,7 +38,7 @@ impl LossScale {
         Self(None)
     }
 
-    /// What a format starts with, on `device`.
+    /// The initial scale for a format, on `device`.
     pub fn new(precision: Precision, device: &Device) -> Self {
         match precision {
             Precision::F32 | Precision::Bf16 => Self::none(),
@@ -53,7 +53,7 @@ impl LossScale {
         }
     }
 
-    /// Goes on from where [`read`](Self::read) was.
+    /// Restores the numbers that [`read`](Self::read) returned.
     pub fn from_record(record: ScaleRecord, device: &Device) -> Self {
         let numbers = LossScaleNumbers {
             factor: f64::from(record.factor),
@@ -70,6 +70,17 @@ impl LossScale {
         match &self.0 {
             Some(numbers) => loss * Tensor::from_inner(numbers.clone().narrow(0, 0, 1)),
             None => loss,
+        }
+    }
+
+    /// Sums of squares of scaled gradients, with the scale divided out.
+    pub(super) fn unscaled(&self, squares: Tensor<1>) -> Tensor<1> {
+        match &self.0 {
+            Some(numbers) => {
+                let factor = numbers.clone().narrow(0, 0, 1);
+                squares / (factor.clone() * factor)
+            }
+            None => squares,
         }
     }
 

@@ -1,6 +1,7 @@
 //! A model that learns: one step is a forward pass, a backward pass and an update.
 
 mod core;
+mod gradients;
 mod loss_scale;
 mod recorder;
 
@@ -15,6 +16,7 @@ use core::Core;
 use recorder::Recorder;
 
 pub use core::Part;
+pub use gradients::GradientNorms;
 pub use loss_scale::{LossScale, ScaleRecord};
 
 /// Weights, moments and loss scale of an [`Objective`]'s model. Nothing in a step waits for the device.
@@ -80,7 +82,32 @@ impl<O: Objective> Learner<O> {
         Ok(())
     }
 
-    /// What is learned.
+    /// Lets each step sum up its gradients by group, for [`gradient_norms`](Self::gradient_norms).
+    ///
+    /// # Panics
+    /// After [`record_steps`](Self::record_steps).
+    pub fn watch_gradients(&mut self) {
+        assert!(
+            self.recorder.is_none(),
+            "what steps do is chosen before they are recorded"
+        );
+        self.core.watching = true;
+    }
+
+    /// The norms of the last step's gradients, read from the device; none before the first step and where they are not
+    /// [watched](Self::watch_gradients).
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn gradient_norms(&self) -> Result<Option<GradientNorms>, Error> {
+        self.core
+            .squares
+            .as_ref()
+            .map(|squares| squares.read())
+            .transpose()
+    }
+
+    /// The objective.
     pub fn objective(&self) -> &O {
         &self.objective
     }
@@ -93,6 +120,11 @@ impl<O: Objective> Learner<O> {
     /// The number of steps done.
     pub fn steps(&self) -> u64 {
         self.step
+    }
+
+    /// The device, with autodiff.
+    pub(crate) fn device(&self) -> &Device {
+        &self.core.device
     }
 
     pub(crate) fn optimizer(&self) -> &Optimizer {

@@ -1,8 +1,8 @@
 //! Steps that are recorded once and then run again by one call each.
 //!
-//! What a step needs from the host, its batch and the optimizer's numbers, lies in tensors that keep their place in memory
-//! and are refilled before each run. What a step changes, weights, moments and the loss scale, is updated in place. So the
-//! recorded launches find everything where it was, and do the next step.
+//! The inputs of a step from the host, its batch and the optimizer's numbers, lie in tensors that stay at their addresses
+//! and are refilled before each run. Weights, moments and the loss scale are updated in place. So the recorded launches
+//! find everything where it was, and do the next step.
 
 use burn::tensor::{Device, Tensor, TensorData};
 use riverrun::Recording;

@@ -31,10 +31,18 @@ impl Language {
 
     /// Logits `[counted, L, V]`, on a GPU with columns that are no classes after them, and targets `[counted, L]` of the scored
     /// part.
-    fn logits(&self, model: &LanguageModel, inputs: &Inputs) -> (Tensor<3>, Tensor<2, Int>) {
+    fn logits(
+        &self,
+        model: &LanguageModel,
+        inputs: &Inputs,
+        dropping: bool,
+    ) -> (Tensor<3>, Tensor<2, Int>) {
         let (tokens, targets) = (inputs.int::<2>(0), inputs.int::<2>(1));
         let ([rows, length], [counted, scored]) = (tokens.dims(), targets.dims());
-        let (mut logits, _) = model.forward_padded(tokens, Sequence::new());
+        let (mut logits, _) = match dropping && self.model.dropout > 0.0 {
+            true => model.forward_dropping(tokens, Sequence::new(), inputs.key()),
+            false => model.forward_padded(tokens, Sequence::new()),
+        };
         if scored < length {
             logits = logits.narrow(1, length - scored, scored);
         }
@@ -62,12 +70,12 @@ impl Objective for Language {
     }
 
     fn loss(&self, model: &LanguageModel, inputs: &Inputs) -> Tensor<1> {
-        let (logits, targets) = self.logits(model, inputs);
+        let (logits, targets) = self.logits(model, inputs, true);
         cross_entropy(logits, targets)
     }
 
     fn score(&self, model: &LanguageModel, inputs: &Inputs) -> Score {
-        let (logits, targets) = self.logits(model, inputs);
+        let (logits, targets) = self.logits(model, inputs, false);
         Score {
             loss: cross_entropy(logits.clone(), targets.clone()),
             correct: self.accuracy.then(|| count_correct(logits, targets)),
@@ -83,7 +91,8 @@ impl Objective for Language {
     }
 
     fn draws(&self) -> bool {
-        self.model.dropout > 0.0
+        // Dropout draws from the key.
+        false
     }
 
     fn bytes(&self) -> Option<u128> {

@@ -1,4 +1,4 @@
-//! What a run learns: a model, and the loss of a batch.
+//! Objectives: a model and the loss of a batch.
 
 mod dynamics;
 mod inputs;
@@ -103,7 +103,7 @@ pub trait Objective: Send {
     }
 }
 
-/// What a model scores on one batch.
+/// A model's scores on one batch.
 #[derive(Debug, Clone)]
 pub struct Score {
     /// The mean loss, `[1]`.

@@ -1,10 +1,9 @@
 //! AdamW over a whole module, with the gradient clipped by its global norm.
 //!
-//! The update is [`riverrun::ops::adamw`], for all parameters in a few launches; what it computes and what it keeps is what
-//! Burn's `AdamW` does, so states are Burn's. What this file adds is the walk over the module: one norm for
-//! all gradients together (Burn clips each parameter by itself), decay for matrices only, gradients in
-//! whatever format the model computed in, and moments that are saved and loaded as modules of the same
-//! shape.
+//! The update is [`riverrun::ops::adamw`], which updates all parameters in a few launches with the formula and the state of
+//! Burn's `AdamW`. This module walks the model: one norm over all gradients (Burn clips each parameter by itself), weight
+//! decay for matrices only, gradients in the format of the arithmetic, and moments saved and loaded as modules of the
+//! model's shape.
 
 mod parameters;
 
@@ -50,7 +49,7 @@ impl Default for OptimizerConfig {
 /// AdamW over a whole module, with its moments and with the gradient clipped by its global norm.
 pub struct Optimizer {
     config: OptimizerConfig,
-    /// Moments by parameter. Ids are kept in saved models, so a loaded model finds its own.
+    /// Moments by parameter. Saved models contain the ids, so a loaded model finds its own.
     states: HashMap<ParamId, DynState>,
     /// Steps that the parameter with most of them has taken, as its state counts them.
     steps: usize,

@@ -1,5 +1,6 @@
 //! The folder of a run.
 
+pub(crate) mod checksums;
 mod files;
 mod lock;
 mod progress;
@@ -26,8 +27,8 @@ const METRICS: &str = "metrics.jsonl";
 /// | --- | --- |
 /// | `config.json` | the configuration: [`RunConfig`](crate::RunConfig) of a language model |
 /// | `metrics.jsonl` | one [`Report`] a line |
-/// | `checkpoint/` | the latest state: `model.bpk`, AdamW's moments, `progress.json` |
-/// | `best/` | `model.bpk` with the lowest validation loss so far, and its `report.json` |
+/// | `checkpoint/` | the latest state: `model.bpk`, AdamW's moments, `progress.json`, and their checksums |
+/// | `best/` | `model.bpk` with the lowest validation loss so far, its `report.json`, and their checksums |
 /// | `loss.svg`, `loss.png` | the curves |
 /// | `lock` | empty; locked while a program trains in the folder |
 ///
@@ -178,6 +179,16 @@ impl RunDir {
         read_json(&self.config_path())
     }
 
+    /// The name of the run's task, `task.kind` in its configuration, if it has one.
+    ///
+    /// # Errors
+    /// As [`config`](Self::config).
+    pub fn task(&self) -> Result<Option<String>, Error> {
+        let config: serde_json::Value = self.config()?;
+        let kind = config.pointer("/task/kind").and_then(|kind| kind.as_str());
+        Ok(kind.map(String::from))
+    }
+
     /// Writes the configuration.
     ///
     /// # Errors
@@ -192,7 +203,10 @@ impl RunDir {
     /// A checkpoint that is damaged.
     pub fn steps_done(&self) -> Result<u64, Error> {
         match self.checkpoint() {
-            Some(folder) => Ok(Progress::read(&folder)?.step),
+            Some(folder) => {
+                checksums::check(&folder)?;
+                Ok(Progress::read(&folder)?.step)
+            }
             None => Ok(0),
         }
     }
@@ -353,6 +367,8 @@ mod tests {
             loss: 1.0 / 3.0,
             accuracy: None,
             skipped: None,
+            gradient: None,
+            gradients: Default::default(),
             tokens_per_s: 1e4,
             lr: 1e-3,
             seconds: 0.5,

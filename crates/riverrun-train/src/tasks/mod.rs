@@ -8,12 +8,14 @@ mod pendulum;
 mod selective_copy;
 mod text;
 mod vocabulary;
+mod xor;
 
 pub use corpus::Corpus;
 pub use pendulum::{OBSERVED, Pendulum, PendulumBatch, PendulumConfig};
 pub use selective_copy::{SelectiveCopy, SelectiveCopyConfig};
 pub use text::{Text, TextConfig};
 pub use vocabulary::Vocabulary;
+pub use xor::{Xor, XorConfig, XorNet, XorTask};
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;

@@ -10,7 +10,7 @@ use crate::Error;
 /// large text does not outlast the training between two of them.
 const MOST_VALIDATION_SYMBOLS: usize = 1 << 17;
 
-/// What a run keeps about its text.
+/// A run's text: where it is, and how to recognise it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TextConfig {
     /// Files in order; `-` is standard input.

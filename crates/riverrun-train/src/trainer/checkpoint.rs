@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::run_dir::{Progress, write_json};
+use crate::run_dir::{Progress, checksums, write_json};
 use crate::{Error, Learner, Objective, Report, RunDir};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::store::ModuleRecord;
@@ -28,7 +28,8 @@ pub(crate) fn save<O: Objective>(
         save_module(model.valid(), &folder.join(MODEL))?;
         save_module(first, &folder.join(FIRST_MOMENT))?;
         save_module(second, &folder.join(SECOND_MOMENT))?;
-        progress.write(folder)
+        progress.write(folder)?;
+        checksums::write(folder)
     })
 }
 
@@ -41,6 +42,7 @@ pub(crate) fn load<O: Objective>(
         dir: dir.path().into(),
         what: "checkpoint",
     })?;
+    checksums::check(&folder)?;
     let progress = Progress::read(&folder)?;
     let model = learner.model().clone();
     let moment = model.valid();
@@ -62,7 +64,8 @@ pub(crate) fn load<O: Objective>(
 pub(crate) fn save_best<M: Module>(dir: &RunDir, model: M, report: &Report) -> Result<(), Error> {
     dir.replace_folder("best", |folder| {
         save_module(model, &folder.join(MODEL))?;
-        write_json(&folder.join(REPORT), report)
+        write_json(&folder.join(REPORT), report)?;
+        checksums::write(folder)
     })
 }
 

@@ -107,18 +107,33 @@ impl<O: Objective> Trainer<O> {
         })
     }
 
-    /// With steps that are recorded on the device: see [`Learner::record_steps`].
+    /// Lets steps be recorded on the device: see [`Learner::record_steps`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn record_steps(&mut self) -> Result<(), Error> {
+        self.learner.record_steps()
+    }
+
+    /// As [`record_steps`](Self::record_steps), for a run that is not to be without: where it fails, a new run's folder is
+    /// removed.
     ///
     /// # Errors
     /// As there.
     pub fn with_recorded_steps(mut self) -> Result<Self, Error> {
-        match self.learner.record_steps() {
+        match self.record_steps() {
             Ok(()) => Ok(self),
             Err(error) => {
                 self.discard();
                 Err(error)
             }
         }
+    }
+
+    /// With the norms of gradients, in all and by group, in each report of training: see [`Learner::watch_gradients`].
+    pub fn with_gradient_norms(mut self) -> Self {
+        self.learner.watch_gradients();
+        self
     }
 
     fn discard(&self) {
@@ -241,6 +256,8 @@ impl<O: Objective> Trainer<O> {
             Some(sum) => sum.try_into_scalar::<f32>().map_err(Error::device)?,
             None => 0.0,
         };
+        // A wait that timed out leaves NaN, which is no fault of the learning rate.
+        riverrun::device::take_fault(self.learner.device())?;
         if sum.is_finite() {
             Ok(sum)
         } else {
@@ -252,6 +269,7 @@ impl<O: Objective> Trainer<O> {
         let result = evaluate(&self.learner, &*self.task, &mut |i, n| {
             observer.evaluating(i, n)
         })?;
+        riverrun::device::take_fault(self.learner.device())?;
         if result.loss.is_finite() {
             Ok(result)
         } else {
@@ -294,12 +312,18 @@ impl<O: Objective> Trainer<O> {
         observer: &mut dyn Observer,
     ) -> Result<Report, Error> {
         let skipped = self.learner.scale().read()?.map(|scale| scale.skipped);
+        let norms = match split {
+            Split::Train => self.learner.gradient_norms()?,
+            Split::Validation => None,
+        };
         let report = Report {
             step: self.progress.step,
             split,
             loss,
             accuracy,
             skipped,
+            gradient: norms.as_ref().map(|norms| norms.total),
+            gradients: norms.map(|norms| norms.groups).unwrap_or_default(),
             tokens_per_s: items_per_s,
             lr,
             seconds,

@@ -1,11 +1,11 @@
-//! How a run tells of itself.
+//! Progress reports of a run.
 
 use crate::Report;
 
-/// What a run is about to do.
+/// The extent of a run.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Steps that were done before, by the sessions that this one continues.
+    /// Steps done by earlier sessions of the run.
     pub done: u64,
     /// Steps of the whole run.
     pub steps: u64,

@@ -38,6 +38,11 @@ impl<O: Objective> Setup<O> {
         })
     }
 
+    /// The training.
+    pub fn training(&self) -> &TrainingConfig {
+        &self.training
+    }
+
     /// The batches.
     pub fn task(&self) -> &dyn Task<Batch = O::Batch> {
         &*self.task

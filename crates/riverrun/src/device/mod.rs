@@ -225,6 +225,21 @@ pub fn is_cpu(device: &Device) -> bool {
     }
 }
 
+/// Reports and clears a wait between thread blocks that timed out on this device and the calling thread's stream since the
+/// last call. What such a launch wrote is NaN from the wait on: this tells it apart from NaN in the data. Waits for the
+/// stream; does nothing on the CPU.
+///
+/// # Errors
+/// [`Error::Kernel`] with the operation.
+pub fn take_fault(device: &Device) -> Result<(), Error> {
+    #[cfg(feature = "cube")]
+    if let Some(client) = client(device) {
+        riverrun_kernels::gpu::take_fault(&client)?;
+    }
+    let _ = device;
+    Ok(())
+}
+
 /// The CubeCL client of a GPU, for calling kernels without tensors; `None` for the CPU. Opens the device.
 #[cfg(feature = "cube")]
 pub fn client(device: &Device) -> Option<cubecl::client::Client> {

@@ -3,12 +3,12 @@
 use burn::config::Config;
 use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 
 use super::{AnyRecurrent, CellKind, RecurrentState};
 use crate::Error;
 use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence, linear, mlp};
-use crate::ops::Checkpoints;
+use crate::ops::{Checkpoints, dropout};
 
 /// Configuration of [`Block`].
 #[derive(Config, Debug)]
@@ -84,21 +84,29 @@ impl Block {
         self
     }
 
-    /// Dropout of a branch.
-    fn dropped(&self, y: Tensor<3>) -> Tensor<3> {
-        match y.dims().contains(&0) {
-            true => y,
-            false => self.dropout.forward(y),
+    /// Dropout of a branch, of which a block has two.
+    fn dropped(
+        &self,
+        y: Tensor<3>,
+        draw: &Option<(Tensor<1, Int>, u32)>,
+        branch: u32,
+    ) -> Tensor<3> {
+        match draw {
+            _ if y.dims().contains(&0) => y,
+            Some((key, block)) => dropout(y, self.dropout.prob, key.clone(), 2 * block + branch),
+            None => self.dropout.forward(y),
         }
     }
 
     /// The block on `x + branch`, without its own last addition: returns the two terms, which the next norm adds in its own
-    /// pass over memory.
+    /// pass over memory. Dropout draws from the key of `draw`, in streams by the number of the block; without it from the
+    /// device's generator.
     pub(super) fn run_open(
         &self,
         x: Tensor<3>,
         branch: Option<Tensor<3>>,
         sequence: Sequence<RecurrentState>,
+        draw: Option<(Tensor<1, Int>, u32)>,
     ) -> Result<(Tensor<3>, Tensor<3>, RecurrentState), Error> {
         let (normed, x) = match branch {
             Some(branch) => self.norm_cell.forward_sum(x, branch),
@@ -109,9 +117,9 @@ impl Block {
             Some(out) => linear(out, y),
             None => y,
         };
-        let (y, x) = self.norm_mlp.forward_sum(x, self.dropped(y));
+        let (y, x) = self.norm_mlp.forward_sum(x, self.dropped(y, &draw, 0));
         let y = mlp(&self.up, &self.down, y);
-        Ok((x, self.dropped(y), state))
+        Ok((x, self.dropped(y, &draw, 1), state))
     }
 }
 
@@ -131,7 +139,7 @@ impl Recurrent for Block {
                 found: vec![batch, steps, width],
             });
         }
-        let (x, branch, state) = self.run_open(x, None, sequence)?;
+        let (x, branch, state) = self.run_open(x, None, sequence, None)?;
         Ok((x + branch, state))
     }
 }

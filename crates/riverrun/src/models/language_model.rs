@@ -168,7 +168,7 @@ impl LanguageModel {
         tokens: Tensor<2, Int>,
         sequence: Sequence<LmState>,
     ) -> Result<(Tensor<3>, LmState), Error> {
-        let (normed, state) = self.hidden(tokens, sequence)?;
+        let (normed, state) = self.hidden(tokens, sequence, None)?;
         let logits = ops::try_linear(normed, self.weight(0), None, LinearSpec::default())?;
         Ok((logits, state))
     }
@@ -185,8 +185,31 @@ impl LanguageModel {
         tokens: Tensor<2, Int>,
         sequence: Sequence<LmState>,
     ) -> (Tensor<3>, LmState) {
+        self.padded(tokens, sequence, None)
+    }
+
+    /// As [`forward_padded`](Self::forward_padded), for training: dropout draws the [numbers](crate::ops::uniform) of a key
+    /// `[4]` instead of those of the device's generator, so that they can be drawn again, and by recorded launches too.
+    ///
+    /// # Panics
+    /// Where [`try_forward`](Self::try_forward) returns an error; for a key that is not `[4]`.
+    pub fn forward_dropping(
+        &self,
+        tokens: Tensor<2, Int>,
+        sequence: Sequence<LmState>,
+        key: Tensor<1, Int>,
+    ) -> (Tensor<3>, LmState) {
+        self.padded(tokens, sequence, Some(key))
+    }
+
+    fn padded(
+        &self,
+        tokens: Tensor<2, Int>,
+        sequence: Sequence<LmState>,
+        key: Option<Tensor<1, Int>>,
+    ) -> (Tensor<3>, LmState) {
         let padded = || -> Result<_, Error> {
-            let (normed, state) = self.hidden(tokens, sequence)?;
+            let (normed, state) = self.hidden(tokens, sequence, key)?;
             let weight = self.weight(0);
             let ([_, vocab], device) = (weight.dims(), weight.device());
             let padding = match device::is_cpu(&device) {
@@ -228,11 +251,13 @@ impl LanguageModel {
         }
     }
 
-    /// The normed output of the last block, `[B, T, width]`.
+    /// The normed output of the last block, `[B, T, width]`; dropout draws from the key, or without one from the device's
+    /// generator.
     fn hidden(
         &self,
         tokens: Tensor<2, Int>,
         sequence: Sequence<LmState>,
+        key: Option<Tensor<1, Int>>,
     ) -> Result<(Tensor<3>, LmState), Error> {
         let layers = self.blocks.len();
         if let Some(state) = &sequence.state
@@ -251,7 +276,8 @@ impl LanguageModel {
             let mut start =
                 Sequence::from(sequence.state.as_ref().map(|state| state.blocks[i].clone()));
             (start.reset, start.lengths) = (sequence.reset.clone(), sequence.lengths.clone());
-            let (sum, rest, state) = block.run_open(x, branch, start)?;
+            let draw = key.clone().map(|key| (key, i as u32));
+            let (sum, rest, state) = block.run_open(x, branch, start, draw)?;
             (x, branch) = (sum, Some(rest));
             states.push(state);
         }

@@ -9,6 +9,7 @@ mod adamw;
 mod block_diagonal;
 pub mod cell;
 mod cross_entropy;
+mod dropout;
 mod embedding;
 mod encoder;
 mod gelu;
@@ -33,6 +34,7 @@ pub use cell::{
     try_cell_layer,
 };
 pub use cross_entropy::{LossOps, cross_entropy, try_cross_entropy};
+pub use dropout::{dropout, try_dropout};
 pub use embedding::{EmbeddingOps, embedding, try_embedding};
 pub use encoder::{EncoderOps, RunStates, encode_states, try_encode_states};
 pub use gelu::{ElementwiseOps, gelu, try_gelu};

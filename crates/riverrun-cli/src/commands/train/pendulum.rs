@@ -1,26 +1,13 @@
 //! `riverrun train --task pendulum`: a world model that anyone can watch.
 
 use std::io::{Write, stdout};
-use std::path::Path;
 
 use riverrun_train::imagination::{AHEAD, Imagination, SEEN};
-use riverrun_train::{PendulumRun, RunDir, Trainer};
-use serde_json::Value;
+use riverrun_train::{PendulumRun, RunDir};
 
-use super::{first_difference, stop_on_signals};
+use super::session;
 use crate::args::TrainArgs;
 use crate::failure::Failure;
-use crate::report::Progress;
-
-/// Whether the options, or the folder of the run to go on with, are those of a pendulum.
-pub fn asked_for(args: &TrainArgs) -> bool {
-    if !args.resume {
-        return args.task.as_deref() == Some("pendulum");
-    }
-    let dir = RunDir::open(args.out.as_deref().unwrap_or(Path::new(".")));
-    let config = dir.and_then(|dir| dir.config::<Value>());
-    config.is_ok_and(|config| config["task"]["kind"] == "pendulum")
-}
 
 /// Trains until the last step or Ctrl-C, lets the model imagine, and says how far it saw.
 pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
@@ -30,6 +17,9 @@ pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
         let (config, dir) = continued(args)?;
         (config, Some(dir))
     } else {
+        if let Some(out) = &args.out {
+            RunDir::vacant(out)?;
+        }
         let mut config = PendulumRun::default();
         if let Some(steps) = args.steps {
             config.training.set_steps(steps);
@@ -38,27 +28,11 @@ pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
         (config, None)
     };
     let setup = config.setup()?;
-    let new = resumed.is_none();
-    let dir = match (resumed, &args.out) {
-        (Some(dir), _) => dir,
-        (None, Some(out)) => RunDir::create(out)?,
-        (None, None) => RunDir::next("runs", "pendulum")?,
-    };
-    let mut trainer = match new {
-        true => Trainer::create(setup, dir.clone(), &device)?,
-        false => Trainer::resume(setup, dir.clone(), &device)?,
-    };
-    if args.graph {
-        trainer = trainer.with_recorded_steps()?;
-    }
-    let mut out = stdout().lock();
     let (rssm, training) = (&config.model.rssm, &config.training);
-    writeln!(
-        out,
+    let what = format!(
         "task    a swinging pendulum, seen through noise, pushed at random\n\
          model   RSSM: {} deterministic numbers, {} x {} classes\n\
-         train   {} steps of {} sequences of {}, {} on {}\n\
-         run     {}",
+         train   {} steps of {} sequences of {}, {} on {}",
         rssm.deter,
         rssm.stoch,
         rssm.classes,
@@ -66,21 +40,11 @@ pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
         training.batch,
         training.context,
         training.dtype,
-        riverrun::device::name(&device),
-        dir.path().display()
-    )?;
-    out.flush()?;
-    let stop = stop_on_signals()?;
-    let outcome = trainer.run(&mut Progress::new(quiet), &stop)?;
+        riverrun::device::name(&device)
+    );
+    let mut out = stdout().lock();
+    let (outcome, dir) = session::train(args, quiet, &device, setup, resumed, &what, &mut out)?;
     let path = dir.path().display();
-    if !outcome.finished {
-        writeln!(
-            out,
-            "stopped after step {} of {} and saved; go on with: riverrun train --resume --out {path}",
-            outcome.step, training.steps
-        )?;
-        return Err(Failure::Interrupted);
-    }
     let found = Imagination::new(&outcome.model, &config.pendulum()?, training.seed, &device);
     found.write(&dir)?;
     if let Some(last) = &outcome.last_validation {
@@ -147,19 +111,11 @@ fn apply(args: &TrainArgs, config: &mut PendulumRun) {
 
 /// The run in `--out`, with more steps if asked for; any other option must be as it was.
 fn continued(args: &TrainArgs) -> Result<(PendulumRun, RunDir), Failure> {
-    let dir = RunDir::open(args.out.as_deref().unwrap_or(Path::new(".")))?.lock()?;
+    let dir = super::folder(args)?.lock()?;
     let before: PendulumRun = dir.config()?;
     let mut config = before.clone();
     apply(args, &mut config);
-    let json = |config: &PendulumRun| {
-        serde_json::to_value(config).map_err(|error| Failure::Bug(error.to_string()))
-    };
-    if let Some((name, was, is)) = first_difference("", &json(&before)?, &json(&config)?) {
-        return Err(Failure::User(format!(
-            "{} was begun with {name} {was}, not {is}: a resumed run keeps its options, but for --steps",
-            dir.path().display()
-        )));
-    }
+    session::refuse_changes(&before, &config, &dir)?;
     config.training.steps = args.steps.unwrap_or(config.training.steps);
     Ok((config, dir))
 }

@@ -1,0 +1,227 @@
+//! Language models: of a text, or of selective copying.
+
+use std::io::{Write, stdout};
+use std::path::Path;
+
+use riverrun::models::LanguageModel;
+use riverrun_train::tasks::{self, Corpus, Text, TokenTask};
+use riverrun_train::{Outcome, RunConfig, RunDir, Setup, TaskConfig};
+
+use super::session::{refuse_changes, train};
+use crate::args::TrainArgs;
+use crate::failure::Failure;
+
+pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
+    let device = riverrun::device::parse(&args.device)?;
+    let Prepared {
+        config,
+        task,
+        resumed,
+    } = if args.resume {
+        continued(args)?
+    } else {
+        begun(args)?
+    };
+    let what = describe(&config, &*task, &riverrun::device::name(&device));
+    let setup = Setup::language(&config, task)?;
+    let mut out = stdout().lock();
+    let (outcome, dir) = train(args, quiet, &device, setup, resumed, &what, &mut out)?;
+    conclude(&mut out, &config, &outcome, dir.path())
+}
+
+/// A run that is known to make sense, and of which nothing is on the disk yet but what was before.
+struct Prepared {
+    config: RunConfig,
+    task: Box<dyn TokenTask>,
+    /// The folder to go on in.
+    resumed: Option<RunDir>,
+}
+
+/// A new run from the options given.
+fn begun(args: &TrainArgs) -> Result<Prepared, Failure> {
+    // A folder in use is found before a large text is read.
+    if let Some(out) = &args.out {
+        RunDir::vacant(out)?;
+    }
+    if args.paths.is_empty() {
+        if args.split.is_some() {
+            return Err(Failure::User("--split is for texts".into()));
+        }
+        let mut config = RunConfig::selective_copy();
+        apply(args, &mut config);
+        config.check()?;
+        let task = tasks::open(&config)?;
+        return Ok(Prepared {
+            config,
+            task,
+            resumed: None,
+        });
+    }
+    let corpus = Corpus::read(&args.paths)?;
+    let mut config = RunConfig::text(args.paths.clone(), &corpus, args.split.unwrap_or(0.9));
+    apply(args, &mut config);
+    config.check()?;
+    let task = open_text(&config, &corpus)?;
+    Ok(Prepared {
+        config,
+        task,
+        resumed: None,
+    })
+}
+
+/// The run in `--out`, with more steps if asked for. Any other option must be as it was; the same
+/// text may have another name.
+fn continued(args: &TrainArgs) -> Result<Prepared, Failure> {
+    let dir = super::folder(args)?.lock()?;
+    let before: RunConfig = dir.config()?;
+    before.check()?;
+    let mut config = before.clone();
+    // Steps come later and alone: the intervals that suit another number of them would be other options.
+    apply(
+        &TrainArgs {
+            steps: None,
+            ..args.clone()
+        },
+        &mut config,
+    );
+    if let (TaskConfig::Text(text), Some(split)) = (&mut config.task, args.split) {
+        text.split = split;
+    }
+    // The parts of a batch are a matter of memory: they change the numbers within rounding.
+    let parts = std::mem::replace(&mut config.training.accumulate, before.training.accumulate);
+    refuse_changes(&before, &config, &dir)?;
+    config.training.accumulate = parts;
+    config.training.steps = args.steps.unwrap_or(config.training.steps);
+    match &mut config.task {
+        _ if args.paths.is_empty() => {}
+        TaskConfig::Text(text) => text.sources.clone_from(&args.paths),
+        TaskConfig::SelectiveCopy(_) => {
+            return Err(Failure::User(format!(
+                "{} is not a run on a text",
+                dir.path().display()
+            )));
+        }
+    }
+    config.check()?;
+    let task = tasks::open(&config)?;
+    Ok(Prepared {
+        config,
+        task,
+        resumed: Some(dir),
+    })
+}
+
+fn open_text(config: &RunConfig, corpus: &Corpus) -> Result<Box<dyn TokenTask>, Failure> {
+    let TaskConfig::Text(text) = &config.task else {
+        return Err(Failure::Bug(
+            "a text was read for a task that has none".into(),
+        ));
+    };
+    let training = &config.training;
+    Ok(Box::new(Text::new(
+        text,
+        corpus,
+        training.context,
+        training.batch,
+        training.seed,
+    )?))
+}
+
+/// Puts the options that were given into a configuration.
+fn apply(args: &TrainArgs, config: &mut RunConfig) {
+    fn set<T: Clone>(given: &Option<T>, place: &mut T) {
+        if let Some(given) = given {
+            place.clone_from(given);
+        }
+    }
+    let training = &mut config.training;
+    if let Some(steps) = args.steps {
+        training.set_steps(steps);
+    }
+    set(&args.batch, &mut training.batch);
+    set(&args.accumulate, &mut training.accumulate);
+    set(&args.context, &mut training.context);
+    set(&args.lr, &mut training.lr);
+    set(&args.warmup, &mut training.warmup);
+    set(&args.weight_decay, &mut training.optimizer.weight_decay);
+    set(&args.seed, &mut training.seed);
+    set(&args.dtype, &mut training.dtype);
+    set(&args.checkpoints, &mut training.checkpoints);
+    set(&args.eval_every, &mut training.eval_every);
+    set(&args.model, &mut config.model.cell);
+    set(&args.layers, &mut config.model.layers);
+    set(&args.width, &mut config.model.width);
+    set(&args.expansion, &mut config.model.expansion);
+    set(&args.time_scale, &mut config.model.time_scale);
+    set(&args.dropout, &mut config.model.dropout);
+    if let TaskConfig::SelectiveCopy(task) = &mut config.task {
+        set(&args.data_tokens, &mut task.data_tokens);
+        // A token must be kept for up to the whole sequence, so that is what the channels start from.
+        if let (Some(context), None) = (args.context, args.time_scale) {
+            config.model.time_scale = context;
+        }
+    }
+}
+
+fn describe(config: &RunConfig, task: &dyn TokenTask, device: &str) -> String {
+    let (training, model) = (&config.training, &config.model);
+    let what = match &config.task {
+        TaskConfig::SelectiveCopy(copy) => format!(
+            "selective copying, {} data tokens among {} blanks, {} symbols",
+            copy.data_tokens,
+            training.context,
+            task.vocab()
+        ),
+        TaskConfig::Text(text) => format!(
+            "text of {} bytes, {} distinct {}s, context {}",
+            text.bytes,
+            task.vocab(),
+            text.vocabulary.unit(),
+            training.context
+        ),
+    };
+    format!(
+        "task    {what}\nmodel   {}, {} layers of width {}\ntrain   {} steps of {} sequences, {} on {device}",
+        model.cell, model.layers, model.width, training.steps, training.batch, training.dtype
+    )
+}
+
+fn conclude(
+    out: &mut impl Write,
+    config: &RunConfig,
+    outcome: &Outcome<LanguageModel>,
+    dir: &Path,
+) -> Result<(), Failure> {
+    let path = dir.display();
+    if let (Some(last), Some(best)) = (&outcome.last_validation, &outcome.best_validation) {
+        match (&config.task, last.accuracy) {
+            (TaskConfig::Text(text), _) => {
+                let unit = text.vocabulary.unit();
+                writeln!(
+                    out,
+                    "validation loss {:.4} nats per {unit} ({:.4} bits) at step {}; lowest {:.4} at step {}",
+                    last.loss,
+                    last.bits(),
+                    last.step,
+                    best.loss,
+                    best.step
+                )?;
+            }
+            (TaskConfig::SelectiveCopy(copy), accuracy) => writeln!(
+                out,
+                "accuracy {:.2} % of {} data tokens among {} blanks (validation loss {:.4}) at step {}",
+                100.0 * accuracy.unwrap_or(0.0),
+                copy.data_tokens,
+                config.training.context,
+                last.loss,
+                last.step
+            )?,
+        }
+        writeln!(out, "{} steps in {:.1} s", outcome.step, last.seconds)?;
+    }
+    writeln!(out, "curve   {path}/loss.png, {path}/loss.svg")?;
+    if matches!(config.task, TaskConfig::Text(_)) {
+        writeln!(out, "sample  riverrun generate {path}")?;
+    }
+    Ok(())
+}

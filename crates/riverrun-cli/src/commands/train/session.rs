@@ -1,0 +1,124 @@
+//! What every task's training does on the command line: the folder, recorded steps, progress, Ctrl-C.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use burn::tensor::Device;
+use riverrun_train::{Objective, Outcome, RunDir, Setup, Trainer};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::args::TrainArgs;
+use crate::failure::Failure;
+use crate::report::Progress;
+
+/// Trains in the folder to go on in, or else in a new one, to the end. `what` describes the run.
+///
+/// # Errors
+/// [`Failure::Interrupted`] if it was stopped, after saying how to go on.
+pub fn train<O: Objective>(
+    args: &TrainArgs,
+    quiet: bool,
+    device: &Device,
+    setup: Setup<O>,
+    resumed: Option<RunDir>,
+    what: &str,
+    out: &mut impl Write,
+) -> Result<(Outcome<O::Model>, RunDir), Failure> {
+    let (steps, new) = (setup.training().steps, resumed.is_none());
+    let dir = match (resumed, &args.out) {
+        (Some(dir), _) => dir,
+        (None, Some(out)) => RunDir::create(out)?,
+        (None, None) => RunDir::next("runs", setup.task().name())?,
+    };
+    let spec = riverrun::device::name(device);
+    let mut trainer = match new {
+        true => Trainer::create(setup, dir.clone(), device)?,
+        false => Trainer::resume(setup, dir.clone(), device)?,
+    };
+    if args.gradients {
+        trainer = trainer.with_gradient_norms();
+    }
+    let mut graph = None;
+    if args.graph {
+        trainer = trainer.with_recorded_steps()?;
+    } else if spec.starts_with("cuda") && !args.no_graph {
+        graph = Some(match trainer.record_steps() {
+            Ok(()) => {
+                "steps are recorded and run again by one call each; --no-graph switches that off"
+                    .to_string()
+            }
+            Err(error) => error.to_string(),
+        });
+    }
+    writeln!(out, "{what}\nrun     {}", dir.path().display())?;
+    out.flush()?;
+
+    let stop = stop_on_signals()?;
+    if let Some(graph) = graph.filter(|_| !quiet) {
+        eprintln!("{graph}");
+    }
+    if !riverrun::device::is_cpu(device) && !quiet {
+        let saved = match riverrun::device::kernel_cache() {
+            Some(file) => format!(", and saved in {}", file.display()),
+            None => String::new(),
+        };
+        eprintln!(
+            "preparing {spec}: kernels are compiled and some tuned in the first steps{saved}"
+        );
+    }
+    let outcome = trainer.run(&mut Progress::new(quiet), &stop)?;
+    if outcome.finished {
+        return Ok((outcome, dir));
+    }
+    let path = dir.path().display();
+    writeln!(
+        out,
+        "stopped after step {} of {steps} and saved; go on with: riverrun train --resume --out {path}",
+        outcome.step
+    )?;
+    Err(Failure::Interrupted)
+}
+
+/// Refuses a resumed run with other options: it would not be the run that was begun.
+pub fn refuse_changes(
+    before: &impl Serialize,
+    after: &impl Serialize,
+    dir: &RunDir,
+) -> Result<(), Failure> {
+    fn json(config: &impl Serialize) -> Result<Value, Failure> {
+        serde_json::to_value(config).map_err(|error| Failure::Bug(error.to_string()))
+    }
+    match first_difference("", &json(before)?, &json(after)?) {
+        None => Ok(()),
+        Some((name, was, is)) => Err(Failure::User(format!(
+            "{} was begun with {name} {was}, not {is}: a resumed run keeps its options, but for --steps",
+            dir.path().display()
+        ))),
+    }
+}
+
+fn first_difference(name: &str, before: &Value, after: &Value) -> Option<(String, Value, Value)> {
+    match (before, after) {
+        (Value::Object(before), Value::Object(after)) => before.iter().find_map(|(key, value)| {
+            first_difference(key, value, after.get(key).unwrap_or(&Value::Null))
+        }),
+        _ if before == after => None,
+        _ => Some((name.to_string(), before.clone(), after.clone())),
+    }
+}
+
+/// Sets the flag at the first Ctrl-C or termination signal; exits at the second.
+fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = stop.clone();
+    ctrlc::set_handler(move || {
+        if flag.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        eprintln!("\nstopping after this step; once more to leave without saving");
+    })
+    .map_err(|error| Failure::Bug(error.to_string()))?;
+    Ok(stop)
+}

@@ -1,0 +1,50 @@
+//! Dropout by counter-based random numbers: the same mask on every device, and in every run of recorded work whose key is
+//! refilled.
+
+use burn::tensor::{Int, Tensor};
+
+use super::random::try_uniform;
+use crate::Error;
+
+/// Sets each element to 0 with probability `probability`, and divides the others by `1 - probability`. Which ones is decided
+/// by [`uniform`](crate::ops::uniform) of `key`, `[4]`, and `stream`. Gradients pass through the elements that stay.
+///
+/// # Panics
+/// Where [`try_dropout`] returns an error.
+///
+/// Source: Srivastava et al., *Dropout: A Simple Way to Prevent Neural Networks from Overfitting* (2014).
+pub fn dropout<const D: usize>(
+    x: Tensor<D>,
+    probability: f64,
+    key: Tensor<1, Int>,
+    stream: u32,
+) -> Tensor<D> {
+    try_dropout(x, probability, key, stream).unwrap_or_else(|error| panic!("dropout: {error}"))
+}
+
+/// [`dropout`].
+///
+/// # Errors
+/// A probability that is not at least 0 and below 1; those of [`try_uniform`].
+pub fn try_dropout<const D: usize>(
+    x: Tensor<D>,
+    probability: f64,
+    key: Tensor<1, Int>,
+    stream: u32,
+) -> Result<Tensor<D>, Error> {
+    if !(0.0..1.0).contains(&probability) {
+        return Err(Error::Invalid(format!(
+            "probability: expected at least 0 and below 1, found {probability}"
+        )));
+    }
+    if probability == 0.0 {
+        return Ok(x);
+    }
+    let stays = try_uniform(key.inner(), stream, x.dims())?.greater_equal_elem(probability);
+    let mask = stays.float().mul_scalar(1.0 / (1.0 - probability));
+    let mask: Tensor<D> = mask.cast(x.dtype());
+    Ok(match x.is_autodiff() {
+        true => x * Tensor::from_inner(mask),
+        false => x * mask,
+    })
+}
