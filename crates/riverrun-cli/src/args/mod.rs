@@ -17,7 +17,7 @@ pub use names::{Sizes, Storage};
 pub use verify::{VerifyArgs, VerifyOp};
 pub use world_models::{BenchEncoderArgs, BenchRolloutArgs, BenchRssmArgs};
 
-/// Recurrent networks at the speed of the memory they move.
+/// Train, run, verify and measure recurrent networks.
 #[derive(Debug, Parser)]
 #[command(name = "riverrun", version, about, after_help = HELP)]
 pub struct Cli {
