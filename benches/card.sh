@@ -212,9 +212,15 @@ bench_of() {
     measured "$1" 300 bench "$1"
 }
 
-part_rollout() { bench_of rollout; }
+part_rollout() {
+    bench_of rollout
+    peer rollout-peers 120 rollout.py
+}
 part_encoder() { bench_of encoder; }
-part_rssm() { bench_of rssm; }
+part_rssm() {
+    has bench rssm || return 0
+    measured rssm 540 bench rssm --sizes 12m,50m,200m --dtypes bf16
+}
 part_attention() { bench_of attention; }
 part_hybrid() { bench_of hybrid; }
 
