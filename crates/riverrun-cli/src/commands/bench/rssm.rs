@@ -184,8 +184,8 @@ fn time_observe(
             Sequence::new(),
         );
         let kl = found.kl(&model, 1.0);
-        let states =
-            (found.deter.cast(FloatDType::F32).mean() + found.stoch.mean()).cast(FloatDType::F32);
+        let mean = |x: Tensor<3>| x.cast(FloatDType::F32).mean();
+        let states = mean(found.deter) + mean(found.stoch);
         let gradients = (kl.total() + states).backward();
         let gradient = model.deter_input.weight.val().grad(&gradients);
         gradient.expect("a gradient").sum().into_data();
