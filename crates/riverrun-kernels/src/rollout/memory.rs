@@ -20,8 +20,8 @@ pub fn rollout(problem: &Problem) -> usize {
     (problem.members * (problem.hidden + problem.row()) + problem.features + 1) * F32
 }
 
-/// Bytes of shared memory that one cube takes for a member: the state, `r ∘ h`, the update gates, and what its units add up.
+/// Bytes of shared memory that one cube takes for a member, at most: the state, `r ∘ h`, and what its threads add up.
 pub fn shared(hidden: usize) -> usize {
     const SUMS: usize = 2 * 256 * 5;
-    (3 * hidden + SUMS) * F32
+    (2 * hidden + SUMS) * F32
 }
