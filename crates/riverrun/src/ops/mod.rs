@@ -38,7 +38,7 @@ pub use dropout::{dropout, try_dropout};
 pub use embedding::{EmbeddingOps, embedding, try_embedding};
 pub use encoder::{EncoderOps, RunStates, encode_states, try_encode_states};
 pub use gelu::{ElementwiseOps, gelu, try_gelu};
-pub use linear::{LinearOps, LinearSpec, linear, mlp, try_linear, try_mlp};
+pub use linear::{LinearOps, LinearSpec, linear, matmul, mlp, try_linear, try_matmul, try_mlp};
 pub use norm::{
     NormGradients, NormKind, NormOps, NormSpec, add_norm, add_rms_norm, layer_norm, norm, rms_norm,
     try_add_norm, try_add_rms_norm, try_layer_norm, try_norm, try_rms_norm,

@@ -3,6 +3,7 @@
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Tensor};
 use riverrun::ops::linear::{LinearOps, product_makers};
+use riverrun::ops::{matmul, try_matmul};
 
 use super::random;
 use crate::common::{assert_close, devices, numbers};
@@ -56,5 +57,36 @@ fn the_maker_of_every_product_has_a_name() {
             assert!(!maker.maker.is_empty());
             assert_eq!(maker.reason.is_none(), name == "cpu", "{name} {maker:?}");
         }
+    }
+}
+
+#[test]
+fn a_product_has_gradients() {
+    for (name, device) in devices() {
+        let device = device.autodiff();
+        let a: Tensor<3> = random([2, 5, 7], &device).require_grad();
+        let b: Tensor<3> = random([2, 7, 3], &device).require_grad();
+        let d: Tensor<3> = random([2, 5, 3], &device).detach();
+        let run = |product: Tensor<3>| {
+            let values = numbers(product.clone());
+            let grads = (product * d.clone()).sum().backward();
+            let [d_a, d_b] = [&a, &b].map(|x| numbers(x.grad(&grads).expect("a gradient")));
+            [values, d_a, d_b]
+        };
+        let found = run(matmul(a.clone(), b.clone()));
+        let expected = run(a.clone().matmul(b.clone()));
+        for (what, (found, expected)) in ["a b", "d_a", "d_b"]
+            .into_iter()
+            .zip(found.iter().zip(&expected))
+        {
+            assert_close(&format!("{name} {what}"), found, expected, 2e-6);
+        }
+        let flat = Tensor::<2>::zeros([2, 3], &device);
+        assert!(try_matmul(flat.clone(), flat).is_err());
+        let none = matmul(
+            Tensor::<3>::zeros([0, 2, 3], &device),
+            Tensor::zeros([0, 3, 4], &device),
+        );
+        assert_eq!(none.dims(), [0, 2, 4], "{name}");
     }
 }

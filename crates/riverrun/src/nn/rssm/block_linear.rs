@@ -3,6 +3,8 @@
 use burn::module::{Initializer, Module, Param};
 use burn::tensor::{Device, Tensor};
 
+use crate::ops::matmul;
+
 /// A linear layer whose matrix is block-diagonal: `G` blocks, each `[in / G, out / G]`, multiplied as one batch.
 #[derive(Module, Debug)]
 pub struct BlockLinear {
@@ -39,7 +41,7 @@ impl BlockLinear {
 
     /// `[G, B, in / G]` to `[G, B, out / G]`.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let y = x.matmul(self.weight.val());
+        let y = matmul(x, self.weight.val());
         match &self.bias {
             Some(bias) => y + bias.val(),
             None => y,

@@ -14,7 +14,7 @@ use riverrun_kernels::cell::{Cell, Problem, ResetGate};
 
 use super::composed::{column_sums, rows};
 use super::{CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients, StepInputs};
-use crate::ops::linear::{Factor, matmul, product};
+use crate::ops::linear::{Factor, batched, product};
 use crate::ops::support::cube::{dtype, empty_like, handle};
 use crate::ops::support::{Maybe, MaybeInt};
 
@@ -54,7 +54,7 @@ fn weight_gradient(d_a: CubeTensor, states: CubeTensor, problem: &Problem) -> Cu
     let d_a = CubeBackend::float_reshape(d_a, Shape::new([heads, gates * own, rows]));
     let states = CubeBackend::float_reshape(states, Shape::new([rows, heads, own]));
     let states = CubeBackend::float_permute(states, &[1, 0, 2]);
-    let d_u = matmul::<CubeBackend>(d_a, states);
+    let d_u = batched::<CubeBackend>(d_a, states);
     let d_u = CubeBackend::float_reshape(d_u, Shape::new([heads, gates, own, own]));
     let d_u = CubeBackend::float_permute(d_u, &[1, 0, 2, 3]);
     CubeBackend::float_reshape(d_u, Shape::new([gates * problem.hidden, own]))

@@ -1,7 +1,7 @@
 //! Differentiation: one node each for the layer and the MLP.
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend};
+use burn::backend::{Autodiff, Backend, TensorMetadata};
 use burn_autodiff::NodeId;
 use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -115,7 +115,50 @@ impl<B: LinearOps> Backward<B, 5> for Mlp {
     }
 }
 
+/// Parents: the factors.
+#[derive(Debug)]
+struct Matmul;
+
+impl<B: LinearOps> Backward<B, 2> for Matmul {
+    /// Checkpointed: the factors.
+    type State = [NodeId; 2];
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 2>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let d = grads.consume::<B>(&ops.node);
+        let [a, b] = ops
+            .state
+            .map(|id| checkpointer.retrieve_node_output::<FloatTensor<B>>(id));
+        let turned = |x: FloatTensor<B>| {
+            let last = x.shape().num_dims() - 1;
+            B::float_swap_dims(x, last - 1, last)
+        };
+        let parents = ops.parents.map(|parent| parent.map(|parent| parent.id));
+        let d_a = parents[0].map(|_| B::matmul(d.clone(), turned(b)));
+        let d_b = parents[1].map(|_| B::matmul(turned(a), d));
+        register::<B, 2>(parents, [d_a, d_b], grads);
+    }
+}
+
 impl<B: LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C> {
+    fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
+        let nodes = [a.node(), b.node()];
+        let prep = Backward::<B, 2>::prepare::<C>(Matmul, nodes).compute_bound();
+        match prep.stateful() {
+            OpsKind::Tracked(mut prep) => {
+                let saved = [&a, &b].map(|factor| prep.checkpoint(factor));
+                prep.finish(saved, B::matmul(a.into_primitive(), b.into_primitive()))
+            }
+            OpsKind::UnTracked(prep) => {
+                prep.finish(B::matmul(a.into_primitive(), b.into_primitive()))
+            }
+        }
+    }
+
     fn linear_layer(
         x: FloatTensor<Self>,
         weights: Weights<Self>,

@@ -4,6 +4,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, ExtensionType, backend_extension};
 use riverrun_kernels::gemm::{Arithmetic, Epilogue};
 
+use super::product::batched;
 use super::{ProductRoutes, Route, composed};
 use crate::ops::gelu::ElementwiseOps;
 use crate::ops::support::Maybe;
@@ -234,6 +235,12 @@ pub trait LinearOps: ElementwiseOps + ProductRoutes {
         spec: ProductSpec,
     ) -> ProductOutput<Self> {
         composed::vendor_product::<Self>(a, b, [vector.into_option(), pre.into_option()], spec)
+    }
+
+    /// `[.., m, k]` by `[.., k, n]`, by whichever library makes it.
+    #[fusion(default)]
+    fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
+        batched::<Self>(a, b)
     }
 
     /// `[.., m, k]` by `[.., k, n]` in `f32`, on devices where the backend's own matmul

@@ -26,7 +26,7 @@ pub use backend::{
     LinearGradients, LinearOps, LinearOutput, LinearSpec, MlpGradients, MlpOutput, ProductOutput,
     ProductSpec, WeightOrder, Weights,
 };
-pub(crate) use product::{Factor, matmul, product};
+pub(crate) use product::{Factor, batched, product};
 pub use riverrun_kernels::gemm::Arithmetic;
 pub use route::{ProductMaker, ProductRoutes, Route, product_makers};
 
@@ -67,6 +67,44 @@ pub fn try_linear<const D: usize>(
     let weights = weights(weight, bias);
     let y = <Dispatch as LinearOps>::linear_layer(x.into_dispatch(), weights, spec);
     Ok(Tensor::from_dispatch(y))
+}
+
+/// `a b`: the product of two matrices, or of two batches of matrices.
+///
+/// As `Tensor::matmul`, but `f32` factors are not rounded to TF32, in the backward pass neither.
+///
+/// # Arguments
+/// - `a`: `[.., m, k]`, any float dtype.
+/// - `b`: `[.., k, n]`, of the same dtype, with the same dimensions before the last two.
+///
+/// # Returns
+/// `[.., m, n]`. The backward pass saves `a` and `b`.
+///
+/// # Panics
+/// Where [`try_matmul`] returns an error.
+pub fn matmul<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
+    try_matmul(a, b).unwrap_or_else(|error| panic!("matmul: {error}"))
+}
+
+/// [`matmul`].
+///
+/// # Errors
+/// Where a shape, dtype or device does not fit; a dtype that the device lacks.
+pub fn try_matmul<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Result<Tensor<D>, Error> {
+    let mut expected = a.dims();
+    if D < 2 {
+        return Err(Error::Shape {
+            what: "a, of at least two dimensions",
+            expected: vec![1, 1],
+            found: expected.to_vec(),
+        });
+    }
+    expected[D - 2] = expected[D - 1];
+    expected[D - 1] = b.dims()[D - 1];
+    checks::supported("a", &a.device(), a.dtype())?;
+    checks::fits("b", &a, &b, &expected)?;
+    let product = <Dispatch as LinearOps>::matmul(a.into_dispatch(), b.into_dispatch());
+    Ok(Tensor::from_dispatch(product))
 }
 
 /// `y = gelu(x W₁ + b₁) W₂ + b₂` along the last dimension: the MLP of a residual block.

@@ -83,9 +83,12 @@ pub(super) fn product_with<B: LinearOps>(
     }
 }
 
-/// `a b`, `[.., m, k]` by `[.., k, n]`: batches of matrices, or matrices with other dimensions than a vendor's library takes.
-pub(crate) fn matmul<B: LinearOps>(a: FloatTensor<B>, b: FloatTensor<B>) -> FloatTensor<B> {
-    matmul_with::<B>(a, b, Arithmetic::Full)
+/// `a b`, `[.., m, k]` by `[.., k, n]`: two matrices, or two batches of them of one size.
+pub(crate) fn batched<B: LinearOps>(a: FloatTensor<B>, b: FloatTensor<B>) -> FloatTensor<B> {
+    match a.shape().num_dims() {
+        2 => product(Factor::<B>::new(a), Factor::new(b), None),
+        _ => matmul_with::<B>(a, b, Arithmetic::Full),
+    }
 }
 
 fn matmul_with<B: LinearOps>(
