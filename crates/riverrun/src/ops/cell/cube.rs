@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, Shape};
