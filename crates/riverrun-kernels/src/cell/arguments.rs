@@ -1,6 +1,6 @@
 //! What the cells read and write: slices with their shapes, and the checks of their lengths.
 
-use super::Problem;
+use super::{Problem, size};
 use crate::Error;
 
 /// What a cell reads.
@@ -50,10 +50,7 @@ impl<'a, E> Inputs<'a, E> {
 
     /// Checks every length against the problem.
     pub fn check(&self, problem: &Problem) -> Result<(), Error> {
-        self.check_with_xg(
-            problem,
-            problem.batch * problem.steps * problem.gate_width(),
-        )
+        self.check_with_xg(problem, problem.pre_activations())
     }
 
     /// The same where `xg` has another length than usual.
@@ -67,9 +64,13 @@ impl<'a, E> Inputs<'a, E> {
                 reason: "it runs one head at a time".into(),
             });
         }
-        let rows = problem.batch * problem.steps;
+        let rows = size([problem.batch, problem.steps]);
         length("xg", xg, self.xg.len())?;
-        length("u", problem.gate_width() * problem.hidden, self.u.len())?;
+        length(
+            "u",
+            size([problem.gate_width(), problem.hidden]),
+            self.u.len(),
+        )?;
         optional("bias", problem.gate_width(), self.bias)?;
         optional("h0", problem.state(), self.h0)?;
         optional("c0", problem.cell_state(), self.c0)?;
@@ -96,10 +97,10 @@ impl<E> Layer<'_, E> {
     pub fn check(&self, problem: &Problem) -> Result<(), Error> {
         length(
             "x",
-            problem.batch * problem.steps * self.width,
+            size([problem.batch, problem.steps, self.width]),
             self.x.len(),
         )?;
-        length("w", problem.gate_width() * self.width, self.w.len())?;
+        length("w", size([problem.gate_width(), self.width]), self.w.len())?;
         optional("bias", problem.gate_width(), self.bias)
     }
 }
@@ -165,10 +166,7 @@ pub struct InputGrads<'a, E> {
 impl<E> InputGrads<'_, E> {
     /// Checks every length against the problem.
     pub fn check(&self, problem: &Problem) -> Result<(), Error> {
-        self.check_with_d_xg(
-            problem,
-            problem.batch * problem.steps * problem.gate_width(),
-        )
+        self.check_with_d_xg(problem, problem.pre_activations())
     }
 
     /// The same where `d_xg` has another length than usual.
@@ -176,7 +174,7 @@ impl<E> InputGrads<'_, E> {
         length("d_xg", d_xg, self.d_xg.len())?;
         optional(
             "d_u",
-            problem.gate_width() * problem.hidden,
+            size([problem.gate_width(), problem.hidden]),
             self.d_u.as_deref(),
         )?;
         optional("d_bias", problem.gate_width(), self.d_bias.as_deref())?;
@@ -201,12 +199,12 @@ impl<E> LayerGrads<'_, E> {
     pub fn check(&self, problem: &Problem, layer: &Layer<E>) -> Result<(), Error> {
         optional(
             "d_x",
-            problem.batch * problem.steps * layer.width,
+            size([problem.batch, problem.steps, layer.width]),
             self.d_x.as_deref(),
         )?;
         optional(
             "d_w",
-            problem.gate_width() * layer.width,
+            size([problem.gate_width(), layer.width]),
             self.d_w.as_deref(),
         )?;
         optional("d_bias", problem.gate_width(), self.d_bias.as_deref())

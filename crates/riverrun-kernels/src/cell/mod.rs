@@ -31,13 +31,13 @@
 //! for the LSTM; nothing for Elman. Saving rather than recomputing: the values are at hand when they are made, and
 //! recomputing them would cost the forward product once more, a third of the backward pass.
 //!
-//! **Heads.** The units may be cut into [`Problem::heads`] groups of `H/N`, of which each has recurrent weights for its own
-//! states only: `U` is block-diagonal, a layer is `N` small ones side by side, and a row of `u` has `H/N` numbers. GPUs run
-//! them in one launch; the CPU forms and the oracle take one head at a time.
+//! **Heads.** With [`Problem::heads`] `= N` the hidden units form `N` groups of `H/N`, and the recurrent weights connect units
+//! of one group only: `U` is block-diagonal, a layer is `N` small ones side by side, and a row of `u` has `H/N` numbers. GPUs
+//! run them in one launch; the CPU kernels and the oracle take one head at a time.
 //!
 //! **Precision.** Storage `f32`, `f16`, `bf16`, `f64`; arithmetic and carried state in `f32` (`f64` for `f64`). Every element
 //! of a product is one sum in the order of its index, so results do not depend on the number of threads, on the other
-//! sequences of the batch, or on how the steps are cut into calls; `∂L/∂U` alone is a blocked sum over `B·T`. On a GPU the
+//! sequences of the batch, or on how the steps are divided among calls; `∂L/∂U` alone is a blocked sum over `B·T`. On a GPU the
 //! product is that of the state as it is stored, and what is saved is in the storage type; sums, and the state that passes
 //! by the product, are in `f32` there too.
 //!
@@ -109,7 +109,7 @@ impl Cell {
         }
     }
 
-    /// Products with recurrent weights, one after the other, that a step takes.
+    /// Products with recurrent weights that a step makes, one after the other.
     pub(crate) fn products(self) -> usize {
         match self {
             Cell::Gru {
@@ -165,13 +165,13 @@ pub struct Problem {
     pub batch: usize,
     /// Steps of each, `T ≥ 0`.
     pub steps: usize,
-    /// Units, `H ≥ 1`.
+    /// Hidden units, `H ≥ 1`.
     pub hidden: usize,
     /// The formula.
     pub cell: Cell,
     /// Run from the last step to the first.
     pub reverse: bool,
-    /// `N ≥ 1`, a divisor of `H`: groups of units that hear of their own states only.
+    /// `N ≥ 1`, a divisor of `H`: groups of hidden units, with recurrent weights within each group only.
     pub heads: usize,
 }
 
@@ -188,7 +188,7 @@ impl Problem {
         }
     }
 
-    /// The same with the units cut into so many groups.
+    /// The same with this number of heads.
     pub fn with_heads(mut self, heads: usize) -> Self {
         self.heads = heads;
         self
@@ -207,17 +207,17 @@ impl Problem {
 
     /// `G·H`: the width of `xg`, the rows of `u`, the length of the bias.
     pub fn gate_width(self) -> usize {
-        self.cell.gates() * self.hidden
+        size([self.cell.gates(), self.hidden])
     }
 
     /// Elements of `[B, T, H]`.
     pub fn outputs(self) -> usize {
-        self.batch * self.steps * self.hidden
+        size([self.batch, self.steps, self.hidden])
     }
 
     /// Elements of `[B, H]`.
     pub fn state(self) -> usize {
-        self.batch * self.hidden
+        size([self.batch, self.hidden])
     }
 
     /// Elements of `c0`, `c_last` and their gradients: `[B, H]` for the LSTM, none for the others.
@@ -240,7 +240,12 @@ impl Problem {
 
     /// Elements of `[B, T, S·H]`, where `S` is [`Self::saved_blocks`].
     pub fn saved(self) -> usize {
-        self.outputs() * self.saved_blocks()
+        size([self.outputs(), self.saved_blocks()])
+    }
+
+    /// Elements of `[B, T, G·H]`.
+    pub fn pre_activations(self) -> usize {
+        size([self.batch, self.steps, self.gate_width()])
     }
 
     /// The time of the `step`-th step in running order.
@@ -250,5 +255,14 @@ impl Problem {
         } else {
             step
         }
+    }
+}
+
+/// The elements of a tensor. Where they are more than there can be, the largest number, which is no slice's length: such a
+/// problem is refused by the checks of lengths.
+pub(crate) fn size<const N: usize>(sizes: [usize; N]) -> usize {
+    match sizes.contains(&0) {
+        true => 0,
+        false => sizes.into_iter().fold(1, usize::saturating_mul),
     }
 }

@@ -1,4 +1,4 @@
-//! The cells in `f64` and plain loops: what every other form is held against.
+//! The reference: the cells in `f64` and plain loops.
 //!
 //! [`forward`] and [`backward`] follow the formulas of the [module](super) one sequence and one step at a time, with
 //! nothing shared between them and the fast forms but the contract.

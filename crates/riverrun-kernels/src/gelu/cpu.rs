@@ -88,13 +88,13 @@ fn inner<S: Simd, R: Real>(x: Vector<S, R>) -> Vector<S, R> {
 
 /// `y`.
 #[inline(always)]
-fn gelu<S: Simd, R: Real>(x: Vector<S, R>) -> Vector<S, R> {
+pub(crate) fn gelu<S: Simd, R: Real>(x: Vector<S, R>) -> Vector<S, R> {
     x * inner(x).sigmoids().0
 }
 
 /// `dy/dx`.
 #[inline(always)]
-fn slope<S: Simd, R: Real>(x: Vector<S, R>) -> Vector<S, R> {
+pub(crate) fn slope<S: Simd, R: Real>(x: Vector<S, R>) -> Vector<S, R> {
     // Beyond, σ(2u) has long been 0 or 1; squares further out could be infinite, and 0 times that is not a number.
     let (low, high) = (
         x.constant(R::from_f64(-16.0)),

@@ -1,13 +1,13 @@
 //! Matrix products `D = A B`, `A [m, k]`, `B [k, n]`, `D [m, n]`, with what may follow a product before its result is
 //! stored: a bias, GELU, GELU's derivative, sums.
 //!
-//! Sums are in `f32` (`f64` in the oracle), and `D` is rounded to its storage type once, after what follows. There is no
-//! kernel of our own here: `vendor` (feature `cuda`) drives NVIDIA's cuBLASLt, where it is installed, on CubeCL's buffers and stream;
-//! elsewhere the products are the backend's. [`oracle`] and [`check`] hold either against `f64`.
+//! Sums are in `f32` (`f64` in the oracle), and `D` is rounded to its storage type once, after what follows. [`cpu`] makes them
+//! in register tiles. On GPUs there is no kernel of our own: `vendor` (feature `cuda`) drives NVIDIA's cuBLASLt, where it is
+//! installed, on CubeCL's buffers and stream; elsewhere the products are the backend's. [`oracle`] and [`check`] hold either against `f64`.
 
 #[cfg(feature = "check")]
 pub mod check;
-pub(crate) mod cpu;
+pub mod cpu;
 #[cfg(feature = "check")]
 pub mod oracle;
 #[cfg(feature = "cuda")]

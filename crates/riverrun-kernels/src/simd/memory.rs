@@ -39,8 +39,7 @@ impl Streaming {
     }
 
     /// Copies `from` to `to`, past the caches if `to` begins and ends at multiples of 16 bytes. A plain store first
-    /// reads the line that it writes to; where what is written will have left the caches before its next use, that is
-    /// a waste.
+    /// reads the line that it writes to: a waste where the data leaves the caches before its next use.
     ///
     /// # Panics
     /// If the lengths differ.

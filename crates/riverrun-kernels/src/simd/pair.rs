@@ -113,7 +113,7 @@ fn round_bf16<S: Simd>(x: Vector<S, f32>) -> S::u32s {
     // Just under half of the last kept place, and the rest if that place is odd: to nearest even.
     let odd = simd.and_u32s(simd.wrapping_dyn_shr_u32s(bits, c(16)), c(1));
     let rounded = simd.add_u32s(bits, simd.add_u32s(odd, c(0x7fff)));
-    // Rounding could carry a NaN into infinity, so one is kept as it is and made quiet.
+    // Rounding could carry a NaN into infinity, so NaNs are passed through as quiet NaNs.
     let quiet = simd.or_u32s(bits, c(0x40_0000));
     simd.select_u32s(simd.equal_f32s(x.lanes, x.lanes), rounded, quiet)
 }
@@ -152,7 +152,7 @@ fn widen_f16<S: Simd>(simd: S, bits: S::u32s) -> Vector<S, f32> {
     let exponent = simd.and_u32s(magnitude, c(0x0f80_0000));
     // Exponents count from 15 here and from 127 there.
     let normal = simd.add_u32s(magnitude, c(112 << 23));
-    // A subnormal is so many times 2^-24: put it under the leading bit of 2^-14, and take that away.
+    // A subnormal is a multiple of 2^-24: put it under the leading bit of 2^-14, and take that away.
     let least = c(113 << 23);
     let subnormal = float(simd, simd.add_u32s(magnitude, least)) - float(simd, least);
     let subnormal = simd.transmute_u32s_f32s(subnormal.lanes);
@@ -187,7 +187,7 @@ fn narrow_f16<S: Simd>(x: Vector<S, f32>) -> S::u32s {
     simd.or_u32s(half, sign)
 }
 
-/// What AVX-512 does in one instruction. (AVX2 is as good as always accompanied by F16C, but not by definition.)
+/// Conversions that AVX-512 has an instruction for. (AVX2 almost always comes with F16C, but not by definition.)
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
     use std::any::TypeId;

@@ -114,6 +114,12 @@ impl<S: Simd, R: Real> Vector<S, R> {
         self.constant(R::ONE) - self
     }
 
+    /// `1 - self²`, rounded once where the machine fuses it.
+    #[inline(always)]
+    pub fn one_minus_square(self) -> Self {
+        (-self).mul_add(self, self.constant(R::ONE))
+    }
+
     /// `σ(self)`, to a few ulp.
     #[inline(always)]
     pub fn sigmoid(self) -> Self {

@@ -369,3 +369,56 @@ fn saturated_gates_are_exact() {
         assert_eq!(case.run(routine).c_last, case.c0.clone().unwrap());
     }
 }
+
+/// One step from a zero state without recurrent weights, where every result is a formula of its own pre-activations:
+/// near 0 and near saturation each number keeps its own digits, not just those that the largest number has.
+#[test]
+fn small_and_saturated_values_keep_their_digits() {
+    let magnitudes: Vec<f64> = (-60..=19)
+        .map(|i| 10f64.powf(f64::from(i) / 10.0))
+        .collect();
+    let values: Vec<f32> = magnitudes
+        .iter()
+        .flat_map(|&x| [x as f32, -x as f32])
+        .collect();
+    let hidden = values.len();
+    let sigmoid = |x: f64| {
+        if x < 0.0 {
+            x.exp() / (1.0 + x.exp())
+        } else {
+            1.0 / (1.0 + (-x).exp())
+        }
+    };
+    for cell in Cell::all() {
+        let problem = Problem::new(cell, 1, 1, hidden);
+        let mut case = Case::<f32>::random(problem, Options::NONE, 3);
+        case.u.fill(0.0);
+        for (gate, x) in case.xg.chunks_exact_mut(hidden).enumerate() {
+            x.copy_from_slice(&values);
+            x.rotate_left(gate * 7);
+        }
+        let x = |gate: usize, j: usize| f64::from(case.xg[gate * hidden + j]);
+        for routine in routines() {
+            let found = case.run(routine);
+            for j in 0..hidden {
+                let (exact, h) = match cell {
+                    Cell::Elman { activation } => match activation {
+                        riverrun_kernels::cell::Activation::Tanh => (x(0, j).tanh(), found.h[j]),
+                        riverrun_kernels::cell::Activation::Relu => (x(0, j).max(0.0), found.h[j]),
+                    },
+                    Cell::Lstm => (sigmoid(x(0, j)) * x(2, j).tanh(), found.c_last[j]),
+                    // An update gate near 1 leaves `1 - z` the digits that `z` does not have.
+                    Cell::Gru { .. } if x(1, j) > 0.0 => continue,
+                    Cell::Gru { .. } => (sigmoid(-x(1, j)) * x(2, j).tanh(), found.h[j]),
+                };
+                let allowed = 12.0 * f64::from(f32::EPSILON) * exact.abs() + 1e-37;
+                let error = (f64::from(h) - exact).abs();
+                let name = cell.name();
+                assert!(
+                    error <= allowed,
+                    "{name} {routine:?} unit {j}: {h:e} for {exact:e}"
+                );
+            }
+        }
+    }
+}

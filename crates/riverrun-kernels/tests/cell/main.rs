@@ -5,8 +5,10 @@ mod contract;
 #[cfg(feature = "gpu")]
 #[path = "../device/mod.rs"]
 mod device;
+mod empty;
 #[cfg(feature = "gpu")]
 mod gpu;
+mod lengths;
 mod oracle;
 mod packed;
 mod properties;

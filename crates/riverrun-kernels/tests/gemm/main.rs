@@ -1,5 +1,6 @@
-//! Products: the oracle against finite differences, the vendor's library against the oracle.
+//! Products: the oracle against finite differences, the CPU and the vendor's library against the oracle.
 
+mod cpu;
 mod oracle;
 #[cfg(feature = "cuda")]
 mod vendor;

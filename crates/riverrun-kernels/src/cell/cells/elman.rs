@@ -53,7 +53,7 @@ impl BackwardStage<1, 0> for Tanh {
 
     #[inline(always)]
     fn backward<S: Simd, R: Real>(v: BackwardIn<S, R, 0>) -> BackwardOut<S, R, 1> {
-        backward(&v, v.d_h * (v.h * v.h).one_minus())
+        backward(&v, v.d_h * v.h.one_minus_square())
     }
 }
 

@@ -31,7 +31,7 @@ fn mix_backward<S: Simd, R: Real>(
     n: Vector<S, R>,
     h: Vector<S, R>,
 ) -> [Vector<S, R>; 2] {
-    let d_n = d_h * z.one_minus() * (n * n).one_minus();
+    let d_n = d_h * z.one_minus() * n.one_minus_square();
     let d_z = d_h * (h - n) * (z * z.one_minus());
     [d_z, d_n]
 }

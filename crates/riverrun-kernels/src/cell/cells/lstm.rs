@@ -47,10 +47,10 @@ impl BackwardStage<4, 5> for Lstm {
     fn backward<S: Simd, R: Real>(v: BackwardIn<S, R, 5>) -> BackwardOut<S, R, 4> {
         let [i, f, g, o, c] = v.saved;
         let tanh_c = c.tanh();
-        let d_c = (v.d_h * o).mul_add((tanh_c * tanh_c).one_minus(), v.d_carry);
+        let d_c = (v.d_h * o).mul_add(tanh_c.one_minus_square(), v.d_carry);
         let d_i = d_c * g * (i * i.one_minus());
         let d_f = d_c * v.carry_prev * (f * f.one_minus());
-        let d_g = d_c * i * (g * g).one_minus();
+        let d_g = d_c * i * g.one_minus_square();
         let d_o = v.d_h * tanh_c * (o * o.one_minus());
         let d = [d_i, d_f, d_g, d_o];
         BackwardOut {

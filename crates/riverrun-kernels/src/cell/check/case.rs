@@ -228,7 +228,7 @@ impl<E: Element> Case<E> {
 }
 
 impl Case<f64> {
-    /// The truth.
+    /// The reference: the oracle in `f64`.
     ///
     /// # Errors
     /// What the oracle refuses.

@@ -4,7 +4,7 @@ use super::{Case, Results};
 use crate::cell::Problem;
 use crate::{Element, Error};
 
-/// How a tensor's rows hold the heads: so many groups of all heads' numbers, and how many numbers each head has in one.
+/// How a tensor's rows hold the heads: the groups that hold all heads, and the numbers of each head in a group.
 struct Layout {
     groups: usize,
     own: usize,

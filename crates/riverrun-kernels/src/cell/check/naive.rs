@@ -94,8 +94,8 @@ pub fn run<E: Element>(case: &Case<f32>) -> Results<f32> {
                     }
                 }
             }
-            for kept in [&mut h_now, &mut c_now, &mut gates, &mut inner] {
-                kept.iter_mut().for_each(|x| *x = stored(*x));
+            for rounded in [&mut h_now, &mut c_now, &mut gates, &mut inner] {
+                rounded.iter_mut().for_each(|x| *x = stored(*x));
             }
             out.h[row * h..][..h].copy_from_slice(&h_now);
             tape.push((h_prev, c_prev, gates, inner, c_now.clone()));

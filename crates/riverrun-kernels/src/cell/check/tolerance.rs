@@ -1,7 +1,7 @@
 //! The one rule by which a result of the cells is accepted.
 //!
 //! ```text
-//! max |found - truth| <= 2 max |naive - truth| + floor · max |truth|
+//! max |found - reference| <= 2 max |naive - reference| + floor · max |reference|
 //! ```
 //!
 //! over each tensor, where `naive` is the textbook computation in `f32` with what is stored rounded to the storage
@@ -28,7 +28,7 @@ fn scale(values: &[f64]) -> f64 {
 /// # Errors
 /// What the oracle refuses.
 pub fn compare<E: Element>(case: &Case<E>, found: &Results<E>) -> Result<Vec<Comparison>, Error> {
-    let truth = case.to::<f64>().oracle()?.named();
+    let reference = case.to::<f64>().oracle()?.named();
     let naive = by_head(&case.to::<f32>(), |case| Ok(naive::run::<E>(case)))?.named();
     let p = case.problem;
     let floor = |rows: usize| {
@@ -41,22 +41,22 @@ pub fn compare<E: Element>(case: &Case<E>, found: &Results<E>) -> Result<Vec<Com
         sums + storage
     };
     let (along, across) = (floor(p.steps), floor(p.batch * p.steps));
-    let summands = truth
+    let summands = reference
         .iter()
         .find(|(name, _)| *name == "d_xg")
         .map_or(0.0, |(_, values)| scale(values));
-    let tensors = found.named().into_iter().zip(naive).zip(truth);
+    let tensors = found.named().into_iter().zip(naive).zip(reference);
     Ok(tensors
-        .map(|(((name, found), (_, naive)), (_, truth))| {
+        .map(|(((name, found), (_, naive)), (_, reference))| {
             let floor = match name {
-                "d_u" | "d_bias" => across * scale(&truth).max(summands),
-                "d_h0" => along * scale(&truth).max(summands),
-                _ => along * scale(&truth),
+                "d_u" | "d_bias" => across * scale(&reference).max(summands),
+                "d_h0" => along * scale(&reference).max(summands),
+                _ => along * scale(&reference),
             };
             Comparison {
                 tensor: name.into(),
-                error: distance(&found, &truth),
-                allowed: 2.0 * distance(&naive, &truth) + floor,
+                error: distance(&found, &reference),
+                allowed: 2.0 * distance(&naive, &reference) + floor,
             }
         })
         .collect())

@@ -311,7 +311,7 @@ impl<'a, R: Real> Backward<'a, R> {
         } = self.problem;
         let (first, units) = (part.units.start, part.units.len());
         for (row, b) in part.rows.clone().enumerate() {
-            let cut = steps > 0 && self.inputs.is_reset(b, self.problem.time(0), steps);
+            let is_reset = steps > 0 && self.inputs.is_reset(b, self.problem.time(0), steps);
             let own = |buffer: &Buffer<R>, j: usize| buffer.as_slice()[row * part.padded + j];
             let state = b * hidden + first;
             // SAFETY: the part's own rows and units.
@@ -319,12 +319,16 @@ impl<'a, R: Real> Backward<'a, R> {
                 if let Some(d_h0) = self.d_h0 {
                     for (j, to) in d_h0.slice_mut(state, units).iter_mut().enumerate() {
                         let sum = own(&part.product, j) + own(&part.direct, j);
-                        *to = if cut { R::ZERO } else { sum };
+                        *to = if is_reset { R::ZERO } else { sum };
                     }
                 }
                 if let Some(d_c0) = self.d_c0 {
                     for (j, to) in d_c0.slice_mut(state, units).iter_mut().enumerate() {
-                        *to = if cut { R::ZERO } else { own(&part.d_carry, j) };
+                        *to = if is_reset {
+                            R::ZERO
+                        } else {
+                            own(&part.d_carry, j)
+                        };
                     }
                 }
                 for gate in 0..=cell.gates() {

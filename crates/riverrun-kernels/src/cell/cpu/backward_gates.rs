@@ -161,7 +161,7 @@ impl<S: Simd, R: Real> Rows<'_, '_, '_, S, R> {
             d_a: d_a.map(|row| row.unwrap_or_else(RowMut::absent)),
             d_bias,
             d_input_bias: RowMut::new(&mut of_input[..units], full),
-            cut: pass.resets_after(b, step),
+            resets_next: pass.resets_after(b, step),
             next: hidden as isize * if reverse { 1 } else { -1 },
             blocks: blocks as isize,
         };
@@ -192,7 +192,7 @@ struct Vectors<'a, S: Simd, R: Real, const G: usize, const N: usize> {
     d_bias: [RowMut<'a, S, R>; G],
     d_input_bias: RowMut<'a, S, R>,
     /// Whether the next step begins with a reset, which sends nothing back.
-    cut: bool,
+    resets_next: bool,
     /// From a row of `h` to that of the step done next.
     next: isize,
     /// Blocks saved a step.
@@ -217,7 +217,7 @@ impl<S: Simd, R: Real, const G: usize, const N: usize> Vectors<'_, S, R, G, N> {
             v.d_h = self.product.get::<TAIL>(simd, i);
             v.direct = self.direct.get::<TAIL>(simd, i);
         } else {
-            if !self.cut {
+            if !self.resets_next {
                 v.d_h = self.product.get::<TAIL>(simd, i) + self.direct.get::<TAIL>(simd, i);
             }
             if let Some(d_output) = &self.d_output {
@@ -225,7 +225,7 @@ impl<S: Simd, R: Real, const G: usize, const N: usize> Vectors<'_, S, R, G, N> {
                 v.d_h = v.d_h + d_output.get::<TAIL>(simd, i);
             }
         }
-        if C::CARRY && !self.cut {
+        if C::CARRY && !self.resets_next {
             v.d_carry = self.d_carry.get::<TAIL>(simd, i);
         }
         for k in 0..N {

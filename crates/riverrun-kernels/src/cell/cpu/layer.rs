@@ -8,7 +8,7 @@ use super::routine::Routine;
 use super::weights::ForwardWeights;
 use crate::Error;
 use crate::cell::arguments::{length, optional};
-use crate::cell::{Cell, Inputs, Layer, Outputs, Problem};
+use crate::cell::{Cell, Inputs, Layer, Outputs, Problem, size};
 use crate::simd::level::Level;
 
 /// A layer with packed weights, in `f32`. What it computes is bit for bit what [`forward_layer`](super::forward_layer) does.
@@ -113,8 +113,8 @@ impl PackedLayer {
         if hidden == 0 {
             return Err(Error::NoChannels);
         }
-        length("w", problem.gate_width() * width, w.len())?;
-        length("u", problem.gate_width() * hidden, u.len())?;
+        length("w", size([problem.gate_width(), width]), w.len())?;
+        length("u", size([problem.gate_width(), hidden]), u.len())?;
         optional("bias_ih", problem.gate_width(), bias_ih)?;
         optional("bias_hh", problem.gate_width(), bias_hh)?;
         let level = routine.level()?;
@@ -154,10 +154,10 @@ impl PackedLayer {
         outputs: Outputs<f32, f32>,
     ) -> Result<(), Error> {
         let problem = &Problem::new(self.cell, batch, steps, self.hidden);
-        length("x", batch * steps * self.width, x.len())?;
+        length("x", size([batch, steps, self.width]), x.len())?;
         optional("h0", problem.state(), state.h0)?;
         optional("c0", problem.cell_state(), state.c0)?;
-        optional("reset", batch * steps, state.reset)?;
+        optional("reset", size([batch, steps]), state.reset)?;
         optional("lengths", batch, state.lengths)?;
         outputs.check(problem)?;
         let inputs = &Inputs {

@@ -1,11 +1,12 @@
 //! The cells on the CPU: packed recurrent weights, vectors, threads.
 //!
-//! A step is a product `[rows, H] · [H, G·H]` from weights packed once per call, then one elementwise pass. With at least as
-//! many sequences as threads each thread runs sequences of its own and waits for nobody; with fewer, threads share the units
-//! and meet once a step. The gradients of the weights are products over many steps at a time, after the loop.
+//! A step is a product `[rows, H] · [H, G·H]` with weights packed once per call, then one elementwise pass. With at least as
+//! many sequences as threads each thread runs its own sequences without waiting; with fewer, threads share the hidden
+//! units, with a barrier after each step. The gradients of the weights are products over many steps at a time, after the loop.
 //!
-//! [`forward`] and [`backward`] are the contract; a [`PackedLayer`] keeps its packed weights from call to call. [`forward_layer`] and [`backward_layer`] include the input product: `xg`, the largest
-//! tensor of a layer, is then made a few steps at a time and stays in the cache.
+//! [`forward`] and [`backward`] are the contract; a [`PackedLayer`] keeps its packed weights from call to call.
+//! [`forward_layer`] and [`backward_layer`] include the input product: `xg`, the largest tensor of a layer, is then made a few
+//! steps at a time and stays in the cache.
 //!
 //! `f16` and `bf16` are widened once on the way in and rounded once on the way out; the state between steps stays `f32`.
 
@@ -142,13 +143,12 @@ fn run_backward<E: Element>(
     into: InputGrads<E>,
     routine: Routine,
 ) -> Result<(), Error> {
-    let rows = problem.batch * problem.steps;
     inputs.check_with_xg(
         problem,
         if inputs.xg.is_empty() {
             0
         } else {
-            rows * problem.gate_width()
+            problem.pre_activations()
         },
     )?;
     length("h", problem.outputs(), h.len())?;
@@ -159,7 +159,7 @@ fn run_backward<E: Element>(
         if layer.is_some() && into.d_xg.is_empty() {
             0
         } else {
-            rows * problem.gate_width()
+            problem.pre_activations()
         },
     )?;
     let level = routine.level()?;

@@ -2,4 +2,7 @@
 
 pub(crate) mod columns;
 pub(crate) mod packed;
+mod product;
 pub(crate) mod tile;
+
+pub use product::{Factor, product};

@@ -1,0 +1,337 @@
+//! `D = A B` with an epilogue: the contract of the [module above](super::super), on the CPU.
+
+use pulp::{Simd, WithSimd};
+use rayon::prelude::*;
+
+use super::columns::Columns;
+use super::packed::{Layout, PackedMatrix};
+use super::tile::{ByRows, HEIGHT, Product};
+use crate::gelu::cpu::{gelu, slope};
+use crate::gemm::Epilogue;
+use crate::simd::level::Level;
+use crate::simd::real::Real;
+use crate::simd::vector::{Vector, lanes};
+use crate::threads::{chunk, parallel_for};
+use crate::{Element, Error};
+
+/// Rows of `A` whose results an epilogue finds in the cache: a multiple of [`HEIGHT`].
+const ROWS: usize = 64;
+
+/// Rows of a transposed `A` that are summed at a time: enough to make reading and writing `D` cheap, few enough to stay
+/// in the cache. Sums over rows are cut here too, so that no result depends on the number of threads.
+const DEPTH: usize = 512;
+
+/// A matrix as it is stored, rows contiguous.
+#[derive(Debug, Clone, Copy)]
+pub struct Factor<'a, E> {
+    /// `[rows, columns]`, or `[columns, rows]` if it is the transpose that is stored.
+    pub data: &'a [E],
+    /// Whether the transpose is stored.
+    pub transposed: bool,
+}
+
+/// Computes `d [m, n]` from `a [m, k]` and `b [k, n]`, of `f32` or `f64`.
+///
+/// # Arguments
+/// - `bias`: `[n]`, for the epilogues with a bias.
+/// - `pre`: `[m, n]`, for [`Epilogue::GeluBackward`].
+/// - `second`: what else the epilogue writes: `[m, n]` that GELU took, or sums, `[n]` or `[m]`.
+///
+/// Every element of the outputs is overwritten. Each is one sum in an order that depends on the sizes alone.
+///
+/// # Errors
+/// [`Error::Length`] for a slice of the wrong length, [`Error::Routine`] for storage in 16 bits. Nothing is written then.
+pub fn product<E: Element>(
+    sizes: [usize; 3],
+    a: Factor<E>,
+    b: Factor<E>,
+    epilogue: Epilogue,
+    [bias, pre]: [Option<&[E]>; 2],
+    d: &mut [E],
+    second: Option<&mut [E]>,
+) -> Result<(), Error> {
+    let [m, k, n] = sizes;
+    let size = |what: &'static str, x: usize, y: usize| {
+        x.checked_mul(y).ok_or_else(|| Error::Routine {
+            routine: "cpu",
+            reason: format!("{what} has more elements than there can be"),
+        })
+    };
+    let mn = size("d", m, n)?;
+    length("a", size("a", m, k)?, a.data.len())?;
+    length("b", size("b", k, n)?, b.data.len())?;
+    length("d", mn, d.len())?;
+    let reads_bias = epilogue.vector(m, n) > 0 && !epilogue.writes_vector();
+    length(
+        "bias",
+        if reads_bias { n } else { 0 },
+        bias.map_or(0, <[E]>::len),
+    )?;
+    let backward = matches!(epilogue, Epilogue::GeluBackward { .. });
+    length(
+        "pre",
+        if backward { mn } else { 0 },
+        pre.map_or(0, <[E]>::len),
+    )?;
+    let expected = match epilogue {
+        Epilogue::Gelu { save: true, .. } => mn,
+        _ if epilogue.writes_vector() => epilogue.vector(m, n),
+        _ => 0,
+    };
+    length("second", expected, second.as_ref().map_or(0, |s| s.len()))?;
+    if size_of::<E>() != size_of::<E::Acc>() {
+        return Err(Error::Routine {
+            routine: "cpu",
+            reason: format!("its products are of f32 and f64, not {}", E::NAME),
+        });
+    }
+    // The storage type is the arithmetic type.
+    Level::available()[0].with_token(Run {
+        sizes,
+        a: wide(Some(a.data)),
+        a_transposed: a.transposed,
+        b: wide(Some(b.data)),
+        b_transposed: b.transposed,
+        epilogue,
+        bias: wide(bias),
+        pre: wide(pre),
+        d: bytemuck::cast_slice_mut(d),
+        second: second.map_or(&mut [], bytemuck::cast_slice_mut),
+    });
+    Ok(())
+}
+
+fn wide<E: Element>(x: Option<&[E]>) -> &[E::Acc] {
+    x.map_or(&[], bytemuck::cast_slice)
+}
+
+fn length(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
+    if expected == found {
+        Ok(())
+    } else {
+        Err(Error::Length {
+            what,
+            expected,
+            found,
+        })
+    }
+}
+
+/// A product whose lengths have been checked.
+struct Run<'a, R> {
+    sizes: [usize; 3],
+    a: &'a [R],
+    a_transposed: bool,
+    b: &'a [R],
+    b_transposed: bool,
+    epilogue: Epilogue,
+    bias: &'a [R],
+    pre: &'a [R],
+    d: &'a mut [R],
+    second: &'a mut [R],
+}
+
+impl<R: Real> WithSimd for Run<'_, R> {
+    type Output = ();
+
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        let [m, k, n] = self.sizes;
+        match self.epilogue {
+            Epilogue::SumsOfA => sums(self.second, self.a, !self.a_transposed, [k, m]),
+            Epilogue::SumsOfB => sums(self.second, self.b, self.b_transposed, [k, n]),
+            _ => {}
+        }
+        if self.d.is_empty() {
+            return;
+        }
+        if self.a_transposed {
+            self.outer(simd);
+        } else {
+            self.inner(simd);
+        }
+        if let Epilogue::GeluBackward { sums: true } = self.epilogue {
+            sums(self.second, self.d, false, [m, n]);
+        }
+    }
+}
+
+impl<R: Real> Run<'_, R> {
+    /// `B`'s rows `first..first + depth`, packed.
+    fn pack<S: Simd>(&self, first: usize, depth: usize) -> PackedMatrix<R> {
+        let [_, k, n] = self.sizes;
+        let columns = |column: usize| (column < n).then_some(column * k + first);
+        let layout = if self.b_transposed {
+            Layout::Columns(&columns)
+        } else {
+            Layout::Rows {
+                start: first * n,
+                stride: n,
+                len: n,
+            }
+        };
+        PackedMatrix::new::<S>(self.b, layout, depth, n, HEIGHT, true)
+    }
+
+    /// `A` by rows: threads take rows of `D`, some at a time, and finish them while they are in the cache.
+    fn inner<S: Simd>(&mut self, simd: S) {
+        let [m, k, n] = self.sizes;
+        let packed = self.pack::<S>(0, k);
+        let mut init = vec![R::ZERO; n.next_multiple_of(lanes::<S, R>())];
+        init[..self.bias.len()].copy_from_slice(self.bias);
+        let rows = ROWS.min(
+            m.div_ceil(2 * rayon::current_num_threads())
+                .next_multiple_of(HEIGHT),
+        );
+        let (a, pre, epilogue) = (self.a, self.pre, self.epilogue);
+        let saves = matches!(epilogue, Epilogue::Gelu { save: true, .. });
+        let piece = |(index, (d, second)): (usize, (&mut [R], &mut [R]))| {
+            let first = index * rows;
+            let count = d.len() / n;
+            simd.vectorize(Product {
+                a: &a[first * k..],
+                left: ByRows(k),
+                a_group: 0,
+                rows: count,
+                groups: 1,
+                packed: &packed,
+                init: Some(&init),
+                out: d,
+                out_stride: n,
+                out_group: 0,
+                columns: n,
+                add: false,
+                backwards: index % 2 == 1,
+            });
+            let pre = pre.get(first * n..first * n + count * n).unwrap_or(&[]);
+            finish(simd, epilogue, d, second, pre);
+        };
+        let d = self.d.par_chunks_mut(rows * n);
+        if saves {
+            let second = self.second.par_chunks_mut(rows * n);
+            d.zip(second).enumerate().for_each(piece);
+        } else {
+            d.enumerate()
+                .for_each(|(index, d)| piece((index, (d, &mut []))));
+        }
+    }
+
+    /// The transpose of `A` by rows: outer products, some rows at a time; threads take rows of `D`.
+    fn outer<S: Simd>(&mut self, simd: S) {
+        let [m, k, n] = self.sizes;
+        let pieces = 2 * rayon::current_num_threads();
+        let mut left = Columns::with_capacity(DEPTH.min(k), m);
+        if k == 0 {
+            for row in self.d.chunks_exact_mut(n) {
+                let bias = self.bias.iter().copied().chain(std::iter::repeat(R::ZERO));
+                row.iter_mut().zip(bias).for_each(|(d, bias)| *d = bias);
+            }
+        }
+        for first in (0..k).step_by(DEPTH) {
+            let depth = DEPTH.min(k - first);
+            let right = self.pack::<S>(first, depth);
+            let (shape, to) = left.parts();
+            let a = self.a;
+            parallel_for(pieces, |index| {
+                let rows = chunk(depth, pieces, HEIGHT, index);
+                let source = |row: usize| &a[(first + row) * m..][..m];
+                // SAFETY: pieces are disjoint rows.
+                unsafe { shape.put_rows(to, rows, source, |_| None) };
+            });
+            // Whole panels of `A`'s columns to a piece.
+            let panels = m.div_ceil(HEIGHT).div_ceil(pieces);
+            self.d
+                .par_chunks_mut(panels * HEIGHT * n)
+                .enumerate()
+                .for_each(|(index, d)| {
+                    let from = index * panels;
+                    let panels = from..from + (d.len() / n).div_ceil(HEIGHT);
+                    left.multiply(simd, panels, &right, d, n, first > 0);
+                });
+        }
+        // Products for weights' gradients have no epilogue on `D`; the others pay a pass.
+        let (bias, pre, epilogue) = (self.bias, self.pre, self.epilogue);
+        if k > 0 && !bias.is_empty() {
+            self.d
+                .par_chunks_mut(n)
+                .for_each(|d| d.iter_mut().zip(bias).for_each(|(d, &b)| *d += b));
+        }
+        let saves = matches!(epilogue, Epilogue::Gelu { save: true, .. });
+        let second = if saves { &mut *self.second } else { &mut [] };
+        finish(simd, epilogue, self.d, second, pre);
+    }
+}
+
+/// What follows the product, for elements of `D` with what belongs to them.
+fn finish<S: Simd, R: Real>(simd: S, epilogue: Epilogue, d: &mut [R], second: &mut [R], pre: &[R]) {
+    match epilogue {
+        Epilogue::Gelu { .. } => {
+            if !second.is_empty() {
+                second.copy_from_slice(d);
+            }
+            simd.vectorize(Gelu(d));
+        }
+        Epilogue::GeluBackward { .. } => simd.vectorize(GeluBackward(d, pre)),
+        _ => {}
+    }
+}
+
+/// `x = gelu(x)`.
+struct Gelu<'a, R>(&'a mut [R]);
+
+impl<R: Real> WithSimd for Gelu<'_, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (full, rest) = R::split_mut::<S>(self.0);
+        for x in full {
+            *x = gelu(Vector::<S, R>::new(simd, *x)).lanes;
+        }
+        let last = gelu(Vector::<S, R>::load_rest(simd, rest));
+        R::store_rest(simd, rest, last.lanes);
+    }
+}
+
+/// `d = d · gelu'(x)`.
+struct GeluBackward<'a, R>(&'a mut [R], &'a [R]);
+
+impl<R: Real> WithSimd for GeluBackward<'_, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let (full, rest) = R::split_mut::<S>(self.0);
+        let (x, x_rest) = R::split::<S>(self.1);
+        for (d, &x) in full.iter_mut().zip(x) {
+            *d = (slope(Vector::<S, R>::new(simd, x)) * Vector::new(simd, *d)).lanes;
+        }
+        let d = Vector::<S, R>::load_rest(simd, rest);
+        let last = slope(Vector::<S, R>::load_rest(simd, x_rest)) * d;
+        R::store_rest(simd, rest, last.lanes);
+    }
+}
+
+/// The sums over `depth` of a matrix stored as `[depth, columns]`, or as `[columns, depth]` if `by_columns`.
+fn sums<R: Real>(to: &mut [R], matrix: &[R], by_columns: bool, [depth, columns]: [usize; 2]) {
+    if by_columns {
+        to.par_iter_mut().enumerate().for_each(|(column, to)| {
+            let column = &matrix[column * depth..][..depth];
+            *to = column.iter().fold(R::ZERO, |sum, &x| sum + x);
+        });
+        return;
+    }
+    let partial: Vec<Vec<R>> = matrix
+        .par_chunks(DEPTH * columns.max(1))
+        .map(|rows| {
+            let mut sums = vec![R::ZERO; columns];
+            for row in rows.chunks_exact(columns.max(1)) {
+                sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += x);
+            }
+            sums
+        })
+        .collect();
+    to.fill(R::ZERO);
+    for sums in partial {
+        to.iter_mut().zip(sums).for_each(|(to, x)| *to += x);
+    }
+}
