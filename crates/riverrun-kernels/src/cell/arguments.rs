@@ -2,6 +2,7 @@
 
 use super::{Problem, size};
 use crate::Error;
+pub(super) use crate::error::expect_length as length;
 
 /// What a cell reads.
 #[derive(Debug, Clone, Copy)]
@@ -208,18 +209,6 @@ impl<E> LayerGrads<'_, E> {
             self.d_w.as_deref(),
         )?;
         optional("d_bias", problem.gate_width(), self.d_bias.as_deref())
-    }
-}
-
-pub(super) fn length(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
-    if expected == found {
-        Ok(())
-    } else {
-        Err(Error::Length {
-            what,
-            expected,
-            found,
-        })
     }
 }
 

@@ -6,7 +6,7 @@ use riverrun_kernels::cell::{
     Cell, InputGrads, Inputs, Layer, LayerGrads, Outputs, Problem, cpu, oracle,
 };
 
-use riverrun_kernels::cell::check::{Case, Options, Results, Rng, compare, routines};
+use riverrun_kernels::cell::check::{Case, Options, Random, Results, compare, routines};
 
 /// What the oracle says, in the order of [`Results::named`].
 fn exact(case: &Case<f64>) -> Results<f64> {
@@ -172,7 +172,7 @@ fn layer_makes_its_input_product() {
         ] {
             let problem = Problem::new(cell, batch, steps, hidden).reversed(width % 2 == 0);
             let mut case = Case::<f32>::random(problem, Options::ALL, 11);
-            let mut rng = Rng::new(5);
+            let mut rng = Random::new(5);
             let mut numbers = |len| {
                 rng.vec(len, 0.3)
                     .into_iter()

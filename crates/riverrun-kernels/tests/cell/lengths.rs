@@ -72,7 +72,7 @@ fn padding_is_never_read() {
                 assert_eq!(a.bits(), b.bits(), "{} {routine:?}", cell.name());
             }
             // The same where the layer makes its input product.
-            let mut rng = riverrun_kernels::cell::check::Rng::new(8);
+            let mut rng = riverrun_kernels::cell::check::Random::new(8);
             let mut numbers =
                 |len| -> Vec<f32> { rng.vec(len, 0.3).into_iter().map(|x| x as f32).collect() };
             let (mut x, w) = (numbers(batch * steps * width), numbers(gates * width));

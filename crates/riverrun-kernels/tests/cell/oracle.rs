@@ -3,7 +3,7 @@
 use riverrun_kernels::cell::{Cell, OutputGrads, Problem, oracle};
 use serde_json::Value;
 
-use riverrun_kernels::cell::check::{Case, Options, Rng};
+use riverrun_kernels::cell::check::{Case, Options, Random};
 
 fn numbers(case: &Value, name: &str) -> Option<Vec<f64>> {
     let list = case.get(name)?.as_array().unwrap();
@@ -151,7 +151,7 @@ fn oracle_gradients_are_finite_differences() {
             if cell == Cell::Lstm {
                 inputs.push(("c0", |c| c.c0.as_mut().unwrap(), grads.d_c0));
             }
-            let mut rng = Rng::new(3);
+            let mut rng = Random::new(3);
             for (name, pick, grad) in inputs {
                 for _ in 0..12 {
                     let at = rng.bits() as usize % grad.len();

@@ -4,7 +4,7 @@ use riverrun_kernels::Error;
 use riverrun_kernels::cell::cpu::{Level, PackedLayer, Routine, State};
 use riverrun_kernels::cell::{Cell, Inputs, Layer, Outputs, Problem, cpu};
 
-use riverrun_kernels::cell::check::Rng;
+use riverrun_kernels::cell::check::Random;
 
 struct Data {
     x: Vec<f32>,
@@ -16,7 +16,7 @@ struct Data {
 }
 
 fn data(problem: &Problem, width: usize) -> Data {
-    let mut rng = Rng::new(problem.hidden as u64 + 7);
+    let mut rng = Random::new(problem.hidden as u64 + 7);
     let mut vec = |len: usize, scale: f64| -> Vec<f32> {
         rng.vec(len, scale).into_iter().map(|x| x as f32).collect()
     };

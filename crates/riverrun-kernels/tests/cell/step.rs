@@ -3,7 +3,7 @@
 use cubecl::client::Client;
 use cubecl::server::Handle;
 use half::{bf16, f16};
-use riverrun_kernels::cell::check::{Case, Options, Rng};
+use riverrun_kernels::cell::check::{Case, Options, Random};
 use riverrun_kernels::cell::gpu::{Step, step};
 use riverrun_kernels::cell::{Cell, Problem};
 use riverrun_kernels::gpu::Dtype;
@@ -38,7 +38,7 @@ fn check<E: Element + bytemuck::Pod>(
     }
     let (batch, rows) = (problem.batch, problem.gate_width());
     let case = Case::<E>::random(problem, options, 11);
-    let mut rng = Rng::new(5);
+    let mut rng = Random::new(5);
     let mut random = |len: usize, scale: f64| -> Vec<E> {
         let values = rng.vec(len, scale).into_iter();
         values.map(E::from_f64).collect()

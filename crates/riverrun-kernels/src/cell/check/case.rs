@@ -2,36 +2,8 @@
 
 use super::heads::by_head;
 use crate::cell::{Cell, InputGrads, Inputs, OutputGrads, Outputs, Problem, cpu, oracle};
+use crate::check::Random;
 use crate::{Element, Error};
-
-/// A small generator: checks need numbers that differ, not good ones.
-#[derive(Debug)]
-pub struct Rng(u64);
-
-impl Rng {
-    /// From a seed.
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// 53 bits.
-    pub fn bits(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11
-    }
-
-    /// Uniform in -1..1.
-    pub fn signed(&mut self) -> f64 {
-        self.bits() as f64 / (1u64 << 52) as f64 - 1.0
-    }
-
-    /// So many, uniform in `-scale..scale`.
-    pub fn vec(&mut self, len: usize, scale: f64) -> Vec<f64> {
-        (0..len).map(|_| self.signed() * scale).collect()
-    }
-}
 
 /// Which of the optional inputs are given.
 #[derive(Debug, Clone, Copy, Default)]
@@ -101,7 +73,7 @@ pub struct Case<E> {
 impl<E: Element> Case<E> {
     /// Random numbers; those that are rounded to `E` are exact from there on.
     pub fn random(problem: Problem, options: Options, seed: u64) -> Self {
-        let mut rng = Rng::new(seed + 1);
+        let mut rng = Random::new(seed);
         let scale = 1.0 / (problem.depth() as f64).sqrt();
         let mut some = |wanted: bool, len: usize, scale: f64| {
             let values: Vec<E> = rng.vec(len, scale).into_iter().map(E::from_f64).collect();
@@ -125,7 +97,7 @@ impl<E: Element> Case<E> {
             lengths: options.lengths.then(|| {
                 let range = problem.steps as u64 + 2;
                 (0..problem.batch)
-                    .map(|_| (rng.bits() % range) as u32)
+                    .map(|_| rng.below(range) as u32)
                     .collect()
             }),
         }

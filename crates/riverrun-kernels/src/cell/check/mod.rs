@@ -8,5 +8,6 @@ mod heads;
 pub mod naive;
 mod tolerance;
 
-pub use case::{Case, Options, Results, Rng, routines};
+pub use crate::check::Random;
+pub use case::{Case, Options, Results, routines};
 pub use tolerance::compare;

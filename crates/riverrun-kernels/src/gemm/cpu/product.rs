@@ -6,6 +6,7 @@ use rayon::prelude::*;
 use super::columns::Columns;
 use super::packed::{Layout, PackedMatrix};
 use super::tile::{ByRows, HEIGHT, Product};
+use crate::error::expect_length as length;
 use crate::gelu::cpu::{gelu, slope};
 use crate::gemm::Epilogue;
 use crate::simd::level::Level;
@@ -103,18 +104,6 @@ pub fn product<E: Element>(
 
 fn wide<E: Element>(x: Option<&[E]>) -> &[E::Acc] {
     x.map_or(&[], bytemuck::cast_slice)
-}
-
-fn length(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
-    if expected == found {
-        Ok(())
-    } else {
-        Err(Error::Length {
-            what,
-            expected,
-            found,
-        })
-    }
 }
 
 /// A product whose lengths have been checked.
