@@ -89,6 +89,24 @@ fn every_epilogue_and_transpose() {
     }
 }
 
+/// A row's results do not depend on the other rows.
+#[test]
+fn one_row_is_a_row_of_many() {
+    let [m, k, n] = [37, 65, 2100];
+    let case = Case::random([m, k, n], Epilogue::Bias, 7).rounded::<f32>();
+    let all = run::<f32>(&case, [false, false]).d;
+    for row in [0, 5, 36] {
+        let one = Case {
+            sizes: [1, k, n],
+            a: case.a[row * k..][..k].to_vec(),
+            pre: case.pre[..n].to_vec(),
+            ..case.clone()
+        };
+        let one = run::<f32>(&one, [false, false]).d;
+        assert_eq!(one, all[row * n..][..n], "row {row}");
+    }
+}
+
 #[test]
 fn empty_products() {
     for sizes in [[0, 3, 4], [3, 0, 4], [3, 4, 0], [0, 0, 0]] {

@@ -22,6 +22,12 @@ const ROWS: usize = 64;
 /// in the cache. Sums over rows are cut here too, so that no result depends on the number of threads.
 const DEPTH: usize = 512;
 
+/// For fewer rows of `A` than this, packing `B` takes longer than multiplying by it.
+const FEW: usize = 16;
+
+/// Columns of `D` that one thread makes of a row, where `B` is read as it is.
+const COLUMNS: usize = 2048;
+
 /// A matrix as it is stored, rows contiguous.
 #[derive(Debug, Clone, Copy)]
 pub struct Factor<'a, E> {
@@ -135,6 +141,8 @@ impl<R: Real> WithSimd for Run<'_, R> {
         }
         if self.a_transposed {
             self.outer(simd);
+        } else if m < FEW && !self.b_transposed {
+            self.few_rows(simd);
         } else {
             self.inner(simd);
         }
@@ -204,6 +212,31 @@ impl<R: Real> Run<'_, R> {
         }
     }
 
+    /// A few rows, with `B` as it is stored. Every element is the sum that a tile makes, to the last bit.
+    fn few_rows<S: Simd>(&mut self, simd: S) {
+        let [_, k, n] = self.sizes;
+        let (b, bias) = (self.b, self.bias);
+        for (row, d) in self.d.chunks_exact_mut(n).enumerate() {
+            let a = &self.a[row * k..][..k];
+            let columns = |(index, d): (usize, &mut [R])| {
+                let first = index * COLUMNS;
+                match bias.get(first..first + d.len()) {
+                    Some(bias) => d.copy_from_slice(bias),
+                    None => d.fill(R::ZERO),
+                }
+                simd.vectorize(RowProduct { a, b, n, first, d });
+            };
+            if k * n < 1 << 20 {
+                d.chunks_mut(COLUMNS).enumerate().for_each(columns);
+            } else {
+                d.par_chunks_mut(COLUMNS).enumerate().for_each(columns);
+            }
+        }
+        let saves = matches!(self.epilogue, Epilogue::Gelu { save: true, .. });
+        let second = if saves { &mut *self.second } else { &mut [] };
+        finish(simd, self.epilogue, self.d, second, self.pre);
+    }
+
     /// The transpose of `A` by rows: outer products, some rows at a time; threads take rows of `D`.
     fn outer<S: Simd>(&mut self, simd: S) {
         let [m, k, n] = self.sizes;
@@ -247,6 +280,64 @@ impl<R: Real> Run<'_, R> {
         let saves = matches!(epilogue, Epilogue::Gelu { save: true, .. });
         let second = if saves { &mut *self.second } else { &mut [] };
         finish(simd, epilogue, self.d, second, pre);
+    }
+}
+
+/// `d += a B` for one row, and the columns of `B [k, n]` from `first` on.
+struct RowProduct<'a, R> {
+    a: &'a [R],
+    b: &'a [R],
+    n: usize,
+    first: usize,
+    d: &'a mut [R],
+}
+
+impl<R: Real> WithSimd for RowProduct<'_, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        const V: usize = 4;
+        let Self { a, b, n, first, d } = self;
+        let (full, rest) = R::split_mut::<S>(d);
+        let width = lanes::<S, R>();
+        let (blocks, ends) = full.as_chunks_mut::<V>();
+        let mut column = first;
+        for to in blocks {
+            let mut sums = [Vector::splat(simd, R::ZERO); V];
+            for v in 0..V {
+                sums[v] = Vector::new(simd, to[v]);
+            }
+            for (&x, row) in a.iter().zip(b.chunks_exact(n)) {
+                let x = Vector::splat(simd, x);
+                let (row, _) = R::split::<S>(&row[column..][..V * width]);
+                for v in 0..V {
+                    sums[v] = x.mul_add(Vector::new(simd, row[v]), sums[v]);
+                }
+            }
+            for v in 0..V {
+                to[v] = sums[v].lanes;
+            }
+            column += V * width;
+        }
+        for to in ends {
+            let mut sum = Vector::<S, R>::new(simd, *to);
+            for (&x, row) in a.iter().zip(b.chunks_exact(n)) {
+                let row = Vector::load_rest(simd, &row[column..][..width]);
+                sum = Vector::splat(simd, x).mul_add(row, sum);
+            }
+            *to = sum.lanes;
+            column += width;
+        }
+        if rest.is_empty() {
+            return;
+        }
+        let mut sum = Vector::<S, R>::load_rest(simd, rest);
+        for (&x, row) in a.iter().zip(b.chunks_exact(n)) {
+            let row = Vector::load_rest(simd, &row[column..][..rest.len()]);
+            sum = Vector::splat(simd, x).mul_add(row, sum);
+        }
+        R::store_rest(simd, rest, sum.lanes);
     }
 }
 

@@ -79,7 +79,7 @@ pub(super) fn linear_forward<B: LinearOps>(
     let factor = forward_factor::<B>(weights.weight, spec.weight);
     let x_rows = Factor::new(rows::<B>(x));
     if serves(&x_rows, &factor, &spec) {
-        let within = spec.gelu && route::gelu_within(dtype, outputs, &spec);
+        let within = spec.gelu && route::gelu_within::<B>(dtype, outputs, &spec);
         let epilogue = match (within, bias.is_some()) {
             (true, bias) => Epilogue::Gelu { bias, save },
             (false, true) => Epilogue::Bias,
@@ -221,7 +221,8 @@ pub(super) fn mlp_backward<B: LinearOps>(
     let factor = backward_factor::<B>(down.weight.clone(), spec.weight);
     let d_rows = Factor::new(rows::<B>(d_y.clone()));
     let width = shape[shape.num_dims() - 1];
-    let within = shape.num_elements() > 0 && route::derivative_within(pre.dtype(), width, &spec);
+    let within =
+        shape.num_elements() > 0 && route::derivative_within::<B>(pre.dtype(), width, &spec);
     let d_pre = if within && serves(&d_rows, &factor, &spec) {
         // Without its sums, which make the product four times as long; the weights' gradient has them for nothing.
         let epilogue = Epilogue::GeluBackward { sums: false };

@@ -26,6 +26,16 @@ pub trait ProductRoutes: Backend {
         Some("not a CUDA device".into())
     }
 
+    /// Whether [`LinearOps::vendor_product`] makes the products of this dtype where no route is asked for.
+    fn makes_product(device: &<Self as BackendTypes>::Device, dtype: DType) -> bool {
+        Self::vendor_missing(device, dtype).is_none()
+    }
+
+    /// Whether its GELU has as many digits as the dtype.
+    fn exact_gelu() -> bool {
+        false
+    }
+
     /// Whether the backend's own matmul rounds `f32` factors, to TF32.
     fn rounds_f32(device: &<Self as BackendTypes>::Device) -> bool {
         let _ = device;
@@ -44,7 +54,16 @@ impl<B: ProductRoutes, C: CheckpointStrategy> ProductRoutes for Autodiff<B, C> {
 }
 
 #[cfg(feature = "flex")]
-impl ProductRoutes for burn::backend::Flex {}
+impl ProductRoutes for burn::backend::Flex {
+    /// In register tiles, which give the same bits whatever the number of rows: a sequence and its steps agree.
+    fn makes_product(_device: &<Self as BackendTypes>::Device, dtype: DType) -> bool {
+        matches!(dtype, DType::F32 | DType::F64)
+    }
+
+    fn exact_gelu() -> bool {
+        true
+    }
+}
 
 #[cfg(feature = "cube")]
 impl<B: ProductRoutes + burn::backend::fusion::FusionBackend> ProductRoutes
@@ -126,25 +145,32 @@ pub(super) fn vendor_serves<B: LinearOps>(
     route: Option<Route>,
 ) -> bool {
     let flops = 2.0 * m as f64 * k as f64 * n as f64;
-    let wanted = match route {
-        Some(Route::Vendor) => flops > 0.0,
+    let (device, dtype) = (like.device(), like.dtype());
+    match route {
+        Some(Route::Vendor) => flops > 0.0 && B::vendor_missing(&device, dtype).is_none(),
         Some(Route::Backend) => false,
-        None => flops > LEAST_FLOPS,
-    };
-    wanted && B::vendor_missing(&like.device(), like.dtype()).is_none()
+        None => flops > LEAST_FLOPS && B::makes_product(&device, dtype),
+    }
 }
 
 /// Whether GELU may be part of the library's product. Its GELU has fewer digits than `f32`, so there it is an operation of
 /// its own.
-pub(super) fn gelu_within(dtype: DType, width: usize, spec: &LinearSpec) -> bool {
+pub(super) fn gelu_within<B: ProductRoutes>(dtype: DType, width: usize, spec: &LinearSpec) -> bool {
+    if B::exact_gelu() {
+        return true;
+    }
     // The library stores the input of GELU in rows of a multiple of 8 numbers, `width` of them here.
     width.is_multiple_of(8) && (dtype != DType::F32 || spec.arithmetic == Arithmetic::Tf32)
 }
 
 /// Whether GELU's derivative may be: as [`gelu_within`], and not in `f16`, where the product with it takes longer than both
 /// apart (16384 x 1024 x 4096 on an H200: 370 µs; the product alone 184, in `bf16` with the derivative 213).
-pub(super) fn derivative_within(dtype: DType, width: usize, spec: &LinearSpec) -> bool {
-    dtype != DType::F16 && gelu_within(dtype, width, spec)
+pub(super) fn derivative_within<B: ProductRoutes>(
+    dtype: DType,
+    width: usize,
+    spec: &LinearSpec,
+) -> bool {
+    dtype != DType::F16 && gelu_within::<B>(dtype, width, spec)
 }
 
 /// Refuses a route that does not exist on the tensor's device.
@@ -186,6 +212,7 @@ pub fn product_makers(device: &Device) -> Vec<ProductMaker> {
             let maker = match (&missing, dtype) {
                 (None, DType::F32) => "cuBLASLt, in f32",
                 (None, _) => "cuBLASLt, sums in f32",
+                (_, DType::F32 | DType::F64) if !on_gpu => "register tiles",
                 _ if !on_gpu => "Burn's CPU matmul",
                 (_, DType::F32) if Dispatch::rounds_f32(inner) => {
                     "CubeK without tensor cores, in f32"
