@@ -130,7 +130,10 @@ pub(super) fn report(part: &Part<'_>) -> Result<(Vec<Line>, Vec<String>), String
     let limit = if part.long { LONG_LIMIT } else { LIMIT };
     let ended = wait(&mut child, limit);
     let join = |reader: thread::JoinHandle<Vec<String>>| reader.join().unwrap_or_default();
-    let (out, said) = (join(out), join(err));
+    let (out, mut said) = (join(out), join(err));
+    // A driver may print there too.
+    let (out, other): (Vec<_>, Vec<_>) = out.into_iter().partition(|line| line.starts_with('{'));
+    said.splice(0..0, other);
     let parsed: Result<Vec<Line>, _> = out.iter().map(|line| serde_json::from_str(line)).collect();
     let mut lines = parsed.map_err(|error| format!("its report cannot be read: {error}"))?;
     let fault = match ended {
