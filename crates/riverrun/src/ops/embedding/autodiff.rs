@@ -26,27 +26,27 @@ impl<B: EmbeddingOps> Backward<B, 1> for Rows {
         let d_y = grads.consume::<B>(&ops.node);
         let (tokens, vocab) = ops.state;
         if let [Some(parent)] = ops.parents {
-            grads.register::<B>(parent.id, B::embedding_gradient(d_y, tokens, vocab));
+            grads.register::<B>(parent.id, B::table_gradient(d_y, tokens, vocab));
         }
     }
 }
 
 impl<B: EmbeddingOps, C: CheckpointStrategy> EmbeddingOps for Autodiff<B, C> {
-    fn embedding(weight: FloatTensor<Self>, tokens: IntTensor<Self>) -> FloatTensor<Self> {
+    fn table_rows(weight: FloatTensor<Self>, tokens: IntTensor<Self>) -> FloatTensor<Self> {
         let vocab = weight.shape()[0];
         let prep = Backward::<B, 1>::prepare::<C>(Rows, [weight.node()]).compute_bound();
-        let y = B::embedding(inner::<B, C>(weight), tokens.clone());
+        let y = B::table_rows(inner::<B, C>(weight), tokens.clone());
         match prep.stateful() {
             OpsKind::Tracked(prep) => prep.finish((tokens, vocab), y),
             OpsKind::UnTracked(prep) => prep.finish(y),
         }
     }
 
-    fn embedding_gradient(
+    fn table_gradient(
         d_y: FloatTensor<Self>,
         tokens: IntTensor<Self>,
         vocab: usize,
     ) -> FloatTensor<Self> {
-        outer::<B, C>(B::embedding_gradient(inner::<B, C>(d_y), tokens, vocab))
+        outer::<B, C>(B::table_gradient(inner::<B, C>(d_y), tokens, vocab))
     }
 }

@@ -12,7 +12,7 @@ use super::EmbeddingOps;
 use crate::ops::support::cube::{dtype, empty_like, integers};
 
 impl EmbeddingOps for CubeBackend {
-    fn embedding(weight: FloatTensor<Self>, tokens: IntTensor<Self>) -> FloatTensor<Self> {
+    fn table_rows(weight: FloatTensor<Self>, tokens: IntTensor<Self>) -> FloatTensor<Self> {
         let weight = into_contiguous(weight);
         let [batch, steps] = tokens.shape().dims();
         let [vocab, dim] = weight.shape().dims();
@@ -30,7 +30,7 @@ impl EmbeddingOps for CubeBackend {
         y
     }
 
-    fn embedding_gradient(
+    fn table_gradient(
         d_y: FloatTensor<Self>,
         tokens: IntTensor<Self>,
         vocab: usize,

@@ -25,7 +25,7 @@ fn gradient<E: Storage>(shape: Shape, d_y: &FlexTensor, tokens: &[i64], d_weight
 }
 
 impl EmbeddingOps for Flex {
-    fn embedding(weight: FloatTensor<Self>, tokens: IntTensor<Self>) -> FloatTensor<Self> {
+    fn table_rows(weight: FloatTensor<Self>, tokens: IntTensor<Self>) -> FloatTensor<Self> {
         let (weight, tokens) = (weight.to_contiguous(), wide_integers(tokens));
         let [batch, steps] = tokens.shape().dims();
         let [vocab, dim] = weight.shape().dims();
@@ -36,7 +36,7 @@ impl EmbeddingOps for Flex {
         y
     }
 
-    fn embedding_gradient(
+    fn table_gradient(
         d_y: FloatTensor<Self>,
         tokens: IntTensor<Self>,
         vocab: usize,

@@ -43,7 +43,7 @@ pub fn try_embedding(weight: Tensor<2>, tokens: Tensor<2, Int>) -> Result<Tensor
     }
     checks::supported("weight", &weight.device(), weight.dtype())?;
     checks::device("tokens", &weight.device(), &tokens.device())?;
-    let y = <Dispatch as EmbeddingOps>::embedding(weight.into_dispatch(), tokens.into_dispatch());
+    let y = <Dispatch as EmbeddingOps>::table_rows(weight.into_dispatch(), tokens.into_dispatch());
     let y = Tensor::<3>::from_dispatch(y);
     debug_assert_eq!(y.dims(), [batch, steps, dim]);
     Ok(y)
@@ -79,11 +79,11 @@ mod fused {
 pub trait EmbeddingOps: Backend {
     /// `[B, T, D]` from the table `[V, D]` and the tokens `[B, T]`.
     #[fusion(meta = |weight, tokens| fused::rows(weight, tokens))]
-    fn embedding(weight: FloatTensor<Self>, tokens: IntTensor<Self>) -> FloatTensor<Self>;
+    fn table_rows(weight: FloatTensor<Self>, tokens: IntTensor<Self>) -> FloatTensor<Self>;
 
     /// The gradient of the table, `[V, D]`, from `∂L/∂y`, `[B, T, D]`.
     #[fusion(meta = |d_y, _tokens, vocab| fused::table(d_y, *vocab))]
-    fn embedding_gradient(
+    fn table_gradient(
         d_y: FloatTensor<Self>,
         tokens: IntTensor<Self>,
         vocab: usize,
