@@ -35,24 +35,31 @@ pub fn memory(device: &Device) -> Option<Memory> {
 fn host() -> Option<Memory> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let machine = Memory {
-        free: kibibytes(&text, "MemAvailable:")? * 1024,
-        total: kibibytes(&text, "MemTotal:")? * 1024,
+        free: number_after(&text, "MemAvailable:")? * 1024,
+        total: number_after(&text, "MemTotal:")? * 1024,
     };
     let number = |file: &str| -> Option<u64> {
         let text = std::fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?;
         text.trim().parse().ok()
     };
-    // `memory.max` is the word `max` where there is no limit.
+    // `memory.max` is the word `max` where there is no limit. Cached files count as used, and are dropped when memory is short.
     match (number("memory.max"), number("memory.current")) {
-        (Some(total), Some(used)) => Some(Memory {
-            free: machine.free.min(total.saturating_sub(used)),
-            total: machine.total.min(total),
-        }),
+        (Some(total), Some(used)) => {
+            let statistics = std::fs::read_to_string("/sys/fs/cgroup/memory.stat").ok();
+            let cached = statistics
+                .and_then(|text| number_after(&text, "file "))
+                .unwrap_or(0);
+            let free = total.saturating_sub(used.saturating_sub(cached));
+            Some(Memory {
+                free: machine.free.min(free),
+                total: machine.total.min(total),
+            })
+        }
         _ => Some(machine),
     }
 }
 
-fn kibibytes(text: &str, field: &str) -> Option<u64> {
+fn number_after(text: &str, field: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(field))?;
     line.trim().trim_end_matches("kB").trim().parse().ok()
 }
@@ -64,7 +71,7 @@ mod tests {
     #[test]
     fn a_field_of_the_kernel_s_table_is_read() {
         let text = "MemTotal:       24614316 kB\nMemAvailable:   23148796 kB\n";
-        assert_eq!(kibibytes(text, "MemAvailable:"), Some(23_148_796));
-        assert_eq!(kibibytes(text, "SwapFree:"), None);
+        assert_eq!(number_after(text, "MemAvailable:"), Some(23_148_796));
+        assert_eq!(number_after(text, "SwapFree:"), None);
     }
 }
