@@ -73,6 +73,6 @@ pub fn main() {
         .zip(sum.into_data().iter::<f32>())
     {
         println!("{length:2} numbers: sum {sum:.2}, the LSTM says {found:.2}");
-        assert!((found - sum).abs() < 0.5, "{found}, not {sum}");
+        assert!((found - sum).abs() < 1.0, "{found}, not {sum}");
     }
 }
