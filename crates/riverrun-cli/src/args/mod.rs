@@ -10,7 +10,7 @@ use std::path::PathBuf;
 pub use bench::*;
 use clap::{Args, Parser, Subcommand};
 use riverrun::models::CellKind;
-use riverrun::ops::Checkpoints;
+use riverrun::ops::Recompute;
 use riverrun_train::Precision;
 
 pub use names::{Sizes, Storage};
@@ -127,8 +127,8 @@ pub struct TrainArgs {
     pub dtype: Option<Precision>,
     /// States of the linear-recurrent layers saved for the backward pass: all, none, or one every N steps; the others are
     /// recomputed [default: all]
-    #[arg(long, value_name = "all|none|N")]
-    pub checkpoints: Option<Checkpoints>,
+    #[arg(long, alias = "checkpoints", value_name = "all|none|N")]
+    pub recompute: Option<Recompute>,
     /// Part of the text that trains; the rest validates [default: 0.9]
     #[arg(long, value_name = "PART", allow_negative_numbers = true)]
     pub split: Option<f64>,

@@ -5,7 +5,7 @@ mod pendulum;
 
 pub use pendulum::{PendulumRun, PendulumTask};
 use riverrun::models::{CellKind, LanguageModelConfig};
-use riverrun::ops::Checkpoints;
+use riverrun::ops::Recompute;
 use serde::{Deserialize, Serialize};
 
 use crate::tasks::{Corpus, SelectiveCopy, SelectiveCopyConfig, TextConfig};
@@ -69,8 +69,8 @@ pub struct TrainingConfig {
     /// Format of the arithmetic.
     pub dtype: Precision,
     /// The states of the recurrent layers that are saved for the backward pass; the others are computed again.
-    #[serde(default)]
-    pub checkpoints: Checkpoints,
+    #[serde(default, alias = "checkpoints")]
+    pub recompute: Recompute,
     /// Steps between evaluations; each also saves a checkpoint.
     pub eval_every: u64,
     /// Steps between reports of the training loss.
@@ -194,7 +194,7 @@ impl TrainingConfig {
             optimizer: OptimizerConfig::default(),
             seed: 0,
             dtype: Precision::F32,
-            checkpoints: Checkpoints::All,
+            recompute: Recompute::All,
             eval_every: 1,
             report_every: 1,
         };
@@ -242,8 +242,8 @@ impl TrainingConfig {
         range("beta_2", optimizer.beta_2.into(), 0.0, just_below_1)?;
         range("epsilon", optimizer.epsilon.into(), 0.0, f32::MAX.into())?;
         range("clip", optimizer.clip, f64::MIN_POSITIVE, f64::MAX)?;
-        if self.checkpoints == Checkpoints::Every(0) {
-            return Err(Error::value("checkpoints", 0, "must be at least 1"));
+        if self.recompute == Recompute::Every(0) {
+            return Err(Error::value("recompute", 0, "must be at least 1"));
         }
         Ok(())
     }
@@ -255,5 +255,21 @@ impl TrainingConfig {
             warmup: self.warmup,
             steps: self.steps,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_earlier_versions_are_read() {
+        let mut config = RunConfig::selective_copy();
+        config.training.recompute = Recompute::Every(4);
+        let text = serde_json::to_string(&config).unwrap();
+        let earlier = text.replace("\"recompute\"", "\"checkpoints\"");
+        assert_ne!(earlier, text);
+        let read: RunConfig = serde_json::from_str(&earlier).unwrap();
+        assert_eq!(read.training, config.training);
     }
 }

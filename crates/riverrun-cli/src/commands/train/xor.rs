@@ -86,7 +86,7 @@ fn refuse_unused(args: &TrainArgs) -> Result<(), Failure> {
         ("--context", args.context.is_some()),
         ("--batch", args.batch.is_some()),
         ("--dropout", args.dropout.is_some()),
-        ("--checkpoints", args.checkpoints.is_some()),
+        ("--recompute", args.recompute.is_some()),
         ("--split", args.split.is_some()),
         ("--data-tokens", args.data_tokens.is_some()),
     ];
