@@ -5,6 +5,10 @@ use burn::tensor::{Bool, Tensor};
 /// A run over a batch of sequences: the state before the first step, the steps that restart from the zero state, and the
 /// lengths of the sequences. Scans, cells and layers take it; `S` is their state, `[B, D]` for a scan.
 ///
+/// A state is a tensor in the dtype of the input. In `f16` and `bf16` it is therefore rounded once where it leaves a call, while
+/// inside a call it is carried in `f32`: a sequence cut into chunks agrees with the whole within that rounding, and exactly in
+/// `f32` and `f64` on the CPU.
+///
 /// ```
 /// use burn::tensor::Tensor;
 /// use riverrun::Sequence;
