@@ -58,7 +58,10 @@ pub use error::Error;
 pub use generate::{Generator, Sampling};
 pub use learner::{GradientNorms, Learner, LossScale, Part, ScaleRecord};
 pub use metrics::{Report, Split};
-pub use objective::{Dynamics, Inputs, Language, Objective, Score, count_correct, cross_entropy};
+pub use objective::{
+    DigitsModel, DigitsNet, DigitsObjective, Dynamics, Inputs, Language, Objective, Score,
+    count_correct, cross_entropy,
+};
 pub use optimizer::{Optimizer, OptimizerConfig};
 pub use precision::Precision;
 pub use run_dir::RunDir;

@@ -11,7 +11,7 @@ pub use bench::*;
 use clap::{Args, Parser, Subcommand};
 use riverrun::models::CellKind;
 use riverrun::ops::Recompute;
-use riverrun_train::Precision;
+use riverrun_train::{DigitsNet, Precision};
 
 pub use names::{Sizes, Storage};
 pub use verify::{VerifyArgs, VerifyOp};
@@ -75,10 +75,17 @@ The run's folder receives config.json, metrics.jsonl, checkpoint/, best/, loss.s
 pub struct TrainArgs {
     /// Text to learn: files in order, `-` for standard input; none for selective copying
     pub paths: Vec<String>,
-    /// Task without a text: selective-copy, xor, or pendulum, a world model of a swinging pendulum [default:
+    /// Task without a text: selective-copy, xor, digits, or pendulum, a world model of a swinging pendulum [default:
     /// selective-copy]
     #[arg(long, value_name = "NAME", conflicts_with = "paths")]
     pub task: Option<String>,
+    /// Network of the task digits: conv (a convolution), rows (a GRU over rows), or pixels (a minGRU over permuted pixels)
+    /// [default: conv]
+    #[arg(long, value_name = "NET")]
+    pub net: Option<DigitsNet>,
+    /// Folder with MNIST's four IDX files, or those of a data set in its format, for the task digits [default: drawn digits]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
     /// Recurrent layer: min-gru, min-lstm, rg-lru, linear, gru, lstm or rnn [default: min-gru]
     #[arg(long, value_name = "CELL")]
     pub model: Option<CellKind>,

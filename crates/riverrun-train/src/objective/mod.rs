@@ -1,5 +1,6 @@
 //! Objectives: a model and the loss of a batch.
 
+mod digits;
 mod dynamics;
 mod inputs;
 mod language;
@@ -8,6 +9,7 @@ mod loss;
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
+pub use digits::{DigitsModel, DigitsNet, DigitsObjective};
 pub use dynamics::Dynamics;
 pub use inputs::Inputs;
 pub(crate) use inputs::{Draw, split};

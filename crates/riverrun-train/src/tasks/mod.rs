@@ -4,6 +4,7 @@
 //! of `n` alone. That is what lets a resumed run see exactly what an unbroken one would have seen.
 
 mod corpus;
+mod digits;
 mod pendulum;
 mod selective_copy;
 mod text;
@@ -11,6 +12,7 @@ mod vocabulary;
 mod xor;
 
 pub use corpus::Corpus;
+pub use digits::{Digits, DigitsConfig, DigitsRun, DigitsTask, Images, PIXELS, SIDE};
 pub use pendulum::{OBSERVED, Pendulum, PendulumBatch, PendulumConfig};
 pub use selective_copy::{SelectiveCopy, SelectiveCopyConfig};
 pub use text::{Text, TextConfig};

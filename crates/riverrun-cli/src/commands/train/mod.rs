@@ -1,7 +1,9 @@
 //! `riverrun train`: a new run, or the continuation of one.
 
+mod digits;
 mod hints;
 mod language;
+mod options;
 mod pendulum;
 mod session;
 mod xor;
@@ -24,9 +26,10 @@ pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
     match task.as_deref() {
         None | Some("selective-copy" | "text") => language::run(args, quiet),
         Some("xor") => xor::run(args, quiet),
+        Some("digits") => digits::run(args, quiet),
         Some("pendulum") => pendulum::run(args, quiet),
         Some(name) => Err(Failure::User(format!(
-            "unknown task {name:?}: it is selective-copy, xor or pendulum, or a text by its path"
+            "unknown task {name:?}: it is selective-copy, xor, digits or pendulum, or a text by its path"
         ))),
     }
 }

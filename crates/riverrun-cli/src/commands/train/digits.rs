@@ -1,0 +1,56 @@
+//! `riverrun train --task digits`: digits told apart by convolution, row by row, or pixel by pixel.
+
+use std::io::{Write, stdout};
+
+use riverrun_train::tasks::DigitsRun;
+
+use super::{options, session};
+use crate::args::TrainArgs;
+use crate::failure::Failure;
+
+/// Trains until the last step or Ctrl-C, and reports the part of the digits that were right.
+pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
+    options::refuse_unused(args, "digits", &["--batch", "--net", "--data"])?;
+    let device = riverrun::device::parse(&args.device)?;
+    let new = DigitsRun::new(args.net.unwrap_or_default());
+    let (config, resumed) = options::prepare(
+        args,
+        new,
+        |config| &mut config.training,
+        |config| {
+            options::set(&args.net, &mut config.net);
+            if let Some(folder) = &args.data {
+                config.data.folder = Some(folder.clone());
+            }
+        },
+    )?;
+    let training = &config.training;
+    let source = match &config.data.folder {
+        Some(folder) => format!("digits of {}", folder.display()),
+        None => "drawn digits (--data FOLDER reads MNIST's files)".to_string(),
+    };
+    let what = format!(
+        "task    {source}\nmodel   {}\ntrain   {} steps of {} images, {} on {}",
+        config.net,
+        training.steps,
+        training.batch,
+        training.dtype,
+        riverrun::device::name(&device)
+    );
+    let setup = config.setup()?;
+    let mut out = stdout().lock();
+    let (outcome, dir) = session::train(args, quiet, &device, setup, resumed, &what, &mut out)?;
+    if let Some(last) = &outcome.last_validation {
+        writeln!(
+            out,
+            "loss {:.4} nats, {:.2} % of the test images right, after {} steps in {:.1} s",
+            last.loss,
+            100.0 * last.accuracy.unwrap_or(0.0),
+            outcome.step,
+            last.seconds
+        )?;
+    }
+    let path = dir.path().display();
+    writeln!(out, "curve   {path}/loss.png, {path}/loss.svg")?;
+    Ok(())
+}

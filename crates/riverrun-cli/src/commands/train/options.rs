@@ -1,0 +1,87 @@
+//! Options that the tasks without a language model share.
+
+use riverrun_train::{RunDir, TrainingConfig};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::session;
+use crate::args::TrainArgs;
+use crate::failure::Failure;
+
+/// The configuration of a new run, or of the one in `--out` with more steps if asked for, and its folder then. `training` is
+/// the training's part of a configuration, `apply` sets the task's own options.
+pub fn prepare<C: Clone + Serialize + DeserializeOwned>(
+    args: &TrainArgs,
+    mut new: C,
+    training: fn(&mut C) -> &mut TrainingConfig,
+    apply: impl Fn(&mut C),
+) -> Result<(C, Option<RunDir>), Failure> {
+    if !args.resume {
+        if let Some(out) = &args.out {
+            RunDir::vacant(out)?;
+        }
+        if let Some(steps) = args.steps {
+            training(&mut new).set_steps(steps);
+        }
+        set_training(args, training(&mut new));
+        apply(&mut new);
+        return Ok((new, None));
+    }
+    let dir = super::folder(args)?.lock()?;
+    let before: C = dir.config()?;
+    let mut config = before.clone();
+    set_training(args, training(&mut config));
+    apply(&mut config);
+    session::refuse_changes(&before, &config, &dir)?;
+    if let Some(steps) = args.steps {
+        training(&mut config).steps = steps;
+    }
+    Ok((config, Some(dir)))
+}
+
+/// Puts the options that were given into a training configuration, all but the steps.
+fn set_training(args: &TrainArgs, training: &mut TrainingConfig) {
+    set(&args.batch, &mut training.batch);
+    set(&args.accumulate, &mut training.accumulate);
+    set(&args.context, &mut training.context);
+    set(&args.lr, &mut training.lr);
+    set(&args.warmup, &mut training.warmup);
+    set(&args.weight_decay, &mut training.optimizer.weight_decay);
+    set(&args.seed, &mut training.seed);
+    set(&args.dtype, &mut training.dtype);
+    set(&args.eval_every, &mut training.eval_every);
+}
+
+/// Puts an option that was given in its place.
+pub fn set<T: Clone>(given: &Option<T>, place: &mut T) {
+    if let Some(given) = given {
+        place.clone_from(given);
+    }
+}
+
+/// Refuses options that were given and that the task has no use for. `used` names those of other tasks that it has.
+pub fn refuse_unused(args: &TrainArgs, task: &str, used: &[&str]) -> Result<(), Failure> {
+    let given = [
+        ("a text", !args.paths.is_empty()),
+        ("--model", args.model.is_some()),
+        ("--layers", args.layers.is_some()),
+        ("--width", args.width.is_some()),
+        ("--expansion", args.expansion.is_some()),
+        ("--time-scale", args.time_scale.is_some()),
+        ("--context", args.context.is_some()),
+        ("--batch", args.batch.is_some()),
+        ("--dropout", args.dropout.is_some()),
+        ("--recompute", args.recompute.is_some()),
+        ("--split", args.split.is_some()),
+        ("--data-tokens", args.data_tokens.is_some()),
+        ("--net", args.net.is_some()),
+        ("--data", args.data.is_some()),
+    ];
+    let unused = |(name, given): &&(&str, bool)| *given && !used.contains(name);
+    match given.iter().find(unused) {
+        None => Ok(()),
+        Some((name, _)) => Err(Failure::User(format!(
+            "the task {task} has no use for {name}"
+        ))),
+    }
+}

@@ -1,0 +1,238 @@
+//! Telling digits apart: by convolution, row by row, and pixel by pixel.
+
+use std::fmt;
+use std::str::FromStr;
+
+use burn::module::Module;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use riverrun::nn::{Gru, GruConfig, MinGru, MinGruConfig, Recurrent, Sequence};
+use serde::{Deserialize, Serialize};
+
+use super::{Inputs, Objective, Score, count_correct, cross_entropy};
+use crate::tasks::{Images, PIXELS, SIDE};
+
+/// Classes.
+const DIGITS: usize = 10;
+/// Hidden units of the recurrent networks.
+const HIDDEN: usize = 128;
+
+/// A network that reads images of digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DigitsNet {
+    /// A convolution of 5 × 5 to 16 channels, ReLU, a maximum over 2 × 2, and a linear layer: 23,466 parameters.
+    #[default]
+    Conv,
+    /// A GRU over the 28 rows.
+    Rows,
+    /// A minGRU over the 784 pixels in a fixed random order.
+    Pixels,
+}
+
+impl DigitsNet {
+    /// All networks.
+    pub const ALL: [DigitsNet; 3] = [DigitsNet::Conv, DigitsNet::Rows, DigitsNet::Pixels];
+
+    /// The name users type.
+    pub fn name(self) -> &'static str {
+        match self {
+            DigitsNet::Conv => "conv",
+            DigitsNet::Rows => "rows",
+            DigitsNet::Pixels => "pixels",
+        }
+    }
+}
+
+impl fmt::Display for DigitsNet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for DigitsNet {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let find = |net: &DigitsNet| net.name() == name;
+        Self::ALL
+            .into_iter()
+            .find(find)
+            .ok_or_else(|| format!("unknown network `{name}`; one of: conv, rows, pixels"))
+    }
+}
+
+/// The network of a run. One of the three parts is there.
+#[derive(Module, Debug)]
+pub struct DigitsModel {
+    conv: Option<ConvNet>,
+    rows: Option<RowsNet>,
+    pixels: Option<PixelsNet>,
+}
+
+#[derive(Module, Debug)]
+struct ConvNet {
+    conv: Conv2d,
+    pool: MaxPool2d,
+    out: Linear,
+}
+
+#[derive(Module, Debug)]
+struct RowsNet {
+    gru: Gru,
+    out: Linear,
+}
+
+#[derive(Module, Debug)]
+struct PixelsNet {
+    first: MinGru,
+    second: MinGru,
+    out: Linear,
+}
+
+impl DigitsModel {
+    fn new(net: DigitsNet, device: &Device) -> Self {
+        let out = |inputs| LinearConfig::new(inputs, DIGITS).init(device);
+        let side = (SIDE - 4) / 2;
+        Self {
+            conv: (net == DigitsNet::Conv).then(|| ConvNet {
+                conv: Conv2dConfig::new([1, 16], [5, 5]).init(device),
+                pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
+                out: out(16 * side * side),
+            }),
+            rows: (net == DigitsNet::Rows).then(|| RowsNet {
+                gru: GruConfig::new(SIDE, HIDDEN).init(device),
+                out: out(HIDDEN),
+            }),
+            pixels: (net == DigitsNet::Pixels).then(|| PixelsNet {
+                first: MinGruConfig::new(1, HIDDEN).init(device),
+                second: MinGruConfig::new(HIDDEN, HIDDEN).init(device),
+                out: out(HIDDEN),
+            }),
+        }
+    }
+
+    /// Logits `[rows, 10]` of images `[rows, 784]`.
+    pub fn forward(&self, images: Tensor<2>) -> Tensor<2> {
+        let rows = images.dims()[0];
+        if let Some(net) = &self.conv {
+            let x = relu(net.conv.forward(images.reshape([rows, 1, SIDE, SIDE])));
+            return net.out.forward(net.pool.forward(x).flatten(1, 3));
+        }
+        if let Some(net) = &self.rows {
+            let (y, _) = net
+                .gru
+                .run(images.reshape([rows, SIDE, SIDE]), Sequence::new());
+            return net.out.forward(last(y));
+        }
+        let net = self.pixels.as_ref().expect("a model has one of its parts");
+        let order = order(&images.device());
+        let x = images.select(1, order).unsqueeze_dim(2);
+        let (x, _) = net.first.run(x, Sequence::new());
+        let (x, _) = net.second.run(x, Sequence::new());
+        net.out.forward(last(x))
+    }
+}
+
+/// The last step of `[B, T, D]`.
+fn last(y: Tensor<3>) -> Tensor<2> {
+    let steps = y.dims()[1];
+    y.narrow(1, steps - 1, 1).squeeze_dim(1)
+}
+
+/// The order of the pixels: a permutation that all runs share.
+fn order(device: &Device) -> Tensor<1, Int> {
+    let mut order: Vec<i32> = (0..PIXELS as i32).collect();
+    order.shuffle(&mut ChaCha8Rng::seed_from_u64(0));
+    Tensor::from_data(TensorData::new(order, [PIXELS]), device)
+}
+
+/// Learns digits by cross-entropy.
+#[derive(Debug, Clone, Copy)]
+pub struct DigitsObjective(pub DigitsNet);
+
+impl DigitsObjective {
+    fn logits(&self, model: &DigitsModel, inputs: &Inputs) -> (Tensor<3>, Tensor<2, Int>) {
+        let digits = inputs.int::<1>(1);
+        let counted = digits.dims()[0];
+        let logits = model.forward(inputs.float::<2>(0)).narrow(0, 0, counted);
+        (logits.unsqueeze_dim(0), digits.unsqueeze_dim(0))
+    }
+}
+
+impl Objective for DigitsObjective {
+    type Model = DigitsModel;
+    type Batch = Images;
+
+    fn init(&self, device: &Device) -> DigitsModel {
+        DigitsModel::new(self.0, device)
+    }
+
+    fn tensors(&self, images: &Images) -> Vec<TensorData> {
+        let rows = images.digits.len();
+        vec![
+            TensorData::new(images.pixels.clone(), [rows, PIXELS]),
+            TensorData::new(images.digits[..images.counted].to_vec(), [images.counted]),
+        ]
+    }
+
+    fn loss(&self, model: &DigitsModel, inputs: &Inputs) -> Tensor<1> {
+        let (logits, digits) = self.logits(model, inputs);
+        cross_entropy(logits, digits)
+    }
+
+    fn score(&self, model: &DigitsModel, inputs: &Inputs) -> Score {
+        let (logits, digits) = self.logits(model, inputs);
+        Score {
+            loss: cross_entropy(logits.clone(), digits.clone()),
+            correct: Some(count_correct(logits, digits)),
+        }
+    }
+
+    fn scored(&self, images: &Images) -> usize {
+        images.counted
+    }
+
+    fn items(&self, images: &Images) -> usize {
+        images.counted
+    }
+
+    fn draws(&self) -> bool {
+        false
+    }
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_have_their_shapes() {
+        let device = Device::flex();
+        for (net, parameters) in [
+            (DigitsNet::Conv, 23_466),
+            (
+                DigitsNet::Rows,
+                3 * HIDDEN * (SIDE + HIDDEN + 2) + (HIDDEN + 1) * DIGITS,
+            ),
+        ] {
+            assert_eq!(
+                DigitsModel::new(net, &device).num_params(),
+                parameters,
+                "{net}"
+            );
+            assert_eq!(net.name().parse(), Ok(net));
+        }
+        for net in DigitsNet::ALL {
+            let model = DigitsModel::new(net, &device);
+            let logits = model.forward(Tensor::zeros([3, PIXELS], &device));
+            assert_eq!(logits.dims(), [3, DIGITS], "{net}");
+        }
+    }
+}
