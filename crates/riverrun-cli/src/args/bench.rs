@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use riverrun::models::CellKind;
-use riverrun::ops::Checkpoints;
+use riverrun::ops::Recompute;
 use riverrun_kernels::recurrence::{Gate, Routine};
 use riverrun_train::Precision;
 
@@ -146,7 +146,7 @@ pub struct BenchCheckpointsArgs {
         value_delimiter = ',',
         default_value = "all,64,256,none"
     )]
-    pub kept: Vec<Checkpoints>,
+    pub kept: Vec<Recompute>,
 }
 
 /// Options of `riverrun bench train`.

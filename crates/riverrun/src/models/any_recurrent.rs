@@ -12,7 +12,7 @@ use crate::nn::{
     Gru, GruConfig, LinearRnn, LinearRnnConfig, Lstm, LstmConfig, LstmState, MinGru, MinGruConfig,
     MinLstm, MinLstmConfig, Recurrent, RgLru, RgLruConfig, Rnn, RnnConfig, Sequence,
 };
-use crate::ops::Checkpoints;
+use crate::ops::Recompute;
 
 /// The kinds of recurrent layer a model can be made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -202,7 +202,7 @@ fn run_with<L: Recurrent>(
 
 impl AnyRecurrent {
     /// The layer with another choice of saved states. A [`Gru`], [`Lstm`] or [`Rnn`] ignores it.
-    pub fn with_checkpoints(mut self, checkpoints: Checkpoints) -> Self {
+    pub fn with_checkpoints(mut self, checkpoints: Recompute) -> Self {
         match &mut self {
             AnyRecurrent::LinearRnn(layer) => layer.checkpoints = checkpoints,
             AnyRecurrent::MinGru(layer) => layer.checkpoints = checkpoints,

@@ -8,7 +8,7 @@ use burn::tensor::{Device, Int, Tensor};
 use super::{AnyRecurrent, CellKind, RecurrentState};
 use crate::Error;
 use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence, linear, mlp};
-use crate::ops::{Checkpoints, dropout};
+use crate::ops::{Recompute, dropout};
 
 /// Configuration of [`Block`].
 #[derive(Config, Debug)]
@@ -79,7 +79,7 @@ impl BlockConfig {
 
 impl Block {
     /// With another choice of the recurrent layer's saved states.
-    pub fn with_checkpoints(mut self, checkpoints: Checkpoints) -> Self {
+    pub fn with_checkpoints(mut self, checkpoints: Recompute) -> Self {
         self.cell = self.cell.with_checkpoints(checkpoints);
         self
     }

@@ -7,7 +7,7 @@ use burn::tensor::{Device, Int, Tensor};
 
 use super::{Block, BlockConfig, CellKind, RecurrentState};
 use crate::nn::{RmsNorm, RmsNormConfig, Sequence};
-use crate::ops::{self, Checkpoints, LinearSpec};
+use crate::ops::{self, LinearSpec, Recompute};
 use crate::{Error, device};
 
 /// Configuration of [`LanguageModel`].
@@ -140,7 +140,7 @@ impl LanguageModelConfig {
 
 impl LanguageModel {
     /// With another choice of the recurrent layers' saved states: it trades memory for time and leaves the numbers alone.
-    pub fn with_checkpoints(mut self, checkpoints: Checkpoints) -> Self {
+    pub fn with_checkpoints(mut self, checkpoints: Recompute) -> Self {
         let block = |block: Block| block.with_checkpoints(checkpoints);
         self.blocks = self.blocks.into_iter().map(block).collect();
         self

@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::{Recurrent, Sequence, gated};
 use crate::Error;
-use crate::ops::{Checkpoints, Gate};
+use crate::ops::{Gate, Recompute};
 
 /// Configuration of [`LinearRnn`].
 #[derive(Config, Debug)]
@@ -24,8 +24,8 @@ pub struct LinearRnnConfig {
     #[config(default = false)]
     pub reverse: bool,
     /// Which states are saved for the backward pass, and which recomputed.
-    #[config(default = "Checkpoints::All")]
-    pub checkpoints: Checkpoints,
+    #[config(default = "Recompute::All")]
+    pub checkpoints: Recompute,
 }
 
 /// The gated linear RNN: `h_t = σ(W_a x_t + b_a) ∘ h_{t-1} + W_b x_t + b_b`.
@@ -42,7 +42,7 @@ pub struct LinearRnn {
     pub reverse: bool,
     /// Which states are saved for the backward pass, and which recomputed.
     #[module(skip)]
-    pub checkpoints: Checkpoints,
+    pub checkpoints: Recompute,
 }
 
 impl LinearRnnConfig {

@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::{Recurrent, Sequence, gated};
 use crate::Error;
-use crate::ops::{Candidate, Checkpoints, Gate};
+use crate::ops::{Candidate, Gate, Recompute};
 
 /// Configuration of [`MinGru`].
 #[derive(Config, Debug)]
@@ -30,8 +30,8 @@ pub struct MinGruConfig {
     #[config(default = false)]
     pub reverse: bool,
     /// Which states are saved for the backward pass, and which recomputed.
-    #[config(default = "Checkpoints::All")]
-    pub checkpoints: Checkpoints,
+    #[config(default = "Recompute::All")]
+    pub checkpoints: Recompute,
 }
 
 /// minGRU: `z_t = σ(W_z x_t + b_z)`, `h_t = (1 - z_t) ∘ h_{t-1} + z_t ∘ act(W_h x_t + b_h)`.
@@ -59,7 +59,7 @@ pub struct MinGru {
     pub reverse: bool,
     /// Which states are saved for the backward pass, and which recomputed.
     #[module(skip)]
-    pub checkpoints: Checkpoints,
+    pub checkpoints: Recompute,
 }
 
 impl MinGruConfig {

@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::{Recurrent, Sequence, gated};
 use crate::Error;
-use crate::ops::{Candidate, Checkpoints, Gate};
+use crate::ops::{Candidate, Gate, Recompute};
 
 /// Configuration of [`MinLstm`].
 #[derive(Config, Debug)]
@@ -33,8 +33,8 @@ pub struct MinLstmConfig {
     #[config(default = false)]
     pub reverse: bool,
     /// Which states are saved for the backward pass, and which recomputed.
-    #[config(default = "Checkpoints::All")]
-    pub checkpoints: Checkpoints,
+    #[config(default = "Recompute::All")]
+    pub checkpoints: Recompute,
 }
 
 /// minLSTM: `f_t = σ(W_f x_t + b_f)`, `i_t = σ(W_i x_t + b_i)`, `h_t = f'_t ∘ h_{t-1} + i'_t ∘ act(W_h x_t + b_h)`
@@ -62,7 +62,7 @@ pub struct MinLstm {
     pub reverse: bool,
     /// Which states are saved for the backward pass, and which recomputed.
     #[module(skip)]
-    pub checkpoints: Checkpoints,
+    pub checkpoints: Recompute,
 }
 
 impl MinLstmConfig {

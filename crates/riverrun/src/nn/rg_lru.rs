@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::{Recurrent, Sequence, gated, try_linear};
 use crate::Error;
-use crate::ops::{Checkpoints, Gate, try_gated_scan};
+use crate::ops::{Gate, Recompute, try_gated_scan};
 
 /// How many times `softplus(Λ)` a channel decays in a step with its recurrence gate fully open: `c` of the paper.
 const SHARPNESS: f64 = 8.0;
@@ -38,8 +38,8 @@ pub struct RgLruConfig {
     #[config(default = false)]
     pub reverse: bool,
     /// Which states are saved for the backward pass, and which recomputed.
-    #[config(default = "Checkpoints::All")]
-    pub checkpoints: Checkpoints,
+    #[config(default = "Recompute::All")]
+    pub checkpoints: Recompute,
 }
 
 /// RG-LRU, the real-gated linear recurrent unit:
@@ -72,7 +72,7 @@ pub struct RgLru {
     pub reverse: bool,
     /// Which states are saved for the backward pass, and which recomputed.
     #[module(skip)]
-    pub checkpoints: Checkpoints,
+    pub checkpoints: Recompute,
 }
 
 impl RgLruConfig {

@@ -44,8 +44,6 @@ pub use norm::{
     try_add_norm, try_add_rms_norm, try_layer_norm, try_norm, try_rms_norm,
 };
 pub use random::{RandomOps, try_uniform, uniform};
-/// The name of [`Recompute`] in earlier versions.
-pub use recurrence::Recompute as Checkpoints;
 pub use recurrence::{
     Candidate, Gate, GateInputs, Recompute, RecurrenceOps, Routine, ScanDerivatives, ScanDirection,
     ScanGradients, ScanOptions, ScanSpec, gated_scan, linear_scan, linear_scan_gradients,

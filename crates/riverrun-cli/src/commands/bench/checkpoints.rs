@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Distribution, Tensor};
 use riverrun::Sequence;
-use riverrun::ops::{Candidate, Checkpoints, ScanOptions, min_gru};
+use riverrun::ops::{Candidate, Recompute, ScanOptions, min_gru};
 use riverrun_train::Precision;
 use serde::Serialize;
 
@@ -111,7 +111,7 @@ pub fn run(args: &BenchCheckpointsArgs) -> Result<(), Failure> {
 struct Stack {
     weights: Vec<Tensor<2>>,
     x: Tensor<3>,
-    kept: Checkpoints,
+    kept: Recompute,
 }
 
 impl Stack {
@@ -120,7 +120,7 @@ impl Stack {
         [batch, steps, dim]: [usize; 3],
         layers: usize,
         dtype: Precision,
-        kept: Checkpoints,
+        kept: Recompute,
     ) -> Self {
         let device = device.clone().autodiff();
         device.seed(7);

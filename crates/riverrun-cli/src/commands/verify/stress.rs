@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use riverrun::check;
 use riverrun::models::CellKind;
-use riverrun::ops::Checkpoints;
+use riverrun::ops::Recompute;
 use riverrun::ops::linear::{LinearSpec, WeightOrder};
 use riverrun_kernels::cell::{self, Cell};
 use riverrun_kernels::check::Comparison;
@@ -197,7 +197,7 @@ impl Job {
         };
         Ok(match self {
             Self::Scan(case) => {
-                let outcome = recompute::run(device, Storage::F32, case, Checkpoints::All)?;
+                let outcome = recompute::run(device, Storage::F32, case, Recompute::All)?;
                 bits(recompute::tensors(&outcome))
             }
             Self::Cell(case) => super::cell::layer(case, device, Storage::F32).bits(),
