@@ -142,10 +142,7 @@ pub enum Error {
     /// Steps that cannot be recorded on the device.
     #[error("steps cannot be recorded: {0}")]
     Recording(String),
-    /// The device could not compute or hand over a value: out of memory, lost, a failed kernel.
-    #[error("the device failed: {0}")]
-    Device(String),
-    /// A device specification or layer was refused.
+    /// A device specification or layer was refused, or the device failed: out of memory, a wait that timed out.
     #[error(transparent)]
     Riverrun(#[from] riverrun::Error),
 }
@@ -163,10 +160,6 @@ impl Error {
             path: path.into(),
             reason: reason.to_string(),
         }
-    }
-
-    pub(crate) fn device(reason: impl ToString) -> Self {
-        Self::Device(reason.to_string())
     }
 
     pub(crate) fn damaged(path: impl Into<PathBuf>, reason: impl ToString) -> Self {

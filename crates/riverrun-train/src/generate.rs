@@ -180,7 +180,8 @@ impl<'a> Samples<'a> {
     /// Draws a token for each sample.
     fn draw(&mut self) -> Result<Vec<usize>, Error> {
         let [_, vocab] = self.logits.dims();
-        let logits = self.logits.try_to_vec_as::<f32>().map_err(Error::device)?;
+        let logits = riverrun::device::read(self.logits.clone())?;
+        let logits: Vec<f32> = logits.iter().collect();
         let rows = logits.chunks_exact(vocab).zip(&mut self.rngs);
         rows.map(|(logits, rng)| draw(logits, &self.sampling, rng.random()))
             .collect()

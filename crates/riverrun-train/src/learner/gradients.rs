@@ -50,7 +50,7 @@ impl Squares {
 
     /// Reads the norms from the device.
     pub fn read(&self) -> Result<GradientNorms, Error> {
-        let data = self.sums.clone().try_into_data().map_err(Error::device)?;
+        let data = riverrun::device::read(self.sums.clone())?;
         let squares: Vec<f64> = data.iter::<f64>().collect();
         let names = self.groups.iter().cloned();
         Ok(GradientNorms {

@@ -102,11 +102,7 @@ impl LossScale {
         let Some(numbers) = self.0.clone() else {
             return Ok(None);
         };
-        let numbers = numbers
-            .try_into_data()
-            .map_err(Error::device)?
-            .iter::<f32>()
-            .collect::<Vec<_>>();
+        let numbers: Vec<f32> = riverrun::device::read(numbers)?.iter().collect();
         Ok(Some(ScaleRecord {
             factor: numbers[0],
             streak: numbers[1],

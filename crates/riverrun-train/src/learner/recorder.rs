@@ -69,7 +69,9 @@ impl Recorder {
             None if self.warm < WARM_UP => {
                 self.warm += 1;
                 let loss = core.run(objective, &self.inputs, lr, done);
-                device.sync().map_err(Error::device)?;
+                device
+                    .sync()
+                    .map_err(|error| riverrun::device::execution_error(&device, &error))?;
                 loss
             }
             None => {

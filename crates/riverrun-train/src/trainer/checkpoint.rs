@@ -115,7 +115,7 @@ pub(crate) fn weight_sum<M: Module>(model: &M) -> Result<f64, Error> {
     let mut sum = Sum(None);
     model.visit(&mut sum);
     match sum.0 {
-        Some(sum) => sum.try_into_scalar().map_err(Error::device),
+        Some(sum) => Ok(riverrun::device::read(sum)?.iter::<f64>().sum::<f64>()),
         None => Ok(0.0),
     }
 }

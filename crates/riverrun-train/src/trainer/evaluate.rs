@@ -61,9 +61,9 @@ pub fn evaluate<O: Objective>(
         progress(index + 1, batches);
         if (index + 1) % 8 == 0 || index + 1 == batches {
             let (sum, count) = pending.take().expect("a batch was just added");
-            loss += sum.try_into_scalar::<f64>().map_err(Error::device)?;
+            loss += riverrun::device::read(sum)?.iter::<f64>().sum::<f64>();
             if let Some(count) = count {
-                let count = count.try_into_scalar::<u64>().map_err(Error::device)?;
+                let count: u64 = riverrun::device::read(count)?.iter::<u64>().sum();
                 correct = Some(correct.unwrap_or(0) + count);
             }
         }

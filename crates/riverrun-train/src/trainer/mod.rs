@@ -253,7 +253,7 @@ impl<O: Objective> Trainer<O> {
     /// Reads the sum of losses from the device, and refuses one that is not finite.
     fn pending_loss(&self) -> Result<f32, Error> {
         let sum = match self.losses.clone() {
-            Some(sum) => sum.try_into_scalar::<f32>().map_err(Error::device)?,
+            Some(sum) => riverrun::device::read(sum)?.iter::<f32>().sum::<f32>(),
             None => 0.0,
         };
         // A wait that timed out leaves NaN, which is no fault of the learning rate.

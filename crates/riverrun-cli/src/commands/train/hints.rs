@@ -16,7 +16,7 @@ pub fn explain(error: Error) -> String {
         Error::NotEmpty(_) => "choose another folder with --out",
         Error::Diverged { .. } => "try a lower --lr or a longer --warmup",
         Error::StepsDone { .. } => "leave --steps out, or ask for more",
-        Error::Memory { .. } => {
+        Error::Memory { .. } | Error::Riverrun(riverrun::Error::OutOfMemory { .. }) => {
             "lower --batch, --context or --width, or use --accumulate N or --recompute none"
         }
         Error::Recording(_) => "leave --graph out",
