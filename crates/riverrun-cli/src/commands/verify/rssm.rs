@@ -39,7 +39,7 @@ fn run(model: &Rssm, form: &str, device: &Device, dtype: FloatDType) -> [Vec<f64
         let data: Vec<f32> = (0..n)
             .map(|i| ((i * 37) % 23) as f32 / 16.0 - 0.6875)
             .collect();
-        Tensor::from_data(TensorData::new(data, [batch, steps, width]), device).cast(dtype)
+        Tensor::<3>::from_data(TensorData::new(data, [batch, steps, width]), device).cast(dtype)
     };
     let key = Tensor::<1, Int>::from_ints([9, 8, 7, 6], device);
     let numbers = |x: Tensor<3>| x.into_data().iter::<f64>().collect::<Vec<f64>>();
