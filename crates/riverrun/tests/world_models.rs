@@ -4,14 +4,14 @@
 mod common;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use riverrun::kernels::encoder::Config;
-use riverrun::kernels::encoder::check::{compare, encoded, random_run, reference};
-use riverrun::kernels::rollout::check::Case;
-use riverrun::kernels::rollout::{HEADS, Problem};
 use riverrun::ops::{
     Decode, Ensemble, RunStates, encode_states, rollout, try_encode_states, try_rollout, uniform,
 };
 use riverrun::{Error, Recording};
+use riverrun_kernels::encoder::Config;
+use riverrun_kernels::encoder::check::{compare, encoded, random_run, reference};
+use riverrun_kernels::rollout::check::Case;
+use riverrun_kernels::rollout::{HEADS, Problem};
 
 use common::{assert_close, devices, numbers};
 
@@ -204,7 +204,7 @@ fn key(words: [i32; 4], device: &Device) -> Tensor<1, Int> {
 #[test]
 fn random_numbers_are_the_same_on_every_device() {
     let mut expected = vec![f32::NAN; 6000];
-    riverrun::kernels::random::cpu::uniform([1, u32::MAX, 3, 1 << 31], 7, &mut expected);
+    riverrun_kernels::random::cpu::uniform([1, u32::MAX, 3, 1 << 31], 7, &mut expected);
     let expected: Vec<f64> = expected.into_iter().map(f64::from).collect();
     for (name, device) in devices() {
         for device in [device.clone(), device.autodiff()] {
