@@ -36,7 +36,7 @@ impl fmt::Debug for Simulation {
 }
 
 impl Simulation {
-    /// Where a buffer begins, and its bytes.
+    /// The start of a buffer, and its length in bytes.
     fn place(&mut self, binding: &BufferBinding) -> (*mut u8, usize) {
         let id = binding.memory.descriptor().id.value;
         let allocation = self.memory.get_mut(&id).expect("memory that was asked for");
@@ -58,7 +58,7 @@ impl Device for Simulation {
     ) {
         let compiled = compiled.unwrap_or_else(|error| panic!("{name}: {error}"));
         let CubeCount::Static(x, y, z) = count else {
-            panic!("a number of cubes that only the device knows");
+            panic!("a number of cubes computed on the device");
         };
         let info = arguments.info;
         assert!(

@@ -1,8 +1,8 @@
-//! An NVIDIA GPU that is not there: kernels are compiled to CUDA C++ as for a real one, translated to C++ for this machine
-//! and run here, every unit a fiber of its own. For the kernels that no other device runs: slow, and exact in what units and
-//! cubes do with each other, but not in the order in which memory shows writes, of which the kernels assume nothing.
+//! A simulated NVIDIA GPU: kernels are compiled to CUDA C++ as for a real one, translated to C++ for this machine and run
+//! here, one fiber a thread. For the kernels that no other device runs. It is slow; it is exact in what threads and cubes do
+//! with each other, but not in the order in which memory shows writes, of which the kernels assume nothing.
 //!
-//! Wants a C++ compiler, `c++` or what `CXX` names, and an x86-64 machine.
+//! It needs a C++ compiler, `c++` or the one that `CXX` names, and an x86-64 machine.
 
 mod library;
 mod memory;
@@ -22,8 +22,8 @@ thread_local! {
     static HELD: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
 }
 
-/// The device's client. Only one thread has it at a time, to its end: the device runs launches one after the other, so one
-/// thread's launch that waits for another's would wait in vain.
+/// The device's client. One thread of the host has it at a time, until that thread ends: the device runs launches one after
+/// the other, so a launch of one thread that waits for one of another thread would wait in vain.
 pub fn client() -> Client {
     static CLIENT: OnceLock<Client> = OnceLock::new();
     HELD.with_borrow_mut(|held| {

@@ -1,4 +1,4 @@
-// What CUDA C++ finds on the simulated device. Every unit of a cube is a fiber of its own; one runs at a time, until it
+// The environment of CUDA C++ on the simulated device. Every thread of a cube is a fiber; one runs at a time, until it
 // waits for others: at a barrier, in an instruction of the whole plane, or when it polls memory.
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct Dim {
 
 struct Plane {
     unsigned arrived = 0, round = 0;
-    // What its units give to an instruction, of this round and of the one before.
+    // The operands of its threads in an instruction, of this round and of the one before.
     uint32_t given[2][32][8];
 };
 
@@ -40,7 +40,7 @@ struct Cube {
     std::vector<Plane> planes;
 };
 
-struct Unit {
+struct Thread {
     void *stack = nullptr, *at = nullptr;
     Dim id;
     Cube *cube = nullptr;
@@ -48,10 +48,10 @@ struct Unit {
     bool done = true;
 };
 
-static Unit *unit;
+static Thread *thread;
 static void *scheduler;
 static Dim cube_count, cube_dim;
-static unsigned units_a_cube;
+static unsigned threads_a_cube;
 static void (*entry)();
 // Turns of the scheduler: each gives every thread of the resident cubes a piece of its work.
 static uint64_t turns;
@@ -82,15 +82,15 @@ sim_switch:
     ret
 )");
 
-static void yield() { sim_switch(&unit->at, scheduler); }
+static void yield() { sim_switch(&thread->at, scheduler); }
 
 static void start() {
     entry();
-    unit->done = true;
+    thread->done = true;
     yield();
 }
 
-static void begin(Unit &of, Cube *cube, unsigned number) {
+static void begin(Thread &of, Cube *cube, unsigned number) {
     if (!of.stack)
         of.stack = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     auto top = (void **)((char *)of.stack + STACK - 64);
@@ -117,56 +117,56 @@ static void meet(unsigned &arrived, unsigned &round, unsigned all) {
         yield();
 }
 
-static Plane &plane() { return unit->cube->planes[unit->number / 32]; }
-static unsigned lane() { return unit->number % 32; }
-// The last plane of a cube may have fewer units.
+static Plane &plane() { return thread->cube->planes[thread->number / 32]; }
+static unsigned lane() { return thread->number % 32; }
+// The last plane of a cube may have fewer threads.
 static void meet_plane() {
     Plane &all = plane();
-    meet(all.arrived, all.round, std::min(32u, units_a_cube - unit->number / 32 * 32));
+    meet(all.arrived, all.round, std::min(32u, threads_a_cube - thread->number / 32 * 32));
 }
 
 static void run(Dim count, Dim dim, void (*kernel)()) {
     cube_count = count;
     cube_dim = dim;
     entry = kernel;
-    units_a_cube = dim.x * dim.y * dim.z;
+    threads_a_cube = dim.x * dim.y * dim.z;
     unsigned all = count.x * count.y * count.z, resident = std::min(all, RESIDENT), started = 0, finished = 0;
     std::vector<Cube> cubes(resident);
-    std::vector<Unit> units(resident * units_a_cube);
+    std::vector<Thread> threads(resident * threads_a_cube);
     auto next = [&](unsigned place) {
         Cube &cube = cubes[place];
         cube.id = {started % count.x, started / count.x % count.y, started / (count.x * count.y)};
         cube.shared.assign(SHARED + 128, (char)0xff);
-        cube.planes.assign((units_a_cube + 31) / 32, Plane());
+        cube.planes.assign((threads_a_cube + 31) / 32, Plane());
         cube.arrived = cube.round = 0;
-        cube.left = units_a_cube;
-        for (unsigned i = 0; i < units_a_cube; i++)
-            begin(units[place * units_a_cube + i], &cube, i);
+        cube.left = threads_a_cube;
+        for (unsigned i = 0; i < threads_a_cube; i++)
+            begin(threads[place * threads_a_cube + i], &cube, i);
         started++;
     };
     for (unsigned place = 0; place < resident; place++)
         next(place);
-    // Every turn begins with another unit.
+    // Every turn begins with another thread.
     for (unsigned turn = 1; finished < all; turn = turn * 1664525 + 1013904223) {
         turns++;
-        for (size_t i = 0; i < units.size(); i++) {
-            unit = &units[(i + turn) % units.size()];
-            if (unit->done)
+        for (size_t i = 0; i < threads.size(); i++) {
+            thread = &threads[(i + turn) % threads.size()];
+            if (thread->done)
                 continue;
-            sim_switch(&scheduler, unit->at);
-            if (unit->done && --unit->cube->left == 0) {
+            sim_switch(&scheduler, thread->at);
+            if (thread->done && --thread->cube->left == 0) {
                 finished++;
                 if (started < all)
-                    next(unit->cube - cubes.data());
+                    next(thread->cube - cubes.data());
             }
         }
     }
-    for (Unit &of : units)
+    for (Thread &of : threads)
         if (of.stack)
             munmap(of.stack, STACK);
 }
 
-static char *shared() { return (char *)(((uintptr_t)unit->cube->shared.data() + 127) & ~(uintptr_t)127); }
+static char *shared() { return (char *)(((uintptr_t)thread->cube->shared.data() + 127) & ~(uintptr_t)127); }
 
 static float from_bf16(uint16_t x) {
     uint32_t bits = (uint32_t)x << 16;
@@ -194,7 +194,7 @@ template <class T> static T as(uint32_t bits) {
     return x;
 }
 
-// m16n8k16 of bf16 or f16, m16n8k8 of TF32: of each unit its part of a row-major A, of B and of C.
+// m16n8k16 of bf16 or f16, m16n8k8 of TF32: of each thread its part of a row-major A, of B and of C.
 template <float (*WIDEN)(uint16_t), int PER_WORD>
 static void mma(float *d, const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4]) {
     Plane &all = plane();
@@ -256,12 +256,12 @@ static uint32_t add(uint64_t at, uint32_t x) {
 
 } // namespace sim
 
-#define threadIdx (sim::unit->id)
-#define blockIdx (sim::unit->cube->id)
+#define threadIdx (sim::thread->id)
+#define blockIdx (sim::thread->cube->id)
 #define gridDim (sim::cube_count)
 #define blockDim (sim::cube_dim)
 
-static void __syncthreads() { sim::meet(sim::unit->cube->arrived, sim::unit->cube->round, sim::units_a_cube); }
+static void __syncthreads() { sim::meet(sim::thread->cube->arrived, sim::thread->cube->round, sim::threads_a_cube); }
 static void __syncwarp() { sim::meet_plane(); }
 // Planes are whole wherever the kernels shuffle.
 static unsigned __activemask() { return ~0u; }

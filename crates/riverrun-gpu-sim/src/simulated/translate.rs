@@ -1,18 +1,18 @@
 //! From CUDA C++ to C++ for the simulation: inline PTX becomes calls, and the kernel gets an entry that takes its
 //! arguments from an array.
 
-/// The translation, or what is not known of the source.
+/// The translation, or the reason against it.
 pub fn translate(source: &str) -> Result<String, String> {
     let mut lines = Vec::new();
     for line in source.lines() {
-        // Those of the host are the same, by other names.
+        // The host has the same ones by other names.
         let known = ["typedef unsigned", "typedef signed", "#include <cuda"];
         if known.iter().any(|start| line.starts_with(start)) {
             continue;
         }
         lines.push(shared_memory(line));
     }
-    // What may be about to change: others run before it is read.
+    // Other threads run before a volatile word is read.
     let read = " const* tmp = reinterpret_cast<volatile";
     let text = lines.join("\n");
     let text = ["uint32_t", "uint64_t"].iter().fold(text, |text, word| {
@@ -50,7 +50,7 @@ fn inline_ptx(text: &str) -> Result<String, String> {
     Ok(out + rest)
 }
 
-/// Where the parenthesis that a text begins with is closed; what stands in quotes does not count.
+/// The end of the parenthesis that a text begins with, quoted text ignored.
 fn closing(text: &str) -> Option<usize> {
     let (mut depth, mut quoted) = (0, false);
     for (at, c) in text.char_indices() {
@@ -109,7 +109,7 @@ fn call(statement: &str) -> Result<String, String> {
                 "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" => ("sim::from_bf16", 2),
                 "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" => ("sim::from_f16", 2),
                 "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32" => ("sim::from_bf16", 1),
-                _ => return Err(format!("an instruction that is not known: {template}")),
+                _ => return Err(format!("unknown instruction: {template}")),
             };
             format!(
                 "sim::mma<{widen}, {per_word}>(&{}, {{{}}}, {{{}}}, {{{}}})",
@@ -122,7 +122,7 @@ fn call(statement: &str) -> Result<String, String> {
     })
 }
 
-/// Whether each is written, and its expression.
+/// Each operand: whether it is written, and its expression.
 fn operands(mut text: &str) -> Vec<(bool, &str)> {
     let mut found = Vec::new();
     while let Some(at) = text.find('"') {
@@ -140,7 +140,7 @@ fn operands(mut text: &str) -> Vec<(bool, &str)> {
     found
 }
 
-/// What is called from outside: the buffers in their order, then what the launch says besides.
+/// The entry that the host calls, with the buffers in their order, the scalars, and the sizes of the launch.
 fn entry(text: &str) -> Result<String, String> {
     let missing = "a source without a kernel";
     let (_, head) = text.split_once("__launch_bounds__(").ok_or(missing)?;
