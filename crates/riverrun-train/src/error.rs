@@ -1,7 +1,7 @@
 //! The one error type of this crate.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why a run, or a part of one, was refused or ended. Every message is one line. What to change on a command line is for
 /// the program to say: the fields tell it what it needs.
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Error {
     /// A file could not be read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {source}", shown(path))]
     Read {
         /// The file.
         path: PathBuf,
@@ -17,7 +17,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A file could not be written: a full disk, a missing permission.
-    #[error("cannot write {}: {reason}", path.display())]
+    #[error("cannot write {}: {reason}", shown(path))]
     Write {
         /// The file or folder.
         path: PathBuf,
@@ -70,19 +70,19 @@ pub enum Error {
         parts: usize,
     },
     /// The folder for a new run is in use.
-    #[error("{} already holds a run", .0.display())]
+    #[error("{} already holds a run", shown(.0))]
     RunExists(PathBuf),
     /// The folder for a new run has other files in it.
-    #[error("{} is not empty", .0.display())]
+    #[error("{} is not empty", shown(.0))]
     NotEmpty(PathBuf),
     /// The folder is not a run.
-    #[error("{} is not a run folder: it has no config.json", .0.display())]
+    #[error("{} is not a run folder: it has no config.json", shown(.0))]
     NotARun(PathBuf),
     /// Another program, or another part of this one, trains in the folder.
-    #[error("{} is in use by another program", .0.display())]
+    #[error("{} is in use by another program", shown(.0))]
     Locked(PathBuf),
     /// The run has nothing to go on from, or to sample from.
-    #[error("{} has no {what}: the run ended before its first one", dir.display())]
+    #[error("{} has no {what}: the run ended before its first one", shown(dir))]
     NoModel {
         /// The run folder.
         dir: PathBuf,
@@ -90,7 +90,7 @@ pub enum Error {
         what: &'static str,
     },
     /// A file of the run cannot be understood.
-    #[error("{} is damaged or from another version: {reason}", path.display())]
+    #[error("{} is damaged or from another version: {reason}", shown(path))]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -188,9 +188,14 @@ impl Error {
     }
 }
 
+/// A path on one line, whatever is in its name.
+fn shown(path: &Path) -> String {
+    path.display().to_string().replace(char::is_control, "?")
+}
+
 fn saved_in(saved: &Option<PathBuf>) -> String {
     match saved {
-        Some(folder) => format!("the last good state is in {}", folder.display()),
+        Some(folder) => format!("the last good state is in {}", shown(folder)),
         None => "no checkpoint had been saved".to_string(),
     }
 }

@@ -40,7 +40,7 @@ impl Corpus {
     /// # Errors
     /// A text without a byte.
     pub fn from_bytes(bytes: Vec<u8>, label: impl Into<String>) -> Result<Self, Error> {
-        let label = label.into();
+        let label = label.into().replace(char::is_control, "?");
         if bytes.is_empty() {
             return Err(Error::EmptyText(label));
         }
