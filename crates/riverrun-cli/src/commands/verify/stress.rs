@@ -82,7 +82,7 @@ fn threads(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
     let again: Vec<Vec<u64>> = jobs.iter().map(run).collect::<Result<_, _>>()?;
 
     let goal = match (part.target.is_cpu(), part.target.info.software, part.long) {
-        (true, _, false) => 200,
+        (true, _, false) => 60,
         (true, _, true) => 20_000,
         (false, true, _) => 300,
         (false, false, false) => 10_000,
