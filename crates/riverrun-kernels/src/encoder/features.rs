@@ -127,7 +127,7 @@ pub(super) fn features(
         f[3] = all.min;
         f[4] = all.max;
         f[26..29].copy_from_slice(&l.averages);
-        f[29] = l.averages[0] - l.averages[2];
+        f[29] = apart(l.averages[0] - l.averages[2], l.averages[0]);
         if deviation > 0.0 {
             f[38] = (l.now - all.mean) / deviation.max(TINY);
         }
@@ -166,7 +166,7 @@ pub(super) fn features(
         f[14] = (g.now / centre).min(BOUND);
         f[15] = deviation / centre;
         f[42..45].copy_from_slice(&g.averages);
-        f[45] = g.averages[0] - g.averages[2];
+        f[45] = apart(g.averages[0] - g.averages[2], g.averages[0]);
         if deviation > 0.0 {
             f[47] = (g.now - all.mean) / deviation.max(TINY);
         }

@@ -220,8 +220,8 @@ pub(super) fn encode_states(
             for k in 0..3usize {
                 features[out + 26 + k] = bound(scalars[own + LOSS_AVERAGES + k]);
             }
-            features[out + 29] =
-                bound(scalars[own + LOSS_AVERAGES] - scalars[own + LOSS_AVERAGES + 2]);
+            let fast = scalars[own + LOSS_AVERAGES];
+            features[out + 29] = bound(apart(fast - scalars[own + LOSS_AVERAGES + 2], fast));
             if deviation > 0.0f32 {
                 features[out + 38] = bound((now - mean_l) / deviation.max(tiny));
             }
@@ -276,8 +276,8 @@ pub(super) fn encode_states(
             for k in 0..3usize {
                 features[out + 42 + k] = bound(scalars[own + GRADIENT_AVERAGES + k]);
             }
-            features[out + 45] =
-                bound(scalars[own + GRADIENT_AVERAGES] - scalars[own + GRADIENT_AVERAGES + 2]);
+            let fast = scalars[own + GRADIENT_AVERAGES];
+            features[out + 45] = bound(apart(fast - scalars[own + GRADIENT_AVERAGES + 2], fast));
             if deviation > 0.0f32 {
                 features[out + 47] = bound((now - mean_g) / deviation.max(tiny));
             }
