@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! mix(x)  = lowbias32: x ^= x >> 16; x *= 0x7feb352d; x ^= x >> 15; x *= 0x846ca68b; x ^= x >> 16
-//! s       = mix(k_0 ^ mix(k_1 ^ mix(k_2 ^ mix(k_3 ^ stream))))          t = mix(s ^ 0x9e3779b9)
+//! s       = mix(k_0 ^ mix(k_1 ^ mix(k_2 ^ mix(k_3 ^ mix(stream)))))     t = mix(s ^ 0x9e3779b9)
 //! u_i     = (⌊mix(mix(i + s) ^ t) / 2^9⌋ + 1/2) / 2^23                  0 < u_i < 1
 //! ```
 //!
