@@ -26,7 +26,9 @@ pub use backend::{
     LinearGradients, LinearOps, LinearOutput, LinearSpec, MlpGradients, MlpOutput, ProductOutput,
     ProductSpec, WeightOrder, Weights,
 };
-pub(crate) use product::{Factor, batched, product};
+#[cfg(feature = "cube")]
+pub(crate) use product::batched;
+pub(crate) use product::{Factor, product};
 pub use riverrun_kernels::gemm::Arithmetic;
 pub use route::{ProductMaker, ProductRoutes, Route, product_makers};
 
