@@ -161,7 +161,10 @@ fn jobs(part: &Part<'_>) -> Result<Vec<Job>, Failure> {
         ((1, 3000, 8), min_gru),
     ];
     let mut jobs: Vec<Job> = scans.into_iter().enumerate().map(scan).collect();
-    for (n, cell) in Cell::all().into_iter().enumerate() {
+    // One cell with a state and one with two: each further one costs a GPU seconds of compiling.
+    let cells = Cell::all().into_iter();
+    let cells = cells.filter(|cell| ["gru", "lstm"].contains(&cell.name()));
+    for (n, cell) in cells.enumerate() {
         let problem = cell::Problem::new(cell, 1 + 3 * n, 9, 32);
         let options = cell::check::Options::ALL;
         let case = cell::check::Case::<f32>::random(problem, options, 70 + n as u64);
