@@ -26,6 +26,9 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
                 continue;
             }
             for (name, kind) in [("i32", IntKind::I32), ("i64", IntKind::I64)] {
+                if writer.sample && (n == 1) != (name == "i64") {
+                    continue;
+                }
                 let index = ElemType::Int(kind);
                 let place = format!("embedding/{tokens}x{vocab}x{dim}-{}-{name}", dtype.name());
                 writer.write(&format!("{place}-forward"), |client| {

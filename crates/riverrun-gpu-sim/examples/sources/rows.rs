@@ -16,7 +16,13 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
             continue;
         }
         let name = dtype.name();
+        // In a sample each operation has one of the types.
+        let wanted = |n: usize| !writer.sample || dtype == Dtype::ALL[n % 3];
+        let all: Vec<bool> = (0..5).map(wanted).collect();
         for (n, kind) in norm::Kind::ALL.into_iter().enumerate() {
+            if !all[n] {
+                continue;
+            }
             let place = format!("norm/{}-{name}", kind.name());
             writer.write(&place, |client| {
                 let options = norm::check::Options::nth(n + 1);
@@ -24,17 +30,23 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
                 case.gpu(client, dtype, [None, None]).map(drop)
             })?;
         }
-        writer.write(&format!("cross-entropy/{name}"), |client| {
-            let case = cross_entropy::check::Case::random([16, 1000], 1);
-            case.gpu(client, dtype, [None, None]).map(drop)
-        })?;
-        writer.write(&format!("adamw/{name}"), |client| {
-            let case = adamw::check::Case::random(&[300, 7], 1);
-            case.gpu(client, dtype).map(drop)
-        })?;
-        writer.write(&format!("block-diagonal/{name}"), |client| {
-            block_diagonal(client, dtype)
-        })?;
+        if all[2] {
+            writer.write(&format!("cross-entropy/{name}"), |client| {
+                let case = cross_entropy::check::Case::random([16, 1000], 1);
+                case.gpu(client, dtype, [None, None]).map(drop)
+            })?;
+        }
+        if all[3] {
+            writer.write(&format!("adamw/{name}"), |client| {
+                let case = adamw::check::Case::random(&[300, 7], 1);
+                case.gpu(client, dtype).map(drop)
+            })?;
+        }
+        if all[4] {
+            writer.write(&format!("block-diagonal/{name}"), |client| {
+                block_diagonal(client, dtype)
+            })?;
+        }
     }
     writer.write("clip/f32", |client| {
         adamw::check::ClipCase::new(true).gpu(client);
