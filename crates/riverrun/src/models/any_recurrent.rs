@@ -8,6 +8,7 @@ use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::nn::flat;
 use crate::nn::{
     Gru, GruConfig, LinearRnn, LinearRnnConfig, Lstm, LstmConfig, LstmState, MinGru, MinGruConfig,
     MinLstm, MinLstmConfig, Recurrent, RgLru, RgLruConfig, Rnn, RnnConfig, Sequence,
@@ -184,7 +185,7 @@ impl RecurrentState {
 
 /// `[B, H]` as the state of a stack of one layer, `[1, B, H]`.
 fn stacked(state: Tensor<2>) -> Tensor<3> {
-    state.unsqueeze_dim(0)
+    crate::nn::stacked(vec![state])
 }
 
 /// Runs a layer whose state is one tensor.
@@ -223,7 +224,6 @@ impl Recurrent for AnyRecurrent {
         sequence: Sequence<RecurrentState>,
     ) -> Result<(Tensor<3>, RecurrentState), Error> {
         let same = |state| state;
-        let flat = |state: Tensor<3>| state.squeeze_dim(0);
         match self {
             AnyRecurrent::LinearRnn(layer) => run_with(layer, x, sequence, same, same),
             AnyRecurrent::MinGru(layer) => run_with(layer, x, sequence, same, same),

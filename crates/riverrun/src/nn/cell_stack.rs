@@ -96,7 +96,7 @@ impl CellStack {
         let (reset, reset_back) = self.resets(run.reset, run.lengths);
         let of = |states: &Option<Tensor<3>>, index: usize| -> Option<Tensor<2>> {
             let states = states.as_ref()?.clone();
-            Some(states.narrow(0, index, 1).squeeze_dim(0))
+            Some(flat(states.narrow(0, index, 1)))
         };
         let mut y = x;
         let (mut h_n, mut c_n) = (Vec::new(), Vec::new());
@@ -124,6 +124,10 @@ impl CellStack {
             }
             y = match outputs.len() {
                 1 => outputs.remove(0),
+                // Without numbers either output will do, and its graph has no empty slices.
+                count if batch * steps == 0 => {
+                    outputs.remove(0).reshape([batch, steps, count * hidden])
+                }
                 _ => Tensor::cat(outputs, 2),
             };
         }
@@ -161,9 +165,26 @@ impl CellStack {
     }
 }
 
-fn stacked(states: Vec<Tensor<2>>) -> Tensor<3> {
-    match states.len() {
+/// States `[B, H]`, one a layer and direction, as `[layers · directions, B, H]`.
+///
+/// Burn inserts and removes dimensions by reshapes, which read a size of 0 as "the size at this place before": of no sequences
+/// there is nothing to copy, and the result is made afresh.
+pub(crate) fn stacked(states: Vec<Tensor<2>>) -> Tensor<3> {
+    let ([batch, hidden], count) = (states[0].dims(), states.len());
+    if batch == 0 {
+        return Tensor::zeros([count, 0, hidden], (&states[0].device(), states[0].dtype()));
+    }
+    match count {
         1 => states.into_iter().next().expect("one").unsqueeze_dim(0),
         _ => Tensor::stack(states, 0),
+    }
+}
+
+/// `[1, B, H]` as `[B, H]`.
+pub(crate) fn flat(state: Tensor<3>) -> Tensor<2> {
+    let [_, batch, hidden] = state.dims();
+    match batch {
+        0 => Tensor::zeros([0, hidden], (&state.device(), state.dtype())),
+        _ => state.squeeze_dim(0),
     }
 }

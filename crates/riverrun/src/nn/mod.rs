@@ -28,6 +28,7 @@ pub(crate) use cell_layer::like;
 pub use block_diagonal_rnn::{BlockDiagonalRnn, BlockDiagonalRnnConfig};
 pub use cell_layer::CellLayer;
 pub use cell_stack::CellStack;
+pub(crate) use cell_stack::{flat, stacked};
 pub use cell_stream::CellStream;
 pub use gru::{Gru, GruConfig};
 pub use layer_norm::{LayerNorm, LayerNormConfig};
