@@ -1,9 +1,8 @@
 //! The arithmetic of the CPU kernels, `f32` or `f64`, on the vector registers of whatever machine it is.
 
-use std::any::TypeId;
 use std::ops::{Add, AddAssign, Div, Mul};
 
-use pulp::{Scalar128b, Simd};
+use pulp::Simd;
 
 use crate::simd::vector::Vector;
 
@@ -94,13 +93,6 @@ pub trait Real:
     fn tanh<S: Simd>(x: Vector<S, Self>) -> Vector<S, Self>;
 }
 
-/// Whether a fused multiply-add would be a slow library call: in plain Rust, on targets that may lack the instruction.
-#[inline(always)]
-fn unfused<S: Simd>() -> bool {
-    TypeId::of::<S>() == TypeId::of::<Scalar128b>()
-        && !cfg!(any(target_feature = "fma", target_arch = "aarch64"))
-}
-
 macro_rules! real {
     (
         $ty:ty, $lanes:ident, $mask:ident, $elementary:path,
@@ -189,11 +181,7 @@ macro_rules! real {
 
             #[inline(always)]
             fn mul_add<S: Simd>(simd: S, a: S::$lanes, b: S::$lanes, c: S::$lanes) -> S::$lanes {
-                if unfused::<S>() {
-                    simd.$add(simd.$mul(a, b), c)
-                } else {
-                    simd.$mul_add(a, b, c)
-                }
+                simd.$mul_add(a, b, c)
             }
 
             #[inline(always)]

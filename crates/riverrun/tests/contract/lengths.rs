@@ -61,10 +61,12 @@ fn same<const N: usize>(
         let close = |part: &str, found: Vec<f64>, expected: Vec<f64>| {
             assert_close(&what(part), &found, &expected, tolerance);
         };
-        let past = numbers(h.clone().narrow(0, b, 1).narrow(1, length, T - length));
-        assert!(past.iter().all(|&h| h == 0.0), "{}", what("padding"));
-        let past = numbers(d_x.clone().narrow(0, b, 1).narrow(1, length, T - length));
-        assert!(past.iter().all(|&d| d == 0.0), "{}", what("d_x of padding"));
+        if length < T {
+            let past = numbers(h.clone().narrow(0, b, 1).narrow(1, length, T - length));
+            assert!(past.iter().all(|&h| h == 0.0), "{}", what("padding"));
+            let past = numbers(d_x.clone().narrow(0, b, 1).narrow(1, length, T - length));
+            assert!(past.iter().all(|&d| d == 0.0), "{}", what("d_x of padding"));
+        }
         if length == 0 {
             close(
                 "last",

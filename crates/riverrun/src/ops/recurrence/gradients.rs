@@ -285,11 +285,11 @@ impl Walk {
     /// 0 at the steps that restart.
     fn cut(&self, x: Tensor<3>) -> Tensor<3> {
         match &self.reset {
-            Some(reset) => {
+            Some(reset) if !x.dims().contains(&0) => {
                 let mask = reset.clone().unsqueeze_dim::<3>(2).expand(x.dims());
                 x.mask_fill(mask, 0.0)
             }
-            None => x,
+            _ => x,
         }
     }
 

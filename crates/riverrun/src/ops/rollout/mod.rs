@@ -81,7 +81,10 @@ impl Rollout {
         let steps = problem.steps;
         let mut start = 0;
         let mut part = |length: usize| {
-            let part = rows.clone().narrow(1, start, length);
+            let part = match length {
+                0 => Tensor::zeros([problem.members, 0], (&rows.device(), rows.dtype())),
+                _ => rows.clone().narrow(1, start, length),
+            };
             start += length;
             part
         };

@@ -23,6 +23,10 @@ pub(crate) fn padding(
 /// `x` with `value` at the padded steps, whatever was there.
 pub(crate) fn fill(x: Tensor<3>, padding: &Tensor<3, Bool>, value: f64) -> Tensor<3> {
     let shape = x.dims();
+    // Burn expands to no dimension of 0.
+    if shape.contains(&0) {
+        return x;
+    }
     x.mask_fill(padding.clone().expand(shape), value)
 }
 

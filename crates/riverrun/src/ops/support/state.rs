@@ -12,7 +12,7 @@ pub(crate) fn last_state<B: Backend>(
 ) -> FloatTensor<B> {
     let [batch, steps, dim] = h.shape().dims();
     let state = Shape::new([batch, dim]);
-    if steps == 0 {
+    if batch * steps == 0 {
         return start.unwrap_or_else(|| B::float_zeros(state, &h.device(), h.dtype().into()));
     }
     let end = if reverse { 0 } else { steps - 1 };
