@@ -149,7 +149,7 @@ impl CellStack {
             return (None, None);
         };
         let [batch, steps] = reset.dims();
-        if !self.bidirectional || steps == 0 {
+        if !self.bidirectional || batch * steps == 0 {
             return (Some(reset.clone()), Some(reset));
         }
         let marks = match padding(lengths, steps, &reset.device()) {
