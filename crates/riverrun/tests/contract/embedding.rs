@@ -12,7 +12,13 @@ fn rows_and_the_gradient_of_the_table() {
     // One token makes up half of the batch; row 4 has none; widths with and without a multiple of a vector.
     let (batch, steps, vocab) = (3, 40, 7);
     let tokens: Vec<i32> = (0..batch * steps)
-        .map(|n| if n % 2 == 0 { 5 } else { [0, 1, 2, 3, 6][n / 2 % 5] } as i32)
+        .map(|n| {
+            if n % 2 == 0 {
+                5
+            } else {
+                [0, 1, 2, 3, 6][n / 2 % 5]
+            }
+        })
         .collect();
     for (name, device) in devices() {
         let device = device.autodiff();

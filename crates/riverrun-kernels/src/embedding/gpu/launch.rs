@@ -114,13 +114,7 @@ fn tokens_each(shape: Shape) -> usize {
         let blocks = shape.tokens.div_ceil(UNITS * each);
         blocks.saturating_mul(shape.vocab + 1)
     };
-    if counts(1) <= 1 << 22 {
-        1
-    } else if counts(4) <= 1 << 24 {
-        4
-    } else {
-        16
-    }
+    if counts(1) <= 1 << 22 { 1 } else { 4 }
 }
 
 /// Tokens in order of their rows.
