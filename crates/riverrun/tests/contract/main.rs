@@ -5,8 +5,6 @@
 mod common;
 
 mod embedding;
-mod empty;
-mod lengths;
 mod products;
 mod refusals;
 
