@@ -40,6 +40,47 @@ fn given(case: &Case, device: &Device) -> Given {
     }
 }
 
+fn problems() -> Vec<Problem> {
+    vec![
+        Problem::new(5, 48, 6).with_stochastic(20).with_features(7),
+        Problem::new(2, 32, 0),
+        Problem::new(3, 16, 4).with_decode(Decode::Linear),
+        // More hidden units than the GPU kernels take.
+        Problem::new(1, 1028, 1).with_features(2),
+    ]
+}
+
+#[test]
+fn rollouts_pass_with_and_without_gradients() {
+    for (seed, problem) in problems().into_iter().enumerate() {
+        let case = Case::random(problem, seed as u64);
+        for (name, device) in devices() {
+            for device in [device.clone(), device.autodiff()] {
+                let Given {
+                    ensemble,
+                    h0,
+                    features,
+                    loss,
+                } = given(&case, &device);
+                let found = rollout(&ensemble, h0, features, loss, problem.steps, problem.decode);
+                assert_eq!(
+                    found.trajectory.dims(),
+                    [problem.members, problem.steps + 1]
+                );
+                assert_eq!(found.norm.dims(), [problem.members, problem.steps]);
+                let (read, outcome) = found.read();
+                assert_eq!(read, problem);
+                for comparison in case.compare(&outcome).unwrap() {
+                    assert!(comparison.passes(), "{name} {problem:?}: {comparison:?}");
+                }
+                let widths = numbers(found.state);
+                assert_eq!(widths.len(), problem.members * problem.combined());
+                assert_eq!(numbers(found.entropy).len(), problem.members);
+            }
+        }
+    }
+}
+
 #[test]
 fn gradients_of_a_rollout_are_its_slopes() {
     let device = Device::flex().autodiff();

@@ -5,6 +5,8 @@
 mod common;
 
 mod embedding;
+mod empty;
+mod lengths;
 mod products;
 mod refusals;
 
