@@ -147,6 +147,9 @@ pub enum Error {
     Riverrun(#[from] riverrun::Error),
 }
 
+/// Characters of a reader's message that are passed on.
+const MOST_REASON: usize = 200;
+
 impl Error {
     pub(crate) fn read(path: impl Into<PathBuf>, source: io::Error) -> Self {
         Self::Read {
@@ -163,15 +166,20 @@ impl Error {
     }
 
     pub(crate) fn damaged(path: impl Into<PathBuf>, reason: impl ToString) -> Self {
-        // Some readers' messages have several lines.
+        // Some readers' messages have several lines, or name every tensor of a model.
         let reason = reason.to_string();
         let mut lines = reason
             .lines()
             .map(str::trim)
             .filter(|line| !line.is_empty());
+        let line = lines.next().unwrap_or("no reason given");
+        let reason = match line.char_indices().nth(MOST_REASON) {
+            Some((end, _)) => format!("{}…", &line[..end]),
+            None => line.to_string(),
+        };
         Self::Damaged {
             path: path.into(),
-            reason: lines.next().unwrap_or("no reason given").to_string(),
+            reason,
         }
     }
 
