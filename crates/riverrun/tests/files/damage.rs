@@ -96,9 +96,6 @@ fn damage(path: &Path, layer: &Gru, seed: u64) -> (usize, usize) {
     (loaded, wrong)
 }
 
-/// The allocations of one test are not to be taken for another's.
-static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
 fn layer() -> Gru {
     let device = devices().into_iter().next().expect("a device").1;
     let config = GruConfig::new(4, 5).with_layers(2).with_bidirectional(true);
@@ -107,9 +104,6 @@ fn layer() -> Gru {
 
 #[test]
 fn a_damaged_file_of_ours_loads_rightly_or_not_at_all() {
-    let _guard = ONE_AT_A_TIME
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
     let folder = Folder::new("whole");
     let path = folder.0.join("weights.safetensors");
     let layer = layer();
@@ -121,9 +115,6 @@ fn a_damaged_file_of_ours_loads_rightly_or_not_at_all() {
 
 #[test]
 fn a_damaged_archive_of_pytorch_loads_rightly_or_not_at_all() {
-    let _guard = ONE_AT_A_TIME
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
     let (loaded, wrong) = damage(&golden("gru-2-both.pt"), &layer(), 2);
     println!("{loaded} of {CASES} damaged archives load");
     assert_eq!(wrong, 0);
@@ -132,9 +123,6 @@ fn a_damaged_archive_of_pytorch_loads_rightly_or_not_at_all() {
 /// PyTorch's safetensors files have no checksum: damage to a number cannot be seen, damage to the structure is refused.
 #[test]
 fn a_damaged_safetensors_file_of_pytorch_makes_no_panic() {
-    let _guard = ONE_AT_A_TIME
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
     let (loaded, wrong) = damage(&golden("gru-2-both.safetensors"), &layer(), 3);
     println!("{loaded} of {CASES} damaged files load, {wrong} with other numbers");
 }

@@ -7,33 +7,41 @@ mod damage;
 mod weights;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::numbers;
 use riverrun::nn::CellStack;
 
-/// The system's allocator, with the largest single allocation since the last look.
+/// The system's allocator, which notes the largest allocation of each thread: tests run beside each other.
 struct Watched;
 
-static LARGEST: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    static LARGEST: Cell<usize> = const { Cell::new(0) };
+}
+
+impl Watched {
+    fn note(size: usize) {
+        LARGEST.set(LARGEST.get().max(size));
+    }
+}
 
 // SAFETY: every call goes to the system's allocator as it is.
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
+        Self::note(layout.size());
         // SAFETY: the caller's.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
+        Self::note(layout.size());
         // SAFETY: the caller's.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        LARGEST.fetch_max(size, Ordering::Relaxed);
+        Self::note(size);
         // SAFETY: the caller's.
         unsafe { System.realloc(block, layout, size) }
     }
@@ -47,9 +55,9 @@ unsafe impl GlobalAlloc for Watched {
 #[global_allocator]
 static ALLOCATOR: Watched = Watched;
 
-/// The largest allocation since the last call, bytes.
+/// Bytes of the largest allocation of this thread since the last call.
 fn largest_allocation() -> usize {
-    LARGEST.swap(0, Ordering::Relaxed)
+    LARGEST.replace(0)
 }
 
 fn golden(name: &str) -> PathBuf {
