@@ -40,6 +40,36 @@ fn check(case: &Case<f32>, routines: &[cpu::Routine]) {
 }
 
 #[test]
+fn f32_every_shape() {
+    let mut seed = 0;
+    for cell in Cell::all() {
+        for batch in [0, 1, 3, 16] {
+            for steps in [0, 1, 2, 33, 127] {
+                for hidden in [1, 3, 64, 100, 256] {
+                    seed += 1;
+                    // The slow forms of the large ones once each; the small ones in every routine.
+                    let large = batch * steps * hidden * hidden > 1 << 22;
+                    if large && steps == 127 && (batch == 16 || hidden == 256 && batch != 1) {
+                        continue;
+                    }
+                    let problem = Problem::new(cell, batch, steps, hidden).reversed(seed % 2 == 0);
+                    let options = if seed % 3 == 0 {
+                        Options::NONE
+                    } else {
+                        Options::ALL
+                    };
+                    let all = routines();
+                    check(
+                        &Case::random(problem, options, seed),
+                        if large { &all[..3] } else { &all },
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn f32_large() {
     for cell in Cell::all() {
         check(

@@ -41,17 +41,28 @@ pub fn compare<E: Element>(case: &Case<E>, found: &Results<E>) -> Result<Vec<Com
         sums + storage
     };
     let (along, across) = (floor(p.steps), floor(p.batch * p.steps));
-    let summands = reference
-        .iter()
-        .find(|(name, _)| *name == "d_xg")
-        .map_or(0.0, |(_, values)| scale(values));
+    let of = |wanted: &str| {
+        let tensor = reference.iter().find(|(name, _)| *name == wanted);
+        tensor.map_or(0.0, |(_, values)| scale(values))
+    };
+    let given = |values: &Option<Vec<E>>| {
+        let values = values.iter().flatten();
+        largest(values.map(|x| x.to_f64().abs()))
+    };
+    let summands = of("d_xg");
+    let arriving = [&case.d_h, &case.d_h_last, &case.d_c_last].map(given);
+    let arriving = largest(arriving.into_iter());
+    let states = largest([of("h"), given(&case.h0)].into_iter());
     let tensors = found.named().into_iter().zip(naive).zip(reference);
     Ok(tensors
         .map(|(((name, found), (_, naive)), (_, reference))| {
+            let own = scale(&reference);
             let floor = match name {
-                "d_u" | "d_bias" => across * scale(&reference).max(summands),
-                "d_h0" => along * scale(&reference).max(summands),
-                _ => along * scale(&reference),
+                "d_u" | "d_bias" => across * own.max(summands),
+                "d_h0" | "d_c0" => along * own.max(summands).max(arriving),
+                "h" | "h_last" => along * own.max(states),
+                "c_last" => along * own.max(given(&case.c0)),
+                _ => along * own,
             };
             Comparison {
                 tensor: name.into(),
