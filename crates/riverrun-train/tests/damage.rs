@@ -53,6 +53,7 @@ fn files() -> &'static [(String, Vec<u8>)] {
             "checkpoint/moment-1.bpk",
             "checkpoint/moment-2.bpk",
             "best/model.bpk",
+            "best/report.json",
         ];
         let files = names.map(|name| (name.to_string(), fs::read(dir.join(name)).unwrap()));
         fs::remove_dir_all(&dir).unwrap();
@@ -147,6 +148,14 @@ fn one_line(result: Result<(), Error>) -> Result<bool, TestCaseError> {
     }
 }
 
+#[test]
+fn a_sound_run_opens() {
+    let dir = folder("opens");
+    write(&dir, usize::MAX, &[]);
+    open(&dir).unwrap();
+    fs::remove_dir_all(&dir).unwrap();
+}
+
 /// Runs a property on the same 5000 cases each time.
 fn check(
     files: std::ops::Range<usize>,
@@ -180,7 +189,7 @@ fn damaged_words_are_refused_or_understood() {
 fn damaged_checkpoints_are_refused() {
     let dir = folder("checkpoints");
     let _ = fs::remove_dir_all(&dir);
-    check(4..9, |which, damages| {
+    check(4..10, |which, damages| {
         write(&dir, which, &damages);
         let (name, sound) = &files()[which];
         let changed = fs::read(dir.join(name)).unwrap() != *sound;
