@@ -12,6 +12,9 @@ use crate::device::one_line;
 /// A recording holds launches with the addresses they had. Work can be recorded if it reads nothing back, uploads nothing
 /// (inputs are refilled between replays, see [`crate::ops::refill`]), and takes all its memory from the pools that earlier
 /// runs of the same work have filled. The recording holds the memory it touches until it is dropped.
+///
+/// On CUDA, other threads may go on while one records, if they have called an operation of this crate before: a thread that
+/// has used Burn's operations alone spoils the recording when it waits for a result, and its own read fails.
 pub struct Recording {
     graph: BackendGraph<Dispatch>,
     device: Device,

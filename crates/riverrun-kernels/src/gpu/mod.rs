@@ -3,6 +3,8 @@
 
 pub(crate) mod buffer;
 pub(crate) mod copy;
+#[cfg(feature = "cuda")]
+pub(crate) mod cuda;
 mod dtype;
 pub(crate) mod fault;
 pub(crate) mod group;
@@ -10,6 +12,8 @@ pub(crate) mod math;
 pub(crate) mod storage;
 
 pub(crate) use buffer::{address, buffer, expect, grid, vector_width};
+#[cfg(feature = "cuda")]
+pub use cuda::beside_captures;
 pub use dtype::Dtype;
 pub use fault::take_fault;
 

@@ -1,11 +1,10 @@
-//! Products by NVIDIA's cuBLASLt, on CubeCL's buffers and on CubeCL's stream (`stream.rs` says how).
+//! Products by NVIDIA's cuBLASLt, on CubeCL's buffers and on CubeCL's stream (`gpu/cuda.rs` says how).
 //!
 //! The library is loaded at run time. For every problem its heuristics are asked once which algorithm to take, and the
 //! answer is kept; nothing is timed. With one algorithm for a problem, two runs give the same bits.
 
 mod library;
 mod search;
-mod stream;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,9 +19,9 @@ use cudarc::cublaslt::sys::{
 };
 
 use super::{Arithmetic, Epilogue, Layout, Order};
+use crate::gpu::cuda::{Device, device_of};
 use crate::gpu::{Dtype, expect};
 use library::{Addresses, Chosen, Description, Library, Matrix};
-use stream::Device;
 
 /// Scratch memory that an algorithm may ask for: what cuBLAS itself takes on an H100.
 const WORKSPACE: usize = 32 << 20;
@@ -152,7 +151,7 @@ impl Vendor {
     pub fn of(client: &Client) -> Result<Arc<Self>, String> {
         static DEVICES: Mutex<BTreeMap<DeviceId, Result<Arc<Vendor>, String>>> =
             Mutex::new(BTreeMap::new());
-        let Some(id) = stream::device_of(client) else {
+        let Some(id) = device_of(client) else {
             return Err("not a CUDA device".into());
         };
         let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
