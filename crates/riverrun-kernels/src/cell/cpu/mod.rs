@@ -21,8 +21,10 @@ mod forward_gates;
 mod gradients;
 mod layer;
 mod routine;
+mod spin;
 mod split;
 pub(super) mod stage;
+mod sync;
 mod weights;
 
 use pulp::{Simd, WithSimd};
