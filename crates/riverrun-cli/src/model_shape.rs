@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use riverrun::models::{CellKind, LanguageModelConfig};
+use riverrun::models::{LanguageModelConfig, RecurrentKind};
 use riverrun_kernels::check::Random;
 use riverrun_train::tasks::Batch;
 use serde::Serialize;
@@ -59,7 +59,7 @@ impl ModelShape {
     }
 
     /// The model, with recurrent projections without biases as in the paper.
-    pub fn model(&self, cell: CellKind) -> LanguageModelConfig {
+    pub fn model(&self, cell: RecurrentKind) -> LanguageModelConfig {
         LanguageModelConfig::new(self.vocab, self.width, self.layers)
             .with_cell(cell)
             .with_bias(false)

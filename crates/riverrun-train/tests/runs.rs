@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::Device;
-use riverrun::models::{CellKind, LanguageModel, LanguageModelConfig};
+use riverrun::models::{LanguageModel, LanguageModelConfig, RecurrentKind};
 use riverrun_train::tasks::SelectiveCopyConfig;
 use riverrun_train::{
     Error, Observer, Outcome, Precision, Report, RunConfig, RunDir, Setup, Split, TaskConfig,
@@ -59,7 +59,7 @@ fn device() -> Device {
 fn config(steps: u64) -> RunConfig {
     let mut config = RunConfig::selective_copy();
     config.task = TaskConfig::SelectiveCopy(SelectiveCopyConfig { data_tokens: 3 });
-    config.model = LanguageModelConfig::new(16, 16, 2).with_cell(CellKind::MinGru);
+    config.model = LanguageModelConfig::new(16, 16, 2).with_cell(RecurrentKind::MinGru);
     config.training = TrainingConfig::new(32, 12, steps, 1e-2);
     config
 }
@@ -218,7 +218,7 @@ fn half_formats_follow_f32_on_f32_weights() {
 #[test]
 fn every_cell_trains() {
     let _alone = alone();
-    for cell in CellKind::ALL {
+    for cell in RecurrentKind::ALL {
         let mut config = config(5);
         config.model.cell = cell;
         let dir = Scratch::new(&format!("cell-{cell}"));

@@ -9,7 +9,7 @@
 use burn::module::Module;
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
-use riverrun::models::{CellKind, LanguageModel, LanguageModelConfig};
+use riverrun::models::{LanguageModel, LanguageModelConfig, RecurrentKind};
 use riverrun::nn::Sequence;
 use riverrun::ops::cross_entropy;
 
@@ -99,7 +99,8 @@ pub fn run(path: Option<String>, steps: usize) -> Result<(), Box<dyn std::error:
     let device = Device::flex();
     device.seed(0);
     let differentiable = device.clone().autodiff();
-    let config = LanguageModelConfig::new(corpus.symbols.len(), 64, 2).with_cell(CellKind::MinGru);
+    let config =
+        LanguageModelConfig::new(corpus.symbols.len(), 64, 2).with_cell(RecurrentKind::MinGru);
     config.check()?;
     println!(
         "{} symbols, {} parameters",

@@ -7,7 +7,7 @@ use burn::tensor::{Bool, Device, Distribution, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
 use riverrun::Error;
 use riverrun::nn::{BlockDiagonalRnnConfig, Recurrent, Sequence};
-use riverrun::ops::{Recompute, ScanOptions, block_diagonal_scan, try_block_diagonal_scan};
+use riverrun::ops::{SavedStates, ScanOptions, block_diagonal_scan, try_block_diagonal_scan};
 use riverrun_kernels::block_diagonal;
 
 fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
@@ -100,7 +100,7 @@ fn what_does_not_fit_is_an_error() {
         let refused = try_block_diagonal_scan(a.clone(), b, Sequence::new(), ScanOptions::new());
         assert!(matches!(refused, Err(Error::Shape { what: "b", .. })));
         let b = Tensor::<3>::zeros([2, 4, 6], &device);
-        let options = ScanOptions::new().with_recompute(Recompute::None);
+        let options = ScanOptions::new().with_saved_states(SavedStates::None);
         let refused = try_block_diagonal_scan(a, b, Sequence::new(), options);
         assert!(matches!(refused, Err(Error::Unsupported(_))));
         let refused = BlockDiagonalRnnConfig::new(3, 10).try_init(&device);

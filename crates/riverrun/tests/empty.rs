@@ -4,7 +4,7 @@ mod common;
 
 use burn::tensor::{Bool, Device, Int, Tensor};
 use common::{assert_close, devices, numbers};
-use riverrun::models::{CellKind, LanguageModelConfig};
+use riverrun::models::{LanguageModelConfig, RecurrentKind};
 use riverrun::nn::{
     BlockDiagonalRnnConfig, GruConfig, LinearRnnConfig, LstmConfig, MinGruConfig, MinLstmConfig,
     Recurrent, RgLruConfig, RnnConfig, Sequence,
@@ -112,7 +112,7 @@ fn layers_run_on_nothing() {
 fn language_models_run_on_nothing() {
     for (name, device) in devices() {
         let device = device.autodiff();
-        for cell in CellKind::ALL {
+        for cell in RecurrentKind::ALL {
             for expansion in [1, 2] {
                 let model = LanguageModelConfig::new(11, 16, 2)
                     .with_cell(cell)

@@ -7,7 +7,7 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Device, Distribution, FloatDType, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
 use golden::{field, tensor};
-use riverrun::models::{CellKind, RecurrentState};
+use riverrun::models::{RecurrentKind, RecurrentState};
 use riverrun::nn::{
     GruConfig, LstmConfig, MinGruConfig, MinLstmConfig, Recurrent, RgLruConfig, RnnConfig, Sequence,
 };
@@ -91,7 +91,7 @@ fn layers_agree_with_pytorch() {
 fn sequence_chunks_and_steps_agree() {
     let (b, t, i, h) = (3, 67, 5, 24);
     for (name, device) in devices() {
-        for kind in CellKind::ALL {
+        for kind in RecurrentKind::ALL {
             let layer = kind.init(i, h, true, 32, &device);
             let x = Tensor::<3>::random([b, t, i], Distribution::Normal(0.0, 1.0), &device);
             let (whole, last) = layer.run(x.clone(), Sequence::new());
@@ -182,13 +182,13 @@ fn a_reset_starts_anew_and_stops_gradients() {
     let (b, t, i, h) = (2, 9, 3, 4);
     for (name, device) in devices() {
         let device = device.autodiff();
-        for kind in CellKind::ALL {
+        for kind in RecurrentKind::ALL {
             let layer = kind.init(i, h, true, 1, &device);
             let x = Tensor::<3>::random([b, t, i], Distribution::Normal(0.0, 1.0), &device);
             let mask: Vec<bool> = (0..b * t).map(|n| n % t == 5).collect();
             let mask = Tensor::<2, Bool>::from_data(TensorData::new(mask, [b, t]), &device);
             let h0 = Tensor::<2>::ones([b, h], &device).require_grad();
-            let c = (kind == CellKind::Lstm).then(|| h0.clone());
+            let c = (kind == RecurrentKind::Lstm).then(|| h0.clone());
             let start = RecurrentState { h: h0.clone(), c };
             let sequence = Sequence::from(Some(start)).with_reset(mask);
             let (y, last) = layer.run(x.clone(), sequence.clone());

@@ -6,14 +6,14 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::store::ModuleRecord;
 use burn::tensor::{Int, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
-use riverrun::models::{CellKind, LanguageModel, LanguageModelConfig};
+use riverrun::models::{LanguageModel, LanguageModelConfig, RecurrentKind};
 use riverrun::nn::Sequence;
 use riverrun::ops::cross_entropy;
 
 #[test]
 fn chunks_and_steps_agree_with_the_whole() {
     for (name, device) in devices() {
-        for cell in CellKind::ALL {
+        for cell in RecurrentKind::ALL {
             let model = LanguageModelConfig::new(11, 16, 2)
                 .with_cell(cell)
                 .with_expansion(2)
@@ -66,7 +66,7 @@ fn a_saved_model_opens_again_with_the_same_outputs() {
     let folder = std::env::temp_dir().join(format!("riverrun-models-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a temporary folder");
     for (name, device) in devices() {
-        let config = LanguageModelConfig::new(11, 16, 2).with_cell(CellKind::MinLstm);
+        let config = LanguageModelConfig::new(11, 16, 2).with_cell(RecurrentKind::MinLstm);
         let model = config.init(&device);
         let tokens =
             Tensor::<2, Int>::from_data(TensorData::new(vec![3, 1, 4, 1, 5], [1, 5]), &device);
@@ -90,7 +90,7 @@ fn a_saved_model_opens_again_with_the_same_outputs() {
 #[test]
 fn the_parameters_of_a_model_are_counted_before_it_exists() {
     let device = devices().into_iter().next().expect("a device").1;
-    for cell in CellKind::ALL {
+    for cell in RecurrentKind::ALL {
         for (expansion, bias, time_scale) in
             [(1, true, 1), (2, false, 1), (3, true, 8), (1, false, 8)]
         {

@@ -158,7 +158,7 @@ fn what_does_not_fit_is_an_error_that_names_both_sides() {
 }
 
 /// Everything that the backward pass of a scan takes.
-struct Place {
+struct Point {
     a: Tensor<3>,
     b: Tensor<3>,
     h0: Tensor<2>,
@@ -166,7 +166,7 @@ struct Place {
     d_h_last: Tensor<2>,
 }
 
-impl Place {
+impl Point {
     fn random(shape: [usize; 3], device: &Device) -> Self {
         let state = [shape[0], shape[2]];
         Self {
@@ -214,7 +214,7 @@ fn the_scan_has_gradients_and_second_derivatives_as_tensors() {
         for (steps, reverse) in [(0, false), (1, false), (1, true), (40, false), (40, true)] {
             let (b, d) = (2, 6);
             let shape = [b, steps, d];
-            let (at, along) = (Place::random(shape, &device), Place::random(shape, &device));
+            let (at, along) = (Point::random(shape, &device), Point::random(shape, &device));
             let mask: Vec<bool> = (0..b * steps).map(|n| n % 17 == 0 || n % 11 == 5).collect();
             let reset =
                 Tensor::<2, Bool>::from_data(TensorData::new(mask.clone(), [b, steps]), &device);
@@ -264,7 +264,7 @@ fn a_loss_of_gradients_is_differentiated_as_any_other() {
     for (name, device) in devices() {
         let device = device.autodiff();
         let shape = [2, 30, 5];
-        let (at, along) = (Place::random(shape, &device), Place::random(shape, &device));
+        let (at, along) = (Point::random(shape, &device), Point::random(shape, &device));
         let (a, b) = (at.a.require_grad(), at.b.require_grad());
         let h0 = at.h0.require_grad();
         let sequence = || Sequence::new().with_state(h0.clone());
@@ -305,7 +305,7 @@ fn a_loss_of_gradients_is_differentiated_as_any_other() {
 #[test]
 fn directions_that_do_not_fit_are_errors() {
     for (_, device) in devices() {
-        let at = Place::random([2, 4, 3], &device);
+        let at = Point::random([2, 4, 3], &device);
         let run = |along: ScanDirection, d_h: Tensor<3>| {
             try_linear_scan_hvp(
                 at.a.clone(),

@@ -6,7 +6,7 @@ use burn::tensor::{Bool, DType, Device, Distribution, FloatDType, Tensor, Tensor
 use common::{assert_close, devices, numbers};
 use riverrun::Error;
 use riverrun::nn::{MinGruConfig, Recurrent, Sequence};
-use riverrun::ops::{Gate, Recompute, ScanOptions, gated_scan, linear_scan, try_linear_scan};
+use riverrun::ops::{Gate, SavedStates, ScanOptions, gated_scan, linear_scan, try_linear_scan};
 
 fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     Tensor::random(shape, Distribution::Uniform(-0.95, 0.95), device)
@@ -44,13 +44,13 @@ impl Data {
     }
 
     /// The states and the gradients of every input and of `h0`; with `product`, through a product that keeps the states.
-    fn gradients(&self, gate: Gate, recompute: Recompute, product: bool) -> Vec<Vec<f64>> {
+    fn gradients(&self, gate: Gate, saved_states: SavedStates, product: bool) -> Vec<Vec<f64>> {
         let x: Vec<_> = self.x.iter().map(|x| x.clone().require_grad()).collect();
         let h0 = self.h0.clone().map(Tensor::require_grad);
         let mut sequence = Sequence::from(h0.clone());
         sequence.reset = self.reset.clone();
         let options = ScanOptions::new()
-            .with_recompute(recompute)
+            .with_saved_states(saved_states)
             .with_reverse(self.reverse);
         let (h, last) = match x.as_slice() {
             [a, b] => linear_scan(a.clone(), b.clone(), sequence, options),
@@ -88,18 +88,18 @@ fn gradients_are_those_of_a_scan_that_keeps_everything() {
             "cpu" => &[1, 7, 64, 69, 70, 1000],
             _ => &[16, 69, 70],
         };
-        let choices = choices.iter().map(|&every| Recompute::Every(every));
-        for (n, kept) in choices.chain([Recompute::None]).enumerate() {
+        let choices = choices.iter().map(|&every| SavedStates::Every(every));
+        for (n, kept) in choices.chain([SavedStates::None]).enumerate() {
             for (m, gate) in [Gate::Raw, min_gru()].into_iter().enumerate() {
                 let options = |bit: usize| (n + m) >> bit & 1 == 1;
                 let data = Data::new(gate, options(0), options(1), n % 2 == 1, &device);
-                let expected = data.gradients(gate, Recompute::All, false);
+                let expected = data.gradients(gate, SavedStates::All, false);
                 let found = data.gradients(gate, kept, false);
                 assert_eq!(found.len(), expected.len());
                 for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
                     let what = format!("{name} {} kept {kept} tensor {i}", gate.name());
                     // Only a GPU may contract a product and a sum at the seams of segments.
-                    let whole = matches!(kept, Recompute::None | Recompute::Every(70..));
+                    let whole = matches!(kept, SavedStates::None | SavedStates::Every(70..));
                     let tolerance = if name == "cpu" || whole { 0.0 } else { 2e-6 };
                     assert_close(&what, found, expected, tolerance);
                 }
@@ -113,7 +113,7 @@ fn burn_s_own_checkpointing_computes_the_states_again_for_others() {
     for (name, device) in devices() {
         let plain = device.clone().autodiff();
         let data = Data::new(min_gru(), true, true, false, &plain);
-        let expected = data.gradients(min_gru(), Recompute::All, true);
+        let expected = data.gradients(min_gru(), SavedStates::All, true);
         let again = device.autodiff().gradient_checkpointing();
         let move_to = |x: Tensor<3>| Tensor::<3>::from_data(x.into_data(), &again);
         let move_state = |x: Tensor<2>| Tensor::<2>::from_data(x.into_data(), &again);
@@ -128,7 +128,7 @@ fn burn_s_own_checkpointing_computes_the_states_again_for_others() {
             weight: move_state(data.weight),
             reverse: data.reverse,
         };
-        for kept in [Recompute::All, Recompute::None, Recompute::Every(16)] {
+        for kept in [SavedStates::All, SavedStates::None, SavedStates::Every(16)] {
             let found = data.gradients(min_gru(), kept, true);
             assert_eq!(found.len(), expected.len());
             for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
@@ -150,17 +150,17 @@ fn sixteen_bit_storage_keeps_its_bits_when_all_is_computed_again() {
             // Drawn once: other tests draw from the same generator at the same time.
             let device = device.clone().autodiff();
             let k = random([2, 50, 16], &device).cast(dtype);
-            let gradient = |recompute: Recompute| {
+            let gradient = |saved_states: SavedStates| {
                 let k = k.clone().require_grad();
-                let options = ScanOptions::new().with_recompute(recompute);
+                let options = ScanOptions::new().with_saved_states(saved_states);
                 let (h, _) = gated_scan(k.clone(), min_gru(), Sequence::new(), options);
                 numbers(
                     k.grad(&(h.clone() * h).sum().backward())
                         .expect("a gradient"),
                 )
             };
-            let expected = gradient(Recompute::All);
-            assert_close(&name, &gradient(Recompute::None), &expected, 0.0);
+            let expected = gradient(SavedStates::All);
+            assert_close(&name, &gradient(SavedStates::None), &expected, 0.0);
         }
     }
 }
@@ -172,7 +172,7 @@ fn a_layer_keeps_what_it_was_told_to() {
         let x = random([2, 33, 4], &device);
         let mut layer = MinGruConfig::new(4, 6).init(&device);
         let mut gradient = |kept| {
-            layer.checkpoints = kept;
+            layer.saved_states = kept;
             let (y, _) = layer.run(x.clone(), Sequence::new());
             let grads = (y.clone() * y).sum().backward();
             numbers(
@@ -184,27 +184,27 @@ fn a_layer_keeps_what_it_was_told_to() {
                     .expect("a gradient"),
             )
         };
-        let expected = gradient(Recompute::All);
+        let expected = gradient(SavedStates::All);
         // Through products, whose kernels a GPU may still be choosing.
-        assert_close(&name, &gradient(Recompute::None), &expected, 2e-6);
-        assert_close(&name, &gradient(Recompute::Every(8)), &expected, 2e-6);
+        assert_close(&name, &gradient(SavedStates::None), &expected, 2e-6);
+        assert_close(&name, &gradient(SavedStates::Every(8)), &expected, 2e-6);
     }
 }
 
 #[test]
 fn choices_have_names_and_a_bad_one_is_an_error() {
-    for (name, recompute) in [
-        ("all", Recompute::All),
-        ("none", Recompute::None),
-        ("16", Recompute::Every(16)),
+    for (name, saved_states) in [
+        ("all", SavedStates::All),
+        ("none", SavedStates::None),
+        ("16", SavedStates::Every(16)),
     ] {
-        assert_eq!(name.parse(), Ok(recompute));
-        assert_eq!(recompute.to_string(), name);
+        assert_eq!(name.parse(), Ok(saved_states));
+        assert_eq!(saved_states.to_string(), name);
     }
-    assert!("0".parse::<Recompute>().is_err());
+    assert!("0".parse::<SavedStates>().is_err());
     for (_, device) in devices() {
         let x = Tensor::<3>::zeros([1, 2, 3], &device);
-        let options = ScanOptions::new().with_recompute(Recompute::Every(0));
+        let options = ScanOptions::new().with_saved_states(SavedStates::Every(0));
         let refused = try_linear_scan(x.clone(), x, Sequence::new(), options);
         assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
     }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use riverrun::models::CellKind;
-use riverrun::ops::Recompute;
+use riverrun::models::RecurrentKind;
+use riverrun::ops::SavedStates;
 use riverrun_kernels::recurrence::{Gate, Routine};
 use riverrun_train::Precision;
 
@@ -31,7 +31,8 @@ pub enum BenchCommand {
     /// The cross-entropy of logits: part of the copy bandwidth
     Loss(BenchRowsArgs),
     /// Layers that recompute their states in the backward pass: memory against time
-    Checkpoints(BenchCheckpointsArgs),
+    #[command(alias = "checkpoints")]
+    Recompute(BenchRecomputeArgs),
     /// GRU, LSTM and Elman layers: milliseconds over sequences, beside the layers of burn::nn
     Cell(BenchCellArgs),
     /// Training steps of language models: tokens per second, milliseconds by part, launches, memory, start-up time
@@ -72,7 +73,7 @@ pub struct BenchRowsArgs {
     /// Storage types, separated by commas [default: f32,f16,bf16 on a GPU, f32 on the CPU]
     #[arg(long, value_name = "TYPES", value_delimiter = ',', value_enum)]
     pub dtypes: Vec<Storage>,
-    /// Try these tunings too (GPU), separated by commas: norm bytes:share:cube:cubes, loss bytes:ahead:share:units
+    /// Try these tunings too (GPU), separated by commas: norm bytes:per_thread:cube:cubes, loss bytes:ahead:per_thread:units
     #[arg(long, value_name = "TUNINGS", value_delimiter = ',')]
     pub tunings: Vec<String>,
 }
@@ -116,12 +117,12 @@ fn cell_name(name: &str) -> Result<&'static str, String> {
         .ok_or_else(|| format!("one of: {}", CELLS.join(", ")))
 }
 
-/// Options of `riverrun bench checkpoints`.
+/// Options of `riverrun bench recompute`.
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "Example:\n  riverrun bench checkpoints --device cuda:0 --shape 16x4096x512 --layers 8 --dtypes f32,bf16"
+    after_help = "Example:\n  riverrun bench recompute --device cuda:0 --shape 16x4096x512 --layers 8 --dtypes f32,bf16"
 )]
-pub struct BenchCheckpointsArgs {
+pub struct BenchRecomputeArgs {
     /// Device and output file
     #[command(flatten)]
     pub common: Common,
@@ -142,11 +143,11 @@ pub struct BenchCheckpointsArgs {
     /// Saved states: all, none, or one every N steps, separated by commas
     #[arg(
         long,
-        value_name = "KEPT",
+        value_name = "STATES",
         value_delimiter = ',',
         default_value = "all,64,256,none"
     )]
-    pub kept: Vec<Recompute>,
+    pub saved_states: Vec<SavedStates>,
 }
 
 /// Options of `riverrun bench train`.
@@ -163,7 +164,7 @@ pub struct BenchTrainArgs {
     pub shapes: Vec<ModelShape>,
     /// Recurrent layer: min-gru, min-lstm, rg-lru, linear, gru, lstm or rnn
     #[arg(long, value_name = "CELL", default_value = "min-gru")]
-    pub model: CellKind,
+    pub model: RecurrentKind,
     /// Formats of the arithmetic, separated by commas
     #[arg(
         long,
@@ -255,7 +256,7 @@ pub struct BenchRecurrenceArgs {
     /// Force a routine (GPU) [default: the measured choice]
     #[arg(long, value_name = "NAME", value_parser = routine())]
     pub routine: Option<Routine>,
-    /// Try these tunings too, as vector:len:planes:share[:keep] (GPU), separated by commas
+    /// Try these tunings too, as vector:len:planes:lookback[:registers] (GPU), separated by commas
     #[arg(long, value_name = "TUNINGS", value_delimiter = ',')]
     pub tunings: Vec<String>,
     /// A report instead of a table: time or error over the number of steps

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 pub use bench::*;
 use clap::{Args, Parser, Subcommand};
-use riverrun::models::CellKind;
-use riverrun::ops::Recompute;
+use riverrun::models::RecurrentKind;
+use riverrun::ops::SavedStates;
 use riverrun_train::{DigitsNet, Precision};
 
 pub use names::{Sizes, Storage};
@@ -88,7 +88,7 @@ pub struct TrainArgs {
     pub data: Option<PathBuf>,
     /// Recurrent layer: min-gru, min-lstm, rg-lru, linear, gru, lstm or rnn [default: min-gru]
     #[arg(long, value_name = "CELL")]
-    pub model: Option<CellKind>,
+    pub model: Option<RecurrentKind>,
     /// Blocks of recurrent layer and MLP [default: 3]
     #[arg(long, value_name = "N")]
     pub layers: Option<usize>,
@@ -134,8 +134,8 @@ pub struct TrainArgs {
     pub dtype: Option<Precision>,
     /// States of the linear-recurrent layers saved for the backward pass: all, none, or one every N steps; the others are
     /// recomputed [default: all]
-    #[arg(long, alias = "checkpoints", value_name = "all|none|N")]
-    pub recompute: Option<Recompute>,
+    #[arg(long, aliases = ["recompute", "checkpoints"], value_name = "all|none|N")]
+    pub saved_states: Option<SavedStates>,
     /// Part of the text that trains; the rest validates [default: 0.9]
     #[arg(long, value_name = "PART", allow_negative_numbers = true)]
     pub split: Option<f64>,

@@ -35,7 +35,7 @@ pub fn forward<E: Element>(
     (0..shape.batch * shape.blocks)
         .into_par_iter()
         .for_each(|lane| {
-            let place = Place {
+            let view = BlockView {
                 problem,
                 a,
                 h0,
@@ -43,7 +43,7 @@ pub fn forward<E: Element>(
                 sequence: lane / shape.blocks,
                 block: lane % shape.blocks,
             };
-            arch.dispatch(Forward { place, b, h });
+            arch.dispatch(Forward { view, b, h });
         });
     Ok(())
 }
@@ -85,7 +85,7 @@ pub fn backward<E: Element>(
     (0..shape.batch * shape.blocks)
         .into_par_iter()
         .for_each(|lane| {
-            let place = Place {
+            let view = BlockView {
                 problem,
                 a,
                 h0,
@@ -94,7 +94,7 @@ pub fn backward<E: Element>(
                 block: lane % shape.blocks,
             };
             arch.dispatch(Backward {
-                place,
+                view,
                 h,
                 d_h,
                 d_h_last,
@@ -107,7 +107,7 @@ pub fn backward<E: Element>(
 }
 
 /// One block of one sequence.
-struct Place<'a, E> {
+struct BlockView<'a, E> {
     problem: &'a Problem,
     a: &'a [E],
     h0: Option<&'a [E]>,
@@ -116,7 +116,7 @@ struct Place<'a, E> {
     block: usize,
 }
 
-impl<E: Element> Place<'_, E> {
+impl<E: Element> BlockView<'_, E> {
     /// The number of step `t` among all rows.
     #[inline(always)]
     fn row(&self, t: usize) -> usize {
@@ -148,10 +148,10 @@ impl<E: Element> Place<'_, E> {
 
     /// The block's `width` elements a channel at step `t` of a tensor to write.
     #[inline(always)]
-    #[expect(clippy::mut_from_ref, reason = "a place has its elements to itself")]
+    #[expect(clippy::mut_from_ref, reason = "a view has its elements to itself")]
     fn out<'x>(&self, x: &'x RowsMut<E>, t: usize, width: usize) -> &'x mut [E] {
         let width = width * self.problem.shape.size;
-        // SAFETY: no other place has this sequence and block, and a kernel lets go of a row before it asks for another.
+        // SAFETY: no other view has this sequence and block, and a kernel lets go of a row before it asks for another.
         unsafe {
             x.row_mut(
                 self.sequence,
@@ -163,7 +163,7 @@ impl<E: Element> Place<'_, E> {
 }
 
 struct Forward<'a, E> {
-    place: Place<'a, E>,
+    view: BlockView<'a, E>,
     b: &'a [E],
     h: &'a RowsMut<'a, E>,
 }
@@ -173,21 +173,21 @@ impl<E: Element> WithSimd for Forward<'_, E> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) {
-        let place = &self.place;
-        let size = place.problem.shape.size;
+        let view = &self.view;
+        let size = view.problem.shape.size;
         let mut state = vec![E::Acc::ZERO; size];
         let mut next = vec![E::Acc::ZERO; size];
-        if let Some(h0) = place.h0 {
-            widen(&mut state, place.channels(h0, place.sequence));
+        if let Some(h0) = view.h0 {
+            widen(&mut state, view.channels(h0, view.sequence));
         }
-        for s in 0..place.problem.shape.steps {
-            let t = place.problem.time(s);
-            if place.is_reset(t) {
+        for s in 0..view.problem.shape.steps {
+            let t = view.problem.time(s);
+            if view.is_reset(t) {
                 state.fill(E::Acc::ZERO);
             }
-            let a = place.matrix(t);
-            let b = place.channels(self.b, place.row(t));
-            let h = place.out(self.h, t, 1);
+            let a = view.matrix(t);
+            let b = view.channels(self.b, view.row(t));
+            let h = view.out(self.h, t, 1);
             for i in 0..size {
                 next[i] = dot::<E>(&a[i * size..][..size], &state) + b[i].widen();
                 h[i] = E::narrow(next[i]);
@@ -198,7 +198,7 @@ impl<E: Element> WithSimd for Forward<'_, E> {
 }
 
 struct Backward<'a, E> {
-    place: Place<'a, E>,
+    view: BlockView<'a, E>,
     h: &'a [E],
     d_h: &'a [E],
     d_h_last: Option<&'a [E]>,
@@ -212,34 +212,34 @@ impl<E: Element> WithSimd for Backward<'_, E> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) {
-        let place = &self.place;
-        let size = place.problem.shape.size;
+        let view = &self.view;
+        let size = view.problem.shape.size;
         let zeros = vec![E::ZERO; size];
         let mut before = vec![E::Acc::ZERO; size];
         let mut total = vec![E::Acc::ZERO; size];
         let mut later = vec![E::Acc::ZERO; size];
         if let Some(d_h_last) = self.d_h_last {
-            widen(&mut later, place.channels(d_h_last, place.sequence));
+            widen(&mut later, view.channels(d_h_last, view.sequence));
         }
-        for s in (0..place.problem.shape.steps).rev() {
-            let t = place.problem.time(s);
-            let reset = place.is_reset(t);
-            let start = match place.h0 {
+        for s in (0..view.problem.shape.steps).rev() {
+            let t = view.problem.time(s);
+            let reset = view.is_reset(t);
+            let start = match view.h0 {
                 _ if reset => &zeros,
-                _ if s > 0 => place.channels(self.h, place.row(place.problem.time(s - 1))),
-                Some(h0) => place.channels(h0, place.sequence),
+                _ if s > 0 => view.channels(self.h, view.row(view.problem.time(s - 1))),
+                Some(h0) => view.channels(h0, view.sequence),
                 None => &zeros,
             };
             widen(&mut before, start);
-            widen(&mut total, place.channels(self.d_h, place.row(t)));
-            let d_b = place.out(self.d_b, t, 1);
+            widen(&mut total, view.channels(self.d_h, view.row(t)));
+            let d_b = view.out(self.d_b, t, 1);
             for i in 0..size {
                 total[i] += later[i];
                 d_b[i] = E::narrow(total[i]);
             }
             later.fill(E::Acc::ZERO);
-            let a = place.matrix(t);
-            let d_a = place.out(self.d_a, t, size);
+            let a = view.matrix(t);
+            let d_a = view.out(self.d_a, t, size);
             for i in 0..size {
                 let d = total[i];
                 let d_a = &mut d_a[i * size..][..size];
@@ -254,7 +254,7 @@ impl<E: Element> WithSimd for Backward<'_, E> {
                 }
             }
         }
-        let d_h0 = place.out(self.d_h0, 0, 1);
+        let d_h0 = view.out(self.d_h0, 0, 1);
         for i in 0..size {
             d_h0[i] = E::narrow(later[i]);
         }

@@ -33,15 +33,18 @@ pub(crate) enum Fold {
 }
 
 impl Group {
-    /// Groups for rows of `vectors`, of which a thread takes `share` if the device has cubes of that size. Cubes of about
+    /// Groups for rows of `vectors`, of which a thread takes `per_thread` if the device has cubes of that size. Cubes of about
     /// `cube` threads.
-    pub(crate) fn choose(client: &Client, vectors: usize, share: usize, cube: usize) -> Self {
+    pub(crate) fn choose(client: &Client, vectors: usize, per_thread: usize, cube: usize) -> Self {
         let planes = matches!(client.name(), "cuda" | "hip");
         let largest = client.properties().hardware.max_units_per_cube as usize;
         // What WebGPU promises, where more is not known to be good.
         let bound = if planes { 1024 } else { 256 };
         let largest = 1 << largest.clamp(1, bound).ilog2();
-        let units = vectors.div_ceil(share).next_power_of_two().min(largest);
+        let units = vectors
+            .div_ceil(per_thread)
+            .next_power_of_two()
+            .min(largest);
         Self {
             units,
             rows: (cube.min(largest) / units).max(1),
@@ -102,20 +105,20 @@ fn join(
 
 /// Replaces each of `count` numbers by what [`Fold`] makes of it over the group; every thread of the cube must come here.
 ///
-/// `turn` is 0 and 1 by turns over the calls of a kernel, so that a call need not wait until all have read what the
+/// `phase` is 0 and 1 alternately over the calls of a kernel, so that a call need not wait until all have read what the
 /// call before has left in `scratch`.
 #[cube]
 pub(crate) fn fold(
     values: &mut Array<f32>,
     scratch: &mut [f32],
-    turn: usize,
+    phase: usize,
     #[comptime] count: usize,
     #[comptime] fold: Fold,
     #[comptime] group: Group,
 ) {
     let unit = UNIT_POS_X as usize;
     let units = comptime!(group.units);
-    let half = turn * comptime!(group.rows) + UNIT_POS_Y as usize;
+    let half = phase * comptime!(group.rows) + UNIT_POS_Y as usize;
     if comptime!(group.planes) {
         exchange(values, count, comptime!(units.min(PLANE)), 1usize, fold);
         if comptime!(units > PLANE) {

@@ -23,8 +23,8 @@ fn the_oracles_gradients_are_the_slopes_of_the_loss() {
         let truth = case.oracle();
         let state = case.problem.shape.state();
         case.h0.get_or_insert_with(|| vec![0.0; state]);
-        type Place = fn(&mut Case) -> &mut Vec<f64>;
-        let places: [(&[f64], Place); 3] = [
+        type Field = fn(&mut Case) -> &mut Vec<f64>;
+        let places: [(&[f64], Field); 3] = [
             (&truth.d_a, |case| &mut case.a),
             (&truth.d_b, |case| &mut case.b),
             (&truth.d_h0, |case| case.h0.as_mut().unwrap()),

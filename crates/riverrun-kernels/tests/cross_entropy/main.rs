@@ -193,11 +193,11 @@ mod on_gpu {
     #[test]
     fn every_tuning_is_right() {
         let Some(client) = client() else { return };
-        for (bytes, ahead, share, units) in [(4, 1, 1, 64), (8, 2, 4, 32), (16, 4, 2, 256)] {
+        for (bytes, ahead, per_thread, units) in [(4, 1, 1, 64), (8, 2, 4, 32), (16, 4, 2, 256)] {
             let tuning = Some(Tuning {
                 bytes,
                 ahead,
-                share,
+                per_thread,
                 units,
             });
             for shape in [[12, 30], [4, 777], [8, 3]] {

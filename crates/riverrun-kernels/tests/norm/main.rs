@@ -201,10 +201,10 @@ mod on_gpu {
     #[test]
     fn every_tuning_is_right() {
         let Some(client) = client() else { return };
-        for (bytes, share, cube, cubes) in [(4, 1, 64, 0), (16, 8, 128, 1), (8, 3, 256, 4)] {
+        for (bytes, per_thread, cube, cubes) in [(4, 1, 64, 0), (16, 8, 128, 1), (8, 3, 256, 4)] {
             let tuning = Some(Tuning {
                 bytes,
-                share,
+                per_thread,
                 cube,
                 cubes,
             });

@@ -4,8 +4,8 @@ mod memory;
 mod pendulum;
 
 pub use pendulum::{PendulumRun, PendulumTask};
-use riverrun::models::{CellKind, LanguageModelConfig};
-use riverrun::ops::Recompute;
+use riverrun::models::{LanguageModelConfig, RecurrentKind};
+use riverrun::ops::SavedStates;
 use serde::{Deserialize, Serialize};
 
 use crate::tasks::{Corpus, SelectiveCopy, SelectiveCopyConfig, TextConfig};
@@ -68,9 +68,9 @@ pub struct TrainingConfig {
     pub seed: u64,
     /// Format of the arithmetic.
     pub dtype: Precision,
-    /// The states of the recurrent layers that are saved for the backward pass; the others are computed again.
-    #[serde(default, alias = "checkpoints")]
-    pub recompute: Recompute,
+    /// States of the recurrent layers that are saved for the backward pass; the others are recomputed.
+    #[serde(default, alias = "checkpoints", alias = "recompute")]
+    pub saved_states: SavedStates,
     /// Steps between evaluations; each also saves a checkpoint.
     pub eval_every: u64,
     /// Steps between reports of the training loss.
@@ -85,7 +85,7 @@ impl RunConfig {
             format: FORMAT,
             task: TaskConfig::SelectiveCopy(SelectiveCopyConfig { data_tokens: 8 }),
             model: LanguageModelConfig::new(16, 64, 3)
-                .with_cell(CellKind::MinGru)
+                .with_cell(RecurrentKind::MinGru)
                 .with_expansion(4)
                 .with_time_scale(64),
             training: TrainingConfig::new(32, 64, 1000, 1e-2),
@@ -97,8 +97,8 @@ impl RunConfig {
     /// `split` is the part of the text that trains.
     pub fn text(sources: Vec<String>, corpus: &Corpus, split: f64) -> Self {
         let task = TextConfig::describe(sources, corpus, split);
-        let model =
-            LanguageModelConfig::new(task.vocabulary.len(), 128, 3).with_cell(CellKind::MinGru);
+        let model = LanguageModelConfig::new(task.vocabulary.len(), 128, 3)
+            .with_cell(RecurrentKind::MinGru);
         Self {
             format: FORMAT,
             task: TaskConfig::Text(task),
@@ -194,7 +194,7 @@ impl TrainingConfig {
             optimizer: OptimizerConfig::default(),
             seed: 0,
             dtype: Precision::F32,
-            recompute: Recompute::All,
+            saved_states: SavedStates::All,
             eval_every: 1,
             report_every: 1,
         };
@@ -242,8 +242,8 @@ impl TrainingConfig {
         range("beta_2", optimizer.beta_2.into(), 0.0, just_below_1)?;
         range("epsilon", optimizer.epsilon.into(), 0.0, f32::MAX.into())?;
         range("clip", optimizer.clip, f64::MIN_POSITIVE, f64::MAX)?;
-        if self.recompute == Recompute::Every(0) {
-            return Err(Error::value("recompute", 0, "must be at least 1"));
+        if self.saved_states == SavedStates::Every(0) {
+            return Err(Error::value("saved_states", 0, "must be at least 1"));
         }
         Ok(())
     }
@@ -265,11 +265,13 @@ mod tests {
     #[test]
     fn names_of_earlier_versions_are_read() {
         let mut config = RunConfig::selective_copy();
-        config.training.recompute = Recompute::Every(4);
+        config.training.saved_states = SavedStates::Every(4);
         let text = serde_json::to_string(&config).unwrap();
-        let earlier = text.replace("\"recompute\"", "\"checkpoints\"");
-        assert_ne!(earlier, text);
-        let read: RunConfig = serde_json::from_str(&earlier).unwrap();
-        assert_eq!(read.training, config.training);
+        for name in ["checkpoints", "recompute"] {
+            let earlier = text.replace("\"saved_states\"", &format!("\"{name}\""));
+            assert_ne!(earlier, text);
+            let read: RunConfig = serde_json::from_str(&earlier).unwrap();
+            assert_eq!(read.training, config.training);
+        }
     }
 }

@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use riverrun::models::{LanguageModel, LanguageModelConfig};
 use riverrun::nn::Sequence;
-use riverrun::ops::Recompute;
+use riverrun::ops::SavedStates;
 
 use super::{Inputs, Objective, Score, count_correct, cross_entropy};
 use crate::RunConfig;
@@ -13,7 +13,7 @@ use crate::tasks::Batch;
 #[derive(Debug, Clone)]
 pub struct Language {
     model: LanguageModelConfig,
-    recompute: Recompute,
+    saved_states: SavedStates,
     accuracy: bool,
     bytes: u128,
 }
@@ -23,7 +23,7 @@ impl Language {
     pub fn new(config: &RunConfig, accuracy: bool) -> Self {
         Self {
             model: config.model.clone(),
-            recompute: config.training.recompute,
+            saved_states: config.training.saved_states,
             accuracy,
             bytes: config.step_bytes(),
         }
@@ -58,7 +58,7 @@ impl Objective for Language {
     type Batch = Batch;
 
     fn init(&self, device: &Device) -> LanguageModel {
-        self.model.init(device).with_checkpoints(self.recompute)
+        self.model.init(device).with_saved_states(self.saved_states)
     }
 
     fn tensors(&self, batch: &Batch) -> Vec<TensorData> {

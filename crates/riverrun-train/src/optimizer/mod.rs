@@ -16,7 +16,7 @@ use riverrun::ops::{AdamwStep, AdamwTensors, adamw, adamw_numbers, square_sum, t
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, LossScale};
-use parameters::{Place, Put, PutRounded, Take, TakeRounded};
+use parameters::{Put, PutRounded, Slot, Take, TakeRounded};
 
 /// Options of [`Optimizer`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -106,7 +106,7 @@ impl Optimizer {
             taken: Vec::new(),
         };
         let model = model.map(&mut take);
-        let (places, tensors): (Vec<Place>, Vec<AdamwTensors>) = take.taken.into_iter().unzip();
+        let (places, tensors): (Vec<Slot>, Vec<AdamwTensors>) = take.taken.into_iter().unzip();
         let mut rounded_back = PutRounded {
             updated: take.rounded,
         };
@@ -114,7 +114,7 @@ impl Optimizer {
             return (model, rounded.map(|rounded| rounded.map(&mut rounded_back)));
         };
         let factor = scale.unscale(squares, self.config.clip);
-        let mut by_time: BTreeMap<usize, (Vec<Place>, Vec<AdamwTensors>)> = BTreeMap::new();
+        let mut by_time: BTreeMap<usize, (Vec<Slot>, Vec<AdamwTensors>)> = BTreeMap::new();
         for (place, tensors) in places.into_iter().zip(tensors) {
             let group = by_time.entry(place.time).or_default();
             group.0.push(place);

@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 use riverrun::ops::AdamwTensors;
 
 /// Which parameter it was.
-pub(super) struct Place {
+pub(super) struct Slot {
     pub id: ParamId,
     /// Whether autodiff follows it.
     tracked: bool,
@@ -24,7 +24,7 @@ pub(super) struct Take<'a> {
     pub gradients: GradientsParams,
     /// Rounded copies of parameters; those that have no gradient stay here.
     pub rounded: HashMap<ParamId, DynState>,
-    pub taken: Vec<(Place, AdamwTensors)>,
+    pub taken: Vec<(Slot, AdamwTensors)>,
 }
 
 impl ModuleMapper for Take<'_> {
@@ -51,7 +51,7 @@ impl ModuleMapper for Take<'_> {
                 None => Ok(tensors),
             })
             .unwrap_or_else(|error| panic!("an update of a parameter: {error}"));
-        self.taken.push((Place { id, tracked, time }, tensors));
+        self.taken.push((Slot { id, tracked, time }, tensors));
         Param::from_mapped_value(id, nothing, mapper)
     }
 }
@@ -59,7 +59,7 @@ impl ModuleMapper for Take<'_> {
 /// Puts updated parameters back.
 pub(super) struct Put<'a> {
     pub states: &'a mut HashMap<ParamId, DynState>,
-    pub updated: HashMap<ParamId, (Place, AdamwTensors)>,
+    pub updated: HashMap<ParamId, (Slot, AdamwTensors)>,
     /// Where their rounded copies go.
     pub rounded: &'a mut HashMap<ParamId, DynState>,
 }

@@ -126,7 +126,12 @@ impl Text {
         self.validation.len()
     }
 
-    fn cut(&self, text: &[u16], starts: impl Iterator<Item = usize>, counted: usize) -> Batch {
+    fn batch_from(
+        &self,
+        text: &[u16],
+        starts: impl Iterator<Item = usize>,
+        counted: usize,
+    ) -> Batch {
         let size = self.batch * self.context;
         let (mut inputs, mut targets) = (Vec::with_capacity(size), Vec::with_capacity(size));
         for start in starts {
@@ -159,7 +164,7 @@ impl Task for Text {
         let starts: Vec<usize> = (0..self.batch)
             .map(|_| rng.random_range(0..places))
             .collect();
-        self.cut(&self.train, starts.into_iter(), self.batch)
+        self.batch_from(&self.train, starts.into_iter(), self.batch)
     }
 
     fn validation_batches(&self) -> usize {
@@ -172,7 +177,7 @@ impl Task for Text {
         // Rows past the last window repeat it, and do not count.
         let starts =
             (first..first + self.batch).map(|i| self.windows[i.min(self.windows.len() - 1)]);
-        self.cut(&self.validation, starts, counted)
+        self.batch_from(&self.validation, starts, counted)
     }
 
     fn items_per_step(&self) -> usize {

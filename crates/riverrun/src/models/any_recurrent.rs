@@ -13,12 +13,12 @@ use crate::nn::{
     Gru, GruConfig, LinearRnn, LinearRnnConfig, Lstm, LstmConfig, LstmState, MinGru, MinGruConfig,
     MinLstm, MinLstmConfig, Recurrent, RgLru, RgLruConfig, Rnn, RnnConfig, Sequence,
 };
-use crate::ops::Recompute;
+use crate::ops::SavedStates;
 
 /// The kinds of recurrent layer a model can be made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum CellKind {
+pub enum RecurrentKind {
     /// [`LinearRnn`].
     #[serde(rename = "linear")]
     LinearRnn,
@@ -36,28 +36,28 @@ pub enum CellKind {
     Rnn,
 }
 
-impl CellKind {
+impl RecurrentKind {
     /// Every kind.
-    pub const ALL: [CellKind; 7] = [
-        CellKind::LinearRnn,
-        CellKind::MinGru,
-        CellKind::MinLstm,
-        CellKind::RgLru,
-        CellKind::Gru,
-        CellKind::Lstm,
-        CellKind::Rnn,
+    pub const ALL: [RecurrentKind; 7] = [
+        RecurrentKind::LinearRnn,
+        RecurrentKind::MinGru,
+        RecurrentKind::MinLstm,
+        RecurrentKind::RgLru,
+        RecurrentKind::Gru,
+        RecurrentKind::Lstm,
+        RecurrentKind::Rnn,
     ];
 
     /// The name on the command line and in configuration files.
     pub fn name(self) -> &'static str {
         match self {
-            CellKind::LinearRnn => "linear",
-            CellKind::MinGru => "min-gru",
-            CellKind::MinLstm => "min-lstm",
-            CellKind::RgLru => "rg-lru",
-            CellKind::Gru => "gru",
-            CellKind::Lstm => "lstm",
-            CellKind::Rnn => "rnn",
+            RecurrentKind::LinearRnn => "linear",
+            RecurrentKind::MinGru => "min-gru",
+            RecurrentKind::MinLstm => "min-lstm",
+            RecurrentKind::RgLru => "rg-lru",
+            RecurrentKind::Gru => "gru",
+            RecurrentKind::Lstm => "lstm",
+            RecurrentKind::Rnn => "rnn",
         }
     }
 
@@ -72,7 +72,7 @@ impl CellKind {
         device: &Device,
     ) -> AnyRecurrent {
         match self {
-            CellKind::LinearRnn => {
+            RecurrentKind::LinearRnn => {
                 let config = LinearRnnConfig::new(d_input, d_hidden);
                 let time_scale = if time_scale > 1 {
                     time_scale
@@ -81,37 +81,37 @@ impl CellKind {
                 };
                 AnyRecurrent::LinearRnn(config.with_time_scale(time_scale).init(device))
             }
-            CellKind::MinGru => AnyRecurrent::MinGru(
+            RecurrentKind::MinGru => AnyRecurrent::MinGru(
                 MinGruConfig::new(d_input, d_hidden)
                     .with_bias(bias)
                     .with_time_scale(time_scale)
                     .init(device),
             ),
-            CellKind::MinLstm => AnyRecurrent::MinLstm(
+            RecurrentKind::MinLstm => AnyRecurrent::MinLstm(
                 MinLstmConfig::new(d_input, d_hidden)
                     .with_bias(bias)
                     .with_time_scale(time_scale)
                     .init(device),
             ),
-            CellKind::RgLru => AnyRecurrent::RgLru(
+            RecurrentKind::RgLru => AnyRecurrent::RgLru(
                 RgLruConfig::new(d_input, d_hidden)
                     .with_bias(bias)
                     .with_time_scale(time_scale)
                     .init(device),
             ),
-            CellKind::Gru => AnyRecurrent::Gru(
+            RecurrentKind::Gru => AnyRecurrent::Gru(
                 GruConfig::new(d_input, d_hidden)
                     .with_bias(bias)
                     .with_time_scale(time_scale)
                     .init(device),
             ),
-            CellKind::Lstm => AnyRecurrent::Lstm(
+            RecurrentKind::Lstm => AnyRecurrent::Lstm(
                 LstmConfig::new(d_input, d_hidden)
                     .with_bias(bias)
                     .with_time_scale(time_scale)
                     .init(device),
             ),
-            CellKind::Rnn => AnyRecurrent::Rnn(
+            RecurrentKind::Rnn => AnyRecurrent::Rnn(
                 RnnConfig::new(d_input, d_hidden)
                     .with_bias(bias)
                     .init(device),
@@ -120,13 +120,13 @@ impl CellKind {
     }
 }
 
-impl fmt::Display for CellKind {
+impl fmt::Display for RecurrentKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for CellKind {
+impl FromStr for RecurrentKind {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self, Error> {
@@ -136,7 +136,7 @@ impl FromStr for CellKind {
             .ok_or_else(|| Error::Unknown {
                 what: "model",
                 name: name.into(),
-                known: Self::ALL.map(CellKind::name).join(", "),
+                known: Self::ALL.map(RecurrentKind::name).join(", "),
             })
     }
 }
@@ -203,12 +203,12 @@ fn run_with<L: Recurrent>(
 
 impl AnyRecurrent {
     /// The layer with another choice of saved states. A [`Gru`], [`Lstm`] or [`Rnn`] ignores it.
-    pub fn with_checkpoints(mut self, checkpoints: Recompute) -> Self {
+    pub fn with_saved_states(mut self, saved_states: SavedStates) -> Self {
         match &mut self {
-            AnyRecurrent::LinearRnn(layer) => layer.checkpoints = checkpoints,
-            AnyRecurrent::MinGru(layer) => layer.checkpoints = checkpoints,
-            AnyRecurrent::MinLstm(layer) => layer.checkpoints = checkpoints,
-            AnyRecurrent::RgLru(layer) => layer.checkpoints = checkpoints,
+            AnyRecurrent::LinearRnn(layer) => layer.saved_states = saved_states,
+            AnyRecurrent::MinGru(layer) => layer.saved_states = saved_states,
+            AnyRecurrent::MinLstm(layer) => layer.saved_states = saved_states,
+            AnyRecurrent::RgLru(layer) => layer.saved_states = saved_states,
             AnyRecurrent::Gru(_) | AnyRecurrent::Lstm(_) | AnyRecurrent::Rnn(_) => {}
         }
         self

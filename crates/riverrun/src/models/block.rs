@@ -5,10 +5,10 @@ use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 
-use super::{AnyRecurrent, CellKind, RecurrentState};
+use super::{AnyRecurrent, RecurrentKind, RecurrentState};
 use crate::Error;
 use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence, linear, mlp};
-use crate::ops::{Recompute, dropout};
+use crate::ops::{SavedStates, dropout};
 
 /// Configuration of [`Block`].
 #[derive(Config, Debug)]
@@ -17,7 +17,7 @@ pub struct BlockConfig {
     /// Features of the residual stream.
     pub width: usize,
     /// The recurrent layer.
-    pub cell: CellKind,
+    pub cell: RecurrentKind,
     /// The recurrent state is this many times the width; more than 1 adds a projection back.
     #[config(default = 1)]
     pub expansion: usize,
@@ -79,8 +79,8 @@ impl BlockConfig {
 
 impl Block {
     /// With another choice of the recurrent layer's saved states.
-    pub fn with_checkpoints(mut self, checkpoints: Recompute) -> Self {
-        self.cell = self.cell.with_checkpoints(checkpoints);
+    pub fn with_saved_states(mut self, saved_states: SavedStates) -> Self {
+        self.cell = self.cell.with_saved_states(saved_states);
         self
     }
 

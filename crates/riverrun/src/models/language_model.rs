@@ -5,9 +5,9 @@ use burn::module::{Initializer, Module};
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 
-use super::{Block, BlockConfig, CellKind, RecurrentState};
+use super::{Block, BlockConfig, RecurrentKind, RecurrentState};
 use crate::nn::{RmsNorm, RmsNormConfig, Sequence};
-use crate::ops::{self, LinearSpec, Recompute};
+use crate::ops::{self, LinearSpec, SavedStates};
 use crate::{Error, device};
 
 /// Configuration of [`LanguageModel`].
@@ -21,8 +21,8 @@ pub struct LanguageModelConfig {
     /// Blocks.
     pub layers: usize,
     /// The recurrent layer.
-    #[config(default = "CellKind::MinGru")]
-    pub cell: CellKind,
+    #[config(default = "RecurrentKind::MinGru")]
+    pub cell: RecurrentKind,
     /// The recurrent state is this many times the width.
     #[config(default = 1)]
     pub expansion: usize,
@@ -140,8 +140,8 @@ impl LanguageModelConfig {
 
 impl LanguageModel {
     /// With another choice of the recurrent layers' saved states: it trades memory for time and leaves the numbers alone.
-    pub fn with_checkpoints(mut self, checkpoints: Recompute) -> Self {
-        let block = |block: Block| block.with_checkpoints(checkpoints);
+    pub fn with_saved_states(mut self, saved_states: SavedStates) -> Self {
+        let block = |block: Block| block.with_saved_states(saved_states);
         self.blocks = self.blocks.into_iter().map(block).collect();
         self
     }

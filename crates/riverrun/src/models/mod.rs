@@ -6,7 +6,7 @@ mod language_model;
 mod size;
 mod world_model;
 
-pub use any_recurrent::{AnyRecurrent, CellKind, RecurrentState};
+pub use any_recurrent::{AnyRecurrent, RecurrentKind, RecurrentState};
 pub use block::{Block, BlockConfig};
 pub use language_model::{LanguageModel, LanguageModelConfig, LmState};
 pub use size::ModelSize;

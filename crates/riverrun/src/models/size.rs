@@ -1,6 +1,6 @@
 //! Sizes of models before they exist: whether a configuration makes sense, and what it needs.
 
-use super::{BlockConfig, CellKind, LanguageModelConfig};
+use super::{BlockConfig, LanguageModelConfig, RecurrentKind};
 use crate::Error;
 
 /// What a model needs, by formula, in numbers (not bytes); exact for the parameters, an estimate for the activations.
@@ -61,16 +61,16 @@ fn invalid(field: &str, value: impl std::fmt::Display, expected: &str) -> Error 
 /// More blocks than this are a mistake: each has launches and parameters of its own.
 const MOST_LAYERS: usize = 4096;
 
-impl CellKind {
+impl RecurrentKind {
     /// Matrices of the recurrent layer: gates computed from the input, and from the state.
     fn gates(self) -> (usize, usize) {
         match self {
-            CellKind::LinearRnn | CellKind::MinGru => (2, 0),
-            CellKind::MinLstm => (3, 0),
-            CellKind::RgLru => (0, 2),
-            CellKind::Gru => (3, 3),
-            CellKind::Lstm => (4, 4),
-            CellKind::Rnn => (1, 1),
+            RecurrentKind::LinearRnn | RecurrentKind::MinGru => (2, 0),
+            RecurrentKind::MinLstm => (3, 0),
+            RecurrentKind::RgLru => (0, 2),
+            RecurrentKind::Gru => (3, 3),
+            RecurrentKind::Lstm => (4, 4),
+            RecurrentKind::Rnn => (1, 1),
         }
     }
 
@@ -85,19 +85,20 @@ impl CellKind {
         let (input, state) = self.gates();
         // RG-LRU: an input layer where the widths differ, and Λ. The others have no such things.
         let (extra, extra_bias) = match self {
-            CellKind::RgLru if d_input != d_hidden => (product(&[d_input + 1, d_hidden]), 1),
-            CellKind::RgLru => (product(&[d_hidden]), 0),
+            RecurrentKind::RgLru if d_input != d_hidden => (product(&[d_input + 1, d_hidden]), 1),
+            RecurrentKind::RgLru => (product(&[d_hidden]), 0),
             _ => (Some(0), 0),
         };
         // A spread memory is written into the biases, which a projection without them gets then.
-        let spread = time_scale > 1 && matches!(self, CellKind::MinGru | CellKind::MinLstm);
+        let spread =
+            time_scale > 1 && matches!(self, RecurrentKind::MinGru | RecurrentKind::MinLstm);
         let bias = match self {
-            CellKind::LinearRnn => true,
+            RecurrentKind::LinearRnn => true,
             _ => bias || spread,
         };
         let biases = match (bias, self) {
             (false, _) => 0,
-            (true, CellKind::Gru | CellKind::Lstm | CellKind::Rnn) => input + state,
+            (true, RecurrentKind::Gru | RecurrentKind::Lstm | RecurrentKind::Rnn) => input + state,
             (true, _) => input + state + extra_bias,
         };
         sum(&[
@@ -111,12 +112,12 @@ impl CellKind {
     /// Numbers that a step saves for the backward pass: gate inputs and states, and what the cells' kernels keep.
     fn saved(self) -> usize {
         match self {
-            CellKind::LinearRnn | CellKind::MinGru => 3,
-            CellKind::MinLstm => 4,
-            CellKind::RgLru => 8,
-            CellKind::Gru => 8,
-            CellKind::Lstm => 10,
-            CellKind::Rnn => 2,
+            RecurrentKind::LinearRnn | RecurrentKind::MinGru => 3,
+            RecurrentKind::MinLstm => 4,
+            RecurrentKind::RgLru => 8,
+            RecurrentKind::Gru => 8,
+            RecurrentKind::Lstm => 10,
+            RecurrentKind::Rnn => 2,
         }
     }
 }

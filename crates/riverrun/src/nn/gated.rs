@@ -6,24 +6,24 @@ use burn::tensor::{Device, Tensor};
 
 use super::{Sequence, try_linear};
 use crate::Error;
-use crate::ops::{Gate, Recompute, ScanOptions, try_gated_scan};
+use crate::ops::{Gate, SavedStates, ScanOptions, try_gated_scan};
 
 /// The options of a layer's scan.
-pub(super) fn options(reverse: bool, recompute: Recompute) -> ScanOptions {
+pub(super) fn options(reverse: bool, saved_states: SavedStates) -> ScanOptions {
     ScanOptions::new()
         .with_reverse(reverse)
-        .with_recompute(recompute)
+        .with_saved_states(saved_states)
 }
 
 /// Projects `x` to the gate's inputs and scans.
 pub(super) fn run(
     projection: &Linear,
     gate: Gate,
-    (reverse, recompute): (bool, Recompute),
+    (reverse, saved_states): (bool, SavedStates),
     x: Tensor<3>,
     sequence: Sequence<Tensor<2>>,
 ) -> Result<(Tensor<3>, Tensor<2>), Error> {
-    let options = options(reverse, recompute);
+    let options = options(reverse, saved_states);
     try_gated_scan(try_linear(projection, x)?, gate, sequence, options)
 }
 

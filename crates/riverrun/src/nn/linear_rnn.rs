@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::{Recurrent, Sequence, gated};
 use crate::Error;
-use crate::ops::{Gate, Recompute};
+use crate::ops::{Gate, SavedStates};
 
 /// Configuration of [`LinearRnn`].
 #[derive(Config, Debug)]
@@ -24,8 +24,8 @@ pub struct LinearRnnConfig {
     #[config(default = false)]
     pub reverse: bool,
     /// Which states are saved for the backward pass, and which recomputed.
-    #[config(default = "Recompute::All")]
-    pub checkpoints: Recompute,
+    #[config(default = "SavedStates::All")]
+    pub saved_states: SavedStates,
 }
 
 /// The gated linear RNN: `h_t = σ(W_a x_t + b_a) ∘ h_{t-1} + W_b x_t + b_b`.
@@ -42,7 +42,7 @@ pub struct LinearRnn {
     pub reverse: bool,
     /// Which states are saved for the backward pass, and which recomputed.
     #[module(skip)]
-    pub checkpoints: Recompute,
+    pub saved_states: SavedStates,
 }
 
 impl LinearRnnConfig {
@@ -54,7 +54,7 @@ impl LinearRnnConfig {
         LinearRnn {
             projection,
             reverse: self.reverse,
-            checkpoints: self.checkpoints,
+            saved_states: self.saved_states,
         }
     }
 }
@@ -77,7 +77,7 @@ impl Recurrent for LinearRnn {
         gated::run(
             &self.projection,
             Gate::Sigmoid,
-            (self.reverse, self.checkpoints),
+            (self.reverse, self.saved_states),
             x,
             sequence,
         )

@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::{Recurrent, Sequence, gated};
 use crate::Error;
-use crate::ops::{Candidate, Gate, Recompute};
+use crate::ops::{Candidate, Gate, SavedStates};
 
 /// Configuration of [`MinGru`].
 #[derive(Config, Debug)]
@@ -30,8 +30,8 @@ pub struct MinGruConfig {
     #[config(default = false)]
     pub reverse: bool,
     /// Which states are saved for the backward pass, and which recomputed.
-    #[config(default = "Recompute::All")]
-    pub checkpoints: Recompute,
+    #[config(default = "SavedStates::All")]
+    pub saved_states: SavedStates,
 }
 
 /// minGRU: `z_t = σ(W_z x_t + b_z)`, `h_t = (1 - z_t) ∘ h_{t-1} + z_t ∘ act(W_h x_t + b_h)`.
@@ -59,7 +59,7 @@ pub struct MinGru {
     pub reverse: bool,
     /// Which states are saved for the backward pass, and which recomputed.
     #[module(skip)]
-    pub checkpoints: Recompute,
+    pub saved_states: SavedStates,
 }
 
 impl MinGruConfig {
@@ -74,7 +74,7 @@ impl MinGruConfig {
             projection,
             candidate: self.candidate,
             reverse: self.reverse,
-            checkpoints: self.checkpoints,
+            saved_states: self.saved_states,
         }
     }
 }
@@ -100,7 +100,7 @@ impl Recurrent for MinGru {
         gated::run(
             &self.projection,
             gate,
-            (self.reverse, self.checkpoints),
+            (self.reverse, self.saved_states),
             x,
             sequence,
         )

@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::{Recurrent, Sequence, gated};
 use crate::Error;
-use crate::ops::{Candidate, Gate, Recompute};
+use crate::ops::{Candidate, Gate, SavedStates};
 
 /// Configuration of [`MinLstm`].
 #[derive(Config, Debug)]
@@ -33,8 +33,8 @@ pub struct MinLstmConfig {
     #[config(default = false)]
     pub reverse: bool,
     /// Which states are saved for the backward pass, and which recomputed.
-    #[config(default = "Recompute::All")]
-    pub checkpoints: Recompute,
+    #[config(default = "SavedStates::All")]
+    pub saved_states: SavedStates,
 }
 
 /// minLSTM: `f_t = σ(W_f x_t + b_f)`, `i_t = σ(W_i x_t + b_i)`, `h_t = f'_t ∘ h_{t-1} + i'_t ∘ act(W_h x_t + b_h)`
@@ -62,7 +62,7 @@ pub struct MinLstm {
     pub reverse: bool,
     /// Which states are saved for the backward pass, and which recomputed.
     #[module(skip)]
-    pub checkpoints: Recompute,
+    pub saved_states: SavedStates,
 }
 
 impl MinLstmConfig {
@@ -78,7 +78,7 @@ impl MinLstmConfig {
             candidate: self.candidate,
             normalized: self.normalized,
             reverse: self.reverse,
-            checkpoints: self.checkpoints,
+            saved_states: self.saved_states,
         }
     }
 }
@@ -105,7 +105,7 @@ impl Recurrent for MinLstm {
         gated::run(
             &self.projection,
             gate,
-            (self.reverse, self.checkpoints),
+            (self.reverse, self.saved_states),
             x,
             sequence,
         )

@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::{Recurrent, Sequence, gated, try_linear};
 use crate::Error;
-use crate::ops::{Gate, Recompute, try_gated_scan};
+use crate::ops::{Gate, SavedStates, try_gated_scan};
 
 /// How many times `softplus(Λ)` a channel decays in a step with its recurrence gate fully open: `c` of the paper.
 const SHARPNESS: f64 = 8.0;
@@ -38,8 +38,8 @@ pub struct RgLruConfig {
     #[config(default = false)]
     pub reverse: bool,
     /// Which states are saved for the backward pass, and which recomputed.
-    #[config(default = "Recompute::All")]
-    pub checkpoints: Recompute,
+    #[config(default = "SavedStates::All")]
+    pub saved_states: SavedStates,
 }
 
 /// RG-LRU, the real-gated linear recurrent unit:
@@ -72,7 +72,7 @@ pub struct RgLru {
     pub reverse: bool,
     /// Which states are saved for the backward pass, and which recomputed.
     #[module(skip)]
-    pub checkpoints: Recompute,
+    pub saved_states: SavedStates,
 }
 
 impl RgLruConfig {
@@ -109,7 +109,7 @@ impl RgLruConfig {
             gates: layer(hidden, 2 * hidden),
             lambda: Param::from_tensor(Tensor::from_floats(lambda.as_slice(), device)),
             reverse: self.reverse,
-            checkpoints: self.checkpoints,
+            saved_states: self.saved_states,
         }
     }
 }
@@ -149,7 +149,7 @@ impl Recurrent for RgLru {
             Some(input) => try_linear(input, x)?,
             None => x,
         };
-        let options = gated::options(self.reverse, self.checkpoints);
+        let options = gated::options(self.reverse, self.saved_states);
         let gates = try_linear(&self.gates, x.clone())?;
         let [batch, steps, hidden] = x.dims();
         if batch * steps == 0 {

@@ -45,10 +45,10 @@ pub use norm::{
 };
 pub use random::{RandomOps, try_uniform, uniform};
 pub use recurrence::{
-    Candidate, Gate, GateInputs, Recompute, RecurrenceOps, Routine, ScanDerivatives, ScanDirection,
-    ScanGradients, ScanOptions, ScanSpec, gated_scan, linear_scan, linear_scan_gradients,
-    linear_scan_hvp, min_gru, min_lstm, try_gated_scan, try_linear_scan, try_linear_scan_gradients,
-    try_linear_scan_hvp, try_min_gru, try_min_lstm,
+    Candidate, Gate, GateInputs, RecurrenceOps, Routine, SavedStates, ScanDerivatives,
+    ScanDirection, ScanGradients, ScanOptions, ScanSpec, gated_scan, linear_scan,
+    linear_scan_gradients, linear_scan_hvp, min_gru, min_lstm, try_gated_scan, try_linear_scan,
+    try_linear_scan_gradients, try_linear_scan_hvp, try_min_gru, try_min_lstm,
 };
 pub use refill::{RefillOps, refill, refill_int, try_refill, try_refill_int};
 pub use rollout::{Decode, Ensemble, Rollout, RolloutOps, rollout, try_rollout};

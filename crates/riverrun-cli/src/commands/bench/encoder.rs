@@ -11,7 +11,7 @@ use riverrun_kernels::encoder::check::{encoded, random_run};
 use riverrun_kernels::encoder::{Config, FEATURES, FlatStates, encode_flat};
 use serde::Serialize;
 
-use super::place::Place;
+use super::setup::Setup;
 use super::stats::{Refused, Timing, repeat};
 use crate::args::BenchEncoderArgs;
 use crate::failure::Failure;
@@ -56,7 +56,7 @@ fn seconds(calls: usize, mut call: impl FnMut()) -> Timing {
 
 /// Measures and prints.
 pub fn run(args: &BenchEncoderArgs) -> Result<(), Failure> {
-    let place = Place::new(&args.common)?;
+    let setup = Setup::new(&args.common)?;
     let mut out = stdout();
     let mut refused = Refused::default();
     writeln!(
@@ -94,7 +94,7 @@ pub fn run(args: &BenchEncoderArgs) -> Result<(), Failure> {
     writeln!(
         out,
         "many runs at once on {}: {}\n{:>7} {:>7}  {:>10} {:>10} {:>7}",
-        place.origin.device, place.origin.name, "runs", "history", "device us", "CPU us", "times"
+        setup.origin.device, setup.origin.name, "runs", "history", "device us", "CPU us", "times"
     )?;
     let mut many = Vec::new();
     for &runs in &args.runs {
@@ -105,7 +105,7 @@ pub fn run(args: &BenchEncoderArgs) -> Result<(), Failure> {
         let flat = FlatStates::new((0..runs).map(|n| &few[n % few.len()]))
             .map_err(|error| Failure::Bug(error.to_string()))?;
         let states =
-            RunStates::from_encoders((0..runs).map(|n| &few[n % few.len()]), &place.device)?;
+            RunStates::from_encoders((0..runs).map(|n| &few[n % few.len()]), &setup.device)?;
         let wait = |features: Tensor<2>| {
             // A number read back waits for all.
             let last = features.narrow(0, runs - 1, 1).narrow(1, FEATURES - 1, 1);
@@ -145,7 +145,7 @@ pub fn run(args: &BenchEncoderArgs) -> Result<(), Failure> {
     }
     let quicker = |row: &&Many| row.device.median < row.cpu.median;
     let crossover = many.iter().find(quicker).map(|row| row.runs);
-    if !place.is_cpu() {
+    if !setup.is_cpu() {
         match crossover {
             Some(runs) => writeln!(
                 out,
@@ -158,7 +158,7 @@ pub fn run(args: &BenchEncoderArgs) -> Result<(), Failure> {
         return Ok(());
     };
     let report = Report {
-        origin: place.origin,
+        origin: setup.origin,
         one,
         many,
         crossover,

@@ -15,7 +15,7 @@ use riverrun_kernels::check::Comparison;
 use riverrun_kernels::gemm::check::LayerCase;
 use serde::Serialize;
 
-use super::place::Place;
+use super::setup::Setup;
 use super::stats::{Refused, Timing, repeat};
 use crate::args::{BenchLinearArgs, LinearRoute, Storage};
 use crate::failure::Failure;
@@ -104,8 +104,8 @@ struct Report<'a> {
 
 /// Measures and prints.
 pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
-    let place = Place::new(&args.common)?;
-    let (device, cpu) = (&place.device, place.is_cpu());
+    let setup = Setup::new(&args.common)?;
+    let (device, cpu) = (&setup.device, setup.is_cpu());
     let shapes = match (args.shapes.is_empty(), cpu) {
         (true, true) => CPU.to_vec(),
         (true, false) => GPU.to_vec(),
@@ -157,7 +157,7 @@ pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
                     Storage::F64 => return Err(Failure::User("GPUs have no f64 here".into())),
                 };
                 #[cfg(feature = "cuda")]
-                let of_best = vendor_part(&place, storage, shape)?;
+                let of_best = vendor_part(&setup, storage, shape)?;
                 #[cfg(not(feature = "cuda"))]
                 let of_best: Option<f64> = None;
                 for pass in Pass::ALL {
@@ -200,7 +200,7 @@ pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
     match &args.common.json {
         Some(path) => {
             let report = Report {
-                origin: place.origin,
+                origin: setup.origin,
                 rows,
                 refused: refused.names(),
             };
@@ -217,7 +217,7 @@ fn percent(part: f64) -> String {
 /// The speed of the vendor's matmul with a bias as a part of that of the fastest of its algorithms; none without the library.
 #[cfg(feature = "cuda")]
 fn vendor_part(
-    place: &Place,
+    setup: &Setup,
     storage: Storage,
     [rows, inputs, outputs]: [usize; 3],
 ) -> Result<Option<f64>, Failure> {
@@ -228,7 +228,7 @@ fn vendor_part(
     /// Algorithms of the heuristics that are measured.
     const MOST: usize = 12;
 
-    let Some((client, dtype)) = place.client()?.zip(storage.on_gpu()) else {
+    let Some((client, dtype)) = setup.client()?.zip(storage.on_gpu()) else {
         return Ok(None);
     };
     let problem = Problem::new([rows, inputs, outputs], dtype, Epilogue::Bias);

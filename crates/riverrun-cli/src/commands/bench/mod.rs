@@ -1,17 +1,17 @@
 //! `riverrun bench`.
 
 mod cell;
-mod checkpoints;
 #[cfg(feature = "gpu")]
 mod device;
 mod encoder;
 mod host;
 mod linear;
-mod place;
+mod recompute;
 mod recurrence;
 mod rollout;
 mod rows;
 mod rssm;
+mod setup;
 mod stats;
 mod train;
 
@@ -26,7 +26,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         BenchCommand::Train(args) => train::run(args),
         BenchCommand::Recurrence(args) => recurrence::run(args),
         BenchCommand::Cell(args) => cell::run(args),
-        BenchCommand::Checkpoints(args) => checkpoints::run(args),
+        BenchCommand::Recompute(args) => recompute::run(args),
         BenchCommand::Rollout(args) => rollout::run(args),
         BenchCommand::Encoder(args) => encoder::run(args),
         BenchCommand::Rssm(args) => rssm::run(args),

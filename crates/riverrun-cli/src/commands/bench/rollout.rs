@@ -8,7 +8,7 @@ use riverrun_kernels::rollout::check::Case;
 use riverrun_kernels::rollout::{Problem, memory, oracle};
 use serde::Serialize;
 
-use super::place::Place;
+use super::setup::Setup;
 use super::stats::{Refused, Timing, repeat};
 use crate::args::BenchRolloutArgs;
 use crate::failure::Failure;
@@ -70,9 +70,9 @@ fn seconds(mut call: impl FnMut()) -> Timing {
 
 /// Measures and prints.
 pub fn run(args: &BenchRolloutArgs) -> Result<(), Failure> {
-    let place = Place::new(&args.common)?;
+    let setup = Setup::new(&args.common)?;
     let mut out = stdout();
-    writeln!(out, "{}: {}", place.origin.device, place.origin.name)?;
+    writeln!(out, "{}: {}", setup.origin.device, setup.origin.name)?;
     writeln!(
         out,
         "{:>7} {:>5} {:>6}  {:<7} {:>10} {:>6}  {:>10} {:>7}  {:>8} {:>10} {:>10}",
@@ -109,7 +109,7 @@ pub fn run(args: &BenchRolloutArgs) -> Result<(), Failure> {
             .check()
             .map_err(|error| Failure::User(error.to_string()))?;
         let case = Case::random(problem, 1);
-        let (time, routine, allocated) = measure(&place, &case)?;
+        let (time, routine, allocated) = measure(&setup, &case)?;
         let scalar = (members <= 16).then(|| {
             seconds(|| {
                 oracle::run(&problem, case.arguments()).expect("checked before");
@@ -151,12 +151,12 @@ pub fn run(args: &BenchRolloutArgs) -> Result<(), Failure> {
             allocated_bytes: allocated,
         });
     }
-    let sizes = sizes(&place, args.features, &mut out)?;
+    let sizes = sizes(&setup, args.features, &mut out)?;
     let Some(path) = &args.common.json else {
         return Ok(());
     };
     let report = Report {
-        origin: place.origin,
+        origin: setup.origin,
         rows,
         sizes,
         refused: refused.names(),
@@ -165,7 +165,7 @@ pub fn run(args: &BenchRolloutArgs) -> Result<(), Failure> {
 }
 
 /// Memory of a cell by its hidden units, and of ensembles of it.
-fn sizes(place: &Place, features: usize, out: &mut impl Write) -> Result<Vec<Size>, Failure> {
+fn sizes(setup: &Setup, features: usize, out: &mut impl Write) -> Result<Vec<Size>, Failure> {
     writeln!(
         out,
         "{:>6} {:>10} {:>10}  {:>10}  ensemble MB of 1, 3, 5, 7, 10 members (S = H)",
@@ -183,7 +183,7 @@ fn sizes(place: &Place, features: usize, out: &mut impl Write) -> Result<Vec<Siz
             })
             .collect();
         let cell = memory::cell(hidden, features);
-        let upload = upload(place, cell)?;
+        let upload = upload(setup, cell)?;
         let listed: Vec<String> = ensembles
             .iter()
             .map(|(_, bytes)| format!("{:.2}", *bytes as f64 / 1e6))
@@ -208,9 +208,9 @@ fn sizes(place: &Place, features: usize, out: &mut impl Write) -> Result<Vec<Siz
 }
 
 #[cfg(feature = "gpu")]
-fn upload(place: &Place, bytes: usize) -> Result<Option<Timing>, Failure> {
+fn upload(setup: &Setup, bytes: usize) -> Result<Option<Timing>, Failure> {
     use cubecl::future::block_on;
-    let Some(client) = place.client()? else {
+    let Some(client) = setup.client()? else {
         return Ok(None);
     };
     let data = vec![0_u8; bytes];
@@ -222,12 +222,12 @@ fn upload(place: &Place, bytes: usize) -> Result<Option<Timing>, Failure> {
 }
 
 #[cfg(not(feature = "gpu"))]
-fn upload(_: &Place, _: usize) -> Result<Option<Timing>, Failure> {
+fn upload(_: &Setup, _: usize) -> Result<Option<Timing>, Failure> {
     Ok(None)
 }
 
 /// The time of a call, its routine, and the bytes of what it works on. A result that is wrong is not timed.
-fn measure(place: &Place, case: &Case) -> Result<(Timing, &'static str, usize), Failure> {
+fn measure(setup: &Setup, case: &Case) -> Result<(Timing, &'static str, usize), Failure> {
     let right = |found: &riverrun_kernels::rollout::Outcome<f32>| -> Result<(), Failure> {
         for comparison in case.compare(found).map_err(bug)? {
             if !comparison.passes() {
@@ -240,7 +240,7 @@ fn measure(place: &Place, case: &Case) -> Result<(Timing, &'static str, usize), 
         Ok(())
     };
     #[cfg(feature = "gpu")]
-    if let Some(client) = place.client()? {
+    if let Some(client) = setup.client()? {
         use riverrun_kernels::rollout::gpu;
         let user = |error: riverrun_kernels::Error| Failure::User(error.to_string());
         let routine = gpu::choose(&client, &case.problem);
@@ -265,7 +265,7 @@ fn measure(place: &Place, case: &Case) -> Result<(Timing, &'static str, usize), 
         });
         return Ok((time, routine.name(), allocated));
     }
-    if !place.is_cpu() {
+    if !setup.is_cpu() {
         return Err(Failure::User(
             "this build has no kernels for the device".into(),
         ));

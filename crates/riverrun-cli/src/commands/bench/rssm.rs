@@ -9,7 +9,7 @@ use riverrun::Sequence;
 use riverrun::nn::{Rssm, RssmConfig};
 use serde::Serialize;
 
-use super::place::Place;
+use super::setup::Setup;
 use super::stats::{Refused, Timing, repeat};
 use crate::args::{BenchRssmArgs, Storage};
 use crate::failure::Failure;
@@ -77,14 +77,14 @@ fn config(size: &str) -> Result<RssmConfig, Failure> {
 
 /// Measures and prints.
 pub fn run(args: &BenchRssmArgs) -> Result<(), Failure> {
-    let place = Place::new(&args.common)?;
-    let device = place.device.clone().without_autodiff();
+    let setup = Setup::new(&args.common)?;
+    let device = setup.device.clone().without_autodiff();
     let (observed, imagined) = (args.observe.0, args.imagine.0);
     let mut out = stdout();
     writeln!(
         out,
         "{}: {}; observe {} x {} forward and backward, imagine {} x {}",
-        place.origin.device, place.origin.name, observed[0], observed[1], imagined[0], imagined[1]
+        setup.origin.device, setup.origin.name, observed[0], observed[1], imagined[0], imagined[1]
     )?;
     writeln!(
         out,
@@ -131,7 +131,7 @@ pub fn run(args: &BenchRssmArgs) -> Result<(), Failure> {
         return Ok(());
     };
     let report = Report {
-        origin: place.origin,
+        origin: setup.origin,
         observed,
         imagined,
         rows,

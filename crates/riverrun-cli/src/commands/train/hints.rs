@@ -17,7 +17,7 @@ pub fn explain(error: Error) -> String {
         Error::Diverged { .. } => "try a lower --lr or a longer --warmup",
         Error::StepsDone { .. } => "leave --steps out, or ask for more",
         Error::Memory { .. } | Error::Riverrun(riverrun::Error::OutOfMemory { .. }) => {
-            "lower --batch, --context or --width, or use --accumulate N or --recompute none"
+            "lower --batch, --context or --width, or use --accumulate N or --saved-states none"
         }
         Error::Recording(_) => "leave --graph out",
         _ => return error.to_string(),

@@ -146,7 +146,7 @@ fn apply(args: &TrainArgs, config: &mut RunConfig) {
     set(&args.weight_decay, &mut training.optimizer.weight_decay);
     set(&args.seed, &mut training.seed);
     set(&args.dtype, &mut training.dtype);
-    set(&args.recompute, &mut training.recompute);
+    set(&args.saved_states, &mut training.saved_states);
     set(&args.eval_every, &mut training.eval_every);
     set(&args.model, &mut config.model.cell);
     set(&args.layers, &mut config.model.layers);

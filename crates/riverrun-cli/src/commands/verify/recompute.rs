@@ -2,7 +2,7 @@
 
 use burn::tensor::Device;
 use riverrun::Sequence;
-use riverrun::ops::{Recompute, ScanOptions, try_gated_scan, try_linear_scan};
+use riverrun::ops::{SavedStates, ScanOptions, try_gated_scan, try_linear_scan};
 use riverrun_kernels::Element;
 use riverrun_kernels::recurrence::check::{Case, Options, Outcome, compare, naive};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
@@ -31,7 +31,11 @@ fn check<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
         .find(|gate| gate.name() == part.form)
         .expect("one of the forms");
     let mut row = Row::default();
-    let choices = [Recompute::None, Recompute::Every(16), Recompute::Every(69)];
+    let choices = [
+        SavedStates::None,
+        SavedStates::Every(16),
+        SavedStates::Every(69),
+    ];
     for (n, kept) in choices.into_iter().enumerate() {
         let problem = Problem::new(Shape::new(2, 70, 12), gate);
         let case = Case::random(problem, Options::nth(6 * n + 3), 40 + n as u64).rounded::<E>();
@@ -57,7 +61,7 @@ pub(super) fn run(
     device: &Device,
     storage: Storage,
     case: &Case,
-    recompute: Recompute,
+    saved_states: SavedStates,
 ) -> Result<Outcome, Failure> {
     let device = device.clone().autodiff();
     let Shape { batch, steps, dim } = case.problem.shape;
@@ -74,7 +78,7 @@ pub(super) fn run(
     sequence.reset = reset;
     let options = ScanOptions::new()
         .with_reverse(case.problem.reverse)
-        .with_recompute(recompute);
+        .with_saved_states(saved_states);
     let (leaves, (h, last)) = if gate == Gate::Raw {
         let leaves = vec![up(&case.inputs[0], dim), up(&case.inputs[1], dim)];
         let out = try_linear_scan(leaves[0].clone(), leaves[1].clone(), sequence, options)?;

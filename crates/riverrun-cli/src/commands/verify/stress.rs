@@ -9,8 +9,8 @@ use burn::tensor::{DType, Device};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use riverrun::check;
-use riverrun::models::CellKind;
-use riverrun::ops::Recompute;
+use riverrun::models::RecurrentKind;
+use riverrun::ops::SavedStates;
 use riverrun::ops::linear::{LinearSpec, WeightOrder};
 use riverrun_kernels::cell::{self, Cell};
 use riverrun_kernels::check::Comparison;
@@ -177,7 +177,7 @@ fn jobs(part: &Part<'_>) -> Result<Vec<Job>, Failure> {
     // Hundreds of launches a step take seconds where the CPU imitates a GPU.
     if !part.target.info.software {
         let mut config = RunConfig::selective_copy();
-        config.model = MODEL.model(CellKind::MinGru);
+        config.model = MODEL.model(RecurrentKind::MinGru);
         jobs.push(Job::Training(config, !part.target.is_cpu()));
     }
     Ok(jobs)
@@ -200,7 +200,7 @@ impl Job {
         };
         Ok(match self {
             Self::Scan(case) => {
-                let outcome = recompute::run(device, Storage::F32, case, Recompute::All)?;
+                let outcome = recompute::run(device, Storage::F32, case, SavedStates::All)?;
                 bits(recompute::tensors(&outcome))
             }
             Self::Cell(case) => super::cell::layer(case, device, Storage::F32).bits(),

@@ -1,7 +1,7 @@
 //! Training steps that are recorded and run again, against the same steps as usual; those against themselves.
 
 use burn::tensor::Device;
-use riverrun::models::CellKind;
+use riverrun::models::RecurrentKind;
 use riverrun_kernels::check::Comparison;
 use riverrun_train::{Learner, Precision, RunConfig, weights};
 
@@ -31,8 +31,8 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
     let device = &part.target.info.device;
     let mut config = RunConfig::selective_copy();
     config.model = SHAPE.model(match part.form {
-        "gru" => CellKind::Gru,
-        _ => CellKind::MinGru,
+        "gru" => RecurrentKind::Gru,
+        _ => RecurrentKind::MinGru,
     });
     config.training.dtype = match part.storage {
         Storage::Bf16 => Precision::Bf16,

@@ -285,8 +285,8 @@ impl<'a, R: Real> Backward<'a, R> {
             Some(inner) if last => multiply(exchange.inner, inner, &mut part.d_inner),
             _ if stage > 0 => {
                 let made_at = (stage - 1) / products;
-                let (turn, outer) = (exchange.turns[made_at % 2], &part.weights.outer);
-                multiply(turn, outer, &mut part.product);
+                let (phase, outer) = (exchange.phases[made_at % 2], &part.weights.outer);
+                multiply(phase, outer, &mut part.product);
             }
             _ => {}
         }
@@ -295,7 +295,7 @@ impl<'a, R: Real> Backward<'a, R> {
                 pass: self,
                 part,
                 step,
-                turn: (stage / products) % 2,
+                phase: (stage / products) % 2,
                 last,
             });
         }

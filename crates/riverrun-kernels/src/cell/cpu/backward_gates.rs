@@ -14,8 +14,8 @@ pub(super) struct BackwardGates<'p, 'f, 'w, R> {
     pub pass: &'p Backward<'f, R>,
     pub part: &'p mut Part<'w, R>,
     pub step: usize,
-    /// Which of the exchange's turns the gates' gradients go to.
-    pub turn: usize,
+    /// Which of the exchange's phases the gates' gradients go to.
+    pub phase: usize,
     /// Whether this is the stage before the step's last product.
     pub last: bool,
 }
@@ -63,7 +63,7 @@ impl<S: Simd, R: Real> Rows<'_, '_, '_, S, R> {
             pass,
             part,
             step,
-            turn,
+            phase,
             ..
         } = &mut self.gates;
         let Problem {
@@ -136,7 +136,7 @@ impl<S: Simd, R: Real> Rows<'_, '_, '_, S, R> {
                 let a = if C::TO_INNER && g + 1 == G {
                     exchange.inner.slice_mut(at, units)
                 } else {
-                    exchange.turns[*turn].slice_mut(at + gate * hidden, units)
+                    exchange.phases[*phase].slice_mut(at + gate * hidden, units)
                 };
                 d_a[g] = Some(RowMut::new(a, full));
             }
@@ -268,7 +268,7 @@ impl<R: Real> BackwardGates<'_, '_, '_, R> {
             pass,
             part,
             step,
-            turn,
+            phase,
             ..
         } = self;
         let Problem {
@@ -300,7 +300,7 @@ impl<R: Real> BackwardGates<'_, '_, '_, R> {
         for gate in 0..cell.gates() {
             // SAFETY: the part's own rows and units, which nobody reads before the next barrier.
             unsafe {
-                let d_a = exchange.turns[*turn].slice_mut(at + gate * hidden, units);
+                let d_a = exchange.phases[*phase].slice_mut(at + gate * hidden, units);
                 d_a.fill(R::ZERO);
                 let d_x = pass.block.data.slice_mut(place + gate * hidden, units);
                 d_x.fill(R::ZERO);

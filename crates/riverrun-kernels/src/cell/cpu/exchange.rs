@@ -30,18 +30,18 @@ impl<R: Real> ExchangeBuffer<R> {
         let (odd, inner) = rest.split_at_mut(rest.len() / 2);
         Exchange {
             stride: self.stride,
-            turns: [Shared::new(even), Shared::new(odd)],
+            phases: [Shared::new(even), Shared::new(odd)],
             inner: Shared::new(inner),
         }
     }
 }
 
-/// Rows that all threads of a group read and of which each writes its own columns: two sets that take turns, so that
+/// Rows that all threads of a group read and of which each writes its own columns: two sets that alternate, so that
 /// one barrier a stage is enough, and a third for the inner product of the reset-before GRU.
 #[derive(Clone, Copy)]
 pub(super) struct Exchange<'a, R> {
     /// From row to row.
     pub stride: usize,
-    pub turns: [Shared<'a, R>; 2],
+    pub phases: [Shared<'a, R>; 2],
     pub inner: Shared<'a, R>,
 }

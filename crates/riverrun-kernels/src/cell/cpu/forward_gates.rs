@@ -104,7 +104,7 @@ impl<S: Simd, R: Real> Rows<'_, '_, '_, S, R> {
         }
 
         let at = row * exchange.stride + first;
-        let [state, next] = [step % 2, (step + 1) % 2].map(|turn| exchange.turns[turn]);
+        let [state, next] = [step % 2, (step + 1) % 2].map(|phase| exchange.phases[phase]);
         // SAFETY: the part's own rows and units; of `state` nobody writes any at this step.
         let h = if C::READS_H {
             Row::new(unsafe { state.slice(at, units) }, full)
@@ -228,7 +228,7 @@ impl<R: Real> ForwardGates<'_, '_, '_, R> {
         } = pass.problem;
         let (first, units, exchange) = (part.units.start, part.units.len(), part.exchange);
         let at = row * exchange.stride + first;
-        let [state, next] = [*step % 2, (*step + 1) % 2].map(|turn| exchange.turns[turn]);
+        let [state, next] = [*step % 2, (*step + 1) % 2].map(|phase| exchange.phases[phase]);
         // SAFETY: the part's own rows and units; nobody writes `state` at this step nor reads `next`.
         let (state, next) = unsafe { (state.slice(at, units), next.slice_mut(at, units)) };
         // SAFETY: as above.

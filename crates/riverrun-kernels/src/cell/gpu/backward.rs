@@ -26,7 +26,7 @@ pub(super) fn persistent_backward<R: Numeric>(
     reset: &[R],
     mut output: BackwardOutput,
     control: &[u32],
-    turn: &mut [Atomic<u32>],
+    launch_words: &mut [Atomic<u32>],
     span: Span,
     #[comptime] config: Config,
     #[define(R)] _storage: ElemType,
@@ -72,13 +72,13 @@ pub(super) fn persistent_backward<R: Numeric>(
     let mut direct = Array::<Pair>::new(items);
     let mut d_cells = Array::<Pair>::new(items);
     // Whether the step after was a reset.
-    let mut cut = Array::<bool>::new(items);
+    let mut next_reset = Array::<bool>::new(items);
     #[unroll]
     for o in 0..items {
         let own = item(&part, o, product);
         direct[o] = zero;
         d_cells[o] = zero;
-        cut[o] = false;
+        next_reset[o] = false;
         if own.inside {
             let at = own.row * hidden + own.unit;
             if comptime!(config.d_h_last) {
@@ -104,7 +104,7 @@ pub(super) fn persistent_backward<R: Numeric>(
         let mut h_before = Array::<Words>::new(items);
         let mut c_before = Array::<Words>::new(items);
         let mut own_h = Array::<Words>::new(items);
-        let mut anew = Array::<bool>::new(items);
+        let mut is_reset = Array::<bool>::new(items);
         #[unroll]
         for o in 0..items {
             let own = item(&part, o, product);
@@ -112,7 +112,7 @@ pub(super) fn persistent_backward<R: Numeric>(
             h_before[o] = Words::new(0u32);
             c_before[o] = Words::new(0u32);
             own_h[o] = Words::new(0u32);
-            anew[o] = false;
+            is_reset[o] = false;
             #[unroll]
             for block in 0..saved_blocks {
                 saved[comptime!(o * saved_blocks + block)] = Words::new(0u32);
@@ -133,9 +133,9 @@ pub(super) fn persistent_backward<R: Numeric>(
                         own_h[o] = fetch(&input.h, place * hidden + own.unit, product);
                     }
                     if comptime!(config.reset) {
-                        anew[o] = reset[place] != R::from_int(0);
+                        is_reset[o] = reset[place] != R::from_int(0);
                     }
-                    if !anew[o] {
+                    if !is_reset[o] {
                         let previous = own.row * steps + earlier;
                         if s > 0 {
                             h_before[o] = fetch(&input.h, previous * hidden + own.unit, product);
@@ -196,11 +196,11 @@ pub(super) fn persistent_backward<R: Numeric>(
                     arriving += total(&partial, 0usize, own.pair, own.sequence, product);
                 }
                 if comptime!(config.reset) {
-                    if cut[o] {
+                    if next_reset[o] {
                         arriving = zero;
                         d_cells[o] = zero;
                     }
-                    cut[o] = anew[o];
+                    next_reset[o] = is_reset[o];
                 }
                 let d = arriving + unpack(incoming[o], product);
                 let mut values = Array::<Pair>::new(saved_blocks);
@@ -314,7 +314,7 @@ pub(super) fn persistent_backward<R: Numeric>(
             let mut d = direct[o];
             d += total(&partial, 0usize, own.pair, own.sequence, product);
             if comptime!(config.reset) {
-                if cut[o] {
+                if next_reset[o] {
                     d = zero;
                     d_cells[o] = zero;
                 }
@@ -325,7 +325,7 @@ pub(super) fn persistent_backward<R: Numeric>(
             }
         }
     }
-    release(control, turn);
+    release(control, launch_words);
 }
 
 #[cube]

@@ -92,7 +92,7 @@ pub(super) fn persistent_forward<R: Numeric>(
     reset: &[R],
     mut output: ForwardOutput,
     control: &[u32],
-    turn: &mut [Atomic<u32>],
+    launch_words: &mut [Atomic<u32>],
     span: Span,
     #[comptime] config: Config,
     #[define(R)] _storage: ElemType,
@@ -185,11 +185,11 @@ pub(super) fn persistent_forward<R: Numeric>(
         }
         // Asked for before the wait, so that it is there after it.
         let mut inputs = Array::<Words>::new(comptime!(items * gates));
-        let mut cut = Array::<bool>::new(items);
+        let mut zero_state = Array::<bool>::new(items);
         #[unroll]
         for o in 0..items {
             let own = item(&part, o, product);
-            cut[o] = s == 0 && comptime!(!config.h0);
+            zero_state[o] = s == 0 && comptime!(!config.h0);
             #[unroll]
             for gate in 0..gates {
                 inputs[comptime!(o * gates + gate)] = Words::new(0u32);
@@ -205,7 +205,7 @@ pub(super) fn persistent_forward<R: Numeric>(
                     if reset[own.row * steps + t] != R::from_int(0) {
                         // A reset at padding does not count.
                         if t < lengths[o] {
-                            cut[o] = true;
+                            zero_state[o] = true;
                             states[o] = zero;
                             cells[o] = zero;
                         }
@@ -247,7 +247,7 @@ pub(super) fn persistent_forward<R: Numeric>(
                 if own.inside {
                     let mut r = biases[0];
                     let mut z = biases[1];
-                    if !cut[o] {
+                    if !zero_state[o] {
                         r += total(&partial, 0usize, own.pair, own.sequence, product);
                         z += total(&partial, 1usize, own.pair, own.sequence, product);
                     }
@@ -293,7 +293,7 @@ pub(super) fn persistent_forward<R: Numeric>(
                 if comptime!(config.two_products()) {
                     a[2] += total(&partial, 0usize, own.pair, own.sequence, second);
                 } else {
-                    if !cut[o] {
+                    if !zero_state[o] {
                         #[unroll]
                         for gate in 0..gates {
                             a[gate] += total(&partial, gate, own.pair, own.sequence, product);
@@ -350,7 +350,7 @@ pub(super) fn persistent_forward<R: Numeric>(
             }
         }
     }
-    release(control, turn);
+    release(control, launch_words);
 }
 
 #[cube]

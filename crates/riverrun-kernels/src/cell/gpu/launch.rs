@@ -12,8 +12,8 @@ use super::backward::persistent_backward;
 use super::buffers::*;
 use super::exchange::poison;
 use super::forward::persistent_forward;
-use super::lock::{Turn, exclusively};
-use super::plan::{Config, Cut, Form, choose, cut, missing};
+use super::lock::{LockBuffers, exclusively};
+use super::plan::{Config, Form, Partition, choose, missing, partition};
 use super::tuning::Tuning;
 use super::{Backward, Forward};
 use crate::Error;
@@ -34,7 +34,7 @@ fn compiled() -> MutexGuard<'static, HashSet<Kernel>> {
 struct Pass<'a> {
     client: &'a Client,
     problem: &'a Problem,
-    cut: Cut,
+    partition: Partition,
     dtype: Dtype,
     address: AddressType,
     dummy: Handle,
@@ -55,16 +55,17 @@ impl<'a> Pass<'a> {
         if let Some(reason) = missing(client, problem, dtype) {
             return Err(refused(reason));
         }
-        let cut = match tuning {
-            Some(tuning) => cut(client, problem, dtype, backward, tuning),
+        let partition = match tuning {
+            Some(tuning) => partition(client, problem, dtype, backward, tuning),
             None => choose(client, problem, dtype, backward),
         };
-        let cut = cut.ok_or_else(|| refused("its cubes do not fit on the device".into()))?;
+        let partition =
+            partition.ok_or_else(|| refused("its cubes do not fit on the device".into()))?;
         let most = problem.outputs() * problem.cell.gates().max(problem.saved_blocks());
         Ok(Self {
             client,
             problem,
-            cut,
+            partition,
             dtype,
             address: match most * dtype.size() >= 1 << 31 {
                 true => AddressType::U64,
@@ -187,8 +188,8 @@ impl<'a> Pass<'a> {
     fn config(&self, backward: bool, saved: &Option<Handle>) -> Config {
         Config {
             form: Form::of(self.problem.cell),
-            product: self.cut.product,
-            second: self.cut.second,
+            product: self.partition.product,
+            second: self.partition.second,
             reverse: self.problem.reverse,
             bias: false,
             h0: false,
@@ -207,10 +208,10 @@ impl<'a> Pass<'a> {
         &self,
         config: Config,
         (input, output): (&Handle, &Handle),
-        launch: impl Fn(CubeCount, CubeDim, SpanLaunch, &Turn) -> Result<(), Error>,
+        launch: impl Fn(CubeCount, CubeDim, SpanLaunch, &LockBuffers) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let rows = 8 * self.cut.product.cols;
-        let dim = CubeDim::new_2d(32, self.cut.product.planes as u32);
+        let rows = 8 * self.partition.product.cols;
+        let dim = CubeDim::new_2d(32, self.partition.product.planes as u32);
         let (batch, steps) = (self.problem.batch, self.problem.steps);
         let span = |steps, first| SpanLaunch::new(batch, steps, first);
         let device = self.client.service_id().to_string();
@@ -221,15 +222,15 @@ impl<'a> Pass<'a> {
             // launch of no steps does nothing else.
             if !compiled().contains(&key) {
                 let cubes = CubeCount::Static(1, 1, 1);
-                exclusive.launch_freely(|turn| done = launch(cubes, dim, span(0, 0), turn));
+                exclusive.launch_freely(|lock| done = launch(cubes, dim, span(0, 0), lock));
                 compiled().insert(key);
             }
             let mut first = 0;
             while first < batch && done.is_ok() {
-                let groups = (batch - first).div_ceil(rows).min(self.cut.groups);
-                let cubes = CubeCount::Static((groups * self.cut.cubes) as u32, 1, 1);
-                exclusive.launch(input, output, |turn| {
-                    done = launch(cubes, dim, span(steps, first), turn);
+                let groups = (batch - first).div_ceil(rows).min(self.partition.groups);
+                let cubes = CubeCount::Static((groups * self.partition.cubes) as u32, 1, 1);
+                exclusive.launch(input, output, |lock| {
+                    done = launch(cubes, dim, span(steps, first), lock);
                 });
                 first += groups * rows;
             }
@@ -349,7 +350,7 @@ pub(crate) fn forward_with(
     if let Some(gated) = &gated {
         pass.poison("gated", gated, outputs)?;
     }
-    pass.each(config, (&args.xg, &args.h), |count, dim, span, turn| {
+    pass.each(config, (&args.xg, &args.h), |count, dim, span, lock| {
         let (input, output, reset) = (input()?, output()?, pass.reset(&args.reset)?);
         // Safety: the buffers have the lengths that the kernel indexes.
         unsafe {
@@ -361,8 +362,8 @@ pub(crate) fn forward_with(
                 input,
                 reset,
                 output,
-                turn.control(),
-                turn.turn(),
+                lock.control(),
+                lock.launch_words(),
                 span,
                 config,
                 dtype.elem(),
@@ -443,7 +444,7 @@ pub(crate) fn backward_with(
         };
     }
     pass.poison("d_a", &args.d_a, rows * width)?;
-    pass.each(config, (&args.d_h, &args.d_a), |count, dim, span, turn| {
+    pass.each(config, (&args.d_h, &args.d_a), |count, dim, span, lock| {
         let (input, output, reset) = (input()?, output()?, pass.reset(&args.reset)?);
         // Safety: as in `forward_with`.
         unsafe {
@@ -455,8 +456,8 @@ pub(crate) fn backward_with(
                 input,
                 reset,
                 output,
-                turn.control(),
-                turn.turn(),
+                lock.control(),
+                lock.launch_words(),
                 span,
                 config,
                 dtype.elem(),

@@ -38,7 +38,7 @@ const PROGRESS: u64 = 2;
 const FAULT: u64 = 3;
 
 /// Words of a launch.
-const TURN_WORDS: usize = 3;
+const LAUNCH_WORDS: usize = 3;
 /// The launch's ticket.
 const TICKET: usize = 0;
 /// Its cubes that are done.
@@ -73,17 +73,17 @@ fn pass_over(control: u64, next: u32) {
 #[cube(launch_unchecked)]
 fn acquire(
     control: &[u32],
-    turn: &mut [Atomic<u32>],
+    launch_words: &mut [Atomic<u32>],
     input: &[u32],
     output: &[u32],
     after: &[u32],
 ) {
     if UNIT_POS == 0 {
         let control = address::<u32>(control);
-        turn[IGNORED].store(input[0] + output[0] + after.len() as u32);
-        turn[DONE].store(0u32);
+        launch_words[IGNORED].store(input[0] + output[0] + after.len() as u32);
+        launch_words[DONE].store(0u32);
         let ticket = add_word(control + comptime!(4 * NEXT), 1u32);
-        turn[TICKET].store(ticket);
+        launch_words[TICKET].store(ticket);
         let mut seen = read_word(control + comptime!(4 * SERVED));
         let mut progress = read_word(control + comptime!(4 * PROGRESS));
         let mut clock = wait();
@@ -105,12 +105,12 @@ fn acquire(
 
 /// To be called by every thread at the end: the last cube of the launch gives the lock back.
 #[cube]
-pub(super) fn release(control: u64, turn: &mut [Atomic<u32>]) {
+pub(super) fn release(control: u64, launch_words: &mut [Atomic<u32>]) {
     sync_cube();
     if UNIT_POS == 0 {
-        let done = turn[DONE].fetch_add(1u32) + 1u32;
+        let done = launch_words[DONE].fetch_add(1u32) + 1u32;
         if done as usize == CUBE_COUNT {
-            pass_over(control, turn[TICKET].load() + 1u32);
+            pass_over(control, launch_words[TICKET].load() + 1u32);
         }
     }
 }
@@ -134,20 +134,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The buffers that a persistent launch needs for the lock.
-pub(super) struct Turn {
+pub(super) struct LockBuffers {
     control: Handle,
-    turn: Handle,
+    launch_words: Handle,
 }
 
-impl Turn {
+impl LockBuffers {
     pub(super) fn control(&self) -> BufferArg {
         // Safety: it was made with so many words.
         unsafe { BufferArg::from_raw_parts(self.control.clone(), CONTROL_WORDS) }
     }
 
-    pub(super) fn turn(&self) -> BufferArg {
+    pub(super) fn launch_words(&self) -> BufferArg {
         // Safety: as above.
-        unsafe { BufferArg::from_raw_parts(self.turn.clone(), TURN_WORDS) }
+        unsafe { BufferArg::from_raw_parts(self.launch_words.clone(), LAUNCH_WORDS) }
     }
 }
 
@@ -186,39 +186,44 @@ pub(super) fn exclusively(client: &Client, work: impl FnOnce(&mut Exclusive)) {
 impl Exclusive<'_> {
     /// Takes the device's lock in the current stream for the persistent launch that `launch` makes. It does not run where
     /// CubeCL cannot provide the launch's `input` and `output`, of at least a word each.
-    pub(super) fn launch(&mut self, input: &Handle, output: &Handle, launch: impl FnOnce(&Turn)) {
-        let turn = Turn {
+    pub(super) fn launch(
+        &mut self,
+        input: &Handle,
+        output: &Handle,
+        launch: impl FnOnce(&LockBuffers),
+    ) {
+        let buffers = LockBuffers {
             control: self.device.control.clone(),
-            turn: self.client.empty(TURN_WORDS * 4),
+            launch_words: self.client.empty(LAUNCH_WORDS * 4),
         };
         // A graph must not depend on what runs outside of it.
         let capturing = self.client.is_capturing();
         let after = self.device.last.as_ref().filter(|_| !capturing);
-        let after = after.unwrap_or(&turn.turn).clone();
+        let after = after.unwrap_or(&buffers.launch_words).clone();
         // Safety: the buffers have the words that the kernel uses; of `after` it reads the length alone.
         unsafe {
             acquire::launch_unchecked(
                 self.client,
                 CubeCount::Static(1, 1, 1),
                 CubeDim::new_1d(1),
-                turn.control(),
-                turn.turn(),
+                buffers.control(),
+                buffers.launch_words(),
                 BufferArg::from_raw_parts(input.clone(), 1),
                 BufferArg::from_raw_parts(output.clone(), 1),
                 BufferArg::from_raw_parts(after, 1),
             );
         }
-        launch(&turn);
+        launch(&buffers);
         if !capturing {
             self.device.last = Some(self.client.empty(4));
         }
     }
 
     /// Launches without the lock, for a launch that does not wait for others.
-    pub(super) fn launch_freely(&mut self, launch: impl FnOnce(&Turn)) {
-        launch(&Turn {
+    pub(super) fn launch_freely(&mut self, launch: impl FnOnce(&LockBuffers)) {
+        launch(&LockBuffers {
             control: self.device.control.clone(),
-            turn: self.client.empty(TURN_WORDS * 4),
+            launch_words: self.client.empty(LAUNCH_WORDS * 4),
         });
     }
 }

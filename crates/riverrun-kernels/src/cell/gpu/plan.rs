@@ -91,7 +91,7 @@ pub(super) fn time(s: usize, steps: usize, #[comptime] config: Config) -> usize 
 
 /// Cubes, and the sequences that one launch takes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Cut {
+pub(super) struct Partition {
     pub product: Product,
     /// As [`Config::second`].
     pub second: Product,
@@ -125,7 +125,7 @@ pub(super) fn missing(client: &Client, problem: &Problem, dtype: Dtype) -> Optio
     let fits = |backward| {
         Tuning::candidates()
             .iter()
-            .any(|tuning| cut(client, problem, dtype, backward, *tuning).is_some())
+            .any(|tuning| partition(client, problem, dtype, backward, *tuning).is_some())
     };
     if !fits(false) || !fits(true) {
         return Some("the weights do not fit in the device's registers and shared memory".into());
@@ -145,14 +145,14 @@ fn device(client: &Client) -> (usize, usize) {
 /// Registers that a thread may spend on weights and sums, of 255.
 const REGISTERS: usize = 200;
 
-/// The cut of a pass by a tuning, if its cubes fit on the device.
-pub(super) fn cut(
+/// The partition of a pass by a tuning, if its cubes fit on the device.
+pub(super) fn partition(
     client: &Client,
     problem: &Problem,
     dtype: Dtype,
     backward: bool,
     tuning: Tuning,
-) -> Option<Cut> {
+) -> Option<Partition> {
     let (processors, shared) = device(client);
     let own = problem.depth();
     let two_products = Form::of(problem.cell) == Form::GruResetBefore;
@@ -206,7 +206,7 @@ pub(super) fn cut(
         return None;
     }
     let groups = problem.batch.div_ceil(8 * cols).min(processors / cubes);
-    Some(Cut {
+    Some(Partition {
         product,
         second,
         cubes,
@@ -214,7 +214,7 @@ pub(super) fn cut(
     })
 }
 
-/// The best for a pass of a problem, if it fits on the device, from measurements on an H200: of the cuts that take the
+/// The best for a pass of a problem, if it fits on the device, from measurements on an H200: of the partitions that take the
 /// fewest launches, the one whose cubes read the fewest bytes a step. Forward with few cubes, where reading does not
 /// limit, many small ones: each has less to add up.
 pub(super) fn choose(
@@ -222,21 +222,24 @@ pub(super) fn choose(
     problem: &Problem,
     dtype: Dtype,
     backward: bool,
-) -> Option<Cut> {
-    let cost = |cut: &Cut| {
-        let rows = 8 * cut.product.cols;
-        let launches = problem.batch.div_ceil(rows).div_ceil(cut.groups.max(1));
-        let cubes = cut.groups * cut.cubes;
-        let read = match !backward && rows == 8 && cut.product.units == 16 && cubes <= 64 {
+) -> Option<Partition> {
+    let cost = |partition: &Partition| {
+        let rows = 8 * partition.product.cols;
+        let launches = problem
+            .batch
+            .div_ceil(rows)
+            .div_ceil(partition.groups.max(1));
+        let cubes = partition.groups * partition.cubes;
+        let read = match !backward && rows == 8 && partition.product.units == 16 && cubes <= 64 {
             true => 0,
             false => {
                 cubes * rows * problem.depth() * if backward { problem.cell.gates() } else { 1 }
             }
         };
-        (launches, read, cut.product.units)
+        (launches, read, partition.product.units)
     };
     Tuning::candidates()
         .into_iter()
-        .filter_map(|tuning| cut(client, problem, dtype, backward, tuning))
+        .filter_map(|tuning| partition(client, problem, dtype, backward, tuning))
         .min_by_key(cost)
 }

@@ -57,7 +57,7 @@ pub struct Tuning {
     /// Vectors a thread has on their way at a time.
     pub ahead: usize,
     /// Vectors of a row for each thread of its group, about.
-    pub share: usize,
+    pub per_thread: usize,
     /// Threads of a group, at most, and of a cube.
     pub units: usize,
 }
@@ -68,7 +68,7 @@ impl Tuning {
         Self {
             bytes: 16,
             ahead: if backward { 2 } else { 4 },
-            share: 8,
+            per_thread: 8,
             units: 256,
         }
     }
@@ -99,9 +99,9 @@ impl Plan {
         let storage = Storage::choose(client, dtype, vector);
         let vectors = if backward {
             // No rows: a cube is one group.
-            tuning.units * tuning.share
+            tuning.units * tuning.per_thread
         } else {
-            (vocab / vector).clamp(1, tuning.units * tuning.share)
+            (vocab / vector).clamp(1, tuning.units * tuning.per_thread)
         };
         Ok(Self {
             config: Config {
@@ -110,7 +110,7 @@ impl Plan {
                 ptx,
                 wide: index.size() > 4,
                 two: (vector..512).contains(&vocab),
-                group: Group::choose(client, vectors, tuning.share, tuning.units),
+                group: Group::choose(client, vectors, tuning.per_thread, tuning.units),
             },
             vector,
             width: storage.width(vector),

@@ -35,7 +35,7 @@ fn bound(x: f32) -> f32 {
 
 /// 1 where a change and the one before differ in sign.
 #[cube]
-fn turn(window: &[f32], n: usize) -> f32 {
+fn sign_change(window: &[f32], n: usize) -> f32 {
     let product = (window[n] - window[n - 1]) * (window[n - 1] - window[n - 2]);
     select(product < 0.0f32, 1.0f32, 0.0f32)
 }
@@ -173,7 +173,7 @@ pub(super) fn encode_states(
                 sums[4] = x * x;
             }
             if unit >= 2 {
-                sums[8] = turn(&window_l, unit);
+                sums[8] = sign_change(&window_l, unit);
             }
         }
         if full_g {
@@ -181,7 +181,7 @@ pub(super) fn encode_states(
             sums[5] = x * x;
             sums[6] = place * x;
             if unit >= 2 {
-                sums[9] = turn(&window_g, unit);
+                sums[9] = sign_change(&window_g, unit);
             }
         }
     }

@@ -225,21 +225,21 @@ impl Vendor {
         // The workspace is memory of the pool like any other: each call has its own, given back when the stream is done.
         let scratch = (workspace > 0).then(|| client.empty(workspace));
         writes.extend(scratch);
-        let vector = place(
+        let vector = slot(
             buffers.vector,
             epilogue.writes_vector(),
             &mut reads,
             &mut writes,
         );
         let saves = matches!(epilogue, Epilogue::Gelu { .. });
-        let pre = place(buffers.pre, saves, &mut reads, &mut writes);
+        let pre = slot(buffers.pre, saves, &mut reads, &mut writes);
         let vendor = self.clone();
         LAUNCHED.fetch_add(1, Ordering::Relaxed);
         self.device
             .enqueue(reads, writes, move |stream, reads, writes| {
-                let at = |place: Place| match place {
-                    Place::Read(i) => reads[i],
-                    Place::Written(i) => writes[i],
+                let at = |slot: Slot| match slot {
+                    Slot::Read(i) => reads[i],
+                    Slot::Written(i) => writes[i],
                 };
                 let description = &plan.0.description;
                 if let Some(vector) = vector {
@@ -268,24 +268,24 @@ impl Vendor {
 
 /// Where a buffer stands in a task's lists.
 #[derive(Clone, Copy)]
-enum Place {
+enum Slot {
     Read(usize),
     Written(usize),
 }
 
-fn place(
+fn slot(
     buffer: Option<Handle>,
     written: bool,
     reads: &mut Vec<Handle>,
     writes: &mut Vec<Handle>,
-) -> Option<Place> {
+) -> Option<Slot> {
     let buffer = buffer?;
     Some(if written {
         writes.push(buffer);
-        Place::Written(writes.len() - 1)
+        Slot::Written(writes.len() - 1)
     } else {
         reads.push(buffer);
-        Place::Read(reads.len() - 1)
+        Slot::Read(reads.len() - 1)
     })
 }
 

@@ -24,8 +24,8 @@ fn read<S: Numeric, W: Size>(
     #[comptime] config: Config,
 ) {
     #[unroll(config.unrolled())]
-    for k in 0..comptime!(config.share) {
-        let at = place(k, cols, config);
+    for k in 0..comptime!(config.per_thread) {
+        let at = position(k, cols, config);
         row.x[k] = x[base + at.col];
         row.d_y[k] = d_y[base + at.col];
     }
@@ -47,15 +47,15 @@ pub(super) fn norm_backward<S: Numeric, W: Size, N: Size>(
 ) {
     let count = comptime!(config.numbers());
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(config.group.scratch(count)));
-    let share = comptime!(config.share);
+    let per_thread = comptime!(config.per_thread);
     let cols = sizes.cols;
     let zero = Vector::<f32, N>::new(0.0f32);
-    let mut weights = Array::<Vector<S, W>>::new(share);
-    let mut sums = Array::<Vector<f32, N>>::new(share);
-    let mut offsets = Array::<Vector<f32, N>>::new(share);
+    let mut weights = Array::<Vector<S, W>>::new(per_thread);
+    let mut sums = Array::<Vector<f32, N>>::new(per_thread);
+    let mut offsets = Array::<Vector<f32, N>>::new(per_thread);
     #[unroll(config.unrolled())]
-    for k in 0..share {
-        let at = place(k, cols, config);
+    for k in 0..per_thread {
+        let at = position(k, cols, config);
         weights[k] = gamma[at.col];
         sums[k] = zero;
         if comptime!(config.beta) {
@@ -66,12 +66,12 @@ pub(super) fn norm_backward<S: Numeric, W: Size, N: Size>(
     let first = CUBE_POS * comptime!(config.group.rows) + UNIT_POS_Y as usize;
     let last = sizes.rows - 1;
     let mut held = Row::<S, W> {
-        x: Array::<Vector<S, W>>::new(share),
-        d_y: Array::<Vector<S, W>>::new(share),
+        x: Array::<Vector<S, W>>::new(per_thread),
+        d_y: Array::<Vector<S, W>>::new(per_thread),
     };
     let mut next = Row::<S, W> {
-        x: Array::<Vector<S, W>>::new(share),
-        d_y: Array::<Vector<S, W>>::new(share),
+        x: Array::<Vector<S, W>>::new(per_thread),
+        d_y: Array::<Vector<S, W>>::new(per_thread),
     };
     read::<S, W>(&mut held, x, d_y, first.min(last) * cols, cols, config);
     for pass in 0..sizes.rows.div_ceil(step) {
@@ -88,7 +88,7 @@ pub(super) fn norm_backward<S: Numeric, W: Size, N: Size>(
             config,
         );
 
-        let turn = pass % 2;
+        let phase = pass % 2;
         let mut mean = if comptime!(config.joint()) {
             own_mean::<S, W, N>(&held.x, config)
         } else {
@@ -98,8 +98,8 @@ pub(super) fn norm_backward<S: Numeric, W: Size, N: Size>(
         let mut pulls = zero;
         let mut shifts = zero;
         #[unroll(config.unrolled())]
-        for k in 0..share {
-            let at = place(k, cols, config);
+        for k in 0..per_thread {
+            let at = position(k, cols, config);
             let c = centred::<S, W, N>(held.x[k], mean, &at, config);
             let g = numbers::<S, W, N>(weights[k], &at, config)
                 * widen::<S, W, N>(held.d_y[k], config.storage);
@@ -118,7 +118,7 @@ pub(super) fn norm_backward<S: Numeric, W: Size, N: Size>(
             fold(
                 &mut values,
                 &mut scratch,
-                turn,
+                phase,
                 count,
                 comptime!(Fold::Moments(config.each)),
                 config.group,
@@ -127,16 +127,16 @@ pub(super) fn norm_backward<S: Numeric, W: Size, N: Size>(
         } else {
             values[0] = total::<N>(squares);
             values[1] = total::<N>(pulls);
-            let turn = if comptime!(config.kind == Kind::Layer) {
+            let phase = if comptime!(config.kind == Kind::Layer) {
                 values[2] = total::<N>(shifts);
                 1usize.runtime()
             } else {
-                turn
+                phase
             };
             fold(
                 &mut values,
                 &mut scratch,
-                turn,
+                phase,
                 count,
                 Fold::Sum,
                 config.group,
@@ -155,8 +155,8 @@ pub(super) fn norm_backward<S: Numeric, W: Size, N: Size>(
         // A row that is not there must not count.
         let counts = Vector::<f32, N>::new(select(there, 1.0f32, 0.0f32));
         #[unroll(config.unrolled())]
-        for k in 0..share {
-            let at = place(k, cols, config);
+        for k in 0..per_thread {
+            let at = position(k, cols, config);
             let c = centred::<S, W, N>(held.x[k], mean, &at, config);
             let d = widen::<S, W, N>(held.d_y[k], config.storage);
             let g = widen::<S, W, N>(weights[k], config.storage) * d;
@@ -173,7 +173,7 @@ pub(super) fn norm_backward<S: Numeric, W: Size, N: Size>(
             }
         }
         #[unroll(config.unrolled())]
-        for k in 0..share {
+        for k in 0..per_thread {
             held.x[k] = next.x[k];
             held.d_y[k] = next.d_y[k];
         }
@@ -195,13 +195,13 @@ fn write_part<N: Size>(
     cols: usize,
     #[comptime] config: Config,
 ) {
-    let share = comptime!(config.share);
+    let per_thread = comptime!(config.per_thread);
     let rows = comptime!(config.group.rows);
-    let row_vectors = comptime!(share * config.group.units);
+    let row_vectors = comptime!(per_thread * config.group.units);
     if comptime!(rows == 1) {
         #[unroll(config.unrolled())]
-        for k in 0..share {
-            let at = place(k, cols, config);
+        for k in 0..per_thread {
+            let at = position(k, cols, config);
             if at.inside {
                 parts[base + at.col] = sums[k];
             }
@@ -211,7 +211,7 @@ fn write_part<N: Size>(
         for y in 0..rows {
             if UNIT_POS_Y as usize == y {
                 #[unroll(config.unrolled())]
-                for k in 0..share {
+                for k in 0..per_thread {
                     let i = k * comptime!(config.group.units) + UNIT_POS_X as usize;
                     let before = select(y == 0, Vector::<f32, N>::new(0.0f32), meeting[i]);
                     meeting[i] = before + sums[k];
@@ -221,8 +221,8 @@ fn write_part<N: Size>(
         }
         if UNIT_POS_Y == 0 {
             #[unroll(config.unrolled())]
-            for k in 0..share {
-                let at = place(k, cols, config);
+            for k in 0..per_thread {
+                let at = position(k, cols, config);
                 let i = k * comptime!(config.group.units) + UNIT_POS_X as usize;
                 if at.inside {
                     parts[base + at.col] = meeting[i];

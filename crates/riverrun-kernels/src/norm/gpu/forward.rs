@@ -21,7 +21,7 @@ pub(super) fn norm_forward<S: Numeric, W: Size, N: Size>(
     #[define(S)] _dtype: ElemType,
 ) {
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(config.group.scratch(2)));
-    let share = comptime!(config.share);
+    let per_thread = comptime!(config.per_thread);
     let cols = sizes.cols;
     let step = CUBE_COUNT * comptime!(config.group.rows);
     let first = CUBE_POS * comptime!(config.group.rows) + UNIT_POS_Y as usize;
@@ -30,16 +30,16 @@ pub(super) fn norm_forward<S: Numeric, W: Size, N: Size>(
         let there = row < sizes.rows;
         // A group without a row of its own goes along with the last one, and writes nothing.
         let base = row.min(sizes.rows - 1) * cols;
-        let mut held = Array::<Vector<S, W>>::new(share);
+        let mut held = Array::<Vector<S, W>>::new(per_thread);
         #[unroll(config.unrolled())]
-        for k in 0..share {
-            let at = place(k, cols, config);
+        for k in 0..per_thread {
+            let at = position(k, cols, config);
             held[k] = x[base + at.col];
         }
         if comptime!(config.residual) {
             #[unroll(config.unrolled())]
-            for k in 0..share {
-                let at = place(k, cols, config);
+            for k in 0..per_thread {
+                let at = position(k, cols, config);
                 let other = widen::<S, W, N>(residual[base + at.col], config.storage);
                 let own = widen::<S, W, N>(held[k], config.storage);
                 // Rounded first: the norm is that of the sum which is kept, and which backward will see.
@@ -49,7 +49,7 @@ pub(super) fn norm_forward<S: Numeric, W: Size, N: Size>(
                 }
             }
         }
-        let turn = pass % 2;
+        let phase = pass % 2;
         let mut mean = if comptime!(config.joint()) {
             own_mean::<S, W, N>(&held, config)
         } else {
@@ -57,17 +57,17 @@ pub(super) fn norm_forward<S: Numeric, W: Size, N: Size>(
         };
         let mut squares = Vector::<f32, N>::new(0.0f32);
         #[unroll(config.unrolled())]
-        for k in 0..share {
-            let at = place(k, cols, config);
+        for k in 0..per_thread {
+            let at = position(k, cols, config);
             let c = centred::<S, W, N>(held[k], mean, &at, config);
             squares = fma(c, c, squares);
         }
         // On their way while the threads wait for each other.
-        let mut weights = Array::<Vector<S, W>>::new(share);
-        let mut offsets = Array::<Vector<S, W>>::new(share);
+        let mut weights = Array::<Vector<S, W>>::new(per_thread);
+        let mut offsets = Array::<Vector<S, W>>::new(per_thread);
         #[unroll(config.unrolled())]
-        for k in 0..share {
-            let at = place(k, cols, config);
+        for k in 0..per_thread {
+            let at = position(k, cols, config);
             weights[k] = gamma[at.col];
             if comptime!(config.beta) {
                 offsets[k] = beta[at.col];
@@ -80,7 +80,7 @@ pub(super) fn norm_forward<S: Numeric, W: Size, N: Size>(
             fold(
                 &mut values,
                 &mut scratch,
-                turn,
+                phase,
                 2usize,
                 comptime!(Fold::Moments(config.each)),
                 config.group,
@@ -88,16 +88,16 @@ pub(super) fn norm_forward<S: Numeric, W: Size, N: Size>(
             mean = values[0];
         } else {
             // With a mean there are two reductions a pass, and so their turns are the same in every pass.
-            let turn = if comptime!(config.kind == Kind::Layer) {
+            let phase = if comptime!(config.kind == Kind::Layer) {
                 1usize.runtime()
             } else {
-                turn
+                phase
             };
             values[0] = total::<N>(squares);
             fold(
                 &mut values,
                 &mut scratch,
-                turn,
+                phase,
                 1usize,
                 Fold::Sum,
                 config.group,
@@ -107,8 +107,8 @@ pub(super) fn norm_forward<S: Numeric, W: Size, N: Size>(
         let scale = (square * sizes.inverse_dim + sizes.epsilon).inverse_sqrt();
         let scale = Vector::<f32, N>::new(scale);
         #[unroll(config.unrolled())]
-        for k in 0..share {
-            let at = place(k, cols, config);
+        for k in 0..per_thread {
+            let at = position(k, cols, config);
             let c = centred::<S, W, N>(held[k], mean, &at, config);
             let g = widen::<S, W, N>(weights[k], config.storage);
             let mut out = c * scale * g;

@@ -54,7 +54,7 @@ pub struct Tuning {
     /// Bytes of a vector.
     pub bytes: usize,
     /// Vectors of a row that a thread holds.
-    pub share: usize,
+    pub per_thread: usize,
     /// Threads of a cube that holds several rows.
     pub cube: usize,
     /// Cubes for each multiprocessor; 0 for as many as there are rows.
@@ -67,14 +67,14 @@ impl Tuning {
         if backward {
             Self {
                 bytes: 16,
-                share: 2,
+                per_thread: 2,
                 cube: 256,
                 cubes: 2,
             }
         } else {
             Self {
                 bytes: 16,
-                share: 2,
+                per_thread: 2,
                 cube: 256,
                 cubes: 0,
             }
@@ -108,8 +108,8 @@ impl Plan {
         let vector = vector_width(client, dtype, tuning.bytes, dim);
         let storage = Storage::choose(client, dtype, vector);
         let cols = dim / vector;
-        let group = Group::choose(client, cols, tuning.share, tuning.cube);
-        let share = cols.div_ceil(group.units);
+        let group = Group::choose(client, cols, tuning.per_thread, tuning.cube);
+        let per_thread = cols.div_ceil(group.units);
         let (residual, beta) = flags;
         let all = rows.div_ceil(group.rows);
         let cubes = match tuning.cubes {
@@ -122,9 +122,9 @@ impl Plan {
                 residual,
                 beta,
                 storage,
-                share,
-                each: share * vector,
-                whole: cols == share * group.units,
+                per_thread,
+                each: per_thread * vector,
+                whole: cols == per_thread * group.units,
                 group,
             },
             vector,

@@ -15,7 +15,7 @@ pub(crate) struct Config {
     pub beta: bool,
     pub storage: Storage,
     /// Vectors of a row that a thread holds.
-    pub share: usize,
+    pub per_thread: usize,
     /// Numbers that a thread holds, if the threads of a group hold exactly a row.
     pub each: usize,
     /// The threads of a group hold exactly a row.
@@ -27,7 +27,7 @@ impl Config {
     /// With more vectors a thread they are in memory anyway, and unrolled code would only be long. The compilers of
     /// shading languages take minutes over what NVIDIA's takes a second.
     pub(crate) fn unrolled(&self) -> bool {
-        self.share <= if self.group.planes { 16 } else { 2 }
+        self.per_thread <= if self.group.planes { 16 } else { 2 }
     }
 
     /// Whether mean and variance are found together, part by part: where all threads hold as much.
@@ -58,21 +58,21 @@ pub(crate) struct Sizes {
 
 /// The thread's vector `k` of a row, and whether there is one.
 #[derive(CubeType, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     pub col: usize,
     pub inside: bool,
 }
 
 #[cube]
-pub(crate) fn place(k: usize, cols: usize, #[comptime] config: Config) -> Place {
+pub(crate) fn position(k: usize, cols: usize, #[comptime] config: Config) -> Position {
     let col = k * comptime!(config.group.units) + UNIT_POS_X as usize;
     if comptime!(config.whole) {
-        Place {
+        Position {
             col,
             inside: true.runtime(),
         }
     } else {
-        Place {
+        Position {
             col: col.min(cols - 1),
             inside: col < cols,
         }
@@ -83,7 +83,7 @@ pub(crate) fn place(k: usize, cols: usize, #[comptime] config: Config) -> Place 
 #[cube]
 pub(crate) fn numbers<S: Numeric, W: Size, N: Size>(
     x: Vector<S, W>,
-    at: &Place,
+    at: &Position,
     #[comptime] config: Config,
 ) -> Vector<f32, N> {
     let wide = widen::<S, W, N>(x, config.storage);
@@ -105,12 +105,12 @@ pub(crate) fn total<N: Size>(x: Vector<f32, N>) -> f32 {
     sum
 }
 
-/// The mean that is subtracted: of the row, or 0. The next turn of [`fold`] follows `turn`.
+/// The mean that is subtracted: of the row, or 0. The next call of [`fold`] follows `phase`.
 #[cube]
 pub(crate) fn mean<S: Numeric, W: Size, N: Size>(
     x: &Array<Vector<S, W>>,
     scratch: &mut [f32],
-    turn: usize,
+    phase: usize,
     sizes: &Sizes,
     #[comptime] config: Config,
 ) -> f32 {
@@ -118,13 +118,13 @@ pub(crate) fn mean<S: Numeric, W: Size, N: Size>(
     if comptime!(config.kind == Kind::Layer) {
         let mut sum = Vector::<f32, N>::new(0.0f32);
         #[unroll(config.unrolled())]
-        for k in 0..comptime!(config.share) {
-            let at = place(k, sizes.cols, config);
+        for k in 0..comptime!(config.per_thread) {
+            let at = position(k, sizes.cols, config);
             sum += numbers::<S, W, N>(x[k], &at, config);
         }
         let mut values = Array::<f32>::new(1usize);
         values[0] = total::<N>(sum);
-        fold(&mut values, scratch, turn, 1usize, Fold::Sum, config.group);
+        fold(&mut values, scratch, phase, 1usize, Fold::Sum, config.group);
         mean = values[0] * sizes.inverse_dim;
     }
     mean
@@ -138,7 +138,7 @@ pub(crate) fn own_mean<S: Numeric, W: Size, N: Size>(
 ) -> f32 {
     let mut sum = Vector::<f32, N>::new(0.0f32);
     #[unroll(config.unrolled())]
-    for k in 0..comptime!(config.share) {
+    for k in 0..comptime!(config.per_thread) {
         sum += widen::<S, W, N>(x[k], config.storage);
     }
     total::<N>(sum) * comptime!(1.0 / config.each as f32)
@@ -149,7 +149,7 @@ pub(crate) fn own_mean<S: Numeric, W: Size, N: Size>(
 pub(crate) fn centred<S: Numeric, W: Size, N: Size>(
     x: Vector<S, W>,
     mean: f32,
-    at: &Place,
+    at: &Position,
     #[comptime] config: Config,
 ) -> Vector<f32, N> {
     let x = numbers::<S, W, N>(x, at, config);

@@ -48,13 +48,13 @@ pub fn forward<E: Element>(
 ) -> Result<(), Error> {
     check(problem, inputs, h0, reset)?;
     check_shape("h", problem.shape, h.shape())?;
-    let given = Given {
+    let operands = Operands {
         problem,
         inputs,
         h0,
         reset,
     };
-    problem.gate.visit(ForwardPass { given, h: &h });
+    problem.gate.visit(ForwardPass { operands, h: &h });
     Ok(())
 }
 
@@ -92,7 +92,7 @@ pub fn backward<E: Element>(
     let d_h0 = d_h0
         .map(|d_h0| RowsMut::contiguous(d_h0, state))
         .transpose()?;
-    let given = Given {
+    let operands = Operands {
         problem,
         inputs,
         h0,
@@ -100,7 +100,7 @@ pub fn backward<E: Element>(
     };
     let d_h0 = d_h0.as_ref();
     let pass = BackwardPass {
-        given,
+        operands,
         h,
         d_h,
         d_h_last,
@@ -138,15 +138,15 @@ pub fn last<E: Element>(
     Ok(())
 }
 
-/// What both passes are given.
-struct Given<'a, E> {
+/// The operands of both passes.
+struct Operands<'a, E> {
     problem: &'a Problem,
     inputs: &'a [Rows<'a, E>],
     h0: Option<&'a [E]>,
     reset: Option<&'a [bool]>,
 }
 
-impl<E: Element> Given<'_, E> {
+impl<E: Element> Operands<'_, E> {
     /// One sequence and block of channels of it.
     fn block<C: Coefficients<N>, const N: usize>(
         &self,
@@ -175,7 +175,7 @@ impl<E: Element> Given<'_, E> {
 }
 
 struct ForwardPass<'a, E> {
-    given: Given<'a, E>,
+    operands: Operands<'a, E>,
     h: &'a RowsMut<'a, E>,
 }
 
@@ -183,17 +183,17 @@ impl<E: Element> Visitor for ForwardPass<'_, E> {
     type Output = ();
 
     fn visit<C: Coefficients<N>, const N: usize>(self) {
-        let Self { given, h } = self;
+        let Self { operands, h } = self;
         let arch = Arch::new();
-        for_each_block(given.problem.shape, |b, channels| {
-            let block = given.block::<C, N>(Pass::Forward, b, channels);
+        for_each_block(operands.problem.shape, |b, channels| {
+            let block = operands.block::<C, N>(Pass::Forward, b, channels);
             arch.dispatch(Forward { block, h });
         });
     }
 }
 
 struct BackwardPass<'a, E> {
-    given: Given<'a, E>,
+    operands: Operands<'a, E>,
     h: Rows<'a, E>,
     d_h: Rows<'a, E>,
     d_h_last: Option<&'a [E]>,
@@ -206,19 +206,19 @@ impl<E: Element> Visitor for BackwardPass<'_, E> {
 
     fn visit<C: Coefficients<N>, const N: usize>(self) {
         let Self {
-            given,
+            operands,
             h,
             d_h,
             d_h_last,
             d_inputs,
             d_h0,
         } = self;
-        let shape = given.problem.shape;
+        let shape = operands.problem.shape;
         let arch = Arch::new();
         for_each_block(shape, |b, channels| {
             let d_h_last = d_h_last.map(|d| state_row(d, shape, b, &channels));
             let d_inputs = std::array::from_fn(|k| &d_inputs[k]);
-            let block = given.block::<C, N>(Pass::Backward, b, channels);
+            let block = operands.block::<C, N>(Pass::Backward, b, channels);
             arch.dispatch(Backward {
                 block,
                 h: &h,

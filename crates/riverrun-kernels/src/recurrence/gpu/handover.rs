@@ -1,8 +1,8 @@
 //! How the tiles of a chain learn the state before them.
 //!
-//! **Chain.** With `share = 0`, each tile waits for the state after the tile before it in time and passes its own
-//! on: one hop a tile. **Groups.** Where lanes are few, the hops would be the time. So with `share > 0`, tiles are
-//! taken in groups of `planes · share`; each publishes its affine map at once, folds the maps of the tiles before it
+//! **Chain.** With `lookback = 0`, each tile waits for the state after the tile before it in time and passes its own
+//! on: one hop a tile. **Groups.** Where lanes are few, the hops would be the time. So with `lookback > 0`, tiles are
+//! taken in groups of `planes · lookback`; each publishes its affine map at once, folds the maps of the tiles before it
 //! in its group, and only then needs the state after the group before: one hop a group. Either way the order of every
 //! product and sum is fixed, and results are bit-equal from run to run. Maps are composed in `f32`: where the factors of a
 //! whole tile, or with groups of a whole group, multiply to more than `f32` holds, the state after it is infinite or NaN, even
@@ -38,7 +38,7 @@ const POLLS: u32 = 1 << 24;
 
 /// A tile's place.
 #[derive(CubeType, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct TilePosition {
     pub chunk: usize,
     pub chunks: usize,
     pub tile: usize,
@@ -72,9 +72,9 @@ fn publish<N: Size>(
     at: usize,
     value: Vector<f32, N>,
     epoch: u32,
-    cut: u32,
+    reset: u32,
 ) {
-    let tag = u64::cast_from(epoch << 1u32 | cut);
+    let tag = u64::cast_from(epoch << 1u32 | reset);
     #[unroll]
     for i in 0..N::value() {
         let bits = u64::cast_from(u32::reinterpret(value.extract(i)));
@@ -86,7 +86,7 @@ fn publish<N: Size>(
 #[derive(CubeType, Clone, Copy)]
 struct Received<N: Size> {
     value: Vector<f32, N>,
-    cut: u32,
+    reset: u32,
 }
 
 /// Waits for a published vector.
@@ -99,7 +99,7 @@ fn receive<N: Size>(
     #[comptime] ptx: bool,
 ) -> Received<N> {
     let mut value = Vector::<f32, N>::new(0.0f32);
-    let mut cut = 0u32;
+    let mut any_reset = 0u32;
     let mut there = false;
     let mut polls = 0u32;
     let mut since = 0u64;
@@ -110,7 +110,7 @@ fn receive<N: Size>(
             let word = words[at * N::value() + i].load();
             let tag = u32::cast_from(word);
             there = there && tag >> 1u32 == epoch;
-            cut = tag & 1u32;
+            any_reset = tag & 1u32;
             value.insert(i, f32::reinterpret(u32::cast_from(word >> 32u64)));
         }
         polls += 1;
@@ -130,7 +130,10 @@ fn receive<N: Size>(
             }
         }
     }
-    Received::<N> { value, cut }
+    Received::<N> {
+        value,
+        reset: any_reset,
+    }
 }
 
 /// The planes' runs of a lane, one after another. With `prefixes`, the run of the planes before each takes its place.
@@ -138,8 +141,8 @@ fn receive<N: Size>(
 fn fold<N: Size>(
     a: &mut [Vector<f32, N>],
     h: &mut [Vector<f32, N>],
-    cut: &[u32],
-    cut_before: &mut [u32],
+    reset: &[u32],
+    reset_before: &mut [u32],
     lane: usize,
     #[comptime] planes: usize,
     #[comptime] prefixes: bool,
@@ -147,36 +150,36 @@ fn fold<N: Size>(
 ) -> Run<N> {
     let mut all_a = Vector::<f32, N>::new(1.0f32);
     let mut all_h = Vector::<f32, N>::new(0.0f32);
-    let mut all_cut = 0u32;
+    let mut all_reset = 0u32;
     #[unroll]
     for p in 0..planes {
         let i = p * LANES + lane;
         let before = Run::<N> {
             a: all_a,
             h: all_h,
-            cut: all_cut,
+            reset: all_reset,
         };
         let own = Run::<N> {
             a: a[i],
             h: h[i],
-            cut: cut[p],
+            reset: reset[p],
         };
         if comptime!(prefixes) {
             a[i] = all_a;
             h[i] = all_h;
             if comptime!(resets) && lane == 0 {
-                cut_before[p] = all_cut;
+                reset_before[p] = all_reset;
             }
         }
         let next = run_then::<N>(&before, &own, resets);
         all_a = next.a;
         all_h = next.h;
-        all_cut = next.cut;
+        all_reset = next.reset;
     }
     Run::<N> {
         a: all_a,
         h: all_h,
-        cut: all_cut,
+        reset: all_reset,
     }
 }
 
@@ -185,18 +188,18 @@ fn fold<N: Size>(
 pub(super) fn hand_over<N: Size>(
     run: Run<N>,
     start: Vector<f32, N>,
-    at: &Place,
+    at: &TilePosition,
     words: &mut [Atomic<u64>],
     control: &mut [Atomic<u32>],
     epoch: u32,
     #[comptime] planes: usize,
-    #[comptime] share: usize,
+    #[comptime] lookback: usize,
     #[comptime] resets: bool,
     #[comptime] ptx: bool,
 ) -> Vector<f32, N> {
     let lane = UNIT_POS_X as usize;
     let plane = UNIT_POS_Y as usize;
-    let group_len = comptime!(if share == 0 { 1 } else { planes * share });
+    let group_len = comptime!(if lookback == 0 { 1 } else { planes * lookback });
     let group = at.chunk / group_len;
     let place = at.chunk % group_len;
     let slot = at.tile * LANES + lane;
@@ -206,25 +209,25 @@ pub(super) fn hand_over<N: Size>(
 
     let mut run_a = Shared::<[Vector<f32, N>]>::new_slice(comptime!(planes * LANES));
     let mut run_h = Shared::<[Vector<f32, N>]>::new_slice(comptime!(planes * LANES));
-    let mut run_cut = Shared::<[u32]>::new_slice(planes);
-    let mut cut_before = Shared::<[u32]>::new_slice(planes);
+    let mut run_reset = Shared::<[u32]>::new_slice(planes);
+    let mut reset_before = Shared::<[u32]>::new_slice(planes);
     let mut carry = Shared::<[Vector<f32, N>]>::new_slice(LANES);
     run_a[UNIT_POS as usize] = run.a;
     run_h[UNIT_POS as usize] = run.h;
     if lane == 0 {
-        run_cut[plane] = run.cut;
+        run_reset[plane] = run.reset;
     }
     sync_cube();
 
     let mut own_a = Vector::<f32, N>::new(1.0f32);
     let mut own_h = Vector::<f32, N>::new(0.0f32);
-    let mut own_cut = 0u32;
+    let mut own_reset = 0u32;
     if plane == 0 {
         let own = fold::<N>(
             &mut run_a,
             &mut run_h,
-            &run_cut,
-            &mut cut_before,
+            &run_reset,
+            &mut reset_before,
             lane,
             planes,
             true,
@@ -232,24 +235,24 @@ pub(super) fn hand_over<N: Size>(
         );
         own_a = own.a;
         own_h = own.h;
-        own_cut = own.cut;
+        own_reset = own.reset;
     }
     let mut before_a = Vector::<f32, N>::new(1.0f32);
     let mut before_h = Vector::<f32, N>::new(0.0f32);
-    let mut before_cut = 0u32;
-    if comptime!(share > 0) {
+    let mut before_reset = 0u32;
+    if comptime!(lookback > 0) {
         if plane == 0 && place + 1 < group_len {
             let i = maps + at.chunk * 2 * row + slot;
-            publish::<N>(words, i, own_a, epoch, own_cut);
-            publish::<N>(words, i + row, own_h, epoch, own_cut);
+            publish::<N>(words, i, own_a, epoch, own_reset);
+            publish::<N>(words, i + row, own_h, epoch, own_reset);
         }
-        // Each plane folds `share` of the tiles before; plane 0 then folds the planes' results.
+        // Each plane folds `lookback` of the tiles before; plane 0 then folds the planes' results.
         let mut part_a = Vector::<f32, N>::new(1.0f32);
         let mut part_h = Vector::<f32, N>::new(0.0f32);
-        let mut part_cut = 0u32;
+        let mut part_reset = 0u32;
         #[unroll]
-        for s in 0..share {
-            let k = plane * share + s;
+        for s in 0..lookback {
+            let k = plane * lookback + s;
             if k < place {
                 let i = maps + (at.chunk - place + k) * 2 * row + slot;
                 let a = receive::<N>(words, control, i, epoch, ptx);
@@ -258,35 +261,35 @@ pub(super) fn hand_over<N: Size>(
                     &Run::<N> {
                         a: part_a,
                         h: part_h,
-                        cut: part_cut,
+                        reset: part_reset,
                     },
                     &Run::<N> {
                         a: a.value,
                         h: h.value,
-                        cut: h.cut,
+                        reset: h.reset,
                     },
                     resets,
                 );
                 part_a = next.a;
                 part_h = next.h;
-                part_cut = next.cut;
+                part_reset = next.reset;
             }
         }
         let mut parts_a = Shared::<[Vector<f32, N>]>::new_slice(comptime!(planes * LANES));
         let mut parts_h = Shared::<[Vector<f32, N>]>::new_slice(comptime!(planes * LANES));
-        let mut parts_cut = Shared::<[u32]>::new_slice(planes);
+        let mut parts_reset = Shared::<[u32]>::new_slice(planes);
         parts_a[UNIT_POS as usize] = part_a;
         parts_h[UNIT_POS as usize] = part_h;
         if lane == 0 {
-            parts_cut[plane] = part_cut;
+            parts_reset[plane] = part_reset;
         }
         sync_cube();
         if plane == 0 {
             let before = fold::<N>(
                 &mut parts_a,
                 &mut parts_h,
-                &parts_cut,
-                &mut cut_before,
+                &parts_reset,
+                &mut reset_before,
                 lane,
                 planes,
                 false,
@@ -294,7 +297,7 @@ pub(super) fn hand_over<N: Size>(
             );
             before_a = before.a;
             before_h = before.h;
-            before_cut = before.cut;
+            before_reset = before.reset;
         }
     }
     if plane == 0 {
@@ -302,12 +305,12 @@ pub(super) fn hand_over<N: Size>(
         if group > 0 {
             state = receive::<N>(words, control, (group - 1) * row + slot, epoch, ptx).value;
         }
-        if comptime!(share > 0) {
+        if comptime!(lookback > 0) {
             state = run_through::<N>(
                 &Run::<N> {
                     a: before_a,
                     h: before_h,
-                    cut: before_cut,
+                    reset: before_reset,
                 },
                 state,
                 resets,
@@ -318,7 +321,7 @@ pub(super) fn hand_over<N: Size>(
                 &Run::<N> {
                     a: own_a,
                     h: own_h,
-                    cut: own_cut,
+                    reset: own_reset,
                 },
                 state,
                 resets,
@@ -334,7 +337,7 @@ pub(super) fn hand_over<N: Size>(
         &Run::<N> {
             a: run_a[i],
             h: run_h[i],
-            cut: cut_before[plane],
+            reset: reset_before[plane],
         },
         carry[lane],
         resets,

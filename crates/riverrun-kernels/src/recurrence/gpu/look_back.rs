@@ -12,14 +12,14 @@ use super::storage::{narrow, widen};
 use super::tile::*;
 
 #[cube]
-fn place(
+fn tile_position(
     geometry: &Geometry,
     control: &mut [Atomic<u32>],
     batches: usize,
     chunks: usize,
     #[comptime] planes: usize,
     #[comptime] config: Config,
-) -> Place {
+) -> TilePosition {
     // A ticket has 32 bits, so the counts that it is taken apart by fit in them: with 64-bit addresses, half the
     // registers, and no division in software.
     let lanes = comptime!(LANES as u32);
@@ -30,7 +30,7 @@ fn place(
     let tile = id % tiles;
     let batch = tile / tiles_per_row;
     let col = ((tile % tiles_per_row) * lanes + UNIT_POS_X) as usize;
-    Place {
+    TilePosition {
         chunk: chunk as usize,
         chunks,
         tile: tile as usize,
@@ -58,11 +58,11 @@ pub(super) fn look_back_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
     chunks: usize,
     epoch: u32,
     #[comptime] planes: usize,
-    #[comptime] share: usize,
+    #[comptime] lookback: usize,
     #[comptime] config: Config,
     #[define(S, R)] _types: [ElemType; 2],
 ) {
-    let at = place(&geometry, control, batches, chunks, planes, config);
+    let at = tile_position(&geometry, control, batches, chunks, planes, config);
     if !at.exists {
         terminate!();
     }
@@ -82,7 +82,7 @@ pub(super) fn look_back_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
         control,
         epoch,
         planes,
-        share,
+        lookback,
         config.reset,
         config.ptx,
     );
@@ -111,11 +111,11 @@ pub(super) fn look_back_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
     chunks: usize,
     epoch: u32,
     #[comptime] planes: usize,
-    #[comptime] share: usize,
+    #[comptime] lookback: usize,
     #[comptime] config: Config,
     #[define(S, R)] _types: [ElemType; 2],
 ) {
-    let at = place(&geometry, control, batches, chunks, planes, config);
+    let at = tile_position(&geometry, control, batches, chunks, planes, config);
     if !at.exists {
         terminate!();
     }
@@ -136,7 +136,7 @@ pub(super) fn look_back_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
         control,
         epoch,
         planes,
-        share,
+        lookback,
         config.reset,
         config.ptx,
     );

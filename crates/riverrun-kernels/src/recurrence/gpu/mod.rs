@@ -19,7 +19,7 @@ mod workspace;
 
 pub use args::{Backward, Forward, Inputs, Strided};
 pub use launch::{backward, forward};
-pub use tuning::{Keep, Tuning};
+pub use tuning::{Registers, Tuning};
 
 use cubecl::client::Client;
 use cubecl::ir::features::AtomicUsage;

@@ -107,7 +107,7 @@ impl Plan {
                 reset,
                 len: tuning.len,
                 storage,
-                keep: tuning.keep,
+                registers: tuning.registers,
                 ptx,
             },
             tuning,
@@ -167,15 +167,18 @@ pub(super) struct Chain {
 impl Chain {
     pub(super) fn new(client: &Client, plan: &Plan, problem: &Problem) -> Self {
         let Tuning {
-            len, planes, share, ..
+            len,
+            planes,
+            lookback,
+            ..
         } = plan.tuning;
         let tiles = problem.shape.batch * plan.cols.div_ceil(LANES);
         let chunks = problem.shape.steps.div_ceil(len * planes);
         let row = tiles * LANES * plan.vector;
         // One state a group; where there are groups, also two rows a tile for its map.
-        let rows = match share {
+        let rows = match lookback {
             0 => chunks,
-            _ => chunks.div_ceil(planes * share) + 2 * chunks,
+            _ => chunks.div_ceil(planes * lookback) + 2 * chunks,
         };
         Self {
             dim: CubeDim::new_2d(LANES as u32, planes as u32),

@@ -5,7 +5,7 @@ use crate::recurrence::{Gate, Problem, Routine};
 
 /// What a thread of the forward pass holds of a step in registers, between reducing its steps and applying them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Keep {
+pub enum Registers {
     /// The inputs as they are stored, the least; the coefficients are computed twice.
     Inputs,
     /// The coefficients.
@@ -20,11 +20,11 @@ pub struct Tuning {
     /// Steps a thread keeps in registers.
     pub len: usize,
     /// Forward: what of a step it keeps there.
-    pub keep: Keep,
+    pub registers: Registers,
     /// Look-back: planes of 32 threads in a cube.
     pub planes: usize,
     /// Look-back: tiles that each plane folds; 0 to wait for the tile before alone.
-    pub share: usize,
+    pub lookback: usize,
     /// Chunked: steps a chunk (a multiple of `len`).
     pub chunk: usize,
     /// Threads of a cube, for the other routines.
@@ -68,17 +68,17 @@ impl Tuning {
         };
         let cheap = problem.gate.cheap();
         // Raw inputs are the coefficients.
-        let keep = if raw || (routine == Routine::LookBack && narrow && cheap) {
-            Keep::Inputs
+        let registers = if raw || (routine == Routine::LookBack && narrow && cheap) {
+            Registers::Inputs
         } else {
-            Keep::Coefficients
+            Registers::Coefficients
         };
         let mut tuning = Self {
             vector,
             len,
-            keep,
+            registers,
             planes,
-            share: usize::from(lanes <= 512),
+            lookback: usize::from(lanes <= 512),
             chunk: chunk.next_multiple_of(len),
             cube: 64,
         };
@@ -94,10 +94,10 @@ impl Tuning {
         let inputs = problem.gate.inputs();
         // Of a step and channel: the inputs that the gradients need, `∂L/∂h` and `h`; or what forward keeps.
         let needed = problem.gate.backward_reads();
-        let bytes = match (backward, self.keep) {
+        let bytes = match (backward, self.registers) {
             (true, _) => dtype.size() * (needed + 2),
-            (false, Keep::Inputs) => dtype.size() * inputs,
-            (false, Keep::Coefficients) => 8,
+            (false, Registers::Inputs) => dtype.size() * inputs,
+            (false, Registers::Coefficients) => 8,
         };
         while self.planes >= 16 && self.vector * self.len * bytes > 4 * KEPT {
             // As many steps as can be, since there is a hand-over for each tile of them; but whole lines of memory.

@@ -93,7 +93,7 @@ fn product<N: Size>(
 }
 
 /// The classes of the own places: logits less their maximum, negated, and exponentials of them, 0 where there is no class. Takes
-/// turn 0 of [`fold`].
+/// phase 0 of [`fold`].
 #[cube]
 fn classes(
     h: &[f32],

@@ -26,7 +26,7 @@ fn forward<E: Storage>(
 }
 
 /// Operands of the backward pass, contiguous.
-struct Given {
+struct Operands {
     a: FlexTensor,
     h0: Option<FlexTensor>,
     reset: Option<FlexTensor>,
@@ -35,16 +35,16 @@ struct Given {
     d_h_last: Option<FlexTensor>,
 }
 
-fn backward<E: Storage>(problem: &Problem, given: &Given, d: &mut BlockGradients<Flex>) {
-    let mask = mask::<E>(&given.reset);
+fn backward<E: Storage>(problem: &Problem, operands: &Operands, d: &mut BlockGradients<Flex>) {
+    let mask = mask::<E>(&operands.reset);
     cpu::backward(
         problem,
-        contiguous::<E>(&given.a),
-        given.h0.as_ref().map(contiguous),
+        contiguous::<E>(&operands.a),
+        operands.h0.as_ref().map(contiguous),
         mask.as_deref(),
-        contiguous(&given.h),
-        contiguous(&given.d_h),
-        given.d_h_last.as_ref().map(contiguous),
+        contiguous(&operands.h),
+        contiguous(&operands.d_h),
+        operands.d_h_last.as_ref().map(contiguous),
         d.a.storage_mut::<E>(),
         d.b.storage_mut::<E>(),
         d.h0.storage_mut::<E>(),
@@ -87,7 +87,7 @@ impl BlockDiagonalOps for Flex {
             b: FlexTensor::empty(h.shape(), dtype),
             h0: FlexTensor::empty(state, dtype),
         };
-        let given = Given {
+        let operands = Operands {
             a: a.to_contiguous(),
             h0: dense(h0),
             reset: dense(reset),
@@ -95,7 +95,7 @@ impl BlockDiagonalOps for Flex {
             d_h: d_h.to_contiguous(),
             d_h_last: dense(d_h_last),
         };
-        by_dtype!(dtype, backward(&problem, &given, &mut d));
+        by_dtype!(dtype, backward(&problem, &operands, &mut d));
         d
     }
 }

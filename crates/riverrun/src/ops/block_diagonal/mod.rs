@@ -13,7 +13,7 @@ pub use backend::{BlockDiagonalOps, BlockGradients};
 use burn::backend::Dispatch;
 use burn::tensor::{Bool, Tensor};
 
-use super::recurrence::{Recompute, ScanOptions};
+use super::recurrence::{SavedStates, ScanOptions};
 use super::support::lengths::{fill, padding, unpadded_reset};
 use super::support::{Maybe, checks};
 use crate::{Error, Sequence};
@@ -70,7 +70,7 @@ pub fn try_block_diagonal_scan(
         }
         .into());
     }
-    if options.recompute != Recompute::All {
+    if options.saved_states != SavedStates::All {
         let refusal = "the block-diagonal recurrence saves all states; it cannot recompute them";
         return Err(Error::Unsupported(refusal.into()));
     }

@@ -103,7 +103,7 @@ where
 }
 
 /// Operands of the backward pass besides the inputs.
-struct Given {
+struct Operands {
     h: FlexTensor,
     saved: Option<FlexTensor>,
     d_h: FlexTensor,
@@ -122,15 +122,19 @@ struct Gradients {
     c0: Option<FlexTensor>,
 }
 
-fn backward<E: Storage>(problem: &Problem, inputs: &Dense, given: &Given, into: &mut Gradients)
-where
+fn backward<E: Storage>(
+    problem: &Problem,
+    inputs: &Dense,
+    operands: &Operands,
+    into: &mut Gradients,
+) where
     <E as Element>::Acc: Storage,
 {
     let reset = mask::<E>(&inputs.reset);
     let grads = OutputGrads {
-        d_h: Some(contiguous::<E>(&given.d_h)),
-        d_h_last: given.d_h_last.as_ref().map(contiguous),
-        d_c_last: given.d_c_last.as_ref().map(contiguous),
+        d_h: Some(contiguous::<E>(&operands.d_h)),
+        d_h_last: operands.d_h_last.as_ref().map(contiguous),
+        d_c_last: operands.d_c_last.as_ref().map(contiguous),
     };
     let of_cell = InputGrads {
         d_xg: &mut [],
@@ -144,12 +148,12 @@ where
         d_w: Some(into.w.storage_mut::<E>()),
         d_bias: into.bias_ih.as_mut().map(FlexTensor::storage_mut::<E>),
     };
-    let saved = given.saved.as_ref();
+    let saved = operands.saved.as_ref();
     cpu::backward_layer(
         problem,
         &inputs.layer::<E>(),
         &inputs.cell::<E>(&reset),
-        contiguous(&given.h),
+        contiguous(&operands.h),
         saved.map_or(&[], contiguous::<<E as Element>::Acc>),
         &grads,
         of_cell,
@@ -198,7 +202,7 @@ impl CellOps for Flex {
         let dtype = inputs.x.dtype();
         let problem = spec.problem::<Self>(&inputs.x, &inputs.u);
         let inputs = Dense::new(inputs);
-        let given = Given {
+        let operands = Operands {
             h: grads.h.to_contiguous(),
             saved: dense(grads.saved),
             d_h: grads.d_h.to_contiguous(),
@@ -215,7 +219,7 @@ impl CellOps for Flex {
             h0: inputs.h0.as_ref().map(like),
             c0: inputs.c0.as_ref().map(like),
         };
-        by_dtype!(dtype, backward(&problem, &inputs, &given, &mut into));
+        by_dtype!(dtype, backward(&problem, &inputs, &operands, &mut into));
         CellGradients {
             x: Maybe::from_option(into.x),
             w: into.w,

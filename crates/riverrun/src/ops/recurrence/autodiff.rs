@@ -8,8 +8,8 @@ use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
 
-use super::recompute::{Again, Saved, Scan};
-use super::{GateInputs, Recompute, RecurrenceOps, ScanGradients, ScanSpec};
+use super::recompute::{RecomputedScan, Saved, Scan};
+use super::{GateInputs, RecurrenceOps, SavedStates, ScanGradients, ScanSpec};
 use crate::ops::support::Maybe;
 use crate::ops::support::autodiff::{Slot, Tracked, inner, outer, output, recomputed_output};
 
@@ -99,10 +99,10 @@ fn run<B: RecurrenceOps, C: CheckpointStrategy, const N: usize>(
     );
     let (d_h, d_h_last) = (Slot::<B>::default(), Slot::<B>::default());
     let prep = Backward::<B, N>::prepare::<C>(States, guards);
-    let prep = if spec.recompute == Recompute::All {
+    let prep = if spec.saved_states == SavedStates::All {
         prep.compute_bound()
     } else {
-        let again = Again::<B> {
+        let recomputed = RecomputedScan::<B> {
             inputs: inputs.iter().map(|input| input.node().id()).collect(),
             h0: h0
                 .as_ref()
@@ -112,7 +112,7 @@ fn run<B: RecurrenceOps, C: CheckpointStrategy, const N: usize>(
         };
         let tracked = h0.as_ref().filter(|h0| h0.is_tracked());
         prep.memory_bound()
-            .retro_forward(again)
+            .retro_forward(recomputed)
             .parents(inputs.iter().chain(tracked))
     };
     let core = match prep.stateful() {
@@ -130,8 +130,8 @@ fn run<B: RecurrenceOps, C: CheckpointStrategy, const N: usize>(
         }
         OpsKind::UnTracked(prep) => prep.finish(h),
     };
-    let states = match spec.recompute {
-        Recompute::All => output::<B, C>(&core, core.primitive().clone(), d_h),
+    let states = match spec.saved_states {
+        SavedStates::All => output::<B, C>(&core, core.primitive().clone(), d_h),
         _ => recomputed_output::<B, C>(&core, d_h),
     };
     let last = output::<B, C>(&core, last, d_h_last);

@@ -5,7 +5,7 @@ use burn::backend::{Backend, ExtensionType, backend_extension};
 use burn::tensor::Shape;
 use riverrun_kernels::recurrence::{Gate, Problem, Routine, Shape as ScanShape};
 
-use super::Recompute;
+use super::SavedStates;
 use crate::ops::support::map::map_tensors;
 use crate::ops::support::{Maybe, last_state};
 
@@ -40,7 +40,7 @@ pub struct ScanSpec {
     /// A GPU routine to use instead of the measured choice.
     pub routine: Option<Routine>,
     /// The states a differentiating backend saves; other backends ignore it.
-    pub recompute: Recompute,
+    pub saved_states: SavedStates,
 }
 
 map_tensors!(ScanGradients {

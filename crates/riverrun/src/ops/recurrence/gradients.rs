@@ -109,19 +109,19 @@ pub fn try_linear_scan_gradients(
     let [batch, steps, dim] = a.dims();
     checks::fits("d_h", &a, &d_h, &[batch, steps, dim])?;
     checks::optional("d_h_last", &a, d_h_last.as_ref(), &[batch, dim])?;
-    let (walk, [a, b], h0) = Walk::new([a, b], sequence, options)?;
-    let d_h = walk.unpadded(d_h);
-    let h = walk.states(a.clone(), b.clone(), h0.clone())?;
+    let (scan, [a, b], h0) = Scan::new([a, b], sequence, options)?;
+    let d_h = scan.unpadded(d_h);
+    let h = scan.states(a.clone(), b.clone(), h0.clone())?;
     if steps == 0 {
         let h0 = state_or_zeros(d_h_last, &a);
         return Ok(ScanDerivatives { a, b, h0 });
     }
-    let before = walk.cut(walk.earlier(h, state_or_zeros(h0, &a)));
-    let d = walk.adjoint(a.clone(), d_h, d_h_last)?;
+    let before = scan.zero_at_resets(scan.earlier(h, state_or_zeros(h0, &a)));
+    let d = scan.adjoint(a.clone(), d_h, d_h_last)?;
     Ok(ScanDerivatives {
-        h0: walk.first(walk.cut(a * d.clone())),
-        a: walk.unpadded(d.clone() * before),
-        b: walk.unpadded(d),
+        h0: scan.first(scan.zero_at_resets(a * d.clone())),
+        a: scan.unpadded(d.clone() * before),
+        b: scan.unpadded(d),
     })
 }
 
@@ -176,44 +176,44 @@ pub fn try_linear_scan_hvp(
     checks::optional("the direction of d_h", &a, along.d_h.as_ref(), &shape)?;
     let last = along.d_h_last.as_ref();
     checks::optional("the direction of d_h_last", &a, last, &state)?;
-    let (walk, [a, b], h0) = Walk::new([a, b], sequence, options)?;
-    let (along_a, along_b) = (walk.unpadded(along.a), walk.unpadded(along.b));
-    let d_h = walk.unpadded(d_h);
-    let h = walk.states(a.clone(), b.clone(), h0.clone())?;
+    let (scan, [a, b], h0) = Scan::new([a, b], sequence, options)?;
+    let (along_a, along_b) = (scan.unpadded(along.a), scan.unpadded(along.b));
+    let d_h = scan.unpadded(d_h);
+    let h = scan.states(a.clone(), b.clone(), h0.clone())?;
     if shape[1] == 0 {
         let h0 = state_or_zeros(along.d_h_last, &a);
         return Ok(ScanDerivatives { a, b, h0 });
     }
-    let before = walk.cut(walk.earlier(h, state_or_zeros(h0, &a)));
+    let before = scan.zero_at_resets(scan.earlier(h, state_or_zeros(h0, &a)));
     let input = along_a.clone() * before.clone() + along_b;
-    let h_dot = walk.states(a.clone(), input, along.h0.clone())?;
-    let before_dot = walk.cut(walk.earlier(h_dot, state_or_zeros(along.h0, &a)));
+    let h_dot = scan.states(a.clone(), input, along.h0.clone())?;
+    let before_dot = scan.zero_at_resets(scan.earlier(h_dot, state_or_zeros(along.h0, &a)));
 
-    let d = walk.adjoint(a.clone(), d_h, d_h_last)?;
+    let d = scan.adjoint(a.clone(), d_h, d_h_last)?;
     // The part that the moved `a` of each step passes back to the step before it.
-    let passed = walk.cut(along_a * d.clone());
-    let to_h = walk.later(passed.clone(), passed.clone().narrow(1, 0, 1).zeros_like());
+    let passed = scan.zero_at_resets(along_a * d.clone());
+    let to_h = scan.later(passed.clone(), passed.clone().narrow(1, 0, 1).zeros_like());
     let to_h = match along.d_h {
-        Some(d_h) => walk.unpadded(d_h) + to_h,
+        Some(d_h) => scan.unpadded(d_h) + to_h,
         None => to_h,
     };
-    let d_dot = walk.adjoint(a.clone(), to_h, along.d_h_last)?;
+    let d_dot = scan.adjoint(a.clone(), to_h, along.d_h_last)?;
     Ok(ScanDerivatives {
-        h0: walk.first(passed + walk.cut(a * d_dot.clone())),
-        a: walk.unpadded(d_dot.clone() * before + d * before_dot),
-        b: walk.unpadded(d_dot),
+        h0: scan.first(passed + scan.zero_at_resets(a * d_dot.clone())),
+        a: scan.unpadded(d_dot.clone() * before + d * before_dot),
+        b: scan.unpadded(d_dot),
     })
 }
 
 /// Resets, padding and options of the scans; the initial state of each is its own.
-struct Walk {
+struct Scan {
     reset: Option<Tensor<2, Bool>>,
     padding: Option<Tensor<3, Bool>>,
     options: ScanOptions,
 }
 
-impl Walk {
-    /// The walk, the inputs with padded steps holding the state, and the initial state. Errors as the scan.
+impl Scan {
+    /// The scan, the inputs with padded steps holding the state, and the initial state. Errors as the scan.
     #[allow(clippy::type_complexity)]
     fn new(
         [a, b]: [Tensor<3>; 2],
@@ -231,12 +231,12 @@ impl Walk {
             ),
             None => ([a, b], sequence.reset),
         };
-        let walk = Self {
+        let scan = Self {
             reset,
             padding: padded,
             options,
         };
-        Ok((walk, inputs, sequence.state))
+        Ok((scan, inputs, sequence.state))
     }
 
     /// All states.
@@ -282,8 +282,8 @@ impl Walk {
         shift(x, last, !self.options.reverse)
     }
 
-    /// 0 at the steps that restart.
-    fn cut(&self, x: Tensor<3>) -> Tensor<3> {
+    /// `x`, but 0 at the steps that are reset.
+    fn zero_at_resets(&self, x: Tensor<3>) -> Tensor<3> {
         match &self.reset {
             Some(reset) if !x.dims().contains(&0) => {
                 let mask = reset.clone().unsqueeze_dim::<3>(2).expand(x.dims());

@@ -16,7 +16,7 @@ pub use gradients::{
     ScanDerivatives, ScanDirection, linear_scan_gradients, linear_scan_hvp,
     try_linear_scan_gradients, try_linear_scan_hvp,
 };
-pub use options::{Recompute, ScanOptions};
+pub use options::{SavedStates, ScanOptions};
 pub use riverrun_kernels::recurrence::{Candidate, Gate, Routine};
 
 use burn::backend::Dispatch;
@@ -216,7 +216,7 @@ fn check(
     checks::optional("h0", reference, sequence.state.as_ref(), &[batch, dim])?;
     checks::reset(reference, sequence.reset.as_ref(), [batch, steps])?;
     checks::lengths(sequence.lengths.as_deref(), [batch, steps])?;
-    if options.recompute == Recompute::Every(0) {
+    if options.saved_states == SavedStates::Every(0) {
         let refusal = "states saved every 0 steps; expected 1 or more";
         return Err(Error::Unsupported(refusal.into()));
     }
@@ -251,7 +251,7 @@ fn run(
         gate,
         reverse: options.reverse,
         routine: options.routine,
-        recompute: options.recompute,
+        saved_states: options.saved_states,
     };
     let (h, last) = <Dispatch as RecurrenceOps>::recurrence(
         inputs,

@@ -8,44 +8,44 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// How many of the states a differentiable scan saves until the backward pass, which computes the others again. The inputs
-/// of the gate are saved in any case.
+/// The states that a differentiable scan saves for the backward pass, which recomputes the others. The inputs of the gate are
+/// always saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Recompute {
+pub enum SavedStates {
     /// Saves all states: the most memory, nothing to recompute.
     #[default]
     All,
     /// Saves the state before every `k`-th step, `k ≥ 1`: `1/k` of them. The backward pass goes through the segments from
     /// the last to the first and holds the states of one at a time.
     ///
-    /// In `f32` and `f64` on the CPU the gradients are bit for bit those of [`Recompute::All`]. In 16-bit storage the
+    /// In `f32` and `f64` on the CPU the gradients are bit for bit those of [`SavedStates::All`]. In 16-bit storage the
     /// gradient passed from one segment to the one before it is rounded to the storage type, and GPUs may contract other
     /// products and sums at the seams.
     Every(usize),
     /// Saves no states: the backward pass runs the whole forward pass again and then has bit for bit the states of
-    /// [`Recompute::All`], on every device and in every type.
+    /// [`SavedStates::All`], on every device and in every type.
     None,
 }
 
-impl fmt::Display for Recompute {
+impl fmt::Display for SavedStates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Recompute::All => f.write_str("all"),
-            Recompute::Every(k) => write!(f, "{k}"),
-            Recompute::None => f.write_str("none"),
+            SavedStates::All => f.write_str("all"),
+            SavedStates::Every(k) => write!(f, "{k}"),
+            SavedStates::None => f.write_str("none"),
         }
     }
 }
 
-impl FromStr for Recompute {
+impl FromStr for SavedStates {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self, Error> {
         match (name, name.parse()) {
-            ("all", _) => Ok(Recompute::All),
-            ("none", _) => Ok(Recompute::None),
-            (_, Ok(k)) if k > 0 => Ok(Recompute::Every(k)),
+            ("all", _) => Ok(SavedStates::All),
+            ("none", _) => Ok(SavedStates::None),
+            (_, Ok(k)) if k > 0 => Ok(SavedStates::Every(k)),
             _ => Err(Error::Unknown {
                 what: "states to save",
                 name: name.into(),
@@ -61,10 +61,10 @@ impl FromStr for Recompute {
 pub struct ScanOptions {
     /// From the last step to the first.
     pub reverse: bool,
-    /// The GPU routine; the measured choice when absent. The CPU has one routine and takes no notice.
+    /// The GPU routine; the measured choice when absent. Ignored on the CPU, which has one routine.
     pub routine: Option<Routine>,
     /// The states saved for the backward pass.
-    pub recompute: Recompute,
+    pub saved_states: SavedStates,
 }
 
 impl ScanOptions {
@@ -90,8 +90,8 @@ impl ScanOptions {
     /// It saves memory only where nothing else keeps the states: a sum does not keep them, a product with a weight does. On a
     /// device with Burn's own gradient checkpointing (`device.autodiff().gradient_checkpointing()`) the states are
     /// recomputed for those operations too, wherever all inputs are differentiated.
-    pub fn with_recompute(mut self, recompute: Recompute) -> Self {
-        self.recompute = recompute;
+    pub fn with_saved_states(mut self, saved_states: SavedStates) -> Self {
+        self.saved_states = saved_states;
         self
     }
 }

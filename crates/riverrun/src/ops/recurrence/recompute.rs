@@ -7,7 +7,7 @@ use burn_autodiff::NodeId;
 use burn_autodiff::checkpoint::retro_forward::RetroForward;
 use burn_autodiff::checkpoint::state::BackwardStates;
 
-use super::{GateInputs, Recompute, RecurrenceOps, ScanGradients, ScanSpec};
+use super::{GateInputs, RecurrenceOps, SavedStates, ScanGradients, ScanSpec};
 use crate::ops::support::Maybe;
 
 /// The arguments of a scan.
@@ -50,9 +50,9 @@ impl<B: RecurrenceOps> Saved<B> {
     /// The part of `h` that `spec` saves.
     pub fn of(h: &FloatTensor<B>, spec: ScanSpec) -> Self {
         let count = h.shape()[1];
-        match spec.recompute {
-            Recompute::All => Saved::All(h.clone()),
-            Recompute::Every(every) if every < count => {
+        match spec.saved_states {
+            SavedStates::All => Saved::All(h.clone()),
+            SavedStates::Every(every) if every < count => {
                 let before = |i: usize| match spec.reverse {
                     true => count - i * every,
                     false => i * every - 1,
@@ -65,7 +65,7 @@ impl<B: RecurrenceOps> Saved<B> {
                 let starts = B::float_select(h.clone(), 1, places);
                 Saved::Starts { every, starts }
             }
-            Recompute::Every(_) | Recompute::None => Saved::Nothing,
+            SavedStates::Every(_) | SavedStates::None => Saved::Nothing,
         }
     }
 
@@ -204,7 +204,7 @@ impl<B: RecurrenceOps> Scan<B> {
 
 /// The states once more for the nodes after the scan, where Burn's gradient checkpointing asks for them.
 #[derive(Debug)]
-pub(super) struct Again<B: Backend> {
+pub(super) struct RecomputedScan<B: Backend> {
     /// One (packed) or two.
     pub inputs: Vec<NodeId>,
     /// Its node, whether it is differentiated, and its value.
@@ -213,7 +213,7 @@ pub(super) struct Again<B: Backend> {
     pub spec: ScanSpec,
 }
 
-impl<B: RecurrenceOps> RetroForward for Again<B> {
+impl<B: RecurrenceOps> RetroForward for RecomputedScan<B> {
     fn forward(&self, states: &mut BackwardStates, out_node: NodeId) {
         let mut inputs = Vec::with_capacity(2);
         for input in &self.inputs {

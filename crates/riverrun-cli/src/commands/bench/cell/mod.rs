@@ -11,7 +11,7 @@ use riverrun::nn::CellStream;
 use riverrun_train::Precision;
 use serde::Serialize;
 
-use super::place::Place;
+use super::setup::Setup;
 use super::stats::{Refused, Timing, in_turns};
 use crate::args::BenchCellArgs;
 use crate::failure::Failure;
@@ -50,8 +50,8 @@ struct Report<'a> {
 
 /// Measures and prints.
 pub fn run(args: &BenchCellArgs) -> Result<(), Failure> {
-    let place = Place::new(&args.common)?;
-    let (device, origin) = (&place.device, &place.origin);
+    let setup = Setup::new(&args.common)?;
+    let (device, origin) = (&setup.device, &setup.origin);
     let mut shapes: Vec<[usize; 3]> = args.shapes.iter().map(|shape| shape.0).collect();
     if shapes.is_empty() {
         let all = UNITS.iter().flat_map(|h| BATCHES.map(|b| [b, STEPS, *h]));
@@ -84,7 +84,7 @@ pub fn run(args: &BenchCellArgs) -> Result<(), Failure> {
                     sizes,
                     &pair,
                     precision,
-                    &place,
+                    &setup,
                     args.budget,
                     (&mut rows, &mut refused),
                 )?;
@@ -97,7 +97,7 @@ pub fn run(args: &BenchCellArgs) -> Result<(), Failure> {
     let report = Report {
         rows,
         refused: refused.names(),
-        origin: place.origin,
+        origin: setup.origin,
     };
     super::write_json(path, &report)
 }
@@ -108,11 +108,11 @@ fn measure(
     sizes @ [batch, steps, hidden]: [usize; 3],
     pair: &Pair,
     precision: Precision,
-    place: &Place,
+    setup: &Setup,
     budget: f64,
     (rows, refused): (&mut Vec<Row>, &mut Refused),
 ) -> Result<(), Failure> {
-    let device = &place.device;
+    let device = &setup.device;
     let x = Tensor::<3>::random(sizes, Distribution::Normal(0.0, 1.0), device);
     let x = x.cast(precision.dtype());
     let differentiated = |x: &Tensor<3>| {
@@ -166,7 +166,7 @@ fn measure(
 
     // On a GPU, calls in a row: the time from one to the next counts, the way to the first does not. Every result of every
     // call is alive until the device has done all its work: Burn does not run operations whose results nobody holds.
-    let on_cpu = place.is_cpu();
+    let on_cpu = setup.is_cpu();
     let one_of = |work: &dyn Fn() -> Vec<Tensor<3>>| {
         let calls = |count: usize| {
             let mut kept = Vec::with_capacity(count);

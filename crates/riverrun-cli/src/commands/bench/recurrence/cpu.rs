@@ -10,7 +10,7 @@ use riverrun_kernels::recurrence::{Gate, Problem, Rows, RowsMut, Shape, cpu};
 use super::{Printer, measurement, min_gru, min_lstm, problems, report};
 use crate::args::{BenchRecurrenceArgs, ReportKind};
 use crate::commands::bench::host::copy;
-use crate::commands::bench::place::fits_memory;
+use crate::commands::bench::setup::fits_memory;
 use crate::commands::bench::stats::{Timing, repeat};
 use crate::failure::Failure;
 use crate::origin::Origin;

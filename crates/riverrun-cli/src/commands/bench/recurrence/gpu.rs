@@ -10,14 +10,14 @@ use riverrun_kernels::gpu::{Dtype, take_fault};
 use riverrun_kernels::recurrence::check::{Case, Options, compare, naive};
 use riverrun_kernels::recurrence::cost::Pass;
 use riverrun_kernels::recurrence::gpu::{
-    Backward, Forward, Inputs, Keep, Strided, Tuning, backward, forward,
+    Backward, Forward, Inputs, Registers, Strided, Tuning, backward, forward,
 };
 use riverrun_kernels::recurrence::{Gate, Problem, Routine, Shape};
 
 use super::{Printer, measurement, min_gru, min_lstm, problems, report};
 use crate::args::{BenchRecurrenceArgs, ReportKind};
 use crate::commands::bench::device::{copy, device_time, noise};
-use crate::commands::bench::place::gpu_dtypes;
+use crate::commands::bench::setup::gpu_dtypes;
 use crate::commands::bench::stats::Timing;
 use crate::failure::Failure;
 use crate::origin::Origin;
@@ -112,25 +112,25 @@ fn end(client: &Client) -> Result<(), Failure> {
     take_fault(client).map_err(|error| Failure::Bug(error.to_string()))
 }
 
-/// `vector:len:planes:share[:keep[:chunk[:cube]]]`; keep is 0 for the coefficients, 1 for the inputs.
+/// `vector:len:planes:lookback[:registers[:chunk[:cube]]]`; registers is 0 for the coefficients, 1 for the inputs.
 fn tuning(text: &str) -> Result<Tuning, Failure> {
     let parts: Vec<usize> = text
         .split(':')
         .filter_map(|part| part.parse().ok())
         .collect();
-    let [vector, len, planes, share, rest @ ..] = &parts[..] else {
+    let [vector, len, planes, lookback, rest @ ..] = &parts[..] else {
         return Err(Failure::User(format!(
-            "`{text}` is not vector:len:planes:share[:keep[:chunk[:cube]]]"
+            "`{text}` is not vector:len:planes:lookback[:registers[:chunk[:cube]]]"
         )));
     };
     Ok(Tuning {
         vector: *vector,
         len: *len,
         planes: *planes,
-        share: *share,
-        keep: match rest.first() {
-            Some(1) => Keep::Inputs,
-            _ => Keep::Coefficients,
+        lookback: *lookback,
+        registers: match rest.first() {
+            Some(1) => Registers::Inputs,
+            _ => Registers::Coefficients,
         },
         chunk: rest.get(1).copied().unwrap_or(64).next_multiple_of(*len),
         cube: rest.get(2).copied().unwrap_or(64) as u32,

@@ -15,7 +15,7 @@ use riverrun_kernels::recurrence::cost::{self, Pass};
 use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Shape};
 use serde::Serialize;
 
-use super::place::Place;
+use super::setup::Setup;
 use super::stats::{Refused, Timing};
 use crate::args::BenchRecurrenceArgs;
 use crate::failure::Failure;
@@ -49,13 +49,13 @@ struct Report<'a> {
 
 /// Measures and prints.
 pub fn run(args: &BenchRecurrenceArgs) -> Result<(), Failure> {
-    let place = Place::new(&args.common)?;
+    let setup = Setup::new(&args.common)?;
     #[cfg(feature = "gpu")]
-    if let Some(client) = place.client()? {
-        return gpu::run(args, &client, place.origin);
+    if let Some(client) = setup.client()? {
+        return gpu::run(args, &client, setup.origin);
     }
-    place.only_f32_on_cpu(&args.dtypes)?;
-    cpu::run(args, place.origin)
+    setup.only_f32_on_cpu(&args.dtypes)?;
+    cpu::run(args, setup.origin)
 }
 
 /// The problems asked for, or the default set.

@@ -9,7 +9,7 @@ use riverrun_kernels::{cross_entropy, norm};
 use super::{Form, Operation, Printer, right, shapes};
 use crate::args::BenchRowsArgs;
 use crate::commands::bench::host::copy;
-use crate::commands::bench::place::fits_memory;
+use crate::commands::bench::setup::fits_memory;
 use crate::commands::bench::stats::{Timing, repeat};
 use crate::failure::Failure;
 use crate::origin::Origin;

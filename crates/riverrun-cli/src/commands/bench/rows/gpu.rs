@@ -13,7 +13,7 @@ use riverrun_kernels::{Element, cross_entropy, norm};
 use super::{Form, Operation, Printer, right, shapes};
 use crate::args::BenchRowsArgs;
 use crate::commands::bench::device::{copy, device_time, noise};
-use crate::commands::bench::place::gpu_dtypes;
+use crate::commands::bench::setup::gpu_dtypes;
 use crate::commands::bench::stats::Timing;
 use crate::failure::Failure;
 use crate::origin::Origin;
@@ -35,20 +35,20 @@ const LOSSES: &[[usize; 2]] = &[
 /// The numbers that shape a launch, as the command line has them.
 type Numbers = [usize; 4];
 
-fn norm_tuning([bytes, share, cube, cubes]: Numbers) -> norm::gpu::Tuning {
+fn norm_tuning([bytes, per_thread, cube, cubes]: Numbers) -> norm::gpu::Tuning {
     norm::gpu::Tuning {
         bytes,
-        share,
+        per_thread,
         cube,
         cubes,
     }
 }
 
-fn loss_tuning([bytes, ahead, share, units]: Numbers) -> cross_entropy::gpu::Tuning {
+fn loss_tuning([bytes, ahead, per_thread, units]: Numbers) -> cross_entropy::gpu::Tuning {
     cross_entropy::gpu::Tuning {
         bytes,
         ahead,
-        share,
+        per_thread,
         units,
     }
 }

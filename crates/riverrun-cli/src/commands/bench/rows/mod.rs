@@ -13,7 +13,7 @@ use riverrun_kernels::norm::Kind;
 use riverrun_kernels::{cross_entropy, norm};
 use serde::Serialize;
 
-use super::place::Place;
+use super::setup::Setup;
 use super::stats::{Refused, Timing};
 use crate::args::BenchRowsArgs;
 use crate::failure::Failure;
@@ -91,13 +91,13 @@ struct Report<'a> {
 
 /// Measures and prints.
 pub(super) fn run(args: &BenchRowsArgs, operation: Operation) -> Result<(), Failure> {
-    let place = Place::new(&args.common)?;
+    let setup = Setup::new(&args.common)?;
     #[cfg(feature = "gpu")]
-    if let Some(client) = place.client()? {
-        return gpu::run(args, operation, &client, place.origin);
+    if let Some(client) = setup.client()? {
+        return gpu::run(args, operation, &client, setup.origin);
     }
-    place.only_f32_on_cpu(&args.dtypes)?;
-    cpu::run(args, operation, place.origin)
+    setup.only_f32_on_cpu(&args.dtypes)?;
+    cpu::run(args, operation, setup.origin)
 }
 
 /// The shapes asked for, or the default ones.

@@ -64,7 +64,7 @@ pub fn observe(
                  times: bool,
                  step: &mut dyn FnMut() -> Result<(), Failure>|
      -> Result<_, Failure> {
-        let seen = Arc::new(Seen {
+        let seen = Arc::new(Observed {
             times,
             kernels: Mutex::default(),
         });
@@ -102,7 +102,7 @@ fn vendor_products() -> usize {
 }
 
 /// What an observation has seen so far.
-struct Seen {
+struct Observed {
     times: bool,
     kernels: Mutex<HashMap<&'static str, (usize, Vec<Time>)>>,
 }
@@ -112,7 +112,7 @@ enum Time {
     Unread(ProfileDuration),
 }
 
-impl Seen {
+impl Observed {
     fn kernels(&self) -> MutexGuard<'_, HashMap<&'static str, (usize, Vec<Time>)>> {
         self.kernels.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -147,7 +147,7 @@ impl Seen {
     }
 }
 
-impl LaunchObserver for Seen {
+impl LaunchObserver for Observed {
     fn launched(&self, kernel: &'static str) {
         self.kernels().entry(kernel).or_default().0 += 1;
     }

@@ -17,7 +17,7 @@ use riverrun_train::tasks::Batch;
 use riverrun_train::{Learner, Part, RunConfig};
 use serde::Serialize;
 
-use super::place::Place;
+use super::setup::Setup;
 use super::stats::{Refused, Timing};
 use crate::args::BenchTrainArgs;
 use crate::failure::Failure;
@@ -78,10 +78,10 @@ struct Report<'a> {
 
 /// Measures and prints.
 pub fn run(args: &BenchTrainArgs) -> Result<(), Failure> {
-    let place = Place::new(&args.common)?;
-    let (device, origin) = (&place.device, &place.origin);
+    let setup = Setup::new(&args.common)?;
+    let (device, origin) = (&setup.device, &setup.origin);
     let spec = &origin.device;
-    let shapes = match (args.shapes.is_empty(), place.is_cpu()) {
+    let shapes = match (args.shapes.is_empty(), setup.is_cpu()) {
         (true, true) => CPU.to_vec(),
         (true, false) => GPU.to_vec(),
         _ => args.shapes.clone(),
@@ -126,7 +126,7 @@ pub fn run(args: &BenchTrainArgs) -> Result<(), Failure> {
             let report = Report {
                 rows,
                 refused: refused.names(),
-                origin: place.origin,
+                origin: setup.origin,
             };
             super::write_json(path, &report)
         }

@@ -14,7 +14,7 @@ pub(crate) use forward::{apply_forward, load_forward, reduce_forward};
 use cubecl::prelude::*;
 
 use super::storage::Storage;
-use super::tuning::Keep;
+use super::tuning::Registers;
 use crate::recurrence::Gate;
 
 /// Where the elements lie. Everything counts in vectors of channels.
@@ -53,7 +53,7 @@ pub(crate) struct Config {
     /// How it keeps them.
     pub storage: Storage,
     /// What of a step it keeps, forward.
-    pub keep: Keep,
+    pub registers: Registers,
     /// The device runs PTX.
     pub ptx: bool,
 }
@@ -69,13 +69,13 @@ impl Config {
 }
 
 /// The affine map of a run of steps: `S -> a S + h`, with `a` replaced by 0 for good where the run holds
-/// a reset (`cut`), so that a state that is not finite cannot pass it. Only where there are `resets` is `cut` looked at:
+/// a reset (`reset`), so that a state that is not finite cannot pass it. Only where there are `resets` is `reset` looked at:
 /// the compiler cannot know that it is always 0 once it has been through memory.
 #[derive(CubeType, Clone, Copy)]
 pub(crate) struct Run<N: Size> {
     pub a: Vector<f32, N>,
     pub h: Vector<f32, N>,
-    pub cut: u32,
+    pub reset: u32,
 }
 
 /// The state after the run.
@@ -87,7 +87,7 @@ pub(crate) fn run_through<N: Size>(
 ) -> Vector<f32, N> {
     let after = fma(run.a, state, run.h);
     if comptime!(resets) {
-        select(run.cut != 0, run.h, after)
+        select(run.reset != 0, run.h, after)
     } else {
         after
     }
@@ -102,12 +102,12 @@ pub(crate) fn run_then<N: Size>(
 ) -> Run<N> {
     let mut a = first.a * second.a;
     if comptime!(resets) {
-        a = select(second.cut != 0, second.a, a);
+        a = select(second.reset != 0, second.a, a);
     }
     Run::<N> {
         a,
         h: run_through::<N>(second, first.h, resets),
-        cut: first.cut | second.cut,
+        reset: first.reset | second.reset,
     }
 }
 

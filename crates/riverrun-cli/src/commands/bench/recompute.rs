@@ -1,4 +1,4 @@
-//! `riverrun bench checkpoints`: the memory that a stack of minGRU layers holds between its forward and its backward pass, and
+//! `riverrun bench recompute`: the memory that a stack of minGRU layers holds between its forward and its backward pass, and
 //! the time of both, for each choice of the saved states.
 
 use std::io::{Write, stdout};
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Distribution, Tensor};
 use riverrun::Sequence;
-use riverrun::ops::{Candidate, Recompute, ScanOptions, min_gru};
+use riverrun::ops::{Candidate, SavedStates, ScanOptions, min_gru};
 use riverrun_train::Precision;
 use serde::Serialize;
 
-use super::place::Place;
+use super::setup::Setup;
 use super::stats::{Refused, Timing, repeat};
-use crate::args::BenchCheckpointsArgs;
+use crate::args::BenchRecomputeArgs;
 use crate::failure::Failure;
 use crate::memory;
 use crate::origin::Origin;
@@ -21,7 +21,7 @@ use crate::origin::Origin;
 #[derive(Debug, Serialize)]
 struct Row {
     dtype: String,
-    kept: String,
+    saved_states: String,
     /// Bytes in use after the forward pass, less those before it; none where the device does not tell.
     held_bytes: Option<u64>,
     /// Forward and backward.
@@ -45,9 +45,9 @@ struct Report<'a> {
 }
 
 /// Measures and prints.
-pub fn run(args: &BenchCheckpointsArgs) -> Result<(), Failure> {
-    let place = Place::new(&args.common)?;
-    let (device, origin) = (&place.device, &place.origin);
+pub fn run(args: &BenchRecomputeArgs) -> Result<(), Failure> {
+    let setup = Setup::new(&args.common)?;
+    let (device, origin) = (&setup.device, &setup.origin);
     let sizes @ [batch, steps, dim] = args.shape.0;
     let mut out = stdout();
     writeln!(
@@ -58,18 +58,18 @@ pub fn run(args: &BenchCheckpointsArgs) -> Result<(), Failure> {
     writeln!(
         out,
         "{:<5} {:>6}  {:>10}  {:>21} {:>6}  gradients",
-        "type", "kept", "held MB", "forward + backward ms", "±"
+        "type", "saved", "held MB", "forward + backward ms", "±"
     )?;
     let mut rows: Vec<Row> = Vec::new();
     let mut refused = Refused::default();
     for &dtype in &args.dtypes {
         let mut first: Option<Vec<Vec<u8>>> = None;
-        for &kept in &args.kept {
-            let stack = Stack::new(device, sizes, args.layers, dtype, kept);
+        for &saved in &args.saved_states {
+            let stack = Stack::new(device, sizes, args.layers, dtype, saved);
             let (held_bytes, gradients) = stack.held(device);
             let time = repeat(Duration::from_secs(2), || stack.time(device));
             let same_bits = *first.get_or_insert_with(|| gradients.clone()) == gradients;
-            let name = || format!("{dtype} kept {kept}");
+            let name = || format!("{dtype} saved {saved}");
             if !refused.admits(name, &time) {
                 continue;
             }
@@ -78,14 +78,14 @@ pub fn run(args: &BenchCheckpointsArgs) -> Result<(), Failure> {
                 out,
                 "{:<5} {:>6}  {held:>10}  {:>21.3} {:>5.1}%  {}",
                 dtype.to_string(),
-                kept.to_string(),
+                saved.to_string(),
                 time.median * 1e3,
                 time.spread() * 100.0,
                 if same_bits { "the same bits" } else { "close" }
             )?;
             rows.push(Row {
                 dtype: dtype.to_string(),
-                kept: kept.to_string(),
+                saved_states: saved.to_string(),
                 held_bytes,
                 time,
                 same_bits,
@@ -96,7 +96,7 @@ pub fn run(args: &BenchCheckpointsArgs) -> Result<(), Failure> {
         return Ok(());
     };
     let report = Report {
-        origin: place.origin,
+        origin: setup.origin,
         batch,
         steps,
         dim,
@@ -111,7 +111,7 @@ pub fn run(args: &BenchCheckpointsArgs) -> Result<(), Failure> {
 struct Stack {
     weights: Vec<Tensor<2>>,
     x: Tensor<3>,
-    kept: Recompute,
+    saved_states: SavedStates,
 }
 
 impl Stack {
@@ -120,7 +120,7 @@ impl Stack {
         [batch, steps, dim]: [usize; 3],
         layers: usize,
         dtype: Precision,
-        kept: Recompute,
+        saved_states: SavedStates,
     ) -> Self {
         let device = device.clone().autodiff();
         device.seed(7);
@@ -134,7 +134,7 @@ impl Stack {
         Self {
             weights: (0..layers).map(weight).collect(),
             x: x.cast(dtype.dtype()),
-            kept,
+            saved_states,
         }
     }
 
@@ -142,7 +142,7 @@ impl Stack {
         let mut x = self.x.clone();
         for weight in &self.weights {
             let k = x.clone().matmul(weight.clone().unsqueeze());
-            let options = ScanOptions::new().with_recompute(self.kept);
+            let options = ScanOptions::new().with_saved_states(self.saved_states);
             x = x + min_gru(k, Candidate::Identity, Sequence::new(), options).0;
         }
         x.mean()

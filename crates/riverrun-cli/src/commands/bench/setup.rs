@@ -9,12 +9,12 @@ use crate::memory;
 use crate::origin::Origin;
 
 /// A device, with what a file of results says about it.
-pub(super) struct Place {
+pub(super) struct Setup {
     pub device: Device,
     pub origin: Origin,
 }
 
-impl Place {
+impl Setup {
     /// The device that was asked for.
     pub fn new(common: &Common) -> Result<Self, Failure> {
         let device = device::parse(&common.device)?;
