@@ -2,10 +2,10 @@
 //!
 //! Results go to standard output; progress, logs and errors to standard error.
 
+mod allocator;
 mod args;
 mod commands;
 mod failure;
-mod memory;
 mod model_shape;
 mod origin;
 mod report;
@@ -31,7 +31,7 @@ fn started() -> Duration {
 
 fn main() -> ExitCode {
     started();
-    memory::keep_freed();
+    allocator::keep_freed();
     let cli = Cli::parse();
     log_to_stderr(cli.verbosity);
     riverrun::device::enable_kernel_cache();

@@ -11,6 +11,7 @@
 //! | feature | what it adds |
 //! | --- | --- |
 //! | `flex` (default) | the CPU |
+//! | `autodiff` (default) | gradients |
 //! | `cuda`, `rocm`, `vulkan`, `metal`, `webgpu`, `wgpu` | GPUs |
 //! | `store` (default) | weights from and to files |
 //! | `persistence` | compiled kernels saved from run to run |

@@ -12,9 +12,9 @@ use serde::Serialize;
 
 use super::setup::Setup;
 use super::stats::{Refused, Timing, repeat};
+use crate::allocator;
 use crate::args::BenchRecomputeArgs;
 use crate::failure::Failure;
-use crate::memory;
 use crate::origin::Origin;
 
 /// One line of the table.
@@ -189,6 +189,6 @@ fn in_use(device: &Device) -> Option<u64> {
     device.sync().ok()?;
     match device.memory_pool_usage() {
         Some(usage) => Some(usage.bytes_in_use),
-        None => memory::in_use(),
+        None => allocator::in_use(),
     }
 }

@@ -5,7 +5,6 @@ use riverrun::device;
 
 use crate::args::{Common, Storage};
 use crate::failure::Failure;
-use crate::memory;
 use crate::origin::Origin;
 
 /// A device, with what a file of results says about it.
@@ -61,7 +60,8 @@ impl Setup {
 
 /// Refuses a measurement on the CPU for which there is not enough memory.
 pub(super) fn fits_memory(what: &str, bytes: usize) -> Result<(), Failure> {
-    match memory::available() {
+    let cpu = device::parse("cpu")?;
+    match device::memory(&cpu).map(|memory| memory.free) {
         Some(available) if bytes as u64 > available => Err(Failure::User(format!(
             "{what} needs {:.1} GB of memory, and {:.1} GB are available",
             bytes as f64 / 1e9,

@@ -139,7 +139,7 @@ impl<'a, S: Simd, R: Real> Row<'a, S, R> {
     #[inline(always)]
     pub(super) fn prefetch(&self, i: usize, next: isize) {
         let at = self.full.as_ptr().wrapping_add(i).cast::<R>();
-        crate::simd::memory::prefetch_far(at.wrapping_offset(next));
+        crate::simd::cache_hints::prefetch_far(at.wrapping_offset(next));
     }
 }
 

@@ -8,7 +8,7 @@ use super::block::{Block, Carry, PIECE, WIDTH, prefetch_unit};
 use crate::Element;
 use crate::recurrence::gates::Coefficients;
 use crate::recurrence::{Rows, RowsMut};
-use crate::simd::memory::Streaming;
+use crate::simd::cache_hints::Streaming;
 use crate::simd::pair::{Pair, load, load_padded, pair_len, store, store_padded, zeros};
 use crate::simd::real::Real;
 

@@ -10,7 +10,7 @@ use pulp::Simd;
 
 use crate::Element;
 use crate::recurrence::{Problem, Rows, RowsMut};
-use crate::simd::memory::prefetch;
+use crate::simd::cache_hints::prefetch;
 use crate::simd::pair::{LANES, load, load_padded, pair_len, store, store_padded};
 use crate::simd::real::Real;
 

@@ -62,7 +62,7 @@ mod fused {
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "cube"),
     Fusion: cfg(feature = "cube"),
-    Autodiff,
+    Autodiff: cfg(feature = "autodiff"),
 )]
 pub trait BlockDiagonalOps: Backend {
     /// All states `[B, T, N·P]` and the last one `[B, N·P]` (the initial one where `T` is 0).

@@ -1,5 +1,6 @@
 //! The block-diagonal recurrence on tensors.
 
+#[cfg(feature = "autodiff")]
 mod autodiff;
 mod backend;
 mod composed;

@@ -4,6 +4,7 @@
 //! is the input product of all steps, then the cell: on NVIDIA GPUs in one launch each way; on others, and where a launch
 //! cannot hold the weights, step by step from the backend's own operations.
 
+#[cfg(feature = "autodiff")]
 mod autodiff;
 mod backend;
 mod composed;

@@ -1,8 +1,7 @@
 //! Which form runs a cell on a device.
 
-use burn::backend::{Autodiff, Backend, BackendTypes, Dispatch};
+use burn::backend::{Backend, BackendTypes, Dispatch};
 use burn::tensor::{DType, Device};
-use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use riverrun_kernels::cell::Problem;
 
 /// The problems that a backend's devices have kernels for.
@@ -18,7 +17,10 @@ pub trait CellRoutes: Backend {
     }
 }
 
-impl<B: CellRoutes, C: CheckpointStrategy> CellRoutes for Autodiff<B, C> {
+#[cfg(feature = "autodiff")]
+impl<B: CellRoutes, C: burn_autodiff::checkpoint::strategy::CheckpointStrategy> CellRoutes
+    for burn::backend::Autodiff<B, C>
+{
     fn runs_in_one_launch(device: &B::Device, dtype: DType, problem: &Problem) -> bool {
         B::runs_in_one_launch(device, dtype, problem)
     }

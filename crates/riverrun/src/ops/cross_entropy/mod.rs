@@ -1,5 +1,6 @@
 //! The cross-entropy of logits: one pass over them forward and one backward, on every backend.
 
+#[cfg(feature = "autodiff")]
 mod autodiff;
 #[cfg(feature = "cube")]
 mod cube;
@@ -63,7 +64,7 @@ mod fused {
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "cube"),
     Fusion: cfg(feature = "cube"),
-    Autodiff,
+    Autodiff: cfg(feature = "autodiff"),
 )]
 pub trait LossOps: Backend {
     /// The loss `[1]`; for the backward pass, `log Σ exp` of each row `[N]` and 1 by the number of rows that count `[1]`.

@@ -1,5 +1,6 @@
 //! Rows of a table chosen by tokens, with a deterministic gradient of the table, on every backend.
 
+#[cfg(feature = "autodiff")]
 mod autodiff;
 #[cfg(feature = "cube")]
 mod cube;
@@ -74,7 +75,7 @@ mod fused {
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "cube"),
     Fusion: cfg(feature = "cube"),
-    Autodiff,
+    Autodiff: cfg(feature = "autodiff"),
 )]
 pub trait EmbeddingOps: Backend {
     /// `[B, T, D]` from the table `[V, D]` and the tokens `[B, T]`.

@@ -3,6 +3,7 @@
 //! On the CPU it runs as a fused kernel of [`riverrun_kernels`]; on GPUs it is composed of the backend's own operations,
 //! in `f32`, for fusion to join.
 
+#[cfg(feature = "autodiff")]
 mod autodiff;
 #[cfg(feature = "cube")]
 mod cube;
@@ -48,7 +49,7 @@ const CUBE: f64 = 0.044_715;
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "cube"),
     Fusion: cfg(feature = "cube"),
-    Autodiff,
+    Autodiff: cfg(feature = "autodiff"),
 )]
 pub trait ElementwiseOps: Backend {
     /// See [`gelu`].

@@ -221,7 +221,7 @@ mod fused {
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "cube"),
     Fusion: cfg(feature = "cube"),
-    Autodiff,
+    Autodiff: cfg(feature = "autodiff"),
 )]
 pub trait LinearOps: ElementwiseOps + ProductRoutes {
     /// A product of matrices by the vendor's library where [`vendor_missing`](ProductRoutes::vendor_missing) gives no reason

@@ -6,6 +6,7 @@
 //! [`gelu`](super::gelu) after them. Sums are in `f32` or wider, and `f32` factors are not rounded unless
 //! [TF32](Arithmetic::Tf32) is asked for; [`product_makers`] says who makes the products of a device.
 
+#[cfg(feature = "autodiff")]
 mod autodiff;
 mod backend;
 mod composed;

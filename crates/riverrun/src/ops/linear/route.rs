@@ -1,9 +1,8 @@
 //! Which library makes a product.
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, BackendTypes, Dispatch, TensorMetadata};
+use burn::backend::{Backend, BackendTypes, Dispatch, TensorMetadata};
 use burn::tensor::{DType, Device, Tensor};
-use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use riverrun_kernels::gemm::Arithmetic;
 
 use super::{LinearOps, LinearSpec};
@@ -43,7 +42,10 @@ pub trait ProductRoutes: Backend {
     }
 }
 
-impl<B: ProductRoutes, C: CheckpointStrategy> ProductRoutes for Autodiff<B, C> {
+#[cfg(feature = "autodiff")]
+impl<B: ProductRoutes, C: burn_autodiff::checkpoint::strategy::CheckpointStrategy> ProductRoutes
+    for burn::backend::Autodiff<B, C>
+{
     fn vendor_missing(device: &B::Device, dtype: DType) -> Option<String> {
         B::vendor_missing(device, dtype)
     }

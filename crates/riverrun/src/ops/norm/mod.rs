@@ -1,5 +1,6 @@
 //! RMSNorm and LayerNorm, alone and with the addition before them: one pass over memory each way, on every backend.
 
+#[cfg(feature = "autodiff")]
 mod autodiff;
 #[cfg(feature = "cube")]
 mod cube;
@@ -247,7 +248,7 @@ mod fused {
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "cube"),
     Fusion: cfg(feature = "cube"),
-    Autodiff,
+    Autodiff: cfg(feature = "autodiff"),
 )]
 pub trait NormOps: Backend {
     /// See [`try_norm`].

@@ -117,7 +117,7 @@ mod fused {
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "cube"),
     Fusion: cfg(feature = "cube"),
-    Autodiff,
+    Autodiff: cfg(feature = "autodiff"),
 )]
 pub trait RecurrenceOps: Backend {
     /// All states `[B, T, D]` and the last one `[B, D]` (the initial one where `T` is 0).

@@ -1,5 +1,6 @@
 //! The linear recurrence and its gated forms: the functions on [`Tensor`].
 
+#[cfg(feature = "autodiff")]
 mod autodiff;
 mod backend;
 #[cfg(feature = "cube")]
@@ -9,6 +10,7 @@ mod flex;
 mod gradients;
 mod lengths;
 mod options;
+#[cfg(feature = "autodiff")]
 mod recompute;
 
 pub use backend::{GateInputs, RecurrenceOps, ScanGradients, ScanSpec};

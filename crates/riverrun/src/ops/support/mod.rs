@@ -1,5 +1,6 @@
 //! Helpers shared by several operations; nothing here depends on an operation.
 
+#[cfg(feature = "autodiff")]
 pub(crate) mod autodiff;
 pub(crate) mod checks;
 #[cfg(feature = "cube")]

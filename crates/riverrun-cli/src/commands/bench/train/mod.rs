@@ -6,7 +6,7 @@
 
 #[cfg(feature = "gpu")]
 mod launches;
-mod memory;
+mod peak_memory;
 
 use std::io::{Write, stdout};
 use std::time::Instant;
@@ -24,7 +24,7 @@ use crate::failure::Failure;
 use crate::model_shape::ModelShape;
 use crate::origin::Origin;
 use crate::started;
-use memory::Memory;
+use peak_memory::{Memory, Meter};
 
 /// The models of the table on a GPU, and on the CPU.
 const GPU: &[ModelShape] = &[
@@ -170,7 +170,7 @@ struct Bench {
     shape: ModelShape,
     config: RunConfig,
     device: Device,
-    memory: memory::Meter,
+    memory: Meter,
 }
 
 impl Bench {
@@ -180,7 +180,7 @@ impl Bench {
         device: &Device,
         graph: bool,
     ) -> Result<Self, Failure> {
-        let memory = memory::Meter::new(device);
+        let memory = Meter::new(device);
         let mut learner = Learner::language(&config, device)?;
         if graph {
             learner.record_steps()?;

@@ -1,10 +1,10 @@
-//! Keeping the memory of freed tensors, and counting that of live ones.
+//! Settings and counts of the memory allocator.
 //!
 //! A training step on the CPU frees and allocates the same tensors, megabytes each, thousands of times.
 //! glibc gives blocks of that size back to the kernel when they are freed and asks for them again, zeroed
 //! page by page, a moment later: on two cores that was nearly half of a small model's step.
 
-/// Tells the allocator to keep what is freed. Only glibc needs to be told.
+/// Tells the allocator to keep freed memory. Only glibc needs to be told.
 pub fn keep_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: mallopt only sets numbers in the allocator, before any thread is started. A number that
@@ -17,16 +17,6 @@ pub fn keep_freed() {
         // and grows in steps of 64 MiB.
         libc::mallopt(libc::M_TOP_PAD, 64 << 20);
     }
-}
-
-/// Bytes of memory that the machine has left, where the system tells.
-pub fn available() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kilobytes: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
-    Some(kilobytes * 1024)
 }
 
 /// Bytes of the process's heap that are in use, where the allocator tells.
