@@ -7,31 +7,31 @@ pub enum Error {
     /// Two tensors do not fit together.
     #[error("{what}: expected shape {expected:?}, found {found:?}")]
     Shape {
-        /// Which argument.
+        /// The argument.
         what: &'static str,
-        /// The shape needed.
+        /// The expected shape.
         expected: Vec<usize>,
-        /// The shape given.
+        /// The shape found.
         found: Vec<usize>,
     },
     /// Two tensors differ in dtype.
     #[error("{what}: expected dtype {expected}, found {found}")]
     Dtype {
-        /// Which argument.
+        /// The argument.
         what: &'static str,
-        /// The dtype needed.
+        /// The expected dtype.
         expected: String,
-        /// The dtype given.
+        /// The dtype found.
         found: String,
     },
     /// Two tensors live on different devices.
     #[error("{what}: expected a tensor on {expected}, found one on {found}")]
     Device {
-        /// Which argument.
+        /// The argument.
         what: &'static str,
-        /// The device needed.
+        /// The expected device.
         expected: String,
-        /// The device given.
+        /// The device found.
         found: String,
     },
     /// Work that could not be recorded or run again: see [`Recording`](crate::Recording).
@@ -40,14 +40,14 @@ pub enum Error {
     /// A sequence that is longer than the batch it is in.
     #[error("sequence {index} has {length} steps, the batch has {steps}")]
     SequenceLength {
-        /// Which sequence.
+        /// The index of the sequence.
         index: usize,
         /// Its length.
         length: usize,
         /// The steps of the batch.
         steps: usize,
     },
-    /// A file of weights that lacks one.
+    /// A weight file without a tensor that the layer needs.
     #[error("{file}: there is no tensor `{name}`")]
     MissingTensor {
         /// The file.
@@ -55,7 +55,7 @@ pub enum Error {
         /// The tensor.
         name: String,
     },
-    /// A file of weights with one that the layer does not have.
+    /// A weight file with a tensor that the layer does not have.
     #[error("{file}: the layer has no tensor `{name}`")]
     SurplusTensor {
         /// The file.
@@ -63,7 +63,7 @@ pub enum Error {
         /// The tensor.
         name: String,
     },
-    /// A tensor in a file that has another shape than the layer's.
+    /// A tensor in a file whose shape differs from the layer's.
     #[error("{file}: tensor `{name}`: expected shape {expected:?}, found {found:?}")]
     TensorShape {
         /// The file.
@@ -80,7 +80,7 @@ pub enum Error {
     File {
         /// The file.
         file: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// A device without enough free memory. The device stays usable.
@@ -94,7 +94,7 @@ pub enum Error {
     /// A device that failed while it ran its work.
     #[error("the device failed: {0}")]
     Execution(String),
-    /// Something that has no counterpart on the other side of a conversion.
+    /// A feature that the target format or kernel cannot represent.
     #[error("{0}")]
     Unsupported(String),
     /// A configuration with a field out of its range.
@@ -103,19 +103,19 @@ pub enum Error {
     /// A device specification that this build or machine cannot satisfy.
     #[error("no device `{spec}`: {reason}")]
     NoDevice {
-        /// What was asked for.
+        /// The specification.
         spec: String,
-        /// Why it is not there, and what is.
+        /// The reason, and the devices that exist.
         reason: String,
     },
-    /// A name that is not in its list.
+    /// An unknown name.
     #[error("unknown {what} `{name}`; one of: {known}")]
     Unknown {
         /// What kind of name.
         what: &'static str,
         /// The name given.
         name: String,
-        /// The names there are.
+        /// The known names.
         known: String,
     },
     /// A kernel refused its arguments.

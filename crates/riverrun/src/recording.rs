@@ -13,8 +13,8 @@ use crate::device::one_line;
 /// (inputs are refilled between replays, see [`crate::ops::refill`]), and takes all its memory from the pools that earlier
 /// runs of the same work have filled. The recording holds the memory it touches until it is dropped.
 ///
-/// On CUDA, other threads may go on while one records, if they have called an operation of this crate before: a thread that
-/// has used Burn's operations alone spoils the recording when it waits for a result, and its own read fails.
+/// On CUDA, other threads may go on while one records, if they have called an operation of this crate before: a thread that has
+/// only used Burn's operations breaks the recording when it waits for a result, and its own read fails.
 pub struct Recording {
     graph: BackendGraph<Dispatch>,
     device: Device,
@@ -33,11 +33,11 @@ impl Recording {
     /// Records what `work` launches, without running it. Returns what `work` returns; its tensors have values after the
     /// first [`replay`](Self::replay).
     ///
-    /// If `work` panics, the device leaves the recording mode before the panic goes on.
+    /// If `work` panics, the device leaves the recording mode before the panic continues.
     ///
     /// # Errors
-    /// [`Error::Recording`] on a device without recordings, before `work` is called; or for work that cannot be recorded:
-    /// what it would have written is lost, and the device can be used and can record again.
+    /// [`Error::Recording`] on a device without recordings, before `work` is called; or for work that cannot be recorded: its
+    /// results are lost; the device stays usable and can record again.
     pub fn record<T>(device: &Device, work: impl FnOnce() -> T) -> Result<(Self, T), Error> {
         Self::try_record(device, || Ok(work()))
     }
@@ -58,7 +58,7 @@ impl Recording {
         Ok((Self { graph, device }, output))
     }
 
-    /// Runs the recorded launches once more, after all work given to the device before. Does not wait.
+    /// Runs the recorded launches again, after all work queued on the device before. Does not wait.
     ///
     /// # Errors
     /// [`Error::Recording`] if the device refuses.
@@ -95,7 +95,7 @@ impl Capture<'_> {
 
 impl Drop for Capture<'_> {
     fn drop(&mut self) {
-        // The caller is already told of a failure; a second one, of a capture that was to be discarded, adds nothing.
+        // The caller already gets an error; a second one, for a discarded capture, would add nothing.
         let stopped = Dispatch::graph_stop_capture(self.device.as_dispatch());
         if let Some(error) = stopped.err() {
             tracing::debug!("discarded a recording: {}", one_line(error.reason()));

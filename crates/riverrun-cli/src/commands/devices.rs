@@ -3,7 +3,7 @@
 use std::io::{Write, stdout};
 
 use burn::tensor::Device;
-use riverrun::ops::linear::product_makers;
+use riverrun::ops::linear::product_libraries;
 
 use crate::failure::Failure;
 
@@ -46,12 +46,12 @@ pub fn run(verbose: bool) -> Result<(), Failure> {
 
 /// The library that computes the matmuls of each type.
 fn matmuls(out: &mut impl Write, device: &Device) -> Result<(), Failure> {
-    for found in product_makers(device) {
+    for found in product_libraries(device) {
         let dtype = format!("{:?}", found.dtype).to_lowercase();
         let reason = found
             .reason
             .map_or_else(String::new, |why| format!(" ({why})"));
-        writeln!(out, "  matmuls in {dtype}: {}{reason}", found.maker)?;
+        writeln!(out, "  matmuls in {dtype}: {}{reason}", found.name)?;
     }
     Ok(())
 }

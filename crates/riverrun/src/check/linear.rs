@@ -20,10 +20,10 @@ fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
     tensor.into_data().iter::<f64>().collect()
 }
 
-/// Runs a case in a storage type, forward and backward; what the case says of GELU and arithmetic goes before `spec`.
+/// Runs a case in a storage type, forward and backward; the case's activation and arithmetic override those of `spec`.
 ///
 /// # Errors
-/// Where the route that `spec` asks for does not exist.
+/// If the route in `spec` does not exist on the device.
 pub fn linear(
     case: &LayerCase,
     device: &Device,

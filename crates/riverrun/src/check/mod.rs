@@ -1,5 +1,5 @@
-//! Checking operations on the machine at hand: the random problems of [`riverrun_kernels`], run on tensors. Used by the
-//! tests and by `riverrun verify`.
+//! Checks of the operations on this machine: the random problems of [`riverrun_kernels`], run on tensors. Used by the tests and
+//! by `riverrun verify`.
 
 mod linear;
 

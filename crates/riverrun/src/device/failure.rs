@@ -1,4 +1,4 @@
-//! Errors of a device while it runs what it was given, as one typed error with one line of text.
+//! Errors of a device at run time, as one typed error with a message of one line.
 
 use burn::backend::ExecutionError;
 use burn::tensor::kind::Basic;
@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use super::memory;
 use crate::Error;
 
-/// What a runtime writes before the size of an allocation that failed.
+/// The text that a runtime writes before the size of a failed allocation.
 const ALLOCATIONS: [&str; 2] = [
     "out of device memory allocating ",
     "can't allocate buffer of size: ",
@@ -36,7 +36,7 @@ pub fn execution_error(device: &Device, error: &ExecutionError) -> Error {
     }
 }
 
-/// The bytes of the allocation that failed, if that is what a text tells.
+/// The size of a failed allocation in bytes, if the text reports one.
 fn allocation(text: &str) -> Option<u64> {
     let after = ALLOCATIONS
         .iter()
@@ -59,7 +59,7 @@ pub(crate) fn one_line(text: &str) -> String {
             .iter()
             .any(|start| line.starts_with(start))
     };
-    // A backtrace is numbered frames, each followed by its place.
+    // A backtrace is numbered frames, each followed by its location.
     let frame = |line: &str| {
         line.starts_with("at ")
             || line

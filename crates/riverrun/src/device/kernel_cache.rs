@@ -1,4 +1,4 @@
-//! The file in which compiled kernels and tuning last from one run to the next.
+//! The file that keeps compiled kernels and tuning results between runs.
 
 use std::path::PathBuf;
 #[cfg(all(feature = "persistence", not(target_family = "wasm")))]

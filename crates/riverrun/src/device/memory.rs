@@ -6,14 +6,14 @@ use burn::tensor::Device;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Memory {
-    /// What can still be allocated.
+    /// Bytes that can still be allocated.
     pub free: u64,
-    /// All there is.
+    /// Total bytes.
     pub total: u64,
 }
 
-/// The memory of a device: of the machine, or of this process's control group where that is less, for the CPU (Linux only); of
-/// an NVIDIA GPU, which this opens. `None` where the runtime does not tell.
+/// The memory of a device. For the CPU (Linux only): the machine's, or that of this process's control group if smaller. For an
+/// NVIDIA GPU: the card's, for which the device is opened. `None` where it is not known.
 pub fn memory(device: &Device) -> Option<Memory> {
     if super::is_cpu(device) {
         return host();

@@ -177,7 +177,7 @@ pub fn parse(spec: &str) -> Result<Device, Error> {
         })
 }
 
-/// Why a name has no device.
+/// The reason why a name has no device.
 fn absent() -> String {
     if kinds().is_empty() {
         return "this build has no backend; enable the feature `flex`, `cuda` or `vulkan`".into();
@@ -196,7 +196,7 @@ pub fn built_in() -> Vec<&'static str> {
     names.rev().collect()
 }
 
-/// What is known of a device without opening it.
+/// Describes a device without opening it.
 pub fn info(device: &Device) -> DeviceInfo {
     let device = device.clone().without_autodiff();
     kinds()

@@ -174,7 +174,7 @@ pub struct RecurrentState {
 }
 
 impl RecurrentState {
-    /// The same values, cut off from the graph that made them.
+    /// The same values, detached from the graph.
     pub fn detach(self) -> Self {
         Self {
             h: self.h.detach(),

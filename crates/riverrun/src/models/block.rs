@@ -38,19 +38,19 @@ pub struct BlockConfig {
 /// `x + cell(norm(x))`, then `x + mlp(norm(x))`; the MLP is two linear layers with GELU between.
 #[derive(Module, Debug)]
 pub struct Block {
-    /// Before the recurrence.
+    /// The norm before the recurrent layer.
     pub norm_cell: RmsNorm,
-    /// The recurrence.
+    /// The recurrent layer.
     pub cell: AnyRecurrent,
-    /// From an expanded state back to the width.
+    /// The projection from an expanded state back to the width.
     pub out: Option<Linear>,
-    /// Before the MLP.
+    /// The norm before the MLP.
     pub norm_mlp: RmsNorm,
-    /// Width to inner features.
+    /// The first layer of the MLP, from the width to the inner features.
     pub up: Linear,
-    /// Inner features to width.
+    /// The second layer of the MLP, from the inner features to the width.
     pub down: Linear,
-    /// On both branches.
+    /// Dropout on both branches.
     pub dropout: Dropout,
 }
 
@@ -78,13 +78,13 @@ impl BlockConfig {
 }
 
 impl Block {
-    /// With another choice of the recurrent layer's saved states.
+    /// Sets which states of the recurrent layer are saved for the backward pass.
     pub fn with_saved_states(mut self, saved_states: SavedStates) -> Self {
         self.cell = self.cell.with_saved_states(saved_states);
         self
     }
 
-    /// Dropout of a branch, of which a block has two.
+    /// Dropout of one of a block's two branches.
     fn dropped(
         &self,
         y: Tensor<3>,

@@ -45,13 +45,13 @@ pub struct LanguageModelConfig {
     pub tied: Option<bool>,
 }
 
-/// The logit of a column that is no class: `e^x` of its distance to any other is 0 in `f32`, and `f16` holds it.
+/// The logit of a padding column: low enough that its softmax is exactly 0 in `f32`, and within the range of `f16`.
 const ABSENT: f32 = -3e4;
 
 /// From this vocabulary on, padding to 64 columns costs little.
 const LARGE: usize = 1024;
 
-/// Columns that make a vocabulary a multiple of what matrix units need; none where it is a multiple of 8.
+/// Padding columns that make the vocabulary a multiple of the matrix units' width; 0 if it is a multiple of 8.
 fn padding(vocab: usize) -> usize {
     match (vocab.is_multiple_of(8), vocab >= LARGE) {
         (true, _) => 0,
@@ -67,7 +67,7 @@ pub struct LanguageModel {
     pub embedding: Embedding,
     /// The blocks, first to last.
     pub blocks: Vec<Block>,
-    /// Before the projection.
+    /// The norm before the projection.
     pub norm: RmsNorm,
     /// `[width, vocab]`, without bias; absent where the embedding's weights are used.
     pub out: Option<Linear>,
@@ -76,12 +76,12 @@ pub struct LanguageModel {
 /// The states of all blocks.
 #[derive(Debug, Clone)]
 pub struct LmState {
-    /// First block to last.
+    /// The state of each block, first to last.
     pub blocks: Vec<RecurrentState>,
 }
 
 impl LmState {
-    /// The same values, cut off from the graph that made them: truncated backpropagation through time.
+    /// The same values, detached from the graph: truncated backpropagation through time.
     pub fn detach(self) -> Self {
         Self {
             blocks: self
@@ -139,7 +139,8 @@ impl LanguageModelConfig {
 }
 
 impl LanguageModel {
-    /// With another choice of the recurrent layers' saved states: it trades memory for time and leaves the numbers alone.
+    /// Sets which states of the recurrent layers are saved for the backward pass. This trades memory against time and does not
+    /// change the results.
     pub fn with_saved_states(mut self, saved_states: SavedStates) -> Self {
         let block = |block: Block| block.with_saved_states(saved_states);
         self.blocks = self.blocks.into_iter().map(block).collect();
@@ -162,7 +163,7 @@ impl LanguageModel {
     /// [`forward`](Self::forward).
     ///
     /// # Errors
-    /// A state of another number of blocks; states, resets or lengths that do not fit.
+    /// A state with another number of blocks; states, resets or lengths that do not fit.
     pub fn try_forward(
         &self,
         tokens: Tensor<2, Int>,
@@ -188,8 +189,8 @@ impl LanguageModel {
         self.padded(tokens, sequence, None)
     }
 
-    /// As [`forward_padded`](Self::forward_padded), for training: dropout draws the [numbers](crate::ops::uniform) of a key
-    /// `[4]` instead of those of the device's generator, so that they can be drawn again, and by recorded launches too.
+    /// [`forward_padded`](Self::forward_padded) for training: dropout takes the [random numbers](crate::ops::uniform) of a key
+    /// `[4]` instead of those of the device's generator, so that a step can be repeated, and recorded.
     ///
     /// # Panics
     /// Where [`try_forward`](Self::try_forward) returns an error; for a key that is not `[4]`.
@@ -251,7 +252,7 @@ impl LanguageModel {
         }
     }
 
-    /// The normed output of the last block, `[B, T, width]`; dropout draws from the key, or without one from the device's
+    /// The normalized output of the last block, `[B, T, width]`; dropout draws from the key, or without one from the device's
     /// generator.
     fn hidden(
         &self,

@@ -1,15 +1,15 @@
-//! Sizes of models before they exist: whether a configuration makes sense, and what it needs.
+//! Checks of a model's configuration, and its size, before the model is built.
 
 use super::{BlockConfig, LanguageModelConfig, RecurrentKind};
 use crate::Error;
 
-/// What a model needs, by formula, in numbers (not bytes); exact for the parameters, an estimate for the activations.
+/// The size of a model in numbers (not bytes), by formula: exact for the parameters, an estimate for the activations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModelSize {
-    /// Numbers in the weights.
+    /// Parameters.
     pub parameters: u64,
-    /// Numbers that one token's forward pass saves for its backward pass, logits included.
+    /// Activations saved for the backward pass, per token, logits included.
     pub saved_per_token: u64,
 }
 
@@ -40,7 +40,7 @@ impl ModelSize {
     }
 }
 
-/// `product(factors)`, or what does not fit.
+/// The product of the factors; `None` if it does not fit into 64 bits.
 fn product(factors: &[usize]) -> Option<u64> {
     factors
         .iter()
@@ -53,7 +53,7 @@ fn sum(terms: &[Option<u64>]) -> Option<u64> {
         .try_fold(0u64, |sum, &term| sum.checked_add(term?))
 }
 
-/// The field of a configuration that is out of its range.
+/// The error for a field of a configuration that is out of range.
 fn invalid(field: &str, value: impl std::fmt::Display, expected: &str) -> Error {
     Error::Invalid(format!("{field}: expected {expected}, found {value}"))
 }
@@ -74,7 +74,7 @@ impl RecurrentKind {
         }
     }
 
-    /// Numbers in the weights of a layer.
+    /// Parameters of a layer.
     fn parameters(
         self,
         d_input: usize,
@@ -83,13 +83,13 @@ impl RecurrentKind {
         time_scale: usize,
     ) -> Option<u64> {
         let (input, state) = self.gates();
-        // RG-LRU: an input layer where the widths differ, and Λ. The others have no such things.
+        // RG-LRU: an input layer where the widths differ, and Λ. The others have neither.
         let (extra, extra_bias) = match self {
             RecurrentKind::RgLru if d_input != d_hidden => (product(&[d_input + 1, d_hidden]), 1),
             RecurrentKind::RgLru => (product(&[d_hidden]), 0),
             _ => (Some(0), 0),
         };
-        // A spread memory is written into the biases, which a projection without them gets then.
+        // Spreading the memory sets biases, so a projection without biases gets them.
         let spread =
             time_scale > 1 && matches!(self, RecurrentKind::MinGru | RecurrentKind::MinLstm);
         let bias = match self {
@@ -109,7 +109,7 @@ impl RecurrentKind {
         ])
     }
 
-    /// Numbers that a step saves for the backward pass: gate inputs and states, and what the cells' kernels keep.
+    /// Numbers that a step saves for the backward pass: gate inputs, states, and the blocks saved by the cells' kernels.
     fn saved(self) -> usize {
         match self {
             RecurrentKind::LinearRnn | RecurrentKind::MinGru => 3,
@@ -123,10 +123,10 @@ impl RecurrentKind {
 }
 
 impl BlockConfig {
-    /// Checks the fields against each other and against what can exist.
+    /// Checks that the fields are in range and fit together.
     ///
     /// # Errors
-    /// [`Error::Invalid`] naming the first field that is out of its range.
+    /// [`Error::Invalid`] naming the first field that is out of range.
     pub fn check(&self) -> Result<(), Error> {
         let positive = [
             ("width", self.width),
@@ -193,11 +193,11 @@ fn too_large(fields: &[(&str, usize)]) -> Error {
 }
 
 impl LanguageModelConfig {
-    /// Checks every field, so that [`init`](Self::init) neither panics nor tries what cannot exist. It does not look at the
-    /// memory of a device: compare [`size`](Self::size) with [`device::memory`](crate::device::memory).
+    /// Checks every field, so that [`init`](Self::init) neither panics nor attempts an impossible allocation. Ignores the
+    /// memory of the device: compare [`size`](Self::size) with [`device::memory`](crate::device::memory).
     ///
     /// # Errors
-    /// [`Error::Invalid`] naming the first field that is out of its range.
+    /// [`Error::Invalid`] naming the first field that is out of range.
     pub fn check(&self) -> Result<(), Error> {
         if self.vocab < 2 {
             return Err(invalid("vocab", self.vocab, "at least 2"));
@@ -217,7 +217,7 @@ impl LanguageModelConfig {
         self.try_size().map(|_| ())
     }
 
-    /// What the model needs.
+    /// The size of the model.
     ///
     /// # Panics
     /// Where [`check`](Self::check) returns an error.

@@ -1,4 +1,4 @@
-//! A world model of vectors.
+//! A world model for vector observations.
 
 use burn::config::Config;
 use burn::module::Module;
@@ -12,35 +12,35 @@ use crate::nn::{Observed, RmsNorm, RmsNormConfig, Rssm, RssmConfig, RssmState, l
 /// Configuration of [`WorldModel`].
 #[derive(Config, Debug, PartialEq)]
 pub struct WorldModelConfig {
-    /// Numbers of an observation.
+    /// Features of an observation.
     pub d_observation: usize,
     /// The state-space model; its `d_tokens` is the width of the encoder.
     pub rssm: RssmConfig,
-    /// The deviation that the decoder's errors are measured by.
+    /// Standard deviation of the decoder's Gaussian.
     #[config(default = 0.1)]
     pub sigma: f64,
-    /// Divergence that costs nothing, in nats a state.
+    /// Free nats: the divergence of a state counts only above this.
     #[config(default = 1.0)]
     pub free_nats: f64,
 }
 
-/// An encoder and a decoder of vectors around an [`Rssm`]: it learns sequences of observations and actions, and imagines what
-/// follows from a state.
+/// An [`Rssm`] with an encoder and a decoder of vectors: trained on sequences of observations and actions, it predicts the
+/// observations that follow a state.
 ///
 /// Source: Hafner et al., *Mastering Diverse Domains through World Models* (2023), equations 2 to 4, with a Gaussian decoder.
 #[derive(Module, Debug)]
 pub struct WorldModel {
-    /// `[d_observation, d_tokens]`.
+    /// The encoder's projection, `[d_observation, d_tokens]`.
     pub encoder: Linear,
-    /// Of the encoder's projection.
+    /// The norm after the encoder's projection.
     pub encoder_norm: RmsNorm,
     /// The dynamics.
     pub rssm: Rssm,
-    /// `[features, hidden]`.
+    /// The decoder's first layer, `[features, hidden]`.
     pub decoder: Linear,
-    /// Of the decoder's projection.
+    /// The norm after the decoder's first layer.
     pub decoder_norm: RmsNorm,
-    /// `[hidden, d_observation]`.
+    /// The decoder's second layer, `[hidden, d_observation]`.
     pub decoder_output: Linear,
     #[module(skip)]
     sigma: f64,
@@ -48,7 +48,7 @@ pub struct WorldModel {
     free_nats: f64,
 }
 
-/// What a batch costs, each `[1]` in f32.
+/// The losses of a batch, each `[1]` in f32.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct WorldModelLoss {
@@ -69,7 +69,7 @@ impl WorldModelConfig {
     /// A model with fresh weights.
     ///
     /// # Panics
-    /// Sizes that [`RssmConfig::try_init`] refuses; a `sigma` that is not above 0.
+    /// If [`RssmConfig::try_init`] refuses the sizes, or if `sigma` is not above 0.
     pub fn init(&self, device: &Device) -> WorldModel {
         assert!(
             self.sigma > 0.0,
@@ -98,7 +98,7 @@ impl WorldModel {
     /// [`Rssm::observe`].
     ///
     /// # Panics
-    /// Shapes that do not fit together.
+    /// If the shapes do not fit together.
     pub fn observe(
         &self,
         observations: Tensor<3>,
@@ -113,25 +113,25 @@ impl WorldModel {
         self.rssm.observe(tokens, actions, key, sequence)
     }
 
-    /// The observations `[B, T, d_observation]` that states `[B, T, features]` stand for.
+    /// Decodes states `[B, T, features]` to observations `[B, T, d_observation]`.
     pub fn decode(&self, features: Tensor<3>) -> Tensor<3> {
         let inner = silu(self.decoder_norm.forward(linear(&self.decoder, features)));
         linear(&self.decoder_output, inner)
     }
 
-    /// The observations `[B, T, d_observation]` that actions `[B, T, d_action]` lead to from a state, with the random numbers
-    /// of `key`.
+    /// Predicts the observations `[B, T, d_observation]` that follow a state under the actions `[B, T, d_action]`, with the
+    /// random numbers of `key`.
     ///
     /// # Panics
-    /// Shapes that do not fit together.
+    /// If the shapes do not fit together.
     pub fn imagine(&self, actions: Tensor<3>, key: Tensor<1, Int>, state: RssmState) -> Tensor<3> {
         self.decode(self.rssm.imagine(actions, key, state).features())
     }
 
-    /// What sequences cost, from the zero state.
+    /// The losses of sequences that start from the zero state.
     ///
     /// # Panics
-    /// Shapes that do not fit together.
+    /// If the shapes do not fit together.
     pub fn loss(
         &self,
         observations: Tensor<3>,

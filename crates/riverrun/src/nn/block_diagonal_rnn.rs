@@ -28,7 +28,7 @@ pub struct BlockDiagonalRnnConfig {
     pub reverse: bool,
 }
 
-/// The block-diagonal linear RNN, `h_t = A_t h_{t-1} + W_b x_t + b_b`: the state is cut into blocks of `P` channels, and
+/// The block-diagonal linear RNN, `h_t = A_t h_{t-1} + W_b x_t + b_b`: the state is divided into blocks of `P` channels, and
 /// every step mixes those of a block by a `P × P` matrix that comes from its input alone,
 ///
 /// ```text
@@ -70,7 +70,7 @@ impl BlockDiagonalRnnConfig {
     /// [`init`](Self::init).
     ///
     /// # Errors
-    /// A `d_hidden` that blocks of `block` channels do not fill.
+    /// A `d_hidden` that is not a multiple of `block`.
     pub fn try_init(&self, device: &Device) -> Result<BlockDiagonalRnn, Error> {
         let (hidden, block) = (self.d_hidden, self.block);
         if block == 0 || !hidden.is_multiple_of(block) {
@@ -83,7 +83,7 @@ impl BlockDiagonalRnnConfig {
         for channel in 0..hidden {
             let part = (channel as f64 + 0.5) / hidden as f64;
             let memory = (self.time_scale.max(1) as f64).powf(part);
-            // Of `memory` steps: what the gate of a linear RNN has with the bias ln(memory).
+            // A memory of `memory` steps: the gate of a linear RNN with the bias ln(memory).
             bias[channel * block + channel % block] = (memory / (1.0 + memory)) as f32;
         }
         let bias = Tensor::<1>::from_floats(bias.as_slice(), device);

@@ -1,4 +1,4 @@
-//! One layer of a cell with a matrix in the loop, in one direction.
+//! One layer of a GRU, LSTM or Elman cell, in one direction.
 
 use burn::module::{Initializer, Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -64,8 +64,8 @@ impl CellLayer {
     }
 
     /// Sets the biases of the gates that keep the state so that, for a zero input, the units remember from 1 to `time_scale`
-    /// steps, spread evenly on a logarithmic scale: the GRU's `z`, the LSTM's `f`, with `i` opposite to it. An Elman cell has no
-    /// such gate, and a layer without biases nowhere to write it: both stay as they are drawn.
+    /// steps, spread evenly on a logarithmic scale: the GRU's `z`, the LSTM's `f`, with `i` opposite to it. No effect on an
+    /// Elman cell, which has no such gate, or on a layer without biases.
     ///
     /// Source: Tallec & Ollivier, *Can Recurrent Neural Networks Warp Time?* (2018), section 3.
     fn spread_memory(&mut self, d_hidden: usize, time_scale: usize) {
@@ -103,7 +103,7 @@ impl CellLayer {
         self.heads
     }
 
-    /// `[B, T, I]` to the states.
+    /// Runs over `[B, T, I]`; returns the states.
     pub(super) fn run(
         &self,
         x: Tensor<3>,

@@ -11,7 +11,7 @@ use crate::ops::support::lengths::padding;
 use crate::ops::{Cell, CellState};
 use crate::sequence::Sequence;
 
-/// What a stack is made from.
+/// The sizes and options of a stack.
 pub(super) struct StackConfig {
     pub cell: Cell,
     pub d_input: usize,
@@ -27,16 +27,16 @@ pub(super) struct StackConfig {
 /// Layers of one kind; each takes the output of the one below.
 #[derive(Module, Debug)]
 pub struct CellStack {
-    /// From the input up; with two directions, a layer's forward one and then its backward one.
+    /// From the input up; with two directions, each layer's forward part before its backward part.
     pub layers: Vec<CellLayer>,
-    /// Between layers.
+    /// Dropout between layers.
     pub dropout: Dropout,
     /// Whether each layer runs in both directions, side by side in its output.
     #[module(skip)]
     pub bidirectional: bool,
 }
 
-/// How a stack starts. States are `[layers · directions, B, H]`.
+/// The arguments of a run besides the input. States are `[layers · directions, B, H]`.
 pub(super) struct StackRun<'a> {
     pub h0: Option<Tensor<3>>,
     pub c0: Option<Tensor<3>>,
@@ -44,7 +44,7 @@ pub(super) struct StackRun<'a> {
     pub lengths: Option<&'a [usize]>,
 }
 
-/// What a stack returns.
+/// The outputs of a stack.
 pub(super) struct StackOutput {
     /// `[B, T, directions · H]`.
     pub y: Tensor<3>,
@@ -124,7 +124,7 @@ impl CellStack {
             }
             y = match outputs.len() {
                 1 => outputs.remove(0),
-                // Without numbers either output will do, and its graph has no empty slices.
+                // Without elements either output will do, and this one's graph has no empty slices.
                 count if batch * steps == 0 => {
                     outputs.remove(0).reshape([batch, steps, count * hidden])
                 }
@@ -167,8 +167,8 @@ impl CellStack {
 
 /// States `[B, H]`, one a layer and direction, as `[layers · directions, B, H]`.
 ///
-/// Burn inserts and removes dimensions by reshapes, which read a size of 0 as "the size at this place before": of no sequences
-/// there is nothing to copy, and the result is made afresh.
+/// Burn inserts and removes dimensions by reshapes, which read a size of 0 as "the size at this place before": without
+/// sequences there is nothing to copy, and the result is created directly.
 pub(crate) fn stacked(states: Vec<Tensor<2>>) -> Tensor<3> {
     let ([batch, hidden], count) = (states[0].dims(), states.len());
     if batch == 0 {

@@ -1,4 +1,4 @@
-//! A stream through GRU, LSTM or Elman layers on the CPU: weights packed once, states inside, numbers in and numbers out.
+//! A stream through GRU, LSTM or Elman layers on the CPU: weights packed once, states held inside, slices in and out.
 
 use burn::tensor::{FloatDType, Tensor};
 use riverrun_kernels::cell::cpu::{PackedLayer, Routine, State};
@@ -108,7 +108,7 @@ impl CellStream {
     /// One step of every sequence: `x`, `[B, I]`, to the top layer's states, `[B, H]`.
     ///
     /// # Errors
-    /// An `x` of another length; the states stay as they are then.
+    /// An `x` of the wrong length; the states are unchanged then.
     pub fn step(&mut self, x: &[f32]) -> Result<&[f32], Error> {
         for index in 0..self.layers.len() {
             let (below, rest) = self.layers.split_at_mut(index);

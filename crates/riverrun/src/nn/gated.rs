@@ -1,4 +1,4 @@
-//! What the layers on a gated scan share: one projection to all gate inputs, then the scan.
+//! The part that all layers on a gated scan share: one projection to all gate inputs, then the scan.
 
 use burn::module::Param;
 use burn::nn::Linear;
@@ -30,7 +30,8 @@ pub(super) fn run(
 /// Sets the biases of gate input `gate` so that, for a zero input, the channels remember from 1 to `time_scale` steps,
 /// spread evenly on a logarithmic scale; `sign` is that of a bias that makes the gate remember longer.
 ///
-/// A gate that starts half open forgets within a few steps, and then no gradient tells it what it should have kept.
+/// A gate that starts half open forgets within a few steps, and no gradient then reaches the inputs that it should have
+/// remembered.
 ///
 /// Source: Tallec & Ollivier, *Can Recurrent Neural Networks Warp Time?* (2018), section 3 ("chrono initialisation").
 pub(super) fn spread_memory(

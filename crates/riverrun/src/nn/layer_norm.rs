@@ -53,7 +53,7 @@ impl LayerNormConfig {
 }
 
 impl LayerNorm {
-    /// `[.., d_model]` to the same.
+    /// Normalizes `[.., d_model]` over the last dimension.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let beta = self.beta.as_ref().map(Param::val);
         layer_norm(x, self.gamma.val(), beta, self.epsilon)

@@ -15,7 +15,7 @@ pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
 /// [`linear`].
 ///
 /// # Errors
-/// An `x` of another width or dtype than the layer's, or on another device.
+/// An `x` whose width, dtype or device is not the layer's.
 pub fn try_linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Result<Tensor<D>, Error> {
     let (weight, bias) = parameters(layer);
     ops::try_linear(x, weight, bias, LinearSpec::default())

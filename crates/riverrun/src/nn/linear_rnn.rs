@@ -30,7 +30,7 @@ pub struct LinearRnnConfig {
 
 /// The gated linear RNN: `h_t = σ(W_a x_t + b_a) ∘ h_{t-1} + W_b x_t + b_b`.
 ///
-/// Unlike minGRU the input is not scaled by what the gate lets go, so a gate near 1 sums its inputs.
+/// Unlike in minGRU, the input is not scaled by one minus the gate, so a channel whose gate is near 1 sums its inputs.
 ///
 /// Source: Martin & Cundy, *Parallelizing Linear Recurrent Neural Nets Over Sequence Length* (2018), section 2.2.
 #[derive(Module, Debug)]

@@ -39,12 +39,11 @@ pub struct MinGruConfig {
 /// All gates come from the input alone, so training is one projection and one scan over time. Parameters:
 /// `2 d_hidden (d_input + 1)`. The candidate has no `tanh` unless asked for, as in the paper.
 ///
-/// **Log space.** With [`Candidate::G`] this is the function that the paper's appendix B computes from logarithms,
-/// `ln h_t = A_t + logsumexp(ln h_0, {ln b_j - A_j})` with `A_t = Σ ln(1 - z_j)`: weights trained so can be used here,
-/// and weights trained here there. Only the numbers between differ: nothing here is a logarithm or a growing sum, so a
-/// state of 0 is allowed, and long sequences lose no digits. Two things to mind: appendix B passes the state that a
-/// sequence starts from through `g`, so its `h_0` is `g(h_0)` here, at the first chunk only; and without an initial
-/// state the sequence starts from 0 here.
+/// **Log space.** With [`Candidate::G`] this is the function that the paper's appendix B computes from logarithms, `ln h_t =
+/// A_t + logsumexp(ln h_0, {ln b_j - A_j})` with `A_t = Σ ln(1 - z_j)`: the weights are interchangeable. Only intermediate
+/// values differ: this form has no logarithms and no growing sums, so a state of 0 is allowed and long sequences lose no
+/// precision. Two differences: appendix B passes the initial state of a sequence through `g`, so its `h_0` is `g(h_0)` here, in
+/// the first chunk only; and without an initial state a sequence starts from 0 here.
 ///
 /// Source: Feng et al., *Were RNNs All We Needed?* (2024), section 3.1 and appendix B.
 #[derive(Module, Debug)]

@@ -11,7 +11,7 @@ pub use crate::sequence::Sequence;
 /// the CPU the recurrences agree bit for bit. In `f16` and `bf16` the state that leaves a call is rounded to the storage type,
 /// while inside a call it is carried in `f32`: chunks and steps agree with the whole within that rounding.
 pub trait Recurrent {
-    /// What is carried from one step to the next.
+    /// The state carried from one step to the next.
     type State: Clone;
 
     /// [`run`](Self::run).

@@ -10,7 +10,7 @@ use super::{Recurrent, Sequence, gated, try_linear};
 use crate::Error;
 use crate::ops::{Gate, SavedStates, try_gated_scan};
 
-/// How many times `softplus(Λ)` a channel decays in a step with its recurrence gate fully open: `c` of the paper.
+/// The paper's `c`: with its recurrence gate fully open, a channel decays by `e^(-c softplus(Λ))` a step.
 const SHARPNESS: f64 = 8.0;
 
 /// Configuration of [`RgLru`].
@@ -24,14 +24,14 @@ pub struct RgLruConfig {
     /// Whether the linear layers have biases.
     #[config(default = true)]
     pub bias: bool,
-    /// The least part of the state that a channel keeps in a step with its recurrence gate fully open, at the start.
+    /// The smallest `a_t` at initialisation, with the recurrence gate fully open.
     #[config(default = 0.9)]
     pub min_decay: f64,
-    /// The largest such part.
+    /// The largest such `a_t`.
     #[config(default = 0.999)]
     pub max_decay: f64,
-    /// For a zero input, the channels start out remembering from 1 to this many steps; 1 for the paper's start, between
-    /// the two parts above.
+    /// For a zero input, the channels start out remembering from 1 to this many steps; 1 for the paper's initialisation,
+    /// between the two values above.
     #[config(default = 1)]
     pub time_scale: usize,
     /// Whether time runs from the last step to the first.
@@ -49,13 +49,13 @@ pub struct RgLruConfig {
 /// h_t = a_t ∘ h_{t-1} + √(1 - a_t²) ∘ (i_t ∘ x_t)
 /// ```
 ///
-/// `Λ` is one number a channel, at first such that `a_t` at `r_t = 1` is spread evenly over 0.9 to 0.999. The gates see
-/// the very numbers that are remembered, so `x_t` has as many features as the state; where the input has another
-/// number of them, a linear layer comes before.
+/// `Λ` is one number a channel, at first such that `a_t` at `r_t = 1` is spread evenly over 0.9 to 0.999. The gates read the
+/// same `x_t` that enters the state, so it has as many features as the state; an input of another width passes through a linear
+/// layer first.
 ///
-/// In the paper `W_r` and `W_i` are block-diagonal in the large models and dense here; weights of dense ones are
-/// interchangeable. Some implementations leave out the factor `√(1 - a_t²)` at the first step of a sequence; here, as
-/// in the paper's formula, every step has it. `√(1 - a²)` and its gradient near `a = 1`: see [`Gate::RgLru`].
+/// In the paper `W_r` and `W_i` are block-diagonal in the large models and dense here; dense weights are interchangeable. Some
+/// implementations leave out the factor `√(1 - a_t²)` at the first step of a sequence; here, as in the paper's formula, every
+/// step has it. `√(1 - a²)` and its gradient near `a = 1`: see [`Gate::RgLru`].
 ///
 /// Source: De et al., *Griffin: Mixing Gated Linear Recurrences with Local Attention for Efficient Language Models*
 /// (2024), section 2.4.
@@ -121,11 +121,11 @@ impl RgLru {
     }
 }
 
-/// `ln(1 + e^x)`, with the digits of small results and without the overflow of large ones.
+/// `ln(1 + e^x)`, accurate where the result is small and without overflow where it is large.
 fn softplus(x: Tensor<1>) -> Tensor<1> {
-    // Above this, x itself to f32.
+    // Above this, the result is x itself in f32.
     const LARGE: f64 = 20.0;
-    // Below this the series: on GPUs the logarithm of 1 + e has no more digits than 1 + e has.
+    // Below this, a series: on GPUs the logarithm of 1 + e is no more accurate than 1 + e.
     const SMALL: f64 = 0.1;
     let e = x.clone().clamp_max(LARGE).exp();
     // ln(1 + e) = 2 artanh w.
@@ -153,7 +153,8 @@ impl Recurrent for RgLru {
         let gates = try_linear(&self.gates, x.clone())?;
         let [batch, steps, hidden] = x.dims();
         if batch * steps == 0 {
-            // There are no numbers to make gate inputs of, and Burn's operations below refuse that in their backward passes.
+            // Without elements there are no gate inputs, and the backward passes of Burn's operations below fail on empty
+            // tensors.
             return try_gated_scan(gates, Gate::RgLru, sequence, options);
         }
         let rate = softplus(self.lambda.val()).mul_scalar(SHARPNESS);

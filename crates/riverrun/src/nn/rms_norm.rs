@@ -46,7 +46,7 @@ impl RmsNormConfig {
 }
 
 impl RmsNorm {
-    /// `[.., d_model]` to the same.
+    /// Normalizes `[.., d_model]` over the last dimension.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         rms_norm(x, self.gamma.val(), self.epsilon)
     }

@@ -6,8 +6,8 @@ use burn::tensor::{Int, Tensor};
 use super::random::try_uniform;
 use crate::Error;
 
-/// Sets each element to 0 with probability `probability`, and divides the others by `1 - probability`. Which ones is decided
-/// by [`uniform`](crate::ops::uniform) of `key`, `[4]`, and `stream`. Gradients pass through the elements that stay.
+/// Sets each element to 0 with probability `probability`, and divides the others by `1 - probability`. The choice is a function
+/// of `key`, `[4]`, and `stream`: see [`uniform`](crate::ops::uniform). Gradients pass through the remaining elements.
 ///
 /// # Panics
 /// Where [`try_dropout`] returns an error.

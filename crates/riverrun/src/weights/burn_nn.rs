@@ -1,6 +1,6 @@
 //! The GRU and the LSTM of `burn::nn`.
 //!
-//! There each gate has its own two linear layers, with weights `[in, out]`; here the gates of a product stand in one matrix
+//! There each gate has its own two linear layers, with weights `[in, out]`; here all gates of a product share one matrix
 //! `[gates · out, in]`.
 
 use burn::module::Param;

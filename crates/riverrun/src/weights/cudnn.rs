@@ -2,8 +2,8 @@
 //!
 //! All matrices come first, layer by layer and in each layer direction by direction: those from the input, `[H, I]` a gate,
 //! then those from the state, `[H, H]` a gate, rows first. Then come all biases in the same order: two vectors a gate. Gates
-//! stand as here: `r, z, n` for the GRU, which resets after the product, and `i, f, g, o` for the LSTM. cuDNN may pad between
-//! layers in its own buffers; a canonical parameter vector has no padding, and this is one.
+//! are in the order used here: `r, z, n` for the GRU, which resets after the product, and `i, f, g, o` for the LSTM. cuDNN may
+//! pad between layers in its own buffers; a canonical parameter vector has no padding, and this is one.
 
 use burn::module::Param;
 use burn::tensor::Tensor;
@@ -17,7 +17,7 @@ use crate::ops::ResetGate;
 /// `config`. The layer is on the device of `params`.
 ///
 /// # Errors
-/// Another number of parameters than the sizes make; a `config` that resets before the product.
+/// A parameter count that does not match the sizes; a `config` that resets before the product.
 pub fn from_cudnn_gru(params: Tensor<1>, config: &GruConfig) -> Result<Gru, Error> {
     if config.reset_gate == ResetGate::Before {
         return Err(Error::Unsupported(
@@ -32,7 +32,7 @@ pub fn from_cudnn_gru(params: Tensor<1>, config: &GruConfig) -> Result<Gru, Erro
 /// An [`Lstm`] with the parameters of a cuDNN LSTM, as [`from_cudnn_gru`].
 ///
 /// # Errors
-/// Another number of parameters than the sizes make.
+/// A parameter count that does not match the sizes.
 pub fn from_cudnn_lstm(params: Tensor<1>, config: &LstmConfig) -> Result<Lstm, Error> {
     let mut lstm = config.init(&params.device());
     fill(&mut lstm.stack, params)?;

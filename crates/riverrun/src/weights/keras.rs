@@ -1,6 +1,6 @@
 //! Keras' layout: each product as `[in, gates · out]`, one bias or two.
 //!
-//! Gates stand in the order `z, r, h` in Keras' GRU and `i, f, c, o` in its LSTM; here `r, z, n` and `i, f, g, o`.
+//! Gates are in the order `z, r, h` in Keras' GRU and `i, f, c, o` in its LSTM; here `r, z, n` and `i, f, g, o`.
 
 use burn::module::Param;
 use burn::tensor::Tensor;
@@ -20,7 +20,7 @@ use crate::ops::ResetGate;
 /// Activations are Keras' defaults, `tanh` and `sigmoid`. The layer is on the device of `kernel`.
 ///
 /// # Errors
-/// A tensor of another shape, by Keras' name for it.
+/// A tensor of the wrong shape, by Keras' name for it.
 pub fn from_keras_gru(
     kernel: Tensor<2>,
     recurrent_kernel: Tensor<2>,
@@ -67,7 +67,7 @@ pub fn from_keras_gru(
 /// Activations are Keras' defaults, `tanh` and `sigmoid`. The layer is on the device of `kernel`.
 ///
 /// # Errors
-/// A tensor of another shape, by Keras' name for it.
+/// A tensor of the wrong shape, by Keras' name for it.
 pub fn from_keras_lstm(
     kernel: Tensor<2>,
     recurrent_kernel: Tensor<2>,

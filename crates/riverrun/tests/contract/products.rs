@@ -2,7 +2,7 @@
 
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Tensor};
-use riverrun::ops::linear::{LinearOps, product_makers};
+use riverrun::ops::linear::{LinearOps, product_libraries};
 use riverrun::ops::{matmul, try_matmul};
 
 use super::random;
@@ -47,15 +47,19 @@ fn full_products_have_the_digits_of_f32() {
 }
 
 #[test]
-fn the_maker_of_every_product_has_a_name() {
+fn every_product_library_has_a_name() {
     for (name, device) in devices() {
-        let makers = product_makers(&device);
-        assert!(makers.iter().any(|maker| maker.dtype == DType::F32));
-        let f64 = makers.iter().any(|maker| maker.dtype == DType::F64);
+        let libraries = product_libraries(&device);
+        assert!(libraries.iter().any(|library| library.dtype == DType::F32));
+        let f64 = libraries.iter().any(|library| library.dtype == DType::F64);
         assert_eq!(f64, name == "cpu", "{name}");
-        for maker in makers {
-            assert!(!maker.maker.is_empty());
-            assert_eq!(maker.reason.is_none(), name == "cpu", "{name} {maker:?}");
+        for library in libraries {
+            assert!(!library.name.is_empty());
+            assert_eq!(
+                library.reason.is_none(),
+                name == "cpu",
+                "{name} {library:?}"
+            );
         }
     }
 }

@@ -163,7 +163,7 @@ impl<R: Real> Forward<'_, R> {
                 let from = &h0[b * hidden..][units.clone()];
                 let at = row * exchange.stride + units.start;
                 // SAFETY: the part's own rows and units, which nobody reads before the first barrier.
-                unsafe { exchange.turns[0].slice_mut(at, from.len()) }.copy_from_slice(from);
+                unsafe { exchange.phases[0].slice_mut(at, from.len()) }.copy_from_slice(from);
             }
             if let (Cell::Lstm, Some(c0)) = (cell, self.inputs.c0) {
                 carry.as_mut_slice()[row * padded..][..units.len()]
@@ -239,7 +239,7 @@ impl<R: Real> Forward<'_, R> {
         let bias = part.weights.bias.as_slice();
         let (a, packed, bias) = match &part.weights.inner {
             Some(inner) if product > 0 => (exchange.inner, inner, &bias[2 * padded..]),
-            _ => (exchange.turns[step % 2], &part.weights.outer, bias),
+            _ => (exchange.phases[step % 2], &part.weights.outer, bias),
         };
         // SAFETY: nobody writes these rows before the next barrier.
         let a = unsafe { a.slice(0, rows * exchange.stride) };
@@ -274,7 +274,7 @@ impl<R: Real> Forward<'_, R> {
         for (row, b) in part.rows.clone().enumerate() {
             // SAFETY: the part's own rows and units.
             unsafe {
-                let last = exchange.turns[steps % 2].slice(row * exchange.stride + first, units);
+                let last = exchange.phases[steps % 2].slice(row * exchange.stride + first, units);
                 self.h_last
                     .slice_mut(b * hidden + first, units)
                     .copy_from_slice(last);

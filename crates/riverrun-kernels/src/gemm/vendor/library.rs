@@ -6,7 +6,7 @@ use cudarc::cublaslt::result;
 use cudarc::cublaslt::sys::{
     self, cublasComputeType_t, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t,
     cublasLtMatmulDescAttributes_t as Attribute, cublasLtMatmulHeuristicResult_t,
-    cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t as Preference,
+    cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute,
     cublasLtMatrixLayout_t, cudaDataType,
 };
 use cudarc::driver::sys::CUstream;
@@ -103,24 +103,24 @@ impl Preference {
     fn new(workspace: usize, alignment: u32) -> Result<Self, String> {
         let this = Self(result::create_matmul_pref().map_err(refused("a preference"))?);
         this.set(
-            Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+            PreferenceAttribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
             workspace,
         )?;
-        for preference in [
-            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+        for attribute in [
+            PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+            PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
         ] {
-            this.set(preference, alignment)?;
+            this.set(attribute, alignment)?;
         }
         Ok(this)
     }
 
-    fn set<T: Copy>(&self, preference: Preference, value: T) -> Result<(), String> {
+    fn set<T: Copy>(&self, attribute: PreferenceAttribute, value: T) -> Result<(), String> {
         let at = (&raw const value).cast::<c_void>();
         // SAFETY: `value` outlives the call, which copies it.
-        unsafe { result::set_matmul_pref_attribute(self.0, preference, at, size_of::<T>()) }
+        unsafe { result::set_matmul_pref_attribute(self.0, attribute, at, size_of::<T>()) }
             .map_err(refused("a preference"))
     }
 }

@@ -87,7 +87,7 @@ pub(super) fn norm_forward<S: Numeric, W: Size, N: Size>(
             );
             mean = values[0];
         } else {
-            // With a mean there are two reductions a pass, and so their turns are the same in every pass.
+            // With a mean there are two reductions a pass, and so their phases are the same in every pass.
             let phase = if comptime!(config.kind == Kind::Layer) {
                 1usize.runtime()
             } else {

@@ -1,4 +1,4 @@
-//! Sizes.
+//! The configuration of an RSSM.
 
 use burn::config::Config;
 use burn::nn::{Linear, LinearConfig};
@@ -11,20 +11,20 @@ use crate::nn::RmsNormConfig;
 /// Configuration of [`Rssm`].
 #[derive(Config, Debug, PartialEq)]
 pub struct RssmConfig {
-    /// Numbers of an observation, encoded.
+    /// Features of an encoded observation.
     pub d_tokens: usize,
-    /// Numbers of an action.
+    /// Features of an action.
     pub d_action: usize,
-    /// Numbers of the deterministic state; divisible by `blocks`.
+    /// Features of the deterministic state; a multiple of `blocks`.
     #[config(default = 4096)]
     pub deter: usize,
     /// Width of the dense layers.
     #[config(default = 512)]
     pub hidden: usize,
-    /// One-hot vectors of the stochastic state.
+    /// One-hot vectors in the stochastic state.
     #[config(default = 32)]
     pub stoch: usize,
-    /// Classes of each.
+    /// Classes of each one-hot vector.
     #[config(default = 32)]
     pub classes: usize,
     /// Blocks of the block-diagonal layers.
@@ -33,10 +33,10 @@ pub struct RssmConfig {
     /// Dense layers before the prior's logits.
     #[config(default = 2)]
     pub prior_layers: usize,
-    /// The part of the uniform distribution in every categorical.
+    /// Weight of the uniform distribution mixed into every categorical.
     #[config(default = 0.01)]
     pub unimix: f64,
-    /// Added to the mean square in norms.
+    /// Added to the mean square in RMSNorm.
     #[config(default = 1e-4)]
     pub epsilon: f64,
 }
@@ -55,17 +55,17 @@ impl RssmConfig {
             .with_classes(classes)
     }
 
-    /// The world model of DreamerV3's size 12M: `deter` 2048, `hidden` 256, 32 × 16.
+    /// DreamerV3's size 12M: `deter` 2048, `hidden` 256, 32 × 16.
     pub fn size_12m(d_tokens: usize, d_action: usize) -> Self {
         Self::sized(d_tokens, d_action, 2048, 256, 16)
     }
 
-    /// Of size 50M: `deter` 4096, `hidden` 512, 32 × 32.
+    /// DreamerV3's size 50M: `deter` 4096, `hidden` 512, 32 × 32.
     pub fn size_50m(d_tokens: usize, d_action: usize) -> Self {
         Self::sized(d_tokens, d_action, 4096, 512, 32)
     }
 
-    /// Of size 200M: `deter` 8192, `hidden` 1024, 32 × 64.
+    /// DreamerV3's size 200M: `deter` 8192, `hidden` 1024, 32 × 64.
     pub fn size_200m(d_tokens: usize, d_action: usize) -> Self {
         Self::sized(d_tokens, d_action, 8192, 1024, 64)
     }
@@ -82,7 +82,7 @@ impl RssmConfig {
     /// [`init`](Self::init).
     ///
     /// # Errors
-    /// Sizes of 0, a `deter` that `blocks` do not divide, a `unimix` outside `[0, 1)`.
+    /// A size of 0, a `deter` that is not a multiple of `blocks`, a `unimix` outside `[0, 1)`.
     pub fn try_init(&self, device: &Device) -> Result<Rssm, Error> {
         let sizes = [
             self.d_tokens,

@@ -13,7 +13,7 @@ pub(super) fn activate<const D: usize>(norm: &RmsNorm, x: Tensor<D>) -> Tensor<D
 }
 
 impl Rssm {
-    /// `n(L a / max(1, |a|))` of actions `[.., d_action]`.
+    /// Encodes actions `[.., d_action]`: `n(L a / max(1, |a|))`.
     pub(super) fn encode_actions<const D: usize>(&self, actions: Tensor<D>) -> Tensor<D> {
         let scale = actions.clone().detach().abs().clamp_min(1.0);
         activate(

@@ -1,4 +1,4 @@
-//! States without observations.
+//! Imagination: states drawn from the prior, without observations.
 
 use burn::tensor::{FloatDType, Int, Tensor};
 
@@ -6,22 +6,22 @@ use super::observe::shape;
 use super::{Rssm, RssmState};
 use crate::Error;
 
-/// The stream of random numbers of imagination.
+/// The random-number stream of imagination.
 const STREAM: u32 = 1;
 
 /// Imagined states.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Imagined {
-    /// `[B, T, deter]`.
+    /// Deterministic states, `[B, T, deter]`.
     pub deter: Tensor<3>,
     /// Samples of the prior, `[B, T, stoch · classes]`.
     pub stoch: Tensor<3>,
-    /// `[B, T, stoch · classes]`.
+    /// Logits of the prior, `[B, T, stoch · classes]`.
     pub prior_logits: Tensor<3>,
-    /// `[B, T, d_action]`.
+    /// The actions taken, `[B, T, d_action]`.
     pub actions: Tensor<3>,
-    /// After the last step.
+    /// The state after the last step.
     pub last: RssmState,
 }
 
@@ -33,7 +33,7 @@ impl Imagined {
 }
 
 impl Rssm {
-    /// Imagines the states that actions `[B, T, d_action]` lead through, drawing from the prior with the random numbers of
+    /// Predicts the states that follow under the actions `[B, T, d_action]`, drawing from the prior with the random numbers of
     /// `key`, `[4]`.
     ///
     /// # Panics
@@ -62,11 +62,11 @@ impl Rssm {
         Ok(self.roll(steps, key, state, actions, |t, _| at(t)))
     }
 
-    /// Imagines `steps` steps with the actions `[B, d_action]` that `policy` takes in each state; it is given the step's number
-    /// too.
+    /// Imagines `steps` steps, taking in each state the actions `[B, d_action]` that `policy` returns for the step's index and
+    /// the state.
     ///
     /// # Panics
-    /// A state or an action of another shape.
+    /// If a state or an action has the wrong shape.
     pub fn imagine_with(
         &self,
         mut policy: impl FnMut(usize, &RssmState) -> Tensor<2>,

@@ -1,4 +1,4 @@
-//! How far prior and posterior are apart.
+//! The divergence of prior and posterior.
 
 use burn::tensor::Tensor;
 
@@ -8,11 +8,11 @@ use super::Rssm;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct KlLoss {
-    /// Its mean with gradients to the prior alone, at least the free nats in every state: `[1]`.
+    /// The mean over all states, each at least the free nats, `[1]`. Gradients flow to the prior alone.
     pub dynamics: Tensor<1>,
-    /// The same number with gradients to the posterior alone: `[1]`.
+    /// The same value, `[1]`. Gradients flow to the posterior alone.
     pub representation: Tensor<1>,
-    /// Of every state, without gradients and without free nats: `[B, T]`.
+    /// The divergence of every state, `[B, T]`, without free nats and without gradients.
     pub divergence: Tensor<2>,
 }
 

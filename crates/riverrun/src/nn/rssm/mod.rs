@@ -39,63 +39,63 @@ pub use state::RssmState;
 /// gradient passes to `p` as if they were `p`. Random numbers are functions of a key, see [`ops::uniform`](crate::ops::uniform):
 /// the same ones on every device, and other ones in a recorded step once the key's tensor has been refilled.
 ///
-/// All that does not depend on the state is computed for all steps at once: the products of tokens and actions, the random
-/// numbers, and the prior of an observation.
+/// Everything that does not depend on the state is computed for all steps at once: the products of tokens and actions, the
+/// random numbers, and the prior's logits.
 ///
 /// Source: Hafner et al., *Mastering Diverse Domains through World Models* (2023), section "World model learning" and the
 /// authors' `rssm.py`.
 #[derive(Module, Debug)]
 pub struct Rssm {
-    /// `[deter, hidden]`.
+    /// Projection of the deterministic state, `[deter, hidden]`.
     pub deter_input: Linear,
-    /// Of the deterministic state's projection.
+    /// The norm after `deter_input`.
     pub deter_norm: RmsNorm,
-    /// `[stoch · classes, hidden]`.
+    /// Projection of the stochastic state, `[stoch · classes, hidden]`.
     pub stoch_input: Linear,
-    /// Of the stochastic state's projection.
+    /// The norm after `stoch_input`.
     pub stoch_norm: RmsNorm,
-    /// `[d_action, hidden]`.
+    /// Projection of the action, `[d_action, hidden]`.
     pub action_input: Linear,
-    /// Of the action's projection.
+    /// The norm after `action_input`.
     pub action_norm: RmsNorm,
-    /// `B d`.
+    /// The block-diagonal layer `B d`.
     pub hidden_blocks: BlockLinear,
-    /// `L e`.
+    /// The dense layer `L e`.
     pub hidden_inputs: Linear,
-    /// Of `B d + L e`.
+    /// The norm of `B d + L e`.
     pub hidden_norm: RmsNorm,
-    /// `[deter, 3 deter]` in blocks: reset, candidate, update.
+    /// The gates, `[deter, 3 deter]` in blocks: reset, candidate, update.
     pub gates: BlockLinear,
-    /// `[deter, hidden]`, then `[hidden, hidden]`.
+    /// The prior's dense layers: `[deter, hidden]`, then `[hidden, hidden]`.
     pub prior_layers: Vec<Linear>,
-    /// One after each of them.
+    /// The norm after each of `prior_layers`.
     pub prior_norms: Vec<RmsNorm>,
-    /// `[hidden, stoch · classes]`.
+    /// The prior's last layer, `[hidden, stoch · classes]`.
     pub prior_logits: Linear,
-    /// The rows of `d'` of the posterior's first layer.
+    /// The posterior's first layer: the rows of `d'`.
     pub posterior_deter: Linear,
-    /// The rows of the tokens, with the bias.
+    /// The posterior's first layer: the rows of the tokens, and the bias.
     pub posterior_tokens: Linear,
-    /// Of the sum of the two.
+    /// The norm of the sum of both.
     pub posterior_norm: RmsNorm,
-    /// `[hidden, stoch · classes]`.
+    /// The posterior's last layer, `[hidden, stoch · classes]`.
     pub posterior_logits: Linear,
-    /// Numbers of the deterministic state.
+    /// Features of the deterministic state.
     #[module(skip)]
     pub deter: usize,
-    /// One-hot vectors of the stochastic state.
+    /// One-hot vectors in the stochastic state.
     #[module(skip)]
     pub stoch: usize,
-    /// Classes of each.
+    /// Classes of each one-hot vector.
     #[module(skip)]
     pub classes: usize,
-    /// The part of the uniform distribution in every categorical.
+    /// Weight of the uniform distribution mixed into every categorical.
     #[module(skip)]
     pub unimix: f64,
 }
 
 impl Rssm {
-    /// Numbers of a state as a flat vector: `deter + stoch · classes`.
+    /// Features of a state as a flat vector: `deter + stoch · classes`.
     pub fn d_features(&self) -> usize {
         self.deter + self.stoch * self.classes
     }

@@ -1,4 +1,4 @@
-//! Observations in, states out.
+//! Observation: states drawn from the posterior.
 
 use burn::tensor::{FloatDType, Int, Tensor};
 
@@ -7,22 +7,22 @@ use super::{KlLoss, Rssm, RssmState};
 use crate::nn::linear;
 use crate::{Error, Sequence};
 
-/// The stream of random numbers of observations.
+/// The random-number stream of observation.
 const STREAM: u32 = 0;
 
-/// The states that observations lead through.
+/// The states inferred from observations.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Observed {
-    /// `[B, T, deter]`.
+    /// Deterministic states, `[B, T, deter]`.
     pub deter: Tensor<3>,
     /// Samples of the posterior, `[B, T, stoch · classes]`.
     pub stoch: Tensor<3>,
-    /// `[B, T, stoch · classes]`.
+    /// Logits of the posterior, `[B, T, stoch · classes]`.
     pub posterior_logits: Tensor<3>,
-    /// `[B, T, stoch · classes]`.
+    /// Logits of the prior, `[B, T, stoch · classes]`.
     pub prior_logits: Tensor<3>,
-    /// After the last step.
+    /// The state after the last step.
     pub last: RssmState,
 }
 
@@ -56,12 +56,12 @@ impl Rssm {
     ///
     /// # Arguments
     /// - `tokens`: encoded observations, `[B, T, d_tokens]`.
-    /// - `actions`: those that led to them, `[B, T, d_action]`.
-    /// - `key`: `[4]`, of the random numbers. Two calls with one key draw the same numbers.
-    /// - `sequence`: the state before, zero if absent, and resets `[B, T]`: at a step that restarts, the state and the action
-    ///   count as 0.
+    /// - `actions`: the actions that led to the observations, `[B, T, d_action]`.
+    /// - `key`: the key of the random numbers, `[4]`. Calls with the same key draw the same numbers.
+    /// - `sequence`: the initial state, zero if absent, and resets `[B, T]`: at a reset step the state and the action are taken
+    ///   as 0.
     ///
-    /// Gradients flow to everything, the state before included. All tensors have the dtype of the weights; categoricals are
+    /// Gradients flow to every input, the initial state included. All tensors have the dtype of the weights; categoricals are
     /// computed in f32.
     ///
     /// # Panics
@@ -106,7 +106,7 @@ impl Rssm {
         };
         shape("deter", [batch, self.deter], state.deter.dims())?;
         shape("stoch", [batch, logits], state.stoch.dims())?;
-        // [B, T, 1]: 0 at a step that restarts.
+        // [B, T, 1]: 0 at a reset step.
         let kept = match sequence.reset {
             Some(reset) => {
                 shape("reset", [batch, steps], reset.dims())?;

@@ -6,7 +6,7 @@ use burn::tensor::{FloatDType, Int, Tensor};
 use super::Rssm;
 use crate::ops::uniform;
 
-/// Gumbel noise for `steps` steps, and the classes' numbers to compare with.
+/// Gumbel noise for `steps` steps, and the indices of the classes.
 pub(super) struct Noise {
     /// `[T, B, stoch, classes]`.
     gumbel: Tensor<4>,
@@ -14,7 +14,7 @@ pub(super) struct Noise {
 }
 
 impl Rssm {
-    /// The noise of a run, from a key. `like` says on which device, and whether with gradients.
+    /// The noise of a run, from a key: on the device of `like`, and tracked by autodiff if `like` is.
     pub(super) fn noise(
         &self,
         key: Tensor<1, Int>,
@@ -45,7 +45,7 @@ impl Rssm {
         }
     }
 
-    /// The logarithms of [`probabilities`](Self::probabilities), which without a uniform part may be too small for a number.
+    /// The logarithms of [`probabilities`](Self::probabilities), which without a uniform part may underflow.
     pub(super) fn log_probabilities<const D: usize>(&self, logits: Tensor<D>) -> Tensor<D> {
         match self.unimix {
             0.0 => log_softmax(logits.cast(FloatDType::F32), D - 1),

@@ -1,4 +1,4 @@
-//! What is carried from one step to the next.
+//! The state carried from one step to the next.
 
 use burn::tensor::{Device, FloatDType, Tensor};
 
@@ -15,17 +15,17 @@ pub struct RssmState {
 }
 
 impl RssmState {
-    /// From its tensors.
+    /// A state from its two parts.
     pub fn new(deter: Tensor<2>, stoch: Tensor<2>) -> Self {
         Self { deter, stoch }
     }
 
-    /// Both parts side by side, `[B, deter + stoch · classes]`: what decoders and policies take.
+    /// Both parts side by side, `[B, deter + stoch · classes]`: the input of decoders and policies.
     pub fn features(&self) -> Tensor<2> {
         Tensor::cat(vec![self.deter.clone(), self.stoch.clone()], 1)
     }
 
-    /// The state of sequences, each `times` times, one after the other: for several samples of what follows.
+    /// The state of every sequence `times` times in a row: for drawing several futures of each.
     pub fn repeat(&self, times: usize) -> Self {
         let repeat = |x: &Tensor<2>| -> Tensor<2> {
             let [batch, width] = x.dims();
@@ -37,7 +37,7 @@ impl RssmState {
         Self::new(repeat(&self.deter), repeat(&self.stoch))
     }
 
-    /// The same numbers without the way to them.
+    /// The same values, detached from the graph.
     pub fn detach(self) -> Self {
         Self::new(self.deter.detach(), self.stoch.detach())
     }

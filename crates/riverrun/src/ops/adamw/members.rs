@@ -12,26 +12,26 @@ pub(super) const GROUP: usize = 8;
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub struct Member<B: Backend> {
-    /// In `f32`.
+    /// The parameter, in `f32`.
     pub parameter: FloatTensor<B>,
-    /// Of the shape of the parameter.
+    /// The gradient, in the shape of the parameter.
     pub gradient: FloatTensor<B>,
-    /// In `f32`, of the shape of the parameter.
+    /// The first moment, in `f32`.
     pub first: FloatTensor<B>,
-    /// In `f32`, of the shape of the parameter.
+    /// The second moment, in `f32`.
     pub second: FloatTensor<B>,
-    /// Where the updated parameter goes too, in the dtype of the gradient; in all members of a call or in none.
+    /// A second output of the updated parameter, in the dtype of the gradient; in all members of a call or in none.
     #[extension_type]
     pub rounded: Maybe<B>,
 }
 
-/// A [`Member`], or none.
+/// An optional [`Member`].
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub enum MaybeMember<B: Backend> {
-    /// It is there.
+    /// Present.
     Some(#[extension_type] Member<B>),
-    /// It is not.
+    /// Absent.
     None,
 }
 
@@ -42,34 +42,34 @@ macro_rules! eight {
         #[derive(ExtensionType)]
         #[extension_type(fusion: cfg(feature = "cube"))]
         pub struct $name<B: Backend> {
-            /// The first.
+            /// The first member.
             #[extension_type]
             pub a: $maybe<B>,
-            /// The second.
+            /// The second member.
             #[extension_type]
             pub b: $maybe<B>,
-            /// The third.
+            /// The third member.
             #[extension_type]
             pub c: $maybe<B>,
-            /// The fourth.
+            /// The fourth member.
             #[extension_type]
             pub d: $maybe<B>,
-            /// The fifth.
+            /// The fifth member.
             #[extension_type]
             pub e: $maybe<B>,
-            /// The sixth.
+            /// The sixth member.
             #[extension_type]
             pub f: $maybe<B>,
-            /// The seventh.
+            /// The seventh member.
             #[extension_type]
             pub g: $maybe<B>,
-            /// The eighth.
+            /// The eighth member.
             #[extension_type]
             pub h: $maybe<B>,
         }
 
         impl<B: Backend> $name<B> {
-            /// Of at most eight.
+            /// A group of at most eight.
             pub(in crate::ops) fn from_vec(items: Vec<$item>) -> Self {
                 assert!(items.len() <= GROUP);
                 let mut items = items.into_iter();
@@ -89,7 +89,7 @@ macro_rules! eight {
                 }
             }
 
-            /// Those that are there.
+            /// The members that are present.
             pub(in crate::ops) fn into_vec(self) -> Vec<$item> {
                 let Self {
                     a,

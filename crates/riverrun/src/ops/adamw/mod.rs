@@ -33,11 +33,11 @@ pub struct AdamwTensors {
 }
 
 impl AdamwTensors {
-    /// Of a parameter, its gradient in any float dtype, its moments, and whether weight decay is for it. None of them may
-    /// be on an autodiff device.
+    /// From a parameter, its gradient in any float dtype, and its moments; `decays` applies weight decay. None of the tensors
+    /// may be on an autodiff device.
     ///
     /// # Errors
-    /// Where a shape differs from that of the parameter, or parameter and moments are not in `f32`.
+    /// A shape that differs from the parameter's; a parameter or moments that are not in `f32`.
     pub fn try_new<const D: usize>(
         parameter: Tensor<D>,
         gradient: Tensor<D>,
@@ -68,7 +68,7 @@ impl AdamwTensors {
     /// with in its next step.
     ///
     /// # Errors
-    /// Where its shape differs from that of the parameter, or its dtype from that of the gradient.
+    /// A shape that differs from the parameter's, or a dtype that differs from the gradient's.
     pub fn try_with_rounded<const D: usize>(mut self, rounded: Tensor<D>) -> Result<Self, Error> {
         let parameter = Tensor::<D>::from_dispatch(self.parameter.clone());
         checks::shape("rounded parameter", &parameter.dims(), &rounded.dims())?;
@@ -81,7 +81,7 @@ impl AdamwTensors {
     /// The parameter, its moments, and its rounded copy if there was one.
     ///
     /// # Panics
-    /// If they were of another rank.
+    /// If `D` is not the rank of the parameter.
     pub fn into_tensors<const D: usize>(self) -> (Tensor<D>, [Tensor<D>; 2], Option<Tensor<D>>) {
         let moments = [self.first, self.second].map(Tensor::from_dispatch);
         let rounded = self.rounded.map(Tensor::from_dispatch);
@@ -92,8 +92,8 @@ impl AdamwTensors {
 /// One step of AdamW for every parameter, its gradient multiplied by `factor`, `[1]` in `f32` on the same device. `numbers`
 /// are those of an [`AdamwStep`] ([`adamw_numbers`]), on the same device too.
 ///
-/// A factor of 0 stands for gradients that overflowed: the step is skipped, nothing moves. Nothing is read back from the
-/// device. Tensors that nobody else holds are updated in place.
+/// A factor of 0 marks gradients that overflowed: the step is skipped and nothing changes. Nothing is read back from the
+/// device. Tensors without another owner are updated in place.
 ///
 /// Source: Loshchilov & Hutter, *Decoupled Weight Decay Regularization* (2019), algorithm 2.
 pub fn adamw(
@@ -143,7 +143,7 @@ pub fn adamw_numbers(step: AdamwStep, device: &Device) -> Tensor<1> {
     Tensor::from_floats(step.numbers(), &device.clone().without_autodiff())
 }
 
-/// `Σ g²` over the gradients of all tensors, `[1]` in `f32`; none where there are none.
+/// `Σ g²` over the gradients of all tensors, `[1]` in `f32`; `None` without tensors.
 pub fn square_sum(tensors: &[AdamwTensors]) -> Option<Tensor<1>> {
     let waiting: Vec<Option<AdamwTensors>> = tensors.iter().cloned().map(Some).collect();
     let mut total: Option<DispatchTensor> = None;
@@ -156,12 +156,12 @@ pub fn square_sum(tensors: &[AdamwTensors]) -> Option<Tensor<1>> {
     total.map(Tensor::from_dispatch)
 }
 
-/// The factor that scales gradients to a norm of at most `bound`, `[1]`, of the sum of their squares
-/// ([`square_sum`]); all in `f32`. Where the norm is not finite, NaN.
+/// The factor that scales gradients to a norm of at most `bound`, `[1]`, from the sum of their squares ([`square_sum`]); all in
+/// `f32`. NaN where the norm is not finite.
 ///
-/// With a `scale`, the [numbers](LossScaleNumbers::numbers) of the factor that the loss was multiplied by, `[3]`, that factor
-/// is divided out of the norm and of the result; a norm that is not finite gives 0, a step to skip; and the scale adapts, in
-/// place if nobody else holds it: it halves at such a step and doubles after 2000 others in a row. Nothing is read back.
+/// `scale` holds the [numbers](LossScaleNumbers::numbers) of the loss scale, `[3]`. With it, the norm and the result are
+/// divided by the scale; a norm that is not finite gives 0, a step to skip; and the scale adapts, in place if it has no other
+/// owner: it halves at a skipped step and doubles after 2000 other steps in a row. Nothing is read back.
 ///
 /// # Panics
 /// Where [`try_clip_factor`] returns an error.
@@ -178,7 +178,7 @@ pub fn clip_factor(
 /// [`clip_factor`].
 ///
 /// # Errors
-/// Squares or a scale of another shape or dtype, or on different devices.
+/// Squares or a scale of the wrong shape or dtype, or on different devices.
 pub fn try_clip_factor(
     squares: Tensor<1>,
     bound: f64,

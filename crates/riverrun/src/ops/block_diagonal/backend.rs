@@ -13,11 +13,11 @@ use crate::ops::support::map::map_tensors;
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub struct BlockGradients<B: Backend> {
-    /// Of `A`, `[B, T, N, P, P]`.
+    /// The gradient of `A`, `[B, T, N, P, P]`.
     pub a: FloatTensor<B>,
-    /// Of `b`, `[B, T, N·P]`.
+    /// The gradient of `b`, `[B, T, N·P]`.
     pub b: FloatTensor<B>,
-    /// Of the initial state, `[B, N·P]`.
+    /// The gradient of the initial state, `[B, N·P]`.
     pub h0: FloatTensor<B>,
 }
 

@@ -21,9 +21,9 @@ use crate::{Error, Sequence};
 
 /// `h_t = A_t h_{t-1} + b_t`, `A_t` block-diagonal: `N` blocks of `P` channels, `D = N·P`.
 ///
-/// Kernels on the CPU, and on GPUs for blocks of up to 8 channels: see [`riverrun_kernels::block_diagonal`]. Larger blocks on
-/// a GPU are computed by tensor operations, a few each step, which is right and slow; that is logged at the level `debug`.
-/// The backward pass saves `a` and the states.
+/// Kernels on the CPU, and on GPUs for blocks of up to 8 channels: see [`riverrun_kernels::block_diagonal`]. Larger blocks on a
+/// GPU are computed by tensor operations, a few each step, which is slow, and logged at level `debug`. The backward pass saves
+/// `a` and the states.
 ///
 /// # Arguments
 /// - `a`: `[B, T, N, P, P]`, rows first. Stable where no `A_t` lengthens a state.

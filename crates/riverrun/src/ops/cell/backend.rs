@@ -29,7 +29,7 @@ pub struct CellInputs<B: Backend> {
     pub x: FloatTensor<B>,
     /// `[G·H, I]`: the input weights.
     pub w: FloatTensor<B>,
-    /// `[G·H, H/N]`: the recurrent weights of `N` heads; `N` is 1 but where all heads run in one launch.
+    /// `[G·H, H/N]`: the recurrent weights of `N` heads; `N` is 1 unless all heads run in one launch.
     pub u: FloatTensor<B>,
     /// `[G·H]`: the input bias.
     #[extension_type]
@@ -57,7 +57,7 @@ pub struct CellInputs<B: Backend> {
 pub struct StepInputs<B: Backend> {
     /// `[B, T, G·H]`: the input product of every step, input bias included.
     pub xg: FloatTensor<B>,
-    /// `[G·H, H/N]`: the recurrent weights of `N` heads; `N` is 1 but where all heads run in one launch.
+    /// `[G·H, H/N]`: the recurrent weights of `N` heads; `N` is 1 unless all heads run in one launch.
     pub u: FloatTensor<B>,
     /// `[G·H]`: the recurrent bias.
     #[extension_type]
@@ -87,8 +87,8 @@ pub struct CellStates<B: Backend> {
     /// `[B, H]`, LSTM only: the cell state after the last step.
     #[extension_type]
     pub c_last: Maybe<B>,
-    /// `[B, T, S·H]`, in the arithmetic type or, from the persistent kernels, in the storage type: the blocks
-    /// that backward needs besides `h`, where asked for.
+    /// `[B, T, S·H]`, in the arithmetic type or, from the persistent kernels, in the storage type: the blocks that backward
+    /// needs besides `h`, if requested.
     #[extension_type]
     pub saved: Maybe<B>,
 }
@@ -104,7 +104,7 @@ pub struct CellOutputGrads<B: Backend> {
     pub saved: Maybe<B>,
     /// `[B, T, H]`: `∂L/∂h`.
     pub d_h: FloatTensor<B>,
-    /// `[B, H]`: `∂L/∂h_last`, in addition to the share of `d_h`.
+    /// `[B, H]`: `∂L/∂h_last`, in addition to the part in `d_h`.
     #[extension_type]
     pub d_h_last: Maybe<B>,
     /// `[B, H]`, LSTM only: `∂L/∂c_last`.
@@ -116,12 +116,12 @@ pub struct CellOutputGrads<B: Backend> {
 #[derive(Debug, Clone, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub struct CellGradients<B: Backend> {
-    /// `[B, T, I]`, if it was asked for.
+    /// `[B, T, I]`, if requested.
     #[extension_type]
     pub x: Maybe<B>,
     /// `[G·H, I]`.
     pub w: FloatTensor<B>,
-    /// As the recurrent weights.
+    /// In the shape of the recurrent weights.
     pub u: FloatTensor<B>,
     /// `[G·H]`.
     #[extension_type]
@@ -143,7 +143,7 @@ pub struct CellGradients<B: Backend> {
 pub struct StepGradients<B: Backend> {
     /// `[B, T, G·H]`.
     pub xg: FloatTensor<B>,
-    /// As the recurrent weights.
+    /// In the shape of the recurrent weights.
     pub u: FloatTensor<B>,
     /// `[G·H]`.
     pub bias: FloatTensor<B>,
@@ -320,7 +320,7 @@ pub trait CellOps: LinearOps + CellRoutes {
         composed::steps_forward(inputs, spec, save)
     }
 
-    /// The gradients of the cell's inputs, likewise.
+    /// The gradients of the cell's inputs, in one launch under the same condition.
     #[fusion(meta = |inputs, _grads, spec| fused::gradients(inputs, spec))]
     fn persistent_backward(
         #[extension_type] inputs: StepInputs<Self>,

@@ -217,7 +217,7 @@ fn maybe<const D: usize>(tensor: Option<Tensor<D>>) -> Maybe<Dispatch> {
     Maybe::from_option(tensor.map(Tensor::into_dispatch))
 }
 
-/// Refuses arguments that do not fit; gives `H`.
+/// Refuses arguments that do not fit; returns `H`.
 fn check(
     x: &Tensor<3>,
     weights: &CellWeights,

@@ -19,7 +19,7 @@ use crate::Error;
 /// # Arguments
 /// - `logits`: `[N, V]`, any float dtype. They are read as they are, with no copy in a wider type; sums and result are in
 ///   `f32` (`f64` for `f64` logits).
-/// - `targets`: `[N]`. A negative one leaves its row out, of the mean too; one that is `V` or more makes the loss NaN.
+/// - `targets`: `[N]`. A row with a negative target is left out, of the mean too; a target of `V` or more makes the loss NaN.
 ///
 /// The backward pass saves the logits and one number a row. Its gradient has the dtype of the logits.
 ///
@@ -32,7 +32,7 @@ pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
 /// [`cross_entropy`].
 ///
 /// # Errors
-/// Where there are not as many targets as rows of logits, or where `V` is 0.
+/// Another number of targets than of rows; a `V` of 0.
 pub fn try_cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Result<Tensor<1>, Error> {
     let [rows, vocab] = logits.dims();
     checks::supported("logits", &logits.device(), logits.dtype())?;

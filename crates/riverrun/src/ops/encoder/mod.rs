@@ -1,4 +1,4 @@
-//! States of many training runs as features.
+//! Features of the states of many training runs.
 
 #[cfg(feature = "cube")]
 mod cube;
@@ -19,14 +19,14 @@ use crate::Error;
 pub struct RunStates {
     /// Losses, the oldest first, zeros after the newest: `[N, L]`.
     pub losses: Tensor<2>,
-    /// Norms of gradients, likewise: `[N, G]`.
+    /// Gradient norms in the same order, `[N, G]`.
     pub gradients: Tensor<2>,
-    /// What is no history: `[N, 24]`, see [`FlatStates`].
+    /// The values without a history, `[N, 24]`, see [`FlatStates`].
     pub scalars: Tensor<2>,
 }
 
 impl RunStates {
-    /// From tensors in f32.
+    /// States from tensors in f32.
     pub fn new(losses: Tensor<2>, gradients: Tensor<2>, scalars: Tensor<2>) -> Self {
         Self {
             losses,
@@ -38,7 +38,7 @@ impl RunStates {
     /// Sends the states of encoders to a device.
     ///
     /// # Errors
-    /// Encoders whose rings differ in size.
+    /// Encoders with histories of different sizes.
     pub fn from_encoders<'a>(
         encoders: impl IntoIterator<Item = &'a StateEncoder>,
         device: &Device,
@@ -68,7 +68,7 @@ pub fn encode_states(states: RunStates) -> Tensor<2> {
 /// [`encode_states`].
 ///
 /// # Errors
-/// Shapes that do not fit together, histories of fewer than 32 places, dtypes other than f32.
+/// Shapes that do not fit together, histories of fewer than 32 values, dtypes other than f32.
 pub fn try_encode_states(states: RunStates) -> Result<Tensor<2>, Error> {
     let [runs, losses] = states.losses.dims();
     let gradients = states.gradients.dims()[1];
@@ -108,7 +108,7 @@ pub fn try_encode_states(states: RunStates) -> Result<Tensor<2>, Error> {
 
 #[cfg(feature = "cube")]
 mod fused {
-    //! What fusion must know of an operation before it runs: the shapes of its outputs.
+    //! The shapes of the outputs, which fusion needs before an operation runs.
 
     use burn::backend::fusion::custom::TensorSpec;
     use burn::tensor::{DType, Shape};

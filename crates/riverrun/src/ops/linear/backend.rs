@@ -29,7 +29,7 @@ pub struct LinearSpec {
     pub weight: WeightOrder,
     /// How `f32` is multiplied: in `f32`, or rounded to TF32 where a device has it.
     pub arithmetic: Arithmetic,
-    /// A route to take instead of the measured choice.
+    /// A route instead of the measured choice.
     pub route: Option<Route>,
 }
 
@@ -120,7 +120,7 @@ pub struct ProductOutput<B: Backend> {
 pub struct LinearOutput<B: Backend> {
     /// `[.., O]`.
     pub y: FloatTensor<B>,
-    /// `[.., O]`: the input of GELU, where asked for.
+    /// `[.., O]`: the input of GELU, if requested.
     #[extension_type]
     pub pre: Maybe<B>,
 }
@@ -129,10 +129,10 @@ pub struct LinearOutput<B: Backend> {
 #[derive(Debug, Clone, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub struct LinearGradients<B: Backend> {
-    /// `[.., I]`, if it was asked for.
+    /// `[.., I]`, if requested.
     #[extension_type]
     pub x: Maybe<B>,
-    /// Of the weight and, where there is one, the bias.
+    /// The gradients of the weight and, if present, the bias.
     #[extension_type]
     pub weights: Weights<B>,
 }
@@ -143,10 +143,10 @@ pub struct LinearGradients<B: Backend> {
 pub struct MlpOutput<B: Backend> {
     /// `[.., O]`.
     pub y: FloatTensor<B>,
-    /// `[.., H]`: the input of GELU, where asked for.
+    /// `[.., H]`: the input of GELU, if requested.
     #[extension_type]
     pub pre: Maybe<B>,
-    /// `[.., H]`: the output of GELU, where asked for.
+    /// `[.., H]`: the output of GELU, if requested.
     #[extension_type]
     pub hidden: Maybe<B>,
 }
@@ -155,13 +155,13 @@ pub struct MlpOutput<B: Backend> {
 #[derive(Debug, Clone, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub struct MlpGradients<B: Backend> {
-    /// `[.., I]`, if it was asked for.
+    /// `[.., I]`, if requested.
     #[extension_type]
     pub x: Maybe<B>,
-    /// Of the first layer.
+    /// The gradients of the first layer.
     #[extension_type]
     pub up: Weights<B>,
-    /// Of the second.
+    /// The gradients of the second layer.
     #[extension_type]
     pub down: Weights<B>,
 }
@@ -237,7 +237,7 @@ pub trait LinearOps: ElementwiseOps + ProductRoutes {
         composed::vendor_product::<Self>(a, b, [vector.into_option(), pre.into_option()], spec)
     }
 
-    /// `[.., m, k]` by `[.., k, n]`, by whichever library makes it.
+    /// `[.., m, k]` by `[.., k, n]`, by the library that the route chooses.
     #[fusion(default)]
     fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
         batched::<Self>(a, b)

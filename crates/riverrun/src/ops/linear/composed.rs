@@ -1,4 +1,4 @@
-//! The linear layer and the MLP, of products by whichever route serves them.
+//! The linear layer and the MLP, composed of products by either route.
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata};
@@ -224,7 +224,8 @@ pub(super) fn mlp_backward<B: LinearOps>(
     let within =
         shape.num_elements() > 0 && route::derivative_within::<B>(pre.dtype(), width, &spec);
     let d_pre = if within && serves(&d_rows, &factor, &spec) {
-        // Without its sums, which make the product four times as long; the weights' gradient has them for nothing.
+        // Without the bias sums, which make this product four times as slow; the product of the weights' gradient includes them
+        // at no cost.
         let epilogue = Epilogue::GeluBackward { sums: false };
         let pre = Some(rows::<B>(pre));
         shaped::<B>(

@@ -1,4 +1,4 @@
-//! The CPU: products in register tiles, with what follows them in the tiles' end.
+//! The CPU: products in register tiles, with the epilogue applied to each tile.
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Flex, TensorMetadata};

@@ -1,10 +1,10 @@
 //! The linear layer with its activation, `y = act(x W + b)`, and two of them as an MLP: one operation each, with its own
 //! backward pass.
 //!
-//! On CUDA cuBLASLt makes the products, where it is installed: bias, GELU, GELU's derivative and the sums of a bias's
-//! gradient are part of the product and cost no pass over memory. Elsewhere the backend makes them, with
-//! [`gelu`](super::gelu) after them. Sums are in `f32` or wider, and `f32` factors are not rounded unless
-//! [TF32](Arithmetic::Tf32) is asked for; [`product_makers`] says who makes the products of a device.
+//! On CUDA, cuBLASLt computes the products if it is installed: bias, GELU, GELU's derivative and the sums of a bias's gradient
+//! are part of the product and cost no pass over memory. Elsewhere the backend computes them, followed by
+//! [`gelu`](super::gelu). Sums are in `f32` or wider, and `f32` factors are not rounded unless [TF32](Arithmetic::Tf32) is
+//! asked for; [`product_libraries`] lists the library that computes the products of each dtype.
 
 #[cfg(feature = "autodiff")]
 mod autodiff;
@@ -31,7 +31,7 @@ pub use backend::{
 pub(crate) use product::batched;
 pub(crate) use product::{Factor, product};
 pub use riverrun_kernels::gemm::Arithmetic;
-pub use route::{ProductMaker, ProductRoutes, Route, product_makers};
+pub use route::{ProductLibrary, ProductRoutes, Route, product_libraries};
 
 /// `y = act(x W + b)` along the last dimension.
 ///
@@ -58,7 +58,7 @@ pub fn linear<const D: usize>(
 /// [`linear`].
 ///
 /// # Errors
-/// Where a shape or dtype does not fit, or the route asked for does not exist.
+/// Shapes or dtypes that do not fit; a route that does not exist on the device.
 pub fn try_linear<const D: usize>(
     x: Tensor<D>,
     weight: Tensor<2>,
@@ -74,7 +74,7 @@ pub fn try_linear<const D: usize>(
 
 /// `a b`: the product of two matrices, or of two batches of matrices.
 ///
-/// As `Tensor::matmul`, but `f32` factors are not rounded to TF32, in the backward pass neither.
+/// As `Tensor::matmul`, but `f32` factors are not rounded to TF32, nor in the backward pass.
 ///
 /// # Arguments
 /// - `a`: `[.., m, k]`, any float dtype.
@@ -92,7 +92,7 @@ pub fn matmul<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
 /// [`matmul`].
 ///
 /// # Errors
-/// Where a shape, dtype or device does not fit; a dtype that the device lacks.
+/// Shapes, dtypes or devices that do not fit; a dtype that the device lacks.
 pub fn try_matmul<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Result<Tensor<D>, Error> {
     let mut expected = a.dims();
     if D < 2 {
@@ -135,7 +135,7 @@ pub fn mlp<const D: usize>(
 /// [`mlp`].
 ///
 /// # Errors
-/// Where a shape or dtype does not fit, or the route asked for does not exist.
+/// Shapes or dtypes that do not fit; a route that does not exist on the device.
 pub fn try_mlp<const D: usize>(
     x: Tensor<D>,
     up: (Tensor<2>, Option<Tensor<1>>),

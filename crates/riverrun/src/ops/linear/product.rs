@@ -1,8 +1,8 @@
-//! The products of matrices: every one that an operation of this crate makes goes through here.
+//! The products of matrices: all products of this crate's operations go through here.
 //!
-//! Products of `f32` are made in `f32` on every device unless TF32 was asked for. On NVIDIA GPUs Burn's own matmul rounds the
-//! factors of an `f32` product to the 11 significant bits of TF32, for the tensor cores; there cuBLASLt makes it in `f32`, and
-//! without cuBLASLt a kernel that does without tensor cores.
+//! Products of `f32` are computed in `f32` on every device unless TF32 was requested. On NVIDIA GPUs Burn's own matmul rounds
+//! the factors of an `f32` product to the 11 significant bits of TF32, for the tensor cores; there cuBLASLt computes it in
+//! `f32`, and without cuBLASLt a kernel that does not use tensor cores.
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata};
@@ -131,7 +131,7 @@ fn sizes<B: Backend>(
     (spec.sizes(a.shape(), b.shape()), spec)
 }
 
-/// Whether the vendor's library makes this product.
+/// Whether the vendor's library computes this product.
 pub(super) fn serves<B: LinearOps>(a: &Factor<B>, b: &Factor<B>, spec: &LinearSpec) -> bool {
     let (sizes, _) = sizes(a, b, spec, Epilogue::Plain);
     route::vendor_serves::<B>(&a.matrix, sizes, spec.route)

@@ -1,4 +1,4 @@
-//! Which library makes a product.
+//! The choice of the library that computes a product.
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, BackendTypes, Dispatch, TensorMetadata};
@@ -17,20 +17,20 @@ pub enum Route {
     Backend,
 }
 
-/// How the products of a backend's devices can be made.
+/// The libraries that a backend's devices have for products.
 pub trait ProductRoutes: Backend {
-    /// Why the vendor's library makes no products of this dtype on the device; none where it makes them.
+    /// The reason why the vendor's library computes no products of this dtype on the device; `None` if it does.
     fn vendor_missing(device: &<Self as BackendTypes>::Device, dtype: DType) -> Option<String> {
         let _ = (device, dtype);
         Some("not a CUDA device".into())
     }
 
-    /// Whether [`LinearOps::vendor_product`] makes the products of this dtype where no route is asked for.
+    /// Whether [`LinearOps::vendor_product`] computes the products of this dtype if no route is requested.
     fn makes_product(device: &<Self as BackendTypes>::Device, dtype: DType) -> bool {
         Self::vendor_missing(device, dtype).is_none()
     }
 
-    /// Whether its GELU has as many digits as the dtype.
+    /// Whether its GELU is as precise as the dtype.
     fn exact_gelu() -> bool {
         false
     }
@@ -136,11 +136,11 @@ impl ProductRoutes for burn_cubecl::CubeBackend {
     }
 }
 
-/// The backend makes products of at most this many multiplications and additions. There are none: the library runs on
-/// CubeCL's own stream at the cost of a launch. `riverrun bench linear --routes vendor,backend` measures both.
+/// Products of at most this many multiplications and additions go to the backend. There are none: the library runs on CubeCL's
+/// own stream at the cost of a launch. `riverrun bench linear --routes vendor,backend` measures both.
 const LEAST_FLOPS: f64 = 0.0;
 
-/// Whether the vendor's library makes a product of `[m, k]` and `[k, n]` on the device of `like`.
+/// Whether the vendor's library computes a product of `[m, k]` and `[k, n]` on the device of `like`.
 pub(super) fn vendor_serves<B: LinearOps>(
     like: &FloatTensor<B>,
     [m, k, n]: [usize; 3],
@@ -155,8 +155,8 @@ pub(super) fn vendor_serves<B: LinearOps>(
     }
 }
 
-/// Whether GELU may be part of the library's product. Its GELU has fewer digits than `f32`, so there it is an operation of
-/// its own.
+/// Whether GELU may be part of the library's product. Its GELU is less precise than `f32`, so in `f32` GELU is a separate
+/// operation.
 pub(super) fn gelu_within<B: ProductRoutes>(dtype: DType, width: usize, spec: &LinearSpec) -> bool {
     if B::exact_gelu() {
         return true;
@@ -189,20 +189,20 @@ pub(super) fn check<const D: usize>(x: &Tensor<D>, spec: &LinearSpec) -> Result<
     }
 }
 
-/// Who makes the matrix products of one dtype on a device.
+/// The library that computes the matrix products of one dtype on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct ProductMaker {
+pub struct ProductLibrary {
     /// The dtype of the factors.
     pub dtype: DType,
     /// The library, and its arithmetic.
-    pub maker: &'static str,
-    /// Why it is not the vendor's library, on a GPU.
+    pub name: &'static str,
+    /// On a GPU, the reason why it is not the vendor's library.
     pub reason: Option<String>,
 }
 
-/// Who makes the matrix products of each dtype on a device, for a choice left to the library.
-pub fn product_makers(device: &Device) -> Vec<ProductMaker> {
+/// The libraries that compute the matrix products of each dtype on a device, unless a route is requested.
+pub fn product_libraries(device: &Device) -> Vec<ProductLibrary> {
     let inner = device.clone().without_autodiff();
     let inner = inner.as_dispatch();
     [DType::F32, DType::F16, DType::BF16, DType::F64]
@@ -211,7 +211,7 @@ pub fn product_makers(device: &Device) -> Vec<ProductMaker> {
         .map(|dtype| {
             let missing = Dispatch::vendor_missing(inner, dtype);
             let on_gpu = crate::ops::support::checks::on_gpu(device);
-            let maker = match (&missing, dtype) {
+            let name = match (&missing, dtype) {
                 (None, DType::F32) => "cuBLASLt, in f32",
                 (None, _) => "cuBLASLt, sums in f32",
                 (_, DType::F32 | DType::F64) if !on_gpu => "register tiles",
@@ -222,9 +222,9 @@ pub fn product_makers(device: &Device) -> Vec<ProductMaker> {
                 (_, DType::F32) => "CubeK, in f32",
                 _ => "CubeK, sums in f32",
             };
-            ProductMaker {
+            ProductLibrary {
                 dtype,
-                maker,
+                name,
                 reason: missing.filter(|_| on_gpu),
             }
         })

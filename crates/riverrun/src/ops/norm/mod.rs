@@ -136,7 +136,7 @@ pub fn norm<const D: usize>(
 /// [`norm()`].
 ///
 /// # Errors
-/// Where `gamma` or `beta` have another length than the last dimension, another dtype or another device; a dtype that the
+/// A `gamma` or `beta` whose length is not the last dimension, or whose dtype or device is not that of `x`; a dtype that the
 /// device lacks.
 pub fn try_norm<const D: usize>(
     x: Tensor<D>,
@@ -167,7 +167,7 @@ pub fn add_norm<const D: usize>(
 /// [`add_norm`].
 ///
 /// # Errors
-/// As [`try_norm`]; where `residual` has another shape or dtype than `x`.
+/// Those of [`try_norm`]; a `residual` whose shape or dtype is not that of `x`.
 pub fn try_add_norm<const D: usize>(
     x: Tensor<D>,
     residual: Tensor<D>,
@@ -203,7 +203,7 @@ fn check<const D: usize>(
 #[derive(ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub struct NormGradients<B: Backend> {
-    /// Of the shape of `x`.
+    /// The gradient of `x`, in its shape.
     pub x: FloatTensor<B>,
     /// `[D]`.
     pub gamma: FloatTensor<B>,
@@ -270,7 +270,7 @@ pub trait NormOps: Backend {
         spec: NormSpec,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// The gradients from `∂L/∂y` and, added to that of `x`, `∂L/∂x` by another way; `offset` says whether there is a `beta`.
+    /// The gradients from `∂L/∂y` and `∂L/∂s`, which is added to that of `x`; `offset`: whether there is a `beta`.
     #[fusion(meta = |x, gamma, _d_y, _d_sum, offset, _spec| fused::gradients(x, gamma, *offset))]
     fn norm_backward(
         x: FloatTensor<Self>,

@@ -13,14 +13,14 @@ use riverrun_kernels::random::KEY;
 use super::support::checks;
 use crate::Error;
 
-/// Uniform numbers in (0, 1), in f32, that are a function of `key`, of `stream` and of their place alone.
+/// Uniform random numbers in (0, 1), in f32: a function of `key`, `stream` and the element's index alone.
 ///
-/// They are the same on every device, whatever was drawn before, and in a [`Recording`](crate::Recording) they follow the key
-/// that is in the tensor when it is replayed. See [`riverrun_kernels::random`] for the formula.
+/// They are the same on every device, whatever was drawn before. A replayed [`Recording`](crate::Recording) uses the key that
+/// is then in the tensor. See [`riverrun_kernels::random`] for the formula.
 ///
 /// # Arguments
-/// - `key`: `[4]`, of whose words the low 32 bits count.
-/// - `stream`: numbers of two streams have nothing to do with each other.
+/// - `key`: `[4]`; only the low 32 bits of each number count.
+/// - `stream`: two streams of a key are independent.
 ///
 /// # Panics
 /// Where [`try_uniform`] returns an error.
@@ -31,7 +31,7 @@ pub fn uniform<const D: usize>(key: Tensor<1, Int>, stream: u32, shape: [usize; 
 /// [`uniform`].
 ///
 /// # Errors
-/// A key that has not four words; more than `2^32` numbers.
+/// A key that is not `[4]`; more than `2^32` numbers.
 pub fn try_uniform<const D: usize>(
     key: Tensor<1, Int>,
     stream: u32,
@@ -57,7 +57,7 @@ pub fn try_uniform<const D: usize>(
 
 #[cfg(feature = "cube")]
 mod fused {
-    //! What fusion must know of an operation before it runs: the shapes of its outputs.
+    //! The shapes of the outputs, which fusion needs before an operation runs.
 
     use burn::backend::fusion::custom::TensorSpec;
     use burn::tensor::{DType, Shape};

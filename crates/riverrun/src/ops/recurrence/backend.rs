@@ -33,7 +33,7 @@ pub struct ScanGradients<B: Backend> {
 /// The parameters of the operation that are not tensors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScanSpec {
-    /// How inputs become coefficients.
+    /// The gate, which turns inputs into coefficients.
     pub gate: Gate,
     /// From the last step to the first.
     pub reverse: bool,

@@ -23,19 +23,19 @@ pub struct ScanDerivatives {
     pub h0: Tensor<2>,
 }
 
-/// A direction: the derivatives of everything the gradients depend on. Absent parts do not move.
+/// A direction: the derivatives of everything the gradients depend on. Absent parts are zero.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct ScanDirection {
-    /// Of `a`, `[B, T, D]`.
+    /// The direction of `a`, `[B, T, D]`.
     pub a: Tensor<3>,
-    /// Of `b`, `[B, T, D]`.
+    /// The direction of `b`, `[B, T, D]`.
     pub b: Tensor<3>,
-    /// Of the initial state, `[B, D]`.
+    /// The direction of the initial state, `[B, D]`.
     pub h0: Option<Tensor<2>>,
-    /// Of `∂L/∂h`, `[B, T, D]`; absent for a loss linear in `h`.
+    /// The direction of `∂L/∂h`, `[B, T, D]`; absent for a loss linear in `h`.
     pub d_h: Option<Tensor<3>>,
-    /// Of `∂L/∂h_last`, `[B, D]`.
+    /// The direction of `∂L/∂h_last`, `[B, D]`.
     pub d_h_last: Option<Tensor<2>>,
 }
 
@@ -73,12 +73,12 @@ impl ScanDirection {
 /// The gradients of [`linear_scan`](super::linear_scan), differentiable: with `D_t = g_t + a_{t+1} D_{t+1}`,
 /// `∂L/∂a_t = D_t h_{t-1}`, `∂L/∂b_t = D_t`, `∂L/∂h_0 = a_1 D_1`.
 ///
-/// For a penalty on gradients, or any other loss of them, differentiated by Burn's ordinary backward pass.
+/// For gradient penalties and other losses that depend on gradients: Burn's ordinary backward pass differentiates the result.
 ///
 /// # Arguments
 /// - `a`, `b`, `sequence`, `options`: those of the scan.
 /// - `d_h`: `g = ∂L/∂h`, `[B, T, D]`.
-/// - `d_h_last`: `∂L/∂h_last`, `[B, D]`, in addition to the share of `d_h`.
+/// - `d_h_last`: `∂L/∂h_last`, `[B, D]`, in addition to the part in `d_h`.
 ///
 /// # Panics
 /// Where [`try_linear_scan_gradients`] returns an error.
@@ -125,8 +125,8 @@ pub fn try_linear_scan_gradients(
     })
 }
 
-/// The derivatives of the gradients of [`linear_scan`](super::linear_scan) along a direction: the product of the Hessian of
-/// `Σ g h` with it, plus the part that comes from a moving `g`.
+/// The derivatives of the gradients of [`linear_scan`](super::linear_scan) along a direction: the product of the Hessian of `Σ
+/// g h` with it, plus the part from the direction of `g`.
 ///
 /// For any other loss, `along.d_h` is the Hessian of the loss with respect to `h` times the moved states, which are
 /// `linear_scan(a, ȧ_t h_{t-1} + ḃ_t)` from `ḣ_0`. Takes two scans forward and two backward, and is differentiable as
@@ -190,7 +190,7 @@ pub fn try_linear_scan_hvp(
     let before_dot = scan.zero_at_resets(scan.earlier(h_dot, state_or_zeros(along.h0, &a)));
 
     let d = scan.adjoint(a.clone(), d_h, d_h_last)?;
-    // The part that the moved `a` of each step passes back to the step before it.
+    // The part that the direction of `a` at each step passes back to the step before.
     let passed = scan.zero_at_resets(along_a * d.clone());
     let to_h = scan.later(passed.clone(), passed.clone().narrow(1, 0, 1).zeros_like());
     let to_h = match along.d_h {

@@ -31,9 +31,9 @@ use crate::{Error, Sequence};
 /// `h_t = a_t ∘ h_{t-1} + b_t`.
 ///
 /// # Arguments
-/// - `a`, `b`: `[B, T, D]`, the same dtype. Stable for `|a| ≤ 1`; larger gates grow as the mathematics says.
+/// - `a`, `b`: `[B, T, D]`, the same dtype. Stable for `|a| ≤ 1`; larger ones let the state grow exponentially.
 /// - `sequence`: the initial state `[B, D]` in the dtype of `a`, resets `[B, T]`, lengths.
-/// - `options`: direction, GPU routine, recomputation.
+/// - `options`: direction, GPU routine, saved states.
 ///
 /// # Returns
 /// All states, `[B, T, D]`, and the last, `[B, D]` (the initial one where `T` is 0). The backward pass saves `a` and the

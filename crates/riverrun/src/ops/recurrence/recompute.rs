@@ -21,9 +21,9 @@ pub(super) struct Scan<B: Backend> {
 /// The states saved for the backward pass.
 #[derive(Debug, Clone)]
 pub(super) enum Saved<B: Backend> {
-    /// Every one, `[B, T, D]`.
+    /// All states, `[B, T, D]`.
     All(FloatTensor<B>),
-    /// Those before the steps number `every`, `2 every`, ..., `[B, ⌈T / every⌉ - 1, D]`, in the order of time.
+    /// The states before steps `every`, `2 every`, ..., `[B, ⌈T / every⌉ - 1, D]`, in the order of time.
     Starts {
         every: usize,
         starts: FloatTensor<B>,
@@ -202,7 +202,7 @@ impl<B: RecurrenceOps> Scan<B> {
     }
 }
 
-/// The states once more for the nodes after the scan, where Burn's gradient checkpointing asks for them.
+/// Recomputes the states for the nodes after the scan, where Burn's gradient checkpointing asks for them.
 #[derive(Debug)]
 pub(super) struct RecomputedScan<B: Backend> {
     /// One (packed) or two.

@@ -1,4 +1,4 @@
-//! The CPU, where no address outlives a call: a new tensor does as well.
+//! The CPU, where no recording depends on an address: returns a new tensor.
 
 use burn::backend::ops::{FloatTensorOps, IntTensorOps};
 use burn::backend::tensor::{FloatTensor, IntTensor};

@@ -12,11 +12,11 @@ use burn::tensor::{Int, Tensor, TensorData};
 use super::support::checks;
 use crate::Error;
 
-/// The tensor with other numbers, converted to its dtype, in the memory where it is. On a GPU nothing is waited for, and the
-/// numbers arrive after all earlier work of the device. Not for tensors on an autodiff device.
+/// Overwrites a tensor in its memory with new numbers, converted to its dtype. On a GPU this does not wait; the numbers arrive
+/// after all earlier work of the device. Not for tensors on an autodiff device.
 ///
 /// # Panics
-/// Where [`try_refill`] returns an error, and if another tensor shares the memory.
+/// Where [`try_refill`] returns an error, or if another tensor shares the memory.
 pub fn refill<const D: usize>(tensor: Tensor<D>, data: TensorData) -> Tensor<D> {
     try_refill(tensor, data).unwrap_or_else(|error| panic!("refill: {error}"))
 }
@@ -37,7 +37,7 @@ pub fn try_refill<const D: usize>(tensor: Tensor<D>, data: TensorData) -> Result
 /// [`refill`] for integers.
 ///
 /// # Panics
-/// Where [`try_refill_int`] returns an error, and if another tensor shares the memory.
+/// Where [`try_refill_int`] returns an error, or if another tensor shares the memory.
 pub fn refill_int<const D: usize>(tensor: Tensor<D, Int>, data: TensorData) -> Tensor<D, Int> {
     try_refill_int(tensor, data).unwrap_or_else(|error| panic!("refill_int: {error}"))
 }

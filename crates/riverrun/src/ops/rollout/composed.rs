@@ -1,4 +1,4 @@
-//! The rollout out of tensor operations, for whatever the kernels do not cover: a product of all members for each stage.
+//! The rollout by tensor operations, for problems that the kernels do not cover: one batched product of all members a stage.
 
 use burn::tensor::activation::{sigmoid, softmax};
 use burn::tensor::{Bool, Int, Tensor};
@@ -23,7 +23,7 @@ pub(super) fn rows(
         ..
     } = *problem;
     let device = h0.device();
-    // The logit of class i is the state's number ⌊i H / S⌋.
+    // The logit of class i is element ⌊i H / S⌋ of the state.
     let places: Vec<i32> = (0..stochastic)
         .map(|i| (i * hidden / stochastic) as i32)
         .collect();
@@ -34,7 +34,7 @@ pub(super) fn rows(
     };
     let heads = ensemble.heads.transpose();
     let head = heads.clone().narrow(1, 0, 1);
-    // What features that stay add, and the weights of the one that does not: [E, 3H].
+    // The contribution of the constant features, and the weights of the one that changes: [E, 3H].
     let constant: Tensor<2> = {
         let mut mask = vec![1.0_f32; problem.features];
         mask[0] = 0.0;

@@ -15,7 +15,7 @@ use riverrun_kernels::rollout::{HEADS, Outcome, Problem, spans};
 use super::support::checks;
 use crate::Error;
 
-/// The weights of an ensemble of `E` GRUs with the reset gate before the recurrent product, and the heads that they share.
+/// The weights of an ensemble of `E` GRUs with the reset gate before the recurrent product, and their shared heads.
 ///
 /// Rows of the update gate, then of the reset gate, then of the candidate; `h' = (1 - z) h + z c`.
 #[derive(Debug, Clone)]
@@ -32,12 +32,12 @@ pub struct Ensemble {
 }
 
 impl Ensemble {
-    /// From its tensors.
+    /// An ensemble from its tensors.
     pub fn new(w: Tensor<3>, u: Tensor<3>, bias: Tensor<2>, heads: Tensor<2>) -> Self {
         Self { w, u, bias, heads }
     }
 
-    /// The sizes of a rollout of it.
+    /// The problem of a rollout of this ensemble.
     ///
     /// # Errors
     /// Shapes that do not fit together; sizes that [`Problem::check`] refuses.
@@ -58,7 +58,7 @@ impl Ensemble {
     }
 }
 
-/// What a rollout returns, on the device.
+/// The outputs of a rollout, on the device.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Rollout {
@@ -103,7 +103,7 @@ impl Rollout {
     /// reports it to `tracing`: see [`spans`].
     ///
     /// # Panics
-    /// Where the device fails.
+    /// If the device fails.
     pub fn read(&self) -> (Problem, Outcome<f32>) {
         let rows: Vec<f32> = self.rows.clone().into_data().iter().collect();
         let outcome = Outcome::from_rows(&self.problem, &rows);
@@ -114,9 +114,9 @@ impl Rollout {
 
 /// Forecasts a loss `steps` steps ahead by every member of an ensemble.
 ///
-/// All steps of all members are one kernel on the CPU, and one launch on a GPU for up to 1024 hidden units. Where gradients are
-/// asked for, where a GPU has more hidden units, and in other dtypes than f32, it is composed of tensor operations, and gradients
-/// flow to everything; that is logged at the level `debug`. See [`riverrun_kernels::rollout`] for the formulas.
+/// All steps of all members are one kernel on the CPU, and one launch on a GPU for up to 1024 hidden units. With gradients,
+/// with more hidden units on a GPU, and in dtypes other than f32 it is composed of tensor operations, through which gradients
+/// flow to every input; this is logged at level `debug`. See [`riverrun_kernels::rollout`] for the formulas.
 ///
 /// # Arguments
 /// - `h0`: initial states, `[E, H]`.
@@ -181,7 +181,7 @@ pub fn try_rollout(
     Ok(Rollout::from_rows(problem, Tensor::from_dispatch(rows)))
 }
 
-/// Why the kernels do not do it, if they do not.
+/// The reason why the kernels do not cover the problem, if they do not.
 #[allow(unused_variables)]
 fn uncovered(problem: &Problem, w: &Tensor<3>, autodiff: bool) -> Option<&'static str> {
     if autodiff {
@@ -213,7 +213,7 @@ fn problem(w: &[usize], heads: &[usize], steps: usize, linear: bool) -> Problem 
 
 #[cfg(feature = "cube")]
 mod fused {
-    //! What fusion must know of an operation before it runs: the shapes of its outputs.
+    //! The shapes of the outputs, which fusion needs before an operation runs.
 
     use burn::backend::fusion::custom::TensorSpec;
     use burn::tensor::Shape;

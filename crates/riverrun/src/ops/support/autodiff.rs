@@ -22,7 +22,7 @@ use super::Maybe;
 /// A tensor of the differentiating backend.
 pub(crate) type Tracked<B, C> = FloatTensor<Autodiff<B, C>>;
 
-/// The tensor without its place in the graph.
+/// The tensor without its node.
 pub(crate) fn inner<B: Backend, C: CheckpointStrategy>(tensor: Tracked<B, C>) -> FloatTensor<B> {
     tensor.into_primitive()
 }
@@ -43,7 +43,7 @@ pub(crate) fn node_or<B: Backend, C: CheckpointStrategy>(
     }
 }
 
-/// Registers each gradient that there is with the parent that wants it.
+/// Registers each gradient with its parent, if both exist.
 pub(crate) fn register<B: Backend, const N: usize>(
     ops: [Option<NodeId>; N],
     gradients: [Option<FloatTensor<B>>; N],
@@ -56,7 +56,7 @@ pub(crate) fn register<B: Backend, const N: usize>(
     }
 }
 
-/// Where an output leaves its gradient for the core.
+/// The slot in which an output leaves its gradient for the core.
 #[derive(Debug)]
 pub(crate) struct Slot<B: Backend>(Arc<Mutex<Option<FloatTensor<B>>>>);
 

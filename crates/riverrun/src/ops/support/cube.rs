@@ -11,7 +11,7 @@ use riverrun_kernels::gpu::Dtype;
 
 use super::Maybe;
 
-/// The kernels' name of a storage type; none for a type that they do not have.
+/// The kernels' name of a storage type; `None` for a type that they do not support.
 pub(crate) fn known(dtype: DType) -> Option<Dtype> {
     match dtype {
         DType::F32 | DType::Flex32 => Some(Dtype::F32),

@@ -30,7 +30,7 @@ pub(crate) fn fill(x: Tensor<3>, padding: &Tensor<3, Bool>, value: f64) -> Tenso
     x.mask_fill(padding.clone().expand(shape), value)
 }
 
-/// The resets without those at padded steps, which would clear the state held there.
+/// The resets, except those at padded steps, which would clear the state held there.
 pub(crate) fn unpadded_reset(
     reset: Option<Tensor<2, Bool>>,
     padding: &Tensor<3, Bool>,

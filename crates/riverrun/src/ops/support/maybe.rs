@@ -1,4 +1,4 @@
-//! Tensors that an operation may do without.
+//! Optional tensors as arguments of operations.
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, ExtensionType};
@@ -7,9 +7,9 @@ use burn::backend::{Backend, ExtensionType};
 #[derive(Debug, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub enum Maybe<B: Backend> {
-    /// It is there.
+    /// Present.
     Some(FloatTensor<B>),
-    /// It is not.
+    /// Absent.
     None,
 }
 
@@ -17,19 +17,19 @@ pub enum Maybe<B: Backend> {
 #[derive(Debug, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub enum MaybeInt<B: Backend> {
-    /// It is there.
+    /// Present.
     Some(IntTensor<B>),
-    /// It is not.
+    /// Absent.
     None,
 }
 
 impl<B: Backend> Maybe<B> {
-    /// The tensor, if there is one.
+    /// The tensor, if present.
     pub fn from_option(tensor: Option<FloatTensor<B>>) -> Self {
         tensor.map_or(Maybe::None, Maybe::Some)
     }
 
-    /// Another tensor in the place of one that is there.
+    /// Maps the tensor, if present.
     pub(crate) fn map<C: Backend>(
         self,
         f: impl FnOnce(FloatTensor<B>) -> FloatTensor<C>,
@@ -55,7 +55,7 @@ impl<B: Backend> Clone for Maybe<B> {
 }
 
 impl<B: Backend> MaybeInt<B> {
-    /// The tensor, if there is one.
+    /// The tensor, if present.
     pub fn from_option(tensor: Option<IntTensor<B>>) -> Self {
         tensor.map_or(MaybeInt::None, MaybeInt::Some)
     }
@@ -67,7 +67,7 @@ impl<B: Backend> MaybeInt<B> {
         }
     }
 
-    /// The same for a backend that differentiates, or the backend inside it: both have the same integers.
+    /// The same tensor on the differentiating backend, or on the backend inside it: both have the same integers.
     pub(crate) fn rewrap<C>(self) -> MaybeInt<C>
     where
         C: Backend<IntTensorPrimitive = B::IntTensorPrimitive>,

@@ -18,7 +18,7 @@ const END: u64 = 22;
 const ZIP64: u64 = 56 + 20;
 const ENTRY: &[u8] = b"PK\x01\x02";
 
-/// The copy to read in the place of a file that needs one; it goes when this is dropped.
+/// The corrected copy of a file that needs one; deleted when this is dropped.
 pub(super) fn readable_copy(path: &Path) -> Result<Option<NamedTempFile>, Error> {
     let mut file = File::open(path)?;
     let Some((directory_end, end_record)) = misplaced(&mut file)? else {

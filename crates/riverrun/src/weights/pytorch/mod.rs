@@ -224,8 +224,7 @@ fn failed(path: &Path, reason: impl Display) -> Error {
     }
 }
 
-/// The tensors of a file, by name; their numbers are read when they are asked for. `readable` is the file itself or a
-/// corrected copy.
+/// The tensors of a file, by name; their numbers are read on demand. `readable` is the file itself or a corrected copy.
 fn read(path: &Path, readable: &Path) -> Result<BTreeMap<String, burn_pack::Tensor>, Error> {
     if is_safetensors(path) {
         let mut store = SafetensorsStore::from_file(path).map_indices_contiguous(false);

@@ -1,4 +1,4 @@
-//! The loop over steps, and the loop back.
+//! The loops over the steps, forward and backward.
 
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::BoolTensor;
@@ -225,7 +225,7 @@ struct StepBack<B: CellOps> {
     before: State<B>,
 }
 
-/// One step back. `d` holds the gradients of the state after the step, `before` the state before it.
+/// The backward pass of one step. `d` holds the gradients of the state after the step, `before` the state before it.
 fn step_back<B: CellOps>(
     cell: Cell,
     hidden: usize,
