@@ -1,7 +1,7 @@
-//! Scratch memory that starts on a cache line, from a pool that keeps it from call to call.
+//! Scratch memory aligned to cache lines, from a pool that is kept between calls.
 //!
-//! Fresh memory comes from the system page by page, each with a fault: more time than a short call's arithmetic. So a call's
-//! buffers go to the next one, up to [`POOLED`] bytes in all.
+//! New memory costs a page fault a page, which takes longer than a short call's arithmetic. So buffers are reused, up to
+//! [`POOLED`] bytes in all.
 
 use std::marker::PhantomData;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ unsafe impl Pod for Line {}
 /// The most that the pool holds, in bytes.
 const POOLED: usize = 32 << 20;
 
-/// A buffer this many times larger than the request is not handed out for it: a small buffer that lives long would pin it.
+/// A buffer this many times larger than the request is not handed out for it: a long-lived small buffer would pin it.
 const SLACK: usize = 2;
 
 fn pool() -> MutexGuard<'static, Vec<Vec<Line>>> {
@@ -72,10 +72,10 @@ impl<R: Pod> Buffer<R> {
         buffer
     }
 
-    /// Numbers left by earlier calls, to be overwritten.
+    /// `len` numbers with the contents of earlier calls, to be overwritten.
     ///
     /// # Panics
-    /// If `len` numbers are more bytes than there can be.
+    /// If the size in bytes overflows.
     pub fn scratch(len: usize) -> Self {
         let bytes = len.checked_mul(size_of::<R>()).expect("a size in bytes");
         let count = bytes.div_ceil(size_of::<Line>());

@@ -1,9 +1,9 @@
-//! Problems with their data, running them, and the rule by which a result is accepted.
+//! Random problems, the forms run on them, and the rule that accepts a result.
 //!
-//! After some steps each number is within `64 ε` of the arithmetic, `ε`, of the terms that it is made of: a step rounds
-//! about 16 times, and what it starts from has been rounded by those before. The terms of a parameter are itself and the
-//! step `η (1 + 1/√(1 - β₂))`, which no update exceeds; of a moment, the largest gradient and its square. A rounded parameter
-//! has one rounding to storage more.
+//! After some steps each number is within `64 ε` times the size of its terms, with `ε` of the arithmetic: a step rounds about
+//! 16 times, and starts from numbers that earlier steps have rounded. The terms of a parameter are itself and `η (1 + 1/√(1 -
+//! β₂))`, which no update exceeds; those of a moment, the largest gradient and its square. A rounded parameter has one more
+//! rounding, to storage.
 
 use super::clip::{PATIENCE, Scale, clip};
 use super::{Step, cpu, oracle};
@@ -17,13 +17,13 @@ pub struct Case {
     pub step: Step,
     /// Parameters of each tensor.
     pub parameters: Vec<Vec<f64>>,
-    /// Of each step, gradients of each tensor.
+    /// For each step, the gradients of each tensor.
     pub gradients: Vec<Vec<Vec<f64>>>,
-    /// What each step's gradients are multiplied by.
+    /// The factor of each step's gradients.
     pub factors: Vec<f64>,
 }
 
-/// All that the steps give, one list a tensor.
+/// The results of the steps, one list a tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// Parameters.
@@ -51,7 +51,7 @@ impl Outcome {
     }
 }
 
-/// From this step on, updated parameters are wanted in the type of the gradients too.
+/// From this step on, updated parameters are written in the type of the gradients too.
 const ROUNDED_FROM: usize = 1;
 
 /// Every other tensor decays.
@@ -114,7 +114,7 @@ impl Case {
             .collect()
     }
 
-    /// By the reference.
+    /// Runs the reference.
     pub fn oracle(&self) -> Outcome {
         let (mut p, mut m, mut v) = (self.parameters.clone(), self.zeros(), self.zeros());
         for (n, gradients) in self.gradients.iter().enumerate() {
@@ -138,10 +138,10 @@ impl Case {
         }
     }
 
-    /// By the CPU kernels.
+    /// Runs the CPU kernels.
     ///
     /// # Errors
-    /// What the kernels refuse.
+    /// Those of the kernels.
     pub fn cpu<E: Element<Acc = f32>>(&self) -> Result<Outcome, Error> {
         let narrow = |x: &Vec<f64>| x.iter().map(|&x| x as f32).collect::<Vec<f32>>();
         let mut p: Vec<Vec<f32>> = self.parameters.iter().map(narrow).collect();
@@ -182,10 +182,10 @@ impl Case {
         })
     }
 
-    /// By the GPU kernels.
+    /// Runs the GPU kernels.
     ///
     /// # Errors
-    /// What the kernels refuse.
+    /// Those of the kernels.
     #[cfg(feature = "gpu")]
     pub fn gpu(
         &self,
@@ -220,7 +220,7 @@ impl Case {
             let numbers = self.at(n).numbers().map(f64::from);
             let numbers = upload(client, Dtype::F32, &numbers);
             update(client, dtype, &numbers, &factor, &tensors)?;
-            // In two calls, the second going on from the first.
+            // In two calls; the second continues from the first.
             let sizes: Vec<_> = tensors.iter().map(|t| (t.len, t.g.clone())).collect();
             let (head, tail) = sizes.split_at(sizes.len() / 2);
             let before = poison(client, Dtype::F32, 1);
@@ -275,20 +275,20 @@ impl Case {
     }
 }
 
-/// Sums of squares of some steps, with a loss's scale or without: what [`clip`] is tried with.
+/// Sums of squares of some steps, with or without a loss scale: cases for [`clip`].
 #[derive(Debug, Clone)]
 pub struct ClipCase {
     squares: Vec<f64>,
     scale: Option<Scale>,
 }
 
-/// Of each step the factor, and what then is known of the scale.
+/// For each step the factor, and the scale after it.
 pub type Clips = Vec<(f64, Option<Scale>)>;
 
 impl ClipCase {
     const BOUND: f64 = 1.5;
 
-    /// Norms below and above the bound, two that are not finite, and a scale that is to double in the last step.
+    /// Norms below and above the bound, two that are not finite, and a scale that doubles in the last step.
     pub fn new(scaled: bool) -> Self {
         Self {
             squares: vec![1e-3, 9e8, f64::INFINITY, 2e20, f64::NAN, 0.0, 1e9],
@@ -300,7 +300,7 @@ impl ClipCase {
         }
     }
 
-    /// In `f64`. After the last overflow the streak is put where two good steps end it.
+    /// In `f64`. After the last overflow the streak is set so that two good steps complete it.
     pub fn oracle(&self) -> Clips {
         let mut scale = self.scale;
         let step = |&squares: &f64| {
@@ -318,7 +318,7 @@ impl ClipCase {
         }
     }
 
-    /// By the GPU kernel.
+    /// Runs the GPU kernel.
     #[cfg(feature = "gpu")]
     pub fn gpu(&self, client: &cubecl::client::Client) -> Clips {
         use super::clip::SCALE_NUMBERS;
@@ -346,7 +346,7 @@ impl ClipCase {
 
     /// Compares: factors within 8 roundings, of which there are 5, the scale exactly.
     pub fn compare(&self, found: &Clips, reference: &Clips) -> Vec<Comparison> {
-        // NaN is what the oracle gives too, and nothing is near NaN.
+        // Where the oracle has NaN, only NaN passes.
         let seen = |clips: &Clips| -> Vec<f64> {
             let number = |x: f64| if x.is_nan() { -1.0 } else { x };
             clips.iter().map(|(factor, _)| number(*factor)).collect()

@@ -1,19 +1,19 @@
-//! What gradients are multiplied by so that their norm, all together, is at most a bound; and the factor by which a loss in
-//! `f16` is scaled up to keep them within the format's range.
+//! Clipping of gradients to a bound of their norm, and the loss scale, which keeps the gradients of a loss in `f16` within the
+//! format's range.
 //!
 //! Source: Micikevicius et al., *Mixed Precision Training* (2018), section 3.2.
 
-/// Good steps in a row after which the loss's factor doubles.
+/// Steps in a row without an overflow after which the loss scale doubles.
 pub const PATIENCE: f64 = 2000.0;
-/// Where it stops doubling: far above any use, and a loss of 10⁴ times it is still finite in `f32`.
+/// The largest loss scale: far above any use, and 10⁴ times it is still finite in `f32`.
 pub const MOST: f64 = (1u64 << 40) as f64;
 /// Added to the norm.
 pub const EPSILON: f64 = 1e-6;
 
-/// What is known of a loss's scale, each number in `f32` on devices.
+/// The state of a loss scale; `f32` on devices.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {
-    /// What the loss is multiplied by.
+    /// The factor of the loss.
     pub factor: f64,
     /// Steps since the last overflow or doubling.
     pub streak: f64,
@@ -21,11 +21,11 @@ pub struct Scale {
     pub skipped: f64,
 }
 
-/// How many numbers a [`Scale`] has, in their order.
+/// The number of fields of a [`Scale`].
 pub const SCALE_NUMBERS: usize = 3;
 
 impl Scale {
-    /// Of its numbers.
+    /// A scale from its numbers.
     pub fn new([factor, streak, skipped]: [f64; SCALE_NUMBERS]) -> Self {
         Self {
             factor,
@@ -40,11 +40,11 @@ impl Scale {
     }
 }
 
-/// What gradients are to be multiplied by, of the sum of their squares: `min(1, bound / norm)`, after the loss's factor has
-/// been divided out of both. Then adapts the scale.
+/// The factor of gradients from the sum of their squares: `min(1, bound / norm)`, with the loss scale divided out of both. Then
+/// adapts the scale.
 ///
-/// Where the norm is not finite, 0 with a scale: the step is to be skipped, the loss's factor is halved. Without one NaN, to
-/// be seen in the weights.
+/// If the norm is not finite: with a scale 0, which skips the step, and the loss scale halves; without one NaN, which shows in
+/// the weights.
 pub fn clip(squares: f64, bound: f64, scale: Option<&mut Scale>) -> f64 {
     let Some(scale) = scale else {
         return match squares.is_finite() {

@@ -12,8 +12,8 @@ use crate::{Element, Error};
 /// Elements a task: enough to pay for handing it to a thread.
 const PIECE: usize = 1 << 14;
 
-/// One step of a tensor: parameters, gradients, first and second moments, and where the updated parameters go too, rounded
-/// to the type of the gradients; of the same length. `numbers` are those of [`Step`](super::Step).
+/// One step of a tensor: parameters, gradients, first and second moments, and an optional copy of the updated parameters,
+/// rounded to the type of the gradients; all of the same length. `numbers` are those of [`Step`](super::Step).
 ///
 /// # Errors
 /// [`Error::Length`].
@@ -42,7 +42,7 @@ pub fn update<E: Element<Acc = f32>>(
     }
     let arch = Arch::new();
     let state = m.par_chunks_mut(PIECE).zip(v.par_chunks_mut(PIECE));
-    // One for each piece; without rounding, empty.
+    // One a piece; empty without rounding.
     let mut places: Vec<&mut [E]> = rounded.map_or(Vec::new(), |r| r.chunks_mut(PIECE).collect());
     places.resize_with(p.len().div_ceil(PIECE), || &mut []);
     p.par_chunks_mut(PIECE)
@@ -111,7 +111,7 @@ impl<E: Element<Acc = f32>> WithSimd for Update<'_, E> {
         let keep = Vector::splat(simd, if self.decays { keep } else { 1.0 });
         let lr = Vector::splat(simd, lr);
         let factor = Vector::splat(simd, self.factor);
-        // Gradients are widened by way of a buffer: registers hold those of 16 bits in another order.
+        // Gradients are widened through a buffer: registers hold 16-bit numbers in another order.
         let mut wide = [0.0f32; LANES];
         let state = self.m.chunks_mut(n).zip(self.v.chunks_mut(n));
         for ((p, g), (m, v)) in self.p.chunks_mut(n).zip(self.g.chunks(n)).zip(state) {

@@ -1,10 +1,8 @@
 //! AdamW (Loshchilov & Hutter 2019, algorithm 2) over many tensors at once, and the sum of the squares of their gradients.
 //!
-//! With the gradient `g` times a factor that clips it, `s`:
-//! `m ← β₁ m + (1 - β₁) s g`, `v ← β₂ v + (1 - β₂) (s g)²`,
-//! `p ← (1 - η λ) p - η (m / (1 - β₁ᵗ)) / (√(v / (1 - β₂ᵗ)) + ε)`.
-//! A factor of 0 stands for gradients that overflowed: the step is skipped, nothing moves. Parameters and moments are
-//! `f32`; gradients may be in any storage type.
+//! With the gradient `g` times a factor that clips it, `s`: `m ← β₁ m + (1 - β₁) s g`, `v ← β₂ v + (1 - β₂) (s g)²`, `p ← (1 -
+//! η λ) p - η (m / (1 - β₁ᵗ)) / (√(v / (1 - β₂ᵗ)) + ε)`. A factor of 0 marks gradients that overflowed: the step is skipped and
+//! nothing changes. Parameters and moments are `f32`; gradients may be in any storage type.
 
 #[cfg(feature = "check")]
 pub mod check;
@@ -15,7 +13,7 @@ pub mod gpu;
 #[cfg(feature = "check")]
 pub mod oracle;
 
-/// How many numbers [`Step::numbers`] gives.
+/// The length of [`Step::numbers`].
 pub const NUMBERS: usize = 9;
 
 /// The numbers of a step, apart from the tensors.
@@ -42,8 +40,8 @@ impl Step {
         (correction(self.beta_1), correction(self.beta_2))
     }
 
-    /// What the kernels work with, in their arithmetic: `η`, `β₁`, `1 - β₁`, `β₂`, `1 - β₂`, `ε`, `1 / (1 - β₁ᵗ)`,
-    /// `1 / (1 - β₂ᵗ)`, `1 - η λ`.
+    /// The numbers that the kernels read, in their arithmetic: `η`, `β₁`, `1 - β₁`, `β₂`, `1 - β₂`, `ε`, `1 / (1 - β₁ᵗ)`, `1 /
+    /// (1 - β₂ᵗ)`, `1 - η λ`.
     pub fn numbers(&self) -> [f32; NUMBERS] {
         let (first, second) = self.corrections();
         [
@@ -60,7 +58,7 @@ impl Step {
         .map(|x| x as f32)
     }
 
-    /// What a parameter is multiplied by, as it decays or not.
+    /// The factor of a parameter, with or without decay.
     pub fn keep(&self, decays: bool) -> f64 {
         if decays {
             1.0 - self.lr * self.weight_decay

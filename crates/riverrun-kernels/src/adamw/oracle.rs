@@ -1,4 +1,4 @@
-//! In `f64`.
+//! The reference, in `f64`.
 
 use super::Step;
 

@@ -1,6 +1,6 @@
 //! The block-diagonal recurrence on the CPU: a block of a sequence at a time, threads over sequences and blocks.
 //!
-//! `A` is all of the traffic and is read once in each pass, row by row.
+//! Nearly all traffic is `A`, which each pass reads once, row by row.
 
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
@@ -11,7 +11,7 @@ use crate::rows::{self, RowsMut};
 use crate::simd::real::Real;
 use crate::{Element, Error};
 
-/// Sums that run side by side in a row's product, so that the machine can keep them in registers.
+/// Partial sums of a row's product, few enough for the registers.
 const SUMS: usize = 16;
 
 /// Computes `h`, `[B, T, N·P]`; every element is written, whatever was there.
@@ -151,7 +151,7 @@ impl<E: Element> BlockView<'_, E> {
     #[expect(clippy::mut_from_ref, reason = "a view has its elements to itself")]
     fn out<'x>(&self, x: &'x RowsMut<E>, t: usize, width: usize) -> &'x mut [E] {
         let width = width * self.problem.shape.size;
-        // SAFETY: no other view has this sequence and block, and a kernel lets go of a row before it asks for another.
+        // SAFETY: no other view has this sequence and block, and a kernel drops a row before it takes another.
         unsafe {
             x.row_mut(
                 self.sequence,

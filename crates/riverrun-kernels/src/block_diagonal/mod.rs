@@ -39,7 +39,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// `N·P`. Sizes beyond `usize` count as `usize::MAX` here and below, which no buffer has.
+    /// `N·P`. Saturates at `usize::MAX`, here and below, which is no buffer's length.
     pub fn dim(self) -> usize {
         self.blocks.saturating_mul(self.size)
     }
@@ -65,7 +65,7 @@ impl Shape {
     }
 }
 
-/// What is computed: sizes and direction.
+/// The problem: sizes and direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Problem {
     /// The sizes.
@@ -75,7 +75,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// The time step that runs as number `s`.
+    /// The time of the `s`-th step in running order.
     fn time(&self, s: usize) -> usize {
         if self.reverse {
             self.shape.steps - 1 - s
@@ -84,7 +84,7 @@ impl Problem {
         }
     }
 
-    /// Checks what forward and backward share.
+    /// The checks that forward and backward share.
     fn check<E>(
         &self,
         a: &[E],

@@ -83,7 +83,7 @@ pub fn backward(
     };
     for n in 0..shape.batch {
         let state = n * dim..(n + 1) * dim;
-        // What the steps after t pass back to h_t.
+        // The gradient that later steps pass back to h_t.
         let mut later = d_h_last.map_or(vec![0.0; dim], |d| d[state.clone()].to_vec());
         for s in (0..steps).rev() {
             let row = n * steps + problem.time(s);

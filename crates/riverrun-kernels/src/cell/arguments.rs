@@ -1,10 +1,10 @@
-//! What the cells read and write: slices with their shapes, and the checks of their lengths.
+//! The arguments of the cells: slices with their shapes, and the checks of their lengths.
 
 use super::{Problem, size};
 use crate::Error;
 pub(super) use crate::error::expect_length as length;
 
-/// What a cell reads.
+/// The inputs of a cell.
 #[derive(Debug, Clone, Copy)]
 pub struct Inputs<'a, E> {
     /// `[B, T, G·H]`: the input product of every step, input bias included.
@@ -19,7 +19,7 @@ pub struct Inputs<'a, E> {
     pub c0: Option<&'a [E]>,
     /// `[B, T]`: the steps before which the state is reset to zero.
     pub reset: Option<&'a [bool]>,
-    /// `[B]`: the steps of each sequence; those from there on are padding. See the [module](super). Absent: all `T`.
+    /// `[B]`: the steps of each sequence; later ones are padding. See the [module](super). Absent: all `T`.
     pub lengths: Option<&'a [u32]>,
 }
 
@@ -80,7 +80,7 @@ impl<'a, E> Inputs<'a, E> {
     }
 }
 
-/// The input product, for a cell that is to make it block by block as it goes, in the cache, rather than read it.
+/// The input product, for a cell that computes it block by block, in the cache, instead of reading it.
 #[derive(Debug, Clone, Copy)]
 pub struct Layer<'a, E> {
     /// `[B, T, I]`: the layer's input.
@@ -106,7 +106,7 @@ impl<E> Layer<'_, E> {
     }
 }
 
-/// What a cell writes. `A` is the arithmetic type of `E`: `f32`, or `f64` for `f64`.
+/// The outputs of a cell. `A` is the arithmetic type of `E`: `f32`, or `f64` for `f64`.
 #[derive(Debug)]
 pub struct Outputs<'a, E, A> {
     /// `[B, T, H]`: every state.
@@ -115,7 +115,7 @@ pub struct Outputs<'a, E, A> {
     pub h_last: &'a mut [E],
     /// `[B, H]`, LSTM only: the cell state after the last step.
     pub c_last: Option<&'a mut [E]>,
-    /// `[B, T, S·H]`: what backward needs besides `h`; absent when no gradient is wanted.
+    /// `[B, T, S·H]`: the values that backward needs besides `h`; absent if no gradient is wanted.
     pub saved: Option<&'a mut [A]>,
 }
 
@@ -129,12 +129,12 @@ impl<E, A> Outputs<'_, E, A> {
     }
 }
 
-/// The gradients that come in; an absent one is zero.
+/// The incoming gradients; an absent one is zero.
 #[derive(Debug, Clone, Copy)]
 pub struct OutputGrads<'a, E> {
     /// `[B, T, H]`: `∂L/∂h`.
     pub d_h: Option<&'a [E]>,
-    /// `[B, H]`: `∂L/∂h_last`, apart from what `d_h` says of the same state.
+    /// `[B, H]`: `∂L/∂h_last`, in addition to the part in `d_h`.
     pub d_h_last: Option<&'a [E]>,
     /// `[B, H]`, LSTM only: `∂L/∂c_last`.
     pub d_c_last: Option<&'a [E]>,
@@ -149,10 +149,10 @@ impl<E> OutputGrads<'_, E> {
     }
 }
 
-/// The gradients that go out. Those that are absent are not computed, where that saves work.
+/// The outgoing gradients. Absent ones are not computed, where that saves work.
 #[derive(Debug)]
 pub struct InputGrads<'a, E> {
-    /// `[B, T, G·H]`: `∂L/∂xg`. Where a layer's gradients are made too it may be empty, and is then not kept.
+    /// `[B, T, G·H]`: `∂L/∂xg`. It may be empty where a layer's gradients are computed too, and is then not kept.
     pub d_xg: &'a mut [E],
     /// `[G·H, H]`: `∂L/∂U`.
     pub d_u: Option<&'a mut [E]>,

@@ -1,12 +1,12 @@
-//! Recurrent cells with a matrix in the loop: GRU, LSTM and the simple (Elman) network.
+//! Recurrent cells with a matrix product in every step: GRU, LSTM and the simple (Elman) network.
 //!
 //! ```text
 //! h_t = cell(x_t, U h_{t-1} + b)      x_t: one block of H pre-activations a gate      h_t: [H]
 //! ```
 //!
-//! **The input product is the caller's.** `xg = x Wᵀ + b_ih` of all steps is one matrix product, made before the
-//! cell runs; the cell takes its result, `[B, T, G·H]` with `G` gates side by side, and returns `∂L/∂xg`, from which
-//! `∂L/∂W`, `∂L/∂x` and `∂L/∂b_ih` are one product each. What remains here is the part that must go step by step.
+//! **The input product is the caller's.** `xg = x Wᵀ + b_ih` of all steps is one matrix product, computed before the cell runs;
+//! the cell reads its result, `[B, T, G·H]` with `G` gates side by side, and returns `∂L/∂xg`, from which `∂L/∂W`, `∂L/∂x` and
+//! `∂L/∂b_ih` are one product each. This module computes the part that must go step by step.
 //!
 //! With `a = U h_{t-1} + b`, split by gate like `xg` (orders and layouts are PyTorch's, so its weights are used as they are):
 //!
@@ -26,20 +26,20 @@
 //! pre-activations are 0. Forward in time, `h_last` is therefore the state after the last real step; with [`Problem::reverse`]
 //! the initial state is held until `t < lengths[b]`. A length above `T` counts as `T`.
 //!
-//! **What forward saves.** Backward needs `h` and, per step, [`Problem::saved_blocks`] blocks of `H` values in the
-//! arithmetic type: `r, z, n` and `U_n h_{t-1} + b_n` (reset after) or `r ∘ h_{t-1}` (reset before) for the GRU; `i, f, g, o, c`
-//! for the LSTM; nothing for Elman. Saving rather than recomputing: the values are at hand when they are made, and
-//! recomputing them would cost the forward product once more, a third of the backward pass.
+//! **What forward saves.** Backward needs `h` and, per step, [`Problem::saved_blocks`] blocks of `H` values in the arithmetic
+//! type: `r, z, n` and `U_n h_{t-1} + b_n` (reset after) or `r ∘ h_{t-1}` (reset before) for the GRU; `i, f, g, o, c` for the
+//! LSTM; nothing for Elman. They are saved rather than recomputed, because recomputing them would repeat the forward product, a
+//! third of the backward pass.
 //!
 //! **Heads.** With [`Problem::heads`] `= N` the hidden units form `N` groups of `H/N`, and the recurrent weights connect units
-//! of one group only: `U` is block-diagonal, a layer is `N` small ones side by side, and a row of `u` has `H/N` numbers. GPUs
+//! of one group only: `U` is block-diagonal, a layer is `N` small layers side by side, and a row of `u` has `H/N` numbers. GPUs
 //! run them in one launch; the CPU kernels and the oracle take one head at a time.
 //!
 //! **Precision.** Storage `f32`, `f16`, `bf16`, `f64`; arithmetic and carried state in `f32` (`f64` for `f64`). Every element
-//! of a product is one sum in the order of its index, so results do not depend on the number of threads, on the other
-//! sequences of the batch, or on how the steps are divided among calls; `∂L/∂U` alone is a blocked sum over `B·T`. On a GPU the
-//! product is that of the state as it is stored, and what is saved is in the storage type; sums, and the state that passes
-//! by the product, are in `f32` there too.
+//! of a product is one sum in the order of its index, so results do not depend on the number of threads, on the other sequences
+//! of the batch, or on how the steps are divided among calls; `∂L/∂U` alone is a blocked sum over `B·T`. On a GPU the product
+//! reads the state in the storage type, and saved values are in the storage type; sums, and the state outside the product, are
+//! in `f32` there too.
 //!
 //! Sources: Cho et al., *Learning Phrase Representations using RNN Encoder–Decoder* (2014), section 2.3 (GRU, reset before;
 //! its `z` is one minus the `z` of here); PyTorch's `nn.GRU` and cuDNN (reset after); Hochreiter & Schmidhuber, *Long Short-Term
@@ -67,7 +67,7 @@ pub enum ResetGate {
     #[default]
     After,
     /// On the state, before the product: `n = tanh(x_n + U_n (r ∘ h) + b_n)`. The paper (Cho et al., equation 8). Weights
-    /// trained in one convention mean something else in the other; they cannot be converted.
+    /// trained in one convention cannot be used in, or converted to, the other.
     Before,
 }
 
@@ -100,7 +100,7 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// `G`: blocks of `H` pre-activations that a step takes.
+    /// `G`: blocks of `H` pre-activations a step.
     pub fn gates(self) -> usize {
         match self {
             Cell::Gru { .. } => 3,
@@ -109,7 +109,7 @@ impl Cell {
         }
     }
 
-    /// Products with recurrent weights that a step makes, one after the other.
+    /// The number of dependent products with recurrent weights in a step.
     pub(crate) fn products(self) -> usize {
         match self {
             Cell::Gru {
@@ -158,7 +158,7 @@ impl Cell {
     }
 }
 
-/// What is computed: sizes, cell and direction.
+/// The problem: sizes, cell and direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Problem {
     /// Sequences, `B ≥ 0`.
@@ -258,8 +258,8 @@ impl Problem {
     }
 }
 
-/// The elements of a tensor. Where they are more than there can be, the largest number, which is no slice's length: such a
-/// problem is refused by the checks of lengths.
+/// The elements of a tensor. Saturates at the largest number, which is no slice's length: the checks of lengths refuse such a
+/// problem.
 pub(crate) fn size<const N: usize>(sizes: [usize; N]) -> usize {
     match sizes.contains(&0) {
         true => 0,

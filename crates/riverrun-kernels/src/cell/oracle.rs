@@ -1,12 +1,12 @@
 //! The reference: the cells in `f64` and plain loops.
 //!
-//! [`forward`] and [`backward`] follow the formulas of the [module](super) one sequence and one step at a time, with
-//! nothing shared between them and the fast forms but the contract.
+//! [`forward`] and [`backward`] follow the formulas of the [module](super) one sequence and one step at a time, and share only
+//! the contract with the fast forms.
 
 use super::{Activation, Cell, Inputs, OutputGrads, Problem, ResetGate};
 use crate::Error;
 
-/// Everything that forward returns.
+/// The results of forward.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Forward {
     /// `[B, T, H]`: every state.
@@ -32,7 +32,7 @@ pub struct Gradients {
     pub d_c0: Vec<f64>,
 }
 
-/// One step of one sequence: what went in, and the values between.
+/// One step of one sequence: its inputs and intermediate values.
 struct Step {
     h_prev: Vec<f64>,
     c_prev: Vec<f64>,
@@ -208,7 +208,7 @@ pub fn forward(problem: &Problem, inputs: &Inputs<f64>) -> Result<Forward, Error
 
 /// The gradient of `Σ h ∘ d_h + Σ h_last ∘ d_h_last + Σ c_last ∘ d_c_last` in every input.
 ///
-/// Runs the cell again for the values between; takes nothing saved.
+/// Runs the cell again for the intermediate values; needs no saved ones.
 ///
 /// # Errors
 /// [`Error::Length`] for a slice of the wrong length, [`Error::NoChannels`] for `H = 0`.
@@ -266,7 +266,7 @@ pub fn backward(
     Ok(out)
 }
 
-/// Takes `dh` and `dc` from after the step to before it, and adds the step's share of the weights' gradients.
+/// Moves `dh` and `dc` from after the step to before it, and adds the step's part of the weights' gradients.
 fn step_backward(
     problem: &Problem,
     u: &[f64],

@@ -1,4 +1,4 @@
-//! Comparing results with a reference: what all operations share. The rule of acceptance is each operation's own.
+//! Comparison of results with a reference, shared by all operations; each operation has its own rule of acceptance.
 
 #[cfg(feature = "gpu")]
 pub mod transfer;
@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::Element;
 
-/// The largest; NaN if any is.
+/// The largest; NaN if any number is.
 pub fn largest(x: impl Iterator<Item = f64>) -> f64 {
     // Not `f64::max`, which drops NaN.
     x.fold(0.0, |largest: f64, x| {
@@ -32,7 +32,7 @@ pub fn distance(x: &[f64], y: &[f64]) -> f64 {
 /// One tensor of a result compared with its reference.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// Which tensor.
+    /// The name of the tensor.
     pub tensor: String,
     /// The largest absolute error.
     pub error: f64,
@@ -41,13 +41,13 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Whether the error is within what is allowed; NaN never is.
+    /// Whether the error is allowed; NaN never is.
     pub fn passes(&self) -> bool {
         self.error <= self.allowed
     }
 }
 
-/// The comparison of the element whose error is the largest part of what is allowed for it; NaN comes before all.
+/// The comparison of the element whose error is largest relative to its allowed error; NaN comes first.
 ///
 /// # Panics
 /// Where the lengths differ.
@@ -65,7 +65,7 @@ pub fn worst(
     };
     for (i, (found, reference)) in found.iter().zip(reference).enumerate() {
         let (error, allowed) = ((found - reference).abs(), allowed(i));
-        // By products, for what is allowed may be 0.
+        // By products, because the allowed error may be 0.
         let more = error * comparison.allowed > comparison.error * allowed;
         let first = comparison.allowed == 0.0 && comparison.error == 0.0;
         if more || first || error.is_nan() || (error > allowed && comparison.passes()) {
@@ -86,7 +86,7 @@ pub fn roundings<E: Element>() -> (impl Fn(f64) -> f64, f64) {
     } else {
         f64::from(f32::EPSILON)
     };
-    // The smallest steps of the types; a GPU may also take what is subnormal in f32 for 0.
+    // The smallest steps of the types; a GPU may also flush f32 subnormals to 0.
     let least = match E::NAME {
         "f16" => 2f64.powi(-25),
         "f64" => f64::MIN_POSITIVE,
@@ -95,11 +95,11 @@ pub fn roundings<E: Element>() -> (impl Fn(f64) -> f64, f64) {
     (move |x: f64| 0.5 * E::EPSILON * x.abs() + least, arithmetic)
 }
 
-/// Random numbers (ChaCha8), so that a seed gives the same data for ever and everywhere.
+/// Random numbers (ChaCha8), so that a seed always gives the same data.
 pub struct Random(ChaCha8Rng);
 
 impl Random {
-    /// The numbers of a seed.
+    /// The generator of a seed.
     pub fn new(seed: u64) -> Self {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }

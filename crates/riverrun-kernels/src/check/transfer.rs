@@ -1,4 +1,4 @@
-//! Numbers to a GPU and back.
+//! Transfers of numbers to a GPU and back.
 
 use cubecl::client::Client;
 use cubecl::server::Handle;
@@ -34,7 +34,7 @@ pub fn numbers(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
     }
 }
 
-/// A buffer with these numbers in it; of one element where there are none.
+/// A buffer with these numbers; one element long if there are none.
 pub fn upload(client: &Client, dtype: Dtype, data: &[f64]) -> Handle {
     if data.is_empty() {
         return client.create_from_slice(&bytes(dtype, &[f64::NAN]));
@@ -50,7 +50,7 @@ pub fn poison(client: &Client, dtype: Dtype, elements: usize) -> Handle {
 /// The first `elements` numbers of a buffer.
 ///
 /// # Panics
-/// Where the device fails.
+/// If the device fails.
 pub fn download(client: &Client, dtype: Dtype, handle: Handle, elements: usize) -> Vec<f64> {
     let read = client.read_one(handle).expect("reading a result back");
     numbers(dtype, &read[..elements * dtype.size()])

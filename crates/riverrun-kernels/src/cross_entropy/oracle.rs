@@ -1,13 +1,13 @@
-//! In `f64`. Rows of `vocab` logits.
+//! The reference, in `f64`. Rows of `vocab` logits.
 
-/// What [`forward`] returns.
+/// The results of [`forward`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loss {
     /// The mean over the rows that count.
     pub loss: f64,
     /// `log Σ exp x` of each row.
     pub lse: Vec<f64>,
-    /// 1 by the number of rows that count.
+    /// 1 over the number of rows that count.
     pub weight: f64,
 }
 

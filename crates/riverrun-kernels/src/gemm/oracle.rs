@@ -1,16 +1,16 @@
-//! In `f64`.
+//! The reference, in `f64`.
 
 use super::Epilogue;
 use crate::gelu;
 
-/// What a product gives.
+/// The outputs of a product.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outputs {
     /// `[m, n]`.
     pub d: Vec<f64>,
-    /// `[m, n]`, where the epilogue saves it: what GELU took.
+    /// `[m, n]`, the input of GELU, if the epilogue saves it.
     pub pre: Option<Vec<f64>>,
-    /// Where the epilogue sums: `[n]` or `[m]`.
+    /// The epilogue's sums, if any: `[n]` or `[m]`.
     pub sums: Option<Vec<f64>>,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn column_sums(x: &[f64], columns: usize) -> Vec<f64> {
     sums
 }
 
-/// A product and what follows it. `bias` is read by epilogues with one, `pre` by [`Epilogue::GeluBackward`].
+/// A product and its epilogue. `bias` is read by epilogues with one, `pre` by [`Epilogue::GeluBackward`].
 pub fn run(
     a: &[f64],
     b: &[f64],

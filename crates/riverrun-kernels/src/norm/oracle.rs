@@ -1,4 +1,4 @@
-//! In `f64`. Rows of `gamma.len()` channels.
+//! The reference, in `f64`. Rows of `gamma.len()` channels.
 
 use super::{Kind, Spec};
 
@@ -23,10 +23,10 @@ pub fn forward(spec: &Spec, x: &[f64], gamma: &[f64], beta: Option<&[f64]>) -> V
     y
 }
 
-/// What [`backward`] returns.
+/// The results of [`backward`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gradients {
-    /// As long as `x`.
+    /// In the shape of `x`.
     pub d_x: Vec<f64>,
     /// `[D]`.
     pub d_gamma: Vec<f64>,

@@ -8,7 +8,7 @@ use crate::Error;
 use crate::adamw::clip::{EPSILON, MOST, PATIENCE, SCALE_NUMBERS};
 use crate::gpu::{buffer, expect};
 
-/// The exponent of what is not finite.
+/// The exponent of numbers that are not finite.
 const NOT_FINITE: u32 = 0x7f80_0000;
 
 #[cube(launch_unchecked)]
@@ -50,8 +50,8 @@ fn clip_factor(
     }
 }
 
-/// Writes what gradients are to be multiplied by, `[1]`, of the sum of their squares, `[1]`, and adapts the loss's scale where
-/// there is one: its [numbers](crate::adamw::clip::Scale::numbers). All in `f32`.
+/// Writes the factor of gradients, `[1]`, from the sum of their squares, `[1]`, and adapts the loss scale, if present: its
+/// [numbers](crate::adamw::clip::Scale::numbers). All in `f32`.
 ///
 /// # Errors
 /// [`Error::Length`]; nothing has been launched then.

@@ -1,4 +1,4 @@
-//! On GPUs: one launch for several tensors. A cube takes a piece of one of them; which, it finds from its number.
+//! On GPUs: one launch for several tensors. A cube takes a piece of one of them, found from the cube's index.
 //!
 //! Sums of squares are taken cube by cube and added up by a second launch in a fixed order: bit-equal from run to run.
 //! Nothing is read back.
@@ -35,13 +35,13 @@ pub struct Buffers {
     pub m: Handle,
     /// Second moments, `f32`, updated.
     pub v: Handle,
-    /// Where the updated parameters go too, rounded to the type of the gradients.
+    /// A copy of the updated parameters, rounded to the type of the gradients.
     pub rounded: Option<Handle>,
     /// Whether the parameters decay.
     pub decays: bool,
 }
 
-/// The numbers of a step, of which [`super::Step::numbers`] tells the order.
+/// The numbers of a step, in the order of [`super::Step::numbers`].
 #[derive(CubeType, Clone, Copy)]
 struct Numbers {
     lr: f32,
@@ -108,7 +108,7 @@ fn adamw_update<G: Float, N: Size>(
     }
 }
 
-/// One step of a vector; gives its parameters.
+/// One step of a vector; returns its parameters.
 #[cube]
 fn update_vector<G: Float, N: Size>(
     p: &mut [Vector<f32, N>],
@@ -181,7 +181,7 @@ fn square_parts<G: Float, N: Size>(
     }
 }
 
-/// Adds up parts, and what was there before. One cube.
+/// Adds up the parts and the previous sum. One cube.
 #[cube(launch_unchecked)]
 fn square_total(
     parts: &[f32],
@@ -234,7 +234,7 @@ fn batches(
     batches
 }
 
-/// The first cube of each tensor, and after the last, the number of cubes.
+/// The first cube of each tensor, then the number of cubes.
 fn first_cubes(lengths: impl Iterator<Item = usize>, cube: usize) -> Vec<usize> {
     let mut firsts = vec![0];
     for len in lengths {
@@ -244,8 +244,8 @@ fn first_cubes(lengths: impl Iterator<Item = usize>, cube: usize) -> Vec<usize> 
     firsts
 }
 
-/// One step of every tensor; all have a place for rounded parameters, or none has. `numbers` are those of
-/// [`Step`](super::Step) and `factor`, `[1]`, is what gradients are multiplied by, all in `f32`.
+/// One step of every tensor; all have a rounded copy, or none has. `numbers` are those of [`Step`](super::Step) and `factor`,
+/// `[1]`, the factor of the gradients, all in `f32`.
 ///
 /// # Errors
 /// [`Error::Dtype`], [`Error::Length`]; nothing has been launched then.
@@ -328,8 +328,8 @@ pub fn update(
     Ok(())
 }
 
-/// Writes `Σ g²` over all tensors, with `before` added where there is one, to `total`; `[1]` in `f32` both. A tensor is
-/// its number of elements and its buffer.
+/// Writes `Σ g²` over all tensors, plus `before`, if present, to `total`; both `[1]` in `f32`. A tensor is its number of
+/// elements and its buffer.
 ///
 /// # Errors
 /// [`Error::Dtype`], [`Error::Length`]; nothing has been launched then.

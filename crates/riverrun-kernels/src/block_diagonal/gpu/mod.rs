@@ -1,7 +1,7 @@
 //! The GPU form: one routine, for blocks of up to [`LARGEST`] channels, on every device.
 //!
-//! A thread walks through the time of its block, so the lanes are `B·N`: with few of them the time is that of one step's
-//! loads, `T` times over.
+//! A thread runs one block over all steps, so there are `B·N` lanes: with few of them a pass takes the latency of one step's
+//! loads, `T` times.
 
 mod walk;
 
@@ -43,7 +43,7 @@ pub struct Backward {
     pub h0: Option<Handle>,
     /// `[B, T]`, as in the forward pass.
     pub reset: Option<Handle>,
-    /// `[B, T, N·P]`, what the forward pass wrote.
+    /// `[B, T, N·P]`, as written by the forward pass.
     pub h: Handle,
     /// `[B, T, N·P]`, `∂L/∂h`.
     pub d_h: Handle,
@@ -57,7 +57,7 @@ pub struct Backward {
     pub d_h0: Handle,
 }
 
-/// Why the kernels cannot run a problem on this device, if they cannot.
+/// The reason why the kernels cannot run a problem on this device, if they cannot.
 ///
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Routine`] for blocks above [`LARGEST`], [`Error::Dtype`].
@@ -75,7 +75,7 @@ pub fn check(client: &Client, problem: &Problem, dtype: Dtype) -> Result<(), Err
     dtype.check(client)
 }
 
-/// What both launches derive from the problem.
+/// The launch settings that both passes derive from the problem.
 struct Plan {
     config: Config,
     address: AddressType,
@@ -94,7 +94,7 @@ impl Plan {
         check(client, problem, dtype)?;
         let shape = problem.shape;
         let size = shape.size;
-        // At most 16 bytes to a load.
+        // At most 16 bytes a load.
         let widest = client.properties().hardware.max_vector_size;
         let widest = widest.min(16 / dtype.size());
         let divides = |v: &usize| size.is_multiple_of(*v) && *v <= widest;
@@ -147,7 +147,7 @@ pub fn forward(
         ..plan.config
     };
     let v = config.vector;
-    // What is absent is not read.
+    // Absent buffers are not read.
     let optional = |handle: &Option<Handle>, elements: usize, v: usize| match handle {
         Some(handle) => buffer(handle, elements, v),
         None => buffer(&args.b, shape.elements(), v),

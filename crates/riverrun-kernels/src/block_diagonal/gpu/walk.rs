@@ -4,7 +4,7 @@
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
-/// What changes the generated code.
+/// The values that change the generated code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Config {
     /// Channels of a block, `P`.
@@ -20,7 +20,7 @@ pub(super) struct Config {
     pub d_h_last: bool,
 }
 
-/// `count` vectors from number `at` on, into `out` from element `to` on.
+/// Loads `count` vectors, from vector `at` on, into `out` from element `to` on.
 #[cube]
 fn load<F: Numeric, W: Size>(
     x: &[Vector<F, W>],

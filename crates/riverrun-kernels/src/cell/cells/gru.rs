@@ -74,8 +74,8 @@ impl BackwardStage<3, 4> for ResetAfter {
     }
 }
 
-/// Reset before, the stage of the gates: forward it makes `z` and `r ∘ h` for the second product, backward the gradient of
-/// `r` from that of `r ∘ h`. Saves `r, z` and `r ∘ h`.
+/// Reset before, the stage of the gates: forward computes `z` and `r ∘ h` for the second product, backward the gradient of `r`
+/// from that of `r ∘ h`. Saves `r, z` and `r ∘ h`.
 pub(crate) struct Gates;
 
 impl ForwardStage<2, 3> for Gates {

@@ -1,11 +1,11 @@
-//! Random problems, and running the CPU form on them with every output poisoned first.
+//! Random problems, and the CPU form run on them with every output poisoned first.
 
 use super::heads::by_head;
 use crate::cell::{Cell, InputGrads, Inputs, OutputGrads, Outputs, Problem, cpu, oracle};
 use crate::check::Random;
 use crate::{Element, Error};
 
-/// Which of the optional inputs are given.
+/// The optional inputs of a case.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
     /// `bias`.
@@ -71,7 +71,7 @@ pub struct Case<E> {
 }
 
 impl<E: Element> Case<E> {
-    /// Random numbers; those that are rounded to `E` are exact from there on.
+    /// Random numbers, rounded to `E` where they are stored.
     pub fn random(problem: Problem, options: Options, seed: u64) -> Self {
         let mut rng = Random::new(seed);
         let scale = 1.0 / (problem.depth() as f64).sqrt();
@@ -108,7 +108,7 @@ impl<E: Element> Case<E> {
         self.inputs().is_padding(b, t)
     }
 
-    /// What forward reads.
+    /// The inputs of forward.
     pub fn inputs(&self) -> Inputs<'_, E> {
         Inputs {
             xg: &self.xg,
@@ -121,7 +121,7 @@ impl<E: Element> Case<E> {
         }
     }
 
-    /// What backward reads besides.
+    /// The incoming gradients of backward.
     pub fn grads(&self) -> OutputGrads<'_, E> {
         OutputGrads {
             d_h: self.d_h.as_deref(),
@@ -203,7 +203,7 @@ impl Case<f64> {
     /// The reference: the oracle in `f64`.
     ///
     /// # Errors
-    /// What the oracle refuses.
+    /// Those of the oracle.
     pub fn oracle(&self) -> Result<Results<f64>, Error> {
         by_head(self, |case| {
             let f = oracle::forward(&case.problem, &case.inputs())?;
@@ -222,7 +222,7 @@ impl Case<f64> {
     }
 }
 
-/// Everything that forward and backward write.
+/// The results of forward and backward.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Results<E> {
     /// `[B, T, H]`.
@@ -268,7 +268,7 @@ impl<E: Element> Results<E> {
     }
 }
 
-/// Splits and instructions that a check of the CPU form should cover, on two and three threads.
+/// Splits and instruction sets that a check of the CPU form covers, on two and three threads.
 pub fn routines() -> Vec<cpu::Routine> {
     let mut all = Vec::new();
     for &level in cpu::Level::available() {

@@ -1,4 +1,4 @@
-//! Running a case on a GPU, with every output filled with NaN beforehand.
+//! Runs a case on a GPU, with every output filled with NaN first.
 
 use cubecl::client::Client;
 use cubecl::server::Handle;
@@ -10,10 +10,10 @@ use crate::gpu::Dtype;
 use crate::{Element, Error};
 
 impl<E: Element + bytemuck::Pod> Case<E> {
-    /// Of the persistent routine. The gradients of the weights are made here, in `f64`, of what it leaves for them.
+    /// Runs the persistent routine. The gradients of the weights are computed here, in `f64`, from the routine's outputs.
     ///
     /// # Errors
-    /// What the routine refuses.
+    /// Those of the routine.
     pub fn gpu(
         &self,
         client: &Client,
@@ -56,7 +56,7 @@ impl<E: Element + bytemuck::Pod> Case<E> {
             saved: (p.saved_blocks() > 0).then(|| poison(p.saved())),
         };
         gpu::forward_with(client, p, dtype, &forward, tuning)?;
-        // Of each unit, what the units of its head take of it, gate by gate.
+        // For each unit, its weights in every unit of its head, gate by gate.
         let mut transposed = Vec::with_capacity(self.u.len());
         for unit in 0..hidden {
             let rows = (0..width).filter(|row| row % hidden / depth == unit / depth);

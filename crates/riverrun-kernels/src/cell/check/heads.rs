@@ -1,10 +1,10 @@
-//! A case with several heads as cases with one: each head is a layer of its own.
+//! A case with several heads as cases with one head each.
 
 use super::{Case, Results};
 use crate::cell::Problem;
 use crate::{Element, Error};
 
-/// How a tensor's rows hold the heads: the groups that hold all heads, and the numbers of each head in a group.
+/// The place of the heads in a tensor's rows: the groups that contain all heads, and the numbers of each head in a group.
 struct Layout {
     groups: usize,
     own: usize,
@@ -20,7 +20,7 @@ impl Layout {
         }
     }
 
-    /// Of the recurrent weights, as one row.
+    /// That of the recurrent weights, as one row.
     fn of_u(problem: &Problem) -> Self {
         Self {
             own: problem.depth() * problem.depth(),

@@ -1,8 +1,8 @@
-//! The cells in `f32` and the plainest loops, which set the error that the fast forms are allowed.
+//! The cells in `f32` and plain loops, which set the error that the fast forms may have.
 //!
-//! Forward and backward of a batch at once, from what a textbook says; nothing is shared with the fast forms. What a
-//! form in the storage type `E` would keep in memory from one step to the next (states, gates, gradients of
-//! pre-activations) is rounded to it.
+//! Forward and backward of a batch at once, from the textbook's formulas; nothing is shared with the fast forms. Values that a
+//! form in the storage type `E` would keep in memory between steps (states, gates, gradients of pre-activations) are rounded to
+//! it.
 
 use super::{Case, Results};
 use crate::Element;
@@ -12,7 +12,7 @@ fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// Everything, with what is stored rounded to `E`.
+/// The results, with stored values rounded to `E`.
 pub fn run<E: Element>(case: &Case<f32>) -> Results<f32> {
     let p = case.problem;
     let stored = |x: f32| E::from_f64(f64::from(x)).to_f64() as f32;

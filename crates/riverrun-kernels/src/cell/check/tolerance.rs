@@ -1,18 +1,16 @@
-//! The one rule by which a result of the cells is accepted.
+//! The rule that accepts a result of the cells.
 //!
 //! ```text
 //! max |found - reference| <= 2 max |naive - reference| + floor · max |reference|
 //! ```
 //!
-//! over each tensor, where `naive` is the textbook computation in `f32` with what is stored rounded to the storage
-//! type. As in [`crate::recurrence::check`], a fast form may order its operations otherwise but rounds no more often, so
-//! it is held to twice the textbook's error; the floor is what independent roundings add up to, where the textbook was
-//! lucky.
+//! over each tensor, where `naive` is the textbook computation in `f32` with stored values rounded to the storage type. As in
+//! [`crate::recurrence::check`], a fast form may order its operations otherwise but rounds no more often, so it is held to
+//! twice the textbook's error; the floor is the sum of independent roundings, for cases where the textbook is accurate by luck.
 //!
-//! **Floor.** The products are sums of `H` terms (of a head's `H/N`) in `f32`, over `T` steps: `ε √(T H)`. Storage in 16 bits rounds about
-//! 16 times a step, each time by at most half its own `ε`: `ε/2 √(16 T)`. What is a sum over steps and sequences has `B`
-//! times as many terms, and its scale is that of its largest summand, if that is larger: where summands cancel, their
-//! rounding does not.
+//! **Floor.** The products are sums of `H` terms (of a head's `H/N`) in `f32`, over `T` steps: `ε √(T H)`. Storage in 16 bits
+//! rounds about 16 times a step, each time by at most half its own `ε`: `ε/2 √(16 T)`. A sum over steps and sequences has `B`
+//! times as many terms, and its scale is that of its largest summand, if larger: cancelling summands leave their roundings.
 
 use super::heads::by_head;
 use super::{Case, Results, naive};
@@ -23,10 +21,10 @@ fn scale(values: &[f64]) -> f64 {
     largest(values.iter().map(|x| x.abs()))
 }
 
-/// Judges every tensor of `found`, results of the case in the storage type `E`.
+/// Compares every tensor of `found`, results of the case in the storage type `E`.
 ///
 /// # Errors
-/// What the oracle refuses.
+/// Those of the oracle.
 pub fn compare<E: Element>(case: &Case<E>, found: &Results<E>) -> Result<Vec<Comparison>, Error> {
     let reference = case.to::<f64>().oracle()?.named();
     let naive = by_head(&case.to::<f32>(), |case| Ok(naive::run::<E>(case)))?.named();

@@ -20,13 +20,13 @@ use crate::simd::real::Real;
 use crate::simd::vector::lanes;
 use crate::threads::{Shared, chunk, parallel_for_each};
 
-/// A backward pass, as its threads see it. Each writes its own rows and units only.
+/// A backward pass, shared by its threads. Each writes only its own rows and units.
 pub(super) struct Backward<'a, R> {
     pub problem: Problem,
     pub inputs: Inputs<'a, R>,
     pub saved: Saved<'a, R>,
     pub grads: OutputGrads<'a, R>,
-    /// The steps at hand.
+    /// The steps of the current block.
     pub block: Block<'a, R>,
     d_h0: Option<Shared<'a, R>>,
     d_c0: Option<Shared<'a, R>>,
@@ -42,7 +42,7 @@ pub(super) struct Part<'a, R> {
     pub padded: usize,
     weights: &'a BackwardWeights<R>,
     pub exchange: Exchange<'a, R>,
-    /// `[rows, padded]`: what later steps send back to `h_t` through the product, and other than through it.
+    /// `[rows, padded]`: the gradient of `h_t` from later steps, through the product and past it.
     pub product: Buffer<R>,
     pub direct: Buffer<R>,
     /// `[rows, padded]`: LSTM, `∂L/∂c_t`.
@@ -107,7 +107,7 @@ pub(super) fn run<S: Simd, R: Real>(
     if problem.batch == 0 {
         return sums.finish();
     }
-    // Threads that share sequences stay together to the end, so all steps are one block to them.
+    // Threads that share sequences run all steps as one block.
     let held = match plan {
         Plan::Batch(_) if into.d_xg.is_empty() => block_steps(problem),
         _ => problem.steps,
@@ -153,7 +153,7 @@ pub(super) fn run<S: Simd, R: Real>(
 }
 
 impl<'a, R: Real> Backward<'a, R> {
-    /// Each thread runs sequences of its own, a block of steps at a time, which is then added to the sums.
+    /// Each thread runs its own sequences, a block of steps at a time, and adds the block to the sums.
     fn by_rows<S: Simd>(
         &mut self,
         simd: S,
@@ -210,7 +210,7 @@ impl<'a, R: Real> Backward<'a, R> {
         states.iter().for_each(|part| self.finish(part));
     }
 
-    /// Each thread runs units of its own, of every sequence. False if there were no threads for it.
+    /// Each thread runs its own units of every sequence. Returns false if no threads were free.
     fn by_units<S: Simd>(&self, simd: S, parts: usize) -> bool {
         let Problem { batch, hidden, .. } = self.problem;
         let mut buffer = ExchangeBuffer::new(batch, self.problem.gate_width());
@@ -233,8 +233,8 @@ impl<'a, R: Real> Backward<'a, R> {
         )
     }
 
-    /// A product needs all units of the gates before it, so a stage begins with the product that the stage before has
-    /// made ready, and the last stage is a product alone.
+    /// A product needs all units of the gates before it, so a stage begins with the product that the stage before has prepared,
+    /// and the last stage is only a product.
     fn stages(&self) -> usize {
         match self.problem.steps {
             0 => 0,

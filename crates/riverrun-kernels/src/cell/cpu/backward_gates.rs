@@ -174,12 +174,12 @@ impl<S: Simd, R: Real> Rows<'_, '_, '_, S, R> {
     }
 }
 
-/// What a row of a stage reads and writes.
+/// The operands of a row of a stage.
 struct Vectors<'a, S: Simd, R: Real, const G: usize, const N: usize> {
     simd: S,
     /// `∂L/∂h_t` from outside.
     d_output: Option<Row<'a, S, R>>,
-    /// What later steps send back through the product, and other than through it.
+    /// The gradient from later steps, through the product and past it.
     product: Row<'a, S, R>,
     direct: RowMut<'a, S, R>,
     d_carry: RowMut<'a, S, R>,
@@ -191,7 +191,7 @@ struct Vectors<'a, S: Simd, R: Real, const G: usize, const N: usize> {
     d_a: [RowMut<'a, S, R>; G],
     d_bias: [RowMut<'a, S, R>; G],
     d_input_bias: RowMut<'a, S, R>,
-    /// Whether the next step begins with a reset, which sends nothing back.
+    /// Whether the next step begins with a reset, which passes no gradient back.
     resets_next: bool,
     /// From a row of `h` to that of the step done next.
     next: isize,

@@ -1,15 +1,14 @@
-//! Threads that work on one problem and meet after every stage.
+//! Threads that work on one problem with a barrier after every stage.
 //!
-//! Stages are microseconds apart, which only a spin barrier can serve. Spinning wastes time where a thread is kept off its
-//! processor by other work: if a wait exceeds the limit, the workers exit at the next barrier and one thread finishes the
-//! parts sequentially.
+//! Stages take microseconds, so the barrier spins. Spinning wastes time while a thread is descheduled: if a wait exceeds the
+//! limit, the workers exit at the next barrier and one thread finishes the parts sequentially.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::spin::{PanicGuard, SpinBarrier};
 
-/// Runs `stages` stages of every part, with a barrier after each, and says whether it did: not when the pool's threads were
-/// too busy to join, in which case nothing but `prepare` has run.
+/// Runs `stages` stages of every part, with a barrier after each. Returns false if the pool's threads were too busy to join;
+/// then only `prepare` has run.
 ///
 /// `stage(part, state, index)` reads what others wrote in earlier stages. `finish` runs once for each part at the end.
 pub(crate) fn run_together<P: Send>(

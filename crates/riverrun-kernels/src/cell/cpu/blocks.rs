@@ -1,5 +1,5 @@
-//! The backward pass in blocks of steps: the loop over time leaves `∂L/∂xg` of a block, and the gradients of the weights take
-//! it from there before the next block.
+//! The backward pass in blocks of steps: the loop over time writes `∂L/∂xg` of a block, and the gradients of the weights read
+//! it before the next block.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::threads::Shared;
 /// Rows of `[B·T]` in a block: enough to make reading and writing the sums cheap, few enough to stay in the cache.
 const ROWS: usize = 512;
 
-/// What forward left.
+/// The outputs of forward.
 #[derive(Clone, Copy)]
 pub(super) struct Saved<'a, R> {
     pub h: &'a [R],
@@ -48,7 +48,7 @@ pub(super) fn block_steps(problem: &Problem) -> usize {
     (ROWS / problem.batch.max(1)).clamp(1, problem.steps.max(1))
 }
 
-/// Where `∂L/∂xg` is kept: all of it, or that of a block of steps.
+/// The memory of `∂L/∂xg`: all of it, or that of a block of steps.
 #[derive(Clone, Copy)]
 pub(super) struct GateGrads<'a, R> {
     pub data: Shared<'a, R>,

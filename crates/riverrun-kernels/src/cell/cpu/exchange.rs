@@ -1,4 +1,4 @@
-//! What passes between the threads that share a sequence, and from one step to the next.
+//! The memory that threads of one sequence share, from one step to the next.
 
 use crate::buffer::Buffer;
 use crate::simd::real::Real;

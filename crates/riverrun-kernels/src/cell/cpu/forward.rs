@@ -17,11 +17,11 @@ use crate::simd::real::Real;
 use crate::simd::vector::lanes;
 use crate::threads::{Shared, chunk, parallel_for};
 
-/// A forward pass, as its threads see it. Each writes its own rows and units only.
+/// A forward pass, shared by its threads. Each writes only its own rows and units.
 pub(super) struct Forward<'a, R> {
     pub problem: Problem,
     pub inputs: Inputs<'a, R>,
-    /// Makes the input product, if `inputs` does not bring it.
+    /// Computes the input product, if `inputs` does not contain it.
     layer: Option<Layer<'a, R>>,
     pub h: Shared<'a, R>,
     h_last: Shared<'a, R>,
@@ -43,7 +43,7 @@ pub(super) struct Part<'a, R> {
     pub pre: Buffer<R>,
     /// `[rows, padded]`: the LSTM's cell state; `z` of the reset-before GRU between its products.
     pub carry: Buffer<R>,
-    /// `[rows, block, G, padded]`: the input product of some steps, if it is made here.
+    /// `[rows, block, G, padded]`: the input product of some steps, if computed here.
     pub xg: Buffer<R>,
 }
 
@@ -95,7 +95,7 @@ impl<R: Real> Forward<'_, R> {
         )
     }
 
-    /// Each thread runs sequences of its own.
+    /// Each thread runs its own sequences.
     fn by_rows<S: Simd>(&self, simd: S, parts: usize) {
         let Problem { batch, hidden, .. } = self.problem;
         let own;
@@ -115,7 +115,7 @@ impl<R: Real> Forward<'_, R> {
         });
     }
 
-    /// Each thread runs units of its own, of every sequence. False if there were no threads for it.
+    /// Each thread runs its own units of every sequence. Returns false if no threads were free.
     fn by_units<S: Simd>(&self, simd: S, parts: usize) -> bool {
         let Problem { batch, hidden, .. } = self.problem;
         let mut buffer = ExchangeBuffer::new(batch, hidden);
@@ -182,7 +182,7 @@ impl<R: Real> Forward<'_, R> {
         }
     }
 
-    /// Each a product, the gates, and a barrier.
+    /// Each is a product, the gates and a barrier.
     fn stages(&self) -> usize {
         self.problem.steps * self.problem.cell.products()
     }

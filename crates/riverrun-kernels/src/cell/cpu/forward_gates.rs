@@ -157,7 +157,7 @@ impl<S: Simd, R: Real> Rows<'_, '_, '_, S, R> {
     }
 }
 
-/// What a row of a stage reads and writes.
+/// The operands of a row of a stage.
 struct Vectors<'a, S: Simd, R: Real, const G: usize, const N: usize> {
     simd: S,
     x: [Row<'a, S, R>; G],
@@ -165,7 +165,7 @@ struct Vectors<'a, S: Simd, R: Real, const G: usize, const N: usize> {
     h: Row<'a, S, R>,
     carry: RowMut<'a, S, R>,
     saved: Option<[RowMut<'a, S, R>; N]>,
-    /// Where the next product finds the state.
+    /// The state, for the next product.
     to: RowMut<'a, S, R>,
     output: RowMut<'a, S, R>,
     /// Whether the state survives until the next step, which may begin with a reset.

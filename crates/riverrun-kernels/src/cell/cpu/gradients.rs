@@ -1,8 +1,8 @@
-//! The gradients of weights: what the steps add up to, a block of steps at a time.
+//! The gradients of the weights, summed a block of steps at a time.
 //!
-//! `∂L/∂U = Σ_{b,t} ∂L/∂a_{b,t} ⊗ v_{b,t}` with `v = h_{b,t-1}`, but `r ∘ h_{b,t-1}` for the `n` of the reset-before GRU; with a layer,
-//! `∂L/∂W = Σ_{b,t} ∂L/∂xg_{b,t} ⊗ x_{b,t}` and `∂L/∂x = ∂L/∂xg · W`. All that a block of steps contributes is added before the
-//! next is touched, so `∂L/∂xg` is still in the cache, and each of its rows is packed for the products once.
+//! `∂L/∂U = Σ_{b,t} ∂L/∂a_{b,t} ⊗ v_{b,t}` with `v = h_{b,t-1}`, but `r ∘ h_{b,t-1}` for the `n` of the reset-before GRU; with
+//! a layer, `∂L/∂W = Σ_{b,t} ∂L/∂xg_{b,t} ⊗ x_{b,t}` and `∂L/∂x = ∂L/∂xg · W`. A block's contribution is added before the next
+//! block is touched, so `∂L/∂xg` is still in the cache, and each of its rows is packed for the products once.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::gemm::cpu::tile::{ByRows, HEIGHT, Product};
 use crate::simd::real::Real;
 use crate::threads::{Shared, chunk, parallel_for};
 
-/// The sums, and what is needed to add to them.
+/// The sums and their scratch memory.
 pub(super) struct Gradients<'a, R> {
     problem: Problem,
     inputs: Inputs<'a, R>,
@@ -30,7 +30,7 @@ pub(super) struct Gradients<'a, R> {
     begun: bool,
     /// `∂L/∂xg` by gate, then `∂L/∂(U_n h + b_n)` of the reset-after GRU.
     gates: Vec<Columns<R>>,
-    /// What they are multiplied with: `h_{t-1}`, `r ∘ h_{t-1}`, `x`.
+    /// The other factors: `h_{t-1}`, `r ∘ h_{t-1}`, `x`.
     previous: Option<PackedMatrix<R>>,
     inner: Option<PackedMatrix<R>>,
     x: Option<PackedMatrix<R>>,
@@ -90,7 +90,7 @@ impl<'a, R: Real> Gradients<'a, R> {
         }
     }
 
-    /// Adds what a block of steps contributes. Blocks come whole, from the last to the first.
+    /// Adds the contribution of a block of steps. Blocks come whole, from the last to the first.
     pub(super) fn add<S: Simd>(&mut self, simd: S, block: &Block<R>) {
         let rows = self.problem.batch * block.steps.len();
         let pieces = self.pieces();
@@ -102,7 +102,7 @@ impl<'a, R: Real> Gradients<'a, R> {
         self.multiply(simd, block);
     }
 
-    /// More pieces than threads, for a thread that is kept off its processor.
+    /// More pieces than threads, so that others can do the work of a descheduled thread.
     fn pieces(&self) -> usize {
         if self.threads > 1 {
             2 * self.threads
@@ -111,7 +111,7 @@ impl<'a, R: Real> Gradients<'a, R> {
         }
     }
 
-    /// Where the rows of a block are to be [packed](Packing::pack).
+    /// The memory that the rows of a block are [packed](Packing::pack) into.
     pub(super) fn begin<'s>(&'s mut self, block: &'s Block<'_, R>) -> Packing<'s, R> {
         let rows = self.problem.batch * block.steps.len();
         let [previous, inner, x] = [&mut self.previous, &mut self.inner, &mut self.x]
@@ -268,7 +268,7 @@ impl<'a, R: Real> Gradients<'a, R> {
     }
 }
 
-/// Where a block's threads pack, each its own rows.
+/// The memory that a block's threads pack into, each its own rows.
 pub(super) struct Packing<'a, R> {
     problem: Problem,
     inputs: Inputs<'a, R>,
@@ -350,7 +350,7 @@ impl<R: Real> WithSimd for Pack<'_, '_, R> {
         }
         for row in rows {
             let (b, time) = place(row);
-            // Padding has no gradient, and what it holds may be anything: zeros, so that the product is zero too.
+            // Padding has no gradient and may contain anything: packed as zeros, so that the product is zero too.
             let padding = inputs.is_padding(b, time);
             // SAFETY: as above.
             unsafe {

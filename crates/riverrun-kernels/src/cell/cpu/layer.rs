@@ -11,7 +11,7 @@ use crate::cell::arguments::{length, optional};
 use crate::cell::{Cell, Inputs, Layer, Outputs, Problem, size};
 use crate::simd::level::Level;
 
-/// A layer with packed weights, in `f32`. What it computes is bit for bit what [`forward_layer`](super::forward_layer) does.
+/// A layer with packed weights, in `f32`. The results are bit for bit those of [`forward_layer`](super::forward_layer).
 pub struct PackedLayer {
     cell: Cell,
     hidden: usize,
@@ -32,7 +32,7 @@ impl std::fmt::Debug for PackedLayer {
     }
 }
 
-/// What a sequence starts from.
+/// The initial states, resets and lengths of a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct State<'a> {
     /// `[B, H]`; zero when absent.

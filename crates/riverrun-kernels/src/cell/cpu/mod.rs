@@ -5,8 +5,8 @@
 //! units, with a barrier after each step. The gradients of the weights are products over many steps at a time, after the loop.
 //!
 //! [`forward`] and [`backward`] are the contract; a [`PackedLayer`] keeps its packed weights from call to call.
-//! [`forward_layer`] and [`backward_layer`] include the input product: `xg`, the largest tensor of a layer, is then made a few
-//! steps at a time and stays in the cache.
+//! [`forward_layer`] and [`backward_layer`] include the input product: `xg`, the largest tensor of a layer, is then computed a
+//! few steps at a time and stays in the cache.
 //!
 //! `f16` and `bf16` are widened once on the way in and rounded once on the way out; the state between steps stays `f32`.
 
@@ -58,7 +58,7 @@ pub fn forward<E: Element>(
     run_forward(problem, inputs, None, outputs, routine)
 }
 
-/// [`forward`] that makes the input product too, `xg = x Wᵀ + b_ih`, a block of steps at a time, so that `xg` never goes through
+/// [`forward`] with the input product included, `xg = x Wᵀ + b_ih`, a block of steps at a time, so that `xg` never goes through
 /// memory. `inputs.xg` is empty. Backward is that of [`forward`], which does not read `xg`; it returns `∂L/∂xg`.
 ///
 /// # Errors
@@ -90,7 +90,7 @@ fn run_forward<E: Element>(
 
 /// The gradients of every input, from `h` and `saved` as [`forward`] wrote them for the same problem and inputs.
 ///
-/// Does not read `inputs.xg`, which may be empty. Every element of the gradients that are asked for is overwritten.
+/// Does not read `inputs.xg`, which may be empty. Every element of the requested gradients is overwritten.
 ///
 /// # Errors
 /// As for [`forward`].
@@ -106,7 +106,7 @@ pub fn backward<E: Element>(
     run_backward(problem, inputs, None, h, saved, grads, into, routine)
 }
 
-/// [`backward`] that goes on to the layer's input, weights and bias.
+/// [`backward`] through to the layer's input, weights and bias.
 ///
 /// # Errors
 /// As for [`forward`].

@@ -1,6 +1,6 @@
-//! The spin barrier of [`run_together`](super::barrier::run_together), and how threads give it up.
+//! The spin barrier of [`run_together`](super::barrier::run_together), and how it is abandoned.
 //!
-//! Atomics come from `super::sync`, so that the model checker of `crates/loom` can put its own in their place.
+//! Atomics come from `super::sync`, so that the model checker of `crates/loom` can replace them.
 
 use super::sync::{AtomicBool, AtomicUsize, Ordering, SPIN_LIMIT, spin_loop, yield_now};
 
@@ -20,7 +20,7 @@ pub(super) struct SpinBarrier {
 const CLOSED: usize = 1 << (usize::BITS - 1);
 /// In `state`: a wait has exceeded the limit.
 const TIMED_OUT: usize = 1;
-/// In `state`: decided at this barrier, for all to see, that one thread goes on alone.
+/// In `state`: decided at this barrier that one thread finishes alone.
 const ABANDONED: usize = 2;
 /// In `state`: one barrier passed.
 const ROUND: usize = 4;
@@ -45,7 +45,7 @@ impl SpinBarrier {
         self.joined.fetch_add(1, Ordering::AcqRel) & CLOSED == 0
     }
 
-    /// Waits a little for all to join. False if some did not, and none can any more.
+    /// Waits briefly for all to join. Returns false if some have not; then none can join any more.
     pub fn close(&self) -> bool {
         for _ in 0..SPIN_LIMIT {
             if self.joined.load(Ordering::Acquire) == self.threads {
@@ -122,7 +122,7 @@ impl SpinBarrier {
     }
 }
 
-/// Lets the other threads go when the thread that holds it panics.
+/// Releases the other threads if the thread that holds it panics.
 pub(super) struct PanicGuard<'a>(pub &'a SpinBarrier);
 
 impl Drop for PanicGuard<'_> {

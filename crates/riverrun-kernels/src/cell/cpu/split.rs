@@ -20,14 +20,14 @@ pub enum Split {
 /// A division that fits the problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// This many threads, each with sequences of its own. One is the sequential form.
+    /// This many threads, each with its own sequences. One is the sequential form.
     Batch(usize),
-    /// This many threads, each with units of its own of every sequence.
+    /// This many threads, each with its own units of every sequence.
     Units(usize),
 }
 
 impl Plan {
-    /// Fits `split` to `batch` sequences of `steps` steps, `work` multiplications each, whose `hidden` units are dealt out
+    /// Fits `split` to `batch` sequences of `steps` steps, `work` multiplications each, whose `hidden` units are distributed
     /// `grain` at a time.
     pub(super) fn new(
         split: Split,
@@ -36,7 +36,7 @@ impl Plan {
         grain: usize,
         work: usize,
     ) -> Self {
-        // Waking threads costs about as much as a core multiplies in this many; below, one does it all.
+        // Waking threads costs about as much as this many multiplications; below, one thread does all.
         const WORTH_WAKING: usize = 1 << 21;
         // A barrier costs about as much as this many multiplications from the second-level cache.
         const WORTH_A_BARRIER: usize = 1 << 14;

@@ -1,5 +1,5 @@
-//! A stage of a step: what follows (forward) or precedes (backward) a product, unit by unit. The cells' formulas implement
-//! these traits on vectors; the loops over rows and units are in [`forward_gates`](super::forward_gates) and
+//! A stage of a step: the elementwise part after (forward) or before (backward) a product. The cells' formulas implement these
+//! traits on vectors; the loops over rows and units are in [`forward_gates`](super::forward_gates) and
 //! [`backward_gates`](super::backward_gates).
 
 use pulp::Simd;
@@ -7,7 +7,7 @@ use pulp::Simd;
 use crate::simd::real::Real;
 use crate::simd::vector::Vector;
 
-/// What a forward stage reads.
+/// The inputs of a forward stage.
 pub(crate) struct ForwardIn<S: Simd, R: Real, const G: usize> {
     /// The input side of each gate.
     pub x: [Vector<S, R>; G],
@@ -15,11 +15,11 @@ pub(crate) struct ForwardIn<S: Simd, R: Real, const G: usize> {
     pub a: [Vector<S, R>; G],
     /// `h_{t-1}`.
     pub h: Vector<S, R>,
-    /// What the stage before left in [`ForwardOut::carry`].
+    /// [`ForwardOut::carry`] of the stage before.
     pub carry: Vector<S, R>,
 }
 
-/// What a forward stage makes.
+/// The outputs of a forward stage.
 pub(crate) struct ForwardOut<S: Simd, R: Real, const N: usize> {
     /// `h_t`, or the left side of the second product.
     pub state: Vector<S, R>,
@@ -45,11 +45,11 @@ pub(crate) trait ForwardStage<const G: usize, const N: usize> {
     fn forward<S: Simd, R: Real>(v: ForwardIn<S, R, G>) -> ForwardOut<S, R, N>;
 }
 
-/// What a backward stage reads.
+/// The inputs of a backward stage.
 pub(crate) struct BackwardIn<S: Simd, R: Real, const N: usize> {
     /// `∂L/∂h_t`, or the gradient of the left side of the second product.
     pub d_h: Vector<S, R>,
-    /// What the stage before left in [`BackwardOut::direct`], where `d_h` is not `∂L/∂h_t`.
+    /// [`BackwardOut::direct`] of the stage before, where `d_h` is not `∂L/∂h_t`.
     pub direct: Vector<S, R>,
     /// `∂L/∂c_t` from later steps (LSTM).
     pub d_carry: Vector<S, R>,
@@ -63,13 +63,13 @@ pub(crate) struct BackwardIn<S: Simd, R: Real, const N: usize> {
     pub carry_prev: Vector<S, R>,
 }
 
-/// What a backward stage makes.
+/// The outputs of a backward stage.
 pub(crate) struct BackwardOut<S: Simd, R: Real, const G: usize> {
     /// The gradient of each gate's pre-activation on the input's side.
     pub d_x: [Vector<S, R>; G],
     /// The same on the recurrent side.
     pub d_a: [Vector<S, R>; G],
-    /// What reaches `h_{t-1}` other than through the product.
+    /// The gradient of `h_{t-1}` past the product.
     pub direct: Vector<S, R>,
     /// `∂L/∂c_{t-1}`.
     pub d_carry: Vector<S, R>,
@@ -97,7 +97,7 @@ pub(crate) trait BackwardStage<const G: usize, const N: usize> {
     fn backward<S: Simd, R: Real>(v: BackwardIn<S, R, N>) -> BackwardOut<S, R, G>;
 }
 
-/// A row of units to read, in whole vectors and a rest.
+/// A row of units to read, in whole vectors and a remainder.
 #[derive(Clone, Copy)]
 pub(super) struct Row<'a, S: Simd, R: Real> {
     full: &'a [R::Lanes<S>],
@@ -124,7 +124,7 @@ impl<'a, S: Simd, R: Real> Row<'a, S, R> {
         }
     }
 
-    /// Vector `i`; with `TAIL` the rest, padded with zeros.
+    /// Vector `i`; with `TAIL` the remainder, padded with zeros.
     #[inline(always)]
     pub(super) fn get<const TAIL: bool>(&self, simd: S, i: usize) -> Vector<S, R> {
         if TAIL {

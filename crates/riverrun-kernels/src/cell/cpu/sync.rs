@@ -1,4 +1,4 @@
-//! What the spin barrier is made of.
+//! The primitives of the spin barrier.
 
 pub(super) use std::hint::spin_loop;
 pub(super) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! The weights of a pass, packed for some units.
+//! The weights of a pass, packed for a range of units.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::gemm::cpu::packed::{Layout, PackedMatrix};
 use crate::simd::real::Real;
 use crate::simd::vector::lanes;
 
-/// The weights of a forward pass. The reset-before GRU multiplies with those of `n` by themselves.
+/// The weights of a forward pass. The reset-before GRU multiplies by those of `n` separately.
 pub(super) struct ForwardWeights<R> {
     pub outer: PackedMatrix<R>,
     pub inner: Option<PackedMatrix<R>>,
@@ -80,7 +80,7 @@ impl<R: Real> ForwardWeights<R> {
     }
 }
 
-/// Steps whose input product is made at a time: enough for full tiles, few enough to find them in the cache again.
+/// Steps whose input product is computed at a time: enough for full tiles, few enough to stay in the cache.
 pub(super) fn input_block(problem: &Problem, rows: usize) -> usize {
     (64 / rows.max(1)).max(8).min(problem.steps.max(1))
 }

@@ -25,7 +25,7 @@ pub struct Forward {
     pub h_last: Handle,
     /// `[B, H]`, LSTM only, written.
     pub c_last: Option<Handle>,
-    /// `[B, T, S·H]`, written: what backward needs, if it is wanted.
+    /// `[B, T, S·H]`, written: the values that backward needs, if wanted.
     pub saved: Option<Handle>,
 }
 
@@ -43,9 +43,9 @@ pub struct Backward {
     pub reset: Option<Handle>,
     /// `[B]`, as in the forward pass.
     pub lengths: Option<Handle>,
-    /// `[B, T, H]`: what forward wrote.
+    /// `[B, T, H]`: as written by forward.
     pub h: Handle,
-    /// `[B, T, S·H]`: what forward saved; absent where there is nothing to save.
+    /// `[B, T, S·H]`: as saved by forward; absent where there is nothing to save.
     pub saved: Option<Handle>,
     /// `[B, T, H]`: `∂L/∂h`.
     pub d_h: Handle,

@@ -68,7 +68,7 @@ pub(super) fn persistent_backward<R: Numeric>(
     let size = comptime!(product.size() as u64);
     let lengths = lengths_of(&input.lengths, &part, steps, config);
 
-    // The state's gradient from later steps, but for the product; the cell state's gradient.
+    // The state's gradient from later steps, without the product's part; the cell state's gradient.
     let mut direct = Array::<Pair>::new(items);
     let mut d_cells = Array::<Pair>::new(items);
     // Whether the step after was a reset.
@@ -98,7 +98,7 @@ pub(super) fn persistent_backward<R: Numeric>(
         if CUBE_POS == 0 && UNIT_POS == 0 {
             report_progress(control, s);
         }
-        // Asked for before the wait, so that it is there after it.
+        // Requested before the wait, so that it has arrived after it.
         let mut incoming = Array::<Words>::new(items);
         let mut saved = Array::<Words>::new(comptime!(items * saved_blocks));
         let mut h_before = Array::<Words>::new(items);
@@ -121,7 +121,7 @@ pub(super) fn persistent_backward<R: Numeric>(
                 let place = own.row * steps + t;
                 let start = own.row * hidden + own.unit;
                 incoming[o] = fetch(&input.d_h, place * hidden + own.unit, product);
-                // At padding nothing but the incoming gradient counts.
+                // At padding only the incoming gradient counts.
                 if t < lengths[o] {
                     #[unroll]
                     for block in 0..blocks {

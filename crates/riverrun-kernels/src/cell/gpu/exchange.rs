@@ -7,8 +7,8 @@
 //! place is used twice. A step costs one trip through the L2 cache instead of the two of a barrier.
 //!
 //! **Bound.** A wait that sees no result for [`PATIENCE`](crate::gpu::fault::PATIENCE) gives up: it raises the device's fault
-//! word, and no later wait of that cube waits. The words are then used as they are, NaN. So no launch can hang, no wrong number can
-//! pass for a right one, and a sequence may be as long as it likes: the clock starts anew with every step.
+//! word, and no later wait of that cube waits. The words are then used as they are, NaN. So no launch can hang, no wrong number
+//! can pass for a right one, and a sequence may be of any length: the clock restarts with every step.
 
 use cubecl::prelude::*;
 
@@ -82,7 +82,7 @@ pub(super) fn prefetch(at: u64) {
     gpu_asm!("prefetch.global.L2 [{}];", in(_) at);
 }
 
-/// Whether one of the words is not there yet.
+/// Whether one of the words has not been written yet.
 #[cube]
 pub(super) fn absent(words: Vector<u32, Const<4>>) -> bool {
     let a = words.extract(0usize).max(words.extract(1usize));
@@ -112,7 +112,7 @@ pub(super) fn restart(wait: &mut Wait) {
     wait.since = 0u64;
 }
 
-/// Counts a poll in vain; whether the wait has lasted longer than `limit`.
+/// Counts a failed poll; returns whether the wait has lasted longer than `limit`.
 #[cube]
 pub(super) fn expired(wait: &mut Wait, #[comptime] limit: u64) -> bool {
     let mut over = false;

@@ -183,7 +183,7 @@ pub(super) fn persistent_forward<R: Numeric>(
         if CUBE_POS == 0 && UNIT_POS == 0 {
             report_progress(control, s);
         }
-        // Asked for before the wait, so that it is there after it.
+        // Requested before the wait, so that it has arrived after it.
         let mut inputs = Array::<Words>::new(comptime!(items * gates));
         let mut zero_state = Array::<bool>::new(items);
         #[unroll]

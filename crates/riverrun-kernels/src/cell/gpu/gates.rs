@@ -23,11 +23,11 @@ pub(super) fn sigma(x: Pair, #[comptime] ptx: bool) -> Pair {
     sigmoid::<Const<2>>(x, ptx)
 }
 
-/// Where the polynomial ends.
+/// The upper end of the polynomial.
 const SMALL: f32 = 0.625;
 
-/// Within 4 units in the last place, near 0 too: a polynomial in `x²` below [`SMALL`] (that of the Cephes library,
-/// `tanhf`), `1 - 2 e^-2|x| / (1 + e^-2|x|)` above. `2 σ(2x) - 1` would be off by `2⁻²³` near 0, where that is many digits.
+/// Within 4 units in the last place, near 0 too: a polynomial in `x²` below [`SMALL`] (that of the Cephes library, `tanhf`), `1
+/// - 2 e^-2|x| / (1 + e^-2|x|)` above. `2 σ(2x) - 1` would be off by `2⁻²³` near 0, a large relative error.
 #[cube]
 pub(super) fn tanh(x: Pair, #[comptime] ptx: bool) -> Pair {
     let one = Pair::new(1.0f32);
@@ -78,7 +78,7 @@ pub(super) fn gru(
     }
 }
 
-/// The second half of a step of the GRU with the reset gate before the product; `a` has the product of `gated`, `r ∘ h`.
+/// The second half of a step of the GRU with the reset gate before the product; `a` is the product with `gated`, `r ∘ h`.
 #[cube]
 pub(super) fn gru_reset_before(
     x: &Array<Pair>,
@@ -137,7 +137,7 @@ fn sigma_slope(y: Pair) -> Pair {
     y * (Pair::new(1.0f32) - y)
 }
 
-/// `1 - y²`, without the digits that `y²` would lose near 1.
+/// `1 - y²`, without cancellation near 1.
 #[cube]
 fn tanh_slope(y: Pair) -> Pair {
     let one = Pair::new(1.0f32);
@@ -161,8 +161,7 @@ pub(super) fn gru_back(saved: &Array<Pair>, before: Pair, d: Pair, d_c: Pair) ->
     }
 }
 
-/// The first half of a step back of the GRU with the reset gate before the product: all but `x_0`, which needs
-/// `U_nᵀ x_2`.
+/// The first half of a backward step of the GRU with the reset gate before the product: all but `x_0`, which needs `U_nᵀ x_2`.
 #[cube]
 pub(super) fn gru_reset_before_back(
     saved: &Array<Pair>,

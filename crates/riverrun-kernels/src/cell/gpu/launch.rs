@@ -30,7 +30,7 @@ fn compiled() -> MutexGuard<'static, HashSet<Kernel>> {
     compiled.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Everything that the two passes share.
+/// The state that both passes share.
 struct Pass<'a> {
     client: &'a Client,
     problem: &'a Problem,
@@ -167,7 +167,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Marks every place of a buffer as not written.
+    /// Marks every element of a buffer as not written.
     fn poison(&self, what: &'static str, handle: &Handle, numbers: usize) -> Result<(), Error> {
         let quads = numbers * self.dtype.size() / 16;
         let words = self.quads(what, handle, numbers)?;
@@ -218,8 +218,8 @@ impl<'a> Pass<'a> {
         let key = (device, config, self.dtype, self.address);
         let mut done = Ok(());
         exclusively(self.client, |exclusive| {
-            // Compiling may take longer than the lock is waited for, so it must not happen while the lock is held: a
-            // launch of no steps does nothing else.
+            // Compiling may take longer than the lock's limit, so it must not happen while the lock is held: a launch of no
+            // steps only compiles.
             if !compiled().contains(&key) {
                 let cubes = CubeCount::Static(1, 1, 1);
                 exclusive.launch_freely(|lock| done = launch(cubes, dim, span(0, 0), lock));
@@ -293,7 +293,7 @@ pub fn forward(
     forward_with(client, problem, dtype, args, None)
 }
 
-/// [`forward`] by given sizes, or by those of the rule.
+/// [`forward`] with this tuning, or with that of the rule.
 pub(crate) fn forward_with(
     client: &Client,
     problem: &Problem,
@@ -386,7 +386,7 @@ pub fn backward(
     backward_with(client, problem, dtype, args, None)
 }
 
-/// [`backward`] by given sizes, or by those of the rule.
+/// [`backward`] with this tuning, or with that of the rule.
 pub(crate) fn backward_with(
     client: &Client,
     problem: &Problem,

@@ -4,15 +4,15 @@
 //! device, would wait for ever. Two measures keep them apart:
 //!
 //! - **On the host**, [`exclusively`] holds a mutex of the device from the first to the last launch it makes, and makes each
-//!   group of launches depend on the one before, whatever its stream, by an event. Outside of graphs this alone orders them.
+//!   group of launches depend on the one before, whatever its stream, by an event. Outside graphs this alone orders them.
 //! - **On the device**, a fair lock for what the host does not order: graphs that replay on several streams. [`acquire`] is
 //!   launched before the persistent kernel in the same stream: one thread draws a ticket and waits until it is served. The
 //!   last cube of the persistent kernel serves the next ticket ([`release`]).
 //!
-//! **A lock left behind.** If a launch fails after its `acquire` ran, nobody releases the lock. Persistent kernels report progress
-//! with every step; a waiter that sees neither progress nor another ticket served for [`LOCK_LIMIT`] passes over the holder. The
-//! words of a launch (its ticket, its count of finished cubes) are its own, so what a failed launch left there harms no
-//! other.
+//! **A lock left behind.** If a launch fails after its `acquire` ran, nobody releases the lock. Persistent kernels report
+//! progress with every step; a waiter that sees neither progress nor another ticket served for [`LOCK_LIMIT`] passes over the
+//! holder. The words of a launch (its ticket, its count of finished cubes) are its own, so a failed launch does not disturb
+//! others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -28,9 +28,9 @@ use crate::gpu::fault::{PATIENCE, Scope, watch};
 /// Words of a device. Kernels reach them by address: a launch that fails marks the buffers it would have written as
 /// unreadable, and these must outlive it.
 const CONTROL_WORDS: usize = 4;
-/// The ticket that is drawn next.
+/// The next ticket.
 const NEXT: u64 = 0;
-/// The ticket that has the lock, or will have it.
+/// The ticket that holds the lock, or will hold it.
 const SERVED: u64 = 1;
 /// Changes while the holder runs.
 const PROGRESS: u64 = 2;
@@ -41,7 +41,7 @@ const FAULT: u64 = 3;
 const LAUNCH_WORDS: usize = 3;
 /// The launch's ticket.
 const TICKET: usize = 0;
-/// Its cubes that are done.
+/// The number of its finished cubes.
 const DONE: usize = 1;
 /// Never read.
 const IGNORED: usize = 2;
@@ -115,10 +115,10 @@ pub(super) fn release(control: u64, launch_words: &mut [Atomic<u32>]) {
     }
 }
 
-/// What the host keeps of a device.
+/// The host's state of a device.
 struct Device {
     control: Handle,
-    /// Made on the stream of the last persistent launch, after it.
+    /// Allocated on the stream of the last persistent launch, after it.
     last: Option<Handle>,
 }
 
@@ -196,7 +196,7 @@ impl Exclusive<'_> {
             control: self.device.control.clone(),
             launch_words: self.client.empty(LAUNCH_WORDS * 4),
         };
-        // A graph must not depend on what runs outside of it.
+        // A graph must not depend on work outside it.
         let capturing = self.client.is_capturing();
         let after = self.device.last.as_ref().filter(|_| !capturing);
         let after = after.unwrap_or(&buffers.launch_words).clone();

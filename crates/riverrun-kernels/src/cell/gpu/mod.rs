@@ -42,7 +42,7 @@ use cubecl::client::Client;
 use super::Problem;
 use crate::gpu::Dtype;
 
-/// Why the persistent routine cannot run a problem on this device, if it cannot.
+/// The reason why the persistent routine cannot run a problem on this device, if it cannot.
 pub fn missing(client: &Client, problem: &Problem, dtype: Dtype) -> Option<String> {
     plan::missing(client, problem, dtype)
 }

@@ -1,4 +1,4 @@
-//! How a problem is divided into cubes, and the rule that chooses.
+//! The partition of a problem into cubes, and the rule that chooses it.
 
 use cubecl::client::Client;
 use cubecl::prelude::*;
@@ -14,7 +14,7 @@ use crate::gpu::{Dtype, capability};
 pub(super) enum Form {
     /// Reset gate after the product.
     Gru,
-    /// Reset gate before the product: two products a step, the second of what the first one's gates make of the state.
+    /// Reset gate before the product: two products a step, the second with the state gated by the first one's gates.
     GruResetBefore,
     Lstm,
     Tanh,
@@ -41,7 +41,7 @@ impl Form {
     }
 }
 
-/// Everything that changes the generated code.
+/// The values that change the generated code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Config {
     pub form: Form,
@@ -58,7 +58,7 @@ pub(super) struct Config {
     pub d_h_last: bool,
     pub d_c_last: bool,
     pub backward: bool,
-    /// Blocks that forward saves; backward, that it saved.
+    /// The number of blocks that forward saves or has saved.
     pub saved: usize,
 }
 
@@ -101,7 +101,7 @@ pub(super) struct Partition {
     pub groups: usize,
 }
 
-/// Why the device or the problem does not allow the routine.
+/// The reason why the device or the problem does not allow the routine.
 pub(super) fn missing(client: &Client, problem: &Problem, dtype: Dtype) -> Option<String> {
     if client.name() != "cuda" {
         return Some("it is written in PTX".into());
@@ -142,7 +142,7 @@ fn device(client: &Client) -> (usize, usize) {
     )
 }
 
-/// Registers that a thread may spend on weights and sums, of 255.
+/// Registers of a thread for weights and sums, of 255.
 const REGISTERS: usize = 200;
 
 /// The partition of a pass by a tuning, if its cubes fit on the device.
@@ -215,8 +215,8 @@ pub(super) fn partition(
 }
 
 /// The best for a pass of a problem, if it fits on the device, from measurements on an H200: of the partitions that take the
-/// fewest launches, the one whose cubes read the fewest bytes a step. Forward with few cubes, where reading does not
-/// limit, many small ones: each has less to add up.
+/// fewest launches, the one whose cubes read the fewest bytes a step. Forward with few cubes, where reading is not the limit,
+/// it takes many small ones: each has less to add up.
 pub(super) fn choose(
     client: &Client,
     problem: &Problem,

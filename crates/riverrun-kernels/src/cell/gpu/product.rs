@@ -21,7 +21,7 @@ use super::lock::raise_fault;
 use crate::gpu::fault::PATIENCE;
 use crate::gpu::storage::Storage;
 
-/// A product of a step, as far as it changes the generated code.
+/// A product of a step: the values that change the generated code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Product {
     /// Groups of rows; group `g` starts at row `(first_gate + g) · hidden`.
@@ -30,11 +30,11 @@ pub(super) struct Product {
     pub first_gate: usize,
     /// Hidden units that a cube owns, a multiple of 16.
     pub units: usize,
-    /// Rows of a group in all, `H`.
+    /// Rows of a group, `H`.
     pub hidden: usize,
     /// Hidden units of a head, `H/N`; a multiple of [`Self::units`] where there are several heads.
     pub own: usize,
-    /// Numbers from a row to the next.
+    /// The row stride, in numbers.
     pub row: usize,
     /// The first column.
     pub column: usize,
@@ -121,7 +121,7 @@ pub(super) fn spilled_at(
     (UNIT_POS_Y as usize * blocks + block) * 64 + UNIT_POS_X as usize
 }
 
-/// Index of the `k`-th number that the rows of the cube's head are multiplied with. The other operand lies in groups of
+/// Index of the `k`-th number that the rows of the cube's head are multiplied with. The other operand is stored in groups of
 /// `hidden`, of which each head has `own`.
 #[cube]
 fn of_head(k: usize, part: &Part, #[comptime] product: Product) -> usize {
@@ -195,8 +195,8 @@ fn accumulate(
 }
 
 /// Multiplies by the state of the cube's sequences, which are `stride` bytes apart from `source` on, and leaves the planes'
-/// partial sums in `partial`. With `awaited`, the state is polled until it is there. Returns whether a wait has given up, here or,
-/// by `gave_up`, before.
+/// partial sums in `partial`. With `awaited`, the state is polled until it is there. Returns whether a wait has timed out, here
+/// or (`gave_up`) before.
 #[cube]
 pub(super) fn multiply(
     weights: &Array<Vector<u32, Const<4>>>,

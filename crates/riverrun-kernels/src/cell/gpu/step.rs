@@ -45,17 +45,17 @@ pub struct Step {
     pub c_next: Option<Handle>,
 }
 
-/// The part of a step that a launch makes.
+/// The part of a step that a launch computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Stage {
     Whole,
-    /// Reset gate before the product: `z`, and `r ∘ h` in the state's place.
+    /// Reset gate before the product: `z`, and `r ∘ h` instead of the state.
     Gates,
     /// Then the state.
     Candidate,
 }
 
-/// Everything that changes the generated code.
+/// The values that change the generated code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Config {
     form: Form,
@@ -146,7 +146,7 @@ fn accumulate<E: Numeric, N: Size>(
     while k < cols {
         #[unroll]
         for e in 0..2usize {
-            // Past the end, the last hidden unit again; nobody stores it.
+            // Past the end, the last hidden unit again; its result is not stored.
             let unit = (first_unit + e).min(comptime!(config.hidden - 1));
             let mut head = 0usize.runtime();
             if comptime!(recurrent && heads > 1) {
@@ -329,7 +329,7 @@ fn fused_step<E: Numeric, N: Size>(
 }
 
 /// Runs one step of a cell with inputs of `width` numbers, of the problem's batch, hidden size and heads; its steps and its
-/// direction do not matter.
+/// direction are ignored.
 ///
 /// # Errors
 /// [`Error::Dtype`] for a type that the device lacks, [`Error::NoChannels`], [`Error::Length`] where a buffer is too small. Nothing
