@@ -15,7 +15,7 @@ pub(super) fn reduce_chunks_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
     in2: &[Vector<S, W>],
     reset: &[R],
     maps: &mut [Vector<f32, N>],
-    reset_flags: &mut [u32],
+    cuts: &mut [u32],
     geometry: Geometry,
     batches: usize,
     chunk_len: usize,
@@ -28,7 +28,7 @@ pub(super) fn reduce_chunks_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
     }
     let mut a = Vector::<f32, N>::new(1.0f32);
     let mut b = Vector::<f32, N>::new(0.0f32);
-    let mut any_reset = 0u32;
+    let mut cut = 0u32;
     let start = at.chunk * chunk_len;
     let end = (start + chunk_len).min(geometry.steps);
     let tiles = (end - start).div_ceil(comptime!(config.len));
@@ -38,28 +38,16 @@ pub(super) fn reduce_chunks_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
             in0, in1, in2, reset, &geometry, at.batch, at.col, first, config,
         );
         let run = reduce_forward::<S, W, N>(&tile, config);
-        let total = run_then::<N>(
-            &Run::<N> {
-                a,
-                h: b,
-                reset: any_reset,
-            },
-            &run,
-            config.reset,
-        );
+        let total = run_then::<N>(&Run::<N> { a, h: b, cut }, &run, config.reset);
         a = total.a;
         b = total.h;
-        any_reset = total.reset;
+        cut = total.cut;
     }
-    let total = Run::<N> {
-        a,
-        h: b,
-        reset: any_reset,
-    };
+    let total = Run::<N> { a, h: b, cut };
     write_map::<N>(
         total,
         maps,
-        reset_flags,
+        cuts,
         at.chunk * batches + at.batch,
         at.col,
         geometry.cols,
@@ -76,7 +64,7 @@ pub(super) fn reduce_chunks_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
     d_h: &[Vector<S, W>],
     reset: &[R],
     maps: &mut [Vector<f32, N>],
-    reset_flags: &mut [u32],
+    cuts: &mut [u32],
     geometry: Geometry,
     batches: usize,
     chunk_len: usize,
@@ -89,7 +77,7 @@ pub(super) fn reduce_chunks_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
     }
     let mut a = Vector::<f32, N>::new(1.0f32);
     let mut b = Vector::<f32, N>::new(0.0f32);
-    let mut any_reset = 0u32;
+    let mut cut = 0u32;
     let start = at.chunk * chunk_len;
     let end = (start + chunk_len).min(geometry.steps);
     let tiles = (end - start).div_ceil(comptime!(config.len));
@@ -99,40 +87,28 @@ pub(super) fn reduce_chunks_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
             in0, in1, in2, h, h0, d_h, reset, &geometry, at.batch, at.col, first, config,
         );
         let run = reduce_backward::<S, W, N>(&tile, &geometry, first, config);
-        let total = run_then::<N>(
-            &Run::<N> {
-                a,
-                h: b,
-                reset: any_reset,
-            },
-            &run,
-            config.reset,
-        );
+        let total = run_then::<N>(&Run::<N> { a, h: b, cut }, &run, config.reset);
         a = total.a;
         b = total.h;
-        any_reset = total.reset;
+        cut = total.cut;
     }
-    let total = Run::<N> {
-        a,
-        h: b,
-        reset: any_reset,
-    };
+    let total = Run::<N> { a, h: b, cut };
     write_map::<N>(
         total,
         maps,
-        reset_flags,
+        cuts,
         at.chunk * batches + at.batch,
         at.col,
         geometry.cols,
     );
 }
 
-/// `maps` holds `a` and `h` of each chunk, row after row; `reset_flags` one word a row.
+/// `maps` holds `a` and `h` of each chunk, row after row; `cuts` one word a row.
 #[cube]
 fn write_map<N: Size>(
     run: Run<N>,
     maps: &mut [Vector<f32, N>],
-    reset_flags: &mut [u32],
+    cuts: &mut [u32],
     row: usize,
     col: usize,
     cols: usize,
@@ -140,7 +116,7 @@ fn write_map<N: Size>(
     maps[(row * 2) * cols + col] = run.a;
     maps[(row * 2 + 1) * cols + col] = run.h;
     if col == 0 {
-        reset_flags[row] = run.reset;
+        cuts[row] = run.cut;
     }
 }
 
@@ -149,7 +125,7 @@ fn write_map<N: Size>(
 pub(super) fn carry_chunks<S: Numeric, W: Size, N: Size>(
     initial: &[Vector<S, W>],
     maps: &[Vector<f32, N>],
-    reset_flags: &[u32],
+    cuts: &[u32],
     carries: &mut [Vector<f32, N>],
     cols: usize,
     batches: usize,
@@ -173,7 +149,7 @@ pub(super) fn carry_chunks<S: Numeric, W: Size, N: Size>(
         let run = Run::<N> {
             a: maps[(row * 2) * cols + col],
             h: maps[(row * 2 + 1) * cols + col],
-            reset: reset_flags[row],
+            cut: cuts[row],
         };
         state = run_through::<N>(&run, state, config.reset);
     }

@@ -72,9 +72,9 @@ fn publish<N: Size>(
     at: usize,
     value: Vector<f32, N>,
     epoch: u32,
-    reset: u32,
+    cut: u32,
 ) {
-    let tag = u64::cast_from(epoch << 1u32 | reset);
+    let tag = u64::cast_from(epoch << 1u32 | cut);
     #[unroll]
     for i in 0..N::value() {
         let bits = u64::cast_from(u32::reinterpret(value.extract(i)));
@@ -86,7 +86,7 @@ fn publish<N: Size>(
 #[derive(CubeType, Clone, Copy)]
 struct Received<N: Size> {
     value: Vector<f32, N>,
-    reset: u32,
+    cut: u32,
 }
 
 /// Waits for a published vector.
@@ -99,7 +99,7 @@ fn receive<N: Size>(
     #[comptime] ptx: bool,
 ) -> Received<N> {
     let mut value = Vector::<f32, N>::new(0.0f32);
-    let mut any_reset = 0u32;
+    let mut cut = 0u32;
     let mut there = false;
     let mut polls = 0u32;
     let mut since = 0u64;
@@ -110,7 +110,7 @@ fn receive<N: Size>(
             let word = words[at * N::value() + i].load();
             let tag = u32::cast_from(word);
             there = there && tag >> 1u32 == epoch;
-            any_reset = tag & 1u32;
+            cut = tag & 1u32;
             value.insert(i, f32::reinterpret(u32::cast_from(word >> 32u64)));
         }
         polls += 1;
@@ -130,10 +130,7 @@ fn receive<N: Size>(
             }
         }
     }
-    Received::<N> {
-        value,
-        reset: any_reset,
-    }
+    Received::<N> { value, cut }
 }
 
 /// The planes' runs of a lane, one after another. With `prefixes`, the run of the planes before each takes its place.
@@ -141,8 +138,8 @@ fn receive<N: Size>(
 fn fold<N: Size>(
     a: &mut [Vector<f32, N>],
     h: &mut [Vector<f32, N>],
-    reset: &[u32],
-    reset_before: &mut [u32],
+    cut: &[u32],
+    cut_before: &mut [u32],
     lane: usize,
     #[comptime] planes: usize,
     #[comptime] prefixes: bool,
@@ -150,36 +147,36 @@ fn fold<N: Size>(
 ) -> Run<N> {
     let mut all_a = Vector::<f32, N>::new(1.0f32);
     let mut all_h = Vector::<f32, N>::new(0.0f32);
-    let mut all_reset = 0u32;
+    let mut all_cut = 0u32;
     #[unroll]
     for p in 0..planes {
         let i = p * LANES + lane;
         let before = Run::<N> {
             a: all_a,
             h: all_h,
-            reset: all_reset,
+            cut: all_cut,
         };
         let own = Run::<N> {
             a: a[i],
             h: h[i],
-            reset: reset[p],
+            cut: cut[p],
         };
         if comptime!(prefixes) {
             a[i] = all_a;
             h[i] = all_h;
             if comptime!(resets) && lane == 0 {
-                reset_before[p] = all_reset;
+                cut_before[p] = all_cut;
             }
         }
         let next = run_then::<N>(&before, &own, resets);
         all_a = next.a;
         all_h = next.h;
-        all_reset = next.reset;
+        all_cut = next.cut;
     }
     Run::<N> {
         a: all_a,
         h: all_h,
-        reset: all_reset,
+        cut: all_cut,
     }
 }
 
@@ -209,25 +206,25 @@ pub(super) fn hand_over<N: Size>(
 
     let mut run_a = Shared::<[Vector<f32, N>]>::new_slice(comptime!(planes * LANES));
     let mut run_h = Shared::<[Vector<f32, N>]>::new_slice(comptime!(planes * LANES));
-    let mut run_reset = Shared::<[u32]>::new_slice(planes);
-    let mut reset_before = Shared::<[u32]>::new_slice(planes);
+    let mut run_cut = Shared::<[u32]>::new_slice(planes);
+    let mut cut_before = Shared::<[u32]>::new_slice(planes);
     let mut carry = Shared::<[Vector<f32, N>]>::new_slice(LANES);
     run_a[UNIT_POS as usize] = run.a;
     run_h[UNIT_POS as usize] = run.h;
     if lane == 0 {
-        run_reset[plane] = run.reset;
+        run_cut[plane] = run.cut;
     }
     sync_cube();
 
     let mut own_a = Vector::<f32, N>::new(1.0f32);
     let mut own_h = Vector::<f32, N>::new(0.0f32);
-    let mut own_reset = 0u32;
+    let mut own_cut = 0u32;
     if plane == 0 {
         let own = fold::<N>(
             &mut run_a,
             &mut run_h,
-            &run_reset,
-            &mut reset_before,
+            &run_cut,
+            &mut cut_before,
             lane,
             planes,
             true,
@@ -235,21 +232,21 @@ pub(super) fn hand_over<N: Size>(
         );
         own_a = own.a;
         own_h = own.h;
-        own_reset = own.reset;
+        own_cut = own.cut;
     }
     let mut before_a = Vector::<f32, N>::new(1.0f32);
     let mut before_h = Vector::<f32, N>::new(0.0f32);
-    let mut before_reset = 0u32;
+    let mut before_cut = 0u32;
     if comptime!(lookback > 0) {
         if plane == 0 && place + 1 < group_len {
             let i = maps + at.chunk * 2 * row + slot;
-            publish::<N>(words, i, own_a, epoch, own_reset);
-            publish::<N>(words, i + row, own_h, epoch, own_reset);
+            publish::<N>(words, i, own_a, epoch, own_cut);
+            publish::<N>(words, i + row, own_h, epoch, own_cut);
         }
         // Each plane folds `lookback` of the tiles before; plane 0 then folds the planes' results.
         let mut part_a = Vector::<f32, N>::new(1.0f32);
         let mut part_h = Vector::<f32, N>::new(0.0f32);
-        let mut part_reset = 0u32;
+        let mut part_cut = 0u32;
         #[unroll]
         for s in 0..lookback {
             let k = plane * lookback + s;
@@ -261,35 +258,35 @@ pub(super) fn hand_over<N: Size>(
                     &Run::<N> {
                         a: part_a,
                         h: part_h,
-                        reset: part_reset,
+                        cut: part_cut,
                     },
                     &Run::<N> {
                         a: a.value,
                         h: h.value,
-                        reset: h.reset,
+                        cut: h.cut,
                     },
                     resets,
                 );
                 part_a = next.a;
                 part_h = next.h;
-                part_reset = next.reset;
+                part_cut = next.cut;
             }
         }
         let mut parts_a = Shared::<[Vector<f32, N>]>::new_slice(comptime!(planes * LANES));
         let mut parts_h = Shared::<[Vector<f32, N>]>::new_slice(comptime!(planes * LANES));
-        let mut parts_reset = Shared::<[u32]>::new_slice(planes);
+        let mut parts_cut = Shared::<[u32]>::new_slice(planes);
         parts_a[UNIT_POS as usize] = part_a;
         parts_h[UNIT_POS as usize] = part_h;
         if lane == 0 {
-            parts_reset[plane] = part_reset;
+            parts_cut[plane] = part_cut;
         }
         sync_cube();
         if plane == 0 {
             let before = fold::<N>(
                 &mut parts_a,
                 &mut parts_h,
-                &parts_reset,
-                &mut reset_before,
+                &parts_cut,
+                &mut cut_before,
                 lane,
                 planes,
                 false,
@@ -297,7 +294,7 @@ pub(super) fn hand_over<N: Size>(
             );
             before_a = before.a;
             before_h = before.h;
-            before_reset = before.reset;
+            before_cut = before.cut;
         }
     }
     if plane == 0 {
@@ -310,7 +307,7 @@ pub(super) fn hand_over<N: Size>(
                 &Run::<N> {
                     a: before_a,
                     h: before_h,
-                    reset: before_reset,
+                    cut: before_cut,
                 },
                 state,
                 resets,
@@ -321,7 +318,7 @@ pub(super) fn hand_over<N: Size>(
                 &Run::<N> {
                     a: own_a,
                     h: own_h,
-                    reset: own_reset,
+                    cut: own_cut,
                 },
                 state,
                 resets,
@@ -337,7 +334,7 @@ pub(super) fn hand_over<N: Size>(
         &Run::<N> {
             a: run_a[i],
             h: run_h[i],
-            reset: reset_before[plane],
+            cut: cut_before[plane],
         },
         carry[lane],
         resets,

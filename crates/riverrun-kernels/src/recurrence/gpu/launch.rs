@@ -73,7 +73,7 @@ pub fn forward(
                 let chunks = shape.steps.div_ceil(tuning.chunk);
                 let rows = chunks * shape.batch;
                 let maps = client.empty(rows * 2 * shape.dim * 4);
-                let reset_flags = client.empty(rows * 4);
+                let cuts = client.empty(rows * 4);
                 let carries = client.empty(rows * shape.dim * 4);
                 reduce_chunks_forward::launch_unchecked(
                     client,
@@ -87,7 +87,7 @@ pub fn forward(
                     plan.input(2),
                     reset(),
                     buffer(&maps, rows * 2 * shape.dim, v),
-                    buffer(&reset_flags, rows, 1),
+                    buffer(&cuts, rows, 1),
                     plan.geometry(shape.steps),
                     shape.batch,
                     tuning.chunk,
@@ -103,7 +103,7 @@ pub fn forward(
                     v,
                     initial(),
                     buffer(&maps, rows * 2 * shape.dim, v),
-                    buffer(&reset_flags, rows, 1),
+                    buffer(&cuts, rows, 1),
                     buffer(&carries, rows * shape.dim, v),
                     plan.cols,
                     shape.batch,
@@ -251,7 +251,7 @@ pub fn backward(
                 let chunks = shape.steps.div_ceil(tuning.chunk);
                 let rows = chunks * shape.batch;
                 let maps = client.empty(rows * 2 * shape.dim * 4);
-                let reset_flags = client.empty(rows * 4);
+                let cuts = client.empty(rows * 4);
                 let carries = client.empty(rows * shape.dim * 4);
                 reduce_chunks_backward::launch_unchecked(
                     client,
@@ -268,7 +268,7 @@ pub fn backward(
                     d_h(),
                     reset(),
                     buffer(&maps, rows * 2 * shape.dim, v),
-                    buffer(&reset_flags, rows, 1),
+                    buffer(&cuts, rows, 1),
                     plan.geometry(shape.steps),
                     shape.batch,
                     tuning.chunk,
@@ -284,7 +284,7 @@ pub fn backward(
                     v,
                     initial(),
                     buffer(&maps, rows * 2 * shape.dim, v),
-                    buffer(&reset_flags, rows, 1),
+                    buffer(&cuts, rows, 1),
                     buffer(&carries, rows * shape.dim, v),
                     plan.cols,
                     shape.batch,

@@ -40,7 +40,7 @@ fn pool() -> MutexGuard<'static, HashMap<StreamKey, Workspace>> {
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// The largest epoch: a tag is `epoch · 2 + reset` in 32 bits.
+/// The largest epoch: a tag is `epoch · 2 + cut` in 32 bits.
 const LAST_EPOCH: u32 = (1 << 31) - 1;
 
 /// At least `word_count` 64-bit words, and an epoch that none of them carries.

@@ -14,7 +14,7 @@ pub(crate) struct BackwardTile<S: Numeric, W: Size> {
     p2: Array<Vector<S, W>>,
     g: Array<Vector<S, W>>,
     h_prev: Array<Vector<S, W>>,
-    reset: Array<u32>,
+    cut: Array<u32>,
 }
 
 #[cube]
@@ -39,7 +39,7 @@ pub(crate) fn load_backward<S: Numeric, R: Numeric, W: Size>(
         p2: Array::<Vector<S, W>>::new(len),
         g: Array::<Vector<S, W>>::new(len),
         h_prev: Array::<Vector<S, W>>::new(len),
-        reset: Array::<u32>::new(len),
+        cut: Array::<u32>::new(len),
     };
     if first + len < geometry.steps {
         fill_backward::<S, R, W>(
@@ -105,8 +105,8 @@ fn fill_backward<S: Numeric, R: Numeric, W: Size>(
         }
         if comptime!(config.reset) {
             let at = element(batch * steps, 1, first, u, steps, tail, down);
-            tile.reset[u] = u32::cast_from(reset[at] != R::from_int(0));
-            if tile.reset[u] != 0 {
+            tile.cut[u] = u32::cast_from(reset[at] != R::from_int(0));
+            if tile.cut[u] != 0 {
                 tile.h_prev[u] = Vector::new(S::from_int(0));
             }
         }
@@ -141,27 +141,27 @@ pub(crate) fn reduce_backward<S: Numeric, W: Size, N: Size>(
 ) -> Run<N> {
     let mut a = Vector::<f32, N>::new(1.0f32);
     let mut h = Vector::<f32, N>::new(0.0f32);
-    let mut reset = 0u32;
+    let mut cut = 0u32;
     if first + comptime!(config.len) <= geometry.steps {
         #[unroll]
         for u in 0..comptime!(config.len) {
-            let run = then_back::<S, W, N>(tile, &Run::<N> { a, h, reset }, u, config);
+            let run = then_back::<S, W, N>(tile, &Run::<N> { a, h, cut }, u, config);
             a = run.a;
             h = run.h;
-            reset = run.reset;
+            cut = run.cut;
         }
     } else {
         #[unroll]
         for u in 0..comptime!(config.len) {
             if first + u < geometry.steps {
-                let run = then_back::<S, W, N>(tile, &Run::<N> { a, h, reset }, u, config);
+                let run = then_back::<S, W, N>(tile, &Run::<N> { a, h, cut }, u, config);
                 a = run.a;
                 h = run.h;
-                reset = run.reset;
+                cut = run.cut;
             }
         }
     }
-    Run::<N> { a, h, reset }
+    Run::<N> { a, h, cut }
 }
 
 /// The run, then step `u`: `S -> a (g + S)`.
@@ -176,18 +176,18 @@ fn then_back<S: Numeric, W: Size, N: Size>(
     let a = coefficients::<N>(x0, x1, x2, config.gate, config.ptx).a;
     let mut run_a = run.a * a;
     let mut run_h = a * (widen::<S, W, N>(tile.g[u], config.storage) + run.h);
-    let mut run_reset = run.reset;
+    let mut run_cut = run.cut;
     if comptime!(config.reset) {
         let zero = Vector::<f32, N>::new(0.0f32);
-        let is_reset = tile.reset[u] != 0;
-        run_a = select(is_reset, zero, run_a);
-        run_h = select(is_reset, zero, run_h);
-        run_reset |= tile.reset[u];
+        let cut = tile.cut[u] != 0;
+        run_a = select(cut, zero, run_a);
+        run_h = select(cut, zero, run_h);
+        run_cut |= tile.cut[u];
     }
     Run::<N> {
         a: run_a,
         h: run_h,
-        reset: run_reset,
+        cut: run_cut,
     }
 }
 
@@ -250,7 +250,7 @@ fn write_backward<S: Numeric, W: Size, N: Size>(
     let grads = gradients::<N>(x0, x1, x2, h_prev, d, config.gate, config.ptx);
     let mut state = grads.a * d;
     if comptime!(config.reset) {
-        state = select(tile.reset[u] != 0, Vector::new(0.0f32), state);
+        state = select(tile.cut[u] != 0, Vector::new(0.0f32), state);
     }
     let inputs = comptime!(if config.packed {
         config.gate.inputs()

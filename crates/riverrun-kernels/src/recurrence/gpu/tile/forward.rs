@@ -15,7 +15,7 @@ pub(crate) struct ForwardTile<S: Numeric, W: Size, N: Size> {
     p2: Array<Vector<S, W>>,
     a: Array<Vector<f32, N>>,
     b: Array<Vector<f32, N>>,
-    reset: Array<u32>,
+    cut: Array<u32>,
 }
 
 /// Loads a tile. Steps past the end read the last row; nothing after them looks at the state.
@@ -38,7 +38,7 @@ pub(crate) fn load_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
         p2: Array::<Vector<S, W>>::new(len),
         a: Array::<Vector<f32, N>>::new(len),
         b: Array::<Vector<f32, N>>::new(len),
-        reset: Array::<u32>::new(len),
+        cut: Array::<u32>::new(len),
     };
     if first + len <= geometry.steps {
         fill_forward::<S, R, W, N>(
@@ -88,7 +88,7 @@ fn fill_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
         }
         if comptime!(config.reset) {
             let at = element(batch * steps, 1, first, u, steps, tail, down);
-            tile.reset[u] = u32::cast_from(reset[at] != R::from_int(0));
+            tile.cut[u] = u32::cast_from(reset[at] != R::from_int(0));
         }
     }
 }
@@ -133,16 +133,16 @@ pub(crate) fn reduce_forward<S: Numeric, W: Size, N: Size>(
 ) -> Run<N> {
     let mut run_a = Vector::<f32, N>::new(1.0f32);
     let mut run_h = Vector::<f32, N>::new(0.0f32);
-    let mut run_reset = 0u32;
+    let mut run_cut = 0u32;
     #[unroll]
     for u in 0..comptime!(config.len) {
         let at = step::<S, W, N>(tile, u, config);
         if comptime!(config.reset) {
             let zero = Vector::<f32, N>::new(0.0f32);
-            let is_reset = tile.reset[u] != 0;
-            run_a = select(is_reset, zero, run_a);
-            run_h = select(is_reset, zero, run_h);
-            run_reset |= tile.reset[u];
+            let cut = tile.cut[u] != 0;
+            run_a = select(cut, zero, run_a);
+            run_h = select(cut, zero, run_h);
+            run_cut |= tile.cut[u];
         }
         run_h = fma(at.a, run_h, at.b);
         run_a *= at.a;
@@ -150,7 +150,7 @@ pub(crate) fn reduce_forward<S: Numeric, W: Size, N: Size>(
     Run::<N> {
         a: run_a,
         h: run_h,
-        reset: run_reset,
+        cut: run_cut,
     }
 }
 
@@ -201,7 +201,7 @@ fn write_forward<S: Numeric, W: Size, N: Size>(
     #[unroll]
     for u in 0..comptime!(config.len) {
         if comptime!(config.reset) {
-            state = select(tile.reset[u] != 0, Vector::new(0.0f32), state);
+            state = select(tile.cut[u] != 0, Vector::new(0.0f32), state);
         }
         let at = step::<S, W, N>(tile, u, config);
         state = fma(at.a, state, at.b);

@@ -69,13 +69,13 @@ impl Config {
 }
 
 /// The affine map of a run of steps: `S -> a S + h`, with `a` replaced by 0 for good where the run holds
-/// a reset (`reset`), so that a state that is not finite cannot pass it. Only where there are `resets` is `reset` looked at:
+/// a reset (`cut`), so that a state that is not finite cannot pass it. Only where there are `resets` is `cut` looked at:
 /// the compiler cannot know that it is always 0 once it has been through memory.
 #[derive(CubeType, Clone, Copy)]
 pub(crate) struct Run<N: Size> {
     pub a: Vector<f32, N>,
     pub h: Vector<f32, N>,
-    pub reset: u32,
+    pub cut: u32,
 }
 
 /// The state after the run.
@@ -87,7 +87,7 @@ pub(crate) fn run_through<N: Size>(
 ) -> Vector<f32, N> {
     let after = fma(run.a, state, run.h);
     if comptime!(resets) {
-        select(run.reset != 0, run.h, after)
+        select(run.cut != 0, run.h, after)
     } else {
         after
     }
@@ -102,12 +102,12 @@ pub(crate) fn run_then<N: Size>(
 ) -> Run<N> {
     let mut a = first.a * second.a;
     if comptime!(resets) {
-        a = select(second.reset != 0, second.a, a);
+        a = select(second.cut != 0, second.a, a);
     }
     Run::<N> {
         a,
         h: run_through::<N>(second, first.h, resets),
-        reset: first.reset | second.reset,
+        cut: first.cut | second.cut,
     }
 }
 
