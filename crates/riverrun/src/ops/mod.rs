@@ -23,33 +23,28 @@ pub(crate) mod support;
 
 pub use crate::sequence::Sequence;
 pub use adamw::{
-    AdamwStep, AdamwTensors, LossScaleNumbers, OptimizerOps, adamw, adamw_numbers, clip_factor,
-    square_sum, try_clip_factor,
+    AdamwStep, AdamwTensors, LossScaleNumbers, adamw, adamw_numbers, clip_factor, square_sum,
+    try_clip_factor,
 };
-pub use block_diagonal::{
-    BlockDiagonalOps, BlockGradients, block_diagonal_scan, try_block_diagonal_scan,
-};
+pub use block_diagonal::{block_diagonal_scan, try_block_diagonal_scan};
 pub use cell::{
-    Activation, Cell, CellOps, CellOptions, CellState, CellWeights, ResetGate, cell_layer,
-    try_cell_layer,
+    Activation, Cell, CellOptions, CellState, CellWeights, ResetGate, cell_layer, try_cell_layer,
 };
-pub use cross_entropy::{LossOps, cross_entropy, try_cross_entropy};
+pub use cross_entropy::{cross_entropy, try_cross_entropy};
 pub use dropout::{dropout, try_dropout};
-pub use embedding::{EmbeddingOps, embedding, try_embedding};
-pub use encoder::{EncoderOps, RunStates, encode_states, try_encode_states};
-pub use gelu::{ElementwiseOps, gelu, try_gelu};
-pub use linear::{LinearOps, LinearSpec, linear, matmul, mlp, try_linear, try_matmul, try_mlp};
+pub use embedding::{embedding, try_embedding};
+pub use encoder::{RunStates, encode_states, try_encode_states};
+pub use gelu::{gelu, try_gelu};
+pub use linear::{LinearSpec, linear, matmul, mlp, try_linear, try_matmul, try_mlp};
 pub use norm::{
-    NormGradients, NormKind, NormOps, NormSpec, add_norm, add_rms_norm, layer_norm, norm, rms_norm,
-    try_add_norm, try_add_rms_norm, try_layer_norm, try_norm, try_rms_norm,
+    NormKind, NormSpec, add_norm, add_rms_norm, layer_norm, norm, rms_norm, try_add_norm,
+    try_add_rms_norm, try_layer_norm, try_norm, try_rms_norm,
 };
-pub use random::{RandomOps, try_uniform, uniform};
+pub use random::{try_uniform, uniform};
 pub use recurrence::{
-    Candidate, Gate, GateInputs, RecurrenceOps, Routine, SavedStates, ScanDerivatives,
-    ScanDirection, ScanGradients, ScanOptions, ScanSpec, gated_scan, linear_scan,
-    linear_scan_gradients, linear_scan_hvp, min_gru, min_lstm, try_gated_scan, try_linear_scan,
-    try_linear_scan_gradients, try_linear_scan_hvp, try_min_gru, try_min_lstm,
+    Candidate, Gate, Routine, SavedStates, ScanDerivatives, ScanDirection, ScanOptions, gated_scan,
+    linear_scan, linear_scan_gradients, linear_scan_hvp, min_gru, min_lstm, try_gated_scan,
+    try_linear_scan, try_linear_scan_gradients, try_linear_scan_hvp, try_min_gru, try_min_lstm,
 };
-pub use refill::{RefillOps, refill, refill_int, try_refill, try_refill_int};
-pub use rollout::{Decode, Ensemble, Rollout, RolloutOps, rollout, try_rollout};
-pub use support::{Maybe, MaybeInt};
+pub use refill::{refill, refill_int, try_refill, try_refill_int};
+pub use rollout::{Decode, Ensemble, Rollout, rollout, try_rollout};

@@ -2,8 +2,10 @@
 
 use burn::backend::Dispatch;
 use burn::tensor::{Tensor, TensorData};
-use riverrun::ops::cell::{CellInputs, CellOps, CellOutputGrads, CellSpec, StepInputs};
-use riverrun::ops::{Cell, Maybe, MaybeInt};
+use riverrun::check::backend::{
+    CellInputs, CellOps, CellOutputGrads, CellSpec, Maybe, MaybeInt, StepInputs,
+};
+use riverrun::ops::Cell;
 
 use crate::common::{assert_close, devices, numbers};
 use crate::net::{TOLERANCE, random};

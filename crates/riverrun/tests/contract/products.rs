@@ -2,7 +2,8 @@
 
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Tensor};
-use riverrun::ops::linear::{LinearOps, product_libraries};
+use riverrun::check::backend::LinearOps;
+use riverrun::ops::linear::product_libraries;
 use riverrun::ops::{matmul, try_matmul};
 
 use super::random;

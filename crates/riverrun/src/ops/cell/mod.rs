@@ -6,7 +6,7 @@
 
 #[cfg(feature = "autodiff")]
 mod autodiff;
-mod backend;
+pub(crate) mod backend;
 mod composed;
 #[cfg(feature = "cube")]
 mod cube;
@@ -19,9 +19,9 @@ use burn::backend::Dispatch;
 use burn::tensor::{DType, Int, Tensor, TensorData};
 use riverrun_kernels::cell::Problem;
 pub use riverrun_kernels::cell::{Activation, Cell, ResetGate};
-pub use route::CellRoutes;
+pub(crate) use route::CellRoutes;
 
-pub use backend::{
+pub(crate) use backend::{
     CellGradients, CellInputs, CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients,
     StepInputs,
 };

@@ -8,7 +8,7 @@
 
 #[cfg(feature = "autodiff")]
 mod autodiff;
-mod backend;
+pub(crate) mod backend;
 mod composed;
 #[cfg(feature = "cube")]
 mod cube;
@@ -23,15 +23,17 @@ use burn::tensor::Tensor;
 use super::support::{Maybe, checks};
 use crate::Error;
 
-pub use backend::{
-    LinearGradients, LinearOps, LinearOutput, LinearSpec, MlpGradients, MlpOutput, ProductOutput,
-    ProductSpec, WeightOrder, Weights,
+pub(crate) use backend::{
+    LinearGradients, LinearOps, LinearOutput, MlpGradients, MlpOutput, ProductOutput, ProductSpec,
+    Weights,
 };
+pub use backend::{LinearSpec, WeightOrder};
 #[cfg(feature = "cube")]
 pub(crate) use product::batched;
 pub(crate) use product::{Factor, product};
 pub use riverrun_kernels::gemm::Arithmetic;
-pub use route::{ProductLibrary, ProductRoutes, Route, product_libraries};
+pub(crate) use route::ProductRoutes;
+pub use route::{ProductLibrary, Route, product_libraries};
 
 /// `y = act(x W + b)` along the last dimension.
 ///
