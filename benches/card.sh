@@ -6,7 +6,8 @@
 # Parts: verify long stress sanitizer memory recurrence rows linear embedding cell step train start generate rollout
 #        encoder rssm attention hybrid; `all` is every one of them. `--peers no` leaves PyTorch out.
 #
-# RIVERRUN is the program [default: target/release/riverrun]. The folder (--out, else $OUT, else ./card) receives
+# RIVERRUN is the program [default: target/release/riverrun], COMMIT the commit it was built from [default: that of the
+# checkout]. The folder (--out, else $OUT, else ./card) receives
 #   card.log       everything that was printed, a heading for every command
 #   results.json   what the commands wrote with --json, by part and command
 #   tables.md      riverrun beside its peers
@@ -110,19 +111,31 @@ part_stress() {
 }
 
 # Memory errors in every operation, races where shared memory is used. A part of `verify` a process, for the sanitizer
-# watches one process.
+# watches one process; half a dozen of them beside each other, each with a log of its own.
 part_sanitizer() {
-    local tool op tools=(memcheck racecheck)
+    local tool op all=${SANITIZER_OPS:-norm loss optimizer linear embedding recurrence:raw recurrence:min-gru cell:gru cell:lstm}
     command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin
     command -v compute-sanitizer >/dev/null || { echo "skipped: no compute-sanitizer" | tee -a "$log"; return 0; }
-    for tool in "${tools[@]}"; do
-        for op in ${SANITIZER_OPS:-norm loss optimizer linear embedding recurrence:raw recurrence:min-gru cell:gru cell:lstm}; do
-            local words=(--op "${op%%:*}")
+    for tool in memcheck racecheck; do
+        for op in $all; do
+            local words=(--op "${op%%:*}") name=$tool-${op/:/-} seconds=$((limit < 240 ? limit : 240))
             [ "$op" = "${op%%:*}" ] || words+=(--only "${op#*:}")
             verifies "${op%%:*}" || continue
-            run "$tool-$op" 240 compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 \
-                "$riverrun" verify --json-rows --device "$device" --dtype "${SANITIZER_DTYPE:-bf16}" "${words[@]}"
+            while [ "$(jobs -rp | wc -l)" -ge 6 ]; do sleep 0.2; done
+            {
+                timeout --kill-after=10 "$seconds" compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 \
+                    "$riverrun" verify --json-rows --device "$device" --dtype "${SANITIZER_DTYPE:-bf16}" "${words[@]}" \
+                    >"$work/$name.log" 2>&1
+                echo "$?" >"$work/$name.code"
+            } &
         done
+    done
+    wait
+    for name in "$work"/{memcheck,racecheck}-*.code; do
+        [ -s "$name" ] || continue
+        tool=$(basename "$name" .code)
+        printf '\n== %s\n%s\n-- exit %s\n' "$tool" "$(tail -n 40 "$work/$tool.log")" "$(cat "$name")" | tee -a "$log"
+        [ "$(cat "$name")" -eq 0 ] || failures+=("$tool exit $(cat "$name")")
     done
 }
 
@@ -241,7 +254,7 @@ pathlib.Path(sys.argv[2]).write_text(json.dumps(found, indent=1))
 PYTHON
 }
 
-{ date -u +'%F %T UTC'; nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null; "$riverrun" --version; } | tee -a "$log"
+{ date -u +'%F %T UTC'; echo "commit ${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null)}"; nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null; "$riverrun" --version; } | tee -a "$log"
 all_good=0
 for part in "${parts[@]}"; do
     failures=()

@@ -8,7 +8,9 @@ use std::process::Command;
 
 use super::translate::translate;
 
-type Launch = unsafe extern "C" fn(*const *mut c_void, *const c_void, *const u32, *const u32);
+/// Buffers, scalars, cubes, threads; a cube that is held back, and for how many seconds.
+type Launch =
+    unsafe extern "C" fn(*const *mut c_void, *const c_void, *const u32, *const u32, u32, u64);
 
 unsafe extern "C" {
     fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use cubecl::prelude::*;
 use cubecl_common::bytes::Bytes;
@@ -11,6 +12,11 @@ use cubecl_server::server::{BufferBinding, CopyDescriptor, KernelArguments, Kern
 
 use super::library::Libraries;
 use crate::stand_in::{Compiled, Device};
+
+/// The cube that launches start without; none by default.
+pub static HELD_BACK: AtomicU32 = AtomicU32::new(u32::MAX);
+/// Seconds of the device's clock until it runs: longer than any wait of a kernel.
+const HELD_SECONDS: u64 = 30;
 
 /// Bytes at an address that vectors of any width may lie at.
 #[repr(C, align(512))]
@@ -82,6 +88,8 @@ impl Device for Simulation {
                 info.data.as_ptr().cast(),
                 [x, y, z].as_ptr(),
                 [dim.x, dim.y, dim.z].as_ptr(),
+                HELD_BACK.load(Ordering::Relaxed),
+                HELD_SECONDS,
             );
         }
     }

@@ -9,6 +9,7 @@ mod memory;
 mod translate;
 
 use std::cell::RefCell;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cubecl::client::Client;
@@ -20,6 +21,20 @@ static TURN: Mutex<()> = Mutex::new(());
 
 thread_local! {
     static HELD: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
+}
+
+/// Runs `work` on a device whose launches start without their cube of this number: it runs half a minute late by the
+/// device's clock.
+pub fn hold_back<T>(cube: u32, work: impl FnOnce() -> T) -> T {
+    struct Release;
+    impl Drop for Release {
+        fn drop(&mut self) {
+            memory::HELD_BACK.store(u32::MAX, Ordering::Relaxed);
+        }
+    }
+    memory::HELD_BACK.store(cube, Ordering::Relaxed);
+    let _release = Release;
+    work()
 }
 
 /// The device's client. One thread of the host has it at a time, until that thread ends: the device runs launches one after

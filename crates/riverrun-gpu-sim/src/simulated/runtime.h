@@ -53,11 +53,11 @@ static void *scheduler;
 static Dim cube_count, cube_dim;
 static unsigned threads_a_cube;
 static void (*entry)();
-// Turns of the scheduler: each gives every thread of the resident cubes a piece of its work.
-static uint64_t turns;
-
-// The clock: a turn counts as 0.1 ms.
-static uint64_t now() { return turns * 100000; }
+// The clock. A turn of the scheduler gives every thread of the resident cubes a piece of its work.
+static uint64_t nanoseconds;
+static uint64_t now() { return nanoseconds; }
+// What a turn takes: 0.1 ms; 10 ms while a cube is held back.
+static const uint64_t TURN = 100000, HELD_TURN = 10000000;
 
 // Saves what a call keeps, and goes on where another stack was left.
 extern "C" void sim_switch(void **from, void *to);
@@ -125,7 +125,8 @@ static void meet_plane() {
     meet(all.arrived, all.round, std::min(32u, threads_a_cube - thread->number / 32 * 32));
 }
 
-static void run(Dim count, Dim dim, void (*kernel)()) {
+// The cube `held` does not run before `until` on the clock.
+static void run(Dim count, Dim dim, void (*kernel)(), unsigned held, uint64_t until) {
     cube_count = count;
     cube_dim = dim;
     entry = kernel;
@@ -148,10 +149,11 @@ static void run(Dim count, Dim dim, void (*kernel)()) {
         next(place);
     // Every turn begins with another thread.
     for (unsigned turn = 1; finished < all; turn = turn * 1664525 + 1013904223) {
-        turns++;
+        bool holding = held < resident && now() < until;
+        nanoseconds += holding ? HELD_TURN : TURN;
         for (size_t i = 0; i < threads.size(); i++) {
             thread = &threads[(i + turn) % threads.size()];
-            if (thread->done)
+            if (thread->done || (holding && thread->cube == &cubes[held]))
                 continue;
             sim_switch(&scheduler, thread->at);
             if (thread->done && --thread->cube->left == 0) {

@@ -163,9 +163,10 @@ fn entry(text: &str) -> Result<String, String> {
     Ok(format!(
         "static void *const *sim_buffers;\nstatic const void *sim_info;\n\
          static void sim_entry() {{ {}({}); }}\n\
-         extern \"C\" void sim_launch(void *const *buffers, const void *info, const unsigned *count, const unsigned *dim) {{\n\
+         extern \"C\" void sim_launch(void *const *buffers, const void *info, const unsigned *count, const unsigned *dim, \
+         unsigned held, uint64_t seconds) {{\n\
          sim_buffers = buffers; sim_info = info;\n\
-         sim::run({{count[0], count[1], count[2]}}, {{dim[0], dim[1], dim[2]}}, sim_entry);\n}}\n",
+         sim::run({{count[0], count[1], count[2]}}, {{dim[0], dim[1], dim[2]}}, sim_entry, held, sim::now() + seconds * 1000000000);\n}}\n",
         name.trim(),
         arguments.collect::<Vec<_>>().join(", ")
     ))

@@ -3,7 +3,7 @@
 use cubecl::client::Client;
 use cubecl::server::Handle;
 use half::{bf16, f16};
-use riverrun_gpu_sim::simulated::client;
+use riverrun_gpu_sim::simulated::{client, hold_back};
 use riverrun_kernels::cell::check::{Case, Options, compare};
 use riverrun_kernels::cell::gpu::{Forward, abandon_lock, forward, missing};
 use riverrun_kernels::cell::{Activation, Cell, Problem, ResetGate};
@@ -105,6 +105,48 @@ fn a_lock_left_behind_is_passed_over() {
     abandon_lock(&client);
     let problem = Problem::new(Cell::Lstm, 1, 2, 16);
     check::<f32>(&client, Dtype::F32, problem, Options::NONE);
+}
+
+/// A problem that several cubes share, which wait for each other.
+fn of_several_cubes() -> Problem {
+    let cell = Cell::Gru {
+        reset: ResetGate::Before,
+    };
+    Problem::new(cell, 10, 5, 72)
+}
+
+/// A cube that starts half a minute late: the others give up, and that is an error; the next launch is right.
+#[test]
+fn a_hand_over_that_times_out_is_an_error() {
+    let client = client();
+    let case = Case::<f32>::random(of_several_cubes(), Options::NONE, 1);
+    let late = hold_back(1, || case.gpu(&client, Dtype::F32, None));
+    let late = late.expect("a problem it can run");
+    assert!(late.h.iter().any(|h| h.is_nan()), "waited half a minute");
+    match take_fault(&client) {
+        Err(Error::Handover { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    check::<f32>(&client, Dtype::F32, of_several_cubes(), Options::NONE);
+}
+
+/// The device has one queue here: a launch of one thread between another's lock and its kernel would wait for ever.
+#[test]
+fn threads_share_a_stream() {
+    let client = client();
+    let case = Case::<f32>::random(of_several_cubes(), Options::ALL, 2);
+    let alone = case.gpu(&client, Dtype::F32, None).expect("runs").bits();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    let found = case.gpu(&client, Dtype::F32, None).expect("runs");
+                    assert!(found.bits() == alone);
+                }
+            });
+        }
+    });
+    take_fault(&client).expect("no wait gives up");
 }
 
 #[test]

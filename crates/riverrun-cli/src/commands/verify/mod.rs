@@ -214,15 +214,23 @@ pub fn run(args: &VerifyArgs, quiet: bool) -> Result<(), Failure> {
         .iter()
         .filter(|operation| chosen(args, operation));
     let left_out = operations.filter_map(|operation| operation.long);
-    let left_out = match args.long {
+    let mut left_out: Vec<&str> = match args.long {
         true => Vec::new(),
         false => left_out.collect(),
     };
+    if !args.long && args.op.is_none() && targets.iter().any(|target| !target.is_cpu()) {
+        left_out
+            .push("on GPUs, every routine of every gate and every problem of the cells in 16 bits");
+    }
     table.end(args, &left_out)
 }
 
+/// Whether the operation was asked for. The stress takes the device for itself and has to be asked for by name.
 fn chosen(args: &VerifyArgs, operation: &Operation) -> bool {
-    args.op.is_none_or(|op| op == operation.op)
+    match args.op {
+        Some(op) => op == operation.op,
+        None => operation.op != VerifyOp::Stress,
+    }
 }
 
 /// The parts that were asked for on one device.

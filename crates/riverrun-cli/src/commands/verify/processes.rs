@@ -27,6 +27,7 @@ struct Outcome {
     lines: Vec<Line>,
     /// Warnings of the library.
     said: Vec<String>,
+    seconds: f64,
 }
 
 /// Runs every part and adds its rows to the table.
@@ -46,8 +47,10 @@ pub(super) fn run(
     let mut progress = Progress::new(&target.info.spec, parts.len(), quiet);
     let mut waiting: Vec<Option<Vec<Line>>> = parts.iter().map(|_| None).collect();
     let (mut printed, mut heard) = (0, HashSet::new());
+    let mut seconds = Vec::new();
     let mut take = |outcome: Outcome| -> Result<(), Failure> {
         progress.done(&outcome);
+        seconds.push((name(&parts[outcome.part]), outcome.seconds));
         for line in outcome.said {
             if heard.insert(line.clone()) {
                 progress.say(&line);
@@ -79,11 +82,29 @@ pub(super) fn run(
         })?;
     }
     progress.end();
+    if !quiet && parts.len() > 1 {
+        progress.say(&format!("{}: {}", target.info.spec, slowest(seconds)));
+    }
     Ok(())
+}
+
+/// Where the time went.
+fn slowest(mut seconds: Vec<(String, f64)>) -> String {
+    let all: f64 = seconds.iter().map(|(_, seconds)| seconds).sum();
+    seconds.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let most = seconds.iter().take(8);
+    let most: Vec<_> = most
+        .map(|(name, seconds)| format!("{name} {seconds:.0} s"))
+        .collect();
+    format!(
+        "{all:.0} s in all parts together, most of them in {}",
+        most.join(", ")
+    )
 }
 
 /// Runs a part in a process of its own.
 fn outcome(part: usize, description: &Part<'_>) -> Outcome {
+    let start = Instant::now();
     let (lines, said) = match report(description) {
         Ok(found) => found,
         Err(reason) => {
@@ -95,7 +116,12 @@ fn outcome(part: usize, description: &Part<'_>) -> Outcome {
             (vec![line], Vec::new())
         }
     };
-    Outcome { part, lines, said }
+    Outcome {
+        part,
+        lines,
+        said,
+        seconds: start.elapsed().as_secs_f64(),
+    }
 }
 
 fn name(part: &Part<'_>) -> String {
