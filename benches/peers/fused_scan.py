@@ -83,9 +83,10 @@ def min_gru_backward(x: torch.Tensor, h: torch.Tensor, d_h: torch.Tensor) -> tor
 
 min_gru.register_fake(lambda x: x.new_empty(x.shape[0], x.shape[1], x.shape[2] // 2))
 min_gru_backward.register_fake(lambda x, h, d_h: x.new_empty(x.shape))
+# PyTorch passes the arguments of `setup_context` by these names.
 min_gru.register_autograd(
-    lambda saved, d_h: min_gru_backward(*saved.saved_tensors, d_h),
-    setup_context=lambda saved, inputs, output: saved.save_for_backward(inputs[0], output),
+    lambda ctx, d_h: min_gru_backward(*ctx.saved_tensors, d_h),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0], output),
 )
 
 
