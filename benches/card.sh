@@ -3,8 +3,9 @@
 #
 #   benches/card.sh [--out DIR] [--device cuda:0] [--limit SECONDS] PART...
 #
-# Parts: verify long stress sanitizer memory recurrence rows linear embedding cell step train start generate rollout
-#        encoder rssm attention hybrid; `all` is every one of them. `--peers no` leaves PyTorch out.
+# Parts: verify long stress sanitizer memory recurrence rows linear embedding cell step train train_cells start generate rollout
+#        encoder rssm attention hybrid; `all` is every one of them. `--peers no` leaves PyTorch out; PEERS names
+# the forms of PyTorch's training steps.
 #
 # RIVERRUN is the program [default: target/release/riverrun], COMMIT the commit it was built from [default: that of the
 # checkout]. The folder (--out, else $OUT, else ./card) receives
@@ -24,7 +25,7 @@ while [ $# -gt 0 ]; do
         --limit) limit=$2; shift ;;
         --peers) peers=$2; shift ;;
         -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
-        all) parts+=(verify stress sanitizer memory recurrence rows linear embedding cell step train start generate
+        all) parts+=(verify stress sanitizer memory recurrence rows linear embedding cell step train train_cells start generate
             rollout encoder rssm attention hybrid long) ;;
         *) parts+=("$1") ;;
     esac
@@ -188,12 +189,16 @@ part_step() {
 
 part_train() {
     measured train-min-gru 200 bench train --graph --dtypes bf16
-    measured train-gru 120 bench train --graph --dtypes bf16 --model gru --shapes 256x4x64x256x65,512x6x64x1024x65
-    measured train-lstm 120 bench train --graph --dtypes bf16 --model lstm --shapes 256x4x64x256x65,512x6x64x1024x65
-    peer train-torch 500 train.py --routines compile,compile-graph,fused,fused-graph
-    peer train-torch-layers 240 train.py --routines nn.GRU,nn.GRU-graph,nn.LSTM,nn.LSTM-graph \
-        --shapes 256x4x64x256x65,512x6x64x1024x65
-    table "Training steps" train-min-gru train-gru train-lstm train-torch train-torch-layers
+    peer train-torch 500 train.py --routines "${PEERS:-compile,compile-graph,fused,fused-graph}"
+    table "Training steps, minGRU" train-min-gru train-torch
+}
+
+part_train_cells() {
+    local shapes=256x4x64x256x65,512x6x64x1024x65
+    measured train-gru 120 bench train --graph --dtypes bf16 --model gru --shapes $shapes
+    measured train-lstm 120 bench train --graph --dtypes bf16 --model lstm --shapes $shapes
+    peer train-torch-cells 240 train.py --routines "${PEERS:-nn.GRU,nn.GRU-graph,nn.LSTM,nn.LSTM-graph}" --shapes $shapes
+    table "Training steps, GRU and LSTM" train-gru train-lstm train-torch-cells
 }
 
 # Seconds to the first step, with an empty cache of kernels and with a kept one.
