@@ -55,108 +55,8 @@ pub mod gpu;
 #[cfg(feature = "check")]
 pub mod oracle;
 
-use serde::{Deserialize, Serialize};
-
 pub use arguments::{InputGrads, Inputs, Layer, LayerGrads, OutputGrads, Outputs};
-
-/// Where the GRU's reset gate acts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ResetGate {
-    /// On the recurrent product: `n = tanh(x_n + r ∘ (U_n h + b_n))`. PyTorch, cuDNN, Keras' `reset_after`.
-    #[default]
-    After,
-    /// On the state, before the product: `n = tanh(x_n + U_n (r ∘ h) + b_n)`. The paper (Cho et al., equation 8). Weights
-    /// trained in one convention cannot be used in, or converted to, the other.
-    Before,
-}
-
-/// The activation of an Elman cell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Activation {
-    /// The hyperbolic tangent.
-    #[default]
-    Tanh,
-    /// `max(0, a)`.
-    Relu,
-}
-
-/// The cell's formula; see the [module](self).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Cell {
-    /// Gated recurrent unit. Gates in the order r, z, n.
-    Gru {
-        /// Where the reset gate acts.
-        reset: ResetGate,
-    },
-    /// Long short-term memory. Gates in the order i, f, g, o.
-    Lstm,
-    /// The simple recurrent network: one block.
-    Elman {
-        /// Its activation.
-        activation: Activation,
-    },
-}
-
-impl Cell {
-    /// `G`: blocks of `H` pre-activations a step.
-    pub fn gates(self) -> usize {
-        match self {
-            Cell::Gru { .. } => 3,
-            Cell::Lstm => 4,
-            Cell::Elman { .. } => 1,
-        }
-    }
-
-    /// The number of dependent products with recurrent weights in a step.
-    pub(crate) fn products(self) -> usize {
-        match self {
-            Cell::Gru {
-                reset: ResetGate::Before,
-            } => 2,
-            _ => 1,
-        }
-    }
-
-    /// The name used in tables and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Cell::Gru {
-                reset: ResetGate::After,
-            } => "gru",
-            Cell::Gru {
-                reset: ResetGate::Before,
-            } => "gru-reset-before",
-            Cell::Lstm => "lstm",
-            Cell::Elman {
-                activation: Activation::Tanh,
-            } => "elman-tanh",
-            Cell::Elman {
-                activation: Activation::Relu,
-            } => "elman-relu",
-        }
-    }
-
-    /// Every cell, for tables that run them all.
-    pub fn all() -> [Cell; 5] {
-        [
-            Cell::Gru {
-                reset: ResetGate::After,
-            },
-            Cell::Gru {
-                reset: ResetGate::Before,
-            },
-            Cell::Lstm,
-            Cell::Elman {
-                activation: Activation::Tanh,
-            },
-            Cell::Elman {
-                activation: Activation::Relu,
-            },
-        ]
-    }
-}
+pub use cells::{Activation, Cell, ResetGate};
 
 /// The problem: sizes, cell and direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -231,11 +131,7 @@ impl Problem {
 
     /// Blocks of `H` values a step that forward saves for backward.
     pub fn saved_blocks(self) -> usize {
-        match self.cell {
-            Cell::Gru { .. } => 4,
-            Cell::Lstm => 5,
-            Cell::Elman { .. } => 0,
-        }
+        self.cell.saved_blocks()
     }
 
     /// Elements of `[B, T, S·H]`, where `S` is [`Self::saved_blocks`].

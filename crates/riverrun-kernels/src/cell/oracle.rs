@@ -1,9 +1,9 @@
 //! The reference: the cells in `f64` and plain loops.
 //!
 //! [`forward`] and [`backward`] follow the formulas of the [module](super) one sequence and one step at a time, and share only
-//! the contract with the fast forms.
+//! the contract with the fast forms. The formulas of a step are in the files of the cells.
 
-use super::{Activation, Cell, Inputs, OutputGrads, Problem, ResetGate};
+use super::{Cell, Inputs, OutputGrads, Problem, ResetGate};
 use crate::Error;
 
 /// The results of forward.
@@ -32,16 +32,47 @@ pub struct Gradients {
     pub d_c0: Vec<f64>,
 }
 
-/// One step of one sequence: its inputs and intermediate values.
-struct Step {
-    h_prev: Vec<f64>,
-    c_prev: Vec<f64>,
+/// The inputs of a step of one sequence.
+pub(super) struct StepInputs<'a> {
+    pub hidden: usize,
+    /// `[G·H]`, the input product.
+    pub x: &'a [f64],
+    /// `[G·H, H]`.
+    pub u: &'a [f64],
+    /// `[G·H]`.
+    pub bias: Option<&'a [f64]>,
+}
+
+impl StepInputs<'_> {
+    /// Row `row` of `u` times `v`.
+    pub fn dot(&self, row: usize, v: &[f64]) -> f64 {
+        self.u[row * v.len()..][..v.len()]
+            .iter()
+            .zip(v)
+            .map(|(u, v)| u * v)
+            .sum()
+    }
+
+    pub fn bias(&self, row: usize) -> f64 {
+        self.bias.map_or(0.0, |bias| bias[row])
+    }
+
+    /// Row `row` of `U v + b`.
+    pub fn product(&self, row: usize, v: &[f64]) -> f64 {
+        self.dot(row, v) + self.bias(row)
+    }
+}
+
+/// A step of one sequence: the states before and after, and the values between. A cell fills all but the states before.
+pub(super) struct Step {
+    pub h_prev: Vec<f64>,
+    pub c_prev: Vec<f64>,
     /// Activated gates, `[G·H]`.
-    gates: Vec<f64>,
+    pub gates: Vec<f64>,
     /// GRU: `U_n h + b_n` (reset after) or `r ∘ h` (reset before).
-    inner: Vec<f64>,
-    h: Vec<f64>,
-    c: Vec<f64>,
+    pub inner: Vec<f64>,
+    pub h: Vec<f64>,
+    pub c: Vec<f64>,
 }
 
 impl Step {
@@ -58,7 +89,22 @@ impl Step {
     }
 }
 
-fn sigmoid(x: f64) -> f64 {
+/// Gradients on their way through a step. A cell reads `d_h`, moves `d_c` to before the step, and fills the others.
+pub(super) struct StepGradients<'a> {
+    /// `∂L/∂h_t`.
+    pub d_h: &'a [f64],
+    /// `∂L/∂c_t`, then `∂L/∂c_{t-1}`.
+    pub d_c: &'a mut [f64],
+    /// `[G·H]`: of the pre-activations, from the input.
+    pub d_x: &'a mut [f64],
+    /// `[G·H]`: of the pre-activations, from the product.
+    pub d_a: Vec<f64>,
+    /// `∂L/∂h_{t-1}`, without the part through the first product.
+    pub d_h_prev: Vec<f64>,
+}
+
+/// The logistic function, without overflow.
+pub(super) fn sigmoid(x: f64) -> f64 {
     if x >= 0.0 {
         1.0 / (1.0 + (-x).exp())
     } else {
@@ -66,87 +112,17 @@ fn sigmoid(x: f64) -> f64 {
     }
 }
 
-/// Row `row` of `u` times `v`.
-fn dot(u: &[f64], row: usize, v: &[f64]) -> f64 {
-    u[row * v.len()..][..v.len()]
-        .iter()
-        .zip(v)
-        .map(|(u, v)| u * v)
-        .sum()
-}
-
-fn step(
-    problem: &Problem,
-    x: &[f64],
-    u: &[f64],
-    bias: Option<&[f64]>,
-    h_prev: Vec<f64>,
-    c_prev: Vec<f64>,
-) -> Step {
-    let hidden = problem.hidden;
-    let b = |row: usize| bias.map_or(0.0, |bias| bias[row]);
-    let product = |row: usize| dot(u, row, &h_prev) + b(row);
-    let mut gates = vec![0.0; problem.gate_width()];
-    let mut inner = vec![0.0; hidden];
-    let mut h = vec![0.0; hidden];
-    let mut c = vec![0.0; c_prev.len()];
-    match problem.cell {
-        Cell::Gru { reset } => {
-            for row in 0..2 * hidden {
-                gates[row] = sigmoid(x[row] + product(row));
-            }
-            for j in 0..hidden {
-                inner[j] = match reset {
-                    ResetGate::After => product(2 * hidden + j),
-                    ResetGate::Before => gates[j] * h_prev[j],
-                };
-            }
-            for j in 0..hidden {
-                let row = 2 * hidden + j;
-                let (r, z) = (gates[j], gates[hidden + j]);
-                let n = match reset {
-                    ResetGate::After => x[row] + r * inner[j],
-                    ResetGate::Before => x[row] + dot(u, row, &inner) + b(row),
-                }
-                .tanh();
-                gates[row] = n;
-                h[j] = (1.0 - z) * n + z * h_prev[j];
-            }
-        }
-        Cell::Lstm => {
-            for j in 0..hidden {
-                let pre = |gate: usize| x[gate * hidden + j] + product(gate * hidden + j);
-                let (i, f, g, o) = (
-                    sigmoid(pre(0)),
-                    sigmoid(pre(1)),
-                    pre(2).tanh(),
-                    sigmoid(pre(3)),
-                );
-                for (gate, value) in [i, f, g, o].into_iter().enumerate() {
-                    gates[gate * hidden + j] = value;
-                }
-                c[j] = f * c_prev[j] + i * g;
-                h[j] = o * c[j].tanh();
-            }
-        }
-        Cell::Elman { activation } => {
-            for j in 0..hidden {
-                let pre = x[j] + product(j);
-                h[j] = match activation {
-                    Activation::Tanh => pre.tanh(),
-                    Activation::Relu => pre.max(0.0),
-                };
-            }
-        }
-    }
-    Step {
+fn step(problem: &Problem, inputs: StepInputs, h_prev: Vec<f64>, c_prev: Vec<f64>) -> Step {
+    let mut step = Step {
+        gates: vec![0.0; problem.gate_width()],
+        inner: vec![0.0; problem.hidden],
+        h: vec![0.0; problem.hidden],
+        c: vec![0.0; c_prev.len()],
         h_prev,
         c_prev,
-        gates,
-        inner,
-        h,
-        c,
-    }
+    };
+    problem.cell.reference(&inputs, &mut step);
+    step
 }
 
 /// Every step of sequence `b`, in running order.
@@ -167,14 +143,13 @@ fn sequence(problem: &Problem, inputs: &Inputs<f64>, b: usize) -> Vec<Step> {
             all.push(Step::padding(h.clone(), c.clone()));
             continue;
         }
-        let done = step(
-            problem,
-            &inputs.xg[row * width..][..width],
-            inputs.u,
-            inputs.bias,
-            h,
-            c,
-        );
+        let of_step = StepInputs {
+            hidden,
+            x: &inputs.xg[row * width..][..width],
+            u: inputs.u,
+            bias: inputs.bias,
+        };
+        let done = step(problem, of_step, h, c);
         (h, c) = (done.h.clone(), done.c.clone());
         all.push(done);
     }
@@ -278,64 +253,19 @@ fn step_backward(
     d_bias: &mut [f64],
 ) {
     let hidden = problem.hidden;
-    let mut dh_prev = vec![0.0; hidden];
-    // Gradients of the recurrent pre-activations `U v + b`, and the `v` that each block of rows was multiplied with.
-    let mut d_a = vec![0.0; problem.gate_width()];
-    match problem.cell {
-        Cell::Gru { reset } => {
-            for j in 0..hidden {
-                let (z, n) = (done.gates[hidden + j], done.gates[2 * hidden + j]);
-                let d_n = dh[j] * (1.0 - z) * (1.0 - n * n);
-                d_x[hidden + j] = dh[j] * (done.h_prev[j] - n) * z * (1.0 - z);
-                d_x[2 * hidden + j] = d_n;
-                dh_prev[j] = dh[j] * z;
-            }
-            for j in 0..hidden {
-                let r = done.gates[j];
-                let d_r = match reset {
-                    ResetGate::After => d_x[2 * hidden + j] * done.inner[j],
-                    ResetGate::Before => {
-                        // Through s = r ∘ h: column j of U_n.
-                        let d_s: f64 = (0..hidden)
-                            .map(|k| d_x[2 * hidden + k] * u[(2 * hidden + k) * hidden + j])
-                            .sum();
-                        dh_prev[j] += d_s * r;
-                        d_s * done.h_prev[j]
-                    }
-                };
-                d_x[j] = d_r * r * (1.0 - r);
-            }
-            d_a.copy_from_slice(d_x);
-            if reset == ResetGate::After {
-                for j in 0..hidden {
-                    d_a[2 * hidden + j] *= done.gates[j];
-                }
-            }
-        }
-        Cell::Lstm => {
-            for j in 0..hidden {
-                let [i, f, g, o] = [0, 1, 2, 3].map(|gate| done.gates[gate * hidden + j]);
-                let tanh_c = done.c[j].tanh();
-                let d_c = dc[j] + dh[j] * o * (1.0 - tanh_c * tanh_c);
-                d_x[j] = d_c * g * i * (1.0 - i);
-                d_x[hidden + j] = d_c * done.c_prev[j] * f * (1.0 - f);
-                d_x[2 * hidden + j] = d_c * i * (1.0 - g * g);
-                d_x[3 * hidden + j] = dh[j] * tanh_c * o * (1.0 - o);
-                dc[j] = d_c * f;
-            }
-            d_a.copy_from_slice(d_x);
-        }
-        Cell::Elman { activation } => {
-            for j in 0..hidden {
-                d_x[j] = match activation {
-                    Activation::Tanh => dh[j] * (1.0 - done.h[j] * done.h[j]),
-                    Activation::Relu if done.h[j] > 0.0 => dh[j],
-                    Activation::Relu => 0.0,
-                };
-            }
-            d_a.copy_from_slice(d_x);
-        }
-    }
+    let mut gradients = StepGradients {
+        d_h: dh,
+        d_c: dc,
+        d_x,
+        d_a: vec![0.0; problem.gate_width()],
+        d_h_prev: vec![0.0; hidden],
+    };
+    problem.cell.reference_backward(u, done, &mut gradients);
+    let StepGradients {
+        d_a,
+        d_h_prev: mut dh_prev,
+        ..
+    } = gradients;
     for row in 0..problem.gate_width() {
         let through_reset = problem.cell
             == Cell::Gru {

@@ -10,12 +10,196 @@
 //! minus the `z` of here); PyTorch's `nn.GRU` and cuDNN (reset after). Gates in the order r, z, n.
 
 use pulp::Simd;
+use serde::{Deserialize, Serialize};
 
+use super::{BackwardVisitor, Formula, ForwardVisitor};
+#[cfg(feature = "check")]
+use crate::cell::check::naive;
 use crate::cell::cpu::stage::{
     BackwardIn, BackwardOut, BackwardStage, ForwardIn, ForwardOut, ForwardStage,
 };
+#[cfg(feature = "check")]
+use crate::cell::oracle;
 use crate::simd::real::Real;
 use crate::simd::vector::Vector;
+
+/// Where the GRU's reset gate acts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ResetGate {
+    /// On the recurrent product: `n = tanh(x_n + r ∘ (U_n h + b_n))`. PyTorch, cuDNN, Keras' `reset_after`.
+    #[default]
+    After,
+    /// On the state, before the product: `n = tanh(x_n + U_n (r ∘ h) + b_n)`. The paper (Cho et al., equation 8). Weights
+    /// trained in one convention cannot be used in, or converted to, the other.
+    Before,
+}
+
+/// Gates in the order r, z, n.
+#[derive(Clone, Copy)]
+pub(super) struct Gru {
+    pub reset: ResetGate,
+}
+
+impl Formula for Gru {
+    fn all() -> Vec<Self> {
+        let forms = [ResetGate::After, ResetGate::Before];
+        forms.map(|reset| Self { reset }).to_vec()
+    }
+
+    fn name(self) -> &'static str {
+        match self.reset {
+            ResetGate::After => "gru",
+            ResetGate::Before => "gru-reset-before",
+        }
+    }
+
+    fn gates(self) -> usize {
+        3
+    }
+
+    fn products(self) -> usize {
+        match self.reset {
+            ResetGate::After => 1,
+            ResetGate::Before => 2,
+        }
+    }
+
+    fn saved_blocks(self) -> usize {
+        4
+    }
+
+    #[inline(always)]
+    fn visit_forward(self, last: bool, visitor: impl ForwardVisitor) {
+        match (self.reset, last) {
+            (ResetGate::After, _) => visitor.visit::<ResetAfter, 3, 4>(),
+            (ResetGate::Before, false) => visitor.visit::<Gates, 2, 3>(),
+            (ResetGate::Before, true) => visitor.visit::<Candidate, 1, 1>(),
+        }
+    }
+
+    #[inline(always)]
+    fn visit_backward(self, last: bool, visitor: impl BackwardVisitor) {
+        match (self.reset, last) {
+            (ResetGate::After, _) => visitor.visit::<ResetAfter, 3, 4>(),
+            (ResetGate::Before, false) => visitor.visit::<Candidate, 2, 2>(),
+            (ResetGate::Before, true) => visitor.visit::<Gates, 1, 1>(),
+        }
+    }
+
+    #[cfg(feature = "check")]
+    fn reference(self, inputs: &oracle::StepInputs, step: &mut oracle::Step) {
+        let (hidden, x) = (inputs.hidden, inputs.x);
+        for row in 0..2 * hidden {
+            step.gates[row] = oracle::sigmoid(x[row] + inputs.product(row, &step.h_prev));
+        }
+        for j in 0..hidden {
+            step.inner[j] = match self.reset {
+                ResetGate::After => inputs.product(2 * hidden + j, &step.h_prev),
+                ResetGate::Before => step.gates[j] * step.h_prev[j],
+            };
+        }
+        for j in 0..hidden {
+            let row = 2 * hidden + j;
+            let (r, z) = (step.gates[j], step.gates[hidden + j]);
+            let n = match self.reset {
+                ResetGate::After => x[row] + r * step.inner[j],
+                ResetGate::Before => x[row] + inputs.dot(row, &step.inner) + inputs.bias(row),
+            }
+            .tanh();
+            step.gates[row] = n;
+            step.h[j] = (1.0 - z) * n + z * step.h_prev[j];
+        }
+    }
+
+    #[cfg(feature = "check")]
+    fn reference_backward(self, u: &[f64], step: &oracle::Step, d: &mut oracle::StepGradients) {
+        let hidden = step.h.len();
+        for j in 0..hidden {
+            let (z, n) = (step.gates[hidden + j], step.gates[2 * hidden + j]);
+            let d_n = d.d_h[j] * (1.0 - z) * (1.0 - n * n);
+            d.d_x[hidden + j] = d.d_h[j] * (step.h_prev[j] - n) * z * (1.0 - z);
+            d.d_x[2 * hidden + j] = d_n;
+            d.d_h_prev[j] = d.d_h[j] * z;
+        }
+        for j in 0..hidden {
+            let r = step.gates[j];
+            let d_r = match self.reset {
+                ResetGate::After => d.d_x[2 * hidden + j] * step.inner[j],
+                ResetGate::Before => {
+                    // Through s = r ∘ h: column j of U_n.
+                    let d_s: f64 = (0..hidden)
+                        .map(|k| d.d_x[2 * hidden + k] * u[(2 * hidden + k) * hidden + j])
+                        .sum();
+                    d.d_h_prev[j] += d_s * r;
+                    d_s * step.h_prev[j]
+                }
+            };
+            d.d_x[j] = d_r * r * (1.0 - r);
+        }
+        d.d_a.copy_from_slice(d.d_x);
+        if self.reset == ResetGate::After {
+            for j in 0..hidden {
+                d.d_a[2 * hidden + j] *= step.gates[j];
+            }
+        }
+    }
+
+    #[cfg(feature = "check")]
+    fn naive(self, inputs: &naive::StepInputs, step: &mut naive::Step) {
+        let (h, x) = (inputs.hidden, inputs.x);
+        for k in 0..2 * h {
+            step.gates[k] = naive::sigmoid(x[k] + inputs.product(k, &step.h_prev));
+        }
+        for j in 0..h {
+            step.inner[j] = match self.reset {
+                ResetGate::After => inputs.product(2 * h + j, &step.h_prev),
+                ResetGate::Before => step.gates[j] * step.h_prev[j],
+            };
+        }
+        for j in 0..h {
+            let k = 2 * h + j;
+            let pre = match self.reset {
+                ResetGate::After => step.gates[j] * step.inner[j],
+                ResetGate::Before => inputs.product(k, &step.inner),
+            };
+            let (z, n) = (step.gates[h + j], (x[k] + pre).tanh());
+            step.gates[k] = n;
+            step.h[j] = (1.0 - z) * n + z * step.h_prev[j];
+        }
+    }
+
+    #[cfg(feature = "check")]
+    fn naive_backward(self, u: &[f32], step: &naive::Step, d: &mut naive::StepGradients) {
+        let h = step.h.len();
+        for j in 0..h {
+            let (z, n) = (step.gates[h + j], step.gates[2 * h + j]);
+            d.d_x[2 * h + j] = d.d_h[j] * (1.0 - z) * (1.0 - n * n);
+            d.d_x[h + j] = d.d_h[j] * (step.h_prev[j] - n) * z * (1.0 - z);
+            d.d_h_prev[j] = d.d_h[j] * z;
+        }
+        for j in 0..h {
+            let r = step.gates[j];
+            let d_r = match self.reset {
+                ResetGate::After => d.d_x[2 * h + j] * step.inner[j],
+                ResetGate::Before => {
+                    let d_s = (0..h).fold(0.0f32, |sum, k| {
+                        sum + d.d_x[2 * h + k] * u[(2 * h + k) * h + j]
+                    });
+                    d.d_h_prev[j] += d_s * r;
+                    d_s * step.h_prev[j]
+                }
+            };
+            d.d_x[j] = d_r * r * (1.0 - r);
+        }
+        d.d_a.copy_from_slice(&d.d_x);
+        if self.reset == ResetGate::After {
+            for j in 0..h {
+                d.d_a[2 * h + j] *= step.gates[j];
+            }
+        }
+    }
+}
 
 /// `(1 - z) n + z h`: exact where `z` is 0 or 1.
 #[inline(always)]
@@ -37,7 +221,7 @@ fn mix_backward<S: Simd, R: Real>(
 }
 
 /// Reset after: one product, one stage. Saves `r, z, n, a_n`.
-pub(crate) struct ResetAfter;
+struct ResetAfter;
 
 impl ForwardStage<3, 4> for ResetAfter {
     const SAVED: [usize; 4] = [0, 1, 2, 3];
@@ -76,7 +260,7 @@ impl BackwardStage<3, 4> for ResetAfter {
 
 /// Reset before, the stage of the gates: forward computes `z` and `r ∘ h` for the second product, backward the gradient of `r`
 /// from that of `r ∘ h`. Saves `r, z` and `r ∘ h`.
-pub(crate) struct Gates;
+struct Gates;
 
 impl ForwardStage<2, 3> for Gates {
     const SAVED: [usize; 3] = [0, 1, 3];
@@ -114,7 +298,7 @@ impl BackwardStage<1, 1> for Gates {
 }
 
 /// Reset before, the stage of the candidate `n` and the new state. Saves `n`.
-pub(crate) struct Candidate;
+struct Candidate;
 
 impl ForwardStage<1, 1> for Candidate {
     const FIRST: usize = 2;

@@ -1,14 +1,62 @@
 //! The cells in `f32` and plain loops, which set the error that the fast forms may have.
 //!
-//! Forward and backward of a batch at once, from the textbook's formulas; nothing is shared with the fast forms. Values that a
+//! Forward and backward of a batch at once, from the textbook's formulas; nothing is shared with the fast forms. The formulas
+//! of a step are in the files of the cells. Values that a
 //! form in the storage type `E` would keep in memory between steps (states, gates, gradients of pre-activations) are rounded to
 //! it.
 
 use super::{Case, Results};
 use crate::Element;
-use crate::cell::{Activation, Cell, ResetGate};
+use crate::cell::{Cell, ResetGate};
 
-fn sigmoid(x: f32) -> f32 {
+/// The inputs of a step of one sequence.
+pub(in crate::cell) struct StepInputs<'a> {
+    pub hidden: usize,
+    /// `[G·H]`, the input product.
+    pub x: &'a [f32],
+    /// `[G·H, H]`.
+    pub u: &'a [f32],
+    /// `[G·H]`.
+    pub bias: Option<&'a [f32]>,
+}
+
+impl StepInputs<'_> {
+    /// Row `row` of `U v + b`.
+    pub fn product(&self, row: usize, v: &[f32]) -> f32 {
+        let u = &self.u[row * self.hidden..][..self.hidden];
+        let dot = u.iter().zip(v).fold(0.0f32, |sum, (u, v)| sum + u * v);
+        dot + self.bias.map_or(0.0, |bias| bias[row])
+    }
+}
+
+/// A step of one sequence: the states before and after, and the values between. A cell fills all but the states before.
+pub(in crate::cell) struct Step {
+    pub h_prev: Vec<f32>,
+    pub c_prev: Vec<f32>,
+    /// Activated gates, `[G·H]`.
+    pub gates: Vec<f32>,
+    /// GRU: `U_n h + b_n` (reset after) or `r ∘ h` (reset before).
+    pub inner: Vec<f32>,
+    pub h: Vec<f32>,
+    pub c: Vec<f32>,
+}
+
+/// Gradients on their way through a step. A cell reads `d_h`, moves `d_c` to before the step, and fills the others.
+pub(in crate::cell) struct StepGradients<'a> {
+    /// `∂L/∂h_t`.
+    pub d_h: &'a [f32],
+    /// `∂L/∂c_t`, then `∂L/∂c_{t-1}`.
+    pub d_c: &'a mut [f32],
+    /// `[G·H]`: of the pre-activations, from the input.
+    pub d_x: Vec<f32>,
+    /// `[G·H]`: of the pre-activations, from the product.
+    pub d_a: Vec<f32>,
+    /// `∂L/∂h_{t-1}`, without the part through the first product.
+    pub d_h_prev: Vec<f32>,
+}
+
+/// The logistic function.
+pub(in crate::cell) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
@@ -29,9 +77,6 @@ pub fn run<E: Element>(case: &Case<f32>) -> Results<f32> {
         d_c0: zeros(p.cell_state()),
     };
     let time = |s: usize| if p.reverse { t - 1 - s } else { s };
-    let bias = |row: usize| case.bias.as_ref().map_or(0.0, |v| v[row]);
-    let dot =
-        |row: usize, v: &[f32]| (0..h).fold(0.0f32, |sum, k| sum + case.u[row * h + k] * v[k]);
     for i in 0..b {
         let mut h_now = out.h_last[i * h..][..h].to_vec();
         let mut c_now = if p.cell == Cell::Lstm {
@@ -39,7 +84,6 @@ pub fn run<E: Element>(case: &Case<f32>) -> Results<f32> {
         } else {
             zeros(h)
         };
-        // By step: previous h and c, gates, q or s, c.
         let mut tape = Vec::new();
         for s in 0..t {
             let row = i * t + time(s);
@@ -48,57 +92,32 @@ pub fn run<E: Element>(case: &Case<f32>) -> Results<f32> {
                 h_now.fill(0.0);
                 c_now.fill(0.0);
             }
-            let x = &case.xg[row * w..][..w];
-            let (h_prev, c_prev) = (h_now.clone(), c_now.clone());
-            let (mut gates, mut inner) = (zeros(w), zeros(h));
-            match p.cell {
-                _ if padding => {}
-                Cell::Gru { reset } => {
-                    (0..2 * h).for_each(|k| gates[k] = sigmoid(x[k] + (dot(k, &h_prev) + bias(k))));
-                    for j in 0..h {
-                        inner[j] = if reset == ResetGate::After {
-                            dot(2 * h + j, &h_prev) + bias(2 * h + j)
-                        } else {
-                            gates[j] * h_prev[j]
-                        };
-                    }
-                    for j in 0..h {
-                        let k = 2 * h + j;
-                        let pre = if reset == ResetGate::After {
-                            gates[j] * inner[j]
-                        } else {
-                            dot(k, &inner) + bias(k)
-                        };
-                        gates[k] = (x[k] + pre).tanh();
-                        h_now[j] = (1.0 - gates[h + j]) * gates[k] + gates[h + j] * h_prev[j];
-                    }
-                }
-                Cell::Lstm => {
-                    for k in 0..w {
-                        let pre = x[k] + (dot(k, &h_prev) + bias(k));
-                        gates[k] = if k / h == 2 { pre.tanh() } else { sigmoid(pre) };
-                    }
-                    for j in 0..h {
-                        c_now[j] = gates[h + j] * c_prev[j] + gates[j] * gates[2 * h + j];
-                        h_now[j] = gates[3 * h + j] * c_now[j].tanh();
-                    }
-                }
-                Cell::Elman { activation } => {
-                    for j in 0..h {
-                        let pre = x[j] + (dot(j, &h_prev) + bias(j));
-                        h_now[j] = if activation == Activation::Tanh {
-                            pre.tanh()
-                        } else {
-                            pre.max(0.0)
-                        };
-                    }
-                }
+            let inputs = StepInputs {
+                hidden: h,
+                x: &case.xg[row * w..][..w],
+                u: &case.u,
+                bias: case.bias.as_deref(),
+            };
+            let mut step = Step {
+                h_prev: h_now.clone(),
+                c_prev: c_now.clone(),
+                gates: zeros(w),
+                inner: zeros(h),
+                h: h_now,
+                c: c_now,
+            };
+            if !padding {
+                p.cell.naive(&inputs, &mut step);
             }
-            for rounded in [&mut h_now, &mut c_now, &mut gates, &mut inner] {
+            let Step {
+                gates, inner, h, c, ..
+            } = &mut step;
+            for rounded in [h, c, gates, inner] {
                 rounded.iter_mut().for_each(|x| *x = stored(*x));
             }
-            out.h[row * h..][..h].copy_from_slice(&h_now);
-            tape.push((h_prev, c_prev, gates, inner, c_now.clone()));
+            (h_now, c_now) = (step.h.clone(), step.c.clone());
+            out.h[row * p.hidden..][..p.hidden].copy_from_slice(&h_now);
+            tape.push(step);
         }
         out.h_last[i * h..][..h].copy_from_slice(&h_now);
         if p.cell == Cell::Lstm {
@@ -110,71 +129,26 @@ pub fn run<E: Element>(case: &Case<f32>) -> Results<f32> {
         let (mut dh, mut dc) = (start(&case.d_h_last), start(&case.d_c_last));
         for s in (0..t).rev() {
             let row = i * t + time(s);
-            let (h_prev, c_prev, gates, inner, c) = &tape[s];
             if let Some(d_h) = &case.d_h {
                 (0..h).for_each(|j| dh[j] += d_h[row * h + j]);
             }
             if case.is_padding(i, time(s)) {
                 continue;
             }
-            let mut dx = zeros(w);
-            let mut da = zeros(w);
-            let mut back = zeros(h);
-            let mut v = vec![h_prev.clone(); w / h];
-            match p.cell {
-                Cell::Gru { reset } => {
-                    for j in 0..h {
-                        let (z, n) = (gates[h + j], gates[2 * h + j]);
-                        dx[2 * h + j] = dh[j] * (1.0 - z) * (1.0 - n * n);
-                        dx[h + j] = dh[j] * (h_prev[j] - n) * z * (1.0 - z);
-                        back[j] = dh[j] * z;
-                    }
-                    for j in 0..h {
-                        let r = gates[j];
-                        let dr = if reset == ResetGate::After {
-                            dx[2 * h + j] * inner[j]
-                        } else {
-                            let ds = (0..h).fold(0.0f32, |sum, k| {
-                                sum + dx[2 * h + k] * case.u[(2 * h + k) * h + j]
-                            });
-                            back[j] += ds * r;
-                            ds * h_prev[j]
-                        };
-                        dx[j] = dr * r * (1.0 - r);
-                    }
-                    da.copy_from_slice(&dx);
-                    if reset == ResetGate::After {
-                        (0..h).for_each(|j| da[2 * h + j] *= gates[j]);
-                    } else {
-                        v[2] = inner.clone();
-                    }
-                }
-                Cell::Lstm => {
-                    for j in 0..h {
-                        let [i, f, g, o] = [0, 1, 2, 3].map(|k| gates[k * h + j]);
-                        let tc = c[j].tanh();
-                        let d = dc[j] + dh[j] * o * (1.0 - tc * tc);
-                        dx[j] = d * g * i * (1.0 - i);
-                        dx[h + j] = d * c_prev[j] * f * (1.0 - f);
-                        dx[2 * h + j] = d * i * (1.0 - g * g);
-                        dx[3 * h + j] = dh[j] * tc * o * (1.0 - o);
-                        dc[j] = d * f;
-                    }
-                    da.copy_from_slice(&dx);
-                }
-                Cell::Elman { activation } => {
-                    for j in 0..h {
-                        let y = out.h[row * h + j];
-                        let slope = if activation == Activation::Tanh {
-                            1.0 - y * y
-                        } else {
-                            (y > 0.0) as u8 as f32
-                        };
-                        dx[j] = dh[j] * slope;
-                    }
-                    da.copy_from_slice(&dx);
-                }
-            }
+            let mut gradients = StepGradients {
+                d_h: &dh,
+                d_c: &mut dc,
+                d_x: zeros(w),
+                d_a: zeros(w),
+                d_h_prev: zeros(h),
+            };
+            p.cell.naive_backward(&case.u, &tape[s], &mut gradients);
+            let StepGradients {
+                d_x: mut dx,
+                d_a: mut da,
+                d_h_prev: mut back,
+                ..
+            } = gradients;
             for made in [&mut dx, &mut da] {
                 made.iter_mut().for_each(|x| *x = stored(*x));
             }
@@ -185,8 +159,12 @@ pub fn run<E: Element>(case: &Case<f32>) -> Results<f32> {
                         reset: ResetGate::Before,
                     }
                     && k >= 2 * h;
+                let v = match through_r {
+                    true => &tape[s].inner,
+                    false => &tape[s].h_prev,
+                };
                 for j in 0..h {
-                    out.d_u[k * h + j] += da[k] * v[k / h][j];
+                    out.d_u[k * h + j] += da[k] * v[j];
                     if !through_r {
                         back[j] += da[k] * case.u[k * h + j];
                     }

@@ -5,7 +5,7 @@ use pulp::{Simd, WithSimd};
 use super::backward::{Backward, Part};
 use super::stage::{BackwardIn, BackwardStage, Row, RowMut};
 use crate::cell::Problem;
-use crate::cell::cells::{BackwardVisitor, visit_backward};
+use crate::cell::cells::BackwardVisitor;
 use crate::simd::real::Real;
 use crate::simd::vector::{Vector, lanes};
 
@@ -26,7 +26,7 @@ impl<R: Real> WithSimd for BackwardGates<'_, '_, '_, R> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let (cell, last) = (self.pass.problem.cell, self.last);
-        visit_backward(cell, last, Rows { simd, gates: self });
+        cell.visit_backward(last, Rows { simd, gates: self });
     }
 }
 

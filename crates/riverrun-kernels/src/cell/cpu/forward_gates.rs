@@ -5,7 +5,7 @@ use pulp::{Simd, WithSimd};
 use super::forward::{Forward, Part};
 use super::stage::{ForwardIn, ForwardStage, Row, RowMut};
 use super::weights::input_block;
-use crate::cell::cells::{ForwardVisitor, visit_forward};
+use crate::cell::cells::ForwardVisitor;
 use crate::cell::{Cell, Problem};
 use crate::simd::real::Real;
 use crate::simd::vector::{Vector, lanes};
@@ -25,7 +25,7 @@ impl<R: Real> WithSimd for ForwardGates<'_, '_, '_, R> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let (cell, last) = (self.pass.problem.cell, self.last);
-        visit_forward(cell, last, Rows { simd, gates: self });
+        cell.visit_forward(last, Rows { simd, gates: self });
     }
 }
 
