@@ -14,7 +14,7 @@ pub trait Element:
 {
     /// The type of arithmetic and carries.
     type Acc: Real;
-    /// The name users know: `f32`, `f16`, `bf16`, `f64`.
+    /// The name in tables and on the command line: `f32`, `f16`, `bf16`, `f64`.
     const NAME: &'static str;
     /// The distance from 1 to the next larger value.
     const EPSILON: f64;
@@ -123,7 +123,7 @@ impl Element for bf16 {
         let bits = x.to_bits();
         // Just under half of the last kept place, and the rest if that place is odd: to nearest even.
         let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-        // Rounding could carry a NaN into infinity, so one is kept as it is and made quiet.
+        // Rounding could carry a NaN into infinity, so NaNs are passed through as quiet NaNs.
         let quiet = (bits >> 16) | 0x40;
         bf16::from_bits(if (bits & 0x7fff_ffff) > 0x7f80_0000 {
             quiet
@@ -164,7 +164,7 @@ impl Element for f16 {
         let exponent = magnitude & 0x0f80_0000;
         // Exponents count from 15 here and from 127 there.
         let normal = magnitude + (112 << 23);
-        // A subnormal is so many times 2^-24: put it under the leading bit of 2^-14, and take that away.
+        // A subnormal is a multiple of 2^-24: put it under the leading bit of 2^-14, and subtract that.
         let subnormal =
             (f32::from_bits(magnitude + (113 << 23)) - f32::from_bits(113 << 23)).to_bits();
         let special = magnitude | 0x7f80_0000;

@@ -1,28 +1,28 @@
 //! The one error type of this crate.
 
 /// Why a kernel refused its arguments or could not run. Nothing has been launched when it is returned, except for
-/// [`Error::Handover`] and [`Error::Read`], which report what became of earlier launches.
+/// [`Error::Handover`] and [`Error::Read`], which report errors of earlier launches.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A slice or buffer does not have the length that the shape asks for.
     #[error("{what}: expected {expected} elements, found {found}")]
     Length {
-        /// Which argument.
+        /// The argument.
         what: &'static str,
-        /// Elements needed.
+        /// The expected number of elements.
         expected: usize,
-        /// Elements given.
+        /// The number found.
         found: usize,
     },
     /// A view does not have the sizes of the problem.
     #[error("{what}: expected [B, T, D] = {expected:?}, found {found:?}")]
     Shape {
-        /// Which argument.
+        /// The argument.
         what: &'static str,
-        /// Sizes of the problem.
+        /// The sizes of the problem.
         expected: [usize; 3],
-        /// Sizes of the view.
+        /// The sizes of the view.
         found: [usize; 3],
     },
     /// The number of gate inputs does not fit the gate.
@@ -30,31 +30,31 @@ pub enum Error {
     Inputs {
         /// The gate's name.
         gate: &'static str,
-        /// Inputs needed.
+        /// The expected number of inputs.
         expected: usize,
-        /// Inputs given.
+        /// The number found.
         found: usize,
     },
     /// The operation is defined for another gate.
     #[error("{what} takes the gate {expected}, found {found}")]
     Gate {
-        /// Which operation.
+        /// The operation.
         what: &'static str,
-        /// The gate needed.
+        /// The expected gate.
         expected: &'static str,
-        /// The gate given.
+        /// The gate found.
         found: &'static str,
     },
     /// A state encoder's configuration, or states of several that do not fit together.
     #[error("state encoder: {reason}")]
     Encoder {
-        /// Which, and what is expected.
+        /// The size or setting, and what is expected.
         reason: String,
     },
     /// The sizes of a rollout do not fit together.
     #[error("rollout: {reason}")]
     Rollout {
-        /// Which, and what is expected.
+        /// The size or setting, and what is expected.
         reason: String,
     },
     /// The channel dimension is zero.
@@ -65,7 +65,7 @@ pub enum Error {
     Routine {
         /// The routine's name.
         routine: &'static str,
-        /// What is missing.
+        /// The reason.
         reason: String,
     },
     /// A wait between the thread blocks of an earlier launch timed out.
@@ -83,7 +83,7 @@ pub enum Error {
     Read {
         /// The device.
         device: String,
-        /// What the runtime says.
+        /// The runtime's message.
         reason: String,
     },
     /// The device cannot store or compute the element type.

@@ -1,8 +1,7 @@
 //! Recurrent kernels for CPUs and GPUs, each tested against a reference in `f64`.
 //!
-//! One folder an operation. Inside it stand, side by side, the contract (`mod.rs`), the reference, the
-//! CPU form and the GPU forms. This crate knows nothing of Burn: CPU kernels take slices, GPU
-//! kernels take CubeCL handles.
+//! One folder an operation. Inside it stand, side by side, the contract (`mod.rs`), the reference, the CPU form and the GPU
+//! forms. This crate does not depend on Burn: CPU kernels take slices, GPU kernels take CubeCL handles.
 
 pub mod adamw;
 pub mod block_diagonal;

@@ -1,4 +1,4 @@
-//! Strided views: a `[B, T, D]` tensor whose channels are contiguous, wherever its steps and sequences lie.
+//! Strided views of `[B, T, D]` tensors whose channels are contiguous.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -39,7 +39,7 @@ impl Shape {
     }
 }
 
-/// Where the rows of a `[B, T, D]` view lie: element `(b, t, d)` is at `b * batch_stride + t * step_stride + d`.
+/// The layout of a `[B, T, D]` view: element `(b, t, d)` is at `b * batch_stride + t * step_stride + d`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Layout {
     shape: Shape,
@@ -99,8 +99,8 @@ impl<'a, E> Rows<'a, E> {
         })
     }
 
-    /// The channels `index * D .. (index + 1) * D` of a contiguous `[B, T, groups * D]`, as a projection of a layer's
-    /// input to all of its gates leaves them.
+    /// The channels `index * D .. (index + 1) * D` of a contiguous `[B, T, groups * D]`, as written by a layer's projection to
+    /// all of its gates.
     ///
     /// # Errors
     /// [`Error::Length`] if `data` does not have `B * T * groups * D` elements.
@@ -174,7 +174,7 @@ impl<'a, E> Rows<'a, E> {
         self.layout.shape
     }
 
-    /// Whether the steps of a sequence lie `width` apart, so that rows of `width` channels have no gaps.
+    /// Whether the steps of a sequence are `width` apart, so that rows of `width` channels have no gaps.
     pub(crate) fn steps_adjoin(&self, width: usize) -> bool {
         self.layout.step_stride == width
     }
@@ -207,7 +207,7 @@ pub struct RowsMut<'a, E> {
 
 // SAFETY: a view stands for the `&mut` of its own rows, which no other view has.
 unsafe impl<E: Send> Send for RowsMut<'_, E> {}
-// SAFETY: through a shared view rows are reached only by `row_mut`, whose caller answers for it.
+// SAFETY: a shared view reaches rows only by `row_mut`, whose caller guarantees exclusive access.
 unsafe impl<E: Sync> Sync for RowsMut<'_, E> {}
 
 impl<'a, E> RowsMut<'a, E> {
@@ -276,7 +276,7 @@ impl<'a, E> RowsMut<'a, E> {
     pub(crate) unsafe fn row_mut(&self, b: usize, t: usize, channels: Range<usize>) -> &mut [E] {
         let Shape { batch, steps, dim } = self.layout.shape;
         assert!(b < batch && t < steps && channels.start <= channels.end && channels.end <= dim);
-        // SAFETY: the layout's rows lie in the slice it was checked against; the caller answers for aliasing.
+        // SAFETY: the layout's rows lie in the slice it was checked against; the caller guarantees that nothing aliases.
         unsafe {
             let row = self.data.add(self.layout.offset(b, t) + channels.start);
             std::slice::from_raw_parts_mut(row, channels.len())

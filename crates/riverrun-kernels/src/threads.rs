@@ -1,18 +1,18 @@
-//! Threads of the rayon pool, and slices of which each thread writes elements of its own.
+//! Threads of the rayon pool, and slices of which each thread writes its own elements.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use rayon::prelude::*;
 
-/// Part `index` of `0..total` cut into `parts` ranges at multiples of `grain`, as equal as can be.
+/// Part `index` of `0..total` divided into `parts` ranges at multiples of `grain`, as equal as possible.
 pub fn chunk(total: usize, parts: usize, grain: usize, index: usize) -> Range<usize> {
     let grains = total.div_ceil(grain);
     let at = |index: usize| (grains * index / parts * grain).min(total);
     at(index)..at(index + 1)
 }
 
-/// Calls `run` with each index below `parts`, on the threads of the pool as they are free.
+/// Calls `run` with each index below `parts`, on free threads of the pool.
 pub fn parallel_for(parts: usize, run: impl Fn(usize) + Sync + Send) {
     if parts == 1 {
         run(0);
@@ -21,7 +21,7 @@ pub fn parallel_for(parts: usize, run: impl Fn(usize) + Sync + Send) {
     }
 }
 
-/// Calls `run` with each state, on the threads of the pool as they are free.
+/// Calls `run` with each state, on free threads of the pool.
 pub fn parallel_for_each<S: Send>(states: &mut [S], run: impl Fn(&mut S) + Sync + Send) {
     if let [state] = states {
         run(state);
@@ -32,14 +32,14 @@ pub fn parallel_for_each<S: Send>(states: &mut [S], run: impl Fn(&mut S) + Sync 
 
 /// A slice that several threads write, each its own elements.
 ///
-/// Ranges are checked; that those of different threads are disjoint is the promise of whoever takes them.
+/// Ranges are checked; the callers guarantee that those of different threads are disjoint.
 pub struct Shared<'a, T> {
     at: *mut T,
     len: usize,
     of: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: a slice that is handed out in disjoint pieces, as `split_at_mut` does; the methods ask for that promise.
+// SAFETY: a slice that is handed out in disjoint pieces, as `split_at_mut` does; the methods require that guarantee.
 unsafe impl<T: Send> Send for Shared<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for Shared<'_, T> {}

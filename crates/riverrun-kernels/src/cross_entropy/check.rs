@@ -1,9 +1,9 @@
-//! Problems with their data, running them, and the rule by which a result is accepted.
+//! Random problems, the forms run on them, and the rule that accepts a result.
 //!
-//! A result is right within a rounding to storage and a number of roundings of the arithmetic, `ε` each: `slack` is 32, for
-//! what is done to an element, and `V / 32`, for sums, for no form adds more numbers one after another. The error of an
-//! exponential is that of its exponent, a difference of numbers as large as the logits: so `lse` may be off by
-//! `ε (slack + 2 (|lse| + max |x|))`, a probability by that part of itself, and the loss by the same.
+//! A result passes within one rounding to storage and `slack` roundings of the arithmetic, `ε` each: 32 for the operations on
+//! an element, and `V / 32` for sums, because no form adds more numbers in a row. The error of an exponential is that of its
+//! exponent, a difference of numbers as large as the logits: so `lse` may be off by `ε (slack + 2 (|lse| + max |x|))`, a
+//! probability by that part of itself, and the loss by the same.
 
 use super::{cpu, oracle};
 use crate::check::{Comparison, Random, largest, roundings, worst};
@@ -23,7 +23,7 @@ pub struct Case {
     pub d_loss: f64,
 }
 
-/// All that forward and backward give.
+/// The results of forward and backward.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// The mean over the rows that count.
@@ -49,7 +49,7 @@ impl Outcome {
 }
 
 impl Case {
-    /// Random logits, a few of them far above the others, and targets, of which some leave their rows out.
+    /// Random logits, a few of them far above the others, and targets, some of which leave their rows out.
     pub fn random(shape: [usize; 2], seed: u64) -> Self {
         let mut random = Random::new(seed);
         let [rows, vocab] = shape;
@@ -81,7 +81,7 @@ impl Case {
         }
     }
 
-    /// By the reference.
+    /// Runs the reference.
     pub fn oracle(&self) -> Outcome {
         let vocab = self.shape[1];
         let oracle::Loss { loss, lse, .. } = oracle::forward(&self.x, vocab, &self.targets);
@@ -92,10 +92,10 @@ impl Case {
         }
     }
 
-    /// By the CPU kernels, with every output filled with NaN beforehand.
+    /// Runs the CPU kernels, with every output filled with NaN first.
     ///
     /// # Errors
-    /// What the kernels refuse.
+    /// Those of the kernels.
     pub fn cpu<E: Element>(&self) -> Result<Outcome, Error> {
         let [rows, vocab] = self.shape;
         let x: Vec<E> = self.x.iter().map(|&x| E::from_f64(x)).collect();
@@ -111,10 +111,10 @@ impl Case {
         })
     }
 
-    /// By the GPU kernels, with every output filled with NaN beforehand.
+    /// Runs the GPU kernels, with every output filled with NaN first.
     ///
     /// # Errors
-    /// What the kernels refuse.
+    /// Those of the kernels.
     #[cfg(feature = "gpu")]
     pub fn gpu(
         &self,
@@ -166,7 +166,7 @@ impl Case {
         let vocab = self.shape[1];
         let (storage, arithmetic) = roundings::<E>();
         let slack = 32.0 + vocab as f64 / 32.0;
-        // Of each row: what lse may be off, and what a probability may, as a part of itself.
+        // For each row: the allowed errors of lse, and of a probability relative to itself.
         let rows: Vec<f64> = reference
             .lse
             .iter()
@@ -180,7 +180,7 @@ impl Case {
         let scale = self.d_loss.abs() / counted as f64;
         let mean = largest(rows.iter().copied()) + arithmetic * reference.loss.abs() * slack;
         let losses = if counted == 0 {
-            // The mean of nothing.
+            // The mean over no rows.
             let nothing = |x: f64| if x.is_nan() { 0.0 } else { f64::NAN };
             worst("loss", &[nothing(found.loss)], &[0.0], |_| 0.0)
         } else {

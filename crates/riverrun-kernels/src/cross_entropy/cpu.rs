@@ -1,7 +1,7 @@
 //! On the CPU: vector instructions over the vocabulary, threads over rows.
 //!
-//! A row is gone through in blocks that stay in the nearest cache, so that memory is read once: the maximum of a block,
-//! then its exponentials, and the sum before it brought to the new maximum.
+//! A row is processed in blocks that stay in the first-level cache, so that memory is read once: the maximum of a block, then
+//! its exponentials, and the earlier sum rescaled to the new maximum.
 
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
@@ -15,12 +15,12 @@ use crate::{Element, Error};
 /// Logits a block.
 const BLOCK: usize = 2048;
 
-/// What [`forward`] returns.
+/// The results of [`forward`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loss<R> {
     /// The mean over the rows that count.
     pub loss: R,
-    /// 1 by the number of rows that count.
+    /// 1 over the number of rows that count.
     pub weight: R,
 }
 
@@ -44,7 +44,7 @@ pub fn forward<E: Element>(
     lse.par_iter_mut()
         .zip(x.par_chunks(vocab))
         .for_each(|(lse, x)| *lse = arch.dispatch(Lse { x }));
-    // In f64, in order, whatever the threads.
+    // In f64 and in order, for any number of threads.
     let (mut sum, mut count) = (0.0, 0usize);
     for (n, (&target, lse)) in targets.iter().zip(lse.iter()).enumerate() {
         let Ok(target) = usize::try_from(target) else {
@@ -62,7 +62,7 @@ pub fn forward<E: Element>(
     })
 }
 
-/// Computes `d_x` from `scale`, which is `∂L/∂loss` by the number of rows that count, and the `lse` of [`forward`].
+/// Computes `d_x` from `scale`, which is `∂L/∂loss` over the number of rows that count, and the `lse` of [`forward`].
 ///
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Length`].
@@ -199,7 +199,7 @@ impl<E: Element> WithSimd for Backward<'_, E> {
         let zero = Vector::splat(simd, E::Acc::ZERO);
         for (d_x, x) in self.d_x.chunks_mut(n).zip(self.x.chunks(n)) {
             let x: Pair<S, E::Acc> = load_padded(simd, x);
-            // No logit is above its row's lse but by rounding.
+            // A logit is above its row's lse only by rounding.
             let p = [exp_up_to(lse - x[0], zero), exp_up_to(lse - x[1], zero)];
             store_padded(d_x, [p[0] * scale, p[1] * scale]);
         }
@@ -210,7 +210,7 @@ impl<E: Element> WithSimd for Backward<'_, E> {
     }
 }
 
-/// `e^-x` for `x` that are not below 0 but by rounding: those count as 0.
+/// `e^-x` for `x ≥ 0`; an `x` below 0 by rounding counts as 0.
 #[inline(always)]
 fn exp_up_to<S: Simd, R: Real>(x: Vector<S, R>, zero: Vector<S, R>) -> Vector<S, R> {
     x.is_negative().select(zero, x).exp_decay()

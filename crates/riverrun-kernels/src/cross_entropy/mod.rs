@@ -1,12 +1,10 @@
 //! The cross-entropy of logits `[rows, V]` with one target a row, averaged over the rows.
 //!
-//! `loss = mean(lse_n - x_n[target_n])`, `lse_n = log Σ_v exp x_n[v]`, over the rows that count: a negative target
-//! leaves its row out. Where no row counts the loss is NaN, and where a target is `V` or more it is NaN too, for that
-//! is a fault which must not pass unseen.
+//! `loss = mean(lse_n - x_n[target_n])`, `lse_n = log Σ_v exp x_n[v]`, over the rows that count: a negative target leaves its
+//! row out. The loss is NaN if no row counts, and if a target is `V` or more, so that such an error shows.
 //!
-//! Backward, `d_x_n[v] = (exp(x_n[v] - lse_n) - [v = target_n]) d_loss / count`, and 0 in a row that does not count.
-//! The forward pass reads the logits once and keeps `lse` and `1 / count`; there is no copy of the logits in a wider
-//! type either way.
+//! Backward, `d_x_n[v] = (exp(x_n[v] - lse_n) - [v = target_n]) d_loss / count`, and 0 in a row that does not count. The
+//! forward pass reads the logits once and saves `lse` and `1 / count`; neither pass copies the logits to a wider type.
 
 #[cfg(feature = "check")]
 pub mod check;

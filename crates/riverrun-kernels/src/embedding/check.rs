@@ -1,22 +1,22 @@
-//! Random tables and tokens, running them, and the rule by which a result is accepted.
+//! Random tables and tokens, the forms run on them, and the rule that accepts a result.
 //!
-//! `y` is a copy: exact. A sum of `n` numbers is right within a rounding to storage and `d ε Σ |x|`, `d` being the most
-//! additions that a number goes through in any form: `1024 + n / 1024` for `n` above 1024, `n` below.
+//! `y` is a copy: exact. A sum of `n` numbers passes within one rounding to storage and `d ε Σ |x|`, where `d` is the largest
+//! number of additions that a number passes through in any form: `1024 + n / 1024` for `n` above 1024, `n` below.
 
 use super::{Shape, cpu, oracle, row};
 use crate::check::{Comparison, Random, roundings, worst};
 use crate::{Element, Error};
 
-/// How tokens are distributed.
+/// Distributions of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tokens {
-    /// Every row as likely.
+    /// Every row with the same probability.
     Uniform,
     /// Row 3 (or the last) for half of the tokens, the first rows for most others, as in text.
     Skewed,
     /// One row for all.
     One,
-    /// As [`Tokens::Skewed`], with some that are no row: negative, `V`, and beyond 32 bits.
+    /// As [`Tokens::Skewed`], with some invalid ones: negative, `V`, and beyond 32 bits.
     Faulty,
 }
 
@@ -38,7 +38,7 @@ pub struct Case {
     pub d_y: Vec<f64>,
 }
 
-/// What forward and backward give.
+/// The results of forward and backward.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// `[N, D]`.
@@ -93,7 +93,7 @@ impl Case {
         }
     }
 
-    /// By the reference.
+    /// Runs the reference.
     pub fn oracle(&self) -> Outcome {
         Outcome {
             y: oracle::forward(self.shape, &self.weight, &self.tokens),
@@ -101,10 +101,10 @@ impl Case {
         }
     }
 
-    /// By the CPU kernels, with every output filled with NaN beforehand.
+    /// Runs the CPU kernels, with every output filled with NaN first.
     ///
     /// # Errors
-    /// What the kernels refuse.
+    /// Those of the kernels.
     pub fn cpu<E: Element>(&self) -> Result<Outcome, Error> {
         let stored = |x: &[f64]| -> Vec<E> { x.iter().map(|&x| E::from_f64(x)).collect() };
         let numbers = |x: Vec<E>| x.into_iter().map(E::to_f64).collect();
@@ -119,12 +119,12 @@ impl Case {
         })
     }
 
-    /// By the GPU kernels, with every output filled with NaN beforehand.
+    /// Runs the GPU kernels, with every output filled with NaN first.
     ///
     /// Tokens go as 32-bit integers, those beyond as `i32::MIN`.
     ///
     /// # Errors
-    /// What the kernels refuse.
+    /// Those of the kernels.
     #[cfg(feature = "gpu")]
     pub fn gpu(
         &self,
@@ -178,7 +178,7 @@ impl Case {
             }
         }
         let depth = |n: usize| if n <= 1024 { n } else { 1024 + n / 1024 };
-        // A fault is right where both have it.
+        // NaN passes where both have it.
         let faults = |x: &[f64], other: &[f64]| -> Vec<f64> {
             let pairs = x.iter().zip(other);
             pairs

@@ -15,7 +15,7 @@ const ROWS: usize = 64;
 /// Tokens of a piece: a longer segment is summed piece by piece. Fixed, so that results do not depend on threads.
 const PIECE: usize = 1024;
 
-/// Computes `y`, `[N, D]`: rows of `weight`, `[V, D]`. A token that is no row gives NaN.
+/// Computes `y`, `[N, D]`: rows of `weight`, `[V, D]`. An invalid token gives a row of NaN.
 ///
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Length`]; then nothing has been written.
@@ -91,8 +91,8 @@ pub fn backward<E: Element>(
     Ok(())
 }
 
-/// Where each row's segment starts, and after the last one its end; and the positions of the tokens, row by row, in
-/// order. Tokens that are no row are left out.
+/// The start of each row's segment, then the end of the last one; and the positions of the tokens, row by row, in order.
+/// Invalid tokens are left out.
 fn sorted(vocab: usize, tokens: &[i64]) -> (Vec<usize>, Vec<usize>) {
     let mut starts = vec![0; vocab + 1];
     let rows = || tokens.iter().map(|&token| row(token, vocab));

@@ -5,14 +5,14 @@
 //! ∂L/∂W[v] = Σ_{n: token_n = v} ∂L/∂y_n       0 where no token is v
 //! ```
 //!
-//! **Tokens.** Integers from `0` to `V - 1`. Any other token is a fault that must not pass unseen: its row of `y` is
-//! NaN, and its gradient goes nowhere.
+//! **Tokens.** Integers from `0` to `V - 1`. Any other token is an error that must show: its row of `y` is NaN, and its
+//! gradient is dropped.
 //!
-//! **Precision.** Storage `f32`, `f16`, `bf16` (`f64` on the CPU); the sums are taken in `f32` (`f64` for `f64`) and
-//! rounded once. No sum depends on the order in which threads run: equal tokens are put in order of their position
-//! first (a stable counting sort), and each row's segment of that order is added up in pieces whose borders depend on
-//! the tokens alone. Results are bit-equal from run to run, and a long segment, of one token that makes up half of the
-//! batch, is spread over as many threads as many short ones.
+//! **Precision.** Storage `f32`, `f16`, `bf16` (`f64` on the CPU); the sums are taken in `f32` (`f64` for `f64`) and rounded
+//! once. No sum depends on the order in which threads run: equal tokens are first put in the order of their positions (a stable
+//! counting sort), and each row's segment is added up in pieces whose borders depend on the tokens alone. Results are bit-equal
+//! from run to run, and a long segment, of one token that makes up half of the batch, is spread over as many threads as many
+//! short ones.
 //!
 //! Bytes: [`cost`].
 

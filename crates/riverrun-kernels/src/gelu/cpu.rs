@@ -95,7 +95,7 @@ pub(crate) fn gelu<S: Simd, R: Real>(x: Vector<S, R>) -> Vector<S, R> {
 /// `dy/dx`.
 #[inline(always)]
 pub(crate) fn slope<S: Simd, R: Real>(x: Vector<S, R>) -> Vector<S, R> {
-    // Beyond, σ(2u) has long been 0 or 1; squares further out could be infinite, and 0 times that is not a number.
+    // Beyond, σ(2u) has long been 0 or 1; squares further out could be infinite, and 0 times infinity is NaN.
     let (low, high) = (
         x.constant(R::from_f64(-16.0)),
         x.constant(R::from_f64(16.0)),

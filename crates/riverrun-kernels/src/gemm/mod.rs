@@ -1,9 +1,9 @@
-//! Matrix products `D = A B`, `A [m, k]`, `B [k, n]`, `D [m, n]`, with what may follow a product before its result is
-//! stored: a bias, GELU, GELU's derivative, sums.
+//! Matrix products `D = A B`, `A [m, k]`, `B [k, n]`, `D [m, n]`, with epilogues: a bias, GELU, GELU's derivative, sums.
 //!
-//! Sums are in `f32` (`f64` in the oracle), and `D` is rounded to its storage type once, after what follows. [`cpu`] makes them
-//! in register tiles. On GPUs there is no kernel of our own: `vendor` (feature `cuda`) drives NVIDIA's cuBLASLt, where it is
-//! installed, on CubeCL's buffers and stream; elsewhere the products are the backend's. [`oracle`] and [`check`] hold either against `f64`.
+//! Sums are in `f32` (`f64` in the oracle), and `D` is rounded to its storage type once, after the epilogue. [`cpu`] computes
+//! them in register tiles. On GPUs this crate has no kernel: `vendor` (feature `cuda`) drives NVIDIA's cuBLASLt, where it is
+//! installed, on CubeCL's buffers and stream; elsewhere the products are the backend's. [`oracle`] and [`check`] hold either
+//! against `f64`.
 
 #[cfg(feature = "check")]
 pub mod check;
@@ -13,19 +13,19 @@ pub mod oracle;
 #[cfg(feature = "cuda")]
 pub mod vendor;
 
-/// Which elements of a stored matrix are neighbours in memory.
+/// The order of a stored matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// Those of a row.
+    /// The elements of a row are contiguous.
     Rows,
-    /// Those of a column.
+    /// The elements of a column are contiguous.
     Columns,
 }
 
-/// How a matrix lies in memory.
+/// The memory layout of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Layout {
-    /// Which elements are neighbours.
+    /// The order.
     pub order: Order,
     /// Elements from one row (or column, in [`Order::Columns`]) to the next.
     pub stride: usize,
@@ -36,7 +36,7 @@ impl Layout {
     pub fn of(shape: [usize; 2], strides: [usize; 2]) -> Option<Self> {
         let [rows, columns] = shape;
         let layout = |order, stride| Some(Self { order, stride });
-        // A dimension of one element has a stride that means nothing.
+        // The stride of a dimension of one element is meaningless.
         match (strides, rows, columns) {
             (_, _, 1) if strides[0] == 1 || rows == 1 => layout(Order::Columns, rows.max(1)),
             (_, _, 1) if strides[0] > 0 => layout(Order::Rows, strides[0]),
@@ -58,7 +58,7 @@ impl Layout {
     }
 }
 
-/// What follows a product, before its result is stored.
+/// The epilogue of a product, applied before its result is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Epilogue {
     /// `D = A B`.
@@ -158,7 +158,7 @@ impl Epilogue {
         )
     }
 
-    /// Whether there is a second matrix of the shape of `D`: what GELU took.
+    /// Whether there is a second matrix of the shape of `D`: the input of GELU.
     pub fn has_pre(self) -> bool {
         matches!(
             self,
@@ -167,7 +167,7 @@ impl Epilogue {
     }
 }
 
-/// How `f32` elements are multiplied. Products of 16-bit elements are exact in `f32` either way.
+/// The arithmetic of `f32` products. Products of 16-bit elements are exact in `f32` either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Arithmetic {
     /// In `f32`.
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(Layout::of([3, 4], [8, 2]), None);
         // An expanded dimension is no matrix.
         assert_eq!(Layout::of([3, 4], [0, 1]), None);
-        // One row, one column: the other stride alone counts.
+        // One row or one column: only the other stride counts.
         assert_eq!(Layout::of([1, 4], [77, 1]), rows(4));
         assert_eq!(Layout::of([1, 4], [1, 5]), columns(5));
         assert_eq!(Layout::of([3, 1], [1, 1]), columns(3));

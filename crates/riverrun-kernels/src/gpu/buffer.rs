@@ -1,4 +1,4 @@
-//! Buffers of a launch: their sizes, checked, and how kernels see them.
+//! Buffers of a launch: checks of their sizes, and their form as kernel arguments.
 
 use cubecl::client::Client;
 use cubecl::ir::AddressType;
@@ -8,9 +8,8 @@ use cubecl::server::Handle;
 use super::Dtype;
 use crate::Error;
 
-/// Checks that buffers hold what a kernel takes them to hold: a name, the buffer if there is one, and elements of
-/// `size` bytes. Kernels are launched without bounds checks, so every buffer of a caller goes through here, all of
-/// them before the first launch.
+/// Checks that buffers are large enough for a kernel: a name, the buffer if present, and elements of `size` bytes. Kernels are
+/// launched without bounds checks, so every buffer of a caller goes through here, all of them before the first launch.
 ///
 /// # Errors
 /// [`Error::Length`].
@@ -45,8 +44,7 @@ pub(crate) fn vector_width(client: &Client, dtype: Dtype, bytes: usize, run: usi
     1 << widest.ilog2().min(run.trailing_zeros())
 }
 
-/// The type of a kernel's indices into a buffer of `elements`. They count vectors, but the bytes behind them must be in
-/// reach.
+/// The type of a kernel's indices into a buffer of `elements`. They count vectors, but must reach every byte.
 pub(crate) fn address(elements: usize, dtype: Dtype) -> AddressType {
     if elements.saturating_mul(dtype.size()) >= 1 << 31 {
         AddressType::U64

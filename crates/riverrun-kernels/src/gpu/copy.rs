@@ -1,4 +1,4 @@
-//! The state's gradient where a sequence has no steps.
+//! The gradient of the initial state of a sequence without steps.
 
 use cubecl::client::Client;
 use cubecl::prelude::*;
@@ -6,7 +6,7 @@ use cubecl::server::Handle;
 
 use super::{Dtype, address, buffer, grid};
 
-/// Backward through no steps at all: `∂L/∂h0` is `∂L/∂h_last`, or 0. Threads: elements of the state.
+/// Without steps `∂L/∂h0` is `∂L/∂h_last`, or 0. Threads: elements of the state.
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn no_steps_backward<F: Float>(
     d_h_last: &[F],
@@ -23,7 +23,7 @@ fn no_steps_backward<F: Float>(
     }
 }
 
-/// Backward where there is no step: the gradient of the last state, or 0, is that of the first.
+/// The backward pass without steps: the gradient of the initial state is that of the last, or 0.
 pub(crate) fn copy_or_zero(
     client: &Client,
     dtype: Dtype,

@@ -17,7 +17,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// The three of them.
+    /// Every storage type.
     pub const ALL: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
 
     /// Bytes of one element.
@@ -28,7 +28,7 @@ impl Dtype {
         }
     }
 
-    /// The name users know.
+    /// The name in tables and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Dtype::F32 => "f32",
@@ -46,7 +46,7 @@ impl Dtype {
         })
     }
 
-    /// Whether buffers of this type can be made and computed with on the device.
+    /// Whether the device can store and compute this type.
     pub fn supported(self, client: &Client) -> bool {
         use cubecl::ir::features::TypeUsage;
         let usage = client.properties().type_usage(self.elem());

@@ -1,4 +1,4 @@
-//! Waits between the cubes of a launch, bounded by time, and the faults that they raise.
+//! Time limits of waits between the cubes of a launch, and the faults that they raise.
 //!
 //! A kernel whose cubes wait for each other gives up after [`PATIENCE`]: what it writes from there on is NaN, and it
 //! raises a word of its device. So no launch hangs, and no wrong number passes for a right one. [`take_fault`] reads
@@ -15,8 +15,8 @@ use cubecl_environment::stream::StreamId;
 
 use crate::Error;
 
-/// Nanoseconds that a wait between cubes may take. Hand-overs take microseconds; the rest is room for tools that slow
-/// a kernel down, such as a memory checker.
+/// Nanoseconds that a wait between cubes may take. Hand-overs take microseconds; the rest is for tools that slow a kernel down,
+/// such as a memory checker.
 pub(crate) const PATIENCE: u64 = 20_000_000_000;
 
 /// A device as the runtime keeps it, and one of its streams.
@@ -27,8 +27,8 @@ pub(crate) struct StreamKey {
 }
 
 impl StreamKey {
-    /// The stream that the calling thread's launches go to. The runtime shares its streams out among the threads'
-    /// identifiers, so there are no more keys than streams, however many threads come and go.
+    /// The stream that the calling thread's launches go to. The runtime maps thread identifiers to a fixed number of streams,
+    /// so there are no more keys than streams, however many threads come and go.
     pub(crate) fn current(client: &Client) -> Self {
         let streams = CubeClRuntimeConfig::get().streaming.max_streams;
         Self {
@@ -38,7 +38,7 @@ impl StreamKey {
     }
 }
 
-/// Whose launches raise a fault word.
+/// The launches that raise a fault word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// Those of one stream.
@@ -64,8 +64,8 @@ fn watched() -> MutexGuard<'static, Vec<Watched>> {
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Makes `word` of the `words` 32-bit words of `control` one that [`take_fault`] looks at. There is one for each
-/// operation and scope: another buffer takes the place of an earlier one.
+/// Registers `word` of the `words` 32-bit words of `control` with [`take_fault`]. There is one for each operation and scope: a
+/// new buffer replaces an earlier one.
 pub(crate) fn watch(
     operation: &'static str,
     scope: Scope,
@@ -84,14 +84,14 @@ pub(crate) fn watch(
     });
 }
 
-/// Reports and clears a wait between cubes that has given up on this device and the calling thread's stream since the
-/// last call: of the recurrence's look-back and of the cells that run in one launch. Reads a word of each back, so it
-/// waits for the stream; while a recording is made it does nothing.
+/// Reports and clears a wait between cubes that has given up on this device and the calling thread's stream since the last
+/// call: of the recurrence's look-back and of the cells that run in one launch. Reads a word of each back, so it waits for the
+/// stream; does nothing during a recording.
 ///
 /// What such a launch wrote is NaN from the wait on; the error tells that apart from NaN in the data.
 ///
 /// # Errors
-/// [`Error::Handover`] for the first operation with a fault, [`Error::Read`] where the device does not answer.
+/// [`Error::Handover`] for the first operation with a fault, [`Error::Read`] if the read fails.
 pub fn take_fault(client: &Client) -> Result<(), Error> {
     if client.is_capturing() {
         return Ok(());

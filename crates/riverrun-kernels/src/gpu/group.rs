@@ -1,8 +1,8 @@
-//! Rows shared out among threads: a group of threads takes a row, a cube holds one group or several, and what the threads of
-//! a group have found is added up, or its maximum taken, in a fixed order.
+//! Reductions over rows: a group of threads takes a row, a cube holds one group or several, and the threads of a group reduce
+//! their values, by sum or maximum, in a fixed order.
 //!
-//! A group is a power of two of neighbouring threads. Where the runtime keeps the threads of a plane in order, it exchanges
-//! numbers by shuffles and planes meet in shared memory; elsewhere the whole group meets there, halving by halving.
+//! A group is a power of two of neighbouring threads. Where the runtime guarantees the threads of a plane, they exchange
+//! numbers by shuffles, and planes through shared memory; elsewhere the whole group reduces through shared memory, by halves.
 
 use cubecl::client::Client;
 use cubecl::prelude::*;
@@ -17,18 +17,18 @@ pub(crate) struct Group {
     pub units: usize,
     /// Groups of a cube: the second dimension.
     pub rows: usize,
-    /// Planes can be relied on.
+    /// The runtime guarantees planes.
     pub planes: bool,
 }
 
-/// What a group makes of the numbers of its threads.
+/// The reduction over the numbers of a group's threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Fold {
     Sum,
     Max,
-    /// Mean and sum of squared deviations over the group; the field is the count per thread. With four
-    /// values, also the sum of weights of the numbers, and that of the products of weights with what the mean leaves.
-    /// Two parts are joined at a time, without a mean of the whole beforehand (Chan et al. 1979, equation 1.5).
+    /// Mean and sum of squared deviations over the group; the field is the count per thread. With four values, also the sum of
+    /// weights, and the sum of the weights times the deviations. Two parts are joined at a time, without a mean of the whole
+    /// beforehand (Chan et al. 1979, equation 1.5).
     Moments(usize),
 }
 
@@ -38,7 +38,7 @@ impl Group {
     pub(crate) fn choose(client: &Client, vectors: usize, per_thread: usize, cube: usize) -> Self {
         let planes = matches!(client.name(), "cuda" | "hip");
         let largest = client.properties().hardware.max_units_per_cube as usize;
-        // What WebGPU promises, where more is not known to be good.
+        // The limit that WebGPU guarantees, where larger cubes are untested.
         let bound = if planes { 1024 } else { 256 };
         let largest = 1 << largest.clamp(1, bound).ilog2();
         let units = vectors
@@ -68,8 +68,7 @@ impl Group {
     }
 }
 
-/// Joins what was found with what another part has found; `parts` is how many threads have gone into each. Joining in the
-/// other order gives the same bits.
+/// Combines two partial results, each of `parts` threads. Combining in the other order gives the same bits.
 #[cube]
 fn join(
     values: &mut Array<f32>,
@@ -103,10 +102,10 @@ fn join(
     }
 }
 
-/// Replaces each of `count` numbers by what [`Fold`] makes of it over the group; every thread of the cube must come here.
+/// Replaces each of `count` numbers by its [`Fold`] over the group; every thread of the cube must call it.
 ///
-/// `phase` is 0 and 1 alternately over the calls of a kernel, so that a call need not wait until all have read what the
-/// call before has left in `scratch`.
+/// `phase` alternates between 0 and 1 over the calls of a kernel, so that a call need not wait until all threads have read the
+/// results of the call before in `scratch`.
 #[cube]
 pub(crate) fn fold(
     values: &mut Array<f32>,
@@ -171,7 +170,7 @@ pub(crate) fn fold(
     }
 }
 
-/// [`fold`] over each run of `width` threads of a plane, into each of which `parts` threads have gone.
+/// [`fold`] over each run of `width` threads of a plane, whose values are each of `parts` threads.
 #[cube]
 fn exchange(
     values: &mut Array<f32>,

@@ -1,9 +1,9 @@
 //! Exponential, reciprocal, sigmoid and square root on vectors of channels.
 //!
-//! On NVIDIA GPUs (`ptx`) by the special-function unit: `ex2.approx` is within 2 units in the last place and
-//! `rcp.approx` within 1, so `σ` is within `4·2⁻²⁴` of the truth, as the library functions are, at a quarter of their
-//! instructions; `sqrt.approx` is within `2⁻²³`, where the library's takes ten instructions and a branch an element.
-//! Elsewhere by the shading language's own functions.
+//! On NVIDIA GPUs (`ptx`) by the special-function unit: `ex2.approx` is within 2 units in the last place and `rcp.approx`
+//! within 1, so `σ` is within `4·2⁻²⁴` of the exact value, as the library functions are, at a quarter of their instructions;
+//! `sqrt.approx` is within `2⁻²³`, where the library's takes ten instructions and a branch an element. Elsewhere by the shading
+//! language's own functions.
 
 use cubecl::prelude::*;
 

@@ -1,5 +1,5 @@
-//! What the GPU kernels of all operations share: storage types, buffers, elementary functions, sums over the threads of a
-//! row, waits between cubes.
+//! Shared by the GPU kernels of all operations: storage types, buffers, elementary functions, sums over the threads of a row,
+//! waits between cubes.
 
 pub(crate) mod buffer;
 pub(crate) mod copy;
@@ -19,7 +19,7 @@ pub use fault::take_fault;
 
 use cubecl::client::Client;
 
-/// The multiprocessors of the device, or a guess.
+/// The multiprocessors of the device, or an estimate.
 pub(crate) fn multiprocessors(client: &Client) -> usize {
     let known = client.properties().hardware.num_streaming_multiprocessors;
     known.map_or(32, |n| n as usize)
@@ -30,7 +30,7 @@ pub(crate) fn ptx(client: &Client) -> bool {
     client.name() == "cuda"
 }
 
-/// The compute capability of an NVIDIA card, ten times (`90` for 9.0); none on other runtimes.
+/// The compute capability of an NVIDIA card times ten (`90` for 9.0); `None` on other runtimes.
 ///
 /// Conversions of two numbers to a word of 16-bit floats, bf16 arithmetic and TF32 or bf16 `mma` need 80.
 pub fn capability(client: &Client) -> Option<u32> {
@@ -45,7 +45,7 @@ pub fn capability(client: &Client) -> Option<u32> {
 mod tests {
     use cubecl::client::Client;
 
-    /// The default device's client, that of a software GPU too; where there is none, that is said.
+    /// The default device's client, also of a software GPU; prints a message if there is none.
     pub(crate) fn client() -> Option<Client> {
         let client = std::panic::catch_unwind(|| cubecl::Device::default().client()).ok();
         if client.is_none() {

@@ -1,7 +1,7 @@
-//! Between memory and registers: how stored elements become `f32` and back.
+//! Conversion of stored elements to `f32` and back.
 //!
-//! 16-bit elements are moved two to a 32-bit word where the device can take words apart in its own instructions: a
-//! register then holds two of them while a tile waits, so twice as many bytes are under way.
+//! 16-bit elements are moved two to a 32-bit word where the device has instructions that split words: a register then holds two
+//! of them while a tile waits, so twice as many bytes are in flight.
 
 use cubecl::client::Client;
 use cubecl::ir::{ElemType, UIntKind};
@@ -10,10 +10,10 @@ use half::f16;
 
 use super::{Dtype, capability};
 
-/// How elements are moved and held.
+/// The form of elements in registers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Storage {
-    /// Each by itself, in its own type.
+    /// One element each, in its own type.
     Plain,
     /// Two bf16 to a word, the first in the low half.
     Bf16Words,

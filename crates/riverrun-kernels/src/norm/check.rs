@@ -1,19 +1,19 @@
-//! Problems with their data, running them, and the rule by which a result is accepted.
+//! Random problems, the forms run on them, and the rule that accepts a result.
 //!
-//! A result is right where each element is within a rounding to storage of the reference, plus `slack` roundings of the
-//! arithmetic of the terms that it is made of. `slack` is 32, for what is done to an element, and `D / 32`, for sums: no
-//! form adds more numbers than that one after another. With `κ = ρ max |x|` over a row, the part of the mean and of
-//! the root that rounding of `x` moves, the terms of `y` are as large as `κ |γ|` and `|β|`; of `d_x`,
-//! `ρ max |γ d_y| (1 + κ) (1 + ρ max |c|)`; of `d_γ`, `Σ |d_y| κ` over the rows, of which no more are added one after another than there are.
+//! A result passes if each element is within one rounding to storage of the reference, plus `slack` roundings of the
+//! arithmetic, relative to its terms. `slack` is 32 for the operations on an element, and `D / 32` for sums: no form adds more
+//! numbers in a row. With `κ = ρ max |x|` over a row, the sensitivity of the mean and of the root to rounding of `x`, the terms
+//! of `y` are as large as `κ |γ|` and `|β|`; those of `d_x`, `ρ max |γ d_y| (1 + κ) (1 + ρ max |c|)`; those of `d_γ`, `Σ |d_y|
+//! κ` over the rows.
 
 use super::{Kind, Spec, cpu, oracle};
 use crate::Element;
 use crate::check::{Comparison, Random, largest, roundings, worst};
 
-/// What of the optional arguments a case has.
+/// The optional arguments of a case.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
-    /// Something to add first, and a gradient of the sum.
+    /// A residual, and a gradient of the sum.
     pub residual: bool,
     /// An offset.
     pub beta: bool,
@@ -22,7 +22,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// One of the eight, by its number; later ones start over.
+    /// Combination `number` modulo 8.
     pub fn nth(n: usize) -> Self {
         Self {
             residual: n & 1 != 0,
@@ -51,7 +51,7 @@ pub struct Case {
     pub d_y: Vec<f64>,
 }
 
-/// All that forward and backward give.
+/// The results of forward and backward.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// `[rows, D]`.
@@ -62,7 +62,7 @@ pub struct Outcome {
     pub d_x: Vec<f64>,
     /// `[D]`.
     pub d_gamma: Vec<f64>,
-    /// `[D]`, none where there is no offset.
+    /// `[D]`, if there is an offset.
     pub d_beta: Vec<f64>,
 }
 
@@ -139,7 +139,7 @@ impl Case {
         }
     }
 
-    /// What is normalised: the sum, rounded to storage as the contract has it.
+    /// The input of the norm: the sum, rounded to storage.
     fn sum<E: Element>(&self) -> Vec<f64> {
         match &self.residual {
             Some((residual, _)) => {
@@ -153,7 +153,7 @@ impl Case {
         }
     }
 
-    /// By the reference, for a case rounded to `E`.
+    /// Runs the reference, for a case rounded to `E`.
     pub fn oracle<E: Element>(&self) -> Outcome {
         let sum = self.sum::<E>();
         let d_sum = self.residual.as_ref().map(|(_, d)| &d[..]);
@@ -171,10 +171,10 @@ impl Case {
         }
     }
 
-    /// By the CPU kernels, with every output filled with NaN beforehand.
+    /// Runs the CPU kernels, with every output filled with NaN first.
     ///
     /// # Errors
-    /// What the kernels refuse.
+    /// Those of the kernels.
     pub fn cpu<E: Element>(&self) -> Result<Outcome, crate::Error> {
         let [rows, dim] = self.shape;
         let poison = |n: usize| vec![E::from_f64(f64::NAN); n];
@@ -220,10 +220,10 @@ impl Case {
         })
     }
 
-    /// By the GPU kernels, with every output filled with NaN beforehand.
+    /// Runs the GPU kernels, with every output filled with NaN first.
     ///
     /// # Errors
-    /// What the kernels refuse.
+    /// Those of the kernels.
     #[cfg(feature = "gpu")]
     pub fn gpu(
         &self,
@@ -286,7 +286,7 @@ impl Case {
         let size = |x: &[f64]| largest(x.iter().map(|x| x.abs()));
         let gamma = size(&self.gamma);
         let beta = self.beta.as_deref().map_or(0.0, size);
-        // Of each row: κ, ρ, ρ max |c|, max |γ d_y|.
+        // For each row: κ, ρ, ρ max |c|, max |γ d_y|.
         let rows: Vec<[f64; 4]> = reference
             .sum
             .chunks(dim)

@@ -1,13 +1,11 @@
 //! RMSNorm and LayerNorm over the last dimension (Zhang & Sennrich 2019, equation 4; Ba et al. 2016, equation 4).
 //!
-//! `y = c ρ γ + β`, `ρ = 1 / √(mean c² + ε)`, where `c` is `x` in RMSNorm and `x - mean x` in LayerNorm; `β` may be
-//! absent. Backward, with `g = γ d_y` and `m = mean(g c)` over the channels: `d_x = ρ (g - mean g - c ρ² m)`, without
-//! `mean g` in RMSNorm; `d_γ = Σ d_y c ρ` and `d_β = Σ d_y` over the rows. Nothing is saved from the forward pass but its
-//! inputs.
+//! `y = c ρ γ + β`, `ρ = 1 / √(mean c² + ε)`, where `c` is `x` in RMSNorm and `x - mean x` in LayerNorm; `β` may be absent.
+//! Backward, with `g = γ d_y` and `m = mean(g c)` over the channels: `d_x = ρ (g - mean g - c ρ² m)`, without `mean g` in
+//! RMSNorm; `d_γ = Σ d_y c ρ` and `d_β = Σ d_y` over the rows. The forward pass saves only its inputs.
 //!
-//! A residual block adds before it normalises. Where a residual is given, `s = x + residual`, rounded to storage, takes
-//! the place of `x`, and is an output of its own; backward, the gradient that comes back to `s` from elsewhere is added
-//! to `d_x`, which is the gradient of both `x` and the residual.
+//! With a residual, `s = x + residual`, rounded to storage, replaces `x` and is a second output; backward, `∂L/∂s` is added to
+//! `d_x`, which is the gradient of both `x` and the residual.
 
 #[cfg(feature = "check")]
 pub mod check;
@@ -17,12 +15,12 @@ pub mod gpu;
 #[cfg(feature = "check")]
 pub mod oracle;
 
-/// Which norm.
+/// The norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// By the root of the mean square.
+    /// Division by the root of the mean square.
     Rms,
-    /// By mean and variance.
+    /// Subtraction of the mean and division by the deviation.
     Layer,
 }
 
@@ -30,7 +28,7 @@ impl Kind {
     /// Both.
     pub const ALL: [Kind; 2] = [Kind::Rms, Kind::Layer];
 
-    /// The name users know.
+    /// The name in tables and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Rms => "rms-norm",
@@ -39,10 +37,10 @@ impl Kind {
     }
 }
 
-/// What is computed, apart from the numbers.
+/// The norm and its parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spec {
-    /// Which norm.
+    /// The norm.
     pub kind: Kind,
     /// Added to the mean square.
     pub epsilon: f64,

@@ -6,9 +6,8 @@
 //! u_i     = (⌊mix(mix(i + s) ^ t) / 2^9⌋ + 1/2) / 2^23                  0 < u_i < 1
 //! ```
 //!
-//! The same numbers come out on every device, for any number of threads, and in launches that are recorded and run again with
-//! another key in the key's place. For simulation, not for secrets. Up to `2^32` numbers for a key and a stream, of which no two
-//! have the same 32 bits.
+//! The same numbers come out on every device, for any number of threads, and in recorded launches that are replayed with
+//! another key. Not for cryptography. Up to `2^32` numbers for a key and a stream, of which no two have the same 32 bits.
 //!
 //! Source of `mix`: Wellons, *hash-prospector* (2018).
 

@@ -1,17 +1,17 @@
-//! What a recurrence must move and compute, whatever the machine: the floor that kernels are measured against.
+//! The bytes and operations that a recurrence needs on any machine: the lower bound that kernels are measured against.
 
 use super::Problem;
 
 /// One of the two passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pass {
-    /// Inputs to `h`.
+    /// Forward: from the inputs to `h`.
     Forward,
-    /// Gradient of `h` to gradients of the inputs.
+    /// Backward: from the gradient of `h` to those of the inputs.
     Backward,
 }
 
-/// Operations counted for one exponential or hyperbolic tangent: about what its polynomial takes.
+/// Operations counted for one exponential or hyperbolic tangent: about those of its polynomial.
 pub const ELEMENTARY: usize = 16;
 
 /// Both `σ(k)` and `σ(-k)`: an exponential, `1 + e`, a division, `e` times it, two choices.

@@ -1,4 +1,4 @@
-//! Second derivatives of the raw scan: how its gradients move when everything that they depend on moves.
+//! Second derivatives of the raw scan: the derivatives of its gradients along a direction.
 //!
 //! With `h_t = a_t h_{t-1} + b_t` and `D_t = g_t + a_{t+1} D_{t+1}`, where `g = ∂L/∂h`, the gradients are
 //! `∂L/∂a_t = D_t h_{t-1}`, `∂L/∂b_t = D_t` and `∂L/∂h_0 = a_1 D_1`. Along a direction, written with a dot,
@@ -10,9 +10,9 @@
 //! (∂L/∂a_t)˙ = Ḋ_t h_{t-1} + D_t ḣ_{t-1}      (∂L/∂b_t)˙ = Ḋ_t      (∂L/∂h_0)˙ = ȧ_1 D_1 + a_1 Ḋ_1
 //! ```
 //!
-//! For a loss that is linear in `h`, `L = Σ g h`, with `ġ = 0`, this is the product of its Hessian with the direction;
-//! for any other loss `ġ` is the loss's own Hessian with respect to `h`, times `ḣ`. Where a step is reset, the state
-//! before it counts as 0 and nothing passes back, moved or not.
+//! For a loss that is linear in `h`, `L = Σ g h`, with `ġ = 0`, this is the product of its Hessian with the direction; for any
+//! other loss `ġ` is the loss's own Hessian with respect to `h`, times `ḣ`. Where a step is reset, the state before it counts
+//! as 0 and no gradient passes back.
 //!
 //! Source: Pearlmutter, *Fast Exact Multiplication by the Hessian* (1994), section 4.
 
@@ -20,7 +20,7 @@ use super::{Gate, Problem, Rows, RowsMut, cpu};
 use crate::error::expect_length;
 use crate::{Element, Error};
 
-/// What the backward pass of a raw scan takes: a place, or a direction from it.
+/// The arguments of the backward pass of a raw scan: a point, or a direction.
 #[derive(Debug, Clone, Copy)]
 pub struct Point<'a, E> {
     /// `[B, T, D]`.
@@ -35,14 +35,14 @@ pub struct Point<'a, E> {
     pub d_h_last: Option<&'a [E]>,
 }
 
-/// The gradients of a scan, or how they move.
+/// The gradients of a scan, or their derivatives.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gradients<E> {
-    /// Of `a`, `[B, T, D]`.
+    /// That of `a`, `[B, T, D]`.
     pub a: Vec<E>,
-    /// Of `b`, `[B, T, D]`.
+    /// That of `b`, `[B, T, D]`.
     pub b: Vec<E>,
-    /// Of `h_0`, `[B, D]`.
+    /// That of `h_0`, `[B, D]`.
     pub h0: Vec<E>,
 }
 
@@ -83,7 +83,7 @@ pub fn oracle(
             h_dot = at.a[i] * h_dot + along.a[i] * h + along.b[i];
             h = at.a[i] * h + at.b[i];
         }
-        // What the steps after this one pass back.
+        // The gradient that later steps pass back.
         let (mut later, mut later_dot) = (value(at.d_h_last), value(along.d_h_last));
         let steps: Vec<Step> = steps(problem, reset, lane).collect();
         for (step, (h, h_dot)) in steps.iter().zip(before).rev() {
@@ -103,7 +103,7 @@ pub fn oracle(
 }
 
 /// The derivatives of the gradients at `at` along `along` by two forward and two backward scans on the CPU. Tensors are
-/// contiguous; what stands between the scans is kept in the storage type.
+/// contiguous; values between the scans are kept in the storage type.
 ///
 /// # Errors
 /// As [`oracle`].
@@ -126,7 +126,7 @@ pub fn on_cpu<E: Element>(
     let before_dot = previous(problem, reset, &h_dot, along.h0);
 
     let d = adjoint(problem, reset, at, &h, at.d_h, at.d_h_last)?.b;
-    // What the moved `a` of each step passes back to the step before it, or to the initial state.
+    // The part that the direction of `a` at each step passes back to the step before, or to the initial state.
     let mut d_h = along.d_h.to_vec();
     let mut to_h0 = vec![E::ZERO; problem.shape.state()];
     for lane in 0..problem.shape.state() {
@@ -151,7 +151,7 @@ pub fn on_cpu<E: Element>(
 
 /// A step of one channel of one sequence.
 struct Step {
-    /// Its place in a `[B, T, D]` tensor.
+    /// Its index in a `[B, T, D]` tensor.
     element: usize,
     /// Whether it is reset.
     reset: bool,

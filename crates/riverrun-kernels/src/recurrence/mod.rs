@@ -4,7 +4,7 @@
 //! h_t = a_t ∘ h_{t-1} + b_t          h, a, b: [B, T, D]     h_0: [B, D], zero when absent
 //! ```
 //!
-//! and its backward pass, for any gate that makes `a` and `b` out of `[B, T, D]` inputs (see [`Gate`]).
+//! and its backward pass, for any gate that computes `a` and `b` from `[B, T, D]` inputs (see [`Gate`]).
 //!
 //! **Order.** `t` runs from `0` to `T - 1`, or from `T - 1` to `0` with [`Problem::reverse`]; "previous"
 //! and "last" below follow that order. **Reset.** Where `reset[b, t]` is set, `h_{t-1}` counts as 0 at
@@ -41,12 +41,12 @@ pub use routine::Routine;
 
 use crate::Error;
 
-/// What is computed: sizes, gate and direction.
+/// The problem: sizes, gate and direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Problem {
     /// The sizes.
     pub shape: Shape,
-    /// How the inputs become `a` and `b`.
+    /// The gate.
     pub gate: Gate,
     /// Run from the last step to the first.
     pub reverse: bool,
@@ -68,7 +68,7 @@ impl Problem {
         self
     }
 
-    /// Checks what every form checks: at least one channel, and as many inputs as the gate takes.
+    /// The checks of every form: at least one channel, and as many inputs as the gate takes.
     pub fn check(&self, inputs: usize) -> Result<(), Error> {
         if self.shape.dim == 0 {
             return Err(Error::NoChannels);

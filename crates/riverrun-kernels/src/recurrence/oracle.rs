@@ -1,7 +1,7 @@
 //! The reference: the recurrence and its gradients in `f64`, one element at a time.
 //!
-//! Written from the formulas, with nothing shared with the kernels and nothing done for speed.
-//! Tensors are contiguous `[B, T, D]`, states `[B, D]`, resets `[B, T]`.
+//! Written from the formulas; nothing is shared with the kernels, and nothing is optimised. Tensors are contiguous `[B, T, D]`,
+//! states `[B, D]`, resets `[B, T]`.
 
 use super::{Problem, Shape};
 use crate::Error;
@@ -19,7 +19,7 @@ pub struct Gradients {
 /// `h`, `[B, T, D]`.
 ///
 /// # Errors
-/// As the kernels: no channels, a wrong number of inputs, a wrong length.
+/// Those of the kernels: no channels, a wrong number of inputs, a wrong length.
 pub fn forward(
     problem: &Problem,
     inputs: &[&[f64]],
@@ -62,7 +62,7 @@ pub fn last(problem: &Problem, h: &[f64], h0: Option<&[f64]>) -> Vec<f64> {
 /// respect to `h_last`.
 ///
 /// # Errors
-/// As the kernels: no channels, a wrong number of inputs, a wrong length.
+/// Those of the kernels: no channels, a wrong number of inputs, a wrong length.
 pub fn backward(
     problem: &Problem,
     inputs: &[&[f64]],
@@ -86,7 +86,7 @@ pub fn backward(
     for b in 0..batch {
         for d in 0..dim {
             let state = b * dim + d;
-            // What the steps after t pass back to h_t.
+            // The gradient that later steps pass back to h_t.
             let mut later = d_h_last.map_or(0.0, |d_h_last| d_h_last[state]);
             for s in (0..steps).rev() {
                 let t = order[s];

@@ -24,7 +24,7 @@ impl Routine {
         }
     }
 
-    /// The routine of that name; `unit` and `chained` are the names that files of earlier versions have.
+    /// The routine of that name; `unit` and `chained` are names of earlier versions.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "unit" => Some(Routine::Sequential),

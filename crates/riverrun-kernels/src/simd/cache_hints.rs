@@ -1,5 +1,5 @@
-//! Hints to the memory system: prefetches, and stores that bypass the caches. Where a machine has none, they are
-//! nothing and a plain copy.
+//! Hints to the memory system: prefetches, and stores that bypass the caches. On machines without them: nothing, and a plain
+//! copy.
 
 /// Prefetches the cache line at `at` into the second-level cache. Any address will do.
 #[inline(always)]
@@ -27,12 +27,11 @@ pub fn prefetch<T>(x: &T) {
     let _ = x;
 }
 
-/// A permission to store past the caches. Dropping it puts those stores in order before all later ones, as other
-/// threads expect of every store.
+/// A token for stores past the caches. Dropping it orders those stores before all later ones, as other threads expect.
 pub struct Streaming(());
 
 impl Streaming {
-    /// The permission.
+    /// A token.
     #[inline(always)]
     pub fn new() -> Self {
         Self(())

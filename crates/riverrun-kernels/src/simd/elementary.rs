@@ -51,17 +51,17 @@ pub mod single {
     /// `e^-|x|`.
     #[inline(always)]
     pub fn exp_decay<S: Simd>(x: Vector<S, f32>) -> Vector<S, f32> {
-        // Just above ln 2^-126.
+        // Slightly above ln 2^-126.
         const LOW: f32 = -87.33;
         let x = -x.abs();
-        // Below LOW, and for NaN, the power is meaningless; the first is cut off, the second is NaN in p too.
+        // Below LOW, and for NaN, the power is meaningless; the first is cut to 0, the second is NaN in p too.
         let (p, power) = exp_parts(x);
         let one = x.constant(1.0);
         x.less(x.constant(LOW))
             .select(x.constant(0.0), (p + one) * power)
     }
 
-    /// `1 - e^-2|x|` is `2 e^-|x| sinh |x|`: its series where the difference would lose digits.
+    /// `1 - e^-2|x|` is `2 e^-|x| sinh |x|`: its series where the difference would cancel.
     #[inline(always)]
     pub fn decay<S: Simd>(x: Vector<S, f32>) -> (Vector<S, f32>, Vector<S, f32>) {
         // sinh x / x up to x^6; what is left out is under 2^-26 below 1/2.
@@ -75,7 +75,7 @@ pub mod single {
         (e, x.less(x.constant(0.5)).select(near, far))
     }
 
-    /// `(e^2x - 1) / (e^2x + 1)`, where `e^2x - 1` is made without cancellation, so that small `x` keep their digits.
+    /// `(e^2x - 1) / (e^2x + 1)`, with `e^2x - 1` computed without cancellation, so that the result is accurate for small `x`.
     #[inline(always)]
     pub fn tanh<S: Simd>(x: Vector<S, f32>) -> Vector<S, f32> {
         // Beyond, the tangent rounds to ±1.
@@ -88,7 +88,7 @@ pub mod single {
         let e = power.mul_add(p, power - c(1.0));
         let below = e + c(2.0);
         let inverse = c(1.0) / below;
-        // One Newton step for the quotient, with what rounding `below` has lost: near ±1 each error shows in 1 - tanh².
+        // One Newton step for the quotient, with the rounding error of `below`: near ±1 each error shows in 1 - tanh².
         let quotient = e * inverse;
         let minus = -quotient;
         let lost = e - (below - c(2.0));
@@ -211,7 +211,7 @@ mod tests {
         }
     }
 
-    /// Where `e^x` is subnormal, 0 is what is promised.
+    /// Where `e^x` is subnormal, the result is 0.
     fn sigmoid(x: f64) -> f64 {
         match x {
             0.0.. => 1.0 / (1.0 + (-x).exp()),

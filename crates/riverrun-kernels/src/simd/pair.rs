@@ -1,8 +1,8 @@
-//! Units of numbers between memory and registers: what a loop over channels loads, computes and stores at a time.
+//! Pairs of registers: the numbers that a loop over channels loads, computes and stores at a time.
 //!
 //! A pair is two registers of the arithmetic type. Two, because registers of 16-bit numbers hold twice as many; and two
-//! independent chains of operations keep a core busier than one. Which of the numbers lie in which register is up to
-//! the type; load and store agree, and nothing else looks.
+//! independent chains of operations keep a core busier than one. The type decides which number is in which register; load and
+//! store agree, and nothing else depends on it.
 
 use bytemuck::{Pod, bytes_of, cast_slice, cast_slice_mut, pod_read_unaligned};
 use half::{bf16, f16};
@@ -104,7 +104,7 @@ pub fn store_bf16<S: Simd>(to: &mut [bf16], x: Pair<S, f32>) {
     store_pairs::<S, _>(to, simd.or_u32s(low, high));
 }
 
-/// The rounded number in the high half of each lane; the low half is of no account.
+/// The rounded number in the high half of each lane; the low half is ignored.
 #[inline(always)]
 fn round_bf16<S: Simd>(x: Vector<S, f32>) -> S::u32s {
     let simd = x.simd;
@@ -187,7 +187,7 @@ fn narrow_f16<S: Simd>(x: Vector<S, f32>) -> S::u32s {
     simd.or_u32s(half, sign)
 }
 
-/// Conversions that AVX-512 has an instruction for. (AVX2 almost always comes with F16C, but not by definition.)
+/// Conversions with an instruction in AVX-512. (AVX2 almost always comes with F16C, but not by definition.)
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
     use std::any::TypeId;
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
     use crate::simd::level::Level;
 
-    /// Takes numbers through the registers: `f32` to `E` and back.
+    /// Converts numbers through the registers: `f32` to `E` and back.
     struct Through<'a, E>(&'a [f32], &'a mut [E], &'a mut [f32]);
 
     impl<E: Element<Acc = f32>> WithSimd for Through<'_, E> {

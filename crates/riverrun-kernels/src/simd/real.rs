@@ -1,4 +1,4 @@
-//! The arithmetic of the CPU kernels, `f32` or `f64`, on the vector registers of whatever machine it is.
+//! The arithmetic of the CPU kernels, `f32` or `f64`, on the machine's vector registers.
 
 use std::ops::{Add, AddAssign, Div, Mul};
 
@@ -25,7 +25,7 @@ pub trait Real:
 {
     /// A register.
     type Lanes<S: Simd>: Copy;
-    /// A choice for every number of a register.
+    /// A mask: one flag per number of a register.
     type Mask<S: Simd>: Copy;
 
     /// Zero.
@@ -45,9 +45,9 @@ pub trait Real:
 
     /// `x` in every lane.
     fn splat<S: Simd>(simd: S, x: Self) -> Self::Lanes<S>;
-    /// A slice as whole registers and a rest.
+    /// A slice as whole registers and a remainder.
     fn split<S: Simd>(x: &[Self]) -> (&[Self::Lanes<S>], &[Self]);
-    /// A slice as whole registers and a rest.
+    /// A slice as whole registers and a remainder.
     fn split_mut<S: Simd>(x: &mut [Self]) -> (&mut [Self::Lanes<S>], &mut [Self]);
     /// A register of less than a register's worth of numbers, with zeros after them.
     fn load_rest<S: Simd>(simd: S, x: &[Self]) -> Self::Lanes<S>;

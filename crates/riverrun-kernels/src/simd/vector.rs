@@ -6,7 +6,7 @@ use pulp::Simd;
 
 use crate::simd::real::Real;
 
-/// As many numbers of type `R` as a register of the instruction set `S` holds.
+/// A register of the instruction set `S`, with numbers of type `R`.
 #[derive(Clone, Copy)]
 pub struct Vector<S: Simd, R: Real> {
     /// The instruction set.
@@ -89,8 +89,8 @@ impl<S: Simd, R: Real> Vector<S, R> {
         R::exp_decay(self)
     }
 
-    /// `(e^-|self|, 1 - e^-2|self|)`, both to a few ulp: a factor and one minus its square, which has no digits as a
-    /// difference where the factor is near 1.
+    /// `(e^-|self|, 1 - e^-2|self|)`, both to a few ulp: a factor and one minus its square, without cancellation where the
+    /// factor is near 1.
     #[inline(always)]
     pub fn decay(self) -> (Self, Self) {
         R::decay(self)
@@ -126,7 +126,7 @@ impl<S: Simd, R: Real> Vector<S, R> {
         self.sigmoids().0
     }
 
-    /// `(σ(self), σ(-self))`, both to a few ulp: the second is not `1 - σ`, which has no digits where `σ` is near 1.
+    /// `(σ(self), σ(-self))`, both to a few ulp: the second is not computed as `1 - σ`, which cancels where `σ` is near 1.
     #[inline(always)]
     pub fn sigmoids(self) -> (Self, Self) {
         let one = self.constant(R::ONE);

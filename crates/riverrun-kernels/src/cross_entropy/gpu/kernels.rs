@@ -6,25 +6,25 @@ use crate::gpu::group::{Fold, Group, fold};
 use crate::gpu::math::{exp_of_negative, exp_of_negative_number};
 use crate::gpu::storage::{Storage, narrow, widen};
 
-/// Lower than any logit that could count; finite, so that differences of it are numbers.
+/// Lower than any logit that could count; finite, so that its differences are finite.
 const LOWEST: f32 = f32::MIN;
 
-/// What changes the generated code.
+/// The values that change the generated code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Config {
     pub storage: Storage,
-    /// Vectors a thread has on their way at a time.
+    /// Vectors a thread loads ahead.
     pub ahead: usize,
     pub ptx: bool,
     /// Targets have 64 bits.
     pub wide: bool,
-    /// Rows are short, so that nearly every plane has a vector across two of them, but no vector is across three:
-    /// then all go one way.
+    /// Rows are short, so that nearly every plane has a vector across two of them, but no vector is across three: then all
+    /// planes take that path.
     pub two: bool,
     pub group: Group,
 }
 
-/// A target as 32 bits: -1 for every negative one, `vocab` for every one that is no class.
+/// A target as 32 bits: -1 for every negative one, `vocab` for every one above the classes.
 #[cube]
 fn class<I: Int>(target: I, vocab: usize, #[comptime] wide: bool) -> i32 {
     if comptime!(wide) {
@@ -37,14 +37,14 @@ fn class<I: Int>(target: I, vocab: usize, #[comptime] wide: bool) -> i32 {
     }
 }
 
-/// A maximum, and the sum of exponentials of what is below it.
+/// A maximum, and the sum of the exponentials relative to it.
 #[derive(CubeType, Clone, Copy)]
 struct Partial {
     max: f32,
     sum: f32,
 }
 
-/// `Σ e^(x - max)` over some vectors, with the sum before them brought to the new maximum.
+/// `Σ e^(x - max)` over some vectors, with the earlier sum rescaled to the new maximum.
 #[cube]
 fn add<N: Size>(
     before: &Partial,
@@ -96,11 +96,11 @@ pub(super) fn cross_entropy_forward<S: Numeric, I: Int, W: Size, N: Size>(
     let ahead = comptime!(config.ahead);
     let unit = UNIT_POS_X as usize;
     let own = CUBE_POS * comptime!(config.group.rows) + UNIT_POS_Y as usize;
-    // A group without a row of its own goes along with the last one, and writes nothing.
+    // A group without a row repeats the last one and writes nothing.
     let row = own.min(rows - 1);
     let start = row * vocab;
     let end = start + vocab;
-    // Vectors that are the row's alone.
+    // Vectors inside the row.
     let first = start.div_ceil(N::value());
     let last = (end / N::value()).max(first);
     let count = last - first;
@@ -133,7 +133,7 @@ pub(super) fn cross_entropy_forward<S: Numeric, I: Int, W: Size, N: Size>(
         sum = next.sum;
         at += units;
     }
-    // The two vectors at the ends, if others have a part in them: by the first thread and the last.
+    // The two vectors at the ends, if they are shared with other rows: by the first thread and the last.
     let head = start / N::value();
     let tail = end / N::value();
     let has_head = head < first;
@@ -201,7 +201,7 @@ pub(super) fn cross_entropy_forward<S: Numeric, I: Int, W: Size, N: Size>(
         let target = class::<I>(targets[row], vocab, config.wide);
         let mut loss = 0.0f32;
         if target >= 0 {
-            // A NaN; shading languages have no such constant, so it is made of what is known at run time alone.
+            // A NaN, computed from run-time values, because shading languages have no NaN constant.
             loss = f32::reinterpret(u32::cast_from(target) | 0x7fc0_0000u32);
             if (target as usize) < vocab {
                 let element = start + target as usize;
@@ -250,7 +250,7 @@ pub(super) fn cross_entropy_sum<I: Int>(
     }
 }
 
-/// Writes the mean loss and 1 by the number of rows that count, from the parts. One cube.
+/// Writes the mean loss and 1 over the number of rows that count, from the parts. One cube.
 #[cube(launch_unchecked)]
 pub(super) fn cross_entropy_mean(
     parts: &[f32],
@@ -331,7 +331,7 @@ pub(super) fn cross_entropy_backward<S: Numeric, I: Int, W: Size, N: Size>(
                     let first = i < end;
                     let hit = select(first, hit, next_hit) == comptime!(i as i32);
                     let out_of = select(first, target, next_target) < 0;
-                    // Not by a factor of 0, which a number that is not finite would survive.
+                    // Not by a factor of 0, which leaves NaN where a number is not finite.
                     let own = select(hit, own - scale, own);
                     out.insert(i, select(out_of, 0.0f32, own));
                 }

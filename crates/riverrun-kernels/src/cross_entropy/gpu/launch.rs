@@ -26,7 +26,7 @@ pub struct Forward {
     pub loss: Handle,
     /// `[rows]` in `f32`, written.
     pub lse: Handle,
-    /// `[1]` in `f32`, written: 1 by the number of rows that count.
+    /// `[1]` in `f32`, written: 1 over the number of rows that count.
     pub weight: Handle,
 }
 
@@ -39,9 +39,9 @@ pub struct Backward {
     pub targets: Handle,
     /// The type of the targets.
     pub index: ElemType,
-    /// `[rows]`, what the forward pass wrote.
+    /// `[rows]`, as written by the forward pass.
     pub lse: Handle,
-    /// `[1]`, what the forward pass wrote.
+    /// `[1]`, as written by the forward pass.
     pub weight: Handle,
     /// `[1]` in `f32`.
     pub d_loss: Handle,
@@ -54,9 +54,9 @@ pub struct Backward {
 pub struct Tuning {
     /// Bytes of a vector.
     pub bytes: usize,
-    /// Vectors a thread has on their way at a time.
+    /// Vectors a thread loads ahead.
     pub ahead: usize,
-    /// Vectors of a row for each thread of its group, about.
+    /// Vectors of a row for each thread of its group, approximately.
     pub per_thread: usize,
     /// Threads of a group, at most, and of a cube.
     pub units: usize,
@@ -74,7 +74,7 @@ impl Tuning {
     }
 }
 
-/// What both passes derive from their arguments.
+/// The launch settings that both passes derive from their arguments.
 struct Plan {
     config: Config,
     vector: usize,

@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use super::UNITS;
 
-/// The row of a token; `vocab` for one that is no row.
+/// The row of a token; `vocab` for an invalid one.
 #[cube]
 pub(super) fn row_of<I: Int>(token: I, vocab: u32) -> u32 {
     // In the tokens' own type: a 64-bit token must not lose its upper half first.
@@ -41,7 +41,7 @@ pub(super) fn count_tokens<I: Int>(
     #[unroll]
     for k in 0..each {
         let place = k * UNITS + unit;
-        // Past the end: what no token has.
+        // Past the end: a number that no token has.
         let mut row = vocab + 1u32;
         if first + place < tokens.len() {
             row = row_of::<I>(tokens[first + place], vocab);
@@ -141,7 +141,7 @@ pub(super) fn scan_sums(sums: &mut [u32]) {
     }
 }
 
-/// Where a row's segment starts.
+/// The start of a row's segment.
 #[cube]
 pub(super) fn start_of(row: u32, starts: &[u32], sums: &[u32]) -> u32 {
     starts[row as usize] + sums[row as usize / UNITS]

@@ -1,14 +1,14 @@
-//! Rows gathered, and segments of sorted tokens summed.
+//! The gather of rows, and the sums over segments of sorted tokens.
 
 use cubecl::prelude::*;
 
 use super::count::{row_of, start_of};
 use super::{GROUP, LANES, PLANES};
 
-/// Rows of `d_y` that a thread has on their way at a time.
+/// Rows of `d_y` that a thread loads ahead.
 const AHEAD: usize = 8;
 
-/// Writes the rows that tokens choose; NaN for a token that is no row. Threads: vectors of `y`.
+/// Writes the rows that tokens choose; NaN for an invalid token. Threads: vectors of `y`.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn gather_rows<F: Float, I: Int, N: Size>(
     weight: &[Vector<F, N>],
@@ -25,7 +25,7 @@ pub(super) fn gather_rows<F: Float, I: Int, N: Size>(
         if row < vocab {
             y[at] = weight[row as usize * cols + at % cols];
         } else {
-            // Made of what is known at run time alone: shading languages have no NaN among their constants.
+            // A NaN, computed from run-time values, because shading languages have no NaN constant.
             let nan = f32::reinterpret(row | 0x7fc0_0000u32);
             y[at] = Vector::<F, N>::new(F::cast_from(nan));
         }
@@ -52,7 +52,7 @@ pub(super) fn sum_pieces<F: Float, N: Size>(
     let piece = CUBE_POS * PLANES + UNIT_POS_Y as usize;
     let first = piece * LANES;
     let count = order.len();
-    // Past the end: the row of tokens that are none.
+    // Past the end: the row of invalid tokens.
     let mut position = 0u32;
     let mut row = vocab;
     if first + lane < count {

@@ -1,4 +1,4 @@
-//! Running a case by the vendor's library, with every output filled with NaN beforehand.
+//! Runs a case with the vendor's library, with every output filled with NaN first.
 
 use cubecl::client::Client;
 use cubecl::server::Handle;
@@ -13,9 +13,9 @@ use crate::gpu::Dtype;
 /// How a case's matrices are laid out: the order of each, and elements between its lines beyond their length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Orders {
-    /// Of `A`.
+    /// The order of `A`.
     pub a: Order,
-    /// Of `B`.
+    /// The order of `B`.
     pub b: Order,
     /// Unused elements, NaN, after every row or column of both.
     pub gap: usize,
@@ -46,7 +46,7 @@ fn store(x: &[f64], [rows, columns]: [usize; 2], order: Order, gap: usize) -> (V
 }
 
 impl Case {
-    /// The problem, for matrices laid out so.
+    /// The problem, for matrices in this layout.
     pub fn problem(&self, dtype: Dtype, orders: Orders) -> Problem {
         let [m, k, n] = self.sizes;
         let layout = |order, rows, columns| Layout {
@@ -65,10 +65,10 @@ impl Case {
         }
     }
 
-    /// Runs the case by the vendor's library.
+    /// Runs the case with the vendor's library.
     ///
     /// # Errors
-    /// Where the library is absent or has no algorithm for the problem.
+    /// If the library is absent or has no algorithm for the problem.
     pub fn vendor(&self, client: &Client, dtype: Dtype, orders: Orders) -> Result<Outputs, String> {
         let vendor = Vendor::of(client)?;
         let problem = self.problem(dtype, orders);

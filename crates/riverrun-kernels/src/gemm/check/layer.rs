@@ -1,4 +1,4 @@
-//! Random linear layers and MLPs, forward and every gradient, and the rule by which a result is accepted:
+//! Random linear layers and MLPs, forward and every gradient, and the rule that accepts a result:
 //!
 //! ```text
 //! max |found - reference| <= 2 max |naive - reference| + (eps / 2 √16 + e / 2 √(16 K)) max |reference|
@@ -42,15 +42,15 @@ pub struct LayerCase {
     pub d_y: Vec<f64>,
 }
 
-/// Everything that a layer computes: the output and every gradient, by name.
+/// The results of a layer: the output and every gradient, by name.
 pub type Outcome = Vec<(String, Vec<f64>)>;
 
-/// How numbers are added and kept.
+/// The sums and roundings of a form.
 struct Way<'a> {
     sum: &'a dyn Fn(&mut dyn Iterator<Item = f64>) -> f64,
-    /// What a factor of a product is rounded to.
+    /// The rounding of a factor of a product.
     factor: &'a dyn Fn(f64) -> f64,
-    /// What a tensor's element is rounded to.
+    /// The rounding of a tensor's element.
     keep: &'a dyn Fn(f64) -> f64,
 }
 

@@ -1,15 +1,14 @@
-//! Random products and the rule by which a result is accepted.
+//! Random products and the rule that accepts a result.
 //!
 //! ```text
 //! max |found - reference| <= 2 max |naive - reference| + eps / 2 √16 max |reference| + u λ √k max |A| |B|
 //! ```
 //!
 //! over each tensor. `reference` is the oracle's; `naive` is the same product with sums in `f32`, in order, and every result
-//! rounded to the storage type. The second term is the house's rule ([`crate::recurrence::check`]): a lucky naive
-//! result must not hold another to its luck. The third is the error of a sum of `k` products in any order, with
-//! `u = 2⁻²⁴` and `λ = 7`: it stays below that with a probability above 1 - 10⁻⁹ for each element (Higham & Mary, *A New
-//! Approach to Probabilistic Rounding Error Analysis*, 2019, theorem 2.4). TF32 rounds both factors to 11 significant
-//! bits, which adds at most `2 · 2⁻¹¹ max |A| |B|`.
+//! rounded to the storage type. The second term is that of [`crate::recurrence::check`]: the naive result may be accurate by
+//! luck. The third is the error of a sum of `k` products in any order, with `u = 2⁻²⁴` and `λ = 7`: it stays below that with a
+//! probability above 1 - 10⁻⁹ for each element (Higham & Mary, *A New Approach to Probabilistic Rounding Error Analysis*, 2019,
+//! theorem 2.4). TF32 rounds both factors to 11 significant bits, which adds at most `2 · 2⁻¹¹ max |A| |B|`.
 
 #[cfg(feature = "cuda")]
 mod device;
@@ -33,7 +32,7 @@ use crate::recurrence::check::Random;
 const ROUNDINGS: f64 = 16.0;
 /// The unit of rounding of `f32`.
 const UNIT: f64 = 5.960_464_477_539_063e-8;
-/// How many standard deviations a sum's error may have.
+/// Standard deviations that a sum's error may have.
 const LAMBDA: f64 = 7.0;
 /// The largest slope of GELU.
 const SLOPE: f64 = 1.13;
@@ -43,7 +42,7 @@ const SLOPE: f64 = 1.13;
 pub struct Case {
     /// `m`, `k`, `n`.
     pub sizes: [usize; 3],
-    /// What follows.
+    /// The epilogue.
     pub epilogue: Epilogue,
     /// How `f32` is multiplied.
     pub arithmetic: Arithmetic,
@@ -158,7 +157,7 @@ impl Case {
             Arithmetic::Tf32 => 2.0 * 2f64.powi(-11),
         };
         let of_product = SLOPE * bound * (factors + UNIT * LAMBDA * (k as f64).sqrt());
-        // A sum's terms are at most of the scale of what is summed.
+        // The terms of a sum are at most as large as the largest element.
         let of_sums = match self.epilogue {
             Epilogue::GeluBackward { .. } => {
                 let scale = largest(reference.d.iter().map(|x| x.abs()));

@@ -1,9 +1,9 @@
 //! Random interleavings of the vendor's products with launches, reads and allocations of CubeCL, from several threads,
 //! against a mirror in `f64`.
 //!
-//! Every matrix holds small whole numbers, so that every product and every map is exact, and one read out of order is a
-//! wrong number, not a small error. Some of the launches take their time, so that what is not ordered after them is
-//! early. Threads hand matrices to each other: those are of another stream, and only read.
+//! Every matrix holds small whole numbers, so that every product and every map is exact, and one read out of order is a wrong
+//! number, not a small error. Some of the launches take long, so that work that is not ordered after them comes too early.
+//! Threads hand matrices to each other: those belong to another stream and are only read.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -21,7 +21,7 @@ use crate::recurrence::check::Random;
 /// Numbers are kept within this many values around 0.
 const VALUES: f64 = 5.0;
 
-/// What was done.
+/// Counts of the operations done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Interleavings {
     /// Products by the library.
@@ -51,12 +51,12 @@ fn map(x: f64) -> f64 {
     (3.0 * x + 1.0).rem_euclid(VALUES) - 2.0
 }
 
-/// A square matrix on the device, and what it should hold.
+/// A square matrix on the device, and its expected content.
 struct Matrix {
     handle: Handle,
     mirror: Vec<f64>,
     size: usize,
-    /// Made by another thread, so of another stream.
+    /// Created by another thread, so on another stream.
     foreign: bool,
 }
 
@@ -107,7 +107,7 @@ impl Player<'_> {
             );
         }
         for x in &mut matrix.mirror {
-            // The map of five values has a short period; 60 divides it whatever it is.
+            // The map of five values has a short period, which divides 60.
             let steps = if times > 60 { times % 60 + 60 } else { times };
             *x = (0..steps).fold(*x, |x, _| map(x));
         }
@@ -142,7 +142,7 @@ impl Player<'_> {
             foreign: false,
         });
         self.churn(count);
-        // The oldest goes, in flight or not: its memory is the pool's again.
+        // Drops the oldest, in flight or not: its memory returns to the pool.
         if count > 12 {
             self.matrices.remove(0);
         }
@@ -208,7 +208,7 @@ impl Player<'_> {
 /// Runs `rounds` random steps on each of `threads` threads.
 ///
 /// # Errors
-/// The first wrong number, or what the device said.
+/// The first wrong number, or the device's error.
 pub fn stress(
     client: &Client,
     threads: usize,
@@ -259,7 +259,7 @@ mod tests {
     fn the_period_of_the_map_divides_sixty() {
         for start in -2..=2 {
             let start = f64::from(start);
-            // Whatever the start, 60 more steps change nothing once a value of the cycle is reached.
+            // From any start, 60 more steps change nothing once a value of the cycle is reached.
             let near = (0..60).fold(start, |x, _| map(x));
             let far = (0..120).fold(start, |x, _| map(x));
             assert_eq!(near, far);

@@ -87,7 +87,7 @@ impl Shape {
     /// Writes some rows, each times its factor if it has one.
     ///
     /// # Safety
-    /// `to` is the data of the matrix of this shape, and nothing else uses these rows of it meanwhile.
+    /// `to` is the data of the matrix of this shape, and nothing else uses these rows at the same time.
     #[inline(always)]
     pub unsafe fn put_rows<'s, R: Real>(
         self,
@@ -118,7 +118,7 @@ impl Shape {
                             *to = x * factor;
                         }
                     } else if let Some(from) = from.first_chunk() {
-                        // A length that is known makes this two instructions.
+                        // With a constant length this is two instructions.
                         *to = *from;
                     } else {
                         to[..n].copy_from_slice(from);

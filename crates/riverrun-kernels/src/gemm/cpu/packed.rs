@@ -1,7 +1,7 @@
 //! The right side of a product, packed once for many.
 //!
-//! Columns are packed in panels of a few vectors, each panel with its column index fastest: the product reads the
-//! matrix in the order in which it lies.
+//! Columns are packed in panels of a few vectors, each panel with its column index fastest: the product reads the matrix in the
+//! order of its memory.
 
 use pulp::Simd;
 use rayon::prelude::*;
@@ -25,25 +25,25 @@ pub struct PackedMatrix<R> {
     pub panels: Vec<Panel>,
 }
 
-/// Where the element `(k, column)` of a matrix lies in the slice that it is packed from.
+/// The index of element `(k, column)` in the slice that a matrix is packed from.
 pub enum Layout<'a> {
     /// At `start(column) + k`; a column without a start is zero.
     Columns(&'a (dyn Fn(usize) -> Option<usize> + Sync)),
     /// At `start + k · stride + column` for columns below `len`; the others are zero.
     Rows {
-        /// The place of the element (0, 0).
+        /// The index of element (0, 0).
         start: usize,
         /// From row to row.
         stride: usize,
-        /// Columns that there are.
+        /// The number of columns.
         len: usize,
     },
 }
 
 /// Vectors in a panel for a product of `rows` rows, widest first, down to one for the rest.
 ///
-/// Few rows need many vectors, or the chain of additions and not the memory sets the pace; many rows make the best use of
-/// each vector loaded with a tile of 8 × 3, which fills 32 registers (4 × 3 fills 16).
+/// Few rows need many vectors, or else the latency of additions, not memory, is the limit; many rows make the best use of each
+/// vector loaded with a tile of 8 × 3, which fills 32 registers (4 × 3 fills 16).
 fn panel_widths<S: Simd>(rows: usize) -> &'static [usize] {
     match (S::REGISTER_COUNT >= 32, rows) {
         (_, 0..=1) | (true, 2) => &[8, 4, 2, 1],
@@ -87,7 +87,7 @@ impl<R: Real> PackedMatrix<R> {
         }
     }
 
-    /// Sets the number of rows that there are now, up to the capacity, and returns the panels and the data, for [`put_row`].
+    /// Sets the number of rows, up to the capacity, and returns the panels and the data, for [`put_row`].
     pub fn parts(&mut self, depth: usize) -> (&[Panel], Shared<'_, R>) {
         self.depth = depth;
         (&self.panels, Shared::new(self.data.as_mut_slice()))
@@ -138,10 +138,10 @@ impl<R: Real> PackedMatrix<R> {
     }
 }
 
-/// Writes row `k` of a packed matrix; zeros for an absent one. Columns beyond it keep what they have.
+/// Writes row `k` of a packed matrix; zeros for an absent one. Columns beyond it are unchanged.
 ///
 /// # Safety
-/// `to` is the data of the matrix whose panels these are, and nothing else uses the row meanwhile.
+/// `to` is the data of the matrix whose panels these are, and nothing else uses the row at the same time.
 pub unsafe fn put_row<S: Simd, R: Real>(
     panels: &[Panel],
     to: Shared<R>,

@@ -18,17 +18,17 @@ use crate::{Element, Error};
 /// Rows of `A` whose results an epilogue finds in the cache: a multiple of [`HEIGHT`].
 const ROWS: usize = 64;
 
-/// Rows of a transposed `A` that are summed at a time: enough to make reading and writing `D` cheap, few enough to stay
-/// in the cache. Sums over rows are cut here too, so that no result depends on the number of threads.
+/// Rows of a transposed `A` that are summed at a time: enough to make reading and writing `D` cheap, few enough to stay in the
+/// cache. Sums over rows are divided here too, so that no result depends on the number of threads.
 const DEPTH: usize = 512;
 
 /// For fewer rows of `A` than this, packing `B` takes longer than multiplying by it.
 const FEW: usize = 16;
 
-/// Columns of `D` that one thread makes of a row, where `B` is read as it is.
+/// Columns of `D` that one thread computes of a row, where `B` is read without packing.
 const COLUMNS: usize = 2048;
 
-/// A matrix as it is stored, rows contiguous.
+/// A stored matrix, rows contiguous.
 #[derive(Debug, Clone, Copy)]
 pub struct Factor<'a, E> {
     /// `[rows, columns]`, or `[columns, rows]` if it is the transpose that is stored.
@@ -42,7 +42,7 @@ pub struct Factor<'a, E> {
 /// # Arguments
 /// - `bias`: `[n]`, for the epilogues with a bias.
 /// - `pre`: `[m, n]`, for [`Epilogue::GeluBackward`].
-/// - `second`: what else the epilogue writes: `[m, n]` that GELU took, or sums, `[n]` or `[m]`.
+/// - `second`: the epilogue's second output: the input of GELU, `[m, n]`, or sums, `[n]` or `[m]`.
 ///
 /// Every element of the outputs is overwritten. Each is one sum in an order that depends on the sizes alone.
 ///
@@ -212,7 +212,7 @@ impl<R: Real> Run<'_, R> {
         }
     }
 
-    /// A few rows, with `B` as it is stored. Every element is the sum that a tile makes, to the last bit.
+    /// A few rows, with `B` as stored. Every element is bit for bit the sum that a tile computes.
     fn few_rows<S: Simd>(&mut self, simd: S) {
         let [_, k, n] = self.sizes;
         let (b, bias) = (self.b, self.bias);
@@ -270,7 +270,7 @@ impl<R: Real> Run<'_, R> {
                     left.multiply(simd, panels, &right, d, n, first > 0);
                 });
         }
-        // Products for weights' gradients have no epilogue on `D`; the others pay a pass.
+        // Products for weight gradients have no epilogue on `D`; others need another pass.
         let (bias, pre, epilogue) = (self.bias, self.pre, self.epilogue);
         if k > 0 && !bias.is_empty() {
             self.d
@@ -341,7 +341,7 @@ impl<R: Real> WithSimd for RowProduct<'_, R> {
     }
 }
 
-/// What follows the product, for elements of `D` with what belongs to them.
+/// The epilogue for some elements of `D` and the matching elements of its operands.
 fn finish<S: Simd, R: Real>(simd: S, epilogue: Epilogue, d: &mut [R], second: &mut [R], pre: &[R]) {
     match epilogue {
         Epilogue::Gelu { .. } => {

@@ -29,7 +29,7 @@ const fn tallest<S: Simd>(vectors: usize) -> usize {
     }
 }
 
-/// How the left side of a product lies in memory. A type rather than a number, so that the innermost loop has the simplest
+/// The memory layout of the left side of a product. A type rather than a number, so that the innermost loop has the simplest
 /// addresses.
 pub trait Left: Copy + Send + Sync {
     /// `M` rows.
@@ -118,10 +118,10 @@ pub struct Product<'a, R, A> {
     pub out_group: usize,
     /// Columns of `out`; those that only fill the last vector are not written.
     pub columns: usize,
-    /// Adds to what `out` holds.
+    /// Adds to `out` instead of overwriting it.
     pub add: bool,
-    /// Panels from last to first. Going back and forth finds the end of the last pass still in the cache, where a cache
-    /// smaller than the weights would otherwise keep nothing that is needed next.
+    /// Panels from last to first. Alternating directions finds the end of the last pass still in the cache; otherwise a cache
+    /// smaller than the weights never hits.
     pub backwards: bool,
 }
 
@@ -189,7 +189,7 @@ impl<R: Real, A: Left> Product<'_, R, A> {
         a: usize,
         out: usize,
     ) {
-        // Heights that the panel never asks for compile to nothing.
+        // Unused heights compile to nothing.
         if const { M > tallest::<S>(V) } {
             return;
         }
@@ -223,8 +223,7 @@ impl<R: Real, A: Left> Product<'_, R, A> {
 
         let left = self.columns - panel.column;
         if left < V * lanes {
-            // By way of memory: whatever else is done with the sums here would take them out of their registers in the
-            // loop above.
+            // Through memory: any other use of the sums here would spill their registers in the loop above.
             let mut held = [R::ZERO; TILE];
             let (to, _) = R::split_mut::<S>(&mut held);
             for m in 0..M {

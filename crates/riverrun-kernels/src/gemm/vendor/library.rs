@@ -11,7 +11,7 @@ use cudarc::cublaslt::sys::{
 };
 use cudarc::driver::sys::CUstream;
 
-/// A call that failed, in words.
+/// The message of a failed call.
 fn refused(what: &str) -> impl Fn(result::CublasError) -> String {
     move |error| format!("cuBLASLt: {what}: {:?}", error.0)
 }
@@ -20,7 +20,7 @@ fn refused(what: &str) -> impl Fn(result::CublasError) -> String {
 pub(super) struct Library(cublasLtHandle_t);
 
 impl Library {
-    /// Whether the library is installed where the loader looks.
+    /// Whether the loader finds the library.
     pub fn installed() -> bool {
         // SAFETY: loading NVIDIA's library runs its initialisers, and nothing else of it.
         unsafe { sys::is_culib_present() }
@@ -96,7 +96,7 @@ impl Drop for Description {
     }
 }
 
-/// What an algorithm may use.
+/// The resources that an algorithm may use.
 struct Preference(cublasLtMatmulPreference_t);
 
 impl Preference {
@@ -132,14 +132,14 @@ impl Drop for Preference {
     }
 }
 
-/// The way cuBLASLt would compute a product.
+/// An algorithm of cuBLASLt for a product.
 pub(super) struct Algorithm {
     algorithm: cublasLtMatmulAlgo_t,
     /// Bytes of scratch memory.
     pub workspace: usize,
 }
 
-/// A product whose algorithm is chosen.
+/// A product with its chosen algorithm.
 pub(super) struct Chosen {
     pub description: Description,
     pub a: Matrix,

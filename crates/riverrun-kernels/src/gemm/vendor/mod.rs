@@ -1,7 +1,7 @@
 //! Products by NVIDIA's cuBLASLt, on CubeCL's buffers and on CubeCL's stream (`gpu/cuda.rs` says how).
 //!
-//! The library is loaded at run time. For every problem its heuristics are asked once which algorithm to take, and the
-//! answer is kept; nothing is timed. With one algorithm for a problem, two runs give the same bits.
+//! The library is loaded at run time. For every problem its heuristics choose an algorithm once; nothing is timed. With one
+//! algorithm for a problem, two runs give the same bits.
 
 mod library;
 mod search;
@@ -26,12 +26,12 @@ use library::{Addresses, Chosen, Description, Library, Matrix};
 /// Scratch memory that an algorithm may ask for: what cuBLAS itself takes on an H100.
 const WORKSPACE: usize = 32 << 20;
 
-/// Algorithms in the cache; beyond that number of shapes it is cleared.
+/// Capacity of the cache of algorithms, which is cleared when full.
 const PLANS: usize = 4096;
 
 static LAUNCHED: AtomicUsize = AtomicUsize::new(0);
 
-/// Products that this process has given to the library.
+/// Products that this process has computed with the library.
 pub fn products_launched() -> usize {
     LAUNCHED.load(Ordering::Relaxed)
 }
@@ -45,15 +45,15 @@ pub struct Problem {
     pub k: usize,
     /// Columns of `B` and `D`.
     pub n: usize,
-    /// How `A` lies in memory.
+    /// The layout of `A`.
     pub a: Layout,
-    /// How `B` lies in memory. `D`, and `pre`, have contiguous rows without gaps.
+    /// The layout of `B`. `D` and `pre` have contiguous rows without gaps.
     pub b: Layout,
     /// The storage type of everything.
     pub dtype: Dtype,
-    /// How `f32` is multiplied.
+    /// The arithmetic of `f32` products.
     pub arithmetic: Arithmetic,
-    /// What follows.
+    /// The epilogue.
     pub epilogue: Epilogue,
 }
 
@@ -93,7 +93,7 @@ pub struct Buffers {
     pub d: Handle,
     /// The bias, read; or the sums, written.
     pub vector: Option<Handle>,
-    /// What GELU takes: written forward, read backward.
+    /// The input of GELU: written forward, read backward.
     pub pre: Option<Handle>,
 }
 
@@ -134,7 +134,7 @@ pub struct Vendor {
     device: Device,
     library: Library,
     plans: RwLock<Plans>,
-    /// Problems that take another than the first of the heuristics' algorithms.
+    /// Problems for which another than the heuristics' first algorithm was chosen.
     preferred: RwLock<HashMap<Problem, usize>>,
 }
 
@@ -147,7 +147,7 @@ impl Vendor {
     /// The library on a client's device, loaded at the first call.
     ///
     /// # Errors
-    /// Why there is none: no CUDA device, the library not installed, or not willing.
+    /// The reason why there is none: no CUDA device, no library, or an error of the library.
     pub fn of(client: &Client) -> Result<Arc<Self>, String> {
         static DEVICES: Mutex<BTreeMap<DeviceId, Result<Arc<Vendor>, String>>> =
             Mutex::new(BTreeMap::new());
@@ -193,7 +193,7 @@ impl Vendor {
         }
         drop(plans);
         let nth = self.preference(problem);
-        // Two threads may both choose; the choice is the same.
+        // Two threads may choose at once; they make the same choice.
         let plan = self
             .device
             .ask(|| choose(&self.library, problem, alignment, nth).map(Arc::new));
@@ -258,15 +258,15 @@ impl Vendor {
                     d: writes[0],
                     workspace: if workspace > 0 { writes[1] } else { 0 },
                 };
-                // SAFETY: `expect_sizes` has checked the buffers, the choice was made for their alignment, and the stream
-                // keeps them until it has run the work.
+                // SAFETY: `expect_sizes` has checked the buffers, the choice is valid for their alignment, and the stream keeps
+                // them until it has run the work.
                 unsafe { plan.0.launch(&vendor.library, addresses, stream) }
             });
         Ok(())
     }
 }
 
-/// Where a buffer stands in a task's lists.
+/// The position of a buffer in a task's lists.
 #[derive(Clone, Copy)]
 enum Slot {
     Read(usize),
@@ -360,7 +360,7 @@ fn choose(
         (Dtype::F32, Arithmetic::Tf32) => cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
         _ => cublasComputeType_t::CUBLAS_COMPUTE_32F,
     };
-    // Its errors reach 3e-6 where 1e-7 is due: the accuracy of 16 bits and TF32, and no better.
+    // Its error reaches 3e-6 instead of 1e-7: enough for 16 bits and TF32 only.
     let gelu = matches!(
         epilogue,
         Epilogue::Gelu { .. } | Epilogue::GeluBackward { .. }
@@ -368,7 +368,7 @@ fn choose(
     if gelu && problem.dtype == Dtype::F32 && problem.arithmetic == Arithmetic::Full {
         return Err("cuBLASLt: its GELU has fewer digits than f32".into());
     }
-    // It chooses an algorithm for others too, and refuses them when it is to run.
+    // It chooses algorithms for other types too, and refuses to run them.
     if epilogue.has_pre() && !n.is_multiple_of(8) {
         return Err("cuBLASLt: what GELU took has rows of a multiple of 8 numbers".into());
     }

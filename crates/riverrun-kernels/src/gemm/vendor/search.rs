@@ -1,8 +1,7 @@
 //! The choice among the algorithms that cuBLASLt's heuristics give for a problem.
 //!
-//! The heuristics order them by an estimate, and the first is not always the fastest. A measurement can make another one the
-//! choice; nothing is ever measured behind a caller's back, so that two runs of a program take the same algorithms and give
-//! the same bits.
+//! The heuristics order them by an estimate, and the first is not always the fastest. A caller that has measured can choose
+//! another one; nothing is measured implicitly, so that two runs of a program take the same algorithms and give the same bits.
 
 use std::sync::PoisonError;
 
@@ -20,10 +19,10 @@ impl Vendor {
         (0..most).take_while(exists).count()
     }
 
-    /// Takes the `nth` of the heuristics' algorithms for a problem from now on; 0 is the choice of the heuristics.
+    /// Chooses the `nth` of the heuristics' algorithms for a problem from now on; 0 is the heuristics' own choice.
     ///
     /// # Errors
-    /// There are not that many.
+    /// If there are not that many.
     pub fn prefer(&self, problem: &Problem, nth: usize) -> Result<(), String> {
         self.device
             .ask(|| choose(&self.library, problem, 256, nth).map(|_| ()))?;

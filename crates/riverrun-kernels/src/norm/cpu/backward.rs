@@ -12,16 +12,16 @@ use crate::simd::real::Real;
 use crate::simd::vector::Vector;
 use crate::{Element, Error};
 
-/// What a backward pass reads and writes.
+/// The arguments of a backward pass.
 #[derive(Debug)]
 pub struct Backward<'a, E> {
-    /// `[rows, D]`, what was normalised: `x`, or its sum with the residual.
+    /// `[rows, D]`, the input of the norm: `x`, or its sum with the residual.
     pub x: &'a [E],
     /// `[D]`.
     pub gamma: &'a [E],
     /// `[rows, D]`, `∂L/∂y`.
     pub d_y: &'a [E],
-    /// `[rows, D]`, the gradient of the sum with the residual from elsewhere, which is added to `d_x`.
+    /// `[rows, D]`, `∂L/∂s` of the sum with the residual, which is added to `d_x`.
     pub d_sum: Option<&'a [E]>,
     /// `[rows, D]`, written; the gradient of the residual is the same.
     pub d_x: &'a mut [E],

@@ -11,7 +11,7 @@ use crate::simd::pair::{Pair, load_padded, pair_len, store_padded, zeros};
 use crate::simd::vector::Vector;
 use crate::{Element, Error};
 
-/// What a forward pass reads and writes.
+/// The arguments of a forward pass.
 #[derive(Debug)]
 pub struct Forward<'a, E> {
     /// `[rows, D]`.

@@ -29,7 +29,7 @@ fn check(dim: usize, x: usize, others: &[(&'static str, Option<usize>)]) -> Resu
         .try_for_each(|(what, found)| expect_length(what, whole, found))
 }
 
-/// A slice that may be absent, cut into pieces of `size`; as many absences where it is.
+/// An optional slice in pieces of `size`; as many `None` if absent.
 fn pieces<E>(slice: Option<&[E]>, size: usize) -> impl Iterator<Item = Option<&[E]>> {
     let mut chunks = slice.map(|slice| slice.chunks(size));
     std::iter::from_fn(move || match &mut chunks {

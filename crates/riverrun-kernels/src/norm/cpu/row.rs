@@ -16,7 +16,7 @@ pub(super) fn total<S: Simd, R: Real>(x: Pair<S, R>) -> R {
     numbers.into_iter().fold(R::ZERO, |sum, x| sum + x)
 }
 
-/// The mean that is subtracted: of the row, or 0.
+/// The mean to subtract: that of the row, or 0.
 #[inline(always)]
 pub(super) fn mean<S: Simd, E: Element>(simd: S, kind: Kind, x: &[E]) -> Vector<S, E::Acc> {
     if kind == Kind::Rms {

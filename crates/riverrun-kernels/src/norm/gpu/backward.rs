@@ -7,7 +7,7 @@ use crate::gpu::group::{Fold, fold};
 use crate::gpu::storage::{narrow, widen};
 use crate::norm::Kind;
 
-/// What a group reads of a row.
+/// The vectors of a row that a thread reads.
 #[derive(CubeType)]
 struct Row<S: Numeric, W: Size> {
     x: Array<Vector<S, W>>,
@@ -78,7 +78,7 @@ pub(super) fn norm_backward<S: Numeric, W: Size, N: Size>(
         let row = pass * step + first;
         let there = row < sizes.rows;
         let base = row.min(last) * cols;
-        // The next row is on its way while the threads of this one wait for each other.
+        // The next row is loaded while the threads of this one wait for each other.
         read::<S, W>(
             &mut next,
             x,
@@ -152,7 +152,7 @@ pub(super) fn norm_backward<S: Numeric, W: Size, N: Size>(
         let pull = Vector::<f32, N>::new(scale * scale * (pull * sizes.inverse_dim));
         let shift = Vector::<f32, N>::new(shift * sizes.inverse_dim);
         let scale = Vector::<f32, N>::new(scale);
-        // A row that is not there must not count.
+        // A missing row must not count.
         let counts = Vector::<f32, N>::new(select(there, 1.0f32, 0.0f32));
         #[unroll(config.unrolled())]
         for k in 0..per_thread {
@@ -186,7 +186,7 @@ pub(super) fn norm_backward<S: Numeric, W: Size, N: Size>(
     }
 }
 
-/// Writes what the groups of a cube have added up, the groups one after another.
+/// Writes the sums of the groups of a cube, one group after another.
 #[cube]
 fn write_part<N: Size>(
     sums: &Array<Vector<f32, N>>,

@@ -28,7 +28,7 @@ pub(super) fn norm_forward<S: Numeric, W: Size, N: Size>(
     for pass in 0..sizes.rows.div_ceil(step) {
         let row = pass * step + first;
         let there = row < sizes.rows;
-        // A group without a row of its own goes along with the last one, and writes nothing.
+        // A group without a row repeats the last one and writes nothing.
         let base = row.min(sizes.rows - 1) * cols;
         let mut held = Array::<Vector<S, W>>::new(per_thread);
         #[unroll(config.unrolled())]
@@ -42,7 +42,7 @@ pub(super) fn norm_forward<S: Numeric, W: Size, N: Size>(
                 let at = position(k, cols, config);
                 let other = widen::<S, W, N>(residual[base + at.col], config.storage);
                 let own = widen::<S, W, N>(held[k], config.storage);
-                // Rounded first: the norm is that of the sum which is kept, and which backward will see.
+                // Rounded first: the norm is that of the stored sum, which backward reads.
                 held[k] = narrow::<S, W, N>(own + other, config.storage);
                 if there && at.inside {
                     sum[base + at.col] = held[k];
@@ -62,7 +62,7 @@ pub(super) fn norm_forward<S: Numeric, W: Size, N: Size>(
             let c = centred::<S, W, N>(held[k], mean, &at, config);
             squares = fma(c, c, squares);
         }
-        // On their way while the threads wait for each other.
+        // Loaded while the threads wait for each other.
         let mut weights = Array::<Vector<S, W>>::new(per_thread);
         let mut offsets = Array::<Vector<S, W>>::new(per_thread);
         #[unroll(config.unrolled())]

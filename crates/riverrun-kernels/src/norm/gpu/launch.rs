@@ -32,13 +32,13 @@ pub struct Forward {
 /// Buffers of a backward pass, all contiguous.
 #[derive(Debug, Clone)]
 pub struct Backward {
-    /// `[rows, D]`, what was normalised: `x`, or its sum with the residual.
+    /// `[rows, D]`, the input of the norm: `x`, or its sum with the residual.
     pub x: Handle,
     /// `[D]`.
     pub gamma: Handle,
     /// `[rows, D]`, `∂L/∂y`.
     pub d_y: Handle,
-    /// `[rows, D]`, the gradient of the sum with the residual from elsewhere, which is added to `d_x`.
+    /// `[rows, D]`, `∂L/∂s` of the sum with the residual, which is added to `d_x`.
     pub d_sum: Option<Handle>,
     /// `[rows, D]`, written; the gradient of the residual is the same.
     pub d_x: Handle,
@@ -82,7 +82,7 @@ impl Tuning {
     }
 }
 
-/// What both passes derive from their arguments.
+/// The launch settings that both passes derive from their arguments.
 struct Plan {
     config: Config,
     vector: usize,
@@ -178,7 +178,7 @@ pub fn forward(
     let v = plan.vector;
     let (residual, sum) = match &args.residual {
         Some((residual, sum)) => (buffer(residual, all, v), buffer(sum, all, v)),
-        // Not read; and not written, but an output may not be bound to what is bound elsewhere.
+        // Neither read nor written, but an output may not share a buffer with another argument.
         None => (
             buffer(&args.x, all, v),
             buffer(&client.empty(v * dtype.size()), v, v),

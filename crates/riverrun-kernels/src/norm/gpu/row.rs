@@ -6,11 +6,11 @@ use crate::gpu::group::{Fold, Group, fold};
 use crate::gpu::storage::{Storage, widen};
 use crate::norm::Kind;
 
-/// What changes the generated code.
+/// The values that change the generated code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Config {
     pub kind: Kind,
-    /// Forward: there is something to add to `x` first. Backward: there is a gradient of that sum.
+    /// Forward: there is a residual. Backward: there is a gradient of the sum.
     pub residual: bool,
     pub beta: bool,
     pub storage: Storage,
@@ -24,18 +24,18 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// With more vectors a thread they are in memory anyway, and unrolled code would only be long. The compilers of
-    /// shading languages take minutes over what NVIDIA's takes a second.
+    /// With more vectors a thread they are in memory anyway, and unrolling only makes the code longer. Compilers of shading
+    /// languages take minutes where NVIDIA's takes a second.
     pub(crate) fn unrolled(&self) -> bool {
         self.per_thread <= if self.group.planes { 16 } else { 2 }
     }
 
-    /// Whether mean and variance are found together, part by part: where all threads hold as much.
+    /// Whether mean and variance are computed together, part by part: if all threads hold the same count.
     pub(crate) fn joint(&self) -> bool {
         self.kind == Kind::Layer && self.whole
     }
 
-    /// Numbers that meet in one reduction of the backward pass, at most.
+    /// The most numbers in one reduction of the backward pass.
     pub(crate) fn numbers(&self) -> usize {
         match self.kind {
             Kind::Rms => 2,
@@ -105,7 +105,7 @@ pub(crate) fn total<N: Size>(x: Vector<f32, N>) -> f32 {
     sum
 }
 
-/// The mean that is subtracted: of the row, or 0. The next call of [`fold`] follows `phase`.
+/// The mean to subtract: that of the row, or 0. The next call of [`fold`] follows `phase`.
 #[cube]
 pub(crate) fn mean<S: Numeric, W: Size, N: Size>(
     x: &Array<Vector<S, W>>,

@@ -1,10 +1,10 @@
-//! Problems with their data, and running them: by the oracle, and by the CPU kernels in any storage type.
+//! Random problems, and the oracle and the CPU kernels run on them in any storage type.
 
 use crate::Element;
 use crate::check::Random;
 use crate::recurrence::{Problem, Rows, RowsMut, cpu, oracle};
 
-/// What of the optional arguments a case has.
+/// The optional arguments of a case.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
     /// An initial state.
@@ -23,7 +23,7 @@ impl Options {
         (0..16).map(Self::nth)
     }
 
-    /// One of the sixteen, by its number; later ones start over.
+    /// Combination `number` modulo 16.
     pub fn nth(n: usize) -> Self {
         Self {
             h0: n & 1 != 0,
@@ -51,14 +51,14 @@ pub struct Case {
     pub d_h_last: Option<Vec<f64>>,
 }
 
-/// All that forward and backward give.
+/// The results of forward and backward.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// `[B, T, D]`.
     pub h: Vec<f64>,
     /// `[B, D]`.
     pub h_last: Vec<f64>,
-    /// Of every input, `[B, T, D]`.
+    /// The gradient of every input, `[B, T, D]`.
     pub d_inputs: Vec<Vec<f64>>,
     /// `[B, D]`.
     pub d_h0: Vec<f64>,
@@ -155,7 +155,7 @@ impl Case {
         self
     }
 
-    /// By the reference.
+    /// Runs the reference.
     pub fn oracle(&self) -> Outcome {
         let inputs: Vec<&[f64]> = self.inputs.iter().map(Vec::as_slice).collect();
         let (h0, reset) = (self.h0.as_deref(), self.reset.as_deref());
@@ -171,7 +171,7 @@ impl Case {
         }
     }
 
-    /// By the CPU kernels with storage in `E`, contiguous, every output filled with NaN beforehand.
+    /// Runs the CPU kernels with storage in `E`, contiguous, every output filled with NaN first.
     pub fn cpu<E: Element>(&self) -> Outcome {
         let (problem, shape) = (&self.problem, self.problem.shape);
         let narrow = |x: &[f64]| x.iter().map(|&x| E::from_f64(x)).collect::<Vec<E>>();

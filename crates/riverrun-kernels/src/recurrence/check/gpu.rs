@@ -1,4 +1,4 @@
-//! Running a case on a GPU, with every output filled with NaN beforehand.
+//! Runs a case on a GPU, with every output filled with NaN first.
 
 use cubecl::client::Client;
 use cubecl::server::Handle;
@@ -35,10 +35,10 @@ fn unpack(packed: &[f64], groups: usize, dim: usize) -> Vec<Vec<f64>> {
 }
 
 impl Case {
-    /// By the GPU kernels. Gates other than raw run from packed inputs, as layers give them.
+    /// Runs the GPU kernels. Gates other than raw run from packed inputs, as layers have them.
     ///
     /// # Errors
-    /// What the kernels refuse.
+    /// Those of the kernels.
     pub fn gpu(
         &self,
         client: &Client,
@@ -50,11 +50,11 @@ impl Case {
         Ok(outcomes.pop().expect("one sample"))
     }
 
-    /// By the GPU kernels for the case with every channel repeated `times` times, side by side: its outcome at each of
-    /// the repetitions `samples`. The device repeats and picks, so the host never has more than the narrow case.
+    /// Runs the GPU kernels for the case with every channel repeated `times` times, side by side: returns the outcome at each
+    /// of the repetitions `samples`. The device repeats and selects, so the host only holds the narrow case.
     ///
     /// # Errors
-    /// What the kernels refuse.
+    /// Those of the kernels.
     pub fn gpu_widened(
         &self,
         client: &Client,

@@ -1,5 +1,5 @@
-//! Checking the kernels on the machine at hand: random problems, the naive computation that sets the tolerance,
-//! and the rule of acceptance. Used by the tests and by `riverrun verify`.
+//! Checks of the kernels on this machine: random problems, the naive computation that sets the tolerance, and the rule that
+//! accepts a result. Used by the tests and by `riverrun verify`.
 
 mod case;
 #[cfg(feature = "gpu")]

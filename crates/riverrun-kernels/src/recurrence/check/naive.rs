@@ -1,6 +1,6 @@
 //! The naive computation: the textbook formulas in the storage type itself, every operation rounded to it.
 //!
-//! What a user would get without these kernels, and so the measure of what error is fair.
+//! The error that a user would have without these kernels, and so the measure of a fair one.
 
 use super::{Case, Outcome};
 use crate::Element;

@@ -1,4 +1,4 @@
-//! The one rule by which a result is accepted.
+//! The rule that accepts a result.
 //!
 //! ```text
 //! max |found - reference| <= 2 max |naive - reference| + eps / 2 sqrt(16 T) max |reference|
@@ -7,15 +7,15 @@
 //! over each tensor, where `reference` is the oracle's and `naive` the textbook computation in the storage type
 //! (see [`super::naive`]), on the same inputs rounded to that type.
 //!
-//! **First term.** A kernel may order and fuse its operations otherwise than the textbook, so it cannot be held to the
-//! textbook's very error; but it rounds no more often, so it is held to twice that.
+//! **First term.** A kernel may order and fuse its operations differently from the textbook, so its error differs; but it
+//! rounds no more often, so it may have twice the textbook's error.
 //!
-//! **Second term.** The naive error is itself a sample, and can be near zero by luck (short sequences, few channels)
-//! or by construction (`f64`, where naive and oracle nearly agree). A result that is right still differs from the reference
-//! by rounding: from the inputs to a gradient a step rounds about 16 times (two elementary functions, two divisions,
-//! the products and sums), each time by at most `eps / 2` of a number no larger than the scale of the tensor. With
-//! `|a| <= 1` no step amplifies the errors of earlier ones, so after `T` steps they are a sum of `16 T` independent
-//! errors, which grows like `eps / 2 sqrt(16 T)`. `eps` is that of the storage type, in which every result is kept.
+//! **Second term.** The naive error is itself a sample, and can be near zero by luck (short sequences, few channels) or by
+//! construction (`f64`, where naive and oracle nearly agree). A correct result still differs from the reference by rounding:
+//! from the inputs to a gradient a step rounds about 16 times (two elementary functions, two divisions, the products and sums),
+//! each time by at most `eps / 2` of a number no larger than the scale of the tensor. With `|a| <= 1` no step amplifies the
+//! errors of earlier ones, so after `T` steps they are a sum of `16 T` independent errors, which grows like `eps / 2 sqrt(16
+//! T)`. `eps` is that of the storage type, to which every result is rounded.
 
 use super::Outcome;
 use crate::Element;

@@ -1,5 +1,5 @@
-//! Wide problems on a GPU that are narrow ones on the host: the device repeats every channel, and gives back some of the
-//! repetitions. So a problem may be larger than what the host could convert or the oracle compute in reasonable time.
+//! Wide problems on a GPU from narrow ones on the host: the device repeats every channel and returns some of the repetitions.
+//! So a problem may be larger than the host could convert, or the oracle compute, in reasonable time.
 
 use cubecl::client::Client;
 use cubecl::ir::{AddressType, ElemType};

@@ -24,7 +24,7 @@ pub struct Backward<'a, E, C, const N: usize> {
     pub d_h0: Option<&'a RowsMut<'a, E>>,
 }
 
-/// What a step of a piece reads.
+/// The operands of a step of a piece.
 struct Reads<'a, E, const N: usize> {
     inputs: [&'a [E]; N],
     h_prev: &'a [E],
@@ -32,7 +32,7 @@ struct Reads<'a, E, const N: usize> {
 }
 
 impl<E: Element, C: Coefficients<N>, const N: usize> Backward<'_, E, C, N> {
-    /// What the step that ran as number `s` reads; `zeros` stand for the state before a start from nothing.
+    /// The operands of the `s`-th step; `zeros` replace an absent initial state.
     #[inline(always)]
     fn reads<'r>(&'r self, s: usize, piece: &Range<usize>, zeros: &'r [E]) -> Reads<'r, E, N> {
         let block = &self.block;
@@ -117,7 +117,7 @@ impl<E: Element, C: Coefficients<N>, const N: usize> WithSimd for Backward<'_, E
     }
 }
 
-/// One step of a piece. Asks for the cache lines of `next` meanwhile.
+/// One step of a piece. Prefetches the cache lines of `next`.
 #[inline(always)]
 fn backward_piece<S: Simd, E: Element, C: Coefficients<N>, const N: usize>(
     simd: S,
@@ -169,7 +169,7 @@ fn backward_piece<S: Simd, E: Element, C: Coefficients<N>, const N: usize>(
     }
 }
 
-/// What passes back to `h_{t-1}`, and the gradients of the inputs.
+/// The gradient of `h_{t-1}`, and those of the inputs.
 #[inline(always)]
 fn backward_unit<S: Simd, R: Real, C: Coefficients<N>, const N: usize>(
     inputs: [Pair<S, R>; N],

@@ -1,4 +1,4 @@
-//! One sequence and one block of its channels: what a thread works on.
+//! One block of channels of one sequence: the work of a thread.
 //!
 //! Time is the outer loop and a row of channels the inner one: rows are what memory streams. Carries stay in the
 //! first-level cache.
@@ -17,11 +17,11 @@ use crate::simd::real::Real;
 /// The most channels of a block, a multiple of [`LANES`].
 pub const WIDTH: usize = 1024;
 
-/// Channels that are computed before they are stored past the caches, a multiple of [`LANES`]: many enough for whole
-/// cache lines, few enough that loads go on meanwhile.
+/// Channels that are computed before they are stored past the caches, a multiple of [`LANES`]: enough for whole cache lines,
+/// few enough that loads continue in between.
 pub const PIECE: usize = 256;
 
-/// What both passes work on.
+/// The operands of both passes.
 pub struct Block<'a, E, C, const N: usize> {
     pub problem: &'a Problem,
     pub inputs: [&'a Rows<'a, E>; N],
@@ -32,13 +32,13 @@ pub struct Block<'a, E, C, const N: usize> {
     /// The sequence.
     pub b: usize,
     pub channels: Range<usize>,
-    /// Whether rows come from memory and go there, past the caches.
+    /// Whether rows are streamed from and to memory, past the caches.
     pub streaming: bool,
     pub gate: PhantomData<C>,
 }
 
 impl<E: Element, C, const N: usize> Block<'_, E, C, N> {
-    /// The place in time of the step that runs as number `s`.
+    /// The time of the `s`-th step in running order.
     #[inline(always)]
     pub fn time(&self, s: usize) -> usize {
         if self.problem.reverse {
@@ -71,13 +71,13 @@ impl<E: Element, C, const N: usize> Block<'_, E, C, N> {
     #[expect(clippy::mut_from_ref, reason = "a block has its rows to itself")]
     pub fn row_mut<'r>(&self, rows: &'r RowsMut<E>, t: usize, piece: &Range<usize>) -> &'r mut [E] {
         let start = self.channels.start;
-        // SAFETY: no other block has this sequence and these channels, rows do not overlap, and a kernel lets go of
-        // a row before it asks for another of the same tensor.
+        // SAFETY: no other block has this sequence and these channels, rows do not overlap, and a kernel drops a row before it
+        // takes another of the same tensor.
         unsafe { rows.row_mut(self.b, t, start + piece.start..start + piece.end) }
     }
 
-    /// Whether the kernel has to ask for the next row while it works on one: where rows come from memory and leave gaps.
-    /// The hardware prefetcher follows contiguous rows but restarts at each gap.
+    /// Whether the kernel prefetches the next row: if rows come from memory and have gaps between them. The hardware prefetcher
+    /// follows contiguous rows but restarts at each gap.
     #[inline(always)]
     pub fn fetches_ahead(&self) -> bool {
         let adjoin = |input: &&Rows<E>| input.steps_adjoin(self.channels.len());
@@ -85,7 +85,7 @@ impl<E: Element, C, const N: usize> Block<'_, E, C, N> {
     }
 }
 
-/// What a block carries from step to step, one register pair after the other, in the order that pairs have in registers.
+/// The carries of a block, one register pair after the other, in the order that pairs have in registers.
 pub struct Carry<R>([R; WIDTH]);
 
 impl<R: Real> Carry<R> {
@@ -126,7 +126,7 @@ impl<R: Real> Carry<R> {
     }
 }
 
-/// Asks for the cache lines of a row's pair that begins at `at`, if the row is so long.
+/// Prefetches the cache lines of a row's pair that begins at `at`, if the row is that long.
 #[inline(always)]
 pub fn prefetch_unit<S: Simd, E: Element>(row: &[E], at: usize) {
     for i in (0..pair_len::<S, E::Acc>()).step_by(64 / size_of::<E>()) {

@@ -57,7 +57,7 @@ impl<E: Element, C: Coefficients<N>, const N: usize> WithSimd for Forward<'_, E,
     }
 }
 
-/// One step of a piece. Asks for the cache lines of `next` meanwhile.
+/// One step of a piece. Prefetches the cache lines of `next`.
 #[inline(always)]
 fn forward_piece<S: Simd, E: Element, C: Coefficients<N>, const N: usize>(
     simd: S,

@@ -1,8 +1,8 @@
 //! The recurrence on the CPU: vector instructions over channels, threads over sequences and blocks of channels.
 //!
-//! Every channel of every sequence is computed in the order of time and by itself, so results do not depend on the
-//! number of threads or on how the work was cut, and a sequence that is not finite harms no other. One step of a
-//! stream is a problem with `T = 1`.
+//! Every channel of every sequence is computed in the order of time and by itself, so results do not depend on the number of
+//! threads or on how the work is divided, and a sequence with NaN or infinity does not affect others. One step of a stream is a
+//! problem with `T = 1`.
 //!
 //! Carries are kept in [`Element::Acc`]. `h` is stored rounded, and the backward pass and the next chunk of a
 //! sequence start from what is stored: in `f32` and `f64`, chunks give bit for bit what the whole gives.
@@ -154,8 +154,7 @@ impl<E: Element> Operands<'_, E> {
         b: usize,
         channels: Range<usize>,
     ) -> Block<'_, E, C, N> {
-        // What moves more than this has gone from the caches, or driven everything else out of them, by the time
-        // that its results are used.
+        // A pass that moves more than this leaves nothing useful in the caches when its results are read.
         const CACHED: usize = 16 << 20;
 
         let shape = self.problem.shape;
@@ -257,15 +256,13 @@ fn for_each_block(shape: Shape, work: impl Fn(usize, Range<usize>) + Sync) {
     }
 }
 
-/// Channels of a block: as many as there are, because long rows are what memory streams best, unless threads would
-/// idle.
+/// Channels of a block: as many as there are, because memory streams long rows best, unless threads would idle.
 fn block_width(shape: Shape, threads: usize) -> usize {
-    // Narrower rows than this waste the memory's streams, so below it blocks are cut only for threads with nothing
-    // to do at all.
+    // Narrower rows waste memory bandwidth, so blocks become narrower only for otherwise idle threads.
     const STREAM: usize = 16 * LANES;
 
     let tasks = |width: usize| shape.batch * shape.dim.div_ceil(width);
-    // Of the time until the last thread is done, at most a ninth is spent waiting for it.
+    // At most a ninth of the time is spent waiting for the last thread.
     let balanced = |width: usize| {
         let turns = tasks(width).div_ceil(threads);
         8 * turns * threads <= 9 * tasks(width)

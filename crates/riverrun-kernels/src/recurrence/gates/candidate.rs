@@ -108,7 +108,7 @@ impl Activation for CpuTanh {
     #[inline(always)]
     fn with_slope<S: Simd, R: Real>(u: SimdVector<S, R>) -> (SimdVector<S, R>, SimdVector<S, R>) {
         let y = u.tanh();
-        // (1 - y)(1 + y), because 1 - y² has lost its digits where y is near ±1.
+        // (1 - y)(1 + y), because 1 - y² cancels where y is near ±1.
         let one = u.constant(R::ONE);
         (y, (one - y) * (one + y))
     }

@@ -1,6 +1,6 @@
 //! The arithmetic of the gates on the CPU, on vectors of channels.
 //!
-//! Each gate has a type, so that a kernel is compiled once for each gate and its loops hold no choice.
+//! Each gate has a type, so that a kernel is compiled once for each gate and its loops have no branches on it.
 //! [`Gate::visit`](super::Gate::visit) turns the run-time gate into that type.
 
 use pulp::Simd;
@@ -10,7 +10,7 @@ use crate::simd::vector::Vector;
 
 /// A gate with `N` inputs.
 pub trait Coefficients<const N: usize>: Send + Sync + 'static {
-    /// Which inputs [`Coefficients::backward`] looks at.
+    /// The inputs that [`Coefficients::backward`] reads.
     const BACKWARD_READS: [bool; N] = [true; N];
 
     /// `(a, b)` from the inputs.
@@ -24,11 +24,11 @@ pub trait Coefficients<const N: usize>: Send + Sync + 'static {
     ) -> (Vector<S, R>, [Vector<S, R>; N]);
 }
 
-/// Work to be done with a gate's type.
+/// Work that is generic over a gate's type.
 pub trait Visitor {
     /// The result of the work.
     type Output;
 
-    /// Does it.
+    /// Does the work.
     fn visit<C: Coefficients<N>, const N: usize>(self) -> Self::Output;
 }

@@ -1,4 +1,4 @@
-//! What the gates give to the GPU's scan, in `f32`, on vectors of channels.
+//! The results of a gate for the GPU's scan, in `f32`, on vectors of channels.
 
 use cubecl::prelude::*;
 
@@ -12,7 +12,7 @@ pub(crate) struct Affine<N: Size> {
 /// Gradients of up to three gate inputs, and the coefficient.
 #[derive(CubeType, Clone, Copy)]
 pub(crate) struct InputGradients<N: Size> {
-    /// The step's own `a`, which the gradients need anyway.
+    /// The step's `a`, which the gradients need anyway.
     pub a: Vector<f32, N>,
     pub d0: Vector<f32, N>,
     pub d1: Vector<f32, N>,

@@ -1,4 +1,4 @@
-//! Gates: how the inputs of a step become the coefficients of the scan.
+//! Gates, which turn the inputs of a step into the coefficients of the scan.
 //!
 //! A gate is one file of this folder: its parameters and name ([`Formula`]), the CPU's coefficients ([`Coefficients`]),
 //! the GPU's (`coefficients` and `gradients`), its reference and naive forms, its cost. To add one, write the file, name
@@ -26,7 +26,7 @@ use crate::Element;
 #[cfg(feature = "check")]
 use reference::{NaiveStep, Step};
 
-/// What a gate says of itself, apart from its GPU form.
+/// A gate's properties and forms, except for its GPU form.
 trait Formula: Copy {
     /// Every form of the gate: one for each value of its parameters.
     fn all() -> Vec<Self>;
@@ -37,7 +37,7 @@ trait Formula: Copy {
     /// The number of `[B, T, D]` inputs, 2 or 3.
     fn inputs(self) -> usize;
 
-    /// How many of the inputs, from the first on, the gradients are made of.
+    /// How many of the inputs, from the first on, the gradients depend on.
     fn backward_reads(self) -> usize {
         self.inputs()
     }
@@ -61,8 +61,8 @@ trait Formula: Copy {
     #[cfg(feature = "check")]
     fn naive<E: Element>(self, inputs: &[f64], h_prev: f64, d: f64) -> NaiveStep;
 
-    /// A number that input `input` may well have, for `x` uniform in `[-1, 1)`: pre-activations from nearly shut to
-    /// nearly open, values up to 2.
+    /// A typical value of input `input`, for `x` uniform in `[-1, 1)`: pre-activations from nearly closed to nearly open,
+    /// values up to 2.
     #[cfg(feature = "check")]
     fn sample(self, input: usize, x: f64) -> f64 {
         if input + 1 == self.inputs() {
@@ -73,7 +73,7 @@ trait Formula: Copy {
     }
 }
 
-/// Makes [`Gate`] of the gates in the list, and hands each call on to the gate's file.
+/// Defines [`Gate`] from the list, and forwards each call to the gate's file.
 macro_rules! gates {
     ($($(#[$doc:meta])* $name:ident $({ $($(#[$of:meta])* $field:ident: $type:ty,)* })? = $module:ident;)*) => {
         /// How `[B, T, D]` inputs become the coefficients `a` and `b`.
@@ -103,7 +103,7 @@ macro_rules! gates {
                 match self { $(Gate::$name $({ $($field),* })? => $module::$name $({ $($field),* })?.inputs(),)* }
             }
 
-            /// How many of the inputs, from the first on, the gradients are made of.
+            /// How many of the inputs, from the first on, the gradients depend on.
             pub(super) fn backward_reads(self) -> usize {
                 match self { $(Gate::$name $({ $($field),* })? => $module::$name $({ $($field),* })?.backward_reads(),)* }
             }
@@ -136,7 +136,7 @@ macro_rules! gates {
                 match self { $(Gate::$name $({ $($field),* })? => $module::$name $({ $($field),* })?.naive::<E>(inputs, h_prev, d),)* }
             }
 
-            /// A number that input `input` may well have.
+            /// A typical value of input `input`.
             #[cfg(feature = "check")]
             pub(super) fn sample(self, input: usize, x: f64) -> f64 {
                 match self { $(Gate::$name $({ $($field),* })? => $module::$name $({ $($field),* })?.sample(input, x),)* }
@@ -205,10 +205,9 @@ gates! {
         /// Whether `f' + i' = 1`.
         normalized: bool,
     } = min_lstm;
-    /// Two inputs `(s, u)`: `a = e^-s`, `b = √(1 - a²) · u`, the RG-LRU of Griffin; `s` is the rate of decay,
-    /// `c · softplus(Λ) · σ(r)` there. One below 0 counts as 0, which keeps the state and takes nothing. The slope of the
-    /// square root is taken as [`Gate::STEEPEST_ROOT`] at most, as the authors' own code does. De et al. (2024), section
-    /// 2.4 and appendix A.
+    /// Two inputs `(s, u)`: `a = e^-s`, `b = √(1 - a²) · u`, the RG-LRU of Griffin; `s` is the rate of decay, `c · softplus(Λ)
+    /// · σ(r)` there. One below 0 counts as 0, which keeps the state and adds nothing. The slope of the square root is taken as
+    /// [`Gate::STEEPEST_ROOT`] at most, as the authors' own code does. De et al. (2024), section 2.4 and appendix A.
     RgLru = rg_lru;
 }
 
@@ -216,7 +215,7 @@ gates! {
 pub(super) use on_gpu::{coefficients, gradients};
 
 impl Gate {
-    /// The steepest slope of the square root that the gradients of [`Gate::RgLru`] take.
+    /// The largest slope of the square root in the gradients of [`Gate::RgLru`].
     pub const STEEPEST_ROOT: f64 = 1000.0;
 
     /// The gate of that name.

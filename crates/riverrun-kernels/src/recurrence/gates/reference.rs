@@ -1,4 +1,4 @@
-//! What the gates give to the checks, and the functions that their references share.
+//! The results of a gate's reference and naive forms, and the functions that the references share.
 
 use crate::Element;
 

@@ -1,9 +1,9 @@
 //! The RG-LRU: `a = e^-s`, `b = √(1 - a²) · u`.
 //!
-//! `1 - a²` is computed as `1 - e^-2s` with all its digits, however small `s` is. The slope of its square root is
-//! infinite at `s = 0`; the gradient takes at most [`Gate::STEEPEST_ROOT`] for it, as the authors' own code does:
-//! `∂b/∂s = 2 a² · min(1 / (2 √(1 - a²)), STEEPEST_ROOT) · u`, which differs from the derivative only for `s` below
-//! `1.25e-7`, and for `s < 0` is 0 as `∂a/∂s` is.
+//! `1 - a²` is computed as `1 - e^-2s` in full precision, however small `s` is. The slope of its square root is infinite at `s
+//! = 0`; the gradient takes at most [`Gate::STEEPEST_ROOT`] for it, as the authors' own code does: `∂b/∂s = 2 a² · min(1 / (2
+//! √(1 - a²)), STEEPEST_ROOT) · u`, which differs from the derivative only for `s` below `1.25e-7`, and for `s < 0` is 0 as
+//! `∂a/∂s` is.
 //!
 //! Source: De et al., *Griffin: Mixing Gated Linear Recurrences with Local Attention for Efficient Language Models*
 //! (2024), section 2.4 and appendix A.
@@ -142,18 +142,18 @@ impl Coefficients<2> for RgLru {
     }
 }
 
-/// Where the series ends.
+/// The upper end of the series.
 #[cfg(feature = "gpu")]
 const SERIES_END: f32 = 0.5;
 
-/// The `√(1 - a²)` at which its slope has reached the steepest that is taken.
+/// The `√(1 - a²)` at which its slope reaches the largest one used.
 #[cfg(feature = "gpu")]
 const LEAST_SCALE: f32 = 0.5 / Gate::STEEPEST_ROOT as f32;
 
 /// `a = e^-s` and `√(1 - a²)` as `b`, for a rate of decay, which counts as 0 where it is negative.
 ///
-/// `1 - a² = 2 a sinh s`: the series of the sine up to `s⁷` where the difference would lose digits, which leaves out
-/// less than `2⁻²⁶`. The device's own hyperbolic functions are differences of exponentials on some drivers.
+/// `1 - a² = 2 a sinh s`: the series of the hyperbolic sine up to `s⁷` where the difference would cancel, with a remainder
+/// under `2⁻²⁶`. The device's own hyperbolic functions are differences of exponentials on some drivers.
 #[cfg(feature = "gpu")]
 #[cube]
 fn decay_and_scale<N: Size>(s: Vector<f32, N>, #[comptime] ptx: bool) -> Affine<N> {

@@ -13,7 +13,7 @@ pub struct Strided {
     pub handle: Handle,
     /// Elements in it.
     pub len: usize,
-    /// Where the view starts.
+    /// The start of the view.
     pub offset: usize,
     /// From one sequence to the next.
     pub batch_stride: usize,
@@ -52,7 +52,7 @@ pub struct Backward {
     pub h0: Option<Handle>,
     /// `[B, T]`, as in the forward pass.
     pub reset: Option<Handle>,
-    /// `[B, T, D]`, what the forward pass wrote.
+    /// `[B, T, D]`, as written by the forward pass.
     pub h: Handle,
     /// `[B, T, D]`, `∂L/∂h`.
     pub d_h: Handle,
@@ -65,7 +65,7 @@ pub struct Backward {
 }
 
 impl Inputs {
-    /// The views as they were given.
+    /// The views of the inputs.
     fn views(&self) -> &[Strided] {
         match self {
             Inputs::Separate(views) => views,
@@ -73,7 +73,7 @@ impl Inputs {
         }
     }
 
-    /// Checks that each view's buffer is as long as it says.
+    /// Checks that each view's buffer has the stated length.
     fn check(&self, dtype: Dtype) -> Result<(), Error> {
         let views = self.views().iter();
         expect(

@@ -1,4 +1,4 @@
-//! What a launch derives from its problem: vector width, strides, grid, scratch.
+//! Launch settings derived from a problem: vector width, strides, grid, scratch.
 
 use cubecl::client::Client;
 use cubecl::ir::{AddressType, ElemType};
@@ -14,7 +14,7 @@ use crate::gpu::Dtype;
 use crate::gpu::{buffer, ptx};
 use crate::recurrence::{Gate, Problem};
 
-/// What both passes derive from their arguments.
+/// The launch settings that both passes derive from their arguments.
 pub(super) struct Plan {
     pub(super) config: Config,
     pub(super) tuning: Tuning,
@@ -23,7 +23,7 @@ pub(super) struct Plan {
     pub(super) buffers: [(Handle, usize); 3],
     pub(super) geometry: [(usize, usize, usize); 3],
     pub(super) address: AddressType,
-    /// Of what kernels see: the elements, and those of the reset mask.
+    /// The types of the kernels' elements, and of the reset mask's.
     pub(super) types: [ElemType; 2],
 }
 
@@ -95,7 +95,7 @@ impl Plan {
             .max()
             .unwrap_or(0)
             .max(shape.elements());
-        // Indices count vectors, but the bytes behind them must be in reach too.
+        // Indices count vectors, but must reach every byte.
         let far = most * dtype.size() >= 1 << 31;
         Ok(Self {
             config: Config {
@@ -142,7 +142,7 @@ impl Plan {
         unsafe { BufferArg::from_raw_parts(self.buffers[i].0.clone(), self.buffers[i].1) }
     }
 
-    /// An optional buffer; where it is absent, some buffer that is there and that the kernel will not read.
+    /// An optional buffer; if absent, another buffer, which the kernel does not read.
     pub(super) fn optional(
         &self,
         handle: &Option<Handle>,
@@ -156,7 +156,7 @@ impl Plan {
     }
 }
 
-/// The grid and the scratch of a chained launch.
+/// The grid and the scratch memory of a look-back launch.
 pub(super) struct Chain {
     pub(super) dim: CubeDim,
     pub(super) cubes: usize,

@@ -3,10 +3,10 @@
 use crate::gpu::Dtype;
 use crate::recurrence::{Gate, Problem, Routine};
 
-/// What a thread of the forward pass holds of a step in registers, between reducing its steps and applying them.
+/// The values of a step that a thread of the forward pass keeps in registers, between reducing its steps and applying them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Registers {
-    /// The inputs as they are stored, the least; the coefficients are computed twice.
+    /// The inputs in the storage type, the fewest registers; the coefficients are computed twice.
     Inputs,
     /// The coefficients.
     Coefficients,
@@ -19,11 +19,11 @@ pub struct Tuning {
     pub vector: usize,
     /// Steps a thread keeps in registers.
     pub len: usize,
-    /// Forward: what of a step it keeps there.
+    /// Forward: the values it keeps of a step.
     pub registers: Registers,
     /// Look-back: planes of 32 threads in a cube.
     pub planes: usize,
-    /// Look-back: tiles that each plane folds; 0 to wait for the tile before alone.
+    /// Look-back: tiles that each plane folds; 0 to wait for the previous tile only.
     pub lookback: usize,
     /// Chunked: steps a chunk (a multiple of `len`).
     pub chunk: usize,
@@ -56,7 +56,7 @@ impl Tuning {
             (Routine::LookBack, false) if !narrow && inputs == 3 => (2, 8, 8),
             (Routine::LookBack, _) if !narrow => (2, 16, 8),
             (Routine::LookBack, false) if raw => (4, 16, 8),
-            // Its coefficients are kept, which take twice the registers of the others' inputs.
+            // It keeps coefficients, which take twice the registers of inputs.
             (Routine::LookBack, false) if inputs == 2 && !problem.gate.cheap() => (4, 8, 8),
             (Routine::LookBack, false) if inputs == 2 => (4, 16, 4),
             (Routine::LookBack, false) => (2, 8, 8),
@@ -88,11 +88,11 @@ impl Tuning {
         tuning
     }
 
-    /// Makes the tile of a cube of 16 planes small enough for its registers, of which a thread then has 128: what does
-    /// not fit goes to memory and back, several times what the tile itself reads and writes.
+    /// Makes the tile of a cube of 16 planes fit into its registers, of which a thread then has 128: spilling costs several
+    /// times the tile's own memory traffic.
     fn fit(&mut self, problem: &Problem, dtype: Dtype, backward: bool) {
         let inputs = problem.gate.inputs();
-        // Of a step and channel: the inputs that the gradients need, `∂L/∂h` and `h`; or what forward keeps.
+        // For a step and channel: the inputs that the gradients need, `∂L/∂h` and `h`; or the values that forward keeps.
         let needed = problem.gate.backward_reads();
         let bytes = match (backward, self.registers) {
             (true, _) => dtype.size() * (needed + 2),
@@ -100,7 +100,7 @@ impl Tuning {
             (false, Registers::Coefficients) => 8,
         };
         while self.planes >= 16 && self.vector * self.len * bytes > 4 * KEPT {
-            // As many steps as can be, since there is a hand-over for each tile of them; but whole lines of memory.
+            // As many steps as possible, since each tile has a hand-over; but whole lines of memory.
             if self.vector * dtype.size() > 4 {
                 self.vector /= 2;
             } else {
@@ -110,5 +110,5 @@ impl Tuning {
     }
 }
 
-/// Registers of 128 that a tile may take; the rest is for addresses, the state and what is under way.
+/// Registers of 128 that a tile may take; the rest is for addresses, the state and temporaries.
 const KEPT: usize = 96;

@@ -1,11 +1,11 @@
 //! Scratch memory of the look-back, saved between launches.
 //!
-//! Words carry the number of their launch, so they are cleared once, when the buffer is made, and the
-//! buffer must be used by nothing else afterwards. Launches of one stream run one after another and may
-//! share a buffer; so there is one for each device and stream, of which a runtime has a fixed number.
+//! Words carry the number of their launch, so they are cleared once, when the buffer is made, and nothing else may use the
+//! buffer afterwards. Launches of one stream run one after another and may share a buffer; so there is one for each device and
+//! stream, of which a runtime has a fixed number.
 //!
-//! A launch that is recorded into a graph has the same number at every run of it. So it gets words of its own, which a
-//! launch before it, recorded too, clears.
+//! A launch that is recorded into a graph has the same number at every replay. So it gets its own words, which a recorded
+//! launch before it clears.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, OnceLock};
@@ -25,7 +25,7 @@ pub(super) struct Workspace {
     epoch: u32,
 }
 
-/// What one launch may use.
+/// The scratch memory of one launch.
 pub(super) struct Lease {
     pub words: Handle,
     pub word_count: usize,
