@@ -4,7 +4,7 @@
 //! glibc gives blocks of that size back to the kernel when they are freed and asks for them again, zeroed
 //! page by page, a moment later: on two cores that was nearly half of a small model's step.
 
-/// Tells the allocator to keep freed memory. Only glibc needs to be told.
+/// Makes the allocator keep freed memory. Only glibc needs this.
 pub fn keep_freed() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: mallopt only sets numbers in the allocator, before any thread is started. A number that
@@ -19,7 +19,7 @@ pub fn keep_freed() {
     }
 }
 
-/// Bytes of the process's heap that are in use, where the allocator tells.
+/// Bytes of the process's heap in use, if the allocator reports them.
 pub fn in_use() -> Option<u64> {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {

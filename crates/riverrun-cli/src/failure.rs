@@ -2,19 +2,19 @@
 
 use std::io;
 
-/// Why a command did not do what it was asked to.
+/// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// A fault in what the user gave, or in the machine: a bad file, a full disk.
+    /// An error in the user's input or of the machine: a bad file, a full disk.
     #[error("{0}")]
     User(String),
-    /// A fault of the program.
+    /// A bug of the program.
     #[error("{0}")]
     Bug(String),
-    /// Stopped by Ctrl-C or a termination signal, with its work saved; how to go on was said.
+    /// Stopped by Ctrl-C or a termination signal, with the work saved and a hint how to continue printed.
     #[error("interrupted")]
     Interrupted,
-    /// The reader of standard output went away, as `head` does; nothing is wrong.
+    /// The reader of standard output closed it, as `head` does; not an error.
     #[error("standard output was closed")]
     OutputClosed,
 }

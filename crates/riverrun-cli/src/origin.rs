@@ -12,7 +12,7 @@ pub struct Origin {
     command: String,
     /// The device's name on the command line.
     pub device: String,
-    /// The device's own name.
+    /// The name of the hardware.
     pub name: String,
     driver: String,
 }
@@ -40,7 +40,7 @@ fn command() -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The kernel driver's version, where the system tells it.
+/// The kernel driver's version, if known.
 fn driver(device: &str) -> String {
     let known = device
         .starts_with("cuda")

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a run, or a part of one, was refused or ended. Every message is one line. What to change on a command line is for
-/// the program to say: the fields tell it what it needs.
+/// The reason why a run, or a part of one, was refused or ended. Every message is one line, without the names of command-line
+/// options: a program adds those, from the fields.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -21,20 +21,20 @@ pub enum Error {
     Write {
         /// The file or folder.
         path: PathBuf,
-        /// What went wrong.
+        /// The reason.
         reason: String,
     },
-    /// A value of a configuration that makes no sense.
+    /// An invalid value in a configuration.
     #[error("{} {value}: {reason}", field.replace('_', " "))]
     Value {
         /// The field, such as `time_scale`.
         field: &'static str,
         /// Its value.
         value: String,
-        /// What is wrong with it.
+        /// The problem with it.
         reason: String,
     },
-    /// A run, task or model that cannot do what was asked of it.
+    /// A request that the run, task or model does not support.
     #[error("{0}")]
     Unsupported(String),
     /// The text has no characters.
@@ -46,11 +46,11 @@ pub enum Error {
         context.saturating_add(1)
     )]
     ShortText {
-        /// Which part: training or validation.
+        /// The part: training or validation.
         part: &'static str,
         /// Characters in that part.
         have: usize,
-        /// The context asked for.
+        /// The requested context.
         context: usize,
     },
     /// A prompt has a symbol that the model never saw.
@@ -66,7 +66,7 @@ pub enum Error {
     Parts {
         /// Rows of the batch.
         rows: usize,
-        /// Parts asked for.
+        /// The requested parts.
         parts: usize,
     },
     /// The folder for a new run is in use.
@@ -81,7 +81,7 @@ pub enum Error {
     /// Another program, or another part of this one, trains in the folder.
     #[error("{} is in use by another program", shown(.0))]
     Locked(PathBuf),
-    /// The run has nothing to go on from, or to sample from.
+    /// The run has no checkpoint to resume from, or no model to sample from.
     #[error("{} has no {what}: the run ended before its first one", shown(dir))]
     NoModel {
         /// The run folder.
@@ -94,15 +94,15 @@ pub enum Error {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A run is to have fewer steps than it has done.
+    /// The requested steps are fewer than those done.
     #[error("the run has done {done} steps, more than {steps}")]
     StepsDone {
         /// Steps done.
         done: u64,
-        /// Steps asked for.
+        /// The requested steps.
         steps: u64,
     },
     /// The loss or the weights are no longer finite.
@@ -112,7 +112,7 @@ pub enum Error {
         what: &'static str,
         /// NaN or an infinity.
         value: f64,
-        /// The step after which it was seen.
+        /// The step after which it was detected.
         step: u64,
         /// The folder with the last good state, if there is one.
         saved: Option<PathBuf>,
@@ -127,14 +127,14 @@ pub enum Error {
         /// NaN or an infinity.
         value: f32,
     },
-    /// What was asked for does not fit into memory.
+    /// The request does not fit into memory.
     #[error("{what} needs at least {} of memory: {device} has {}", bytes(*.needed), has(*.available))]
     Memory {
-        /// What was to be allocated.
+        /// The purpose of the allocation.
         what: String,
         /// Bytes needed, at least.
         needed: u128,
-        /// Where.
+        /// The device.
         device: String,
         /// Bytes available there, if known.
         available: Option<u128>,
@@ -196,7 +196,7 @@ impl Error {
     }
 }
 
-/// A path on one line, whatever is in its name.
+/// A path on one line, with unusual characters escaped.
 fn shown(path: &Path) -> String {
     path.display().to_string().replace(char::is_control, "?")
 }

@@ -1,4 +1,4 @@
-//! Refusing what does not fit into memory, before anything is allocated.
+//! Checks that a request fits into memory, before anything is allocated.
 
 use burn::tensor::Device;
 
@@ -7,7 +7,7 @@ use crate::Error;
 /// No device has more.
 const MOST: u128 = 1 << 47;
 
-/// Refuses what does not fit into a device's memory, where that is known.
+/// Refuses a request that does not fit into a device's memory, if that is known.
 ///
 /// # Errors
 /// [`Error::Memory`].

@@ -1,4 +1,4 @@
-//! The command line: its words, and nothing about what they do.
+//! Command-line definitions (clap).
 
 mod bench;
 mod names;

@@ -34,7 +34,7 @@ impl Storage {
         }
     }
 
-    /// Burn's name of the type.
+    /// The type in Burn.
     pub fn dtype(self) -> DType {
         match self {
             Self::F32 => DType::F32,
@@ -44,7 +44,7 @@ impl Storage {
         }
     }
 
-    /// The type in GPU kernels, which have no f64.
+    /// The type in GPU kernels; `None` for f64.
     #[cfg(feature = "gpu")]
     pub fn on_gpu(self) -> Option<riverrun_kernels::gpu::Dtype> {
         use riverrun_kernels::gpu::Dtype;

@@ -1,4 +1,4 @@
-//! How much memory a language model's run takes at least.
+//! A lower bound of the memory of a language model's run.
 
 use crate::{Precision, RunConfig, TaskConfig};
 

@@ -9,7 +9,7 @@ use burn::tensor::{FloatDType, Tensor};
 use super::LossScale;
 use crate::Error;
 
-/// Names of a path that a group is known by: `blocks.0.cell` holds all parameters below it.
+/// Names of a path that identify a group: `blocks.0.cell` contains all parameters below it.
 const DEPTH: usize = 3;
 
 /// Norms of the gradients of one step, before clipping.
@@ -29,7 +29,7 @@ pub(super) struct Squares {
 }
 
 impl Squares {
-    /// Sums up the gradients of a loss that `scale` has scaled. `None` where there are no gradients.
+    /// Sums up the gradients of a loss scaled by `scale`. `None` without gradients.
     pub fn of<M: Module>(
         model: &M,
         gradients: &GradientsParams,

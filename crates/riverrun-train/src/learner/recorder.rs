@@ -1,8 +1,8 @@
-//! Steps that are recorded once and then run again by one call each.
+//! Steps that are recorded once and then replayed by one call each.
 //!
-//! The inputs of a step from the host, its batch and the optimizer's numbers, lie in tensors that stay at their addresses
-//! and are refilled before each run. Weights, moments and the loss scale are updated in place. So the recorded launches
-//! find everything where it was, and do the next step.
+//! The inputs of a step from the host, its batch and the optimizer's numbers, lie in tensors that stay at their addresses and
+//! are refilled before each run. Weights, moments and the loss scale are updated in place. So the recorded launches find
+//! everything at its address and compute the next step.
 
 use burn::tensor::{Device, Tensor, TensorData};
 use riverrun::Recording;
@@ -11,23 +11,23 @@ use super::core::{Core, Part};
 use crate::Error;
 use crate::objective::{Draw, Inputs, Objective};
 
-/// Steps that run as usual before one is recorded: compiling and tuning happen in the first, and from the second on a
-/// backend that fuses takes the way that it will keep.
+/// Steps that run normally before one is recorded: the first compiles and tunes, and from the second on a fusing backend has
+/// chosen its kernels.
 const WARM_UP: usize = 3;
 
-/// The way from steps as usual to recorded ones.
+/// The state of recording: normal steps first, then the recorded one.
 pub(super) struct Recorder {
     /// The first batch's tensors by part, refilled with those of each later batch.
     inputs: Vec<Inputs>,
-    /// Steps done as usual.
+    /// Steps done without recording.
     warm: usize,
-    /// The recorded step, and where each run of it leaves its loss.
+    /// The recorded step, and the tensor that each replay writes its loss to.
     recorded: Option<(Recording, Tensor<1>)>,
 }
 
 impl Recorder {
     /// # Errors
-    /// An objective or a device whose steps cannot be recorded.
+    /// If the steps of the objective or the device cannot be recorded.
     pub fn new<O: Objective>(objective: &O, device: &Device) -> Result<Self, Error> {
         let because = |reason: &str| Err(Error::Recording(reason.into()));
         if riverrun::device::is_cpu(device) {
@@ -91,7 +91,7 @@ impl Recorder {
                 loss.clone()
             }
         };
-        // The next run overwrites its loss.
+        // The next replay overwrites its loss.
         Ok(loss.mul_scalar(1.0))
     }
 }

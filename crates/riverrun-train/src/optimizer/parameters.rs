@@ -7,7 +7,7 @@ use burn::optim::{AdamWState, AdaptiveMomentumState, DynState, GradientsParams};
 use burn::tensor::Tensor;
 use riverrun::ops::AdamwTensors;
 
-/// Which parameter it was.
+/// The identity of a parameter during an update.
 pub(super) struct Slot {
     pub id: ParamId,
     /// Whether autodiff follows it.
@@ -60,7 +60,7 @@ impl ModuleMapper for Take<'_> {
 pub(super) struct Put<'a> {
     pub states: &'a mut HashMap<ParamId, DynState>,
     pub updated: HashMap<ParamId, (Slot, AdamwTensors)>,
-    /// Where their rounded copies go.
+    /// The place of their rounded copies.
     pub rounded: &'a mut HashMap<ParamId, DynState>,
 }
 

@@ -1,4 +1,4 @@
-//! Checksums of the files of a checkpoint, so that a damaged weight is found rather than trained on.
+//! Checksums of the files of a checkpoint, which detect damaged weights.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -8,7 +8,7 @@ use std::path::Path;
 use super::{read_json, write_json};
 use crate::Error;
 
-/// The file beside those that it describes: names and CRC-32 of their content, in hexadecimal.
+/// The file of checksums: names and CRC-32 of the contents, in hexadecimal.
 const NAME: &str = "checksums.json";
 
 /// Writes the checksums of all files in a folder.

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use crate::Error;
 
-/// The file that is locked. It stays when the run ends: who removed it could remove it from under another's lock.
+/// The file that is locked. It stays when the run ends: removing it could break the lock of another program.
 pub(super) const NAME: &str = "lock";
 
-/// Locks the folder until the file is dropped, or the program ends in whatever way.
+/// Locks the folder until the file is dropped or the program ends.
 ///
 /// # Errors
 /// [`Error::Locked`] where another has the lock; a folder that cannot be written.

@@ -9,7 +9,7 @@ use crate::{Error, ScaleRecord};
 
 const NAME: &str = "progress.json";
 
-/// Where a run is. With the weights and moments, all that the next step depends on.
+/// The progress of a run: with the weights and moments, everything that the next step depends on.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Progress {
     /// Steps done.
@@ -28,7 +28,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// What no run writes.
+    /// A reason why the numbers cannot be those of a run.
     fn contradiction(&self) -> Option<&'static str> {
         let Self {
             step,

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 
 use crate::Error;
 
-/// The joined bytes of a run's text, and how to know them again.
+/// The joined bytes of a run's text, and their fingerprint.
 #[derive(Debug, Clone)]
 pub struct Corpus {
     bytes: Vec<u8>,
@@ -52,7 +52,7 @@ impl Corpus {
         &self.bytes
     }
 
-    /// Where the text came from, for messages.
+    /// The source of the text, for messages.
     pub fn label(&self) -> &str {
         &self.label
     }

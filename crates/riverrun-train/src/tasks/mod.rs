@@ -1,7 +1,7 @@
-//! Tasks: what a model is trained on.
+//! Tasks: the data of training.
 //!
-//! A task gives batches by number, not from a stream: batch `n` is a function of the run's seed and
-//! of `n` alone. That is what lets a resumed run see exactly what an unbroken one would have seen.
+//! A task returns batches by number, not from a stream: batch `n` is a function of the run's seed and of `n` alone. So a
+//! resumed run sees exactly the batches of an uninterrupted one.
 
 mod corpus;
 mod digits;
@@ -59,7 +59,7 @@ pub trait Task: Send + Sync {
     /// Validation batch `index < validation_batches()`; the same at every evaluation.
     fn validation_batch(&self, index: usize) -> Self::Batch;
 
-    /// Items that the model reads in a training step: what the run's speed counts.
+    /// Items that the model reads in a training step, for the run's speed.
     fn items_per_step(&self) -> usize;
 }
 
@@ -68,7 +68,7 @@ pub trait TokenTask: Task<Batch = Batch> {
     /// Number of distinct tokens; tokens are `0..vocab()`.
     fn vocab(&self) -> usize;
 
-    /// Whether a share of right answers means something for this task, beside the loss.
+    /// Whether the accuracy is meaningful for this task, in addition to the loss.
     fn has_accuracy(&self) -> bool;
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn batch_rng(seed: u64, purpose: Purpose, index: u64) -> ChaCha8Rng {
     rng
 }
 
-/// What random numbers are drawn for.
+/// The purpose of random numbers.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
     Training,

@@ -61,7 +61,7 @@ pub struct PendulumBatch {
     pub rows: usize,
     /// Steps of each, `T`.
     pub length: usize,
-    /// What is seen, `[B, T, 3]`.
+    /// The observations, `[B, T, 3]`.
     pub observations: Vec<f32>,
     /// The same without noise.
     pub truth: Vec<f32>,
@@ -77,7 +77,7 @@ struct State {
 }
 
 impl State {
-    /// A step on, by the symplectic Euler method in small parts.
+    /// One step, by the symplectic Euler method in small parts.
     fn step(&mut self, torque: f64) {
         let dt = STEP / PARTS as f64;
         for _ in 0..PARTS {
@@ -206,7 +206,7 @@ mod tests {
             state.step(0.0);
         }
         let lost = before - energy(state);
-        // e^(-0.1 · 20 s) of the energy above the rest is left, about.
+        // About e^(-0.1 · 20 s) of the energy is left.
         assert!(
             lost > 0.5 * (before + GRAVITY) && lost < before + GRAVITY,
             "{lost}"

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// More distinct characters than this, and the text is taken byte by byte instead.
+/// With more distinct characters than this, symbols are bytes instead.
 const MOST_CHARS: usize = 1024;
 
 /// The distinct symbols of a text in ascending order; a symbol's place is its token.
@@ -54,7 +54,7 @@ impl Vocabulary {
         self.len() == 0
     }
 
-    /// What one symbol is called: `character` or `byte`.
+    /// The name of a symbol: `character` or `byte`.
     pub fn unit(&self) -> &'static str {
         match self {
             Self::Chars(_) => "character",

@@ -1,4 +1,4 @@
-//! Measuring on a GPU: its own clock around rows of launches, the copy that all is compared with, numbers to work on.
+//! Measurements on a GPU: timing by its own clock around series of launches, the copy bandwidth for comparison, random inputs.
 
 use std::time::Duration;
 
@@ -29,8 +29,8 @@ fn noise_kernel<F: Float>(to: &mut [F], #[define(F)] _dtype: ElemType) {
     }
 }
 
-/// Device seconds of one call, in a row of them that takes about a millisecond, as in a model: the time from one
-/// launch to the next counts, the way to the first does not.
+/// Device seconds of one call, in a series of calls that takes about a millisecond: the throughput as in a model, without the
+/// latency of the first launch.
 pub(super) fn device_time(client: &Client, budget: Duration, f: impl Fn() + Send + Sync) -> Timing {
     let time = |calls: usize| {
         let row = || (0..calls).for_each(|_| f());
@@ -65,7 +65,7 @@ pub(super) fn copy(client: &Client, origin: &Origin) -> f64 {
     (2 * elements * 4) as f64 / time.median
 }
 
-/// Numbers in (0, 1), made on the device.
+/// Numbers in (0, 1), generated on the device.
 pub(super) fn noise(client: &Client, dtype: Dtype, elements: usize) -> Handle {
     let handle = client.empty(elements * dtype.size());
     let cubes = elements.div_ceil(256);

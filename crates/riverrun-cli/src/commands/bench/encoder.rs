@@ -71,7 +71,7 @@ pub fn run(args: &BenchEncoderArgs) -> Result<(), Failure> {
         let encoder = encoded(config, &run[..history]);
         let mut copy = encoder.clone();
         let mut left = 0;
-        // The history stays about as long as it is.
+        // The length of the history stays about the same.
         let time = seconds(1000, || {
             if left == 0 {
                 copy.clone_from(&encoder);
@@ -107,7 +107,7 @@ pub fn run(args: &BenchEncoderArgs) -> Result<(), Failure> {
         let states =
             RunStates::from_encoders((0..runs).map(|n| &few[n % few.len()]), &setup.device)?;
         let wait = |features: Tensor<2>| {
-            // A number read back waits for all.
+            // Reading a number waits for all work.
             let last = features.narrow(0, runs - 1, 1).narrow(1, FEATURES - 1, 1);
             black_box(last.into_data());
         };

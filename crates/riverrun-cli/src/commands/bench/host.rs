@@ -1,4 +1,4 @@
-//! Measuring on the CPU: the copy that all is compared with.
+//! Measurements on the CPU: the copy bandwidth for comparison.
 
 use std::time::{Duration, Instant};
 

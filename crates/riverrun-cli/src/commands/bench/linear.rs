@@ -41,9 +41,9 @@ enum Pass {
     Linear,
     /// `gelu(x W + b)`.
     LinearGelu,
-    /// That, with the gradients of everything.
+    /// The MLP with all gradients.
     LinearGeluBackward,
-    /// From the inputs to the outputs and back, with the gradients of everything.
+    /// Forward and backward, with all gradients.
     MlpBackward,
 }
 
@@ -86,8 +86,7 @@ struct Measurement {
     time: Timing,
     host_us: f64,
     tflop_per_s: f64,
-    /// The speed of the vendor's matmul as a part of that of the fastest of its algorithms for this shape; for `linear` on
-    /// CUDA.
+    /// The speed of the vendor's matmul relative to the fastest of its algorithms for this shape; for `linear` on CUDA.
     #[serde(skip_serializing_if = "Option::is_none")]
     of_best_algorithm: Option<f64>,
 }
@@ -214,7 +213,7 @@ fn percent(part: f64) -> String {
     format!("{:.1}%", 100.0 * part)
 }
 
-/// The speed of the vendor's matmul with a bias as a part of that of the fastest of its algorithms; none without the library.
+/// The speed of the vendor's matmul with a bias, relative to the fastest of its algorithms; `None` without the library.
 #[cfg(feature = "cuda")]
 fn vendor_part(
     setup: &Setup,
@@ -270,7 +269,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// The type, once a small layer of it is right.
+    /// The type, if a small layer in it passes.
     fn checked<E: Element>(&self, dtype: DType) -> Result<DType, Failure> {
         let [rows, inputs, outputs] = self.shape.map(|size| size.min(96));
         let case =
@@ -327,7 +326,7 @@ impl Bench<'_> {
             Pass::Linear => self.spec,
             _ => self.spec.with_gelu(),
         };
-        // Every result of a call is kept: Burn does not run operations whose results nobody holds.
+        // All results stay alive: Burn skips operations whose results are dropped.
         let once = || -> Vec<Tensor<2>> {
             let y = match pass {
                 Pass::MlpBackward => mlp(x.clone(), up.clone(), down.clone(), spec),

@@ -19,7 +19,7 @@ use super::write_json;
 use crate::args::{BenchArgs, BenchCommand};
 use crate::failure::Failure;
 
-/// Runs the measurement that was asked for.
+/// Runs the requested measurement.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.what {
         BenchCommand::Linear(args) => linear::run(args),

@@ -22,11 +22,11 @@ use crate::origin::Origin;
 struct Row {
     dtype: String,
     saved_states: String,
-    /// Bytes in use after the forward pass, less those before it; none where the device does not tell.
+    /// Bytes in use after the forward pass, minus those before it; `None` where the device does not report them.
     held_bytes: Option<u64>,
     /// Forward and backward.
     time: Timing,
-    /// Whether every gradient is that of the first row, bit for bit.
+    /// Whether every gradient has the bits of the first row's.
     same_bits: bool,
 }
 
@@ -107,7 +107,7 @@ pub fn run(args: &BenchRecomputeArgs) -> Result<(), Failure> {
     super::write_json(path, &report)
 }
 
-/// The layers' projections and what they run on.
+/// The layers' projections and inputs.
 struct Stack {
     weights: Vec<Tensor<2>>,
     x: Tensor<3>,
@@ -150,7 +150,7 @@ impl Stack {
 
     /// The bytes held after the forward pass, and the gradients of all weights.
     fn held(&self, device: &Device) -> (Option<u64>, Vec<Vec<u8>>) {
-        // Once before, for what is allocated once only.
+        // One run before, for one-time allocations.
         let _ = self.gradients(self.loss());
         let before = in_use(device);
         let loss = self.loss();
@@ -175,7 +175,7 @@ impl Stack {
     fn time(&self, device: &Device) -> f64 {
         let start = Instant::now();
         let grads = self.loss().backward();
-        // Alive until the device is done: Burn does not run operations whose results nobody holds.
+        // Alive until the device has finished: Burn skips operations whose results are dropped.
         let kept: Vec<_> = self.weights.iter().map(|w| w.grad(&grads)).collect();
         device.sync().expect("a device that works");
         let seconds = start.elapsed().as_secs_f64();

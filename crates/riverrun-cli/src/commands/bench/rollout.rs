@@ -23,16 +23,16 @@ struct Row {
     stochastic: usize,
     features: usize,
     routine: &'static str,
-    /// A call with everything in place.
+    /// The time of a call.
     time: Timing,
     /// The scalar program on one core of the same machine.
     scalar: Option<Timing>,
-    /// The formulas' multiplications and additions by the time.
+    /// The formulas' multiplications and additions per second.
     gflops: f64,
-    /// Weights and heads, and what a rollout needs beside them, by their formulas.
+    /// Bytes of weights and heads, and of the other arrays of a rollout, by formula.
     ensemble_bytes: usize,
     rollout_bytes: usize,
-    /// What was allocated for both.
+    /// Bytes allocated for both.
     allocated_bytes: usize,
 }
 
@@ -226,7 +226,7 @@ fn upload(_: &Setup, _: usize) -> Result<Option<Timing>, Failure> {
     Ok(None)
 }
 
-/// The time of a call, its routine, and the bytes of what it works on. A result that is wrong is not timed.
+/// The time of a call, its routine, and the bytes of its arrays. A wrong result is not timed.
 fn measure(setup: &Setup, case: &Case) -> Result<(Timing, &'static str, usize), Failure> {
     let right = |found: &riverrun_kernels::rollout::Outcome<f32>| -> Result<(), Failure> {
         for comparison in case.compare(found).map_err(bug)? {

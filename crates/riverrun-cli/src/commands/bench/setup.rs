@@ -7,14 +7,14 @@ use crate::args::{Common, Storage};
 use crate::failure::Failure;
 use crate::origin::Origin;
 
-/// A device, with what a file of results says about it.
+/// A device, and its description in files of results.
 pub(super) struct Setup {
     pub device: Device,
     pub origin: Origin,
 }
 
 impl Setup {
-    /// The device that was asked for.
+    /// The requested device.
     pub fn new(common: &Common) -> Result<Self, Failure> {
         let device = device::parse(&common.device)?;
         let info = device::info(&device);
@@ -29,8 +29,8 @@ impl Setup {
         self.origin.device == "cpu"
     }
 
-    /// What launches kernels; none on the CPU. A device whose kernels this build cannot launch is refused, rather than the
-    /// CPU measured in its place.
+    /// The client that launches kernels; `None` on the CPU. Refuses a device whose kernels this build cannot launch, instead of
+    /// measuring the CPU.
     #[cfg(feature = "gpu")]
     pub fn client(&self) -> Result<Option<cubecl::client::Client>, Failure> {
         match device::client(&self.device) {
@@ -39,7 +39,7 @@ impl Setup {
         }
     }
 
-    /// Refuses what the CPU does not measure: other devices, and other types than f32.
+    /// Refuses other devices than the CPU, and other types than f32.
     pub fn only_f32_on_cpu(&self, dtypes: &[Storage]) -> Result<(), Failure> {
         if !self.is_cpu() {
             return Err(self.no_kernels());
@@ -71,7 +71,7 @@ pub(super) fn fits_memory(what: &str, bytes: usize) -> Result<(), Failure> {
     }
 }
 
-/// The storage types asked for, or all that the device has.
+/// The requested storage types, or all that the device supports.
 #[cfg(feature = "gpu")]
 pub(super) fn gpu_dtypes(
     asked: &[Storage],

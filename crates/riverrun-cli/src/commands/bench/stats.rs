@@ -40,8 +40,8 @@ impl Timing {
         (self.high - self.low) / 2.0 / self.median
     }
 
-    /// Whether the fast timings are near the median. Where they are not, some calls did less work than others, or the
-    /// machine was disturbed: such a median means nothing.
+    /// Whether the fast timings are near the median. If they are not, some calls did less work than others, or the machine was
+    /// disturbed, and the median is meaningless.
     pub fn is_steady(&self) -> bool {
         self.low >= STEADY * self.median
     }
@@ -52,7 +52,7 @@ impl Timing {
 pub struct Refused(Vec<String>);
 
 impl Refused {
-    /// Whether a measurement may be printed; says on standard error that it is refused if not.
+    /// Whether a measurement may be printed; if not, reports on standard error that it is refused.
     pub fn admits(&mut self, name: impl FnOnce() -> String, timing: &Timing) -> bool {
         if timing.is_steady() {
             return true;
@@ -111,7 +111,7 @@ pub fn in_turns(
     let mut measure = || {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         let start = Instant::now();
-        // A turn of many seconds is not taken seven times.
+        // A turn of many seconds is not repeated seven times.
         let few = |count: usize| count < 3 || (count < 7 && start.elapsed() < 4 * budget);
         while few(ours.len()) || (start.elapsed() < budget && ours.len() < 1000) {
             let (own, peer) = once();

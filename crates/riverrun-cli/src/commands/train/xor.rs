@@ -1,4 +1,4 @@
-//! The exclusive or of two bits.
+//! `riverrun train --task xor`: the exclusive or of two bits.
 
 use std::io::{Write, stdout};
 

@@ -39,7 +39,7 @@ fn check_cell<E: Element + bytemuck::Pod>(
     table.row(part.device(), cell.name(), E::NAME, "cpu", row)
 }
 
-/// Batch, steps, hidden; that differ in what they exercise.
+/// Batch, steps, hidden units: different paths through the kernels.
 const SHAPES: [(usize, usize, usize); 6] = [
     (1, 1, 8),
     (1, 40, 64),
@@ -63,7 +63,7 @@ fn problems(cell: Cell, long: bool) -> Vec<Problem> {
         .collect()
 }
 
-/// Those of several heads.
+/// The problems with several heads.
 #[cfg(feature = "gpu")]
 fn with_heads(cell: Cell) -> impl Iterator<Item = Problem> {
     HEADS.into_iter().map(move |(batch, steps, own, heads)| {
@@ -86,7 +86,8 @@ fn options(n: usize, lengths: bool) -> Options {
     }
 }
 
-/// Runs a case of each problem, with the options of its number, some with `lengths` where the routine takes them; the worst verdict is the row.
+/// Runs a case of each problem, with the options of its number, and some with `lengths` where the routine takes them; the
+/// worst comparison is the row.
 fn check<E: Element>(
     problems: impl IntoIterator<Item = (usize, Problem)>,
     lengths: bool,
@@ -158,8 +159,8 @@ mod gpu {
     }
 }
 
-/// By the layer's operation and its differentiation, whatever runs it on this device. The input weights are the
-/// identity, so that the input is `xg` and its gradient that of `xg`.
+/// Runs the layer's operation and its backward pass on this device. The input weights are the identity, so that the input is
+/// `xg` and its gradient that of `xg`.
 pub(super) fn layer<E: Element>(case: &Case<E>, device: &Device, storage: Storage) -> Results<E> {
     let problem = case.problem;
     let (batch, steps, hidden) = (problem.batch, problem.steps, problem.hidden);
@@ -186,7 +187,7 @@ pub(super) fn layer<E: Element>(case: &Case<E>, device: &Device, storage: Storag
         .with_heads(problem.heads);
     let (u, bias) = (weights.weight_hh.clone(), weights.bias_hh.clone());
     let (h0, c0) = (state(&case.h0), state(&case.c0));
-    // A cell state goes with a state.
+    // A cell state comes with a state.
     let h = h0.clone().or_else(|| {
         let zeros = vec![0.0; batch * hidden];
         c0.is_some().then(|| tensor(zeros).reshape([batch, hidden]))
@@ -221,7 +222,7 @@ pub(super) fn layer<E: Element>(case: &Case<E>, device: &Device, storage: Storag
                 .map(|gradient| numbers(gradient.into_data()))
         };
     }
-    // What was not given has no gradient to compare.
+    // Absent inputs have no gradient to compare.
     let truth = case.to::<f64>().oracle().expect("a problem that fits");
     let rounded = |x: Vec<f64>| x.into_iter().map(E::from_f64).collect::<Vec<E>>();
     Results {

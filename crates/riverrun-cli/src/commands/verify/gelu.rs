@@ -18,7 +18,7 @@ fn check<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
     let device = part.target.info.device.clone().autodiff();
     let mut row = Row::default();
     for (n, count) in [1, 31, 33, 1000, 40_000].into_iter().enumerate() {
-        // Mostly where the function bends, some far out.
+        // Mostly near 0, where the function is curved, some far out.
         let mut x = random::<E>(n as u64, count, 3.0);
         x.iter_mut().step_by(11).for_each(|x| *x *= 6.0);
         let d_y = random::<E>(50 + n as u64, count, 1.0);

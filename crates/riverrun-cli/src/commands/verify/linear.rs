@@ -1,5 +1,5 @@
-//! Linear layers and MLPs, forward and every gradient, by every route; the vendor's products, each with what may follow
-//! it, and their place among launches.
+//! Linear layers and MLPs, forward and every gradient, by every route; the vendor's products with every epilogue, and their
+//! order among launches.
 
 use riverrun::check;
 use riverrun::ops::linear::{LinearSpec, Route, WeightOrder};
@@ -10,7 +10,7 @@ use super::part::{Part, Target, by_storage};
 use super::table::{Row, Table};
 use crate::failure::Failure;
 
-/// The kinds of layer, and on GPUs the vendor's matmuls by themselves.
+/// The kinds of layer, and on GPUs the vendor's matmuls alone.
 pub(super) fn forms(target: &Target) -> Vec<&'static str> {
     let mut forms = vec!["linear", "linear-gelu", "mlp"];
     if cfg!(feature = "cuda") && !target.is_cpu() {

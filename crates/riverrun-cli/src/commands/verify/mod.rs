@@ -1,8 +1,8 @@
 //! `riverrun verify`: every kernel on this machine against the float64 oracle.
 //!
-//! The work is cut into parts: an operation, a storage type and a form of the operation. On the CPU they run one after the
-//! other. On a GPU most of their time is spent in compiling kernels, which a process does one at a time; so every part runs
-//! in a process of its own, as many at once as there are cores.
+//! The work is divided into parts: an operation, a storage type and a form of the operation. On the CPU they run one after the
+//! other. On a GPU most of their time is spent in compiling kernels, which a process does one at a time; so every part runs in
+//! a process of its own, as many at once as there are cores.
 
 mod block_diagonal;
 mod cell;
@@ -36,11 +36,11 @@ struct Operation {
     op: VerifyOp,
     /// The storage types that it has on the CPU; on a GPU f64 is left out.
     storages: &'static [Storage],
-    /// The forms that it has on a device, each a part; none where the device does not have the operation.
+    /// The forms that it has on a device, each a part; empty if the device does not support the operation.
     forms: fn(&Target) -> Vec<&'static str>,
-    /// Checks one part, and adds its rows to the table. Skips, with its reason, what the device does not have.
+    /// Checks one part and adds its rows to the table. Skips unsupported cases, with the reason.
     check: fn(&Part<'_>, &mut Table) -> Result<(), Failure>,
-    /// How long a part takes on a GPU beside the others; the longest start first.
+    /// The relative time of a part on a GPU; the longest start first.
     weight: u32,
     /// The problems that only `--long` checks.
     long: Option<&'static str>,
@@ -233,7 +233,7 @@ fn chosen(args: &VerifyArgs, operation: &Operation) -> bool {
     }
 }
 
-/// The parts that were asked for on one device.
+/// The requested parts on one device.
 fn parts<'a>(
     args: &VerifyArgs,
     target: &'a Target,

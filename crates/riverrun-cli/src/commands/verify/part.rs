@@ -1,4 +1,4 @@
-//! The device that is verified, and the parts into which the work on it is cut.
+//! The device to verify, and the parts of the work.
 
 #[cfg(feature = "gpu")]
 use cubecl::client::Client;
@@ -11,13 +11,13 @@ use crate::failure::Failure;
 /// A device.
 pub(super) struct Target {
     pub info: DeviceInfo,
-    /// What launches kernels; none on the CPU.
+    /// The client that launches kernels; `None` on the CPU.
     #[cfg(feature = "gpu")]
     pub client: Option<Client>,
 }
 
 impl Target {
-    /// Refuses a device whose kernels this build cannot launch, rather than check the CPU's in their place.
+    /// Refuses a device whose kernels this build cannot launch, instead of checking the CPU's.
     pub fn new(info: DeviceInfo) -> Result<Self, Failure> {
         #[cfg(feature = "gpu")]
         let (client, known) = {
@@ -90,7 +90,7 @@ impl Part<'_> {
         &self.target.info.spec
     }
 
-    /// What launches kernels, with the storage type in them; none on the CPU.
+    /// The client that launches kernels, with the storage type; `None` on the CPU.
     #[cfg(feature = "gpu")]
     pub fn gpu(&self) -> Option<(&Client, riverrun_kernels::gpu::Dtype)> {
         self.target.client.as_ref().zip(self.storage.on_gpu())

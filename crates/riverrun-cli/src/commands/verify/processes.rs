@@ -16,12 +16,12 @@ use super::part::Target;
 use super::table::{Line, Table};
 use crate::failure::Failure;
 
-/// A part that takes longer than this hangs.
+/// The time limit of a part.
 const LIMIT: Duration = Duration::from_secs(600);
-/// The same with large problems, whose oracle takes its time.
+/// The time limit with large problems, whose oracle is slow.
 const LONG_LIMIT: Duration = Duration::from_secs(3600);
 
-/// What a process reported.
+/// The report of a process.
 struct Outcome {
     part: usize,
     lines: Vec<Line>,
@@ -143,7 +143,7 @@ pub(super) fn report(part: &Part<'_>) -> Result<(Vec<Line>, Vec<String>), String
     if part.long {
         command.arg("--long");
     }
-    // How fast Burn's own kernels are does not matter here, and tuning them takes longer than all checks.
+    // The speed of Burn's own kernels does not matter here, and tuning them takes longer than all checks.
     if std::env::var_os("CUBECL_AUTOTUNE_LEVEL").is_none() {
         command.env("CUBECL_AUTOTUNE_LEVEL", "minimal");
     }
@@ -201,7 +201,7 @@ fn wait(child: &mut Child, limit: Duration) -> Result<bool, String> {
             Ok(Some(status)) => return Err(status.to_string()),
             Ok(None) if start.elapsed() < limit => thread::sleep(Duration::from_millis(10)),
             Ok(None) => {
-                // It may end in this moment, which is as well.
+                // It may have ended already, which is fine.
                 let _ = child.kill();
                 let _ = child.wait();
                 return Err(format!("not done after {} s", limit.as_secs()));
@@ -267,7 +267,7 @@ impl Progress {
         self.hidden(|| eprintln!("{line}"));
     }
 
-    /// Prints while the bar is out of the way.
+    /// Prints while the bar is hidden.
     fn hidden<T>(&self, print: impl FnOnce() -> T) -> T {
         match &self.bar {
             Some(bar) => bar.suspend(print),

@@ -15,12 +15,12 @@ use crate::failure::Failure;
 
 const FORMS: [&str; 3] = ["raw", "min-gru", "min-lstm"];
 
-/// The gates, of which three stand for all: recomputing is the same for each.
+/// Three gates represent all: recomputation is the same for each.
 pub(super) fn forms(_: &Target) -> Vec<&'static str> {
     FORMS.to_vec()
 }
 
-/// Checks every choice of what is saved.
+/// Checks every choice of saved states.
 pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
     by_storage!(part.storage, check(part, table))
 }
@@ -56,7 +56,7 @@ pub(super) fn tensors(outcome: &Outcome) -> Vec<Vec<f64>> {
     tensors.map(|(_, tensor)| tensor.to_vec()).collect()
 }
 
-/// A case by the operation and its differentiation.
+/// Runs a case through the operation and its backward pass.
 pub(super) fn run(
     device: &Device,
     storage: Storage,

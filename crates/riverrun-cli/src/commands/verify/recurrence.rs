@@ -37,7 +37,7 @@ fn check_gate<E: Element>(
     cpu::<E>(part, gate, number, table)
 }
 
-/// A problem with its truth and what sets its tolerance.
+/// A problem with its reference and its naive results.
 struct Problems {
     case: Case,
     /// Repetitions of every channel: a large problem with the reference of a small one.
@@ -70,8 +70,8 @@ fn options(gate: Gate, number: usize, case: usize) -> Options {
     })
 }
 
-/// The problems of a gate. The raw gate has them all, the others a few that differ in what they exercise; `fits` says
-/// which of the wide ones the device has room for.
+/// The problems of a gate. The raw gate has all, the others a few that take different paths; `fits` selects the wide ones that
+/// fit into the device's memory.
 fn problems<E: Element>(
     gate: Gate,
     number: usize,
@@ -107,7 +107,7 @@ fn problems<E: Element>(
         .collect();
     let mut left_out = Vec::new();
     if long {
-        // The largest is for the addresses alone, which all gates share.
+        // The largest only tests addresses, which all gates share.
         let wide = if gate == Gate::Raw {
             &LONG[..]
         } else {
@@ -136,8 +136,8 @@ fn problems<E: Element>(
     (cases.into_iter().map(judged).collect(), left_out)
 }
 
-/// Runs all cases of a gate in one storage type; the worst verdict is the row. `run` gives the outcome at some of a
-/// case's repetitions.
+/// Runs all cases of a gate in one storage type; the worst comparison is the row. `run` gives the outcome at some of a case's
+/// repetitions.
 fn check<E: Element>(
     problems: &[Problems],
     mut run: impl FnMut(&Case, usize) -> Result<Vec<Outcome>, riverrun_kernels::Error>,
@@ -164,7 +164,7 @@ fn check<E: Element>(
     Ok(row)
 }
 
-/// Which repetitions of a wide problem are looked at: the first, the last and three between, at no regular distance.
+/// The repetitions of a wide problem that are compared: the first, the last and three between, at irregular distances.
 fn samples(times: usize) -> Vec<usize> {
     let mut samples = vec![0, times / 7, times / 2, times * 5 / 6, times - 1];
     samples.dedup();
@@ -223,11 +223,11 @@ fn gpu<E: Element>(
     use riverrun_kernels::recurrence::Routine;
 
     let memory = &client.properties().memory;
-    // Where the runtime does not say how much there is, what one allocation may have.
+    // If the runtime does not report its memory, the limit of one allocation.
     let room = memory.max_memory().unwrap_or(memory.max_page_size);
     let fits = |problem: &Problem| {
         let tensor = problem.shape.elements() * dtype.size();
-        // The inputs, their gradients, the states and theirs, and an eighth for what is between.
+        // The inputs, their gradients, the states and theirs, and an eighth for temporaries.
         let all = tensor * (2 * problem.gate.inputs() + 2);
         tensor as u64 <= memory.max_page_size && (all + all / 8) as u64 <= room
     };
@@ -251,7 +251,7 @@ fn gpu<E: Element>(
             let samples = samples(times);
             let found = case.gpu_widened(client, dtype, Some(routine), None, times, &samples);
             if times > 1 {
-                // So that the next problem has the room that this one had.
+                // So that the next problem can use this one's memory.
                 client.memory_cleanup().ok();
             }
             found

@@ -9,7 +9,7 @@ use super::table::{Row, Table};
 use super::tensors::{download, random, upload};
 use crate::failure::Failure;
 
-/// Checks that the new numbers are read, and those that were there before no more.
+/// Checks that the new numbers are read, and no longer the old ones.
 pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
     let device = &part.target.info.device;
     let mut row = Row::default();

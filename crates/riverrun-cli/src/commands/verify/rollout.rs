@@ -1,4 +1,4 @@
-//! Ensemble rollouts: every routine of the device against the oracle.
+//! Ensemble rollouts: every routine of the device, compared with the oracle.
 
 use riverrun_kernels::rollout::check::Case;
 use riverrun_kernels::rollout::{Decode, Problem};

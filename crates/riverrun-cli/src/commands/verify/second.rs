@@ -1,4 +1,4 @@
-//! Second derivatives of the linear recurrence: how its gradients move along a direction.
+//! Second derivatives of the linear recurrence: the derivatives of its gradients along a direction.
 
 use riverrun::Sequence;
 use riverrun::ops::{ScanDirection, ScanOptions, try_linear_scan_hvp};
@@ -17,7 +17,7 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
     let mut row = Row::default();
     for (n, steps) in [1, 2, 33, 40].into_iter().enumerate() {
         let problem = Problem::new(Shape::new(2, steps, 6), Gate::Raw);
-        // The direction has states where the place has them.
+        // The direction has states where the point has them.
         let options = Options::nth(5 * n + 1);
         let case = |seed| Case::random(problem, options, seed).rounded::<f32>();
         let (at, along) = (case(21 + n as u64), case(1021 + n as u64));
@@ -25,7 +25,7 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
         let reset = at.reset.as_deref();
         let expected = hvp::oracle(&at.problem, reset, &point(&at), &point(&along))
             .map_err(|error| Failure::Bug(error.to_string()))?;
-        // Twice the floor of the rule for one scan: a scan of what a scan gave.
+        // Twice the floor of the rule for one scan: the scan of a scan's result.
         let floor = f64::from(f32::EPSILON) * (16.0 * steps as f64).sqrt();
         let verdict = |tensor: &str, found: &[f64], expected: &[f64]| {
             let scale = largest(expected.iter().map(|x| x.abs())).max(1.0);

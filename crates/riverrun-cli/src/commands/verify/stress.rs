@@ -1,5 +1,5 @@
-//! Many at once: threads, each with streams of its own, and processes interleave scans, cells, matmuls, elementwise
-//! operations, recorded steps and reads at random. Every result must have the bits of the same work alone.
+//! Concurrency: threads, each with its own streams, and processes interleave scans, cells, matmuls, elementwise operations,
+//! recorded steps and reads at random. Every result must have the same bits as without concurrency.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -76,7 +76,7 @@ fn processes(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
 fn threads(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
     let device = &part.target.info.device;
     let jobs = jobs(part)?;
-    // Alone, twice: the second time shows that the bits are repeatable at all.
+    // Alone, twice: the second run shows that the bits are repeatable.
     let run = |job: &Job| job.run(device);
     let alone: Vec<Vec<u64>> = jobs.iter().map(run).collect::<Result<_, _>>()?;
     let again: Vec<Vec<u64>> = jobs.iter().map(run).collect::<Result<_, _>>()?;
@@ -193,7 +193,7 @@ impl Job {
         }
     }
 
-    /// The bits of everything that the work gives.
+    /// The bits of all results.
     fn run(&self, device: &Device) -> Result<Vec<u64>, Failure> {
         let bits = |tensors: Vec<Vec<f64>>| -> Vec<u64> {
             tensors.into_iter().flatten().map(f64::to_bits).collect()
@@ -225,7 +225,7 @@ impl Job {
     }
 }
 
-/// Counts launches; on the CPU, which has none, the work that is done.
+/// Counts launches; on the CPU, pieces of work.
 struct Counter {
     #[cfg(feature = "gpu")]
     watching: Option<(std::sync::Arc<Launched>, cubecl::logging::LaunchObservation)>,

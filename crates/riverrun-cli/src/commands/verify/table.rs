@@ -24,7 +24,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Adds a case: the verdicts on its tensors, and whether a second run gave the same bits.
+    /// Adds a case: the comparisons of its tensors, and whether a second run gave the same bits.
     pub fn case(&mut self, verdicts: &[Comparison], repeats: bool) {
         self.unrepeatable |= !repeats;
         self.cases += 1;
@@ -47,7 +47,7 @@ impl Row {
     }
 }
 
-/// The error as a part of what is allowed; 0 of 0 is 0.
+/// The error relative to the allowed error; 0 of 0 is 0.
 fn share_of(verdict: &Comparison) -> f64 {
     if verdict.error == 0.0 {
         0.0
@@ -56,7 +56,7 @@ fn share_of(verdict: &Comparison) -> f64 {
     }
 }
 
-/// A line of the table; also what a process reports of its part, one line of JSON each.
+/// A line of the table; a process reports its part as such lines, in JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(super) enum Line {
@@ -206,7 +206,7 @@ impl Table {
         })
     }
 
-    /// Says why something is not checked.
+    /// Adds a skipped case with its reason.
     pub fn skip(&mut self, device: &str, what: &str, reason: &str) -> Result<(), Failure> {
         self.line(Line::Skip {
             device: device.into(),
@@ -215,7 +215,7 @@ impl Table {
         })
     }
 
-    /// Counts a part that gave no result as wrong.
+    /// Counts a part without a result as wrong.
     pub fn fail(&mut self, device: &str, what: &str, reason: &str) -> Result<(), Failure> {
         self.line(Line::Failure {
             device: device.into(),
@@ -238,7 +238,7 @@ impl Table {
         Ok(())
     }
 
-    /// Prints the count and what was left out; an error where anything is wrong or nothing was checked.
+    /// Prints the counts and the skipped cases; an error if anything is wrong or nothing was checked.
     pub fn end(self, args: &VerifyArgs, left_out: &[&str]) -> Result<(), Failure> {
         if self.json_rows {
             return Ok(());

@@ -44,7 +44,7 @@ pub(super) fn download<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
     tensor.into_data().iter::<f64>().collect()
 }
 
-/// The gradient of a leaf; none where it has none.
+/// The gradient of a leaf, if any.
 pub(super) fn gradient<const D: usize>(
     leaf: &Tensor<D>,
     gradients: &burn::tensor::Gradients,

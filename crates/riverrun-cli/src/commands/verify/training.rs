@@ -1,4 +1,4 @@
-//! Training steps that are recorded and run again, against the same steps as usual; those against themselves.
+//! Recorded training steps, compared with the same steps without recording, and these with a second run.
 
 use burn::tensor::Device;
 use riverrun::models::RecurrentKind;
@@ -13,7 +13,7 @@ use crate::model_shape::ModelShape;
 
 /// Long enough for the routines that hand states over between tiles.
 const SHAPE: ModelShape = ModelShape::new([64, 2, 8, 320, 65]);
-/// Some as usual, one recorded, some run again.
+/// Steps without recording, one recorded, and replayed ones.
 const STEPS: u64 = 8;
 
 /// The models' cells.
@@ -56,7 +56,7 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
     table.row(part.device(), &what, part.storage.name(), "graph", row)
 }
 
-/// What a run of some steps gave.
+/// The results of some steps.
 #[derive(PartialEq)]
 struct Outcome {
     losses: Vec<f32>,

@@ -74,7 +74,7 @@ pub fn run(args: &BenchCellArgs) -> Result<(), Failure> {
         for &sizes in &shapes {
             let pair = Pair::new(cell, sizes[2], !args.alone, device)?;
             for &precision in &args.dtypes {
-                // The peer's first state is f32 whatever its weights are.
+                // The peer's first state is f32, whatever the dtype of its weights.
                 let pair = Pair {
                     ours: pair.ours.rounded(precision),
                     theirs: pair.theirs.clone().filter(|_| precision == Precision::F32),
@@ -164,8 +164,8 @@ fn measure(
         Ok::<(), Failure>(())
     };
 
-    // On a GPU, calls in a row: the time from one to the next counts, the way to the first does not. Every result of every
-    // call is alive until the device has done all its work: Burn does not run operations whose results nobody holds.
+    // On a GPU, calls in a row: this measures the throughput, without the latency of the first. All results stay alive until
+    // the device has finished: Burn skips operations whose results are dropped.
     let on_cpu = setup.is_cpu();
     let one_of = |work: &dyn Fn() -> Vec<Tensor<3>>| {
         let calls = |count: usize| {
@@ -232,7 +232,7 @@ fn timed(work: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Waits for a result by reading the last of it, so that nothing stays uncomputed.
+/// Waits for a result by reading its last element, so that everything is computed.
 fn finish(y: Tensor<3>) {
     let [batch, steps, width] = y.dims();
     let _ = y
@@ -240,7 +240,7 @@ fn finish(y: Tensor<3>) {
         .into_data();
 }
 
-/// Two programs with the same weights must give the same numbers before they are timed.
+/// Checks that both programs give the same numbers with the same weights, before they are timed.
 fn check(
     cell: &str,
     pair: &Pair,
@@ -259,7 +259,7 @@ fn check(
         all.extend(d_x.into_data().iter::<f64>());
         all
     };
-    // Both round at every step; neither is the truth, so each may err by 1e-5 of numbers near 1.
+    // Both round at every step, so each may be off by 1e-5 of numbers near 1.
     let (ours, theirs) = (outcome(&pair.ours), outcome(theirs));
     let scale = theirs.iter().fold(1.0f64, |scale, x| scale.max(x.abs()));
     let wrong = |(x, y): (&f64, &f64)| (x - y).abs().is_nan() || (x - y).abs() > 2e-5 * scale;

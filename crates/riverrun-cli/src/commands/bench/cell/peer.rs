@@ -13,15 +13,15 @@ use crate::failure::Failure;
 #[expect(clippy::large_enum_variant, reason = "there are two at a time")]
 #[derive(Debug, Clone)]
 pub enum Layer {
-    /// Ours.
+    /// riverrun's.
     Gru(Gru),
-    /// Ours.
+    /// riverrun's.
     Lstm(Lstm),
-    /// Ours.
+    /// riverrun's.
     Rnn(Rnn),
-    /// The peer's.
+    /// Burn's.
     BurnGru(burn_nn::Gru),
-    /// The peer's.
+    /// Burn's.
     BurnLstm(burn_nn::Lstm),
 }
 
@@ -107,7 +107,7 @@ impl Layer {
         found.found
     }
 
-    /// A stream of ours.
+    /// A stream of riverrun's layer.
     pub fn stream(&self, batch: usize) -> Result<CellStream, Failure> {
         let stack = match self {
             Layer::Gru(layer) => &layer.stack,

@@ -51,7 +51,7 @@ pub(super) fn run(args: &BenchRecurrenceArgs, origin: Origin) -> Result<(), Fail
     printer.end(args.common.json.as_deref(), origin)
 }
 
-/// The shapes of the report that two gigabytes hold.
+/// The report's shapes that fit into two gigabytes.
 fn efficiency(args: &BenchRecurrenceArgs, origin: Origin) -> Result<(), Failure> {
     let steps = report::STEPS.map(|steps| Shape::new(report::WIDE[0], steps, report::WIDE[1]));
     let lanes = report::LANES.map(|lanes| Shape::new(1, report::LONG, lanes));
@@ -90,7 +90,7 @@ fn rows(problems: Vec<Problem>, origin: &Origin) -> Result<Printer, Failure> {
     Ok(printer)
 }
 
-/// The same gate at a size that is quick to check.
+/// A small case of the same gate, quick to check.
 fn check(problem: &Problem) -> Result<(), Failure> {
     let small = Problem::new(
         Shape::new(2, problem.shape.steps.min(300), 40),

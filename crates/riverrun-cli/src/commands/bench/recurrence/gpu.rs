@@ -1,4 +1,4 @@
-//! On a GPU, timed by the device's own clock around rows of launches.
+//! On a GPU, timed by the device's own clock around series of launches.
 
 use std::time::Duration;
 
@@ -107,7 +107,7 @@ fn printer(client: &Client, origin: &Origin) -> Result<Printer, Failure> {
     Printer::new(&origin.device, &origin.name, copy(client, origin))
 }
 
-/// Refuses results that a wait has spoilt.
+/// Refuses results after a wait that timed out.
 fn end(client: &Client) -> Result<(), Failure> {
     take_fault(client).map_err(|error| Failure::Bug(error.to_string()))
 }

@@ -1,7 +1,7 @@
-//! `riverrun bench recurrence`: each shape, gate and storage type, forward and backward, against the floor.
+//! `riverrun bench recurrence`: each shape, gate and storage type, forward and backward, against the lower bound.
 //!
-//! The floor is the bytes of [`cost`], each tensor read or written once, over the bandwidth of a copy measured in
-//! the same run. Every kernel is checked before it is timed.
+//! The lower bound is the bytes of [`cost`], each tensor read or written once, over the bandwidth of a copy measured in the
+//! same run. Every kernel is checked before it is timed.
 
 mod cpu;
 #[cfg(feature = "gpu")]
@@ -58,7 +58,7 @@ pub fn run(args: &BenchRecurrenceArgs) -> Result<(), Failure> {
     cpu::run(args, setup.origin)
 }
 
-/// The problems asked for, or the default set.
+/// The requested problems, or the default set.
 fn problems(
     args: &BenchRecurrenceArgs,
     default: &[(Gate, &[[usize; 3]])],

@@ -75,7 +75,7 @@ fn noise(n: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Seconds of a call that has worked once.
+/// Seconds of a call, after it has succeeded once.
 fn time(mut call: impl FnMut() -> Result<(), riverrun_kernels::Error>) -> Result<Timing, Failure> {
     call().map_err(bug)?;
     Ok(repeat(Duration::from_millis(400), || {

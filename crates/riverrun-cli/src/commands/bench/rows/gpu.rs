@@ -1,4 +1,4 @@
-//! On a GPU, timed by the device's own clock around rows of launches.
+//! On a GPU, timed by the device's own clock around series of launches.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ const LOSSES: &[[usize; 2]] = &[
     [8192, 50_257],
 ];
 
-/// The numbers that shape a launch, as the command line has them.
+/// A tuning on the command line.
 type Numbers = [usize; 4];
 
 fn norm_tuning([bytes, per_thread, cube, cubes]: Numbers) -> norm::gpu::Tuning {
@@ -147,7 +147,7 @@ fn check(
     }
 }
 
-/// Device seconds of a call that has worked once.
+/// Device seconds of a call, after it has succeeded once.
 fn time(
     client: &Client,
     call: impl Fn() -> Result<(), riverrun_kernels::Error> + Send + Sync,

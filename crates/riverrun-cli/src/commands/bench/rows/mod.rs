@@ -19,7 +19,7 @@ use crate::args::BenchRowsArgs;
 use crate::failure::Failure;
 use crate::origin::Origin;
 
-/// What is measured.
+/// The operation to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operation {
     Norm,
@@ -100,7 +100,7 @@ pub(super) fn run(args: &BenchRowsArgs, operation: Operation) -> Result<(), Fail
     cpu::run(args, operation, setup.origin)
 }
 
-/// The shapes asked for, or the default ones.
+/// The requested shapes, or the default ones.
 fn shapes(args: &BenchRowsArgs, default: &[[usize; 2]]) -> Vec<[usize; 2]> {
     match args.shapes.is_empty() {
         true => default.to_vec(),
@@ -108,7 +108,7 @@ fn shapes(args: &BenchRowsArgs, default: &[[usize; 2]]) -> Vec<[usize; 2]> {
     }
 }
 
-/// Refuses to go on where something is wrong.
+/// An error if a comparison fails.
 fn right(form: Form, dtype: &str, verdicts: &[Comparison]) -> Result<(), Failure> {
     match verdicts.iter().find(|verdict| !verdict.passes()) {
         Some(wrong) => Err(Failure::Bug(format!(

@@ -1,4 +1,4 @@
-//! What a step launches, kernel by kernel.
+//! The launches of a step, by kernel.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -23,7 +23,7 @@ pub struct Launches {
     pub per_step: usize,
     /// The number of them that are matmuls of cuBLASLt.
     pub vendor: usize,
-    /// By name, those that take longest first; without times where none were asked for, most launches first.
+    /// By name, the slowest first; without times, the most launched first.
     pub kernels: Vec<Kernel>,
 }
 
@@ -93,7 +93,7 @@ pub fn observe(
     })
 }
 
-/// Products that cuBLASLt has been given.
+/// The number of products computed by cuBLASLt.
 fn vendor_products() -> usize {
     #[cfg(feature = "cuda")]
     return riverrun_kernels::gemm::vendor::products_launched();
@@ -101,7 +101,7 @@ fn vendor_products() -> usize {
     0
 }
 
-/// What an observation has seen so far.
+/// The launches observed so far.
 struct Observed {
     times: bool,
     kernels: Mutex<HashMap<&'static str, (usize, Vec<Time>)>>,

@@ -1,8 +1,8 @@
 //! `riverrun bench train`: whole training steps of language models, on random tokens.
 //!
-//! A step is timed from the batch on the host to the end of the device's work, as a loop that reads its loss at every step
-//! would see it; its parts in further steps, with a wait after each part. Launches and their times come from further
-//! steps again. A model whose loss does not start at that of a guess, or does not fall, is not timed.
+//! A step is timed from the batch on the host to the end of the device's work, as in a loop that reads its loss at every step;
+//! its parts in further steps, with a wait after each part. Launches and their times come from further steps again. A model
+//! whose loss does not start at that of a random guess, or does not fall, is not timed.
 
 #[cfg(feature = "gpu")]
 mod launches;
@@ -51,12 +51,12 @@ struct Measurement {
     first_step: f64,
     step: Timing,
     tokens_per_s: f64,
-    /// Until everything had been given to the device.
+    /// Seconds until all work was queued.
     host: Timing,
     forward: Timing,
     backward: Timing,
     update: Timing,
-    /// Whether steps were recorded and run again; the parts are then none, and all is in the last.
+    /// Whether steps were recorded and replayed; then there are no parts.
     graph: bool,
     #[serde(flatten)]
     memory: Memory,

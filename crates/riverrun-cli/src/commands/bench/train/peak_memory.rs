@@ -1,11 +1,11 @@
-//! The memory of a run of steps.
+//! The peak memory of a series of steps.
 
 use std::fmt;
 
 use burn::tensor::Device;
 use serde::Serialize;
 
-/// Bytes, where they are told.
+/// Bytes, if known.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Memory {
     /// On a GPU the size of its memory pools, an upper bound of the peak in use; on the CPU the peak resident size of the
@@ -22,13 +22,13 @@ impl fmt::Display for Memory {
     }
 }
 
-/// Counts from its making on.
+/// Measures from its creation on.
 pub struct Meter {
     device: Device,
 }
 
 impl Meter {
-    /// Gives back what earlier work has left.
+    /// Starts a measurement; frees the memory of earlier work.
     pub fn new(device: &Device) -> Self {
         device.memory_cleanup();
         forget_peak();
@@ -51,11 +51,11 @@ impl Meter {
 /// Resets the peak resident size, where the system can.
 fn forget_peak() {
     #[cfg(target_os = "linux")]
-    // Where it cannot be written the peak is that of the whole process, which is no less.
+    // If it cannot be written, the peak is that of the whole process, which is no less.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
-/// The most bytes that the process had resident.
+/// The peak resident size of the process.
 fn resident_peak() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status
