@@ -10,10 +10,32 @@ use riverrun::models::{LanguageModel, LanguageModelConfig, RecurrentKind};
 use riverrun::nn::Sequence;
 use riverrun::ops::cross_entropy;
 
+/// A layer on a gate that has no layer of its own.
+fn gated() -> RecurrentKind {
+    "min-lstm-tanh".parse().expect("a gate")
+}
+
+#[test]
+fn kinds_are_known_by_their_names() {
+    for name in RecurrentKind::names() {
+        let kind: RecurrentKind = name.parse().expect("a kind");
+        assert_eq!(kind.name(), name);
+        let text = serde_json::to_string(&kind).expect("a name");
+        assert_eq!(text, format!("\"{name}\""));
+        assert_eq!(
+            serde_json::from_str::<RecurrentKind>(&text).ok(),
+            Some(kind)
+        );
+    }
+    assert_eq!(gated().name(), "min-lstm-tanh");
+    assert!("no-layer".parse::<RecurrentKind>().is_err());
+    assert!(serde_json::from_str::<RecurrentKind>("\"no-layer\"").is_err());
+}
+
 #[test]
 fn chunks_and_steps_agree_with_the_whole() {
     for (name, device) in devices() {
-        for cell in RecurrentKind::ALL {
+        for cell in RecurrentKind::ALL.into_iter().chain([gated()]) {
             let model = LanguageModelConfig::new(11, 16, 2)
                 .with_cell(cell)
                 .with_expansion(2)
@@ -90,7 +112,7 @@ fn a_saved_model_opens_again_with_the_same_outputs() {
 #[test]
 fn the_parameters_of_a_model_are_counted_before_it_exists() {
     let device = devices().into_iter().next().expect("a device").1;
-    for cell in RecurrentKind::ALL {
+    for cell in RecurrentKind::ALL.into_iter().chain([gated()]) {
         for (expansion, bias, time_scale) in
             [(1, true, 1), (2, false, 1), (3, true, 8), (1, false, 8)]
         {

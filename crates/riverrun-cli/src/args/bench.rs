@@ -162,7 +162,7 @@ pub struct BenchTrainArgs {
     /// Models and batches WIDTHxLAYERSxBATCHxSTEPSxVOCAB, separated by commas [default: a set that fits the device]
     #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
     pub shapes: Vec<ModelShape>,
-    /// Recurrent layer: min-gru, min-lstm, rg-lru, linear, gru, lstm or rnn
+    /// Recurrent layer: min-gru, min-lstm, rg-lru, linear, gru, lstm, rnn, or a gate of the linear recurrence
     #[arg(long, value_name = "CELL", default_value = "min-gru")]
     pub model: RecurrentKind,
     /// Formats of the arithmetic, separated by commas

@@ -86,7 +86,7 @@ pub struct TrainArgs {
     /// Folder with MNIST's four IDX files, or those of a data set in its format, for the task digits [default: drawn digits]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Recurrent layer: min-gru, min-lstm, rg-lru, linear, gru, lstm or rnn [default: min-gru]
+    /// Recurrent layer: min-gru, min-lstm, rg-lru, linear, gru, lstm, rnn, or a gate of the linear recurrence [default: min-gru]
     #[arg(long, value_name = "CELL")]
     pub model: Option<RecurrentKind>,
     /// Blocks of recurrent layer and MLP [default: 3]

@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::nn::flat;
 use crate::nn::{
-    Gru, GruConfig, LinearRnn, LinearRnnConfig, Lstm, LstmConfig, LstmState, MinGru, MinGruConfig,
-    MinLstm, MinLstmConfig, Recurrent, RgLru, RgLruConfig, Rnn, RnnConfig, Sequence,
+    GatedRnn, GatedRnnConfig, Gru, GruConfig, LinearRnn, LinearRnnConfig, Lstm, LstmConfig,
+    LstmState, MinGru, MinGruConfig, MinLstm, MinLstmConfig, Recurrent, RgLru, RgLruConfig, Rnn,
+    RnnConfig, Sequence,
 };
-use crate::ops::SavedStates;
+use crate::ops::{Gate, SavedStates};
 
 /// The kinds of recurrent layer a model can be made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,10 +35,13 @@ pub enum RecurrentKind {
     Lstm,
     /// [`Rnn`], one layer, tanh.
     Rnn,
+    /// [`GatedRnn`] on a gate.
+    #[serde(untagged)]
+    Gated(Gate),
 }
 
 impl RecurrentKind {
-    /// Every kind.
+    /// Every kind but those on any gate.
     pub const ALL: [RecurrentKind; 7] = [
         RecurrentKind::LinearRnn,
         RecurrentKind::MinGru,
@@ -58,11 +62,20 @@ impl RecurrentKind {
             RecurrentKind::Gru => "gru",
             RecurrentKind::Lstm => "lstm",
             RecurrentKind::Rnn => "rnn",
+            RecurrentKind::Gated(gate) => gate.name(),
         }
     }
 
-    /// A layer of this kind; `time_scale` as in [`MinGruConfig`], 1 for the layer's own default. An [`Rnn`]
-    /// has no gate to remember with and ignores it.
+    /// The names of all kinds, those of gates last.
+    pub fn names() -> Vec<&'static str> {
+        let mut names = Self::ALL.map(Self::name).to_vec();
+        let gates = Gate::all().into_iter().map(Gate::name);
+        names.extend(gates.filter(|gate| !Self::ALL.iter().any(|kind| kind.name() == *gate)));
+        names
+    }
+
+    /// A layer of this kind; `time_scale` as in [`MinGruConfig`], 1 for the layer's own default. An [`Rnn`] and a [`GatedRnn`]
+    /// ignore it.
     pub fn init(
         self,
         d_input: usize,
@@ -116,6 +129,11 @@ impl RecurrentKind {
                     .with_bias(bias)
                     .init(device),
             ),
+            RecurrentKind::Gated(gate) => AnyRecurrent::Gated(
+                GatedRnnConfig::new(d_input, d_hidden, gate)
+                    .with_bias(bias)
+                    .init(device),
+            ),
         }
     }
 }
@@ -133,10 +151,11 @@ impl FromStr for RecurrentKind {
         Self::ALL
             .into_iter()
             .find(|kind| kind.name() == name)
+            .or_else(|| Gate::from_name(name).map(RecurrentKind::Gated))
             .ok_or_else(|| Error::Unknown {
                 what: "model",
                 name: name.into(),
-                known: Self::ALL.map(RecurrentKind::name).join(", "),
+                known: Self::names().join(", "),
             })
     }
 }
@@ -162,6 +181,8 @@ pub enum AnyRecurrent {
     Lstm(Lstm),
     /// Elman.
     Rnn(Rnn),
+    /// A layer on any gate.
+    Gated(GatedRnn),
 }
 
 /// The state of an [`AnyRecurrent`].
@@ -209,6 +230,7 @@ impl AnyRecurrent {
             AnyRecurrent::MinGru(layer) => layer.saved_states = saved_states,
             AnyRecurrent::MinLstm(layer) => layer.saved_states = saved_states,
             AnyRecurrent::RgLru(layer) => layer.saved_states = saved_states,
+            AnyRecurrent::Gated(layer) => layer.saved_states = saved_states,
             AnyRecurrent::Gru(_) | AnyRecurrent::Lstm(_) | AnyRecurrent::Rnn(_) => {}
         }
         self
@@ -229,6 +251,7 @@ impl Recurrent for AnyRecurrent {
             AnyRecurrent::MinGru(layer) => run_with(layer, x, sequence, same, same),
             AnyRecurrent::MinLstm(layer) => run_with(layer, x, sequence, same, same),
             AnyRecurrent::RgLru(layer) => run_with(layer, x, sequence, same, same),
+            AnyRecurrent::Gated(layer) => run_with(layer, x, sequence, same, same),
             AnyRecurrent::Gru(layer) => run_with(layer, x, sequence, stacked, flat),
             AnyRecurrent::Rnn(layer) => run_with(layer, x, sequence, stacked, flat),
             AnyRecurrent::Lstm(layer) => {

@@ -71,6 +71,7 @@ impl RecurrentKind {
             RecurrentKind::Gru => (3, 3),
             RecurrentKind::Lstm => (4, 4),
             RecurrentKind::Rnn => (1, 1),
+            RecurrentKind::Gated(gate) => (gate.inputs(), 0),
         }
     }
 
@@ -118,6 +119,7 @@ impl RecurrentKind {
             RecurrentKind::Gru => 8,
             RecurrentKind::Lstm => 10,
             RecurrentKind::Rnn => 2,
+            RecurrentKind::Gated(gate) => gate.inputs() + 1,
         }
     }
 }
