@@ -9,7 +9,7 @@
 //! | `words` | pairs of numbers in memory |
 //! | `forward`, `backward` | the passes |
 //! | `buffers` | the kernels' arguments |
-//! | `plan`, `launch` | from a problem to launches |
+//! | `plan`, `pass`, `launch` | from a problem to launches |
 //! | `step` | a single step |
 
 mod args;
@@ -20,6 +20,7 @@ mod forward;
 mod gates;
 mod launch;
 mod lock;
+mod pass;
 mod plan;
 mod product;
 mod step;
