@@ -1,5 +1,6 @@
 //! `riverrun bench`.
 
+mod bandwidth;
 mod cell;
 #[cfg(feature = "gpu")]
 mod device;

@@ -7,8 +7,9 @@ use riverrun_kernels::recurrence::check::{Case, Options, compare, naive};
 use riverrun_kernels::recurrence::cost::Pass;
 use riverrun_kernels::recurrence::{Gate, Problem, Rows, RowsMut, Shape, cpu};
 
-use super::{Printer, measurement, min_gru, min_lstm, problems, report};
+use super::{Measurement, add, min_gru, min_lstm, problems, report};
 use crate::args::{BenchRecurrenceArgs, ReportKind};
+use crate::commands::bench::bandwidth::Table;
 use crate::commands::bench::host::copy;
 use crate::commands::bench::setup::fits_memory;
 use crate::commands::bench::stats::{Timing, repeat};
@@ -47,8 +48,8 @@ pub(super) fn run(args: &BenchRecurrenceArgs, origin: Origin) -> Result<(), Fail
     let defaults: &[(Gate, &[[usize; 3]])] =
         &[(Gate::Raw, RAW), (min_gru(), GATED), (min_lstm(), GATED)];
     let problems = problems(args, defaults)?;
-    let printer = rows(problems, &origin)?;
-    printer.end(args.common.json.as_deref(), origin)
+    let table = rows(problems, &origin)?;
+    table.end(args.common.json.as_deref(), origin)
 }
 
 /// The report's shapes that fit into two gigabytes.
@@ -59,35 +60,26 @@ fn efficiency(args: &BenchRecurrenceArgs, origin: Origin) -> Result<(), Failure>
     let problems = shapes
         .filter(|shape| shape.elements() <= 1 << 26)
         .map(|shape| Problem::new(shape, Gate::Raw));
-    let printer = rows(problems.collect(), &origin)?;
-    report::efficiency(&printer.rows, printer.copy, origin, &args.out)
+    let table = rows(problems.collect(), &origin)?;
+    report::efficiency(&table.rows, table.copy, origin, &args.out)
 }
 
-fn rows(problems: Vec<Problem>, origin: &Origin) -> Result<Printer, Failure> {
+fn rows(problems: Vec<Problem>, origin: &Origin) -> Result<Table<Measurement>, Failure> {
     for problem in &problems {
         let Shape { batch, steps, dim } = problem.shape;
         // The inputs and their gradients, the states and theirs.
         let numbers = (2 * problem.gate.inputs() + 2) * problem.shape.elements();
         fits_memory(&format!("{batch}x{steps}x{dim}"), 4 * numbers)?;
     }
-    let copy = copy();
-    let mut printer = Printer::new(&origin.device, &origin.name, copy)?;
+    let mut table = Table::new(origin, copy())?;
     for problem in problems {
         check(&problem)?;
         let (forward, backward) = measure(&problem)?;
         for (pass, time) in [(Pass::Forward, forward), (Pass::Backward, backward)] {
-            printer.row(measurement(
-                &problem,
-                pass,
-                "f32",
-                4,
-                "cpu".into(),
-                time,
-                copy,
-            ))?;
+            add(&mut table, &problem, pass, ("f32", 4), "cpu".into(), time)?;
         }
     }
-    Ok(printer)
+    Ok(table)
 }
 
 /// A small case of the same gate, quick to check.

@@ -14,8 +14,9 @@ use riverrun_kernels::recurrence::gpu::{
 };
 use riverrun_kernels::recurrence::{Gate, Problem, Routine, Shape};
 
-use super::{Printer, measurement, min_gru, min_lstm, problems, report};
+use super::{Measurement, add, min_gru, min_lstm, problems, report};
 use crate::args::{BenchRecurrenceArgs, ReportKind};
+use crate::commands::bench::bandwidth::Table;
 use crate::commands::bench::device::{copy, device_time, noise};
 use crate::commands::bench::setup::gpu_dtypes;
 use crate::commands::bench::stats::Timing;
@@ -67,25 +68,25 @@ pub(super) fn run(
     }
     let defaults: &[(Gate, &[[usize; 3]])] =
         &[(Gate::Raw, RAW), (min_gru(), GATED), (min_lstm(), GATED)];
-    let mut printer = printer(client, &origin)?;
+    let mut table = Table::new(&origin, copy(client, &origin))?;
     let dtypes = gpu_dtypes(&args.dtypes, client)?;
     for problem in problems(args, defaults)? {
         for &dtype in &dtypes {
             let bench = Bench::new(client, &problem, dtype);
             for (text, tuning) in &tunings {
-                bench.rows(&mut printer, args.routine, *tuning, text)?;
+                bench.rows(&mut table, args.routine, *tuning, text)?;
             }
         }
     }
     end(client)?;
-    printer.end(args.common.json.as_deref(), origin)
+    table.end(args.common.json.as_deref(), origin)
 }
 
 /// Every routine that the device can run, over steps and over lanes.
 fn efficiency(args: &BenchRecurrenceArgs, client: &Client, origin: Origin) -> Result<(), Failure> {
     let steps = report::STEPS.map(|steps| Shape::new(report::WIDE[0], steps, report::WIDE[1]));
     let lanes = report::LANES.map(|lanes| Shape::new(1, report::LONG, lanes));
-    let mut printer = printer(client, &origin)?;
+    let mut table = Table::new(&origin, copy(client, &origin))?;
     let dtypes = gpu_dtypes(&args.dtypes, client)?;
     for shape in steps.into_iter().chain(lanes) {
         let problem = Problem::new(shape, Gate::Raw);
@@ -94,17 +95,13 @@ fn efficiency(args: &BenchRecurrenceArgs, client: &Client, origin: Origin) -> Re
             for routine in Routine::ALL {
                 match routine.missing(client) {
                     Some(reason) => println!("skipped: {}, {reason}", routine.name()),
-                    None => bench.rows(&mut printer, Some(routine), None, "")?,
+                    None => bench.rows(&mut table, Some(routine), None, "")?,
                 }
             }
         }
     }
     end(client)?;
-    report::efficiency(&printer.rows, printer.copy, origin, &args.out)
-}
-
-fn printer(client: &Client, origin: &Origin) -> Result<Printer, Failure> {
-    Printer::new(&origin.device, &origin.name, copy(client, origin))
+    report::efficiency(&table.rows, table.copy, origin, &args.out)
 }
 
 /// Refuses results after a wait that timed out.
@@ -220,26 +217,17 @@ impl<'a> Bench<'a> {
     /// Checks, then measures both passes.
     fn rows(
         &self,
-        printer: &mut Printer,
+        table: &mut Table<Measurement>,
         routine: Option<Routine>,
         tuning: Option<Tuning>,
         text: &str,
     ) -> Result<(), Failure> {
         self.check(routine, tuning)?;
-        let (name, size) = (self.dtype.name(), self.dtype.size());
+        let storage = (self.dtype.name(), self.dtype.size());
         for pass in [Pass::Forward, Pass::Backward] {
             let (used, time) = self.time(pass, routine, tuning)?;
             let used = format!("{used}{text}");
-            let copy = printer.copy;
-            printer.row(measurement(
-                &self.problem,
-                pass,
-                name,
-                size,
-                used,
-                time,
-                copy,
-            ))?;
+            add(table, &self.problem, pass, storage, used, time)?;
         }
         Ok(())
     }

@@ -8,18 +8,17 @@ mod cpu;
 mod gpu;
 mod report;
 
-use std::io::{Write, stdout};
-use std::path::Path;
+use std::fmt;
 
 use riverrun_kernels::recurrence::cost::{self, Pass};
 use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Shape};
 use serde::Serialize;
 
+use super::bandwidth::{Row, Speed, Table};
 use super::setup::Setup;
-use super::stats::{Refused, Timing};
+use super::stats::Timing;
 use crate::args::BenchRecurrenceArgs;
 use crate::failure::Failure;
-use crate::origin::Origin;
 
 /// One line of the table.
 #[derive(Debug, Clone, Serialize)]
@@ -31,20 +30,32 @@ struct Measurement {
     steps: usize,
     dim: usize,
     routine: String,
-    time: Timing,
-    gb_per_s: f64,
-    of_copy: f64,
+    #[serde(flatten)]
+    speed: Speed,
 }
 
-/// The file of `--json`.
-#[derive(Debug, Serialize)]
-struct Report<'a> {
-    #[serde(flatten)]
-    origin: Origin,
-    copy_gb_per_s: f64,
-    rows: Vec<Measurement>,
-    /// Measurements that were refused as unsteady.
-    refused: &'a [String],
+impl fmt::Display for Measurement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:<10} {:<8} {:<5} {:>4} {:>7} {:>6}  {:<22}",
+            self.gate, self.pass, self.dtype, self.batch, self.steps, self.dim, self.routine
+        )
+    }
+}
+
+impl Row for Measurement {
+    const HEADER: &str = "gate       pass     type     B       T      D  routine               ";
+
+    fn name(&self) -> String {
+        let (gate, pass, dtype, routine) = (self.gate, self.pass, self.dtype, &self.routine);
+        let (batch, steps, dim) = (self.batch, self.steps, self.dim);
+        format!("{gate} {pass} {dtype} {batch} x {steps} x {dim} {routine}")
+    }
+
+    fn speed(&self) -> &Speed {
+        &self.speed
+    }
 }
 
 /// Measures and prints.
@@ -111,18 +122,17 @@ fn min_lstm() -> Gate {
     }
 }
 
-fn measurement(
+/// Adds the time of a pass to the table.
+fn add(
+    table: &mut Table<Measurement>,
     problem: &Problem,
     pass: Pass,
-    dtype: &'static str,
-    element: usize,
+    (dtype, element): (&'static str, usize),
     routine: String,
     time: Timing,
-    copy: f64,
-) -> Measurement {
-    let rate = cost::bytes(problem, pass, element) as f64 / time.median;
+) -> Result<(), Failure> {
     let Shape { batch, steps, dim } = problem.shape;
-    Measurement {
+    table.add(Measurement {
         gate: problem.gate.name(),
         pass: match pass {
             Pass::Forward => "forward",
@@ -133,75 +143,6 @@ fn measurement(
         steps,
         dim,
         routine,
-        time,
-        gb_per_s: rate / 1e9,
-        of_copy: rate / copy,
-    }
-}
-
-/// Prints a table as it grows and keeps its rows.
-struct Printer {
-    copy: f64,
-    rows: Vec<Measurement>,
-    refused: Refused,
-}
-
-impl Printer {
-    fn new(spec: &str, name: &str, copy: f64) -> Result<Self, Failure> {
-        let mut out = stdout();
-        writeln!(
-            out,
-            "{spec}: {name}; copy {:.0} GB/s (bytes read plus bytes written)",
-            copy / 1e9
-        )?;
-        writeln!(
-            out,
-            "{:<10} {:<8} {:<5} {:>4} {:>7} {:>6}  {:<22} {:>11} {:>6} {:>8} {:>8}",
-            "gate", "pass", "type", "B", "T", "D", "routine", "median ms", "±", "GB/s", "of copy"
-        )?;
-        Ok(Self {
-            copy,
-            rows: Vec::new(),
-            refused: Refused::default(),
-        })
-    }
-
-    fn row(&mut self, row: Measurement) -> Result<(), Failure> {
-        let name = || {
-            let (gate, pass, dtype, routine) = (row.gate, row.pass, row.dtype, &row.routine);
-            let (batch, steps, dim) = (row.batch, row.steps, row.dim);
-            format!("{gate} {pass} {dtype} {batch} x {steps} x {dim} {routine}")
-        };
-        if !self.refused.admits(name, &row.time) {
-            return Ok(());
-        }
-        writeln!(
-            stdout(),
-            "{:<10} {:<8} {:<5} {:>4} {:>7} {:>6}  {:<22} {:>11.4} {:>5.1}% {:>8.0} {:>7.1}%",
-            row.gate,
-            row.pass,
-            row.dtype,
-            row.batch,
-            row.steps,
-            row.dim,
-            row.routine,
-            row.time.median * 1e3,
-            row.time.spread() * 100.0,
-            row.gb_per_s,
-            row.of_copy * 100.0
-        )?;
-        self.rows.push(row);
-        Ok(())
-    }
-
-    fn end(self, json: Option<&Path>, origin: Origin) -> Result<(), Failure> {
-        let Some(path) = json else { return Ok(()) };
-        let report = Report {
-            origin,
-            copy_gb_per_s: self.copy / 1e9,
-            rows: self.rows,
-            refused: self.refused.names(),
-        };
-        super::write_json(path, &report)
-    }
+        speed: table.speed(cost::bytes(problem, pass, element), time),
+    })
 }

@@ -52,10 +52,10 @@ pub(super) fn efficiency(
             row.steps,
             row.dim,
             row.routine,
-            row.time.median,
-            row.time.spread(),
-            row.gb_per_s,
-            row.of_copy
+            row.speed.time.median,
+            row.speed.time.spread(),
+            row.speed.gb_per_s,
+            row.speed.of_copy
         );
     }
     let mut panels = Vec::new();
@@ -95,7 +95,7 @@ fn parts_panel<'a>(
     let mut lines: Vec<Line> = Vec::new();
     for row in rows {
         let name = format!("{} {}", row.routine, row.dtype);
-        let point = (x(row) as f64, 100.0 * row.of_copy);
+        let point = (x(row) as f64, 100.0 * row.speed.of_copy);
         match lines.iter_mut().find(|line| line.name == name) {
             Some(line) => line.points.push(point),
             None => lines.push(Line {

@@ -6,8 +6,9 @@ use riverrun_kernels::norm::Spec;
 use riverrun_kernels::norm::check::Options;
 use riverrun_kernels::{cross_entropy, norm};
 
-use super::{Form, Operation, Printer, right, shapes};
+use super::{Form, Operation, add, right, shapes};
 use crate::args::BenchRowsArgs;
+use crate::commands::bench::bandwidth::Table;
 use crate::commands::bench::host::copy;
 use crate::commands::bench::setup::fits_memory;
 use crate::commands::bench::stats::{Timing, repeat};
@@ -30,7 +31,7 @@ pub(super) fn run(
     for [rows, width] in &shapes {
         fits_memory(&format!("{rows}x{width}"), 16 * rows * width)?;
     }
-    let mut printer = Printer::new(&origin, copy())?;
+    let mut table = Table::new(&origin, copy())?;
     for shape in shapes {
         for &form in operation.forms() {
             let (forward, backward) = match form {
@@ -58,11 +59,11 @@ pub(super) fn run(
                 }
             };
             for (pass, time) in [(false, forward), (true, backward)] {
-                printer.row(form, pass, ("f32", 4), shape, "cpu", time)?;
+                add(&mut table, form, pass, ("f32", 4), shape, "cpu", time)?;
             }
         }
     }
-    printer.end(args.common.json.as_deref(), origin)
+    table.end(args.common.json.as_deref(), origin)
 }
 
 fn bug(error: riverrun_kernels::Error) -> Failure {

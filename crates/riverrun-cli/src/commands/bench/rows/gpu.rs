@@ -10,8 +10,9 @@ use riverrun_kernels::norm::check::Options;
 use riverrun_kernels::norm::{Kind, Spec};
 use riverrun_kernels::{Element, cross_entropy, norm};
 
-use super::{Form, Operation, Printer, right, shapes};
+use super::{Form, Operation, add, right, shapes};
 use crate::args::BenchRowsArgs;
+use crate::commands::bench::bandwidth::Table;
 use crate::commands::bench::device::{copy, device_time, noise};
 use crate::commands::bench::setup::gpu_dtypes;
 use crate::commands::bench::stats::Timing;
@@ -73,7 +74,7 @@ pub(super) fn run(
         Operation::Loss => LOSSES,
     };
     let dtypes = gpu_dtypes(&args.dtypes, client)?;
-    let mut printer = Printer::new(&origin, copy(client, &origin))?;
+    let mut table = Table::new(&origin, copy(client, &origin))?;
     for shape in shapes(args, default) {
         for &dtype in &dtypes {
             for &form in operation.forms() {
@@ -87,13 +88,13 @@ pub(super) fn run(
                     };
                     for (backward, time) in [false, true].into_iter().zip(times) {
                         let storage = (dtype.name(), dtype.size());
-                        printer.row(form, backward, storage, shape, name, time)?;
+                        add(&mut table, form, backward, storage, shape, name, time)?;
                     }
                 }
             }
         }
     }
-    printer.end(args.common.json.as_deref(), origin)
+    table.end(args.common.json.as_deref(), origin)
 }
 
 fn user(error: riverrun_kernels::Error) -> Failure {

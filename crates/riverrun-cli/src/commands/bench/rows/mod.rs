@@ -5,19 +5,18 @@ mod cpu;
 #[cfg(feature = "gpu")]
 mod gpu;
 
-use std::io::{Write, stdout};
-use std::path::Path;
+use std::fmt;
 
 use riverrun_kernels::check::Comparison;
 use riverrun_kernels::norm::Kind;
 use riverrun_kernels::{cross_entropy, norm};
 use serde::Serialize;
 
+use super::bandwidth::{Row, Speed, Table};
 use super::setup::Setup;
-use super::stats::{Refused, Timing};
+use super::stats::Timing;
 use crate::args::BenchRowsArgs;
 use crate::failure::Failure;
-use crate::origin::Origin;
 
 /// The operation to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,20 +72,34 @@ struct Measurement {
     rows: usize,
     width: usize,
     routine: String,
-    time: Timing,
-    gb_per_s: f64,
-    of_copy: f64,
+    #[serde(flatten)]
+    speed: Speed,
 }
 
-/// The file of `--json`.
-#[derive(Debug, Serialize)]
-struct Report<'a> {
-    #[serde(flatten)]
-    origin: Origin,
-    copy_gb_per_s: f64,
-    rows: Vec<Measurement>,
-    /// Measurements that were refused as unsteady.
-    refused: &'a [String],
+impl fmt::Display for Measurement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:<18} {:<8} {:<5} {:>7} {:>6}  {:<16}",
+            self.op, self.pass, self.dtype, self.rows, self.width, self.routine
+        )
+    }
+}
+
+impl Row for Measurement {
+    const HEADER: &str = "what               pass     type     rows  width  routine         ";
+
+    fn name(&self) -> String {
+        let (op, pass, dtype, routine) = (&self.op, self.pass, self.dtype, &self.routine);
+        format!(
+            "{op} {pass} {dtype} {} x {} {routine}",
+            self.rows, self.width
+        )
+    }
+
+    fn speed(&self) -> &Speed {
+        &self.speed
+    }
 }
 
 /// Measures and prints.
@@ -122,89 +135,23 @@ fn right(form: Form, dtype: &str, verdicts: &[Comparison]) -> Result<(), Failure
     }
 }
 
-/// Prints a table as it grows and keeps its rows.
-struct Printer {
-    copy: f64,
-    rows: Vec<Measurement>,
-    refused: Refused,
-}
-
-impl Printer {
-    fn new(origin: &Origin, copy: f64) -> Result<Self, Failure> {
-        let mut out = stdout();
-        writeln!(
-            out,
-            "{}: {}; copy {:.0} GB/s (bytes read plus bytes written)",
-            origin.device,
-            origin.name,
-            copy / 1e9
-        )?;
-        writeln!(
-            out,
-            "{:<18} {:<8} {:<5} {:>7} {:>6}  {:<16} {:>11} {:>6} {:>8} {:>8}",
-            "what", "pass", "type", "rows", "width", "routine", "median ms", "±", "GB/s", "of copy"
-        )?;
-        Ok(Self {
-            copy,
-            rows: Vec::new(),
-            refused: Refused::default(),
-        })
-    }
-
-    fn row(
-        &mut self,
-        form: Form,
-        backward: bool,
-        (dtype, element): (&'static str, usize),
-        [rows, width]: [usize; 2],
-        routine: &str,
-        time: Timing,
-    ) -> Result<(), Failure> {
-        let rate = form.bytes([rows, width], backward, element) as f64 / time.median;
-        let row = Measurement {
-            op: form.name(),
-            pass: if backward { "backward" } else { "forward" },
-            dtype,
-            rows,
-            width,
-            routine: routine.into(),
-            time,
-            gb_per_s: rate / 1e9,
-            of_copy: rate / self.copy,
-        };
-        let name = || {
-            let (op, pass, dtype, routine) = (&row.op, row.pass, row.dtype, &row.routine);
-            format!("{op} {pass} {dtype} {rows} x {width} {routine}")
-        };
-        if !self.refused.admits(name, &row.time) {
-            return Ok(());
-        }
-        writeln!(
-            stdout(),
-            "{:<18} {:<8} {:<5} {:>7} {:>6}  {:<16} {:>11.4} {:>5.1}% {:>8.0} {:>7.1}%",
-            row.op,
-            row.pass,
-            row.dtype,
-            row.rows,
-            row.width,
-            row.routine,
-            row.time.median * 1e3,
-            row.time.spread() * 100.0,
-            row.gb_per_s,
-            row.of_copy * 100.0
-        )?;
-        self.rows.push(row);
-        Ok(())
-    }
-
-    fn end(self, json: Option<&Path>, origin: Origin) -> Result<(), Failure> {
-        let Some(path) = json else { return Ok(()) };
-        let report = Report {
-            origin,
-            copy_gb_per_s: self.copy / 1e9,
-            rows: self.rows,
-            refused: self.refused.names(),
-        };
-        super::write_json(path, &report)
-    }
+/// Adds the time of a pass to the table.
+fn add(
+    table: &mut Table<Measurement>,
+    form: Form,
+    backward: bool,
+    (dtype, element): (&'static str, usize),
+    [rows, width]: [usize; 2],
+    routine: &str,
+    time: Timing,
+) -> Result<(), Failure> {
+    table.add(Measurement {
+        op: form.name(),
+        pass: if backward { "backward" } else { "forward" },
+        dtype,
+        rows,
+        width,
+        routine: routine.into(),
+        speed: table.speed(form.bytes([rows, width], backward, element), time),
+    })
 }
