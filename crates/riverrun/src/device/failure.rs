@@ -26,6 +26,7 @@ pub fn read<const D: usize, K: Basic>(tensor: Tensor<D, K>) -> Result<TensorData
 }
 
 /// The error of this crate for a failure that a device reports.
+#[doc(hidden)]
 pub fn execution_error(device: &Device, error: &ExecutionError) -> Error {
     match allocation(error.reason()) {
         Some(requested) => Error::OutOfMemory {
