@@ -1,9 +1,9 @@
-//! Random training runs, the formulas as they are written, and the rule by which features are accepted.
+//! Random training runs, the formulas in `f64`, and the rule that accepts features.
 
 use super::{BOUND, Config, FEATURES, KEEPS, LEAST, Observation, Phase, StateEncoder, TINY};
 use crate::check::{Comparison, Random};
 
-/// A run of so many steps: a loss that falls with noise, norms that follow it, a rate that decays.
+/// A run of `steps` steps: a loss that falls with noise, norms that follow it, a rate that decays.
 pub fn random_run(steps: usize, seed: u64) -> Vec<Observation> {
     let mut random = Random::new(seed);
     let phases = [Phase::WarmUp, Phase::Full, Phase::Predict, Phase::Correct];
@@ -24,7 +24,7 @@ pub fn random_run(steps: usize, seed: u64) -> Vec<Observation> {
 /// An encoder that has seen a run.
 ///
 /// # Panics
-/// Where the configuration is refused.
+/// If the configuration is refused.
 pub fn encoded(config: Config, run: &[Observation]) -> StateEncoder {
     let mut encoder = StateEncoder::new(config).expect("a good configuration");
     run.iter().for_each(|o| encoder.push(o));
@@ -156,8 +156,8 @@ pub fn reference(config: &Config, run: &[Observation]) -> [f64; FEATURES] {
     f
 }
 
-/// Compares features one by one: within 1e-4 of the size of the number, where `single` of the history has been summed in
-/// `f32`, within 1e-6 otherwise. Feature 32 is a logarithm of differences of means, whose rounding it enlarges.
+/// Compares features one by one: within a relative error of 1e-4 if the history was summed in `f32` (`single`), else of 1e-6.
+/// Feature 32 is a logarithm of differences of means, whose rounding it enlarges.
 pub fn compare(found: &[f32], reference: &[f64; FEATURES], single: bool) -> Comparison {
     let relative = if single { 1e-4 } else { 1e-6 };
     crate::check::worst(

@@ -4,7 +4,7 @@ use super::flat::Scalars;
 use super::ring::{Statistics, sum};
 use super::{BOUND, CONSTANT, FEATURES, LEAST, TINY, WINDOW};
 
-/// A series: statistics, its newest value, and the last [`WINDOW`] values if there are as many.
+/// A series: statistics, its newest value, and the last [`WINDOW`] values if it has that many.
 pub(super) struct Series<'a> {
     pub statistics: Statistics,
     pub now: f64,
@@ -18,7 +18,7 @@ fn mean(x: &[f64]) -> f64 {
     sum(x) / x.len() as f64
 }
 
-/// A difference of numbers of the size of `scale`, 0 where it is rounding.
+/// A difference of numbers of the size of `scale`; 0 if it is only rounding.
 fn apart(difference: f64, scale: f64) -> f64 {
     if difference.abs() <= CONSTANT * scale.abs() {
         0.0
@@ -27,7 +27,7 @@ fn apart(difference: f64, scale: f64) -> f64 {
     }
 }
 
-/// The variance about a mean, 0 where it is rounding.
+/// The variance about a mean; 0 if it is only rounding.
 fn settle(variance: f64, mean: f64) -> f64 {
     let least = CONSTANT * mean;
     if variance <= least * least {
@@ -48,9 +48,9 @@ fn variance(x: &[f64]) -> f64 {
     settle(sum(&lanes) / x.len() as f64, centre)
 }
 
-/// The slope of the line through values a step apart, and the part of their variance that it explains.
+/// The slope of the regression line through consecutive values, and its R².
 fn line(x: &[f64; WINDOW]) -> (f64, f64) {
-    // Places relative to the middle, and the sum of their squares.
+    // Positions relative to the middle, and the sum of their squares.
     const MIDDLE: f64 = (WINDOW - 1) as f64 / 2.0;
     const SQUARES: f64 = (WINDOW * (WINDOW * WINDOW - 1)) as f64 / 12.0;
     let spread = variance(x) * WINDOW as f64;
@@ -66,7 +66,7 @@ fn line(x: &[f64; WINDOW]) -> (f64, f64) {
     (product / SQUARES, product * product / (SQUARES * spread))
 }
 
-/// The share of neighbouring changes that differ in sign.
+/// The fraction of neighbouring changes that differ in sign.
 fn turns(x: &[f64; WINDOW]) -> f64 {
     let mut count = 0;
     for n in 2..WINDOW {
@@ -91,7 +91,7 @@ fn correlation(l: &[f64; WINDOW], g: &[f64; WINDOW]) -> f64 {
         ab[n % 4] += x * y;
     }
     let all = |x: [f64; 4]| x.iter().sum::<f64>() / N as f64;
-    // Changes are differences of losses, so it is their size that rounding depends on.
+    // Changes are differences of losses, so rounding depends on the size of the losses.
     let (aa, bb) = (settle(all(aa), mean(l)), settle(all(bb), b));
     if aa == 0.0 || bb == 0.0 {
         return 0.0;

@@ -5,10 +5,10 @@ use super::ring::statistics;
 use super::{BOUND, FEATURES, StateEncoder, WINDOW};
 use crate::Error;
 
-/// Numbers of a run beside its history.
+/// Values of a run besides its history.
 pub const SCALARS: usize = 24;
 
-/// What a run has beside its history.
+/// The values of a run besides its history.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Scalars {
     pub seen: bool,
@@ -20,14 +20,14 @@ pub(super) struct Scalars {
     pub phase: f64,
     pub steps_in_phase: f64,
     pub predict_phases: f64,
-    /// [`BOUND`] where an input was not finite.
+    /// [`BOUND`] if an input was not finite.
     pub prediction_error: f64,
     pub peak_rate: f64,
     /// The learning rate 16 steps ago.
     pub earlier_rate: Option<f64>,
 }
 
-/// Places in the row of a run.
+/// Indices in the row of a run.
 pub(super) const LOSS_COUNT: usize = 0;
 pub(super) const GRADIENT_COUNT: usize = 1;
 pub(super) const LOSS_AVERAGES: usize = 2;
@@ -87,12 +87,12 @@ pub struct FlatStates {
     pub losses: Vec<f32>,
     /// `[N, G]`.
     pub gradients: Vec<f32>,
-    /// `[N, 24]`: how many losses and gradient norms there are, the moving averages of both, and what is no history.
+    /// `[N, 24]`: the numbers of losses and gradient norms, the moving averages of both, and the other values.
     pub scalars: Vec<f32>,
 }
 
 impl FlatStates {
-    /// Of encoders with rings of one size.
+    /// The states of encoders with rings of the same sizes.
     ///
     /// # Errors
     /// [`Error::Encoder`] where sizes differ.

@@ -57,9 +57,9 @@ pub(crate) const WINDOW: usize = 32;
 
 /// The bound of the derived features, and the mark of an input that was not finite.
 pub(crate) const BOUND: f64 = 10.0;
-/// Keeps of the moving averages.
+/// Decay factors of the moving averages.
 pub(crate) const KEEPS: [f64; 3] = [0.75, 0.9375, 0.984375];
-/// A deviation of at most this part of the mean is rounding.
+/// A deviation of at most this part of the mean counts as rounding.
 pub(crate) const CONSTANT: f64 = 1e-6;
 /// Divisors are at least this.
 pub(crate) const TINY: f64 = 1e-8;
@@ -89,13 +89,13 @@ impl Default for Config {
 }
 
 impl Config {
-    /// With rings of other sizes.
+    /// Sets the sizes of the rings.
     pub fn with_history(mut self, losses: usize, gradients: usize) -> Self {
         (self.losses, self.gradients) = (losses, gradients);
         self
     }
 
-    /// With other decays.
+    /// Sets the decays.
     pub fn with_betas(mut self, betas: [f64; 2]) -> Self {
         self.betas = betas;
         self
@@ -124,7 +124,7 @@ impl Config {
     }
 }
 
-/// What a training run is doing.
+/// The phase of a training run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Phase {
     /// Collecting a baseline.
@@ -158,7 +158,7 @@ pub struct Observation {
     pub phase: Phase,
     /// Steps since the phase began.
     pub steps_in_phase: u32,
-    /// Predict phases one after the other.
+    /// The number of predict phases in a row.
     pub predict_phases: u32,
     /// The relative error of the last forecast.
     pub prediction_error: f32,
@@ -176,19 +176,19 @@ impl Observation {
         }
     }
 
-    /// With the statistics of the optimiser's moments.
+    /// Sets the statistics of the optimiser's moments.
     pub fn with_moments(mut self, momentum: [f32; 2], variance: [f32; 2]) -> Self {
         (self.momentum, self.variance) = (momentum, variance);
         self
     }
 
-    /// With the phase and the steps since it began.
+    /// Sets the phase and the steps since it began.
     pub fn with_phase(mut self, phase: Phase, steps_in_phase: u32) -> Self {
         (self.phase, self.steps_in_phase) = (phase, steps_in_phase);
         self
     }
 
-    /// With the number of predict phases in a row, and the relative error of the last forecast.
+    /// Sets the number of predict phases in a row, and the relative error of the last forecast.
     pub fn with_prediction(mut self, predict_phases: u32, prediction_error: f32) -> Self {
         (self.predict_phases, self.prediction_error) = (predict_phases, prediction_error);
         self

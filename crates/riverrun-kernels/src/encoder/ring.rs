@@ -1,15 +1,15 @@
-//! The last values of a series, with statistics that a push keeps up.
+//! The last values of a series, with statistics that are updated by each push.
 //!
 //! Values are grouped in blocks by their number. A full block keeps its sum, its squared deviations and its extremes, so the
-//! statistics of the ring cost a block each and not a value each; nothing is ever subtracted, so a spike that has left the ring
-//! has left no error behind.
+//! statistics of the ring are computed from blocks, not values; nothing is ever subtracted, so a spike that has left the ring
+//! leaves no error behind.
 
 use super::WINDOW;
 
 /// Values of a block.
 const BLOCK: usize = 16;
 
-/// Mean, variance of the population, minimum and maximum; zero where there is nothing.
+/// Mean, variance of the population, minimum and maximum; zero without values.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Statistics {
     pub mean: f64,
@@ -22,7 +22,7 @@ pub(super) struct Statistics {
 struct Block {
     count: f64,
     sum: f64,
-    /// Of the squares of what the mean leaves.
+    /// The sum of squared deviations.
     squares: f64,
     min: f64,
     max: f64,
@@ -62,7 +62,7 @@ impl Block {
     }
 }
 
-/// Statistics of values at hand.
+/// Statistics of the given values.
 pub(super) fn statistics(x: &[f64]) -> Statistics {
     join(x.chunks(BLOCK).map(Block::new))
 }
@@ -131,7 +131,7 @@ impl Ring {
 
     pub(super) fn statistics(&self) -> Statistics {
         let start = self.pushed - self.len();
-        // Blocks are cut at both ends.
+        // The blocks at both ends are partial.
         let first_whole = start.div_ceil(BLOCK);
         let end_whole = (self.pushed / BLOCK).max(first_whole);
         let cut = |from: usize, to: usize| {
@@ -162,7 +162,7 @@ impl Ring {
         true
     }
 
-    /// The value so many pushes ago, 0 for the last.
+    /// The value `back` pushes ago, 0 for the last.
     pub(super) fn ago(&self, pushes: usize) -> Option<f64> {
         (pushes < self.len()).then(|| self.values[(self.pushed - 1 - pushes) % self.values.len()])
     }

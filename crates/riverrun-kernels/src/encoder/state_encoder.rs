@@ -6,12 +6,12 @@ use super::ring::Ring;
 use super::{Config, FEATURES, KEEPS, LEAST, Observation, WINDOW};
 use crate::Error;
 
-/// Steps back to the learning rate that feature 56 compares with.
+/// The age in steps of the learning rate that feature 56 compares with.
 const RATE_LAG: usize = 16;
 
-/// Keeps the history of a training run and makes 64 features of it; see the [module](super) for each.
+/// Keeps the history of a training run and computes 64 features from it; see the [module](super) for each.
 ///
-/// A push and an encode cost the same whatever the history holds.
+/// The cost of a push and of an encode does not depend on the history.
 ///
 /// ```
 /// use riverrun_kernels::encoder::{Config, Observation, StateEncoder};

@@ -1,13 +1,13 @@
-//! Random ensembles, and the rule by which a result is accepted.
+//! Random ensembles, and the rule that accepts a result.
 //!
 //! ```text
 //! max |found - reference| <= 2 max |textbook - reference| + ε √(Y H) · max |reference|
 //! ```
 //!
-//! over each array, where `textbook` is the sequential computation in `f32`. A fast form orders its sums otherwise but rounds
-//! no more often, so it is held to twice the textbook's error; the floor is what independent roundings of sums of `H` terms
-//! over `Y` steps add up to, where the textbook was lucky. Trajectories of [`Decode::LogLoss`](super::Decode) are compared as
-//! logarithms, of which a step computes the exponential.
+//! over each array, where `textbook` is the sequential computation in `f32`. A fast form orders its sums differently but rounds
+//! no more often, so it may have twice the textbook's error; the floor is the sum of independent roundings of sums of `H` terms
+//! over `Y` steps, for cases where the textbook is accurate by luck. Trajectories of [`Decode::LogLoss`](super::Decode) are
+//! compared as logarithms, of which a step computes the exponential.
 
 use super::{Arguments, Decode, Outcome, Problem, cpu, oracle};
 use crate::Error;
@@ -68,7 +68,7 @@ impl Case {
     /// The oracle's results.
     ///
     /// # Errors
-    /// What the oracle refuses.
+    /// Those of the oracle.
     pub fn oracle(&self) -> Result<Outcome<f64>, Error> {
         let arrays: [Vec<f64>; 7] =
             std::array::from_fn(|n| self.arrays[n].iter().map(|x| f64::from(*x)).collect());
@@ -81,7 +81,7 @@ impl Case {
     /// The textbook's results, in `f32`.
     ///
     /// # Errors
-    /// What it refuses.
+    /// Those of the form.
     pub fn textbook(&self) -> Result<Outcome<f32>, Error> {
         oracle::run(&self.problem, self.arguments())
     }
@@ -89,15 +89,15 @@ impl Case {
     /// The CPU kernel's results.
     ///
     /// # Errors
-    /// What it refuses.
+    /// Those of the form.
     pub fn cpu(&self) -> Result<Outcome<f32>, Error> {
         cpu::run(&self.problem, self.arguments())
     }
 
-    /// The GPU kernels' results; `routine` as in [`gpu::run`](super::gpu::run). Results are filled with NaN before.
+    /// The GPU kernels' results; `routine` as in [`gpu::run`](super::gpu::run). Results are filled with NaN first.
     ///
     /// # Errors
-    /// What they refuse.
+    /// Those of the kernels.
     #[cfg(feature = "gpu")]
     pub fn gpu(
         &self,
@@ -143,7 +143,7 @@ impl Case {
     /// Compares every array of `found`.
     ///
     /// # Errors
-    /// What the oracle refuses.
+    /// Those of the oracle.
     pub fn compare(&self, found: &Outcome<f32>) -> Result<Vec<Comparison>, Error> {
         let p = self.problem;
         let (reference, textbook) = (self.oracle()?, self.textbook()?);

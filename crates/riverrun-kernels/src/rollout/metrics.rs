@@ -1,4 +1,4 @@
-//! What trajectories say: the metrics of a member, the ensemble's forecast, and the proposed change of the weights.
+//! The metrics of a member's trajectory, the ensemble's forecast, and the proposed change of the weights.
 
 use super::{DELTAS, Outcome, Problem};
 
@@ -71,10 +71,10 @@ pub struct Summary {
 pub struct WeightDelta {
     /// `lr · gradient norm · (1 + tanh y_0) (1 + improvement) Y`.
     pub magnitude: f64,
-    /// `σ(y_1)`: how sure the direction is.
+    /// `σ(y_1)`: the confidence in the direction.
     pub direction_confidence: f64,
-    /// `magnitude · σ(y_l) · σ(y_1)`, `l` = 2..9: embedding; attention q, k, v, out; MLP up, down; head. The magnitude is in
-    /// them already.
+    /// `magnitude · σ(y_l) · σ(y_1)`, `l` = 2..9: embedding; attention q, k, v, out; MLP up, down; head. The magnitude is
+    /// included.
     pub layers: [f64; DELTAS - 2],
 }
 
@@ -158,7 +158,7 @@ impl Outcome<f32> {
 }
 
 /// Reports a finished rollout to `tracing`: a span `rollout` at debug with the ensemble's figures, inside it at trace a span
-/// `member` and in that an event for every step. Does nothing, and computes nothing, where nobody listens.
+/// `member` and in that an event for every step. Does nothing, and computes nothing, without a subscriber.
 pub fn spans(problem: &Problem, found: &Outcome<f32>) {
     let span = tracing::debug_span!(
         "rollout",

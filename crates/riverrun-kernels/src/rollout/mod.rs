@@ -9,8 +9,8 @@
 //! L  = max(exp(clamp(w · v, -10, 10)), 1e-6)                     f_0 ← L, before the next step
 //! ```
 //!
-//! `f` is the vector of `I` features; all but the first stay as they are. With [`Decode::Linear`] there is no categorical:
-//! `v = [h ; h]`, `L = w · v`, and every step adds 0.01 to the entropy.
+//! `f` is the vector of `I` features; all but the first are constant. With [`Decode::Linear`] there is no categorical: `v = [h
+//! ; h]`, `L = w · v`, and every step adds 0.01 to the entropy.
 //!
 //! | array | shape | |
 //! | --- | --- | --- |
@@ -63,10 +63,10 @@ pub(crate) const LEAST_PROBABILITY: f64 = 1e-8;
 pub(crate) const LEAST_LOSS: f64 = 1e-6;
 /// The loss head's output is clamped to plus or minus this.
 pub(crate) const CLAMP: f64 = 10.0;
-/// What a step of [`Decode::Linear`] adds to the entropy.
+/// The entropy of a step of [`Decode::Linear`].
 pub(crate) const LINEAR_ENTROPY: f64 = 0.01;
 
-/// How a state becomes a loss.
+/// The decoder of a loss from a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Decode {
     /// A categorical of `S` classes beside the state; the head predicts the logarithm of the loss.
@@ -80,7 +80,7 @@ impl Decode {
     /// Both.
     pub const ALL: [Decode; 2] = [Decode::LogLoss, Decode::Linear];
 
-    /// The name users know.
+    /// The name in tables and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Decode::LogLoss => "log-loss",
@@ -103,7 +103,7 @@ pub struct Problem {
     pub features: usize,
     /// Steps, `Y ≥ 0`.
     pub steps: usize,
-    /// How a state becomes a loss.
+    /// The decoder of a loss from a state.
     pub decode: Decode,
 }
 
@@ -121,13 +121,13 @@ impl Problem {
         }
     }
 
-    /// With a categorical of so many classes.
+    /// Sets the number of classes.
     pub fn with_stochastic(mut self, stochastic: usize) -> Self {
         self.stochastic = stochastic;
         self
     }
 
-    /// With so many features.
+    /// Sets the number of features.
     pub fn with_features(mut self, features: usize) -> Self {
         self.features = features;
         self
@@ -182,7 +182,7 @@ impl Problem {
         Err(Error::Rollout { reason })
     }
 
-    /// The place in `h` that the logit of class `i` is taken from.
+    /// The index in `h` of the logit of class `i`.
     pub(crate) fn logit(&self, i: usize) -> usize {
         i * self.hidden / self.stochastic
     }
@@ -202,7 +202,7 @@ impl Problem {
     }
 }
 
-/// What a rollout reads, as contiguous arrays; see the table of the [module](self).
+/// The inputs of a rollout, as contiguous arrays; see the table of the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct Arguments<'a, R> {
     /// `[E, 3H, I]`.
@@ -264,7 +264,7 @@ impl<'a, R> Arguments<'a, R> {
     }
 }
 
-/// What a rollout returns; see the table of the [module](self).
+/// The results of a rollout; see the table of the [module](self).
 #[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct Outcome<R> {
@@ -285,7 +285,7 @@ impl<R: Copy> Outcome<R> {
     /// and the tensor operation return. `R` is [`Problem::row`].
     ///
     /// # Panics
-    /// Where the length is another.
+    /// If the length differs.
     pub fn from_rows(problem: &Problem, rows: &[R]) -> Self {
         let row = problem.row();
         assert_eq!(rows.len(), problem.members * row, "rows of a rollout");
@@ -298,7 +298,7 @@ impl<R: Copy> Outcome<R> {
         }))
     }
 
-    /// `[E, R]`, what [`from_rows`](Self::from_rows) takes apart.
+    /// `[E, R]`, the inverse of [`from_rows`](Self::from_rows).
     pub fn to_rows(&self, problem: &Problem) -> Vec<R> {
         let arrays = self.named();
         let mut rows = Vec::with_capacity(problem.members * problem.row());

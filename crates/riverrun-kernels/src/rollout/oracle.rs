@@ -1,5 +1,5 @@
-//! The formulas as they are written in the contract, one number after the other: in `f64` the oracle, in `f32` the textbook
-//! form that tolerances are derived from and that `bench rollout` times as the scalar program.
+//! The formulas of the contract, one number after the other: in `f64` the oracle, in `f32` the textbook form that tolerances
+//! are derived from and that `bench rollout` times as the scalar program.
 
 use super::{
     Arguments, CLAMP, DELTAS, Decode, LEAST_LOSS, LEAST_PROBABILITY, LINEAR_ENTROPY, Outcome,

@@ -1,4 +1,4 @@
-//! Telling digits apart: by convolution, row by row, and pixel by pixel.
+//! Classification of digits: by convolution, row by row, or pixel by pixel.
 
 use std::fmt;
 use std::str::FromStr;
@@ -40,7 +40,7 @@ impl DigitsNet {
     /// All networks.
     pub const ALL: [DigitsNet; 3] = [DigitsNet::Conv, DigitsNet::Rows, DigitsNet::Pixels];
 
-    /// The name users type.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             DigitsNet::Conv => "conv",
@@ -68,7 +68,7 @@ impl FromStr for DigitsNet {
     }
 }
 
-/// The network of a run. One of the three parts is there.
+/// The network of a run: one of the three parts is present.
 #[derive(Module, Debug)]
 pub struct DigitsModel {
     conv: Option<ConvNet>,

@@ -1,4 +1,4 @@
-//! How a thing moves.
+//! The dynamics of a pendulum, by a world model.
 
 use burn::tensor::{Device, Tensor, TensorData};
 use riverrun::models::{WorldModel, WorldModelConfig};
@@ -13,7 +13,7 @@ pub struct Dynamics {
 }
 
 impl Dynamics {
-    /// With a model of these sizes.
+    /// An objective with a model of these sizes.
     pub fn new(model: WorldModelConfig) -> Self {
         Self { model }
     }

@@ -26,7 +26,7 @@ struct Slot {
     float: bool,
 }
 
-/// Which random numbers a batch's loss may draw; no two steps share them.
+/// The random numbers that a batch's loss may draw; no two steps share them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Draw {
     pub seed: u64,
@@ -40,8 +40,8 @@ impl Draw {
     pub const VALIDATION: u32 = u32::MAX;
 
     fn data(self) -> TensorData {
-        // A generator's output, not the counters themselves: whoever adds a counter of its own to a word meets no other
-        // step's numbers.
+        // A generator's output, not the counters themselves: adding another counter to a word does not lead to the numbers of
+        // another step.
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream(self.step);
         rng.set_word_pos(u128::from(self.part) * 16);
@@ -78,7 +78,7 @@ impl Inputs {
         }
     }
 
-    /// Another batch of the same shapes, in the same memory.
+    /// Replaces the batch by another one of the same shapes, in the same memory.
     pub(crate) fn refilled(self, tensors: Vec<TensorData>, draw: Draw) -> Result<Self, Error> {
         if tensors.len() != self.slots.len() {
             return Err(Error::Recording(format!(
@@ -139,8 +139,8 @@ impl Inputs {
         self.slots.is_empty()
     }
 
-    /// Four words of 32 random bits, `[4]`, that differ from step to step: the key of counter-based random numbers. They
-    /// lie on the device, so recorded steps find those of the next step there; an interrupted run goes on with the same.
+    /// Four words of 32 random bits, `[4]`, that differ from step to step: the key of counter-based random numbers. They are on
+    /// the device, so recorded steps read those of the next step; a resumed run continues with the same ones.
     pub fn key(&self) -> Tensor<1, Int> {
         self.key.clone()
     }

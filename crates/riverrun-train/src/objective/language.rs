@@ -29,8 +29,7 @@ impl Language {
         }
     }
 
-    /// Logits `[counted, L, V]`, on a GPU with columns that are no classes after them, and targets `[counted, L]` of the scored
-    /// part.
+    /// Logits `[counted, L, V]`, on a GPU with padding columns after them, and targets `[counted, L]` of the scored part.
     fn logits(
         &self,
         model: &LanguageModel,

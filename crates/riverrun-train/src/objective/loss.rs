@@ -12,7 +12,7 @@ pub fn cross_entropy(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<1> {
     ops::cross_entropy(logits.reshape([rows, vocab]), targets.reshape([rows]))
 }
 
-/// How many of the highest logits are at their targets, `[1]`. Shapes as [`cross_entropy`].
+/// The number of rows whose highest logit is at the target, `[1]`. Shapes as [`cross_entropy`].
 pub fn count_correct(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<1, Int> {
     let [batch, length, _] = logits.dims();
     let best = logits.argmax(2).reshape([batch, length]);

@@ -16,10 +16,10 @@ pub(crate) use inputs::{Draw, split};
 pub use language::Language;
 pub use loss::{count_correct, cross_entropy};
 
-/// A model and the loss of a batch: all that a [`Learner`](crate::Learner) needs to train it.
+/// A model and the loss of a batch: everything that a [`Learner`](crate::Learner) needs to train it.
 ///
-/// The loss is a function of the model and of the batch's tensors alone. That is why any objective can be resumed to the
-/// same numbers, accumulated over parts of a batch, and recorded on a GPU.
+/// The loss is a function of the model and of the batch's tensors alone. So training can be resumed to the same numbers,
+/// accumulated over parts of a batch, and recorded on a GPU.
 ///
 /// ```
 /// use burn::module::Module;
@@ -80,7 +80,7 @@ pub trait Objective: Send {
         }
     }
 
-    /// The number of items that a batch's loss is the mean of: its weight in the mean over a validation set.
+    /// The number of items in the mean of a batch's loss: its weight in the mean over a validation set.
     fn scored(&self, batch: &Self::Batch) -> usize {
         let _ = batch;
         1
@@ -110,6 +110,6 @@ pub trait Objective: Send {
 pub struct Score {
     /// The mean loss, `[1]`.
     pub loss: Tensor<1>,
-    /// How many of the scored items were right, `[1]`, for tasks that have right answers.
+    /// The number of correct items, `[1]`, for tasks with an accuracy.
     pub correct: Option<Tensor<1, Int>>,
 }

@@ -14,14 +14,14 @@ fn log10(x: f32) -> f32 {
     x.max(comptime!(LEAST as f32)).ln() * comptime!(std::f32::consts::LOG10_E)
 }
 
-/// A variance about a mean, 0 where it is rounding.
+/// A variance about a mean; 0 if it is only rounding.
 #[cube]
 fn settle(variance: f32, mean: f32) -> f32 {
     let least = comptime!(CONSTANT as f32) * mean;
     select(variance <= least * least, 0.0f32, variance)
 }
 
-/// A difference of numbers of the size of `scale`, 0 where it is rounding.
+/// A difference of numbers of the size of `scale`; 0 if it is only rounding.
 #[cube]
 fn apart(difference: f32, scale: f32) -> f32 {
     let least = comptime!(CONSTANT as f32) * scale.abs();
@@ -33,7 +33,7 @@ fn bound(x: f32) -> f32 {
     x.max(comptime!(-BOUND as f32)).min(comptime!(BOUND as f32))
 }
 
-/// 1 where a change and the one before differ in sign.
+/// 1 if a change and the one before differ in sign.
 #[cube]
 fn sign_change(window: &[f32], n: usize) -> f32 {
     let product = (window[n] - window[n - 1]) * (window[n - 1] - window[n - 2]);
@@ -292,7 +292,7 @@ pub(super) fn encode_states(
                     let changes = settle(pairs[0] * narrow, mean_window);
                     let norms = settle(pairs[1] * narrow, mean_paired);
                     if changes > 0.0f32 && norms > 0.0f32 {
-                        // One root after the other, for the product may overflow.
+                        // Two roots, because the product may overflow.
                         let both = changes.sqrt() * norms.sqrt();
                         features[out + 51] = bound(pairs[2] * narrow / both);
                     }

@@ -1,4 +1,4 @@
-//! The GPU form: one cube for each run. Its units add up the history side by side; the formulas are one unit's.
+//! The GPU form: one cube for each run. Its threads add up the history in parallel; one thread computes the formulas.
 
 mod kernel;
 
@@ -12,7 +12,7 @@ use crate::gpu::group::Group;
 use crate::gpu::{Dtype, address, buffer, grid};
 use kernel::encode_states;
 
-/// Units of a cube.
+/// Threads of a cube.
 const UNITS: usize = 64;
 
 /// Buffers in `f32`, all contiguous; see [`FlatStates`](super::FlatStates).

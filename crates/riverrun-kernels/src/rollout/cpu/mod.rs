@@ -1,8 +1,7 @@
-//! The CPU form: the weights of a member stay in the cache of the core that runs it.
+//! The CPU form: the weights of a member stay in the cache of its core.
 //!
-//! Threads take whole members as long as there is one for each; what is left over is shared unit by unit, and the threads of
-//! a member meet twice a step. All features but the first stay as they are, so their products are made once a member, not once
-//! a step.
+//! Threads take whole members while there is one for each; the remaining members are divided by units, with two barriers a
+//! step. All features but the first are constant, so their products are computed once a member, not once a step.
 
 mod member;
 mod product;
@@ -19,11 +18,11 @@ use crate::cell::cpu::barrier::run_together;
 use crate::simd::level::Level;
 use member::{Finished, Member, Part};
 
-/// Below so many multiplications, waking other threads costs more than they save.
+/// Below this many multiplications, waking other threads costs more than they save.
 const WORTH_WAKING: usize = 1 << 21;
-/// A meeting costs about as much as so many multiplications.
+/// A barrier costs about as much as this many multiplications.
 const WORTH_MEETING: usize = 1 << 14;
-/// Units are shared in multiples of this.
+/// Units are divided in multiples of this.
 const GRAIN: usize = 16;
 
 /// Runs every member on the threads of rayon's pool.
@@ -95,7 +94,7 @@ fn units(hidden: usize, parts: usize, index: usize) -> Range<usize> {
     at(index)..at(index + 1)
 }
 
-/// A vector that the threads of a member share: each writes its own units and reads the others' after a meeting.
+/// A vector that the threads of a member share: each writes its own units and reads the others' after a barrier.
 struct Shared(Vec<AtomicU32>);
 
 impl Shared {
