@@ -310,7 +310,7 @@ pub trait CellOps: LinearOps + CellRoutes {
     }
 
     /// The cell on its input product, in one launch where
-    /// [`runs_in_one_launch`](CellRoutes::runs_in_one_launch) says so.
+    /// `CellRoutes::runs_in_one_launch` says so.
     #[fusion(meta = |inputs, spec, save| fused::states(inputs, spec, *save))]
     fn persistent_forward(
         #[extension_type] inputs: StepInputs<Self>,

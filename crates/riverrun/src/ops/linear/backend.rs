@@ -224,7 +224,7 @@ mod fused {
     Autodiff: cfg(feature = "autodiff"),
 )]
 pub trait LinearOps: ElementwiseOps + ProductRoutes {
-    /// A product of matrices by the vendor's library where [`vendor_missing`](ProductRoutes::vendor_missing) gives no reason
+    /// A product of matrices by the vendor's library where `ProductRoutes::vendor_missing` gives no reason
     /// against it, else by the backend. `vector` is the bias, `pre` the input of GELU, where the epilogue reads one.
     #[fusion(meta = |a, b, _vector, _pre, spec| fused::product(a, b, spec))]
     fn vendor_product(
@@ -244,7 +244,7 @@ pub trait LinearOps: ElementwiseOps + ProductRoutes {
     }
 
     /// `[.., m, k]` by `[.., k, n]` in `f32`, on devices where the backend's own matmul
-    /// [rounds](ProductRoutes::rounds_f32) the factors.
+    /// rounds the factors (`ProductRoutes::rounds_f32`).
     #[fusion(meta = |a, b| fused::matmul(a, b))]
     fn full_matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::float_matmul(a, b)
