@@ -57,6 +57,12 @@ pub enum Error {
         /// The size or setting, and what is expected.
         reason: String,
     },
+    /// The sizes or options of an attention do not fit together.
+    #[error("attention: {reason}")]
+    Attention {
+        /// Which, and what is expected.
+        reason: String,
+    },
     /// The channel dimension is zero.
     #[error("a recurrence needs at least one channel, found D = 0")]
     NoChannels,

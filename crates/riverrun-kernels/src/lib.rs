@@ -4,6 +4,7 @@
 //! forms. This crate does not depend on Burn: CPU kernels take slices, GPU kernels take CubeCL handles.
 
 pub mod adamw;
+pub mod attention;
 pub mod block_diagonal;
 mod buffer;
 pub mod cell;

@@ -1,0 +1,6 @@
+//! Problems with their data, running them, and the rule by which a result is accepted.
+
+mod case;
+mod tolerance;
+
+pub use case::{Case, Options, Outcome};

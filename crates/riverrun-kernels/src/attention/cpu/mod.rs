@@ -1,0 +1,42 @@
+//! Attention on the CPU.
+//!
+//! A task is [`ROWS`] queries of a head (or keys, for their gradients) against all blocks of [`COLUMNS`] of the other side that
+//! they meet. Products are the register tiles of [`gemm`](crate::gemm); the other side is packed for them once, by block and
+//! head. A task's scores, sums and the two blocks it works on fit into the second-level cache for `D` up to 256.
+
+mod backward;
+mod blocks;
+mod forward;
+mod scores;
+
+pub use backward::{Backward, backward};
+pub use forward::{Forward, forward};
+
+/// Rows of a task.
+const ROWS: usize = 64;
+
+/// Columns of a block: whole vectors and whole panels for registers of 4 to 16 numbers.
+const COLUMNS: usize = 96;
+
+/// A task: a head of a sequence, and the first of its rows.
+struct Task {
+    sequence: usize,
+    head: usize,
+    first: usize,
+}
+
+/// The tasks of `heads` heads of `batch` sequences of `length` rows each.
+fn tasks(batch: usize, heads: usize, length: usize) -> Vec<Task> {
+    let mut tasks = Vec::with_capacity(batch * heads * length.div_ceil(ROWS));
+    // Last rows first: under a causal mask they see the most.
+    for first in (0..length).step_by(ROWS).rev() {
+        for sequence in 0..batch {
+            tasks.extend((0..heads).map(|head| Task {
+                sequence,
+                head,
+                first,
+            }));
+        }
+    }
+    tasks
+}

@@ -1,0 +1,349 @@
+//! Attention: oracle against finite differences, CPU and GPU kernels against the oracle. The GPU part runs on a software
+//! Vulkan driver too.
+
+#[cfg(feature = "gpu")]
+#[path = "../device/mod.rs"]
+mod device;
+
+use half::{bf16, f16};
+use riverrun_kernels::attention::check::{Case, Options, Outcome};
+use riverrun_kernels::attention::{Problem, Shape, cpu, oracle};
+use riverrun_kernels::{Element, Error};
+
+fn assert_right<E: Element>(
+    case: &Case,
+    what: &str,
+    mut run: impl FnMut() -> Result<Outcome, Error>,
+) {
+    let truth = case.oracle();
+    let found = run().expect("a problem it can run");
+    for verdict in case.compare::<E>(&found, &truth) {
+        let problem = &case.problem;
+        assert!(
+            verdict.passes(),
+            "{what} {} {problem:?}: {verdict:?}",
+            E::NAME
+        );
+    }
+    let again = run().expect("a problem it can run");
+    assert!(
+        found.same_bits(&again),
+        "{what} differs from run to run: {} {:?}",
+        E::NAME,
+        case.problem
+    );
+}
+
+fn on_cpu<E: Element>(case: &Case) {
+    let case = case.rounded::<E>();
+    assert_right::<E>(&case, "cpu", || case.cpu::<E>());
+}
+
+/// `[B, T, S, H, Hk, D]`: none, one, few, more than a tile, grouped heads, a chunk after a cache, fewer keys than queries.
+const SHAPES: [[usize; 6]; 11] = [
+    [0, 5, 5, 2, 1, 4],
+    [1, 0, 0, 1, 1, 4],
+    [1, 0, 7, 1, 1, 4],
+    [1, 1, 1, 1, 1, 1],
+    [2, 7, 7, 2, 1, 5],
+    [2, 3, 40, 4, 2, 8],
+    [1, 130, 200, 3, 3, 20],
+    [2, 97, 97, 2, 1, 64],
+    [1, 70, 70, 1, 1, 256],
+    [1, 5, 0, 1, 1, 3],
+    [1, 67, 66, 2, 2, 33],
+];
+
+fn shape([batch, queries, keys, heads, key_heads, dim]: [usize; 6]) -> Shape {
+    Shape {
+        batch,
+        queries,
+        keys,
+        heads,
+        key_heads,
+        dim,
+    }
+}
+
+/// Every shape with some of the sixteen options that go with it.
+fn cases(options: &[usize]) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (n, sizes) in SHAPES.into_iter().enumerate() {
+        let shape = shape(sizes);
+        for &m in options {
+            // Positions need as many keys as queries.
+            let m = if shape.keys < shape.queries { m & 8 } else { m };
+            let options = Options::nth(m, shape.keys);
+            cases.push(Case::random(shape, options, 7 + n as u64));
+        }
+    }
+    cases
+}
+
+#[test]
+fn cpu_is_right_with_every_option() {
+    let all: Vec<usize> = (0..16).collect();
+    for case in cases(&all) {
+        on_cpu::<f32>(&case);
+    }
+}
+
+#[test]
+fn cpu_is_right_in_every_type() {
+    for case in cases(&[1, 14]) {
+        on_cpu::<f64>(&case);
+        on_cpu::<f16>(&case);
+        on_cpu::<bf16>(&case);
+    }
+}
+
+/// `case` with NaN at a position of sequence 0.
+fn poisoned(case: &Case, at: usize) -> Case {
+    let shape = case.problem.shape;
+    let mut case = case.clone();
+    let width = shape.key_heads * shape.dim;
+    for x in [&mut case.k, &mut case.v] {
+        x[at * width..(at + 1) * width].fill(f64::NAN);
+    }
+    let width = shape.heads * shape.dim;
+    for x in [&mut case.q, &mut case.d_o] {
+        x[at * width..(at + 1) * width].fill(f64::NAN);
+    }
+    case
+}
+
+/// Compares what a NaN at a position may not reach: steps that neither see it nor are seen by it.
+fn assert_untouched(
+    case: &Case,
+    at: usize,
+    mut run: impl FnMut(&Case) -> Result<Outcome, Error>,
+    what: &str,
+) {
+    let shape = case.problem.shape;
+    let clean = run(case).expect("a problem it can run");
+    let found = run(&poisoned(case, at)).expect("a problem it can run");
+    let reset = case.reset.as_deref().map(|reset| &reset[..shape.keys]);
+    let sees = |i: usize, j: usize| oracle::sees(&case.problem, reset, i, j);
+    let mut untouched = 0;
+    for step in (0..shape.batch * shape.keys).filter(|&step| step != at) {
+        let own = step < shape.keys;
+        let width = shape.heads * shape.dim;
+        let rows = step * width..(step + 1) * width;
+        if !own || !sees(step, at) {
+            assert_eq!(
+                clean.o[rows.clone()],
+                found.o[rows.clone()],
+                "{what} o {step}"
+            );
+            assert_eq!(
+                clean.d_q[rows.clone()],
+                found.d_q[rows],
+                "{what} d_q {step}"
+            );
+            untouched += 1;
+        }
+        let width = shape.key_heads * shape.dim;
+        let rows = step * width..(step + 1) * width;
+        // A query that sees the NaN has NaN gradients for all that it sees.
+        let reached = own && (0..shape.keys).any(|i| sees(i, step) && (sees(i, at) || i == at));
+        if !reached {
+            assert_eq!(
+                clean.d_k[rows.clone()],
+                found.d_k[rows.clone()],
+                "{what} d_k {step}"
+            );
+            assert_eq!(
+                clean.d_v[rows.clone()],
+                found.d_v[rows],
+                "{what} d_v {step}"
+            );
+            untouched += 1;
+        }
+    }
+    assert!(untouched > 0);
+}
+
+fn isolation() -> Vec<Case> {
+    let shape = shape([2, 150, 150, 2, 1, 16]);
+    [0, 1, 3, 5, 6]
+        .map(|m| Case::random(shape, Options::nth(m, 90), 5))
+        .into()
+}
+
+#[test]
+fn nan_stays_where_it_is_seen() {
+    for case in isolation() {
+        assert_untouched(&case, 101, |case| case.cpu::<f32>(), "cpu");
+    }
+}
+
+#[test]
+fn threads_do_not_change_the_numbers() {
+    let case = Case::random(shape([2, 200, 200, 2, 1, 24]), Options::nth(5, 200), 3);
+    let pool = |threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+        pool.build().expect("a pool")
+    };
+    let one = pool(1).install(|| case.cpu::<f32>()).expect("runs");
+    let three = pool(3).install(|| case.cpu::<f32>()).expect("runs");
+    assert!(one.same_bits(&three));
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let good = Problem::new(Shape::same(1, 2, 2, 4));
+    let refused = |problem: Problem, reset: bool| match problem.check(reset) {
+        Err(Error::Attention { reason }) => reason,
+        other => panic!("{other:?}"),
+    };
+    let with = |change: &dyn Fn(&mut Problem)| {
+        let mut problem = good;
+        change(&mut problem);
+        problem
+    };
+    assert_eq!(good.check(true), Ok(()));
+    let none = with(&|problem| problem.shape.dim = 0);
+    assert_eq!(none.check(false), Err(Error::NoChannels));
+    assert!(refused(with(&|p| p.shape.key_heads = 0), false).contains("multiple"));
+    assert!(refused(with(&|p| p.shape.key_heads = 3), false).contains("multiple"));
+    assert!(refused(with(&|p| p.shape.dim = 257), false).contains("256"));
+    assert!(refused(with(&|p| p.window = Some(0)), false).contains("window"));
+    assert!(refused(with(&|p| p.softcap = Some(0.0)), false).contains("cap"));
+    assert!(refused(with(&|p| p.softcap = Some(f64::NAN)), false).contains("cap"));
+    assert!(refused(with(&|p| p.scale = f64::INFINITY), false).contains("scale"));
+    let short = with(&|problem| problem.shape.keys = 1);
+    assert_eq!(short.check(false), Ok(()));
+    assert!(refused(short, true).contains("keys"));
+    assert!(
+        refused(
+            Problem {
+                causal: true,
+                ..short
+            },
+            false
+        )
+        .contains("keys")
+    );
+
+    let (x, mut o, mut lse) = ([0.0_f32; 16], [0.0; 16], [0.0; 4]);
+    let mut run = |q: &[f32], reset: Option<&[bool]>| {
+        let args = cpu::Forward {
+            q,
+            k: &x,
+            v: &x,
+            reset,
+            o: &mut o,
+            lse: &mut lse,
+        };
+        cpu::forward(&good, args)
+    };
+    let length = |what, expected, found| {
+        Err(Error::Length {
+            what,
+            expected,
+            found,
+        })
+    };
+    assert_eq!(run(&x[..15], None), length("q", 16, 15));
+    assert_eq!(run(&x, Some(&[true])), length("reset", 2, 1));
+}
+
+#[test]
+fn the_oracle_has_the_slopes_of_its_function() {
+    let case = Case::random(shape([1, 5, 7, 2, 1, 3]), Options::nth(15, 7), 11);
+    let inputs = [&case.q, &case.k, &case.v];
+    let reset = case.reset.as_deref();
+    let loss = |inputs: [&Vec<f64>; 3]| -> f64 {
+        let [q, k, v] = inputs;
+        let found = oracle::forward(&case.problem, q, k, v, reset);
+        found.o.iter().zip(&case.d_o).map(|(o, d)| o * d).sum()
+    };
+    let d = case.oracle();
+    for (n, slopes) in [&d.d_q, &d.d_k, &d.d_v].into_iter().enumerate() {
+        for i in 0..slopes.len() {
+            let moved = |step: f64| {
+                let mut x = inputs[n].clone();
+                x[i] += step;
+                let mut inputs = inputs;
+                inputs[n] = &x;
+                loss(inputs)
+            };
+            let slope = (moved(1e-5) - moved(-1e-5)) / 2e-5;
+            let error = (slope - slopes[i]).abs();
+            assert!(error < 1e-6 * (1.0 + slope.abs()), "{n} {i}: {slope}");
+        }
+    }
+}
+
+#[cfg(feature = "gpu")]
+mod on_gpu {
+    use cubecl::client::Client;
+    use riverrun_kernels::attention::gpu::Tuning;
+    use riverrun_kernels::gpu::Dtype;
+
+    use super::*;
+    use crate::device::client;
+
+    fn check<E: Element>(client: &Client, dtype: Dtype, case: &Case, tuning: Option<Tuning>) {
+        if !dtype.supported(client) {
+            println!(
+                "skipped: {} is not supported on {}",
+                dtype.name(),
+                client.name()
+            );
+            return;
+        }
+        let case = case.rounded::<E>();
+        assert_right::<E>(&case, "gpu", || case.gpu(client, dtype, tuning));
+    }
+
+    #[test]
+    fn every_shape_is_right() {
+        let Some(client) = client() else { return };
+        // Every shape compiles its own kernels, so each has one set of options.
+        for (n, case) in cases(&[0, 15]).into_iter().enumerate() {
+            if n / 2 % 2 == n % 2 {
+                check::<f32>(&client, Dtype::F32, &case, None);
+            }
+        }
+    }
+
+    #[test]
+    fn every_option_is_right() {
+        let Some(client) = client() else { return };
+        for m in [1, 2, 6, 12] {
+            let case = Case::random(shape([1, 40, 70, 2, 1, 20]), Options::nth(m, 70), 3);
+            check::<f32>(&client, Dtype::F32, &case, None);
+        }
+    }
+
+    #[test]
+    fn half_precision_storage_is_right() {
+        let Some(client) = client() else { return };
+        let case = Case::random(shape([1, 40, 40, 2, 1, 24]), Options::nth(3, 40), 3);
+        check::<f16>(&client, Dtype::F16, &case, None);
+        check::<bf16>(&client, Dtype::Bf16, &case, None);
+    }
+
+    #[test]
+    fn every_tuning_is_right() {
+        let Some(client) = client() else { return };
+        let case = Case::random(shape([1, 100, 100, 2, 1, 40]), Options::nth(3, 100), 3);
+        for tuning in Tuning::ALL {
+            if tuning.fits(&client, &case.problem) {
+                check::<f32>(&client, Dtype::F32, &case, Some(tuning));
+            } else {
+                println!("skipped: no room for {tuning:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn nan_stays_where_it_is_seen() {
+        let Some(client) = client() else { return };
+        for case in isolation().drain(1..3) {
+            let run = |case: &Case| case.gpu(&client, Dtype::F32, None);
+            assert_untouched(&case, 101, run, "gpu");
+        }
+    }
+}
