@@ -6,6 +6,7 @@
 //! [`riverrun_kernels::recurrence`] for the mathematics and the order of steps.
 
 mod adamw;
+mod attention;
 mod block_diagonal;
 pub mod cell;
 mod cross_entropy;
@@ -26,6 +27,7 @@ pub use adamw::{
     AdamwStep, AdamwTensors, LossScaleNumbers, adamw, adamw_numbers, clip_factor, square_sum,
     try_clip_factor,
 };
+pub use attention::{AttentionOptions, attention, try_attention};
 pub use block_diagonal::{block_diagonal_scan, try_block_diagonal_scan};
 pub use cell::{
     Activation, Cell, CellOptions, CellState, CellWeights, ResetGate, cell_layer, try_cell_layer,

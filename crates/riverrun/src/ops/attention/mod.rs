@@ -1,0 +1,226 @@
+//! Scaled dot-product attention, in memory proportional to the steps.
+
+#[cfg(feature = "autodiff")]
+mod autodiff;
+#[cfg(feature = "cube")]
+mod cube;
+#[cfg(feature = "flex")]
+mod flex;
+
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, Dispatch, ExtensionType, backend_extension};
+use burn::tensor::{Bool, Tensor};
+use riverrun_kernels::attention::{Problem, Shape};
+
+use super::support::map::map_tensors;
+use super::support::{Maybe, checks};
+use crate::Error;
+
+/// What an [`attention`] hides and how it scores.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[non_exhaustive]
+pub struct AttentionOptions {
+    /// Whether a query sees no later key.
+    pub causal: bool,
+    /// A query sees only keys less than this many positions away; at least 1. All when absent.
+    pub window: Option<usize>,
+    /// The factor of the scores; `1 / √D` when absent.
+    pub scale: Option<f64>,
+    /// With a cap `c`, `c tanh(s / c)` takes the place of the score `s`; above 0.
+    pub softcap: Option<f64>,
+}
+
+impl AttentionOptions {
+    /// Every query sees every key.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Every query sees the keys up to its own position.
+    pub fn causal() -> Self {
+        Self::new().with_causal(true)
+    }
+
+    /// With or without a causal mask.
+    pub fn with_causal(mut self, causal: bool) -> Self {
+        self.causal = causal;
+        self
+    }
+
+    /// With a window.
+    pub fn with_window(mut self, window: Option<usize>) -> Self {
+        self.window = window;
+        self
+    }
+
+    /// With another scale.
+    pub fn with_scale(mut self, scale: f64) -> Self {
+        self.scale = Some(scale);
+        self
+    }
+
+    /// With a cap.
+    pub fn with_softcap(mut self, softcap: Option<f64>) -> Self {
+        self.softcap = softcap;
+        self
+    }
+}
+
+/// Scaled dot-product attention, `softmax(scale · q kᵀ) v` for each head, without the matrix of scores in memory: tiles of
+/// it are made, used and, in the backward pass, made again. See [`riverrun_kernels::attention`] for the mathematics.
+///
+/// # Arguments
+/// - `q`: `[B, T, H, D]`, any float dtype, `D` up to 256; sums are in `f32` or wider.
+/// - `k`, `v`: `[B, S, Hk, D]`, of the same dtype. `Hk` divides `H`: query head `h` reads key head `h / (H / Hk)`.
+/// - `reset`: `[B, S]`: true at a key with which a document starts. Documents never see each other.
+/// - `options`: masks, scale and cap. Queries have the last `T` of the `S` positions, so a chunk continues a cache of keys.
+///
+/// # Returns
+/// `[B, T, H, D]`; 0 for a query that sees no key. What a query does not see, NaN included, has no influence on it. The
+/// backward pass saves the inputs, the result and the log-sum-exp of the scores, `[B, H, T]`.
+///
+/// # Panics
+/// Where [`try_attention`] returns an error.
+///
+/// Source: Dao, *FlashAttention-2* (2023), algorithms 1 and 2; grouped heads: Ainslie et al., *GQA* (2023), section 2.2.
+///
+/// ```
+/// # #[cfg(feature = "flex")] {
+/// use burn::tensor::{Device, Distribution, Tensor};
+/// use riverrun::ops::{AttentionOptions, attention};
+///
+/// let device = Device::flex();
+/// let random = |heads| Tensor::<4>::random([2, 100, heads, 16], Distribution::Default, &device);
+/// let options = AttentionOptions::causal().with_window(Some(32));
+/// let o = attention(random(4), random(1), random(1), None, options);
+/// assert_eq!(o.dims(), [2, 100, 4, 16]);
+/// # }
+/// ```
+pub fn attention(
+    q: Tensor<4>,
+    k: Tensor<4>,
+    v: Tensor<4>,
+    reset: Option<Tensor<2, Bool>>,
+    options: AttentionOptions,
+) -> Tensor<4> {
+    try_attention(q, k, v, reset, options).unwrap_or_else(|error| panic!("attention: {error}"))
+}
+
+/// [`attention`].
+///
+/// # Errors
+/// Shapes, dtypes or devices that do not fit, a dtype that the device lacks; heads that are no multiple of the key heads, more
+/// than 256 channels a head, a window of 0, a cap that is not above 0, fewer keys than queries with a mask. Nothing has been
+/// launched then.
+pub fn try_attention(
+    q: Tensor<4>,
+    k: Tensor<4>,
+    v: Tensor<4>,
+    reset: Option<Tensor<2, Bool>>,
+    options: AttentionOptions,
+) -> Result<Tensor<4>, Error> {
+    let [batch, queries, heads, dim] = q.dims();
+    let [_, keys, key_heads, _] = k.dims();
+    checks::supported("q", &q.device(), q.dtype())?;
+    let expected = [batch, keys, key_heads, dim];
+    checks::fits("k", &q, &k, &expected)?;
+    checks::fits("v", &q, &v, &expected)?;
+    checks::reset(&q, reset.as_ref(), [batch, keys])?;
+    let shape = Shape {
+        batch,
+        queries,
+        keys,
+        heads,
+        key_heads,
+        dim,
+    };
+    let mut problem = Problem::new(shape);
+    problem.scale = options.scale.unwrap_or(problem.scale);
+    problem.causal = options.causal;
+    problem.window = options.window;
+    problem.softcap = options.softcap;
+    problem.check(reset.is_some())?;
+    let dtype = q.dtype();
+    let reset = reset.map(|reset| reset.float().cast(dtype).into_dispatch());
+    let (o, _lse) = <Dispatch as AttentionOps>::attention_forward(
+        q.into_dispatch(),
+        k.into_dispatch(),
+        v.into_dispatch(),
+        Maybe::from_option(reset),
+        problem,
+    );
+    Ok(Tensor::from_dispatch(o))
+}
+
+/// Gradients of an attention.
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "cube"))]
+pub struct AttentionGradients<B: Backend> {
+    /// `[B, T, H, D]`.
+    pub q: FloatTensor<B>,
+    /// `[B, S, Hk, D]`.
+    pub k: FloatTensor<B>,
+    /// `[B, S, Hk, D]`.
+    pub v: FloatTensor<B>,
+}
+
+map_tensors!(AttentionGradients {
+    tensors: [q, k, v],
+    nested: [],
+    integers: []
+});
+
+#[cfg(feature = "cube")]
+mod fused {
+    //! The shapes of the outputs, which fusion needs before an operation runs.
+
+    use super::AttentionGradientsMetadata;
+    use burn::backend::fusion::custom::TensorSpec;
+    use burn::tensor::{DType, Shape};
+
+    pub(super) fn output(q: &TensorSpec) -> (TensorSpec, TensorSpec) {
+        let rows = Shape::new([q.shape[0], q.shape[2], q.shape[1]]);
+        (q.clone(), TensorSpec::new(rows, DType::F32))
+    }
+
+    pub(super) fn gradients(q: &TensorSpec, k: &TensorSpec) -> AttentionGradientsMetadata {
+        AttentionGradientsMetadata {
+            q: q.clone(),
+            k: k.clone(),
+            v: k.clone(),
+        }
+    }
+}
+
+/// [`attention`] on a backend. Shapes, dtypes and options have been checked by [`try_attention`].
+#[backend_extension(
+    Flex: cfg(feature = "flex"),
+    Cube: cfg(feature = "cube"),
+    Fusion: cfg(feature = "cube"),
+    Autodiff: cfg(feature = "autodiff"),
+)]
+pub trait AttentionOps: Backend {
+    /// `o`, `[B, T, H, D]`, and the log-sum-exp of each query's scores, `[B, H, T]`, in `f32` (`f64` for `f64`), through which no
+    /// gradient flows.
+    #[fusion(meta = |q, _k, _v, _reset, _problem| fused::output(q))]
+    fn attention_forward(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        #[extension_type] reset: Maybe<Self>,
+        problem: Problem,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// The gradients from `∂L/∂o` and what the forward pass returned.
+    #[fusion(meta = |q, k, _v, _reset, _o, _lse, _d_o, _problem| fused::gradients(q, k))]
+    fn attention_backward(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        #[extension_type] reset: Maybe<Self>,
+        o: FloatTensor<Self>,
+        lse: FloatTensor<Self>,
+        d_o: FloatTensor<Self>,
+        problem: Problem,
+    ) -> AttentionGradients<Self>;
+}
