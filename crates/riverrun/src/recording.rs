@@ -13,8 +13,9 @@ use crate::device::one_line;
 /// (inputs are refilled between replays, see [`crate::ops::refill`]), and takes all its memory from the pools that earlier
 /// runs of the same work have filled. The recording holds the memory it touches until it is dropped.
 ///
-/// On CUDA, other threads may go on while one records, if they have called an operation of this crate before: a thread that has
-/// only used Burn's operations breaks the recording when it waits for a result, and its own read fails.
+/// On CUDA, nothing else of the process may use the device from [`record`](Self::record)'s beginning to its end: CubeCL
+/// captures in CUDA's global mode, in which another thread's wait for a result fails, and spoils the recording. Replays run
+/// beside anything.
 pub struct Recording {
     graph: BackendGraph<Dispatch>,
     device: Device,

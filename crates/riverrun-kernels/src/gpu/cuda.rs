@@ -24,15 +24,6 @@
 //!   tasks touch needs no lock.
 //! - **Captures.** While the stream records a graph, work is recorded like a launch, and the pages of its buffers are
 //!   kept where they are for the graph's life.
-//!
-//! # Threads beside a capture
-//!
-//! CubeCL captures in CUDA's global mode, in which a wait for an event or an allocation by any thread of the process fails
-//! and spoils the capture. Every thread may take itself out of this: [`beside_captures`] does it for the calling thread,
-//! which waits for the results of its own streams, and for the device's thread, which allocates for all streams.
-
-use std::cell::RefCell;
-use std::sync::Mutex;
 
 use cubecl::client::Client;
 use cubecl::server::{Handle, ServerError};
@@ -45,7 +36,7 @@ use cubecl_server::id::KernelId;
 use cubecl_server::runtime::Runtime;
 use cubecl_server::server::BufferBinding;
 use cubecl_server::stream::{ExecuteScope, WriteScoped};
-use cudarc::driver::sys::{CUcontext, CUresult, CUstream, CUstreamCaptureMode};
+use cudarc::driver::sys::{CUcontext, CUstream};
 
 type Server = <cubecl_cuda::CudaRuntime as Runtime>::Server;
 
@@ -64,50 +55,6 @@ unsafe impl Sync for Device {}
 pub(crate) fn device_of(client: &Client) -> Option<DeviceId> {
     let service = client.service_id();
     (service.service == std::any::TypeId::of::<Server>()).then_some(service.device)
-}
-
-/// Lets the calling thread read from the client's device while another thread records a graph there, and lets the device
-/// allocate for it meanwhile. Costs a lookup after the first call of a thread; does nothing on other runtimes.
-pub fn beside_captures(client: &Client) {
-    thread_local! {
-        static DONE: RefCell<Vec<DeviceId>> = const { RefCell::new(Vec::new()) };
-    }
-    static DEVICES: Mutex<Vec<DeviceId>> = Mutex::new(Vec::new());
-
-    let Some(id) = device_of(client) else { return };
-    if !DONE.with_borrow_mut(|done| note(done, id)) {
-        return;
-    }
-    let mut outcome = exchange(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
-    let mut devices = DEVICES.lock().unwrap_or_else(|held| held.into_inner());
-    if note(&mut devices, id) {
-        let relaxed = || exchange(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED);
-        outcome = outcome.and(Device::new(id).and_then(|device| device.ask(relaxed)));
-    }
-    if let Err(reason) = outcome {
-        tracing::warn!(
-            "other threads cannot read from the device while a graph is recorded: {reason}"
-        );
-    }
-}
-
-/// Whether the device is new to the list, which has it from now on.
-fn note(devices: &mut Vec<DeviceId>, id: DeviceId) -> bool {
-    let new = !devices.contains(&id);
-    if new {
-        devices.push(id);
-    }
-    new
-}
-
-/// Sets which calls the calling thread may make while graphs are captured.
-fn exchange(mut mode: CUstreamCaptureMode) -> Result<(), String> {
-    // SAFETY: the mode is that of the calling thread alone, and the call writes the mode before it through the pointer.
-    let status = unsafe { cudarc::driver::sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
-    match status {
-        CUresult::CUDA_SUCCESS => Ok(()),
-        status => Err(format!("cuThreadExchangeStreamCaptureMode: {status:?}")),
-    }
 }
 
 impl Device {

@@ -12,8 +12,6 @@ pub(crate) mod math;
 pub(crate) mod storage;
 
 pub(crate) use buffer::{address, buffer, expect, grid, vector_width};
-#[cfg(feature = "cuda")]
-pub use cuda::beside_captures;
 pub use dtype::Dtype;
 pub use fault::take_fault;
 

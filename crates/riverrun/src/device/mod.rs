@@ -244,12 +244,7 @@ pub fn take_fault(device: &Device) -> Result<(), Error> {
 #[cfg(feature = "cube")]
 pub fn client(device: &Device) -> Option<cubecl::client::Client> {
     match device.clone().without_autodiff().as_dispatch() {
-        DispatchDevice::Cube(device) => {
-            let client = device.client();
-            #[cfg(feature = "cuda")]
-            riverrun_kernels::gpu::beside_captures(&client);
-            Some(client)
-        }
+        DispatchDevice::Cube(device) => Some(device.client()),
         #[allow(unreachable_patterns)]
         _ => None,
     }

@@ -1,8 +1,8 @@
 //! Concurrency: threads, each with its own streams, and processes interleave scans, cells, matmuls, elementwise operations,
 //! recorded steps and reads at random. Every result must have the same bits as without concurrency.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::thread;
 
 use burn::tensor::{DType, Device};
@@ -32,7 +32,9 @@ const THREADS: usize = 4;
 const PROCESSES: usize = 3;
 /// The model of the recorded steps, and how many are taken before a new one starts.
 const MODEL: ModelShape = ModelShape::new([32, 1, 4, 48, 17]);
-const STEPS: u64 = 6;
+const STEPS: u64 = 10;
+/// Steps until one is recorded.
+const UNTIL_RECORDED: u64 = 4;
 
 /// Threads of one process; on GPUs several processes too.
 pub(super) fn forms(target: &Target) -> Vec<&'static str> {
@@ -77,7 +79,8 @@ fn threads(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
     let device = &part.target.info.device;
     let jobs = jobs(part)?;
     // Alone, twice: the second run shows that the bits are repeatable.
-    let run = |job: &Job| job.run(device);
+    let alone = RwLock::new(());
+    let run = |job: &Job| job.run(device, &alone);
     let alone: Vec<Vec<u64>> = jobs.iter().map(run).collect::<Result<_, _>>()?;
     let again: Vec<Vec<u64>> = jobs.iter().map(run).collect::<Result<_, _>>()?;
 
@@ -90,11 +93,12 @@ fn threads(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
     };
     let counter = Counter::new(part.target.is_cpu());
     let (done, wrong) = (AtomicUsize::new(0), Mutex::new(Vec::<String>::new()));
+    let recording = RwLock::new(());
     let worker = |seed: u64| -> Result<(), Failure> {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         while counter.launched(&done) < goal {
             let n = random.random_range(0..jobs.len());
-            let found = jobs[n].run(device)?;
+            let found = jobs[n].run(device, &recording)?;
             done.fetch_add(1, Ordering::Relaxed);
             if found != alone[n] {
                 let mut wrong = wrong
@@ -193,8 +197,11 @@ impl Job {
         }
     }
 
-    /// The bits of all results.
-    fn run(&self, device: &Device) -> Result<Vec<u64>, Failure> {
+    /// The bits of all results. The other threads wait while steps are recorded, as [`riverrun::Recording`] asks, and go on
+    /// beside the replays.
+    fn run(&self, device: &Device, recording: &RwLock<()>) -> Result<Vec<u64>, Failure> {
+        let beside = || recording.read().unwrap_or_else(PoisonError::into_inner);
+        let _beside = (!matches!(self, Self::Training(..))).then(beside);
         let bits = |tensors: Vec<Vec<f64>>| -> Vec<u64> {
             tensors.into_iter().flatten().map(f64::to_bits).collect()
         };
@@ -210,15 +217,21 @@ impl Job {
                 bits(outcome.into_iter().map(|(_, tensor)| tensor).collect())
             }
             Self::Training(config, recorded) => {
+                let alone = recording.write().unwrap_or_else(PoisonError::into_inner);
                 let mut learner = Learner::language(config, device)?;
                 if *recorded {
                     learner.record_steps()?;
                 }
                 let mut losses = Vec::new();
-                for step in 0..STEPS {
+                let mut step = |step: u64| -> Result<(), Failure> {
                     let loss = learner.step(&MODEL.batch(step), 1e-3, &mut |_| ())?;
                     losses.extend(loss.into_data().iter::<f64>());
-                }
+                    Ok(())
+                };
+                (0..UNTIL_RECORDED).try_for_each(&mut step)?;
+                drop(alone);
+                let _beside = beside();
+                (UNTIL_RECORDED..STEPS).try_for_each(&mut step)?;
                 bits(vec![losses])
             }
         })

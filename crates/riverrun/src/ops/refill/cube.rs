@@ -8,12 +8,18 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::RefillOps;
 
+/// Milliseconds until memory that is still shared counts as that of another tensor.
+const WAITS: usize = 1000;
+
 fn write(tensor: CubeTensor, data: TensorData) -> CubeTensor {
     let tensor = into_contiguous(tensor);
-    assert!(
-        tensor.can_mut(),
-        "a tensor to be refilled shares its memory"
-    );
+    // Work of other streams that the device has not finished may hold the memory for a moment.
+    let mut waits = 0;
+    while !tensor.can_mut() {
+        assert!(waits < WAITS, "a tensor to be refilled shares its memory");
+        waits += 1;
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     let data = data.convert_dtype(tensor.dtype);
     tensor.client.write(&tensor.handle, data.into_bytes());
     tensor
