@@ -22,7 +22,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Prepares a device for a recording. Run the work a few times after this, each time waiting for its end, so that
+    /// Prepares a device for one recording. Run the work a few times after this, each time waiting for its end, so that
     /// everything is compiled, tuned and allocated.
     ///
     /// # Errors
@@ -38,7 +38,7 @@ impl Recording {
     ///
     /// # Errors
     /// [`Error::Recording`] on a device without recordings, before `work` is called; or for work that cannot be recorded: its
-    /// results are lost; the device stays usable and can record again.
+    /// results are lost; the device stays usable, and can record again after another [`prepare`](Self::prepare).
     pub fn record<T>(device: &Device, work: impl FnOnce() -> T) -> Result<(Self, T), Error> {
         Self::try_record(device, || Ok(work()))
     }

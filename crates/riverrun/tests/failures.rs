@@ -56,6 +56,7 @@ fn a_recording_whose_work_fails_leaves_the_device_usable() {
         }));
         assert!(panicked.is_err());
         works(&gpu);
+        warm_up(&gpu, || drop(double()));
         let refused = Recording::try_record(&gpu, || {
             let _lost = double();
             Err::<(), Error>(Error::Unsupported("in the middle of a recording".into()))
