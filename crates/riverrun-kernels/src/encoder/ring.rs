@@ -162,7 +162,7 @@ impl Ring {
         true
     }
 
-    /// The value `back` pushes ago, 0 for the last.
+    /// The value `pushes` pushes ago, 0 for the last.
     pub(super) fn ago(&self, pushes: usize) -> Option<f64> {
         (pushes < self.len()).then(|| self.values[(self.pushed - 1 - pushes) % self.values.len()])
     }

@@ -4,38 +4,44 @@
 
 use cubecl::prelude::*;
 
+use super::buffers::*;
 use super::sequential::lane;
 use super::storage::widen;
 use super::tile::*;
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn reduce_chunks_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
-    in0: &[Vector<S, W>],
-    in1: &[Vector<S, W>],
-    in2: &[Vector<S, W>],
+    inputs: &GateInputs<S, W>,
     reset: &[R],
     maps: &mut [Vector<f32, N>],
     cuts: &mut [u32],
     geometry: Geometry,
-    batches: usize,
-    chunk_len: usize,
+    chunking: Chunking,
     #[comptime] config: Config,
     #[define(S, R)] _types: [ElemType; 2],
 ) {
-    let at = lane(&geometry, batches, chunk_len);
+    let at = lane(&geometry, &chunking);
     if !at.inside {
         terminate!();
     }
     let mut a = Vector::<f32, N>::new(1.0f32);
     let mut b = Vector::<f32, N>::new(0.0f32);
     let mut cut = 0u32;
-    let start = at.chunk * chunk_len;
-    let end = (start + chunk_len).min(geometry.steps);
+    let start = at.chunk * chunking.chunk_len;
+    let end = (start + chunking.chunk_len).min(geometry.steps);
     let tiles = (end - start).div_ceil(comptime!(config.len));
     for i in 0..tiles {
         let first = start + i * comptime!(config.len);
         let tile = load_forward::<S, R, W, N>(
-            in0, in1, in2, reset, &geometry, at.batch, at.col, first, config,
+            &inputs.in0,
+            &inputs.in1,
+            &inputs.in2,
+            reset,
+            &geometry,
+            at.batch,
+            at.col,
+            first,
+            config,
         );
         let run = reduce_forward::<S, W, N>(&tile, config);
         let total = run_then::<N>(&Run::<N> { a, h: b, cut }, &run, config.reset);
@@ -48,7 +54,7 @@ pub(super) fn reduce_chunks_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
         total,
         maps,
         cuts,
-        at.chunk * batches + at.batch,
+        at.chunk * chunking.batches + at.batch,
         at.col,
         geometry.cols,
     );
@@ -56,35 +62,41 @@ pub(super) fn reduce_chunks_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn reduce_chunks_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
-    in0: &[Vector<S, W>],
-    in1: &[Vector<S, W>],
-    in2: &[Vector<S, W>],
-    h: &[Vector<S, W>],
-    h0: &[Vector<S, W>],
-    d_h: &[Vector<S, W>],
+    inputs: &GateInputs<S, W>,
+    states: &StateGradients<S, W>,
     reset: &[R],
     maps: &mut [Vector<f32, N>],
     cuts: &mut [u32],
     geometry: Geometry,
-    batches: usize,
-    chunk_len: usize,
+    chunking: Chunking,
     #[comptime] config: Config,
     #[define(S, R)] _types: [ElemType; 2],
 ) {
-    let at = lane(&geometry, batches, chunk_len);
+    let at = lane(&geometry, &chunking);
     if !at.inside {
         terminate!();
     }
     let mut a = Vector::<f32, N>::new(1.0f32);
     let mut b = Vector::<f32, N>::new(0.0f32);
     let mut cut = 0u32;
-    let start = at.chunk * chunk_len;
-    let end = (start + chunk_len).min(geometry.steps);
+    let start = at.chunk * chunking.chunk_len;
+    let end = (start + chunking.chunk_len).min(geometry.steps);
     let tiles = (end - start).div_ceil(comptime!(config.len));
     for i in 0..tiles {
         let first = start + i * comptime!(config.len);
         let tile = load_backward::<S, R, W>(
-            in0, in1, in2, h, h0, d_h, reset, &geometry, at.batch, at.col, first, config,
+            &inputs.in0,
+            &inputs.in1,
+            &inputs.in2,
+            &states.h,
+            &states.h0,
+            &states.d_h,
+            reset,
+            &geometry,
+            at.batch,
+            at.col,
+            first,
+            config,
         );
         let run = reduce_backward::<S, W, N>(&tile, &geometry, first, config);
         let total = run_then::<N>(&Run::<N> { a, h: b, cut }, &run, config.reset);
@@ -97,7 +109,7 @@ pub(super) fn reduce_chunks_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
         total,
         maps,
         cuts,
-        at.chunk * batches + at.batch,
+        at.chunk * chunking.batches + at.batch,
         at.col,
         geometry.cols,
     );

@@ -2,17 +2,162 @@
 
 use cubecl::client::Client;
 use cubecl::prelude::*;
+use cubecl::server::Handle;
 
+use super::buffers::*;
 use super::chunked::{carry_chunks, reduce_chunks_backward, reduce_chunks_forward};
 use super::handover::CONTROL_WORDS;
 use super::look_back::{look_back_backward, look_back_forward};
 use super::plan::{Chain, Plan};
 use super::sequential::{sequential_backward, sequential_forward};
+use super::tile::GeometryLaunch;
 use super::{Backward, Forward, Routine, Tuning};
 use crate::Error;
 use crate::gpu::copy::copy_or_zero;
 use crate::gpu::{Dtype, buffer, grid};
 use crate::recurrence::Problem;
+
+/// The arguments that the launches of both passes share.
+struct Pass<'a> {
+    client: &'a Client,
+    problem: &'a Problem,
+    plan: Plan,
+    /// The state to start from: `h0` forward, `∂L/∂h_last` backward.
+    initial: &'a Option<Handle>,
+    reset: &'a Option<Handle>,
+}
+
+impl Pass<'_> {
+    /// A grid of one thread for each vector of channels of `rows` rows.
+    fn grid(&self, rows: usize) -> CubeCount {
+        let threads = self.plan.cols * rows;
+        grid(
+            self.client,
+            threads.div_ceil(self.plan.tuning.cube as usize),
+        )
+    }
+
+    fn dim(&self) -> CubeDim {
+        CubeDim::new_1d(self.plan.tuning.cube)
+    }
+
+    fn inputs<S: Numeric, W: Size>(&self) -> GateInputsLaunch<S, W> {
+        let [in0, in1, in2] = [0, 1, 2].map(|i| self.plan.input(i));
+        GateInputsLaunch::new(in0, in1, in2)
+    }
+
+    fn initial(&self) -> BufferArg {
+        let state = self.problem.shape.state();
+        self.plan.optional(self.initial, state, self.plan.vector)
+    }
+
+    fn reset(&self) -> BufferArg {
+        self.plan.optional(self.reset, self.problem.shape.rows(), 1)
+    }
+
+    fn geometry(&self) -> GeometryLaunch {
+        self.plan.geometry(self.problem.shape.steps)
+    }
+
+    /// One chunk that holds all steps.
+    fn whole(&self) -> ChunkingLaunch {
+        let shape = self.problem.shape;
+        let len = shape.steps.next_multiple_of(self.plan.tuning.len);
+        ChunkingLaunch::new(shape.batch, len)
+    }
+
+    /// A buffer in the place of the carries of a launch with one chunk, which does not read them.
+    fn no_carries(&self) -> BufferArg {
+        let vector = self.plan.vector;
+        buffer(&self.plan.buffers[0].0, vector, vector)
+    }
+}
+
+/// The scratch memory of a launch in chunks.
+struct Chunks {
+    count: usize,
+    /// Chunks of all sequences.
+    rows: usize,
+    len: usize,
+    maps: Handle,
+    reset_flags: Handle,
+    carries: Handle,
+}
+
+impl Chunks {
+    fn new(pass: &Pass) -> Self {
+        let (shape, len) = (pass.problem.shape, pass.plan.tuning.chunk);
+        let count = shape.steps.div_ceil(len);
+        let rows = count * shape.batch;
+        Self {
+            count,
+            rows,
+            len,
+            maps: pass.client.empty(rows * 2 * shape.dim * 4),
+            reset_flags: pass.client.empty(rows * 4),
+            carries: pass.client.empty(rows * shape.dim * 4),
+        }
+    }
+
+    fn chunking(&self, pass: &Pass) -> ChunkingLaunch {
+        ChunkingLaunch::new(pass.problem.shape.batch, self.len)
+    }
+
+    fn maps(&self, pass: &Pass) -> BufferArg {
+        let elements = self.rows * 2 * pass.problem.shape.dim;
+        buffer(&self.maps, elements, pass.plan.vector)
+    }
+
+    fn reset_flags(&self) -> BufferArg {
+        buffer(&self.reset_flags, self.rows, 1)
+    }
+
+    fn carries(&self, pass: &Pass) -> BufferArg {
+        let elements = self.rows * pass.problem.shape.dim;
+        buffer(&self.carries, elements, pass.plan.vector)
+    }
+
+    /// Applies the maps of the chunks one after another.
+    ///
+    /// # Safety
+    /// The buffers of the pass have the lengths of its problem.
+    unsafe fn carry(&self, pass: &Pass) {
+        let plan = &pass.plan;
+        // SAFETY: the caller's promise; the buffers of the chunks have the lengths that the kernel indexes.
+        unsafe {
+            carry_chunks::launch_unchecked(
+                pass.client,
+                pass.grid(pass.problem.shape.batch),
+                pass.dim(),
+                plan.address,
+                plan.config.storage.width(plan.vector),
+                plan.vector,
+                pass.initial(),
+                self.maps(pass),
+                self.reset_flags(),
+                self.carries(pass),
+                plan.cols,
+                pass.problem.shape.batch,
+                self.count,
+                plan.config,
+                plan.types[0],
+            );
+        }
+    }
+}
+
+impl Chain {
+    fn words(&self) -> HandoverWordsLaunch {
+        HandoverWordsLaunch::new(
+            buffer(&self.lease.words, self.lease.word_count, 1),
+            buffer(&self.lease.control, CONTROL_WORDS, 1),
+        )
+    }
+
+    fn tiling(&self, pass: &Pass) -> TilingLaunch {
+        TilingLaunch::new(pass.problem.shape.batch, self.chunks, self.lease.epoch)
+    }
+}
 
 /// Runs the recurrence forward, writing `h`. Returns the routine that ran.
 ///
@@ -36,106 +181,77 @@ pub fn forward(
     }
     let tuning = tuning.unwrap_or_else(|| Tuning::default_for(problem, dtype, false, routine));
     let flags = (args.h0.is_some(), false, args.reset.is_some());
-    let plan = Plan::new(client, problem, dtype, &args.inputs, tuning, flags)?;
-    let config = plan.config;
-    let v = plan.vector;
-    let w = config.storage.width(v);
-    let initial = || plan.optional(&args.h0, shape.state(), v);
-    let reset = || plan.optional(&args.reset, shape.rows(), 1);
+    let pass = &Pass {
+        client,
+        problem,
+        plan: Plan::new(client, problem, dtype, &args.inputs, tuning, flags)?,
+        initial: &args.h0,
+        reset: &args.reset,
+    };
+    let plan = &pass.plan;
+    let (v, w) = (plan.vector, plan.config.storage.width(plan.vector));
     let h = buffer(&args.h, shape.elements(), v);
-    let dim = CubeDim::new_1d(tuning.cube);
-    let units = |n: usize| grid(client, n.div_ceil(tuning.cube as usize));
     // Safety of the launches: buffers have the lengths that the kernels index, checked or made above.
     unsafe {
         match routine {
             Routine::Sequential => sequential_forward::launch_unchecked(
                 client,
-                units(plan.cols * shape.batch),
-                dim,
+                pass.grid(shape.batch),
+                pass.dim(),
                 plan.address,
                 w,
                 v,
-                plan.input(0),
-                plan.input(1),
-                plan.input(2),
-                initial(),
-                reset(),
-                buffer(&plan.buffers[0].0, v, v),
+                pass.inputs(),
+                pass.initial(),
+                pass.reset(),
+                pass.no_carries(),
                 h,
-                plan.geometry(shape.steps),
-                shape.batch,
-                shape.steps.next_multiple_of(tuning.len),
+                pass.geometry(),
+                pass.whole(),
                 false,
-                config,
+                plan.config,
                 plan.types,
             ),
             Routine::Chunked => {
-                let chunks = shape.steps.div_ceil(tuning.chunk);
-                let rows = chunks * shape.batch;
-                let maps = client.empty(rows * 2 * shape.dim * 4);
-                let cuts = client.empty(rows * 4);
-                let carries = client.empty(rows * shape.dim * 4);
+                let chunks = Chunks::new(pass);
                 reduce_chunks_forward::launch_unchecked(
                     client,
-                    units(plan.cols * rows),
-                    dim,
+                    pass.grid(chunks.rows),
+                    pass.dim(),
                     plan.address,
                     w,
                     v,
-                    plan.input(0),
-                    plan.input(1),
-                    plan.input(2),
-                    reset(),
-                    buffer(&maps, rows * 2 * shape.dim, v),
-                    buffer(&cuts, rows, 1),
-                    plan.geometry(shape.steps),
-                    shape.batch,
-                    tuning.chunk,
-                    config,
+                    pass.inputs(),
+                    pass.reset(),
+                    chunks.maps(pass),
+                    chunks.reset_flags(),
+                    pass.geometry(),
+                    chunks.chunking(pass),
+                    plan.config,
                     plan.types,
                 );
-                carry_chunks::launch_unchecked(
-                    client,
-                    units(plan.cols * shape.batch),
-                    dim,
-                    plan.address,
-                    w,
-                    v,
-                    initial(),
-                    buffer(&maps, rows * 2 * shape.dim, v),
-                    buffer(&cuts, rows, 1),
-                    buffer(&carries, rows * shape.dim, v),
-                    plan.cols,
-                    shape.batch,
-                    chunks,
-                    config,
-                    plan.types[0],
-                );
+                chunks.carry(pass);
                 sequential_forward::launch_unchecked(
                     client,
-                    units(plan.cols * rows),
-                    dim,
+                    pass.grid(chunks.rows),
+                    pass.dim(),
                     plan.address,
                     w,
                     v,
-                    plan.input(0),
-                    plan.input(1),
-                    plan.input(2),
-                    initial(),
-                    reset(),
-                    buffer(&carries, rows * shape.dim, v),
+                    pass.inputs(),
+                    pass.initial(),
+                    pass.reset(),
+                    chunks.carries(pass),
                     h,
-                    plan.geometry(shape.steps),
-                    shape.batch,
-                    tuning.chunk,
+                    pass.geometry(),
+                    chunks.chunking(pass),
                     true,
-                    config,
+                    plan.config,
                     plan.types,
                 );
             }
             Routine::LookBack => {
-                let chain = Chain::new(client, &plan, problem);
-                let lease = &chain.lease;
+                let chain = Chain::new(client, plan, problem);
                 look_back_forward::launch_unchecked(
                     client,
                     grid(client, chain.cubes),
@@ -143,21 +259,16 @@ pub fn forward(
                     plan.address,
                     w,
                     v,
-                    plan.input(0),
-                    plan.input(1),
-                    plan.input(2),
-                    initial(),
-                    reset(),
-                    buffer(&lease.words, lease.word_count, 1),
-                    buffer(&lease.control, CONTROL_WORDS, 1),
+                    pass.inputs(),
+                    pass.initial(),
+                    pass.reset(),
+                    chain.words(),
                     h,
-                    plan.geometry(shape.steps),
-                    shape.batch,
-                    chain.chunks,
-                    lease.epoch,
-                    tuning.planes,
-                    tuning.lookback,
-                    config,
+                    pass.geometry(),
+                    chain.tiling(pass),
+                    plan.tuning.planes,
+                    plan.tuning.lookback,
+                    plan.config,
                     plan.types,
                 );
             }
@@ -194,134 +305,80 @@ pub fn backward(
         args.h0.is_some(),
         args.reset.is_some(),
     );
-    let plan = Plan::new(client, problem, dtype, &args.inputs, tuning, flags)?;
-    let outputs = if plan.config.packed {
-        1
-    } else {
-        problem.gate.inputs()
+    let pass = &Pass {
+        client,
+        problem,
+        plan: Plan::new(client, problem, dtype, &args.inputs, tuning, flags)?,
+        initial: &args.d_h_last,
+        reset: &args.reset,
     };
-    let config = plan.config;
-    let v = plan.vector;
-    let w = config.storage.width(v);
-    let reset = || plan.optional(&args.reset, shape.rows(), 1);
-    let all = shape.elements();
-    let d0 = buffer(&args.d_inputs[0], all * problem.gate.inputs() / outputs, v);
-    // A packed gradient is one buffer; two outputs must not be bound to the same one.
-    let d1 = match args.d_inputs.get(1) {
-        Some(d1) => buffer(d1, all, v),
-        None => buffer(&client.empty(v * dtype.size()), v, v),
-    };
-    let d_h0 = buffer(&args.d_h0, shape.state(), v);
-    let h = || buffer(&args.h, all, v);
-    let d_h = || buffer(&args.d_h, all, v);
-    let h0 = || plan.optional(&args.h0, shape.state(), v);
-    let initial = || plan.optional(&args.d_h_last, shape.state(), v);
-    let dim = CubeDim::new_1d(tuning.cube);
-    let units = |n: usize| grid(client, n.div_ceil(tuning.cube as usize));
+    let operands = Operands { pass, dtype, args };
+    let plan = &pass.plan;
+    let (v, w) = (plan.vector, plan.config.storage.width(plan.vector));
     // Safety of the launches: as in `forward`.
     unsafe {
         match routine {
             Routine::Sequential => sequential_backward::launch_unchecked(
                 client,
-                units(plan.cols * shape.batch),
-                dim,
+                pass.grid(shape.batch),
+                pass.dim(),
                 plan.address,
                 w,
                 v,
-                plan.input(0),
-                plan.input(1),
-                plan.input(2),
-                h(),
-                h0(),
-                d_h(),
-                initial(),
-                reset(),
-                buffer(&plan.buffers[0].0, v, v),
-                d0,
-                d1,
-                d_h0,
-                plan.geometry(shape.steps),
-                shape.batch,
-                shape.steps.next_multiple_of(tuning.len),
+                pass.inputs(),
+                operands.states(),
+                pass.initial(),
+                pass.reset(),
+                pass.no_carries(),
+                operands.outputs(),
+                pass.geometry(),
+                pass.whole(),
                 false,
-                config,
+                plan.config,
                 plan.types,
             ),
             Routine::Chunked => {
-                let chunks = shape.steps.div_ceil(tuning.chunk);
-                let rows = chunks * shape.batch;
-                let maps = client.empty(rows * 2 * shape.dim * 4);
-                let cuts = client.empty(rows * 4);
-                let carries = client.empty(rows * shape.dim * 4);
+                let chunks = Chunks::new(pass);
                 reduce_chunks_backward::launch_unchecked(
                     client,
-                    units(plan.cols * rows),
-                    dim,
+                    pass.grid(chunks.rows),
+                    pass.dim(),
                     plan.address,
                     w,
                     v,
-                    plan.input(0),
-                    plan.input(1),
-                    plan.input(2),
-                    h(),
-                    h0(),
-                    d_h(),
-                    reset(),
-                    buffer(&maps, rows * 2 * shape.dim, v),
-                    buffer(&cuts, rows, 1),
-                    plan.geometry(shape.steps),
-                    shape.batch,
-                    tuning.chunk,
-                    config,
+                    pass.inputs(),
+                    operands.states(),
+                    pass.reset(),
+                    chunks.maps(pass),
+                    chunks.reset_flags(),
+                    pass.geometry(),
+                    chunks.chunking(pass),
+                    plan.config,
                     plan.types,
                 );
-                carry_chunks::launch_unchecked(
-                    client,
-                    units(plan.cols * shape.batch),
-                    dim,
-                    plan.address,
-                    w,
-                    v,
-                    initial(),
-                    buffer(&maps, rows * 2 * shape.dim, v),
-                    buffer(&cuts, rows, 1),
-                    buffer(&carries, rows * shape.dim, v),
-                    plan.cols,
-                    shape.batch,
-                    chunks,
-                    config,
-                    plan.types[0],
-                );
+                chunks.carry(pass);
                 sequential_backward::launch_unchecked(
                     client,
-                    units(plan.cols * rows),
-                    dim,
+                    pass.grid(chunks.rows),
+                    pass.dim(),
                     plan.address,
                     w,
                     v,
-                    plan.input(0),
-                    plan.input(1),
-                    plan.input(2),
-                    h(),
-                    h0(),
-                    d_h(),
-                    initial(),
-                    reset(),
-                    buffer(&carries, rows * shape.dim, v),
-                    d0,
-                    d1,
-                    d_h0,
-                    plan.geometry(shape.steps),
-                    shape.batch,
-                    tuning.chunk,
+                    pass.inputs(),
+                    operands.states(),
+                    pass.initial(),
+                    pass.reset(),
+                    chunks.carries(pass),
+                    operands.outputs(),
+                    pass.geometry(),
+                    chunks.chunking(pass),
                     true,
-                    config,
+                    plan.config,
                     plan.types,
                 );
             }
             Routine::LookBack => {
-                let chain = Chain::new(client, &plan, problem);
-                let lease = &chain.lease;
+                let chain = Chain::new(client, plan, problem);
                 look_back_backward::launch_unchecked(
                     client,
                     grid(client, chain.cubes),
@@ -329,30 +386,59 @@ pub fn backward(
                     plan.address,
                     w,
                     v,
-                    plan.input(0),
-                    plan.input(1),
-                    plan.input(2),
-                    h(),
-                    h0(),
-                    d_h(),
-                    initial(),
-                    reset(),
-                    buffer(&lease.words, lease.word_count, 1),
-                    buffer(&lease.control, CONTROL_WORDS, 1),
-                    d0,
-                    d1,
-                    d_h0,
-                    plan.geometry(shape.steps),
-                    shape.batch,
-                    chain.chunks,
-                    lease.epoch,
-                    tuning.planes,
-                    tuning.lookback,
-                    config,
+                    pass.inputs(),
+                    operands.states(),
+                    pass.initial(),
+                    pass.reset(),
+                    chain.words(),
+                    operands.outputs(),
+                    pass.geometry(),
+                    chain.tiling(pass),
+                    plan.tuning.planes,
+                    plan.tuning.lookback,
+                    plan.config,
                     plan.types,
                 );
             }
         }
     }
     Ok(routine)
+}
+
+/// The arguments of the backward pass alone.
+struct Operands<'a> {
+    pass: &'a Pass<'a>,
+    dtype: Dtype,
+    args: &'a Backward,
+}
+
+impl Operands<'_> {
+    fn states<S: Numeric, W: Size>(&self) -> StateGradientsLaunch<S, W> {
+        let (shape, plan) = (self.pass.problem.shape, &self.pass.plan);
+        StateGradientsLaunch::new(
+            buffer(&self.args.h, shape.elements(), plan.vector),
+            plan.optional(&self.args.h0, shape.state(), plan.vector),
+            buffer(&self.args.d_h, shape.elements(), plan.vector),
+        )
+    }
+
+    fn outputs<S: Numeric, W: Size>(&self) -> InputGradientsLaunch<S, W> {
+        let (problem, plan) = (self.pass.problem, &self.pass.plan);
+        let (elements, v) = (problem.shape.elements(), plan.vector);
+        let inputs = problem.gate.inputs();
+        let d0 = match plan.config.packed {
+            true => elements * inputs,
+            false => elements,
+        };
+        // A packed gradient is one buffer; two outputs must not be bound to the same one.
+        let d1 = match self.args.d_inputs.get(1) {
+            Some(d1) => buffer(d1, elements, v),
+            None => buffer(&self.pass.client.empty(v * self.dtype.size()), v, v),
+        };
+        InputGradientsLaunch::new(
+            buffer(&self.args.d_inputs[0], d0, v),
+            d1,
+            buffer(&self.args.d_h0, problem.shape.state(), v),
+        )
+    }
 }

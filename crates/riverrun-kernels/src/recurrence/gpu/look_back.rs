@@ -7,6 +7,7 @@
 
 use cubecl::prelude::*;
 
+use super::buffers::*;
 use super::handover::*;
 use super::storage::{narrow, widen};
 use super::tile::*;
@@ -15,8 +16,7 @@ use super::tile::*;
 fn tile_position(
     geometry: &Geometry,
     control: &mut [Atomic<u32>],
-    batches: usize,
-    chunks: usize,
+    tiling: &Tiling,
     #[comptime] planes: usize,
     #[comptime] config: Config,
 ) -> TilePosition {
@@ -24,7 +24,7 @@ fn tile_position(
     // registers, and no division in software.
     let lanes = comptime!(LANES as u32);
     let tiles_per_row = u32::cast_from(geometry.cols.div_ceil(LANES));
-    let tiles = u32::cast_from(batches) * tiles_per_row;
+    let tiles = u32::cast_from(tiling.batches) * tiles_per_row;
     let id = draw_ticket(control);
     let chunk = id / tiles;
     let tile = id % tiles;
@@ -32,42 +32,45 @@ fn tile_position(
     let col = ((tile % tiles_per_row) * lanes + UNIT_POS_X) as usize;
     TilePosition {
         chunk: chunk as usize,
-        chunks,
+        chunks: tiling.chunks,
         tile: tile as usize,
         tiles: tiles as usize,
         batch: batch as usize,
         col: col.min(geometry.cols - 1),
         first: (chunk as usize * comptime!(planes) + UNIT_POS_Y as usize) * comptime!(config.len),
         inside: col < geometry.cols,
-        exists: (chunk as usize) < chunks,
+        exists: (chunk as usize) < tiling.chunks,
     }
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn look_back_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
-    in0: &[Vector<S, W>],
-    in1: &[Vector<S, W>],
-    in2: &[Vector<S, W>],
+    inputs: &GateInputs<S, W>,
     initial: &[Vector<S, W>],
     reset: &[R],
-    words: &mut [Atomic<u64>],
-    control: &mut [Atomic<u32>],
+    handover: &mut HandoverWords,
     h: &mut [Vector<S, W>],
     geometry: Geometry,
-    batches: usize,
-    chunks: usize,
-    epoch: u32,
+    tiling: Tiling,
     #[comptime] planes: usize,
     #[comptime] lookback: usize,
     #[comptime] config: Config,
     #[define(S, R)] _types: [ElemType; 2],
 ) {
-    let at = tile_position(&geometry, control, batches, chunks, planes, config);
+    let at = tile_position(&geometry, &mut handover.control, &tiling, planes, config);
     if !at.exists {
         terminate!();
     }
     let tile = load_forward::<S, R, W, N>(
-        in0, in1, in2, reset, &geometry, at.batch, at.col, at.first, config,
+        &inputs.in0,
+        &inputs.in1,
+        &inputs.in2,
+        reset,
+        &geometry,
+        at.batch,
+        at.col,
+        at.first,
+        config,
     );
     let run = reduce_forward::<S, W, N>(&tile, config);
     let mut start = Vector::<f32, N>::new(0.0f32);
@@ -78,9 +81,9 @@ pub(super) fn look_back_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
         run,
         start,
         &at,
-        words,
-        control,
-        epoch,
+        &mut handover.words,
+        &mut handover.control,
+        tiling.epoch,
         planes,
         lookback,
         config.reset,
@@ -93,34 +96,36 @@ pub(super) fn look_back_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn look_back_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
-    in0: &[Vector<S, W>],
-    in1: &[Vector<S, W>],
-    in2: &[Vector<S, W>],
-    h: &[Vector<S, W>],
-    h0: &[Vector<S, W>],
-    d_h: &[Vector<S, W>],
+    inputs: &GateInputs<S, W>,
+    states: &StateGradients<S, W>,
     initial: &[Vector<S, W>],
     reset: &[R],
-    words: &mut [Atomic<u64>],
-    control: &mut [Atomic<u32>],
-    d0: &mut [Vector<S, W>],
-    d1: &mut [Vector<S, W>],
-    d_h0: &mut [Vector<S, W>],
+    handover: &mut HandoverWords,
+    outputs: &mut InputGradients<S, W>,
     geometry: Geometry,
-    batches: usize,
-    chunks: usize,
-    epoch: u32,
+    tiling: Tiling,
     #[comptime] planes: usize,
     #[comptime] lookback: usize,
     #[comptime] config: Config,
     #[define(S, R)] _types: [ElemType; 2],
 ) {
-    let at = tile_position(&geometry, control, batches, chunks, planes, config);
+    let at = tile_position(&geometry, &mut handover.control, &tiling, planes, config);
     if !at.exists {
         terminate!();
     }
     let tile = load_backward::<S, R, W>(
-        in0, in1, in2, h, h0, d_h, reset, &geometry, at.batch, at.col, at.first, config,
+        &inputs.in0,
+        &inputs.in1,
+        &inputs.in2,
+        &states.h,
+        &states.h0,
+        &states.d_h,
+        reset,
+        &geometry,
+        at.batch,
+        at.col,
+        at.first,
+        config,
     );
     let run = reduce_backward::<S, W, N>(&tile, &geometry, at.first, config);
     let slot = at.batch * geometry.cols + at.col;
@@ -132,18 +137,27 @@ pub(super) fn look_back_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
         run,
         start,
         &at,
-        words,
-        control,
-        epoch,
+        &mut handover.words,
+        &mut handover.control,
+        tiling.epoch,
         planes,
         lookback,
         config.reset,
         config.ptx,
     );
     let state = apply_backward::<S, W, N>(
-        &tile, state, d0, d1, &geometry, at.batch, at.col, at.first, at.inside, config,
+        &tile,
+        state,
+        &mut outputs.d0,
+        &mut outputs.d1,
+        &geometry,
+        at.batch,
+        at.col,
+        at.first,
+        at.inside,
+        config,
     );
     if at.inside && at.chunk + 1 == at.chunks && UNIT_POS_Y as usize == comptime!(planes - 1) {
-        d_h0[slot] = narrow::<S, W, N>(state, config.storage);
+        outputs.d_h0[slot] = narrow::<S, W, N>(state, config.storage);
     }
 }

@@ -7,6 +7,7 @@
 //! | [`Routine::Chunked`] | twice | nothing | long sequences elsewhere |
 
 mod args;
+mod buffers;
 mod chunked;
 mod handover;
 mod launch;

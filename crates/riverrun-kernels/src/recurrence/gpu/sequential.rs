@@ -6,6 +6,7 @@
 
 use cubecl::prelude::*;
 
+use super::buffers::*;
 use super::storage::{narrow, widen};
 use super::tile::*;
 
@@ -19,54 +20,59 @@ pub(super) struct Lane {
 }
 
 #[cube]
-pub(super) fn lane(geometry: &Geometry, batches: usize, chunk_len: usize) -> Lane {
+pub(super) fn lane(geometry: &Geometry, chunking: &Chunking) -> Lane {
     let pos = ABSOLUTE_POS;
     let col = pos % geometry.cols;
     let rest = pos / geometry.cols;
-    let batch = rest % batches;
-    let chunk = rest / batches;
+    let batch = rest % chunking.batches;
+    let chunk = rest / chunking.batches;
     Lane {
         col,
         batch,
         chunk,
-        inside: chunk * chunk_len < geometry.steps,
+        inside: chunk * chunking.chunk_len < geometry.steps,
     }
 }
 
-/// Threads: `cols · batches · chunks`. `chunk_len` is a multiple of `config.len`.
+/// Threads: `cols · batches · chunks`. The length of a chunk is a multiple of `config.len`.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn sequential_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
-    in0: &[Vector<S, W>],
-    in1: &[Vector<S, W>],
-    in2: &[Vector<S, W>],
+    inputs: &GateInputs<S, W>,
     initial: &[Vector<S, W>],
     reset: &[R],
     carries: &[Vector<f32, N>],
     h: &mut [Vector<S, W>],
     geometry: Geometry,
-    batches: usize,
-    chunk_len: usize,
+    chunking: Chunking,
     #[comptime] carried: bool,
     #[comptime] config: Config,
     #[define(S, R)] _types: [ElemType; 2],
 ) {
-    let at = lane(&geometry, batches, chunk_len);
+    let at = lane(&geometry, &chunking);
     if !at.inside {
         terminate!();
     }
     let mut state = Vector::<f32, N>::new(0.0f32);
     if comptime!(carried) {
-        state = carries[(at.chunk * batches + at.batch) * geometry.cols + at.col];
+        state = carries[(at.chunk * chunking.batches + at.batch) * geometry.cols + at.col];
     } else if comptime!(config.initial) {
         state = widen::<S, W, N>(initial[at.batch * geometry.cols + at.col], config.storage);
     }
-    let start = at.chunk * chunk_len;
-    let end = (start + chunk_len).min(geometry.steps);
+    let start = at.chunk * chunking.chunk_len;
+    let end = (start + chunking.chunk_len).min(geometry.steps);
     let tiles = (end - start).div_ceil(comptime!(config.len));
     for i in 0..tiles {
         let first = start + i * comptime!(config.len);
         let tile = load_forward::<S, R, W, N>(
-            in0, in1, in2, reset, &geometry, at.batch, at.col, first, config,
+            &inputs.in0,
+            &inputs.in1,
+            &inputs.in2,
+            reset,
+            &geometry,
+            at.batch,
+            at.col,
+            first,
+            config,
         );
         state = apply_forward::<S, W, N>(
             &tile, state, h, &geometry, at.batch, at.col, first, true, config,
@@ -77,49 +83,62 @@ pub(super) fn sequential_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
 /// As [`sequential_forward`]; the last chunk of time order also writes `∂L/∂h0`.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn sequential_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
-    in0: &[Vector<S, W>],
-    in1: &[Vector<S, W>],
-    in2: &[Vector<S, W>],
-    h: &[Vector<S, W>],
-    h0: &[Vector<S, W>],
-    d_h: &[Vector<S, W>],
+    inputs: &GateInputs<S, W>,
+    states: &StateGradients<S, W>,
     initial: &[Vector<S, W>],
     reset: &[R],
     carries: &[Vector<f32, N>],
-    d0: &mut [Vector<S, W>],
-    d1: &mut [Vector<S, W>],
-    d_h0: &mut [Vector<S, W>],
+    outputs: &mut InputGradients<S, W>,
     geometry: Geometry,
-    batches: usize,
-    chunk_len: usize,
+    chunking: Chunking,
     #[comptime] carried: bool,
     #[comptime] config: Config,
     #[define(S, R)] _types: [ElemType; 2],
 ) {
-    let at = lane(&geometry, batches, chunk_len);
+    let at = lane(&geometry, &chunking);
     if !at.inside {
         terminate!();
     }
     let slot = at.batch * geometry.cols + at.col;
     let mut state = Vector::<f32, N>::new(0.0f32);
     if comptime!(carried) {
-        state = carries[(at.chunk * batches + at.batch) * geometry.cols + at.col];
+        state = carries[(at.chunk * chunking.batches + at.batch) * geometry.cols + at.col];
     } else if comptime!(config.initial) {
         state = widen::<S, W, N>(initial[slot], config.storage);
     }
-    let start = at.chunk * chunk_len;
-    let end = (start + chunk_len).min(geometry.steps);
+    let start = at.chunk * chunking.chunk_len;
+    let end = (start + chunking.chunk_len).min(geometry.steps);
     let tiles = (end - start).div_ceil(comptime!(config.len));
     for i in 0..tiles {
         let first = start + i * comptime!(config.len);
         let tile = load_backward::<S, R, W>(
-            in0, in1, in2, h, h0, d_h, reset, &geometry, at.batch, at.col, first, config,
+            &inputs.in0,
+            &inputs.in1,
+            &inputs.in2,
+            &states.h,
+            &states.h0,
+            &states.d_h,
+            reset,
+            &geometry,
+            at.batch,
+            at.col,
+            first,
+            config,
         );
         state = apply_backward::<S, W, N>(
-            &tile, state, d0, d1, &geometry, at.batch, at.col, first, true, config,
+            &tile,
+            state,
+            &mut outputs.d0,
+            &mut outputs.d1,
+            &geometry,
+            at.batch,
+            at.col,
+            first,
+            true,
+            config,
         );
     }
     if end == geometry.steps {
-        d_h0[slot] = narrow::<S, W, N>(state, config.storage);
+        outputs.d_h0[slot] = narrow::<S, W, N>(state, config.storage);
     }
 }
