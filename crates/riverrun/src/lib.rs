@@ -33,6 +33,9 @@
 //! # }
 //! ```
 
+// Some parts serve differentiation only.
+#![cfg_attr(not(feature = "autodiff"), allow(dead_code, unused_imports))]
+
 #[cfg(feature = "check")]
 pub mod check;
 pub mod device;
