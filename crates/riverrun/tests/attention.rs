@@ -97,34 +97,41 @@ fn cases() -> Vec<Case> {
     ]
 }
 
+/// The CPU, on which the tensor form is computed.
+fn cpu() -> Option<Device> {
+    let mut devices = devices().into_iter();
+    devices
+        .find(|(name, _)| name == "cpu")
+        .map(|(_, device)| device)
+}
+
+/// The same numbers on another device, as leaves of a graph.
+fn on(device: &Device, x: &Tensor<4>) -> Tensor<4> {
+    Tensor::<4>::from_data(x.to_data(), device).require_grad()
+}
+
 #[test]
 fn it_agrees_with_its_tensor_form_and_so_do_its_gradients() {
-    for (name, device) in devices() {
-        let device = device.autodiff();
-        for case in cases() {
-            let given = inputs(&case, &device).map(Tensor::require_grad);
-            let run = |found: bool| {
-                let [q, k, v] = given.clone();
-                let o = match found {
-                    true => attention(q, k, v, reset(&case, &device), case.options),
-                    false => naive(&case, q, k, v),
-                };
-                // A loss whose gradient differs from element to element.
-                let grads = (o.clone() * o.clone().sin()).sum().backward();
-                let mut tensors = vec![numbers(o)];
-                tensors.extend(
-                    given
-                        .iter()
-                        .map(|x| numbers(x.grad(&grads).expect("a gradient"))),
-                );
-                tensors
-            };
-            for (what, (found, expected)) in ["o", "d_q", "d_k", "d_v"]
-                .iter()
-                .zip(run(true).into_iter().zip(run(false)))
-            {
+    let Some(cpu) = cpu() else { return };
+    for case in cases() {
+        let given = inputs(&case, &cpu);
+        let run = |device: &Device, f: &dyn Fn([Tensor<4>; 3]) -> Tensor<4>| {
+            let given = given.each_ref().map(|x| on(device, x));
+            let o = f(given.clone());
+            // A loss whose gradient differs from element to element.
+            let grads = (o.clone() * o.clone()).sum().backward();
+            let d = given.map(|x| numbers(x.grad(&grads).expect("a gradient")));
+            [vec![numbers(o)], d.into()].concat()
+        };
+        let expected = run(&cpu.clone().autodiff(), &|[q, k, v]| naive(&case, q, k, v));
+        for (name, device) in devices() {
+            let device = device.autodiff();
+            let found = run(&device, &|[q, k, v]| {
+                attention(q, k, v, reset(&case, &device), case.options)
+            });
+            for (i, what) in ["o", "d_q", "d_k", "d_v"].into_iter().enumerate() {
                 let what = format!("{name} {:?} {what}", case.sizes);
-                assert_close(&what, &found, &expected, TOLERANCE);
+                assert_close(&what, &found[i], &expected[i], TOLERANCE);
             }
         }
     }
@@ -132,14 +139,18 @@ fn it_agrees_with_its_tensor_form_and_so_do_its_gradients() {
 
 #[test]
 fn sixteen_bits_are_close_and_f64_is_for_the_cpu() {
+    let Some(cpu) = cpu() else { return };
+    let case = &cases()[1];
+    let given = inputs(case, &cpu);
+    let [q, k, v] = given.clone();
+    let expected = numbers(naive(case, q, k, v));
     for (name, device) in devices() {
-        let case = &cases()[1];
-        let [q, k, v] = inputs(case, &device);
-        let expected = numbers(naive(case, q.clone(), k.clone(), v.clone()));
         for dtype in [FloatDType::F16, FloatDType::BF16, FloatDType::F64] {
-            let [q, k, v] = [&q, &k, &v].map(|x| x.clone().cast(dtype));
-            let found = try_attention(q, k, v, None, case.options);
-            match found {
+            let [q, k, v] = given.each_ref().map(|x| {
+                let x = Tensor::<4>::from_data(x.to_data(), &device);
+                x.cast(dtype)
+            });
+            match try_attention(q, k, v, None, case.options) {
                 Ok(found) => assert_close(&name, &numbers(found), &expected, 0.05),
                 Err(Error::Dtype { .. }) => assert_ne!(name, "cpu"),
                 Err(error) => panic!("{error}"),

@@ -3,6 +3,7 @@
 //! Every layer implements [`Recurrent`], so stacks, models and training loops are written once. A layer holds no state: the
 //! caller passes it in and gets the next one back.
 
+mod attention;
 mod block_diagonal_rnn;
 mod cell_layer;
 mod cell_stack;
@@ -26,6 +27,10 @@ mod stack_layer;
 #[cfg(feature = "store")]
 pub(crate) use cell_layer::like;
 
+pub use attention::{
+    AttentionState, LocalAttention, LocalAttentionConfig, MultiHeadAttention,
+    MultiHeadAttentionConfig, Rotary,
+};
 pub use block_diagonal_rnn::{BlockDiagonalRnn, BlockDiagonalRnnConfig};
 pub use cell_layer::CellLayer;
 pub use cell_stack::CellStack;

@@ -20,6 +20,7 @@ mod random;
 mod recurrence;
 mod refill;
 mod rollout;
+mod short_convolution;
 pub(crate) mod support;
 
 pub use crate::sequence::Sequence;
@@ -50,3 +51,4 @@ pub use recurrence::{
 };
 pub use refill::{refill, refill_int, try_refill, try_refill_int};
 pub use rollout::{Decode, Ensemble, Rollout, rollout, try_rollout};
+pub use short_convolution::{short_convolution, try_short_convolution};

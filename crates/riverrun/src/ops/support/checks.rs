@@ -92,6 +92,21 @@ pub(crate) fn lengths(lengths: Option<&[usize]>, [batch, steps]: [usize; 2]) -> 
     }
 }
 
+/// Refuses sequences of different lengths.
+pub(crate) fn whole(
+    operation: &str,
+    lengths: Option<&[usize]>,
+    sizes: [usize; 2],
+) -> Result<(), Error> {
+    self::lengths(lengths, sizes)?;
+    match lengths.is_none_or(|lengths| lengths.iter().all(|&length| length == sizes[1])) {
+        true => Ok(()),
+        false => Err(Error::Unsupported(format!(
+            "{operation}: all sequences of a batch have the same number of steps"
+        ))),
+    }
+}
+
 /// Refuses a float dtype that the device has no kernels for: `f64` on a GPU, `f16` or `bf16` on one that lacks the type.
 pub(crate) fn supported(what: &'static str, device: &Device, dtype: DType) -> Result<(), Error> {
     let refuse = |expected: &str| {

@@ -1,6 +1,9 @@
 //! PyTorch's state dicts, in safetensors and in its own files.
 
 mod archive;
+mod attention;
+
+pub use attention::attention_from_pytorch;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

@@ -1,0 +1,264 @@
+//! Attention of several heads.
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Bool, Device, Tensor};
+
+use super::Rotary;
+use crate::Error;
+use crate::nn::{Recurrent, Sequence, try_linear};
+use crate::ops::support::checks;
+use crate::ops::{AttentionOptions, try_attention};
+
+/// Configuration of [`MultiHeadAttention`].
+#[derive(Config, Debug)]
+#[non_exhaustive]
+pub struct MultiHeadAttentionConfig {
+    /// Features of input and output.
+    pub d_model: usize,
+    /// Heads.
+    pub heads: usize,
+    /// Heads of keys and values, a divisor of `heads`; as many when absent.
+    pub key_heads: Option<usize>,
+    /// Channels of a head; `d_model / heads` when absent.
+    pub head_dim: Option<usize>,
+    /// Whether the projection to queries, keys and values has a bias.
+    #[config(default = true)]
+    pub bias: bool,
+    /// Whether the projection of the result has a bias.
+    #[config(default = true)]
+    pub out_bias: bool,
+    /// Whether a step sees no later ones.
+    #[config(default = true)]
+    pub causal: bool,
+    /// A step sees only steps less than this many away; all when absent.
+    pub window: Option<usize>,
+    /// The cap of the scores.
+    pub softcap: Option<f64>,
+    /// Rotary positions; none when absent.
+    pub rotary: Option<Rotary>,
+}
+
+/// Attention of several heads over the steps of a sequence:
+/// `concat_h softmax(q_h k_hᵀ / √D + mask) v_h · W_o`, with `q, k, v` from one projection of the input.
+///
+/// Its state holds the keys and values of earlier steps, so that chunks and single steps continue a sequence: the last
+/// `window - 1` steps, in constant memory, or without a window all of them. A layer that is not causal has no state.
+///
+/// Source: Vaswani et al., *Attention Is All You Need* (2017), section 3.2; grouped heads: Ainslie et al., *GQA* (2023),
+/// section 2.2.
+#[derive(Module, Debug)]
+pub struct MultiHeadAttention {
+    /// `[d_model, (heads + 2 key_heads) head_dim]`: queries beside keys beside values.
+    pub qkv: Linear,
+    /// `[heads head_dim, d_model]`.
+    pub out: Linear,
+    /// Heads.
+    #[module(skip)]
+    pub heads: usize,
+    /// Heads of keys and values.
+    #[module(skip)]
+    pub key_heads: usize,
+    /// Masks and cap.
+    #[module(skip)]
+    pub options: AttentionOptions,
+    /// Rotary positions.
+    #[module(skip)]
+    pub rotary: Option<Rotary>,
+}
+
+/// The steps that an attention layer still sees.
+#[derive(Debug, Clone)]
+pub struct AttentionState {
+    /// `[B, n, key_heads, head_dim]`, turned by their positions.
+    pub keys: Tensor<4>,
+    /// `[B, n, key_heads, head_dim]`.
+    pub values: Tensor<4>,
+    /// `[B, n]`: true where a document starts; absent if none does.
+    pub reset: Option<Tensor<2, Bool>>,
+    /// The position of the next step.
+    pub position: usize,
+}
+
+impl AttentionState {
+    /// The same values, cut off from the graph that made them.
+    pub fn detach(self) -> Self {
+        Self {
+            keys: self.keys.detach(),
+            values: self.values.detach(),
+            ..self
+        }
+    }
+}
+
+impl MultiHeadAttentionConfig {
+    /// A layer with fresh weights.
+    ///
+    /// # Panics
+    /// For no heads, heads that `d_model` is no multiple of where `head_dim` is absent, heads that are no multiple of the key
+    /// heads, a window of 0, rotary channels that are odd or more than a head has.
+    pub fn init(&self, device: &Device) -> MultiHeadAttention {
+        let (heads, key_heads) = (self.heads, self.key_heads.unwrap_or(self.heads));
+        let width = self.d_model;
+        assert!(
+            heads > 0 && key_heads > 0 && heads.is_multiple_of(key_heads),
+            "attention: expected heads that are a multiple of the key heads, found {heads} and {key_heads}"
+        );
+        assert!(
+            self.head_dim.is_some() || width.is_multiple_of(heads),
+            "attention: expected a d_model that is a multiple of the heads, found {width} and {heads}"
+        );
+        let dim = self.head_dim.unwrap_or(width / heads);
+        assert!(
+            self.window != Some(0),
+            "attention: a window of 0 sees nothing"
+        );
+        if let Some(rotary) = self.rotary {
+            let dims = rotary.dims;
+            assert!(
+                dims.is_multiple_of(2) && dims <= dim,
+                "attention: expected an even number of rotary channels up to {dim}, found {dims}"
+            );
+        }
+        let layer = |from, to, bias| LinearConfig::new(from, to).with_bias(bias).init(device);
+        MultiHeadAttention {
+            qkv: layer(width, (heads + 2 * key_heads) * dim, self.bias),
+            out: layer(heads * dim, width, self.out_bias),
+            heads,
+            key_heads,
+            options: AttentionOptions::new()
+                .with_causal(self.causal)
+                .with_window(self.window)
+                .with_softcap(self.softcap),
+            rotary: self.rotary,
+        }
+    }
+}
+
+impl MultiHeadAttention {
+    /// Channels of a head.
+    pub fn head_dim(&self) -> usize {
+        self.out.weight.dims()[0] / self.heads
+    }
+
+    /// Refuses a state that does not fit.
+    fn check_state(&self, x: &Tensor<3>, state: &AttentionState) -> Result<(), Error> {
+        let ([batch, ..], kept) = (x.dims(), state.keys.dims()[1]);
+        let expected = [batch, kept, self.key_heads, self.head_dim()];
+        checks::fits("the keys of the state", x, &state.keys, &expected)?;
+        checks::fits("the values of the state", x, &state.values, &expected)?;
+        checks::reset(x, state.reset.as_ref(), [batch, kept])
+    }
+}
+
+/// Earlier steps before new ones.
+fn joined(earlier: Option<Tensor<4>>, new: Tensor<4>) -> Tensor<4> {
+    match earlier {
+        Some(earlier) if earlier.dims()[1] > 0 => Tensor::cat(vec![earlier, new], 1),
+        _ => new,
+    }
+}
+
+impl Recurrent for MultiHeadAttention {
+    type State = AttentionState;
+
+    fn try_run(
+        &self,
+        x: Tensor<3>,
+        sequence: Sequence<AttentionState>,
+    ) -> Result<(Tensor<3>, AttentionState), Error> {
+        let [batch, steps, width] = x.dims();
+        let (heads, key_heads, dim) = (self.heads, self.key_heads, self.head_dim());
+        let [expected, _] = self.qkv.weight.dims();
+        checks::shape("x", &[batch, steps, expected], &[batch, steps, width])?;
+        checks::reset(&x, sequence.reset.as_ref(), [batch, steps])?;
+        checks::whole("attention", sequence.lengths.as_deref(), [batch, steps])?;
+        if let Some(state) = &sequence.state {
+            if !self.options.causal {
+                let refusal = "an attention layer that sees later steps has no state";
+                return Err(Error::Unsupported(refusal.into()));
+            }
+            self.check_state(&x, state)?;
+        }
+        let none = |device: &Device, dtype| {
+            Tensor::<4>::zeros([batch, 0, key_heads, dim], (device, dtype))
+        };
+        let (device, dtype) = (x.device(), x.dtype());
+        if batch * steps == 0 {
+            let state = sequence.state.unwrap_or_else(|| AttentionState {
+                keys: none(&device, dtype),
+                values: none(&device, dtype),
+                reset: None,
+                position: 0,
+            });
+            return Ok((x, state));
+        }
+        let qkv = try_linear(&self.qkv, x)?;
+        let part = |first: usize, heads: usize| {
+            let part = qkv.clone().narrow(2, first * dim, heads * dim);
+            part.reshape([batch, steps, heads, dim])
+        };
+        let (q, k) = (part(0, heads), part(heads, key_heads));
+        let v = part(heads + key_heads, key_heads);
+        let position = sequence.state.as_ref().map_or(0, |state| state.position);
+        let (q, k) = match &self.rotary {
+            Some(rotary) => (rotary.turn(q, position), rotary.turn(k, position)),
+            None => (q, k),
+        };
+        let (earlier, earlier_values, marks) = match sequence.state {
+            Some(state) => (Some(state.keys), Some(state.values), state.reset),
+            None => (None, None, None),
+        };
+        let kept = earlier.as_ref().map_or(0, |keys| keys.dims()[1]);
+        let (keys, values) = (joined(earlier, k), joined(earlier_values, v));
+        let unmarked = |steps| Tensor::<2, Bool>::full([batch, steps], false, &device);
+        let reset = match (marks, sequence.reset) {
+            (None, None) => None,
+            (marks, new) if kept > 0 => Some(Tensor::cat(
+                vec![
+                    marks.unwrap_or_else(|| unmarked(kept)),
+                    new.unwrap_or_else(|| unmarked(steps)),
+                ],
+                1,
+            )),
+            (_, new) => new,
+        };
+        let o = try_attention(q, keys.clone(), values.clone(), reset.clone(), self.options)?;
+        let y = try_linear(&self.out, o.reshape([batch, steps, heads * dim]))?;
+        let all = kept + steps;
+        let keep = match (self.options.causal, self.options.window) {
+            (false, _) => 0,
+            (true, Some(window)) => all.min(window - 1),
+            (true, None) => all,
+        };
+        let state = match keep {
+            0 => AttentionState {
+                keys: none(&device, dtype),
+                values: none(&device, dtype),
+                reset: None,
+                position: position + steps,
+            },
+            _ => AttentionState {
+                keys: keys.narrow(1, all - keep, keep),
+                values: values.narrow(1, all - keep, keep),
+                reset: reset.map(|reset| reset.narrow(1, all - keep, keep)),
+                position: position + steps,
+            },
+        };
+        Ok((y, state))
+    }
+
+    fn try_step(
+        &self,
+        x: Tensor<2>,
+        state: Option<AttentionState>,
+    ) -> Result<(Tensor<2>, AttentionState), Error> {
+        if !self.options.causal {
+            let refusal = "an attention layer that sees later steps needs the whole sequence";
+            return Err(Error::Unsupported(refusal.into()));
+        }
+        let (y, state) = self.try_run(x.unsqueeze_dim(1), Sequence::from(state))?;
+        Ok((y.squeeze_dim(1), state))
+    }
+}
