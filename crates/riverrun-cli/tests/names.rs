@@ -115,6 +115,7 @@ fn every_operation_is_right_on_the_cpu_and_in_the_file() {
         "gelu",
         "cross-entropy",
         "embedding",
+        "attention",
         "adamw",
         "mlp",
         "refill",

@@ -63,6 +63,8 @@ pub enum VerifyOp {
     Loss,
     /// The embedding and the gradient of its table
     Embedding,
+    /// Attention and every gradient
+    Attention,
     /// AdamW and the clipping of gradients
     Optimizer,
     /// Linear layers, MLPs and the vendor's matmuls

@@ -4,6 +4,7 @@
 //! other. On a GPU most of their time is spent in compiling kernels, which a process does one at a time; so every part runs in
 //! a process of its own, as many at once as there are cores.
 
+mod attention;
 mod block_diagonal;
 mod cell;
 mod embedding;
@@ -119,6 +120,14 @@ const OPERATIONS: &[Operation] = &[
         check: embedding::verify,
         weight: 1,
         long: Some("embeddings of more than 16384 tokens or 50257 rows"),
+    },
+    Operation {
+        op: VerifyOp::Attention,
+        storages: &Storage::ALL,
+        forms: |_| vec!["attention"],
+        check: attention::verify,
+        weight: 3,
+        long: Some("attention of more than 130 queries or 200 keys"),
     },
     Operation {
         op: VerifyOp::Optimizer,
