@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use burn::module::{ModuleMapper, Param, ParamId};
 use burn::optim::{AdamWState, AdaptiveMomentumState, DynState, GradientsParams};
-use burn::tensor::Tensor;
+use burn::tensor::{Tensor, TensorData};
 use riverrun::ops::AdamwTensors;
 
 /// The identity of a parameter during an update.
@@ -42,7 +42,7 @@ impl ModuleMapper for Take<'_> {
                 [momentum.moment_1, momentum.moment_2],
                 momentum.time + self.replayed + 1,
             ),
-            None => ([tensor.zeros_like(), tensor.zeros_like()], 1),
+            None => ([zeros(&tensor), zeros(&tensor)], 1),
         };
         let rounded = self.rounded.remove(&id);
         let tensors = AdamwTensors::try_new(tensor, gradient, moments, D >= 2)
@@ -54,6 +54,22 @@ impl ModuleMapper for Take<'_> {
         self.taken.push((Slot { id, tracked, time }, tensors));
         Param::from_mapped_value(id, nothing, mapper)
     }
+}
+
+/// Elements whose zeros are sent to the device: that takes less time than compiling the kernel that would write them there,
+/// of which there is one for each rank and size of a launch.
+const SENT: usize = 1 << 22;
+
+/// Zeros in the shape of a parameter.
+fn zeros<const D: usize>(like: &Tensor<D>) -> Tensor<D> {
+    let dims = like.dims();
+    let elements: usize = dims.iter().product();
+    if elements > SENT {
+        return like.zeros_like();
+    }
+    let dtype = like.dtype();
+    let data = TensorData::zeros::<f32, _>([elements]).convert_dtype(dtype);
+    Tensor::<1>::from_data(data, (&like.device(), dtype)).reshape(dims)
 }
 
 /// Puts updated parameters back.
