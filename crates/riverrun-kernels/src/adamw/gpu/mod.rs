@@ -79,66 +79,85 @@ fn adamw_update<G: Float, N: Size>(
         first: step[6],
         second: step[7],
     };
-    #[unroll]
-    for i in 0..g.len() {
-        if CUBE_POS >= firsts[i] && CUBE_POS < firsts[i + 1] {
-            let start = (CUBE_POS - firsts[i]) * CUBE_DIM as usize * SHARE + UNIT_POS as usize;
-            let keep = select(decays[i] == 0u32, 1.0f32, step[8]);
-            #[unroll]
-            for k in 0..SHARE {
-                let at = start + k * CUBE_DIM as usize;
+    // The tensor's numbers are read first, and written last, by code of each tensor: the arithmetic between is there once.
+    for k in 0..SHARE {
+        let mut at = 0usize;
+        let mut inside = false;
+        let mut keep = 1.0f32;
+        let mut gradient = Vector::<f32, N>::new(0.0f32);
+        let mut parameter = Vector::<f32, N>::new(0.0f32);
+        let mut first = Vector::<f32, N>::new(0.0f32);
+        let mut second = Vector::<f32, N>::new(0.0f32);
+        #[unroll]
+        for i in 0..g.len() {
+            if CUBE_POS >= firsts[i] && CUBE_POS < firsts[i + 1] {
+                let start = (CUBE_POS - firsts[i]) * CUBE_DIM as usize * SHARE + UNIT_POS as usize;
+                at = start + k * CUBE_DIM as usize;
                 // A factor of 0: a step to skip.
-                if at < g.index(i).len() && factor != 0.0f32 {
-                    let updated = update_vector::<G, N>(
-                        p.index_mut(i),
-                        g.index(i),
-                        m.index_mut(i),
-                        v.index_mut(i),
-                        at,
-                        keep,
-                        factor,
-                        &numbers,
-                    );
-                    if comptime!(rounds) {
-                        rounded.index_mut(i)[at] = Vector::<G, N>::cast_from(updated);
-                    }
+                inside = at < g.index(i).len() && factor != 0.0f32;
+                keep = select(decays[i] == 0u32, 1.0f32, step[8]);
+                if inside {
+                    gradient = Vector::<f32, N>::cast_from(g.index(i)[at]);
+                    parameter = p.index(i)[at];
+                    first = m.index(i)[at];
+                    second = v.index(i)[at];
+                }
+            }
+        }
+        let updated =
+            update_vector::<N>(gradient, parameter, first, second, keep, factor, &numbers);
+        #[unroll]
+        for i in 0..g.len() {
+            if CUBE_POS >= firsts[i] && CUBE_POS < firsts[i + 1] && inside {
+                p.index_mut(i)[at] = updated.p;
+                m.index_mut(i)[at] = updated.m;
+                v.index_mut(i)[at] = updated.v;
+                if comptime!(rounds) {
+                    rounded.index_mut(i)[at] = Vector::<G, N>::cast_from(updated.p);
                 }
             }
         }
     }
 }
 
-/// One step of a vector; returns its parameters.
+/// A vector of parameters and its moments.
+#[derive(CubeType, Clone, Copy)]
+struct Updated<N: Size> {
+    p: Vector<f32, N>,
+    m: Vector<f32, N>,
+    v: Vector<f32, N>,
+}
+
+/// One step of a vector.
 #[cube]
-fn update_vector<G: Float, N: Size>(
-    p: &mut [Vector<f32, N>],
-    g: &[Vector<G, N>],
-    m: &mut [Vector<f32, N>],
-    v: &mut [Vector<f32, N>],
-    at: usize,
+fn update_vector<N: Size>(
+    g: Vector<f32, N>,
+    p: Vector<f32, N>,
+    m: Vector<f32, N>,
+    v: Vector<f32, N>,
     keep: f32,
     factor: f32,
     numbers: &Numbers,
-) -> Vector<f32, N> {
-    let gradient = Vector::<f32, N>::cast_from(g[at]) * Vector::<f32, N>::new(factor);
+) -> Updated<N> {
+    let gradient = g * Vector::<f32, N>::new(factor);
     let first = fma(
         Vector::<f32, N>::new(numbers.beta_1),
-        m[at],
+        m,
         Vector::<f32, N>::new(numbers.rest_1) * gradient,
     );
     let second = fma(
         Vector::<f32, N>::new(numbers.beta_2),
-        v[at],
+        v,
         Vector::<f32, N>::new(numbers.rest_2) * (gradient * gradient),
     );
     let root = (second * Vector::<f32, N>::new(numbers.second)).sqrt();
     let delta = first * Vector::<f32, N>::new(numbers.first)
         / (root + Vector::<f32, N>::new(numbers.epsilon));
-    let updated = p[at] * Vector::<f32, N>::new(keep) - Vector::<f32, N>::new(numbers.lr) * delta;
-    p[at] = updated;
-    m[at] = first;
-    v[at] = second;
-    updated
+    Updated::<N> {
+        p: p * Vector::<f32, N>::new(keep) - Vector::<f32, N>::new(numbers.lr) * delta,
+        m: first,
+        v: second,
+    }
 }
 
 /// Writes the sum of the squares of each cube's piece.
@@ -152,7 +171,11 @@ fn square_parts<G: Float, N: Size>(
     #[define(G)] _dtype: ElemType,
 ) {
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(group.scratch(1)));
-    let mut squares = Vector::<f32, N>::new(0.0f32);
+    let mut share = Array::<Vector<G, N>>::new(SHARE);
+    #[unroll]
+    for k in 0..SHARE {
+        share[k] = Vector::<G, N>::from_int(0);
+    }
     let cubes = firsts[g.len()];
     #[unroll]
     for i in 0..g.len() {
@@ -162,11 +185,16 @@ fn square_parts<G: Float, N: Size>(
             for k in 0..SHARE {
                 let at = start + k * comptime!(group.units);
                 if at < g[i].len() {
-                    let x = Vector::<f32, N>::cast_from(g[i][at]);
-                    squares = fma(x, x, squares);
+                    share[k] = g[i][at];
                 }
             }
         }
+    }
+    let mut squares = Vector::<f32, N>::new(0.0f32);
+    #[unroll]
+    for k in 0..SHARE {
+        let x = Vector::<f32, N>::cast_from(share[k]);
+        squares = fma(x, x, squares);
     }
     let mut values = Array::<f32>::new(1usize);
     let mut sum = squares.extract(0usize);
@@ -209,29 +237,57 @@ fn square_total(
     }
 }
 
-/// Tensors that go together: of one vector width, and no more than a kernel may bind.
+/// Tensors of one vector width that go into one launch.
+struct Batch {
+    width: usize,
+    tensors: Vec<usize>,
+    /// Launches of one width bind as many tensors each, so that they are one kernel: it is compiled once. Where there are
+    /// too few for the last, tensors without elements stand in for them.
+    slots: usize,
+}
+
+impl Batch {
+    /// The tensors of the batch and how many elements of each, and after them, as often as slots are left, the first with
+    /// none.
+    fn slots<'a, T>(&self, tensors: &'a [T], len: impl Fn(&T) -> usize) -> Vec<(&'a T, usize)> {
+        let taken = self
+            .tensors
+            .iter()
+            .map(|&i| (&tensors[i], len(&tensors[i])));
+        let first = self.tensors.first().map(|&i| (&tensors[i], 0));
+        let empty = first.into_iter().cycle();
+        taken.chain(empty).take(self.slots).collect()
+    }
+}
+
+/// The tensors that have elements, by vector width, and no more than a kernel may bind.
 fn batches(
     client: &Client,
     dtype: Dtype,
     lengths: &[usize],
     bindings: (usize, usize),
-) -> Vec<(usize, Vec<usize>)> {
+) -> Vec<Batch> {
     let (each, others) = bindings;
     let room = client.properties().hardware.max_bindings as usize;
     let most = (room.saturating_sub(others) / each).clamp(1, 16);
-    let mut batches: Vec<(usize, Vec<usize>)> = Vec::new();
+    let mut widths: Vec<(usize, Vec<usize>)> = Vec::new();
     for (i, &len) in lengths.iter().enumerate().filter(|(_, len)| **len > 0) {
         let width = vector_width(client, dtype, 4 * dtype.size(), len);
-        let open = batches
-            .iter_mut()
-            .rev()
-            .find(|(of, tensors)| *of == width && tensors.len() < most);
-        match open {
+        match widths.iter_mut().find(|(of, _)| *of == width) {
             Some((_, tensors)) => tensors.push(i),
-            None => batches.push((width, vec![i])),
+            None => widths.push((width, vec![i])),
         }
     }
-    batches
+    let split = |(width, tensors): (usize, Vec<usize>)| {
+        let slots = tensors.len().div_ceil(tensors.len().div_ceil(most));
+        let batch = |tensors: &[usize]| Batch {
+            width,
+            tensors: tensors.to_vec(),
+            slots,
+        };
+        tensors.chunks(slots).map(batch).collect::<Vec<_>>()
+    };
+    widths.into_iter().flat_map(split).collect()
 }
 
 /// The first cube of each tensor, then the number of cubes.
@@ -286,37 +342,34 @@ pub fn update(
     let lengths: Vec<usize> = tensors.iter().map(|tensor| tensor.len).collect();
     let units = UNITS.min(client.properties().hardware.max_units_per_cube as usize);
     let rounds = rounded > 0;
-    for (width, batch) in batches(client, dtype, &lengths, (4 + usize::from(rounds), 3)) {
-        let batch: Vec<&Buffers> = batch.into_iter().map(|i| &tensors[i]).collect();
-        let places = batch.iter().filter_map(|tensor| {
-            let place = tensor.rounded.as_ref()?;
-            Some(buffer(place, tensor.len, width))
-        });
-        let places: Vec<BufferArg> = places.collect();
-        let cube = units * SHARE * width;
-        let firsts = first_cubes(batch.iter().map(|tensor| tensor.len), cube);
-        let all = |handle: fn(&Buffers) -> &Handle| -> Vec<BufferArg> {
-            let arg = |tensor: &&Buffers| buffer(handle(tensor), tensor.len, width);
-            batch.iter().map(arg).collect()
+    for batch in batches(client, dtype, &lengths, (4 + usize::from(rounds), 3)) {
+        let width = batch.width;
+        let slots = batch.slots(tensors, |tensor| tensor.len);
+        let all = |handle: fn(&Buffers) -> Option<&Handle>| -> Vec<BufferArg> {
+            let arg =
+                |(tensor, len): &(&Buffers, usize)| Some(buffer(handle(tensor)?, *len, width));
+            slots.iter().filter_map(arg).collect()
         };
-        let longest = batch.iter().map(|tensor| tensor.len).max().unwrap_or(0);
+        let cube = units * SHARE * width;
+        let firsts = first_cubes(slots.iter().map(|(_, len)| *len), cube);
+        let longest = slots.iter().map(|(_, len)| *len).max().unwrap_or(0);
         // SAFETY: the buffers have been checked.
         unsafe {
             adamw_update::launch_unchecked(
                 client,
-                grid(client, firsts[batch.len()]),
+                grid(client, firsts[slots.len()]),
                 CubeDim::new_1d(units as u32),
                 address(longest, Dtype::F32),
                 width,
-                all(|tensor| &tensor.p).into_iter().collect(),
-                all(|tensor| &tensor.g).into_iter().collect(),
-                all(|tensor| &tensor.m).into_iter().collect(),
-                all(|tensor| &tensor.v).into_iter().collect(),
-                places.into_iter().collect(),
+                all(|tensor| Some(&tensor.p)).into_iter().collect(),
+                all(|tensor| Some(&tensor.g)).into_iter().collect(),
+                all(|tensor| Some(&tensor.m)).into_iter().collect(),
+                all(|tensor| Some(&tensor.v)).into_iter().collect(),
+                all(|tensor| tensor.rounded.as_ref()).into_iter().collect(),
                 firsts.into_iter().collect(),
-                batch
+                slots
                     .iter()
-                    .map(|tensor| u32::from(tensor.decays))
+                    .map(|(tensor, _)| u32::from(tensor.decays))
                     .collect(),
                 buffer(factor, 1, 1),
                 buffer(numbers, NUMBERS, 1),
@@ -350,19 +403,24 @@ pub fn square_sum(
     let lengths: Vec<usize> = tensors.iter().map(|(len, _)| *len).collect();
     let group = Group::choose(client, UNITS, 1, UNITS);
     let batches = batches(client, dtype, &lengths, (1, 1));
-    let cubes: Vec<Vec<usize>> = batches
+    let launches: Vec<_> = batches
         .iter()
-        .map(|(width, batch)| {
-            let lengths = batch.iter().map(|&i| lengths[i]);
-            first_cubes(lengths, group.units * SHARE * width)
+        .map(|batch| {
+            let slots = batch.slots(tensors, |(len, _)| *len);
+            let cube = group.units * SHARE * batch.width;
+            let firsts = first_cubes(slots.iter().map(|(_, len)| *len), cube);
+            (batch.width, slots, firsts)
         })
         .collect();
-    let all: usize = cubes.iter().map(|firsts| firsts[firsts.len() - 1]).sum();
+    let counts = launches
+        .iter()
+        .map(|(_, slots, firsts)| firsts[slots.len()]);
+    let all: usize = counts.sum();
     let parts = client.empty(all.max(1) * 4);
     let mut base = 0;
-    for ((width, batch), firsts) in batches.into_iter().zip(cubes) {
-        let count = firsts[firsts.len() - 1];
-        let longest = batch.iter().map(|&i| lengths[i]).max().unwrap_or(0);
+    for (width, slots, firsts) in launches {
+        let count = firsts[slots.len()];
+        let longest = slots.iter().map(|(_, len)| *len).max().unwrap_or(0);
         // SAFETY: the buffers have been checked.
         unsafe {
             square_parts::launch_unchecked(
@@ -371,9 +429,9 @@ pub fn square_sum(
                 group.dim(),
                 address(longest, Dtype::F32),
                 width,
-                batch
+                slots
                     .iter()
-                    .map(|&i| buffer(&tensors[i].1, tensors[i].0, width))
+                    .map(|((_, handle), len)| buffer(handle, *len, width))
                     .collect(),
                 firsts.into_iter().collect(),
                 buffer(&parts, all, 1),
