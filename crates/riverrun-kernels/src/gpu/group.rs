@@ -105,7 +105,7 @@ fn join(
 /// Replaces each of `count` numbers by its [`Fold`] over the group; every thread of the cube must call it.
 ///
 /// `phase` alternates between 0 and 1 over the calls of a kernel, so that a call need not wait until all threads have read the
-/// results of the call before in `scratch`.
+/// results of the call before in `scratch`: the two phases have no places in common, whatever the counts of their calls.
 #[cube]
 pub(crate) fn fold(
     values: &mut Array<f32>,
@@ -122,50 +122,52 @@ pub(crate) fn fold(
         exchange(values, count, comptime!(units.min(PLANE)), 1usize, fold);
         if comptime!(units > PLANE) {
             let planes = comptime!(units / PLANE);
-            let base = half * comptime!(planes * count);
+            let base = half * planes;
+            let stride = comptime!(2 * group.rows * planes);
             let lane = unit % PLANE;
             if lane == 0 {
                 #[unroll]
                 for c in 0..count {
-                    scratch[base + (unit / PLANE) * count + c] = values[c];
+                    scratch[base + unit / PLANE + comptime!(c * stride)] = values[c];
                 }
             }
             sync_cube();
             #[unroll]
             for c in 0..count {
-                values[c] = scratch[base + (unit % planes) * count + c];
+                values[c] = scratch[base + unit % planes + comptime!(c * stride)];
             }
             exchange(values, count, planes, PLANE, fold);
         }
     } else if comptime!(units > 1) {
-        let base = half * comptime!(units * count);
+        let base = half * units;
+        let stride = comptime!(2 * group.rows * units);
         #[unroll]
         for c in 0..count {
-            scratch[base + unit * count + c] = values[c];
+            scratch[base + unit + comptime!(c * stride)] = values[c];
         }
         sync_cube();
         #[unroll]
         for i in 0..comptime!(units.ilog2() as usize) {
             let width = comptime!(units >> (i + 1));
             if unit < width {
-                let at = base + unit * count;
+                let at = base + unit;
                 let mut others = Array::<f32>::new(count);
                 #[unroll]
                 for c in 0..count {
-                    values[c] = scratch[at + c];
-                    others[c] = scratch[at + width * count + c];
+                    values[c] = scratch[at + comptime!(c * stride)];
+                    others[c] = scratch[at + comptime!(c * stride + width)];
                 }
                 join(values, &others, count, comptime!(1usize << i), fold);
                 #[unroll]
                 for c in 0..count {
-                    scratch[at + c] = values[c];
+                    scratch[at + comptime!(c * stride)] = values[c];
                 }
             }
             sync_cube();
         }
         #[unroll]
         for c in 0..count {
-            values[c] = scratch[base + c];
+            values[c] = scratch[base + comptime!(c * stride)];
         }
     }
 }
