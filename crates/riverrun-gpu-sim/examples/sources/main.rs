@@ -12,6 +12,7 @@ mod cells;
 mod embedding;
 mod normal;
 mod recurrences;
+mod rollout;
 mod rows;
 
 use std::collections::HashSet;
@@ -48,6 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     recurrences::write(&mut writer)?;
     cells::write(&mut writer)?;
     embedding::write(&mut writer)?;
+    rollout::write(&mut writer)?;
     rows::write(&mut writer)?;
     let count = writer.texts.len();
     println!("{count} kernels in {}", writer.folder.display());

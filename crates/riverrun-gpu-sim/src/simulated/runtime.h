@@ -14,6 +14,7 @@
 #define __global__
 #define __grid_constant__
 #define __launch_bounds__(threads)
+#define __cluster_dims__(x, y, z)
 
 namespace sim {
 
@@ -33,8 +34,14 @@ struct Plane {
     uint32_t given[2][32][8];
 };
 
+// Threads of a cluster's cubes at its barrier.
+struct Cluster {
+    unsigned arrived = 0, round = 0;
+};
+
 struct Cube {
     Dim id;
+    unsigned number = 0;
     unsigned arrived = 0, round = 0, left = 0;
     std::vector<char> shared;
     std::vector<Plane> planes;
@@ -45,13 +52,18 @@ struct Thread {
     Dim id;
     Cube *cube = nullptr;
     unsigned number = 0;
+    // The round of the cluster's barrier that it has arrived at.
+    unsigned round = 0;
     bool done = true;
 };
 
 static Thread *thread;
 static void *scheduler;
 static Dim cube_count, cube_dim;
-static unsigned threads_a_cube;
+static unsigned threads_a_cube, cubes_a_cluster;
+// By the number of a cube, where it runs.
+static std::vector<Cube *> placed;
+static std::vector<Cluster> clusters;
 static void (*entry)();
 // The clock. A turn of the scheduler gives every thread of the resident cubes a piece of its work.
 static uint64_t nanoseconds;
@@ -126,17 +138,22 @@ static void meet_plane() {
 }
 
 // The cube `held` does not run before `until` on the clock.
-static void run(Dim count, Dim dim, void (*kernel)(), unsigned held, uint64_t until) {
+static void run(Dim count, Dim dim, unsigned cluster, void (*kernel)(), unsigned held, uint64_t until) {
+    cubes_a_cluster = cluster;
     cube_count = count;
     cube_dim = dim;
     entry = kernel;
     threads_a_cube = dim.x * dim.y * dim.z;
     unsigned all = count.x * count.y * count.z, resident = std::min(all, RESIDENT), started = 0, finished = 0;
+    placed.assign(all, nullptr);
+    clusters.assign(all / cluster, Cluster());
     std::vector<Cube> cubes(resident);
     std::vector<Thread> threads(resident * threads_a_cube);
     auto next = [&](unsigned place) {
         Cube &cube = cubes[place];
         cube.id = {started % count.x, started / count.x % count.y, started / (count.x * count.y)};
+        cube.number = started;
+        placed[started] = &cube;
         cube.shared.assign(SHARED + 128, (char)0xff);
         cube.planes.assign((threads_a_cube + 31) / 32, Plane());
         cube.arrived = cube.round = 0;
@@ -168,7 +185,28 @@ static void run(Dim count, Dim dim, void (*kernel)(), unsigned held, uint64_t un
             munmap(of.stack, STACK);
 }
 
-static char *shared() { return (char *)(((uintptr_t)thread->cube->shared.data() + 127) & ~(uintptr_t)127); }
+static char *shared(Cube *cube) { return (char *)(((uintptr_t)cube->shared.data() + 127) & ~(uintptr_t)127); }
+static char *shared() { return shared(thread->cube); }
+
+static Cluster &cluster() { return clusters[thread->cube->number / cubes_a_cluster]; }
+static void arrive_cluster() {
+    Cluster &all = cluster();
+    thread->round = all.round;
+    if (++all.arrived == threads_a_cube * cubes_a_cluster) {
+        all.arrived = 0;
+        all.round++;
+    }
+}
+static void wait_cluster() {
+    while (cluster().round == thread->round)
+        yield();
+}
+// The same place in the shared memory of another cube of the cluster, which must be running.
+static uint64_t neighbour(uint64_t at, uint32_t rank) {
+    Cube *own = thread->cube, *other = placed[own->number / cubes_a_cluster * cubes_a_cluster + rank];
+    // Before they have met, it may not have begun; the address is that of none.
+    return other ? at - (uint64_t)shared(own) + (uint64_t)shared(other) : 0;
+}
 
 static float from_bf16(uint16_t x) {
     uint32_t bits = (uint32_t)x << 16;
@@ -242,6 +280,13 @@ static uint32_t load(uint64_t at) {
     return word;
 }
 static void store(uint64_t at, uint32_t word) { memcpy((void *)at, &word, 4); }
+static uint64_t load_long(uint64_t at) {
+    yield();
+    uint64_t word;
+    memcpy(&word, (void *)at, 8);
+    return word;
+}
+static void store_long(uint64_t at, uint64_t word) { memcpy((void *)at, &word, 8); }
 static uint32_t replace(uint64_t at, uint32_t expected, uint32_t word) {
     uint32_t before;
     memcpy(&before, (void *)at, 4);

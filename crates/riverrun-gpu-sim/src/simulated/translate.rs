@@ -78,10 +78,11 @@ fn call(statement: &str) -> Result<String, String> {
     };
     let (to, from) = (of(true), of(false));
     let name = template.split_whitespace().next().unwrap_or_default();
+    let name = name.trim_end_matches(';');
     let one = |function: &str| format!("{} = {function}({})", to[0], from.join(", "));
     Ok(match name {
         "mov.u64" if template.contains("%globaltimer") => format!("{} = sim::now()", to[0]),
-        "mov.u64" => format!("{} = (uint64_t){}", to[0], from[0]),
+        "mov.u64" | "cvta.to.shared.u64" => format!("{} = (uint64_t){}", to[0], from[0]),
         "ex2.approx.ftz.f32" => one("exp2f"),
         "rcp.approx.ftz.f32" => one("1.0f / "),
         "sqrt.approx.ftz.f32" => one("sqrtf"),
@@ -99,6 +100,15 @@ fn call(statement: &str) -> Result<String, String> {
         ),
         "ld.relaxed.gpu.global.u32" => format!("{} = sim::load({})", to[0], from[0]),
         "prefetch.global.L2" => String::new(),
+        "mapa.shared::cluster.u64" => {
+            format!("{} = sim::neighbour({}, {})", to[0], from[0], from[1])
+        }
+        "ld.relaxed.cluster.shared::cta.u64" => format!("{} = sim::load_long({})", to[0], from[0]),
+        "st.relaxed.cluster.shared::cluster.u64" => {
+            format!("sim::store_long({}, {})", from[0], from[1])
+        }
+        "barrier.cluster.arrive.release" => "sim::arrive_cluster()".into(),
+        "barrier.cluster.wait.acquire" => "sim::wait_cluster()".into(),
         "st.relaxed.gpu.global.u32" => format!("sim::store({}, {})", from[0], from[1]),
         "ld.relaxed.gpu.global.v4.u32" => {
             let (words, _) = to[0].rsplit_once('.').ok_or("words without a vector")?;
@@ -145,6 +155,10 @@ fn entry(text: &str) -> Result<String, String> {
     let missing = "a source without a kernel";
     let (_, head) = text.split_once("__launch_bounds__(").ok_or(missing)?;
     let (_, head) = head.split_once(')').ok_or(missing)?;
+    let (cluster, head) = match head.trim_start().strip_prefix("__cluster_dims__(") {
+        Some(rest) => rest.split_once(')').ok_or(missing)?,
+        None => ("1", head),
+    };
     let (name, parameters) = head.split_once('(').ok_or(missing)?;
     let (parameters, _) = parameters.split_once(") {").ok_or(missing)?;
     let arguments = parameters.split(',').enumerate().map(|(n, parameter)| {
@@ -166,8 +180,9 @@ fn entry(text: &str) -> Result<String, String> {
          extern \"C\" void sim_launch(void *const *buffers, const void *info, const unsigned *count, const unsigned *dim, \
          unsigned held, uint64_t seconds) {{\n\
          sim_buffers = buffers; sim_info = info;\n\
-         sim::run({{count[0], count[1], count[2]}}, {{dim[0], dim[1], dim[2]}}, sim_entry, held, sim::now() + seconds * 1000000000);\n}}\n",
+         sim::run({{count[0], count[1], count[2]}}, {{dim[0], dim[1], dim[2]}}, {}, sim_entry, held, sim::now() + seconds * 1000000000);\n}}\n",
         name.trim(),
-        arguments.collect::<Vec<_>>().join(", ")
+        arguments.collect::<Vec<_>>().join(", "),
+        cluster.replace(',', " *")
     ))
 }

@@ -1,7 +1,9 @@
 //! Shared by the GPU kernels of all operations: storage types, buffers, elementary functions, sums over the threads of a row,
 //! waits between cubes.
 
+pub(crate) mod address;
 pub(crate) mod buffer;
+pub(crate) mod cluster;
 pub(crate) mod copy;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;

@@ -20,7 +20,8 @@ pub fn rollout(problem: &Problem) -> usize {
     (problem.members * (problem.hidden + problem.row()) + problem.features + 1) * F32
 }
 
-/// Bytes of shared memory that one cube takes for a member, at most: the state, `r ∘ h`, and what its threads add up.
+/// Bytes of shared memory that one cube takes, at most: for a member of its own the state, `r ∘ h`, and what its threads add up;
+/// in a cluster, which takes less, a word of 8 bytes for each number of the two vectors.
 pub fn shared(hidden: usize) -> usize {
     const SUMS: usize = 2 * 256 * 5;
     (2 * hidden + SUMS) * F32

@@ -12,6 +12,7 @@
 
 use cubecl::prelude::*;
 
+pub(super) use crate::gpu::address::{address, address_mut};
 use crate::gpu::fault::nanoseconds;
 
 /// The content of a place before it is written.
@@ -19,24 +20,6 @@ pub(super) const ABSENT: u32 = u32::MAX;
 
 /// Polls between two looks at the clock.
 const POLLS: u32 = 256;
-
-/// The address of a buffer.
-#[cube]
-pub(super) fn address<T: CubePrimitive>(buffer: &[T]) -> u64 {
-    let at: u64;
-    let start = buffer.as_ptr();
-    gpu_asm!("mov.u64 {}, {};", out(_) at, in(_) start, options(pure, nomem));
-    at
-}
-
-/// The address of a buffer that is written.
-#[cube]
-pub(super) fn address_mut<T: CubePrimitive>(buffer: &mut [T]) -> u64 {
-    let at: u64;
-    let start = buffer.as_mut_ptr();
-    gpu_asm!("mov.u64 {}, {};", out(_) at, in(_) start, options(pure, nomem));
-    at
-}
 
 /// Four words, whichever cube wrote them; each whole, in no order.
 #[cube]

@@ -1,19 +1,25 @@
 //! From a problem and its buffers to a launch.
 
 use cubecl::client::Client;
+use cubecl::prelude::*;
 
+use super::cluster::{CUBES, UNITS, rollout_cluster};
 use super::cube::rollout_cube;
-use super::{Buffers, Routine, cube};
+use super::{Buffers, Routine, cluster, cube};
 use crate::Error;
 use crate::gpu::group::Group;
-use crate::gpu::{Dtype, address, buffer, grid, vector_width};
+use crate::gpu::{Dtype, address, buffer, grid, ptx, vector_width};
 use crate::rollout::{Decode, LARGEST_HIDDEN, Problem};
 
 /// Units of a cube that has a member to itself.
 const CUBE: usize = 256;
+/// Planes of a cube of a cluster, at most; beyond, each has more hidden units.
+const PLANES: usize = 16;
+/// Registers of a multiprocessor.
+const REGISTERS: usize = 65_536;
 
 /// Why a routine cannot run a problem on this device, if it cannot.
-pub fn missing(_client: &Client, problem: &Problem, routine: Routine) -> Option<String> {
+pub fn missing(client: &Client, problem: &Problem, routine: Routine) -> Option<String> {
     if let Err(error) = problem.check() {
         return Some(error.to_string());
     }
@@ -25,12 +31,43 @@ pub fn missing(_client: &Client, problem: &Problem, routine: Routine) -> Option<
     }
     match routine {
         Routine::Cube => None,
+        Routine::Cluster => {
+            let clusters = ptx(client) && client.properties().features.cube_cluster;
+            (!clusters).then(|| "the device has no clusters of cubes".into())
+        }
     }
 }
 
 /// The routine that runs where none is asked for.
-pub fn choose(_client: &Client, _problem: &Problem) -> Routine {
-    Routine::Cube
+pub fn choose(client: &Client, problem: &Problem) -> Routine {
+    match missing(client, problem, Routine::Cluster) {
+        None => Routine::Cluster,
+        Some(_) => Routine::Cube,
+    }
+}
+
+/// How the planes of a cluster share a member.
+fn share(problem: &Problem) -> cluster::Config {
+    let planes = problem.hidden.div_ceil(CUBES * UNITS);
+    let groups = planes.div_ceil(PLANES);
+    let config = cluster::Config {
+        hidden: problem.hidden,
+        stochastic: problem.stochastic,
+        features: problem.features,
+        linear: problem.decode == Decode::Linear,
+        planes: planes.div_ceil(groups),
+        groups,
+        resident: false,
+    };
+    debug_assert!(CUBES * config.units() >= problem.hidden);
+    // Weights, heads and state, and what the rest of the kernel takes.
+    let columns = config.columns();
+    let registers = 3 * groups * UNITS * columns + 5 * columns + 60;
+    let most = (REGISTERS / (32 * config.planes)).min(255);
+    cluster::Config {
+        resident: registers <= most,
+        ..config
+    }
 }
 
 /// Runs every member; all results are written.
@@ -87,6 +124,7 @@ pub fn run(
     );
     match routine {
         Routine::Cube => run_cube(client, problem, args),
+        Routine::Cluster => run_cluster(client, problem, args),
     }
     Ok(())
 }
@@ -122,6 +160,30 @@ fn run_cube(client: &Client, problem: &Problem, args: &Buffers) {
             buffer(&args.loss, loss, 1),
             buffer(&args.rows, problem.members * problem.row(), 1),
             problem.members,
+            problem.steps,
+            config,
+        );
+    }
+}
+
+fn run_cluster(client: &Client, problem: &Problem, args: &Buffers) {
+    let config = share(problem);
+    let [w, u, bias, heads, h0, features, loss] = problem.lengths().map(|(_, length)| length);
+    // Safety: as in `run_cube`.
+    unsafe {
+        rollout_cluster::launch_unchecked(
+            client,
+            CubeCount::Static((problem.members * CUBES) as u32, 1, 1),
+            CubeDim::new_2d(32, config.planes as u32),
+            address(u.max(w), Dtype::F32),
+            buffer(&args.w, w, 1),
+            buffer(&args.u, u, 1),
+            buffer(&args.bias, bias, 1),
+            buffer(&args.heads, heads, 1),
+            buffer(&args.h0, h0, 1),
+            buffer(&args.features, features, 1),
+            buffer(&args.loss, loss, 1),
+            buffer(&args.rows, problem.members * problem.row(), 1),
             problem.steps,
             config,
         );

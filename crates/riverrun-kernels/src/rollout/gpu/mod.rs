@@ -3,9 +3,11 @@
 //! | routine | where | a member is |
 //! | --- | --- | --- |
 //! | [`Routine::Cube`] | every device, `H` to 1024 | one cube, which reads the member's weights at every step |
+//! | [`Routine::Cluster`] | NVIDIA, compute capability 9.0 and later, `H` to 1024 | a cluster of 8 cubes, which exchange the state; to `H` = 288 with the weights in registers |
 //!
-//! Members never wait for one another.
+//! Members never wait for one another. [`choose`] takes the cluster wherever the device has clusters, and one cube elsewhere.
 
+mod cluster;
 mod cube;
 mod launch;
 
@@ -39,16 +41,19 @@ pub struct Buffers {
 pub enum Routine {
     /// One cube for each member.
     Cube,
+    /// A cluster of cubes for each member.
+    Cluster,
 }
 
 impl Routine {
     /// All of them.
-    pub const ALL: [Routine; 1] = [Routine::Cube];
+    pub const ALL: [Routine; 2] = [Routine::Cube, Routine::Cluster];
 
     /// The name users know.
     pub fn name(self) -> &'static str {
         match self {
             Routine::Cube => "cube",
+            Routine::Cluster => "cluster",
         }
     }
 }
