@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::product::{AddProduct, Blend, Dot, Exponentials, Gates, PADDING};
+use super::product::{AddProduct, Blend, Dot, Entropy, Exponentials, Gates, Largest, PADDING};
 use crate::rollout::{
     Arguments, CLAMP, DELTAS, Decode, LEAST_LOSS, LEAST_PROBABILITY, LINEAR_ENTROPY, Problem,
 };
@@ -19,6 +19,8 @@ pub(super) struct Member<'a> {
     base: Vec<f32>,
     /// `[3H]`: the weights of the feature that carries the loss.
     first: Vec<f32>,
+    /// `[S]`: where in the state the logits are.
+    logits: Vec<usize>,
 }
 
 impl<'a> Member<'a> {
@@ -46,6 +48,7 @@ impl<'a> Member<'a> {
             h0,
             base,
             first,
+            logits: (0..problem.stochastic).map(|i| problem.logit(i)).collect(),
         }
     }
 
@@ -190,28 +193,23 @@ impl Part {
             self.p.copy_from_slice(&self.h);
             return LINEAR_ENTROPY as f32;
         }
-        for (i, s) in self.logits.iter_mut().enumerate() {
-            *s = self.h[problem.logit(i)];
+        for (s, place) in self.logits.iter_mut().zip(&member.logits) {
+            *s = self.h[*place];
         }
-        // Whether a NaN wins here does not matter: it stays in the sum.
-        let most = self.logits.iter().fold(f32::MIN, |most, s| most.max(*s));
+        let most = member.level.dispatch(Largest(&self.logits));
         let sum = member.level.dispatch(Exponentials {
             s: &self.logits,
             most,
             e: &mut self.p,
         });
-        let (inverse, log) = (sum.recip(), sum.ln());
-        let mut entropy = 0.0;
-        for (p, s) in self.p.iter_mut().zip(&self.logits) {
-            *p *= inverse;
-            let counts = *p > LEAST_PROBABILITY as f32 || p.is_nan();
-            entropy += if counts {
-                *p * (log - (*s - most))
-            } else {
-                0.0
-            };
-        }
-        entropy
+        member.level.dispatch(Entropy {
+            e: &mut self.p,
+            s: &self.logits,
+            most,
+            inverse: sum.recip(),
+            log: sum.ln(),
+            least: (LEAST_PROBABILITY as f32).next_up(),
+        })
     }
 
     /// What follows a step: the predicted loss, the entropy and the norm.

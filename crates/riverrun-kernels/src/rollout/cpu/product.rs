@@ -146,6 +146,64 @@ impl WithSimd for Exponentials<'_> {
     }
 }
 
+/// The largest. Whether a NaN is left out does not matter to [`Exponentials`], whose sum has it anyway.
+pub(super) struct Largest<'a>(pub &'a [f32]);
+
+impl WithSimd for Largest<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> f32 {
+        let (lanes, rest) = S::as_simd_f32s(self.0);
+        let mut most = simd.splat_f32s(f32::MIN);
+        for x in lanes {
+            most = simd.max_f32s(*x, most);
+        }
+        let most = simd.reduce_max_f32s(most);
+        rest.iter().fold(most, |most, x| most.max(*x))
+    }
+}
+
+/// `e_i ← e_i · inverse`, the probabilities, and `-Σ p_i ln p_i` over those of `least` and more, where `ln p_i` is
+/// `s_i - most - log`.
+pub(super) struct Entropy<'a> {
+    pub e: &'a mut [f32],
+    pub s: &'a [f32],
+    pub most: f32,
+    pub inverse: f32,
+    pub log: f32,
+    pub least: f32,
+}
+
+impl WithSimd for Entropy<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) -> f32 {
+        let splat = |x| Vector::<S, f32>::splat(simd, x);
+        let (inverse, least) = (splat(self.inverse), splat(self.least));
+        let (log, most, none) = (splat(self.log), splat(self.most), splat(0.0));
+        // A NaN is not below anything, so it counts.
+        let term = |p: Vector<S, f32>, s: Vector<S, f32>| {
+            let counted = p * (log - (s - most));
+            p.less(least).select(none, counted)
+        };
+        let (e, e_rest) = S::as_mut_simd_f32s(self.e);
+        let (s, s_rest) = S::as_simd_f32s(self.s);
+        let mut sum = none;
+        for (e, s) in e.iter_mut().zip(s) {
+            let p = Vector::new(simd, *e) * inverse;
+            sum = sum + term(p, Vector::new(simd, *s));
+            *e = p.lanes;
+        }
+        // Lanes past the end have no probability.
+        let p = Vector::new(simd, simd.partial_load_f32s(e_rest)) * inverse;
+        let rest = term(p, Vector::new(simd, simd.partial_load_f32s(s_rest)));
+        simd.partial_store_f32s(e_rest, p.lanes);
+        simd.reduce_sum_f32s((sum + rest).lanes)
+    }
+}
+
 /// `Σ a_i b_i`.
 pub(super) struct Dot<'a> {
     pub a: &'a [f32],
