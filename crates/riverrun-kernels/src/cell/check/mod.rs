@@ -6,8 +6,12 @@ mod case;
 mod gpu;
 mod heads;
 pub mod naive;
+#[cfg(feature = "gpu")]
+mod step;
 mod tolerance;
 
 pub use crate::check::Random;
 pub use case::{Case, Options, Results, routines};
+#[cfg(feature = "gpu")]
+pub use step::StepCase;
 pub use tolerance::compare;

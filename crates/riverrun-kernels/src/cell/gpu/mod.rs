@@ -34,7 +34,7 @@ pub use launch::{backward, forward};
 pub(crate) use launch::{backward_with, forward_with};
 #[cfg(feature = "check")]
 pub use lock::abandon_lock;
-pub use step::{Step, step};
+pub use step::{Step, missing as step_missing, step};
 #[cfg(feature = "check")]
 pub use tuning::Tuning;
 

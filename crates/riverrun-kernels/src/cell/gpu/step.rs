@@ -328,12 +328,27 @@ fn fused_step<E: Numeric, N: Size>(
     }
 }
 
+/// Why a step with inputs of `width` numbers cannot run on this device, if it cannot.
+pub fn missing(client: &Client, problem: &Problem, width: usize, dtype: Dtype) -> Option<String> {
+    if let Err(error) = dtype.check(client) {
+        return Some(error.to_string());
+    }
+    if problem.hidden == 0 {
+        return Some(Error::NoChannels.to_string());
+    }
+    // The kernel's indices have 32 bits, for bytes.
+    let numbers = (problem.gate_width() * width.max(problem.depth()))
+        .max(problem.batch * width.max(problem.hidden));
+    (numbers.saturating_mul(dtype.size()) >= 1 << 31)
+        .then(|| "its weights or its states take 2 GiB or more".into())
+}
+
 /// Runs one step of a cell with inputs of `width` numbers, of the problem's batch, hidden size and heads; its steps and its
 /// direction are ignored.
 ///
 /// # Errors
-/// [`Error::Dtype`] for a type that the device lacks, [`Error::NoChannels`], [`Error::Length`] where a buffer is too small. Nothing
-/// has been launched then.
+/// [`Error::Dtype`] for a type that the device lacks, [`Error::NoChannels`], [`Error::Routine`] where [`missing`] has another
+/// reason, [`Error::Length`] where a buffer is too small. Nothing has been launched then.
 pub fn step(
     client: &Client,
     problem: &Problem,
@@ -344,6 +359,12 @@ pub fn step(
     dtype.check(client)?;
     if problem.hidden == 0 {
         return Err(Error::NoChannels);
+    }
+    if let Some(reason) = missing(client, problem, width, dtype) {
+        return Err(Error::Routine {
+            routine: "step",
+            reason,
+        });
     }
     let (own, gates, state) = (problem.depth(), problem.cell.gates(), problem.state());
     let wide = problem.gate_width();
@@ -402,9 +423,13 @@ pub fn step(
     let two = Form::of(problem.cell) == Form::GruResetBefore;
     let gated = two.then(|| client.empty((state * dtype.size()).max(16)));
     let update = client.empty(if two { (state * 4).max(16) } else { 16 });
-    let updates = || {
+    // A stage reads the update gates or writes them: none has the buffer twice.
+    let updates = |used: bool| -> Result<BufferArg, Error> {
+        if !used {
+            return absent();
+        }
         // Safety: it was made with that many numbers.
-        unsafe { BufferArg::from_raw_parts(update.clone(), if two { state } else { 4 }) }
+        Ok(unsafe { BufferArg::from_raw_parts(update.clone(), state) })
     };
     let launch = |stage, operand: &Handle, h_next: &Handle, run: bool| -> Result<(), Error> {
         let config = config(stage);
@@ -420,6 +445,8 @@ pub fn step(
         let c = cells("c", &args.c)?;
         let h_next = sized("h_next", h_next, state, 1)?;
         let c_next = cells("c_next", &args.c_next)?;
+        let update = updates(stage == Stage::Candidate)?;
+        let new_update = updates(stage == Stage::Gates)?;
         if !run || problem.batch == 0 {
             return Ok(());
         }
@@ -438,8 +465,8 @@ pub fn step(
                 bias_hh,
                 h,
                 c,
-                updates(),
-                updates(),
+                update,
+                new_update,
                 h_next,
                 c_next,
                 problem.batch,
