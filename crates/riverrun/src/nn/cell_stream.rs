@@ -10,7 +10,8 @@ use crate::Error;
 /// Sequences that continue step by step, in `f32` on the CPU, without tensors.
 ///
 /// For control loops, audio and other streams: a step of a layer on tensors packs the weights each time, which for one sequence
-/// takes most of the step. The results are those of the layer's own `step` on the CPU in `f32`, bit for bit.
+/// takes most of the step. The results are those of the layer's own `step` on the CPU in `f32`, bit for bit. On a GPU the
+/// layer's `step` is a launch, and its states stay on the device.
 ///
 /// ```
 /// # #[cfg(feature = "flex")] {

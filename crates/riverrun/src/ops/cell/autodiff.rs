@@ -123,7 +123,7 @@ impl<B: CellOps, C: CheckpointStrategy> CellOps for Autodiff<B, C> {
                 (prep.finish(saved, states.h.clone()), states)
             }
             OpsKind::UnTracked(prep) => {
-                let states = B::cell_layer_forward(inputs.map(inner::<B, C>), spec, false);
+                let states = B::cell_layer(inputs.map(inner::<B, C>), spec);
                 (prep.finish(states.h.clone()), states)
             }
         };

@@ -228,6 +228,23 @@ mod fused {
         }
     }
 
+    pub(super) fn step(inputs: &CellInputsMetadata, spec: &CellSpec) -> CellStatesMetadata {
+        let problem = spec.of_shapes(&inputs.x.shape, &inputs.u.shape);
+        let like = |shape: Shape| {
+            let mut like = inputs.x.clone();
+            like.shape = shape;
+            like
+        };
+        let (batch, hidden) = (problem.batch, problem.hidden);
+        let state = like(Shape::new([batch, hidden]));
+        CellStatesMetadata {
+            h: like(Shape::new([batch, 1, hidden])),
+            h_last: state.clone(),
+            c_last: maybe(spec.cell == Cell::Lstm, state),
+            saved: MaybeMetadata::None,
+        }
+    }
+
     pub(super) fn gradients(inputs: &StepInputsMetadata, spec: &CellSpec) -> StepGradientsMetadata {
         let problem = problem(inputs, spec);
         let state = like(inputs, [problem.batch, problem.hidden]);
@@ -255,7 +272,20 @@ pub trait CellOps: LinearOps + CellRoutes {
     /// The layer: every state and the last ones.
     #[fusion(default)]
     fn cell_layer(#[extension_type] inputs: CellInputs<Self>, spec: CellSpec) -> CellStates<Self> {
+        let problem = spec.problem::<Self>(&inputs.x, &inputs.u);
+        let (device, dtype) = (inputs.x.device(), inputs.x.dtype());
+        let whole = matches!(inputs.reset, Maybe::None) && matches!(inputs.lengths, MaybeInt::None);
+        if whole && Self::runs_as_one_step(&device, dtype, &problem, inputs.x.shape()[2]) {
+            return Self::cell_step(inputs, spec);
+        }
         Self::cell_layer_forward(inputs, spec, false)
+    }
+
+    /// The layer of one step, without resets and lengths: a launch, input product included (two for the GRU with the reset
+    /// gate before the product), where [`runs_as_one_step`](CellRoutes::runs_as_one_step) says so.
+    #[fusion(meta = |inputs, spec| fused::step(inputs, spec))]
+    fn cell_step(#[extension_type] inputs: CellInputs<Self>, spec: CellSpec) -> CellStates<Self> {
+        composed::layer_forward(inputs, spec, false)
     }
 
     /// Forward pass; with `save`, also the tensors that backward needs.

@@ -1,4 +1,5 @@
-//! GPUs: one launch for the whole sequence, where [`super::route`] says that the device and the problem allow it.
+//! GPUs: one launch for the whole sequence, or for a single step, where [`super::route`] says that the device and the problem
+//! allow it.
 
 use std::ops::Range;
 
@@ -10,11 +11,13 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::server::Handle;
-use riverrun_kernels::cell::gpu::{self, Backward, Forward};
+use riverrun_kernels::cell::gpu::{self, Backward, Forward, Step};
 use riverrun_kernels::cell::{Cell, Problem, ResetGate};
 
 use super::composed::{column_sums, rows};
-use super::{CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients, StepInputs};
+use super::{
+    CellInputs, CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients, StepInputs,
+};
 use crate::ops::linear::{Factor, batched, product};
 use crate::ops::support::cube::{dtype, empty_like, handle};
 use crate::ops::support::{Maybe, MaybeInt};
@@ -71,6 +74,39 @@ fn columns(x: &CubeTensor, range: Range<usize>) -> CubeTensor {
 }
 
 impl CellOps for CubeBackend {
+    fn cell_step(inputs: CellInputs<Self>, spec: CellSpec) -> CellStates<Self> {
+        let problem = spec.problem::<Self>(&inputs.x, &inputs.u);
+        let (x, width) = (inputs.x, inputs.w.shape()[1]);
+        let shape = || Shape::new([problem.batch, problem.hidden]);
+        let state = || empty_like(&x, shape());
+        let start = |state: Maybe<Self>| {
+            let zeros = || Self::float_zeros(shape(), &x.device, x.dtype.into());
+            contiguous(state.into_option().unwrap_or_else(zeros))
+        };
+        let lstm = problem.cell == Cell::Lstm;
+        let (h_next, c_next) = (state(), lstm.then(state));
+        let args = Step {
+            x: contiguous(x.clone()),
+            w: contiguous(inputs.w),
+            bias_ih: handle(inputs.bias_ih),
+            u: contiguous(inputs.u),
+            bias_hh: handle(inputs.bias_hh),
+            h: start(inputs.h0),
+            c: lstm.then(|| start(inputs.c0)),
+            h_next: h_next.handle.clone(),
+            c_next: c_next.as_ref().map(|c| c.handle.clone()),
+        };
+        gpu::step(&x.client, &problem, width, dtype(&x), &args)
+            .unwrap_or_else(|error| panic!("{error}"));
+        let steps = Shape::new([problem.batch, 1, problem.hidden]);
+        CellStates {
+            h: Self::float_reshape(h_next.clone(), steps),
+            h_last: h_next,
+            c_last: Maybe::from_option(c_next),
+            saved: Maybe::None,
+        }
+    }
+
     fn persistent_forward(
         inputs: StepInputs<Self>,
         spec: CellSpec,

@@ -3,6 +3,9 @@
 //! See [`riverrun_kernels::cell`] for the formulas. On the CPU a layer is one call of a fused kernel each way. On a GPU it
 //! is the input product of all steps, then the cell: on NVIDIA GPUs in one launch each way; on others, and where a launch
 //! cannot hold the weights, step by step from the backend's own operations.
+//!
+//! A single step without gradients, as a stream makes it, is one launch on every GPU, input product included, for up to 64
+//! sequences (two launches for the GRU with the reset gate before the product); the states stay on the device.
 
 #[cfg(feature = "autodiff")]
 mod autodiff;

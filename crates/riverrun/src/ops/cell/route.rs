@@ -15,6 +15,17 @@ pub trait CellRoutes: Backend {
         let _ = (device, dtype, problem);
         false
     }
+
+    /// Whether the device runs this problem, of one step and inputs of `width` numbers, as a step of its own.
+    fn runs_as_one_step(
+        device: &<Self as BackendTypes>::Device,
+        dtype: DType,
+        problem: &Problem,
+        width: usize,
+    ) -> bool {
+        let _ = (device, dtype, problem, width);
+        false
+    }
 }
 
 #[cfg(feature = "autodiff")]
@@ -23,6 +34,10 @@ impl<B: CellRoutes, C: burn_autodiff::checkpoint::strategy::CheckpointStrategy> 
 {
     fn runs_in_one_launch(device: &B::Device, dtype: DType, problem: &Problem) -> bool {
         B::runs_in_one_launch(device, dtype, problem)
+    }
+
+    fn runs_as_one_step(device: &B::Device, dtype: DType, problem: &Problem, width: usize) -> bool {
+        B::runs_as_one_step(device, dtype, problem, width)
     }
 }
 
@@ -35,6 +50,10 @@ impl<B: CellRoutes + burn::backend::fusion::FusionBackend> CellRoutes
 {
     fn runs_in_one_launch(device: &B::Device, dtype: DType, problem: &Problem) -> bool {
         B::runs_in_one_launch(device, dtype, problem)
+    }
+
+    fn runs_as_one_step(device: &B::Device, dtype: DType, problem: &Problem, width: usize) -> bool {
+        B::runs_as_one_step(device, dtype, problem, width)
     }
 }
 
@@ -51,7 +70,25 @@ impl CellRoutes for Dispatch {
         let _ = (device, dtype, problem);
         false
     }
+
+    fn runs_as_one_step(
+        device: &<Self as BackendTypes>::Device,
+        dtype: DType,
+        problem: &Problem,
+        width: usize,
+    ) -> bool {
+        #[cfg(feature = "cube")]
+        if let burn::backend::DispatchDevice::Cube(device) = device {
+            return burn_cubecl::CubeBackend::runs_as_one_step(device, dtype, problem, width);
+        }
+        let _ = (device, dtype, problem, width);
+        false
+    }
 }
+
+/// A step reads the weights once for every few sequences; from more sequences than this on, matrix products read them less.
+#[cfg(feature = "cube")]
+const SEQUENCES_OF_A_STEP: usize = 64;
 
 #[cfg(feature = "cube")]
 impl CellRoutes for burn_cubecl::CubeBackend {
@@ -78,6 +115,24 @@ impl CellRoutes for burn_cubecl::CubeBackend {
             "cell routine"
         );
         missing.is_none() && problem.outputs() > 0
+    }
+
+    fn runs_as_one_step(
+        device: &burn_cubecl::CubeDevice,
+        dtype: DType,
+        problem: &Problem,
+        width: usize,
+    ) -> bool {
+        use riverrun_kernels::cell::gpu::step_missing;
+
+        let small = problem.steps == 1 && problem.batch <= SEQUENCES_OF_A_STEP;
+        // A width of 0 has no buffer to read.
+        if !small || problem.outputs() == 0 || width == 0 {
+            return false;
+        }
+        let client = device.client();
+        crate::ops::support::cube::known(dtype)
+            .is_some_and(|dtype| step_missing(&client, problem, width, dtype).is_none())
     }
 }
 
