@@ -57,17 +57,11 @@ pub struct BenchRssmArgs {
         long,
         value_name = "SIZES",
         value_delimiter = ',',
-        default_value = "small,12m"
+        default_value = "12m"
     )]
     pub sizes: Vec<String>,
-    /// Formats of the arithmetic, separated by commas
-    #[arg(
-        long,
-        value_name = "TYPES",
-        value_delimiter = ',',
-        value_enum,
-        default_value = "f32,bf16"
-    )]
+    /// Formats of the arithmetic, f32 or bf16, separated by commas [default: f32 on the CPU, bf16 on a GPU]
+    #[arg(long, value_name = "TYPES", value_delimiter = ',', value_enum)]
     pub dtypes: Vec<Storage>,
     /// Sequences and steps that are observed, BxT
     #[arg(long, value_name = "SHAPE", default_value = "16x64")]
