@@ -9,7 +9,7 @@ use riverrun_kernels::recurrence::{Gate, Routine};
 use riverrun_train::Precision;
 
 use super::names::{gate, routine, seconds};
-use super::world_models::{BenchEncoderArgs, BenchRolloutArgs, BenchRssmArgs};
+use super::world_models::{BenchEncoderArgs, BenchRolloutArgs, BenchRssmArgs, BenchStepArgs};
 use super::{Sizes, Storage};
 use crate::model_shape::ModelShape;
 
@@ -41,6 +41,8 @@ pub enum BenchCommand {
     Linear(BenchLinearArgs),
     /// Ensemble rollouts: milliseconds, beside a scalar program in the same run; memory by size
     Rollout(BenchRolloutArgs),
+    /// Single steps of GRU, LSTM and Elman layers: microseconds on the device, on the CPU, and in one launch of many
+    Step(BenchStepArgs),
     /// States of training runs as features: microseconds of one run, and of many at once
     Encoder(BenchEncoderArgs),
     /// The recurrent state-space model: observing, forward and backward, and imagining

@@ -15,7 +15,7 @@ use riverrun_train::{DigitsNet, Precision};
 
 pub use names::{Sizes, Storage};
 pub use verify::{VerifyArgs, VerifyOp};
-pub use world_models::{BenchEncoderArgs, BenchRolloutArgs, BenchRssmArgs};
+pub use world_models::{BenchEncoderArgs, BenchRolloutArgs, BenchRssmArgs, BenchStepArgs};
 
 /// Train, run, verify and measure recurrent networks.
 #[derive(Debug, Parser)]

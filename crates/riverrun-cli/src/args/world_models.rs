@@ -1,4 +1,4 @@
-//! Options of `riverrun bench rollout`, `encoder` and `rssm`.
+//! Options of `riverrun bench rollout`, `step`, `encoder` and `rssm`.
 
 use clap::Args;
 
@@ -29,6 +29,37 @@ pub struct BenchRolloutArgs {
     /// Features
     #[arg(long, value_name = "I", default_value_t = 64, value_parser = positive())]
     pub features: usize,
+}
+
+/// Options of `riverrun bench step`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "A result that is wrong is not timed, and ends the run with exit code 1.\nExample:\n  riverrun bench step --device cuda:0 --cells gru,lstm --hidden 256,1024 --batch 1,16 --json step.json"
+)]
+pub struct BenchStepArgs {
+    /// Where it is measured, and where the results go
+    #[command(flatten)]
+    pub common: Common,
+    /// Cells: gru, gru-reset-before, lstm, elman-tanh, elman-relu, separated by commas
+    #[arg(
+        long,
+        value_name = "CELLS",
+        value_delimiter = ',',
+        default_value = "gru"
+    )]
+    pub cells: Vec<String>,
+    /// Hidden units, separated by commas
+    #[arg(long, value_name = "H", value_delimiter = ',', default_value = "64,128,256,512,1024,2048", value_parser = positive())]
+    pub hidden: Vec<usize>,
+    /// Sequences, separated by commas
+    #[arg(long, value_name = "B", value_delimiter = ',', default_value = "1,16,64", value_parser = positive())]
+    pub batch: Vec<usize>,
+    /// Numbers of the input
+    #[arg(long, value_name = "I", default_value_t = 64, value_parser = positive())]
+    pub input: usize,
+    /// Steps of the one launch that a single step is compared with
+    #[arg(long, value_name = "T", default_value_t = 256, value_parser = positive())]
+    pub steps: usize,
 }
 
 /// Options of `riverrun bench encoder`.

@@ -14,6 +14,7 @@ mod rows;
 mod rssm;
 mod setup;
 mod stats;
+mod step;
 mod train;
 
 use super::write_json;
@@ -29,6 +30,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         BenchCommand::Cell(args) => cell::run(args),
         BenchCommand::Recompute(args) => recompute::run(args),
         BenchCommand::Rollout(args) => rollout::run(args),
+        BenchCommand::Step(args) => step::run(args),
         BenchCommand::Encoder(args) => encoder::run(args),
         BenchCommand::Rssm(args) => rssm::run(args),
         BenchCommand::Norm(args) => rows::run(args, rows::Operation::Norm),

@@ -1,0 +1,309 @@
+//! `riverrun bench step`: a single step of a layer, as a stream makes it: on the device, with the states there; on this
+//! machine's CPU, with the weights packed; and a step of many that one launch makes on the device, where they are known in
+//! advance.
+
+use std::io::{Write, stdout};
+use std::time::{Duration, Instant};
+
+use riverrun_kernels::cell::check::{Case, Options};
+use riverrun_kernels::cell::cpu::{PackedLayer, Routine, State};
+use riverrun_kernels::cell::{Cell, Outputs, Problem};
+use serde::Serialize;
+
+use super::setup::Setup;
+use super::stats::{Refused, Timing, repeat};
+use crate::args::BenchStepArgs;
+use crate::failure::Failure;
+use crate::origin::Origin;
+
+/// A line of the table.
+#[derive(Debug, Serialize)]
+struct Row {
+    cell: &'static str,
+    batch: usize,
+    hidden: usize,
+    input: usize,
+    /// A step on the device, and how many launches it is.
+    device: Option<Timing>,
+    launches: Option<usize>,
+    /// A step of a stream on the CPU.
+    cpu: Timing,
+    /// A step of many in one launch, its input product left out.
+    of_many: Option<Timing>,
+    /// New states a second, of the device or else of the CPU.
+    states_per_second: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    origin: Origin,
+    /// Whose time `cpu` is.
+    cpu_threads: usize,
+    steps: usize,
+    rows: Vec<Row>,
+    refused: &'a [String],
+}
+
+fn bug(error: riverrun_kernels::Error) -> Failure {
+    Failure::Bug(error.to_string())
+}
+
+/// The cells by their names.
+fn cells(names: &[String]) -> Result<Vec<Cell>, Failure> {
+    let all = Cell::all();
+    let cell = |name: &String| {
+        let found = all.iter().copied().find(|cell| cell.name() == name);
+        found.ok_or_else(|| {
+            let known: Vec<&str> = all.iter().map(|cell| cell.name()).collect();
+            Failure::User(format!(
+                "unknown cell `{name}`; one of: {}",
+                known.join(", ")
+            ))
+        })
+    };
+    names.iter().map(cell).collect()
+}
+
+/// Measures and prints.
+pub fn run(args: &BenchStepArgs) -> Result<(), Failure> {
+    let setup = Setup::new(&args.common)?;
+    let cells = cells(&args.cells)?;
+    let cpu_threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut out = stdout();
+    writeln!(
+        out,
+        "{}: {}; I {}, f32; beside {cpu_threads} threads of this machine's CPU, and a step of {} in one launch",
+        setup.origin.device, setup.origin.name, args.input, args.steps
+    )?;
+    writeln!(
+        out,
+        "{:<16} {:>4} {:>5}  {:>9} {:>6} {:>8}  {:>9} {:>6} {:>7}  {:>9} {:>6}  {:>10}",
+        "cell",
+        "B",
+        "H",
+        "device us",
+        "±",
+        "launches",
+        "CPU us",
+        "±",
+        "times",
+        "many us",
+        "±",
+        "M states/s"
+    )?;
+    let mut refused = Refused::default();
+    let mut rows = Vec::new();
+    for &cell in &cells {
+        for &hidden in &args.hidden {
+            for &batch in &args.batch {
+                let problem = Problem::new(cell, batch, 1, hidden);
+                let name = |what: &str| format!("{what}, {} B {batch} H {hidden}", cell.name());
+                let cpu = cpu(&problem, args.input)?;
+                let (device, of_many) = device(&setup, &problem, args)?;
+                let launches = device.map(|(_, launches)| launches);
+                let device = device.map(|(time, _)| time);
+                let device = device.filter(|time| refused.admits(|| name("device"), time));
+                let of_many = of_many.filter(|time| refused.admits(|| name("many"), time));
+                if !refused.admits(|| name("CPU"), &cpu) {
+                    continue;
+                }
+                let best = device.unwrap_or(cpu).median;
+                let row = Row {
+                    cell: cell.name(),
+                    batch,
+                    hidden,
+                    input: args.input,
+                    device,
+                    launches,
+                    cpu,
+                    of_many,
+                    states_per_second: (batch * hidden) as f64 / best,
+                };
+                writeln!(out, "{}", line(&row))?;
+                out.flush()?;
+                rows.push(row);
+            }
+        }
+    }
+    let Some(path) = &args.common.json else {
+        return Ok(());
+    };
+    let report = Report {
+        origin: setup.origin,
+        cpu_threads,
+        steps: args.steps,
+        rows,
+        refused: refused.names(),
+    };
+    super::write_json(path, &report)
+}
+
+fn line(row: &Row) -> String {
+    let time = |time: Option<Timing>| match time {
+        Some(time) => format!("{:>9.2} {:>5.1}%", time.median * 1e6, time.spread() * 100.0),
+        None => format!("{:>9} {:>6}", "-", "-"),
+    };
+    let launches = row.launches.map_or("-".into(), |n| n.to_string());
+    let times = row.device.map_or("-".into(), |device| {
+        format!("{:.2}", row.cpu.median / device.median)
+    });
+    format!(
+        "{:<16} {:>4} {:>5}  {} {launches:>8}  {} {times:>7}  {}  {:>10.2}",
+        row.cell,
+        row.batch,
+        row.hidden,
+        time(row.device),
+        time(Some(row.cpu)),
+        time(row.of_many),
+        row.states_per_second / 1e6
+    )
+}
+
+const GIVEN: Options = Options {
+    bias: true,
+    initial: true,
+    ..Options::NONE
+};
+
+/// A step of a stream on the CPU: packed weights, states in place.
+fn cpu(problem: &Problem, width: usize) -> Result<Timing, Failure> {
+    const CALLS: usize = 16;
+    let case = Case::<f32>::random(*problem, GIVEN, 1);
+    let (rows, state) = (problem.gate_width(), problem.state());
+    let wave = |len: usize, scale: f32| -> Vec<f32> {
+        let number = |n: usize| ((n * 37) % 101) as f32 / 50.5 - 1.0;
+        (0..len).map(|n| scale * number(n)).collect()
+    };
+    let (x, w) = (
+        wave(problem.batch * width, 1.0),
+        wave(rows * width, (width as f32).sqrt().recip()),
+    );
+    let layer = PackedLayer::new(
+        problem.cell,
+        [problem.batch, width, problem.hidden],
+        [&w, &case.u],
+        [None, case.bias.as_deref()],
+        Routine::default(),
+    )
+    .map_err(bug)?;
+    let lstm = problem.cell == Cell::Lstm;
+    let mut h = case.h0.clone().unwrap_or_default();
+    let mut c = case.c0.clone().unwrap_or_else(|| vec![0.0; state]);
+    let (mut y, mut next_h, mut next_c) = (vec![0.0; state], vec![0.0; state], vec![0.0; state]);
+    Ok(repeat(Duration::from_millis(100), || {
+        let start = Instant::now();
+        for _ in 0..CALLS {
+            let before = State {
+                h0: Some(&h),
+                c0: lstm.then_some(&c[..]),
+                ..State::default()
+            };
+            let outputs = Outputs {
+                h: &mut y,
+                h_last: &mut next_h,
+                c_last: lstm.then_some(&mut next_c[..]),
+                saved: None,
+            };
+            let done = layer.forward([problem.batch, 1], &x, before, outputs);
+            done.expect("sizes that fit");
+            std::mem::swap(&mut h, &mut next_h);
+            std::mem::swap(&mut c, &mut next_c);
+        }
+        start.elapsed().as_secs_f64() / CALLS as f64
+    }))
+}
+
+/// A step on the device with its launches, and a step of many in one launch.
+type Device = (Option<(Timing, usize)>, Option<Timing>);
+
+#[cfg(not(feature = "gpu"))]
+fn device(setup: &Setup, _: &Problem, _: &BenchStepArgs) -> Result<Device, Failure> {
+    setup.only_f32_on_cpu(&[])?;
+    Ok((None, None))
+}
+
+#[cfg(feature = "gpu")]
+fn device(setup: &Setup, problem: &Problem, args: &BenchStepArgs) -> Result<Device, Failure> {
+    use riverrun_kernels::cell::ResetGate;
+    use riverrun_kernels::cell::check::StepCase;
+    use riverrun_kernels::cell::gpu::{Step, step};
+    use riverrun_kernels::gpu::Dtype;
+
+    let Some(client) = setup.client()? else {
+        return Ok((None, None));
+    };
+    let user = |error: riverrun_kernels::Error| Failure::User(error.to_string());
+    let case = StepCase::<f32>::random(*problem, args.input, GIVEN, 1);
+    let found = case.gpu(&client, Dtype::F32).map_err(user)?;
+    for comparison in case.compare(&found).map_err(bug)? {
+        if !comparison.passes() {
+            return Err(Failure::Bug(format!(
+                "{problem:?} is wrong: {comparison:?}"
+            )));
+        }
+    }
+    let there = case.upload(&client);
+    // The next step starts from what this one left.
+    let back = Step {
+        h: there.h_next.clone(),
+        c: there.c_next.clone(),
+        h_next: there.h.clone(),
+        c_next: there.c.clone(),
+        ..there.clone()
+    };
+    let run = |args_of: &Step| {
+        step(&client, problem, args.input, Dtype::F32, args_of).expect("ran before");
+    };
+    let mut time = super::device::device_time(&client, Duration::from_millis(100), || {
+        run(&there);
+        run(&back);
+    });
+    for seconds in [&mut time.median, &mut time.low, &mut time.high] {
+        *seconds /= 2.0;
+    }
+    let before = Cell::Gru {
+        reset: ResetGate::Before,
+    };
+    let launches = 1 + usize::from(problem.cell == before);
+    Ok((Some((time, launches)), of_many(&client, problem, args)))
+}
+
+/// A step of many in one launch, without the input product.
+#[cfg(feature = "gpu")]
+fn of_many(
+    client: &cubecl::client::Client,
+    problem: &Problem,
+    args: &BenchStepArgs,
+) -> Option<Timing> {
+    use riverrun_kernels::cell::gpu::{Forward, forward, missing};
+    use riverrun_kernels::gpu::Dtype;
+
+    let problem = Problem::new(problem.cell, problem.batch, args.steps, problem.hidden);
+    if missing(client, &problem, Dtype::F32).is_some() {
+        return None;
+    }
+    let noise = |numbers: usize| super::device::noise(client, Dtype::F32, numbers);
+    let empty = |numbers: usize| client.empty(numbers * 4);
+    let width = problem.gate_width();
+    let args_of = Forward {
+        xg: noise(problem.batch * args.steps * width),
+        u: noise(width * problem.hidden),
+        bias: Some(noise(width)),
+        h0: None,
+        c0: None,
+        reset: None,
+        lengths: None,
+        h: empty(problem.outputs()),
+        h_last: empty(problem.state()),
+        c_last: (problem.cell == Cell::Lstm).then(|| empty(problem.state())),
+        saved: None,
+    };
+    let mut time = super::device::device_time(client, Duration::from_millis(100), || {
+        forward(client, &problem, Dtype::F32, &args_of).expect("nothing is missing");
+    });
+    for seconds in [&mut time.median, &mut time.low, &mut time.high] {
+        *seconds /= args.steps as f64;
+    }
+    Some(time)
+}
