@@ -50,7 +50,11 @@ fn panels(reports: &[Report], title: &str) -> Vec<Panel> {
         line("train", TRAIN, Split::Train, loss),
         line("validation", VALIDATION, Split::Validation, loss),
     ];
-    let mut panels = vec![panel(format!("{title}: loss (nats)"), None, losses)];
+    let y_scale = scale(&losses);
+    let mut panels = vec![Panel {
+        y_scale,
+        ..panel(format!("{title}: loss (nats)"), None, losses)
+    }];
     let accuracy = line("validation", ACCURACY, Split::Validation, |report| {
         report.accuracy.map(|a| 100.0 * a)
     });
@@ -61,9 +65,38 @@ fn panels(reports: &[Report], title: &str) -> Vec<Panel> {
     panels
 }
 
+/// Losses that fall to a small part of the first are drawn by powers of two, so that the later ones can be told apart.
+fn scale(losses: &[Line]) -> Scale {
+    const FALL: f64 = 16.0;
+    let all = || {
+        losses
+            .iter()
+            .flat_map(|line| &line.points)
+            .map(|point| point.1)
+    };
+    let least = all().fold(f64::INFINITY, f64::min);
+    let most = all().fold(0.0, f64::max);
+    match least > 0.0 && most >= FALL * least {
+        true => Scale::Binary,
+        false => Scale::Linear,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn losses_that_fall_far_are_drawn_by_powers_of_two() {
+        let line = |losses: &[f64]| Line {
+            name: "train".into(),
+            color: TRAIN,
+            points: losses.iter().map(|loss| (1.0, *loss)).collect(),
+        };
+        assert_eq!(scale(&[line(&[4.0, 1.0])]), Scale::Linear);
+        assert_eq!(scale(&[line(&[64.0]), line(&[2.0])]), Scale::Binary);
+        assert_eq!(scale(&[line(&[64.0, -0.5])]), Scale::Linear);
+    }
 
     fn report(step: u64, split: Split, accuracy: Option<f64>) -> Report {
         let loss = 3.0 / (1.0 + step as f64 / 10.0);
