@@ -81,6 +81,8 @@ pub struct Panel {
     pub rising: bool,
     /// What is drawn.
     pub lines: Vec<Line>,
+    /// Stretches of the horizontal axis that are coloured, behind the lines: start, end, colour.
+    pub bands: Vec<(f64, f64, RGBColor)>,
 }
 
 /// Rows and columns of panels.
@@ -176,6 +178,10 @@ fn draw_panel<B: DrawingBackend>(
         .x_label_area_size(42)
         .y_label_area_size(58)
         .build_cartesian_2d(first..last, low..high)?;
+    chart.draw_series(panel.bands.iter().map(|&(from, to, color)| {
+        let (from, to) = (x_scale.place(from), x_scale.place(to));
+        Rectangle::new([(from, low), (to, high)], color.filled())
+    }))?;
     chart
         .configure_mesh()
         .light_line_style(WHITE)
@@ -242,6 +248,7 @@ mod tests {
                 color: PALETTE[0],
                 points,
             }],
+            bands: Vec::new(),
         }
     }
 

@@ -178,6 +178,7 @@ impl Imagination {
             range,
             rising: false,
             lines,
+            bands: Vec::new(),
         };
         let mut panels: Vec<Panel> = self
             .sequences

@@ -11,6 +11,7 @@
 //!   unbroken run.
 //! - [`RunDir`]: the run's folder: `config.json`, `metrics.jsonl`, `checkpoint/`, `best/`, and with the feature `charts`
 //!   `loss.svg` and `loss.png`.
+//! - [`hybrid`]: stretches of steps replaced by predicted changes of the weights.
 //! - [`generate`]: sampling from a trained language model, one step at a time with carried state.
 //!
 //! Nothing here prints: progress goes to an [`Observer`], results are returned.
@@ -39,6 +40,7 @@ pub mod chart;
 pub mod config;
 mod error;
 pub mod generate;
+pub mod hybrid;
 pub mod imagination;
 mod learner;
 mod memory;

@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::hybrid::Status;
+
 /// The data that a report is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -45,6 +47,9 @@ pub struct Report {
     /// Norms of the gradients of groups of parameters, by the path of their module, where they are asked for.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub gradients: BTreeMap<String, f64>,
+    /// The state of hybrid training, in reports of training.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hybrid: Option<Status>,
     /// Tokens read a second: in training since the report before, or in this evaluation.
     pub tokens_per_s: f64,
     /// Learning rate of the last step.

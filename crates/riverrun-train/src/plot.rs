@@ -1,6 +1,7 @@
 //! The curves of a run, as `loss.svg` and `loss.png`.
 
 use crate::chart::{self, Line, Panel, RGBColor, Scale};
+use crate::hybrid::Phase;
 use crate::run_dir::write_atomic;
 use crate::{Error, Report, RunDir, Split};
 
@@ -8,6 +9,10 @@ use crate::{Error, Report, RunDir, Split};
 const TRAIN: RGBColor = RGBColor(158, 188, 218);
 const VALIDATION: RGBColor = RGBColor(136, 65, 157);
 const ACCURACY: RGBColor = RGBColor(35, 132, 67);
+/// The phases of a hybrid run, behind the curves; full phases are white.
+const WARM_UP: RGBColor = RGBColor(240, 240, 240);
+const PREDICT: RGBColor = RGBColor(253, 219, 178);
+const CORRECT: RGBColor = RGBColor(218, 236, 218);
 
 /// Draws the losses, and the accuracy where there is one, into the run's folder. Nothing is drawn
 /// before there are two reports.
@@ -45,11 +50,28 @@ fn panels(reports: &[Report], title: &str) -> Vec<Panel> {
         range,
         rising: range.is_some(),
         lines,
+        bands: bands(reports),
     };
-    let losses = vec![
+    let mut losses = vec![
         line("train", TRAIN, Split::Train, loss),
         line("validation", VALIDATION, Split::Validation, loss),
     ];
+    // The legend names what the bands are.
+    let legend = [
+        (Phase::WarmUp, "warm-up", WARM_UP),
+        (Phase::Predict, "predicted", PREDICT),
+        (Phase::Correct, "measured", CORRECT),
+    ];
+    let phases = || reports.iter().filter_map(|report| report.hybrid.as_ref());
+    for (phase, name, color) in legend {
+        if phases().any(|status| status.phases.iter().any(|(of, _)| *of == phase)) {
+            losses.push(Line {
+                name: name.into(),
+                color,
+                points: Vec::new(),
+            });
+        }
+    }
     let y_scale = scale(&losses);
     let mut panels = vec![Panel {
         y_scale,
@@ -82,6 +104,25 @@ fn scale(losses: &[Line]) -> Scale {
     }
 }
 
+/// The phases of a hybrid run, as stretches of steps.
+fn bands(reports: &[Report]) -> Vec<(f64, f64, RGBColor)> {
+    let mut from = 0;
+    let mut bands = Vec::new();
+    let statuses = reports.iter().filter_map(|report| report.hybrid.as_ref());
+    for (phase, steps) in statuses.flat_map(|status| &status.phases) {
+        let to = from + steps;
+        let color = match phase {
+            Phase::WarmUp => Some(WARM_UP),
+            Phase::Full => None,
+            Phase::Predict => Some(PREDICT),
+            Phase::Correct => Some(CORRECT),
+        };
+        bands.extend(color.map(|color| (from as f64, to as f64, color)));
+        from = to;
+    }
+    bands
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,6 +149,7 @@ mod tests {
             skipped: None,
             gradient: None,
             gradients: Default::default(),
+            hybrid: None,
             tokens_per_s: 1.0,
             lr: 1.0,
             seconds: 1.0,
@@ -126,5 +168,29 @@ mod tests {
         assert!(plain.contains("copy: loss (nats)") && plain.contains("validation"));
         assert!(!plain.contains("accuracy"));
         assert!(svg(Some(0.5)).contains("accuracy (%)"));
+    }
+
+    #[test]
+    fn phases_lie_behind_the_curves() {
+        let mut reports = vec![
+            report(20, Split::Train, None),
+            report(40, Split::Train, None),
+        ];
+        let status = |phases: &[(Phase, u64)]| {
+            Some(crate::hybrid::Status {
+                phases: phases.to_vec(),
+                ..Default::default()
+            })
+        };
+        reports[0].hybrid = status(&[(Phase::WarmUp, 10), (Phase::Full, 10)]);
+        reports[1].hybrid = status(&[(Phase::Predict, 15), (Phase::Correct, 5)]);
+        let expected = [
+            (0.0, 10.0, WARM_UP),
+            (20.0, 35.0, PREDICT),
+            (35.0, 40.0, CORRECT),
+        ];
+        assert_eq!(bands(&reports), expected);
+        let text = chart::svg(&panels(&reports, "copy")).unwrap();
+        assert!(text.contains("predicted") && text.contains("#FDDBB2"));
     }
 }

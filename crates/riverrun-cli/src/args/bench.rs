@@ -8,6 +8,7 @@ use riverrun::ops::SavedStates;
 use riverrun_kernels::recurrence::{Gate, Routine};
 use riverrun_train::Precision;
 
+use super::hybrid::BenchHybridArgs;
 use super::names::{gate, routine, seconds};
 use super::world_models::{BenchEncoderArgs, BenchRolloutArgs, BenchRssmArgs, BenchStepArgs};
 use super::{Sizes, Storage};
@@ -47,6 +48,8 @@ pub enum BenchCommand {
     Encoder(BenchEncoderArgs),
     /// The recurrent state-space model: observing, forward and backward, and imagining
     Rssm(BenchRssmArgs),
+    /// Hybrid training beside plain training: steps, seconds, and seconds to an equal validation loss
+    Hybrid(BenchHybridArgs),
 }
 
 /// Options of every measurement.

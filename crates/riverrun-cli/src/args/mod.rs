@@ -1,6 +1,7 @@
 //! Command-line definitions (clap).
 
 mod bench;
+mod hybrid;
 mod names;
 mod verify;
 mod world_models;
@@ -11,8 +12,10 @@ pub use bench::*;
 use clap::{Args, Parser, Subcommand};
 use riverrun::models::RecurrentKind;
 use riverrun::ops::SavedStates;
+use riverrun_train::hybrid::{HybridConfig, PredictorKind};
 use riverrun_train::{DigitsNet, Precision};
 
+pub use hybrid::{BenchHybridArgs, HybridArgs, Rung};
 pub use names::{Sizes, Storage};
 pub use verify::{VerifyArgs, VerifyOp};
 pub use world_models::{BenchEncoderArgs, BenchRolloutArgs, BenchRssmArgs, BenchStepArgs};
@@ -66,6 +69,7 @@ Examples:
   riverrun train shakespeare.txt            a character model of a text
   cat *.txt | riverrun train - --out runs/all --device cuda:0 --dtype bf16
   riverrun train --resume --out runs/all    go on after Ctrl-C
+  riverrun train --task xor --hybrid balanced --predictor linear-fit
 
 The run's folder receives config.json, metrics.jsonl, checkpoint/, best/, loss.svg and loss.png.";
 
@@ -158,12 +162,29 @@ pub struct TrainArgs {
     /// Write the norms of the gradients, in all and by module, into metrics.jsonl
     #[arg(long)]
     pub gradients: bool,
+    /// Hybrid training
+    #[command(flatten)]
+    pub hybrid: HybridArgs,
+    /// Predictor of a hybrid run: last-update, linear-fit, linear, mlp or rssm [default: last-update]
+    #[arg(long, value_name = "NAME", requires = "hybrid")]
+    pub predictor: Option<PredictorKind>,
     /// Folder of the run [default: runs/TASK-001, -002, ...]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Go on with the run in --out, with its own options; --steps may extend it
     #[arg(long, requires = "out")]
     pub resume: bool,
+}
+
+impl TrainArgs {
+    /// The settings of hybrid training, where the run is to be hybrid.
+    pub fn hybrid(&self) -> Option<HybridConfig> {
+        let mut config = self.hybrid.config()?;
+        if let Some(predictor) = self.predictor {
+            config.predictor = predictor;
+        }
+        Some(config)
+    }
 }
 
 /// Options of `riverrun generate`.

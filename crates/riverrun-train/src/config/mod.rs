@@ -8,6 +8,7 @@ use riverrun::models::{LanguageModelConfig, RecurrentKind};
 use riverrun::ops::SavedStates;
 use serde::{Deserialize, Serialize};
 
+use crate::hybrid::HybridConfig;
 use crate::tasks::{Corpus, SelectiveCopy, SelectiveCopyConfig, TextConfig};
 use crate::{Error, OptimizerConfig, Precision, Schedule};
 
@@ -75,6 +76,9 @@ pub struct TrainingConfig {
     pub eval_every: u64,
     /// Steps between reports of the training loss.
     pub report_every: u64,
+    /// Hybrid predictive training: see [`hybrid`](crate::hybrid).
+    #[serde(default)]
+    pub hybrid: Option<HybridConfig>,
 }
 
 impl RunConfig {
@@ -197,6 +201,7 @@ impl TrainingConfig {
             saved_states: SavedStates::All,
             eval_every: 1,
             report_every: 1,
+            hybrid: None,
         };
         config.set_steps(steps);
         config
@@ -244,6 +249,9 @@ impl TrainingConfig {
         range("clip", optimizer.clip, f64::MIN_POSITIVE, f64::MAX)?;
         if self.saved_states == SavedStates::Every(0) {
             return Err(Error::value("saved_states", 0, "must be at least 1"));
+        }
+        if let Some(hybrid) = &self.hybrid {
+            hybrid.check()?;
         }
         Ok(())
     }

@@ -76,6 +76,12 @@ impl<M: Module> Core<M> {
         self.rounded = None;
     }
 
+    /// Changes the weights outside of a step.
+    pub fn replace(&mut self, change: impl FnOnce(M) -> M) {
+        self.model = self.model.take().map(change);
+        self.rounded = None;
+    }
+
     /// Sends the parts of a batch to the device.
     pub fn inputs(&self, parts: Vec<(Vec<TensorData>, Draw)>) -> Vec<Inputs> {
         let send =

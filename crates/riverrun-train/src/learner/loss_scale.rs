@@ -74,7 +74,7 @@ impl LossScale {
     }
 
     /// Sums of squares of scaled gradients, with the scale divided out.
-    pub(super) fn unscaled(&self, squares: Tensor<1>) -> Tensor<1> {
+    pub(crate) fn unscaled(&self, squares: Tensor<1>) -> Tensor<1> {
         match &self.0 {
             Some(numbers) => {
                 let factor = numbers.clone().narrow(0, 0, 1);

@@ -131,6 +131,37 @@ impl<O: Objective> Learner<O> {
         &self.core.optimizer
     }
 
+    /// Whether losses are scaled, so that gradients may overflow.
+    pub(crate) fn scales_loss(&self) -> bool {
+        self.core.precision == crate::Precision::F16
+    }
+
+    /// Keeps the norm of each step's gradients on the device, for [`gradient_square`](Self::gradient_square).
+    pub(crate) fn keep_norms(&mut self) {
+        self.core.optimizer.keep_norms();
+    }
+
+    /// The squared norm of the last step's gradients before clipping, `[1]` on the device, where it is kept. Not finite where
+    /// gradients overflowed.
+    pub(crate) fn gradient_square(&self) -> Option<Tensor<1>> {
+        self.core.optimizer.square()
+    }
+
+    /// Changes the weights outside of a step.
+    pub(crate) fn replace(&mut self, change: impl FnOnce(O::Model) -> O::Model) {
+        // A recorded step knows the weights by their places.
+        assert!(
+            self.recorder.is_none(),
+            "weights of steps that are not recorded"
+        );
+        self.core.replace(change);
+    }
+
+    /// Changes the moments outside of a step.
+    pub(crate) fn replace_moments(&mut self, [first, second]: [&O::Model; 2], updates: usize) {
+        self.core.optimizer.load_moments(first, second, updates);
+    }
+
     pub(crate) fn scale(&self) -> &LossScale {
         &self.core.scale
     }

@@ -57,6 +57,9 @@ pub struct Optimizer {
     replayed: usize,
     /// The numbers of the next step, in a place that stays.
     announced: Option<Tensor<1>>,
+    /// Whether the norm of each step's gradients is kept, and that of the last.
+    keeping: bool,
+    square: Option<Tensor<1>>,
 }
 
 impl Optimizer {
@@ -68,7 +71,19 @@ impl Optimizer {
             steps: 0,
             replayed: 0,
             announced: None,
+            keeping: false,
+            square: None,
         }
+    }
+
+    /// Keeps the squared norm of each step's gradients, which clipping needs anyway, for [`square`](Self::square).
+    pub(crate) fn keep_norms(&mut self) {
+        self.keeping = true;
+    }
+
+    /// The squared norm of the last step's gradients before clipping, `[1]` on the device, where it is kept.
+    pub(crate) fn square(&self) -> Option<Tensor<1>> {
+        self.square.clone()
     }
 
     /// Moves `model` against `gradients`, which come from a loss that `scale` has scaled, and adapts `scale`.
@@ -113,6 +128,9 @@ impl Optimizer {
         let Some(squares) = square_sum(&tensors) else {
             return (model, rounded.map(|rounded| rounded.map(&mut rounded_back)));
         };
+        if self.keeping {
+            self.square = Some(scale.unscaled(squares.clone()));
+        }
         let factor = scale.unscale(squares, self.config.clip);
         let mut by_time: BTreeMap<usize, (Vec<Slot>, Vec<AdamwTensors>)> = BTreeMap::new();
         for (place, tensors) in places.into_iter().zip(tensors) {

@@ -369,6 +369,7 @@ mod tests {
             skipped: None,
             gradient: None,
             gradients: Default::default(),
+            hybrid: None,
             tokens_per_s: 1e4,
             lr: 1e-3,
             seconds: 0.5,

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::hybrid::Hybrid;
 use crate::run_dir::{Progress, checksums, write_json};
 use crate::{Error, Learner, Objective, Report, RunDir};
 use burn::module::{Module, ModuleVisitor, Param};
@@ -18,6 +19,7 @@ const REPORT: &str = "report.json";
 pub(crate) fn save<O: Objective>(
     dir: &RunDir,
     learner: &Learner<O>,
+    hybrid: Option<&Hybrid>,
     progress: &mut Progress,
 ) -> Result<(), Error> {
     let model = learner.model();
@@ -28,6 +30,9 @@ pub(crate) fn save<O: Objective>(
         save_module(model.valid(), &folder.join(MODEL))?;
         save_module(first, &folder.join(FIRST_MOMENT))?;
         save_module(second, &folder.join(SECOND_MOMENT))?;
+        if let Some(hybrid) = hybrid {
+            hybrid.save(folder)?;
+        }
         progress.write(folder)?;
         checksums::write(folder)
     })

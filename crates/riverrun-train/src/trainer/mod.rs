@@ -4,6 +4,7 @@
 //! step needs is a function of the configuration, the step's number, the weights and AdamW's moments,
 //! so a run that was stopped and resumed gives the numbers of one that was not.
 
+mod advance;
 pub(crate) mod checkpoint;
 mod evaluate;
 mod observer;
@@ -15,6 +16,7 @@ use std::time::Instant;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
+use crate::hybrid::{Hybrid, Status};
 use crate::run_dir::Progress;
 use crate::tasks::Task;
 use crate::{Error, Language, Learner, Objective, Report, RunDir, Split, TrainingConfig};
@@ -29,8 +31,10 @@ pub struct Trainer<O: Objective = Language> {
     training: TrainingConfig,
     dir: RunDir,
     learner: Learner<O>,
+    /// Where stretches of steps are predicted.
+    hybrid: Option<Hybrid>,
     progress: Progress,
-    /// Sum of the losses since the last report, on the device: `[1]`.
+    /// Sum of the losses since the last report, on the device: `[1]`. A hybrid run reads them and has none.
     losses: Option<Tensor<1>>,
     reports: Vec<Report>,
     /// Whether the run began here, so that its folder is removed if it fails before its first checkpoint.
@@ -48,6 +52,8 @@ pub struct Outcome<M> {
     pub last_validation: Option<Report>,
     /// The evaluation with the lowest loss, whose model is in `best/`.
     pub best_validation: Option<Report>,
+    /// What a hybrid run has predicted.
+    pub hybrid: Option<Status>,
     /// The model after the last step, without autodiff.
     pub model: M,
 }
@@ -58,14 +64,17 @@ impl<O: Objective> Trainer<O> {
     /// # Errors
     /// A device that lacks the format or the memory; a folder that cannot be written.
     pub fn create(setup: Setup<O>, dir: RunDir, device: &Device) -> Result<Self, Error> {
-        let learner = Learner::new(setup.objective, &setup.training, device)
+        let mut learner = Learner::new(setup.objective, &setup.training, device)
             .and_then(|learner| dir.write_config(&setup.config).map(|()| learner))
             .inspect_err(|_| dir.discard_unless_begun())?;
+        let hybrid = setup.training.hybrid.clone();
+        let hybrid = hybrid.map(|config| Hybrid::new(config, setup.predictor, &mut learner));
         Ok(Self {
             task: setup.task,
             training: setup.training,
             dir,
             learner,
+            hybrid,
             progress: Progress::default(),
             losses: None,
             reports: Vec::new(),
@@ -86,13 +95,19 @@ impl<O: Objective> Trainer<O> {
             return Err(Error::StepsDone { done, steps });
         }
         let mut learner = Learner::new(setup.objective, &setup.training, device)?;
-        let progress = match dir.checkpoint() {
+        let checkpoint = dir.checkpoint();
+        let progress = match checkpoint {
             Some(_) => checkpoint::load(&dir, &mut learner)?,
             None => Progress::default(),
         };
+        let hybrid = setup.training.hybrid.clone();
+        let mut hybrid = hybrid.map(|config| Hybrid::new(config, setup.predictor, &mut learner));
+        if let (Some(hybrid), Some(folder)) = (&mut hybrid, &checkpoint) {
+            hybrid.load(folder)?;
+        }
         let device = device.clone().without_autodiff();
-        let losses =
-            (progress.pending.1 > 0).then(|| Tensor::from_floats([progress.pending.0], &device));
+        let pending = progress.pending.1 > 0 && hybrid.is_none();
+        let losses = pending.then(|| Tensor::from_floats([progress.pending.0], &device));
         let reports = dir.cut_metrics(progress.step)?;
         dir.write_config(&setup.config)?;
         Ok(Self {
@@ -100,6 +115,7 @@ impl<O: Objective> Trainer<O> {
             training: setup.training,
             dir,
             learner,
+            hybrid,
             progress,
             losses,
             reports,
@@ -112,6 +128,10 @@ impl<O: Objective> Trainer<O> {
     /// # Errors
     /// As there.
     pub fn record_steps(&mut self) -> Result<(), Error> {
+        if self.hybrid.is_some() {
+            let reason = "hybrid training changes weights between steps";
+            return Err(Error::Recording(reason.into()));
+        }
         self.learner.record_steps()
     }
 
@@ -175,6 +195,11 @@ impl<O: Objective> Trainer<O> {
             best_validation: validations()
                 .min_by(|a, b| a.loss.total_cmp(&b.loss))
                 .cloned(),
+            hybrid: self
+                .reports
+                .iter()
+                .rev()
+                .find_map(|report| report.hybrid.clone()),
             model: self.learner.model().valid(),
         })
     }
@@ -186,17 +211,21 @@ impl<O: Objective> Trainer<O> {
         let began = Instant::now();
         let seconds = || before + began.elapsed().as_secs_f64();
         let mut clock = Clock::new();
+        // Steps up to which reports and evaluations are done.
+        let mut settled = self.progress.step;
         while self.progress.step < training.steps {
-            let lr = schedule.at(self.progress.step);
-            self.step(lr)?;
-            clock.steps += 1;
+            clock.steps += self.advance(&schedule)?;
             let step = self.progress.step;
             observer.step(step);
-
+            if !self.settled() {
+                continue;
+            }
+            let due = |every: u64| step / every > settled / every;
+            let lr = schedule.at(step - 1);
             let last = step == training.steps;
             let stopping = stop.load(Ordering::Relaxed) && !last;
-            let evaluating = step.is_multiple_of(training.eval_every) || last;
-            if step.is_multiple_of(training.report_every) || evaluating {
+            let evaluating = due(training.eval_every) || last;
+            if (due(training.report_every) || evaluating) && self.progress.pending.1 > 0 {
                 let loss = self.read_losses()?;
                 let items = clock.steps * self.task.items_per_step();
                 let items_per_s = items as f64 / clock.start.elapsed().as_secs_f64();
@@ -204,6 +233,7 @@ impl<O: Objective> Trainer<O> {
                 self.add(Split::Train, scores, items_per_s, (lr, seconds()), observer)?;
                 clock = Clock::new();
             }
+            settled = step;
             if evaluating {
                 let result = self.validate(observer)?;
                 let scores = (result.loss, result.accuracy);
@@ -229,19 +259,6 @@ impl<O: Objective> Trainer<O> {
         Ok(true)
     }
 
-    /// One step: forward, backward, update. Nothing waits for the device.
-    fn step(&mut self, lr: f64) -> Result<(), Error> {
-        let batch = self.task.train_batch(self.progress.step);
-        let loss = self.learner.step(&batch, lr, &mut |_| ())?;
-        self.losses = Some(match self.losses.take() {
-            Some(sum) => sum + loss,
-            None => loss,
-        });
-        self.progress.step += 1;
-        self.progress.pending.1 += 1;
-        Ok(())
-    }
-
     /// The mean training loss since the last report; starts the next sum.
     fn read_losses(&mut self) -> Result<f64, Error> {
         let sum = self.pending_loss()?;
@@ -254,7 +271,7 @@ impl<O: Objective> Trainer<O> {
     fn pending_loss(&self) -> Result<f32, Error> {
         let sum = match self.losses.clone() {
             Some(sum) => riverrun::device::read(sum)?.iter::<f32>().sum::<f32>(),
-            None => 0.0,
+            None => self.progress.pending.0,
         };
         // A wait that timed out leaves NaN, which is no fault of the learning rate.
         riverrun::device::take_fault(self.learner.device())?;
@@ -289,7 +306,8 @@ impl<O: Objective> Trainer<O> {
     fn save(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
         self.progress.pending.0 = self.pending_loss()?;
         self.check_weights()?;
-        checkpoint::save(&self.dir, &self.learner, &mut self.progress)?;
+        let hybrid = self.hybrid.as_ref();
+        checkpoint::save(&self.dir, &self.learner, hybrid, &mut self.progress)?;
         observer.saved(self.progress.step);
         Ok(())
     }
@@ -316,6 +334,10 @@ impl<O: Objective> Trainer<O> {
             Split::Train => self.learner.gradient_norms()?,
             Split::Validation => None,
         };
+        let hybrid = match split {
+            Split::Train => self.hybrid.as_mut().map(Hybrid::status),
+            Split::Validation => None,
+        };
         let report = Report {
             step: self.progress.step,
             split,
@@ -324,6 +346,7 @@ impl<O: Objective> Trainer<O> {
             skipped,
             gradient: norms.as_ref().map(|norms| norms.total),
             gradients: norms.map(|norms| norms.groups).unwrap_or_default(),
+            hybrid,
             tokens_per_s: items_per_s,
             lr,
             seconds,

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::hybrid::Predictor;
 use crate::tasks::{Task, TokenTask};
 use crate::{Error, Language, Objective, RunConfig, TrainingConfig};
 
@@ -13,6 +14,8 @@ pub struct Setup<O: Objective> {
     pub(super) training: TrainingConfig,
     /// The content of `config.json`.
     pub(super) config: Value,
+    /// In the place of the predictor configured.
+    pub(super) predictor: Option<Box<dyn Predictor>>,
 }
 
 impl<O: Objective> Setup<O> {
@@ -35,7 +38,15 @@ impl<O: Objective> Setup<O> {
             task,
             training,
             config,
+            predictor: None,
         })
+    }
+
+    /// With a predictor of one's own for [hybrid training](crate::hybrid), in the place of the one that is configured. Without
+    /// effect on a run that is not hybrid.
+    pub fn with_predictor(mut self, predictor: Box<dyn Predictor>) -> Self {
+        self.predictor = Some(predictor);
+        self
     }
 
     /// The training.

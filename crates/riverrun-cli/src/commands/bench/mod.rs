@@ -6,6 +6,7 @@ mod cell;
 mod device;
 mod encoder;
 mod host;
+mod hybrid;
 mod linear;
 mod recompute;
 mod recurrence;
@@ -33,6 +34,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         BenchCommand::Step(args) => step::run(args),
         BenchCommand::Encoder(args) => encoder::run(args),
         BenchCommand::Rssm(args) => rssm::run(args),
+        BenchCommand::Hybrid(args) => hybrid::run(args),
         BenchCommand::Norm(args) => rows::run(args, rows::Operation::Norm),
         BenchCommand::Loss(args) => rows::run(args, rows::Operation::Loss),
     }

@@ -27,6 +27,9 @@ pub fn explain(error: Error) -> String {
 
 /// The option that sets a field of the configuration, or the field where none does.
 fn option(field: &str) -> String {
+    if let Some(setting) = field.strip_prefix("hybrid_") {
+        return format!("--hybrid: {setting}");
+    }
     match field {
         "beta_1" | "beta_2" | "epsilon" | "clip" | "report_every" | "format" | "vocab" | "mlp" => {
             format!("config.json: {field}")

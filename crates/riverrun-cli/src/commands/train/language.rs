@@ -148,6 +148,9 @@ fn apply(args: &TrainArgs, config: &mut RunConfig) {
     set(&args.dtype, &mut training.dtype);
     set(&args.saved_states, &mut training.saved_states);
     set(&args.eval_every, &mut training.eval_every);
+    if let Some(hybrid) = args.hybrid() {
+        training.hybrid = Some(hybrid);
+    }
     set(&args.model, &mut config.model.cell);
     set(&args.layers, &mut config.model.layers);
     set(&args.width, &mut config.model.width);

@@ -50,6 +50,9 @@ fn set_training(args: &TrainArgs, training: &mut TrainingConfig) {
     set(&args.seed, &mut training.seed);
     set(&args.dtype, &mut training.dtype);
     set(&args.eval_every, &mut training.eval_every);
+    if let Some(hybrid) = args.hybrid() {
+        training.hybrid = Some(hybrid);
+    }
 }
 
 /// Puts an option that was given in its place.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use burn::tensor::Device;
+use riverrun_train::hybrid::Status;
 use riverrun_train::{Objective, Outcome, RunDir, Setup, Trainer};
 use serde::Serialize;
 use serde_json::Value;
@@ -69,6 +70,9 @@ pub fn train<O: Objective>(
         );
     }
     let outcome = trainer.run(&mut Progress::new(quiet), &stop)?;
+    if let Some(status) = &outcome.hybrid {
+        conclude(out, status)?;
+    }
     if outcome.finished {
         return Ok((outcome, dir));
     }
@@ -79,6 +83,27 @@ pub fn train<O: Objective>(
         outcome.step
     )?;
     Err(Failure::Interrupted)
+}
+
+/// What a hybrid run has predicted.
+fn conclude(out: &mut impl Write, status: &Status) -> Result<(), Failure> {
+    let counts = status.counts;
+    writeln!(
+        out,
+        "hybrid  {} real steps; {} predictions in the place of {} steps, {} of them taken back with {} steps",
+        counts.real, counts.predictions, counts.predicted, counts.failures, counts.taken_back
+    )?;
+    if counts.fallbacks > 0 {
+        writeln!(
+            out,
+            "        {} predictions were made by last-update, because the predictor was no better",
+            counts.fallbacks
+        )?;
+    }
+    for (violation, windows) in &status.violations {
+        writeln!(out, "        in {windows} windows: {violation}")?;
+    }
+    Ok(())
 }
 
 /// Refuses a resumed run with other options: it would not be the run that was begun.

@@ -114,6 +114,7 @@ fn parts_panel<'a>(
         range: Some((0.0, 140.0)),
         rising: false,
         lines,
+        bands: Vec::new(),
     }
 }
 
@@ -269,6 +270,7 @@ fn errors_panel(gates: &str, dtypes: &[&'static str], rows: &[Precision]) -> Pan
         range: None,
         rising: false,
         lines: lines.collect(),
+        bands: Vec::new(),
     }
 }
 

@@ -1,0 +1,117 @@
+//! Options of hybrid training, and of its measurement.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use riverrun_train::hybrid::{HybridConfig, Parts, PredictorKind, Preset};
+
+use super::bench::Common;
+
+/// Options of hybrid training.
+#[derive(Debug, Clone, Default, Args)]
+pub struct HybridArgs {
+    /// Replace stretches of steps by predicted changes of the weights: conservative, balanced, aggressive, or a JSON file with
+    /// settings
+    #[arg(long, value_name = "PRESET|FILE", value_parser = hybrid)]
+    hybrid: Option<HybridConfig>,
+    /// Parts of a hybrid run to switch off, separated by commas: corrector, bandit, plateau, fallback
+    #[arg(long, value_name = "PARTS", value_delimiter = ',', requires = "hybrid", value_parser = part)]
+    without: Vec<String>,
+    /// Check seven invariants of a hybrid run at every window of steps
+    #[arg(long, requires = "hybrid")]
+    check: bool,
+}
+
+/// Options of `riverrun bench hybrid`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "Example:\n  riverrun bench hybrid --device cpu --hybrid balanced --rungs xor,text --text shakespeare.txt --json hybrid.json"
+)]
+pub struct BenchHybridArgs {
+    /// Device and output file
+    #[command(flatten)]
+    pub common: Common,
+    /// Hybrid training
+    #[command(flatten)]
+    pub hybrid: HybridArgs,
+    /// Predictors, separated by commas; plain training is always measured
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "last-update,linear-fit,linear,mlp,rssm"
+    )]
+    pub predictors: Vec<PredictorKind>,
+    /// Tasks, separated by commas
+    #[arg(
+        long,
+        value_name = "RUNGS",
+        value_delimiter = ',',
+        value_enum,
+        default_value = "xor,digits"
+    )]
+    pub rungs: Vec<Rung>,
+    /// Text of the rung text
+    #[arg(long, value_name = "FILE")]
+    pub text: Option<PathBuf>,
+    /// Folder with MNIST's files for the rung digits [default: drawn digits]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Steps of each run [default: the task's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub steps: Option<u64>,
+    /// Runs of each, with seeds from 0
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    pub seeds: u64,
+}
+
+/// A task to measure hybrid training on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Rung {
+    /// The exclusive or of two bits
+    Xor,
+    /// Digits by convolution
+    Digits,
+    /// Characters of a text, by two layers of minGRU of width 64
+    Text,
+}
+
+impl Rung {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Xor => "xor",
+            Self::Digits => "digits",
+            Self::Text => "text",
+        }
+    }
+}
+
+impl HybridArgs {
+    /// The settings, where the run is to be hybrid.
+    pub fn config(&self) -> Option<HybridConfig> {
+        let mut config = self.hybrid.clone()?;
+        for name in &self.without {
+            config.parts = config.parts.without(name).unwrap_or(config.parts);
+        }
+        config.parts.check |= self.check;
+        Some(config)
+    }
+}
+
+/// A preset's settings by its name, or those in a file.
+fn hybrid(name: &str) -> Result<HybridConfig, String> {
+    let unknown = match name.parse::<Preset>() {
+        Ok(preset) => return Ok(preset.config()),
+        Err(unknown) => unknown,
+    };
+    if !name.ends_with(".json") {
+        return Err(format!("{unknown}, or a file whose name ends in .json"));
+    }
+    let text = std::fs::read_to_string(name).map_err(|error| error.to_string())?;
+    serde_json::from_str(&text).map_err(|error| error.to_string())
+}
+
+fn part(name: &str) -> Result<String, String> {
+    Parts::default().without(name).map(|_| name.to_string())
+}

@@ -1,0 +1,164 @@
+//! Hybrid training and the digits from outside.
+#![cfg(feature = "flex")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+fn riverrun(words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_riverrun"));
+    command.args(words).env_remove("RUST_LOG").output().unwrap()
+}
+
+/// What it says, if it succeeds.
+fn says(words: &[&str]) -> String {
+    let output = riverrun(words);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{words:?}: {error}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What it complains of, if that is a fault in what it was given.
+fn complains(words: &[&str]) -> String {
+    let output = riverrun(words);
+    assert_eq!(output.status.code(), Some(2), "{words:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let name = format!("riverrun-cli-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_string()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_hybrid_run_is_trained_gone_on_with_and_measured() {
+    let scratch = Scratch::new("hybrid");
+    let settings = scratch.path("settings.json");
+    fs::write(&settings, r#"{"warm_up": 50, "confidence": 0.5}"#).unwrap();
+    let out = scratch.path("run");
+    let xor = ["train", "--task", "xor", "--device", "cpu", "-q"];
+    let hybrid = [
+        "--hybrid",
+        &settings,
+        "--predictor",
+        "linear-fit",
+        "--check",
+    ];
+    let more = [
+        "--without",
+        "bandit,corrector",
+        "--steps",
+        "300",
+        "--out",
+        &out,
+    ];
+    let text = says(&[&xor[..], &hybrid, &more].concat());
+    assert!(text.contains("predictions in the place of"), "{text}");
+    let metrics = fs::read_to_string(scratch.path("run/metrics.jsonl")).unwrap();
+    assert!(metrics.contains(r#"["warm-up",50]"#) || metrics.contains(r#"["warm-up","#));
+    assert!(fs::metadata(scratch.path("run/checkpoint/hybrid.json")).is_ok());
+    let resume = ["train", "--resume", "--out", &out, "--device", "cpu", "-q"];
+    let text = says(&[&resume[..], &["--steps", "400"]].concat());
+    assert!(text.contains("after 400 steps"), "{text}");
+    let refused = complains(&[&resume[..], &["--hybrid", "balanced"]].concat());
+    assert!(refused.contains("was begun with"), "{refused}");
+
+    let results = scratch.path("results.json");
+    let text = says(&[
+        "bench",
+        "hybrid",
+        "--device",
+        "cpu",
+        "--rungs",
+        "xor",
+        "--steps",
+        "100",
+        "--seeds",
+        "1",
+        "--predictors",
+        "last-update",
+        "--hybrid",
+        "aggressive",
+        "--json",
+        &results,
+    ]);
+    assert!(
+        text.contains("plain") && text.contains("last-update"),
+        "{text}"
+    );
+    let results = fs::read_to_string(results).unwrap();
+    assert!(results.contains("taken_back"), "{results}");
+}
+
+#[test]
+fn senseless_hybrid_options_are_refused() {
+    let xor = ["train", "--task", "xor", "--device", "cpu", "-q"];
+    let with = |more: &[&str]| complains(&[&xor[..], more].concat());
+    assert!(with(&["--hybrid", "reckless"]).contains("balanced"));
+    assert!(with(&["--hybrid", "no-such-file.json"]).contains("--hybrid"));
+    assert!(with(&["--predictor", "mlp"]).contains("--hybrid"));
+    assert!(with(&["--hybrid", "balanced", "--without", "brakes"]).contains("bandit"));
+    let scratch = Scratch::new("odd");
+    let settings = scratch.path("settings.json");
+    fs::write(&settings, r#"{"full": 12}"#).unwrap();
+    let refused = with(&["--hybrid", &settings, "--out", &scratch.path("run")]);
+    assert!(refused.contains("--hybrid: full 12"), "{refused}");
+    fs::write(&settings, r#"{"speed": 12}"#).unwrap();
+    assert!(with(&["--hybrid", &settings]).contains("speed"));
+}
+
+#[test]
+fn digits_are_told_apart() {
+    let scratch = Scratch::new("digits");
+    for (net, steps, batch) in [
+        ("conv", "60", "32"),
+        ("rows", "4", "4"),
+        ("pixels", "2", "2"),
+    ] {
+        let out = scratch.path(net);
+        let text = says(&[
+            "train",
+            "--task",
+            "digits",
+            "--net",
+            net,
+            "--steps",
+            steps,
+            "--batch",
+            batch,
+            "--eval-every",
+            "1000",
+            "--out",
+            &out,
+            "--device",
+            "cpu",
+            "-q",
+        ]);
+        assert!(text.contains("of the test images right"), "{text}");
+        if net == "conv" {
+            let percent = text.split("nats, ").nth(1).unwrap();
+            let percent: f64 = percent.split(' ').next().unwrap().parse().unwrap();
+            assert!(percent > 50.0, "{text}");
+        }
+    }
+    let missing = scratch.path("nothing");
+    let refused = complains(&["train", "--task", "digits", "--data", &missing]);
+    assert!(refused.contains("train-images-idx3-ubyte"), "{refused}");
+}

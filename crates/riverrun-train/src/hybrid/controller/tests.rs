@@ -1,0 +1,218 @@
+use super::super::FEATURES;
+use super::*;
+
+/// Gradient descent on `|w|²/2` from (1, 1).
+struct Toy {
+    weights: [f64; 2],
+    kept: [f64; 2],
+    base: [f64; 2],
+    updates: Vec<[f64; 2]>,
+}
+
+impl Toy {
+    fn loss(&self) -> f64 {
+        0.5 * self.weights.iter().map(|w| w * w).sum::<f64>()
+    }
+
+    /// The products of the newest update with those before it, as a device gives them.
+    fn products(&self) -> Vec<[f64; KEPT]> {
+        let newest = self.updates.last().unwrap();
+        let mut row = [0.0; KEPT];
+        for (place, update) in (0..KEPT).rev().zip(self.updates.iter().rev()) {
+            row[place] = newest[0] * update[0] + newest[1] * update[1];
+        }
+        vec![row]
+    }
+}
+
+/// Trains; `disturb` changes the losses that the controller is told.
+fn drive(
+    mut controller: Controller,
+    steps: u64,
+    mut disturb: impl FnMut(&mut Toy, u64, f64) -> f64,
+) -> (Controller, Toy) {
+    let mut toy = Toy {
+        weights: [1.0; 2],
+        kept: [1.0; 2],
+        base: [1.0; 2],
+        updates: Vec::new(),
+    };
+    let mut step = 0;
+    while step < steps {
+        match controller.next(steps - step) {
+            Action::Train => {
+                let (mut losses, mut gradients) = (Vec::new(), Vec::new());
+                let window = controller.config.window.min(steps - step);
+                for _ in 0..window {
+                    gradients.push(toy.loss().sqrt());
+                    let loss = toy.loss();
+                    losses.push(disturb(&mut toy, step, loss));
+                    toy.weights = toy.weights.map(|w| w * 0.995);
+                    step += 1;
+                }
+                toy.updates
+                    .push([0, 1].map(|k| toy.weights[k] - toy.base[k]));
+                let verdict = controller.window_done(Window {
+                    step,
+                    losses: &losses,
+                    gradients: &gradients,
+                    lrs: &vec![0.005; losses.len()],
+                    products: Some(toy.products()),
+                    copies: MOST_COPIES,
+                });
+                if verdict.recovery.restores() {
+                    toy.weights = toy.kept;
+                    toy.updates.pop();
+                } else if verdict.keep {
+                    toy.kept = toy.weights;
+                }
+                toy.base = toy.weights;
+            }
+            Action::Predict { steps } => {
+                let groups = controller.predict(steps, 1.0);
+                let updates = toy.updates.last_chunk::<WINDOWS>().unwrap();
+                for (weight, update) in groups[0].iter().zip(updates) {
+                    for k in 0..2 {
+                        toy.weights[k] += weight * update[k];
+                    }
+                }
+                toy.base = toy.weights;
+                step += steps;
+            }
+        }
+        assert!(toy.updates.len() < 10_000);
+    }
+    (controller, toy)
+}
+
+fn config(predictor: PredictorKind) -> HybridConfig {
+    let mut config = HybridConfig {
+        predictor,
+        warm_up: 60,
+        max_predict: 20,
+        confidence: 0.6,
+        ..Default::default()
+    };
+    config.parts.check = true;
+    config
+}
+
+fn controller(predictor: PredictorKind) -> Controller {
+    Controller::new(config(predictor))
+}
+
+#[test]
+fn every_predictor_predicts_and_stays_on_its_way() {
+    for kind in PredictorKind::ALL {
+        let (controller, toy) = drive(controller(kind), 1000, |_, _, loss| loss);
+        let counts = controller.state.counts;
+        assert!(counts.predictions > 5, "{kind}: {counts:?}");
+        assert_eq!((counts.failures, counts.taken_back), (0, 0), "{kind}");
+        assert_eq!(counts.real + counts.predicted, 1000, "{kind}");
+        let whole = 0.995f64.powi(1000);
+        let off = (toy.weights[0] / whole).ln().abs();
+        assert!(off < 0.5, "{kind}: {} {whole}", toy.weights[0]);
+        assert_eq!(controller.state.checked.found, Default::default(), "{kind}");
+        assert_eq!(controller.state.last.unwrap().features.len(), FEATURES);
+    }
+}
+
+#[test]
+fn phases_of_a_status_add_up() {
+    let (mut controller, _) = drive(controller(PredictorKind::LastUpdate), 500, |_, _, l| l);
+    let status = controller.status();
+    assert_eq!(
+        status.phases.iter().map(|(_, steps)| steps).sum::<u64>(),
+        500
+    );
+    assert_eq!(status.phases[0], (Phase::WarmUp, 60));
+    assert!((0.0..=1.0).contains(&status.health) && status.health > 0.5);
+    assert!(controller.status().phases.is_empty());
+}
+
+#[test]
+fn nan_losses_never_reach_a_prediction() {
+    let broken = |_: &mut Toy, step: u64, loss: f64| match step % 50 {
+        49 => f64::NAN,
+        _ => loss,
+    };
+    let (controller, toy) = drive(controller(PredictorKind::LinearFit), 400, broken);
+    assert!(toy.weights.iter().all(|w| w.is_finite()));
+    assert!(controller.confidence().is_finite());
+    assert!(controller.state.counts.skipped > 0);
+    // What is saved can be read again: JSON has no NaN.
+    let mut other = Controller::new(config(PredictorKind::LinearFit));
+    other.load(controller.save()).unwrap();
+    assert_eq!(other.state, controller.state);
+}
+
+#[test]
+fn a_prediction_that_harms_is_taken_back() {
+    // Weights that a prediction has moved cost more.
+    let mut last = 0;
+    let mut harm = |_: &mut Toy, step: u64, loss: f64| {
+        let jumped = step > last + 1;
+        last = step;
+        if jumped { loss + 1e3 } else { loss }
+    };
+    let (controller, toy) = drive(controller(PredictorKind::LastUpdate), 600, &mut harm);
+    let counts = controller.state.counts;
+    assert!(counts.predictions > 0 && counts.failures == counts.predictions);
+    assert_eq!(counts.taken_back, counts.predicted);
+    // Each failure doubles the wait, so that the run is mostly real.
+    assert!(counts.predictions < 6 && counts.real > 400, "{counts:?}");
+    assert!(toy.loss() < 0.5);
+}
+
+/// Says that everything will go the other way, far.
+struct Liar;
+
+impl Predictor for Liar {
+    fn predict(&self, seen: &Observation, windows: f64) -> Vec<[f64; WINDOWS]> {
+        vec![[0.0, 0.0, 0.0, -100.0 * windows]; seen.groups.len()]
+    }
+}
+
+/// Says nothing that is a number.
+struct Broken;
+
+impl Predictor for Broken {
+    fn predict(&self, _: &Observation, _: f64) -> Vec<[f64; WINDOWS]> {
+        vec![[f64::NAN; WINDOWS]]
+    }
+}
+
+#[test]
+fn a_predictor_that_lies_is_replaced_or_not_believed() {
+    for fallback in [true, false] {
+        let mut config = config(PredictorKind::Linear);
+        config.parts.fallback = fallback;
+        let mut controller = Controller::new(config);
+        controller.set_predictor(Box::new(Liar));
+        let (controller, toy) = drive(controller, 1000, |_, _, loss| loss);
+        let counts = controller.state.counts;
+        assert_eq!(counts.predictions, counts.fallbacks, "{counts:?}");
+        assert_eq!(counts.predictions > 0, fallback, "{counts:?}");
+        assert!(toy.loss() < 0.01, "{}", toy.loss());
+    }
+    let mut controller = controller(PredictorKind::Linear);
+    controller.set_predictor(Box::new(Broken));
+    let (_, toy) = drive(controller, 500, |_, _, loss| loss);
+    assert!(toy.weights.iter().all(|w| w.is_finite()));
+}
+
+#[test]
+fn a_saved_controller_goes_on_as_the_same() {
+    for kind in PredictorKind::ALL {
+        let (controller, _) = drive(controller(kind), 500, |_, _, loss| loss);
+        let text = serde_json::to_string(&controller.save()).unwrap();
+        let mut other = Controller::new(config(kind));
+        other.load(serde_json::from_str(&text).unwrap()).unwrap();
+        assert_eq!(other.save(), controller.save());
+        assert_eq!(other.state, controller.state);
+    }
+    let mut other = controller(PredictorKind::Linear);
+    assert!(other.load(serde_json::json!({})).is_err());
+    let senseless = serde_json::json!({"state": 1, "predictor": 2});
+    assert!(other.load(senseless).is_err());
+}

@@ -1,0 +1,187 @@
+//! Seven properties that a hybrid run must keep.
+
+use serde::{Deserialize, Serialize};
+
+/// What the invariants are checked against, at the end of a phase.
+#[derive(Debug, Clone, Copy)]
+pub struct Snapshot<'a> {
+    /// Losses of the real steps, the oldest first.
+    pub losses: &'a [f64],
+    /// Gradient norms of the real steps.
+    pub gradients: &'a [f64],
+    /// Gradient norms that count as bounded, in multiples of their mean.
+    pub bound: f64,
+    /// Whether the phase before and the phase after are neighbours in the state machine.
+    pub successor: bool,
+    /// Errors of predicted losses without and with correction, relative.
+    pub corrections: &'a [(f64, f64)],
+    /// Errors of predicted losses, and the half-widths of their intervals.
+    pub intervals: &'a [(f64, f64)],
+    /// Copies of the weights and moments that are kept, and the most that may be.
+    pub memory: (usize, usize),
+    /// The square of the last update: NaN or infinite where it has brought that to the weights.
+    pub weights: f64,
+}
+
+/// An invariant that does not hold.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, thiserror::Error,
+)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Violation {
+    /// INV-1.
+    #[error("the rolling mean of the loss rose over the run")]
+    LossRises,
+    /// INV-2.
+    #[error("a gradient norm is out of its bound")]
+    GradientUnbounded,
+    /// INV-3.
+    #[error("a phase was skipped")]
+    PhaseSkipped,
+    /// INV-4.
+    #[error("corrections made the predicted losses worse on average")]
+    CorrectionHarms,
+    /// INV-5.
+    #[error("fewer than half of the predicted losses are inside their intervals")]
+    OutsideInterval,
+    /// INV-6.
+    #[error("the method keeps more memory than it may")]
+    MemoryUnbounded,
+    /// INV-7.
+    #[error("a NaN or infinity reached the weights")]
+    NotFinite,
+}
+
+/// Values that a statistical invariant needs before it is checked.
+const ENOUGH: usize = 20;
+
+/// The invariants that do not hold. The statistical ones (1, 4 and 5) are checked from 20 values on.
+pub fn violations(seen: &Snapshot<'_>) -> Vec<Violation> {
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let mut found = Vec::new();
+    let quarter = seen.losses.len() / 4;
+    if seen.losses.len() >= 4 * ENOUGH {
+        let (first, last) = (
+            &seen.losses[..quarter],
+            &seen.losses[seen.losses.len() - quarter..],
+        );
+        let (last, bound) = (mean(last), 1.05 * mean(first).abs() + 1e-9);
+        if last.is_nan() || last > bound {
+            found.push(Violation::LossRises);
+        }
+    }
+    let most = seen.bound * mean(seen.gradients);
+    if !seen.gradients.iter().all(|norm| *norm <= most) {
+        found.push(Violation::GradientUnbounded);
+    }
+    if !seen.successor {
+        found.push(Violation::PhaseSkipped);
+    }
+    if seen.corrections.len() >= ENOUGH {
+        let without: f64 = seen
+            .corrections
+            .iter()
+            .map(|(without, _)| without.abs())
+            .sum();
+        let with: f64 = seen.corrections.iter().map(|(_, with)| with.abs()).sum();
+        if with.is_nan() || with > 1.05 * without {
+            found.push(Violation::CorrectionHarms);
+        }
+    }
+    if seen.intervals.len() >= ENOUGH {
+        let inside = seen
+            .intervals
+            .iter()
+            .filter(|(error, width)| error.abs() <= *width)
+            .count();
+        if 2 * inside < seen.intervals.len() {
+            found.push(Violation::OutsideInterval);
+        }
+    }
+    if seen.memory.0 > seen.memory.1 {
+        found.push(Violation::MemoryUnbounded);
+    }
+    if !seen.weights.is_finite() {
+        found.push(Violation::NotFinite);
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn healthy<'a>(losses: &'a [f64], gradients: &'a [f64]) -> Snapshot<'a> {
+        Snapshot {
+            losses,
+            gradients,
+            bound: 100.0,
+            successor: true,
+            corrections: &[],
+            intervals: &[],
+            memory: (1, 2),
+            weights: 0.5,
+        }
+    }
+
+    #[test]
+    fn each_violation_is_named() {
+        let falling: Vec<f64> = (0..100).map(|i| 2.0 - 0.01 * f64::from(i)).collect();
+        let rising: Vec<f64> = (0..100).map(|i| 1.0 + 0.01 * f64::from(i)).collect();
+        let gradients = [1.0; 50];
+        let fine = healthy(&falling, &gradients);
+        assert_eq!(violations(&fine), []);
+        assert_eq!(
+            violations(&healthy(&rising, &gradients)),
+            [Violation::LossRises]
+        );
+        let broken = [1.0, f64::NAN];
+        assert_eq!(
+            violations(&healthy(&falling, &broken)),
+            [Violation::GradientUnbounded]
+        );
+        let harm = [(0.1, 0.5); 20];
+        let outside = [(0.5, 0.1); 20];
+        let cases = [
+            (
+                Snapshot {
+                    successor: false,
+                    ..fine
+                },
+                Violation::PhaseSkipped,
+            ),
+            (
+                Snapshot {
+                    corrections: &harm,
+                    ..fine
+                },
+                Violation::CorrectionHarms,
+            ),
+            (
+                Snapshot {
+                    intervals: &outside,
+                    ..fine
+                },
+                Violation::OutsideInterval,
+            ),
+            (
+                Snapshot {
+                    memory: (3, 2),
+                    ..fine
+                },
+                Violation::MemoryUnbounded,
+            ),
+            (
+                Snapshot {
+                    weights: f64::NAN,
+                    ..fine
+                },
+                Violation::NotFinite,
+            ),
+        ];
+        for (seen, expected) in cases {
+            assert_eq!(violations(&seen), [expected]);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Hybrid predictive training: stretches of steps are replaced by a predicted change of the weights.
+//!
+//! After a warm-up, [phases](Phase) of real steps alternate with predictions, and every prediction is followed by real steps
+//! that measure it. Where they show that it did harm, the weights and moments from before it come back.
+//!
+//! **What is predicted.** Every [`window`](HybridConfig::window) steps the device subtracts two copies of the weights: a
+//! window's update. A [`Predictor`] sees the inner products of each layer group's last four updates, and the 64 features
+//! of the training state; it answers with one number for each update. Their sum, weighted by these numbers, is added to the
+//! weights. So a prediction cannot leave the space of the last four updates: it says how far to go, not where to.
+//! Layer groups are found from the model's tree. AdamW's moments stay as they are.
+//!
+//! **What decides.** How well a predictor would have predicted each window's update is measured whether it is used or not; a
+//! predictor with a larger error than the continued last update is replaced by that. The measured agreement, the errors of the
+//! losses predicted so far and the steadiness of the loss make the confidence, and the confidence the length of a prediction.
+//!
+//! **What is kept** on the device: the weights at the last window, four to five updates, and the weights and moments to go
+//! back to, ten times the weights in all. A few numbers for each group and step are read, once a window.
+
+mod bandit;
+mod confidence;
+mod config;
+mod controller;
+mod corrector;
+mod features;
+mod health;
+mod invariants;
+mod judge;
+mod monitor;
+mod observation;
+mod phase;
+mod plateau;
+mod predictors;
+mod residuals;
+mod run;
+mod trail;
+
+pub use config::{HybridConfig, Parts, PredictorKind, Preset};
+pub use controller::{Counts, Status};
+pub use invariants::Violation;
+pub use monitor::{Level, Recovery};
+pub use observation::{Gram, Observation, WINDOWS};
+pub(crate) use phase::Action;
+pub use phase::Phase;
+pub use predictors::Predictor;
+pub(crate) use run::Hybrid;
+
+/// Features of the training state that predictors see.
+pub const FEATURES: usize = 64;
