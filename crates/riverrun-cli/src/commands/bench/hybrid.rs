@@ -15,7 +15,7 @@ use riverrun_train::{
 };
 use serde::Serialize;
 
-use super::place::Place;
+use super::setup::Setup;
 use crate::args::{BenchHybridArgs, Rung};
 use crate::failure::Failure;
 use crate::origin::Origin;
@@ -59,7 +59,7 @@ struct Results {
 
 /// Runs every rung that was asked for.
 pub fn run(args: &BenchHybridArgs) -> Result<(), Failure> {
-    let place = Place::new(&args.common)?;
+    let setup = Setup::new(&args.common)?;
     let settings = args.hybrid.config().unwrap_or_default();
     let mut predictors = vec![None];
     predictors.extend(args.predictors.iter().copied().map(Some));
@@ -69,7 +69,7 @@ pub fn run(args: &BenchHybridArgs) -> Result<(), Failure> {
         let bench = Bench {
             args,
             rung: *rung,
-            device: &place.device,
+            device: &setup.device,
             settings: &settings,
         };
         let found = bench.rows(&predictors)?;
@@ -80,7 +80,7 @@ pub fn run(args: &BenchHybridArgs) -> Result<(), Failure> {
         return Ok(());
     };
     let results = Results {
-        origin: place.origin,
+        origin: setup.origin,
         settings,
         parts: PARTS,
         rows,
