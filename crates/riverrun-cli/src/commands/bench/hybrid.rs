@@ -15,7 +15,7 @@ use riverrun_train::{
 };
 use serde::Serialize;
 
-use super::setup::Setup;
+use super::setup::Setup as Machine;
 use crate::args::{BenchHybridArgs, Rung};
 use crate::failure::Failure;
 use crate::origin::Origin;
@@ -59,7 +59,7 @@ struct Results {
 
 /// Runs every rung that was asked for.
 pub fn run(args: &BenchHybridArgs) -> Result<(), Failure> {
-    let setup = Setup::new(&args.common)?;
+    let machine = Machine::new(&args.common)?;
     let settings = args.hybrid.config().unwrap_or_default();
     let mut predictors = vec![None];
     predictors.extend(args.predictors.iter().copied().map(Some));
@@ -69,7 +69,7 @@ pub fn run(args: &BenchHybridArgs) -> Result<(), Failure> {
         let bench = Bench {
             args,
             rung: *rung,
-            device: &setup.device,
+            device: &machine.device,
             settings: &settings,
         };
         let found = bench.rows(&predictors)?;
@@ -80,7 +80,7 @@ pub fn run(args: &BenchHybridArgs) -> Result<(), Failure> {
         return Ok(());
     };
     let results = Results {
-        origin: setup.origin,
+        origin: machine.origin,
         settings,
         parts: PARTS,
         rows,
