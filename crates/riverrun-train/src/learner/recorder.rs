@@ -69,12 +69,12 @@ impl Recorder {
             None if self.warm < WARM_UP => {
                 self.warm += 1;
                 let loss = core.run(objective, &self.inputs, lr, done);
-                device
-                    .sync()
-                    .map_err(|error| riverrun::device::execution_error(&device, &error))?;
+                synced(&device)?;
                 loss
             }
             None => {
+                // What was refilled above is written now: a recording takes no writes.
+                synced(&device)?;
                 let run = || core.run(objective, &self.inputs, lr, done);
                 let (recording, loss) = Recording::record(&device, run)?;
                 replay(&recording)?;
@@ -94,6 +94,12 @@ impl Recorder {
         // The next replay overwrites its loss.
         Ok(loss.mul_scalar(1.0))
     }
+}
+
+fn synced(device: &Device) -> Result<(), Error> {
+    Ok(device
+        .sync()
+        .map_err(|error| riverrun::device::execution_error(device, &error))?)
 }
 
 fn replay(recording: &Recording) -> Result<(), Error> {
