@@ -3,13 +3,10 @@
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
 use burn::tensor::{Tensor, TensorData};
-use riverrun::models::{LanguageModelConfig, RecurrentKind};
+use riverrun::models::LanguageModelConfig;
 use riverrun::nn::Sequence;
-use riverrun_train::tasks::{self, Batch, Corpus};
-use riverrun_train::{
-    Error, Generator, Inputs, Learner, Objective, Observer, Precision, RunConfig, RunDir, Sampling,
-    Setup, Trainer, TrainingConfig, weights,
-};
+use riverrun_train::tasks::Batch;
+use riverrun_train::{Error, Inputs, Learner, Objective, Precision, RunConfig, weights};
 
 /// An objective that says that it draws from the device's generator.
 struct Drawing;
@@ -131,70 +128,4 @@ fn what_cannot_be_recorded_is_refused_with_its_reason() {
     let mut learner = Learner::new(Drawing, &config(Precision::F32).training, &gpu.device).unwrap();
     let reason = refused(learner.record_steps());
     assert!(reason.contains("draws"), "{reason}");
-}
-
-struct Quiet;
-impl Observer for Quiet {}
-
-/// A run on a text that has been trained for a moment.
-fn run(cell: RecurrentKind, device: &Device) -> RunDir {
-    let name = format!("riverrun-recorded-{}-{cell}", std::process::id());
-    let dir = std::env::temp_dir().join(name);
-    let _ = std::fs::remove_dir_all(&dir);
-    std::fs::create_dir_all(&dir).unwrap();
-    let text = dir.with_extension("txt");
-    std::fs::write(&text, "abcdefgh ".repeat(40)).unwrap();
-    let sources = vec![text.to_str().unwrap().to_string()];
-    let corpus = Corpus::read(&sources).unwrap();
-    let mut config = RunConfig::text(sources, &corpus, 0.8);
-    config.model = LanguageModelConfig::new(config.model.vocab, 8, 2).with_cell(cell);
-    config.training = TrainingConfig::new(2, 8, 3, 1e-2);
-    let setup = Setup::language(&config, tasks::open(&config).unwrap()).unwrap();
-    let trainer = Trainer::create(setup, RunDir::create(&dir).unwrap(), device).unwrap();
-    trainer.run(&mut Quiet, &Default::default()).unwrap();
-    std::fs::remove_file(text).unwrap();
-    RunDir::open(&dir).unwrap()
-}
-
-/// What some samples say; the second time with memory taken and kept between their steps.
-fn samples(generator: &Generator, samples: usize, device: &Device) -> Vec<u8> {
-    let sampling = Sampling {
-        tokens: 20,
-        temperature: 2.0,
-        ..Sampling::default()
-    };
-    let mut kept = Vec::new();
-    let steps = generator.samples(b"ab", sampling, samples).unwrap();
-    let text = steps.map(|symbols| {
-        kept.push(Tensor::<2>::ones([samples, 8], device) * 3.0);
-        symbols.unwrap().concat()
-    });
-    text.collect::<Vec<_>>().concat()
-}
-
-#[test]
-fn recorded_generation_gives_the_text_of_steps_as_usual() {
-    let devices = riverrun::device::list();
-    let Some(gpu) = devices.iter().find(|info| info.spec != "cpu") else {
-        println!("skipped: no GPU in this build or on this machine");
-        return;
-    };
-    for cell in [RecurrentKind::MinGru, RecurrentKind::Lstm] {
-        let dir = run(cell, &gpu.device);
-        let usual = Generator::open(&dir, &gpu.device).unwrap();
-        let recorded = Generator::open(&dir, &gpu.device)
-            .unwrap()
-            .with_recorded_steps();
-        for batch in [1, 3] {
-            // Tunes.
-            samples(&usual, batch, &gpu.device);
-            let expected = samples(&usual, batch, &gpu.device);
-            assert_eq!(expected.len(), 20 * batch, "{cell}");
-            for _ in 0..2 {
-                let found = samples(&recorded, batch, &gpu.device);
-                assert_eq!(found, expected, "{cell}, {batch} samples");
-            }
-        }
-        std::fs::remove_dir_all(dir.path()).unwrap();
-    }
 }

@@ -7,17 +7,11 @@ use riverrun_train::{Generator, RunDir, Sampling};
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
 
-/// Symbols from which on recording a step takes less time than it saves.
-const WORTH_RECORDING: usize = 16;
-
 /// Writes the prompt and what the model makes of it to standard output.
 pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
     let dir = RunDir::open(&args.run)?;
     let device = riverrun::device::parse(&args.device)?;
-    let mut generator = Generator::open(&dir, &device)?;
-    if args.tokens >= WORTH_RECORDING && riverrun::device::name(&device).starts_with("cuda") {
-        generator = generator.with_recorded_steps();
-    }
+    let generator = Generator::open(&dir, &device)?;
     let sampling = Sampling {
         tokens: args.tokens,
         temperature: args.temperature,

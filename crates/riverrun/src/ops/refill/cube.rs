@@ -1,8 +1,7 @@
 //! CUDA, ROCm, Vulkan, Metal and WebGPU, through CubeCL.
 
-use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::tensor::{Slice, TensorData};
+use burn::tensor::TensorData;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
@@ -12,8 +11,7 @@ use super::RefillOps;
 /// Milliseconds until memory that is still shared counts as that of another tensor.
 const WAITS: usize = 1000;
 
-/// The tensor, whose memory no other tensor shares.
-fn own(tensor: CubeTensor) -> CubeTensor {
+fn write(tensor: CubeTensor, data: TensorData) -> CubeTensor {
     let tensor = into_contiguous(tensor);
     // Work of other streams that the device has not finished may hold the memory for a moment.
     let mut waits = 0;
@@ -22,11 +20,6 @@ fn own(tensor: CubeTensor) -> CubeTensor {
         waits += 1;
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    tensor
-}
-
-fn write(tensor: CubeTensor, data: TensorData) -> CubeTensor {
-    let tensor = own(tensor);
     let data = data.convert_dtype(tensor.dtype);
     tensor.client.write(&tensor.handle, data.into_bytes());
     tensor
@@ -35,16 +28,6 @@ fn write(tensor: CubeTensor, data: TensorData) -> CubeTensor {
 impl RefillOps for CubeBackend {
     fn refill(tensor: FloatTensor<Self>, data: TensorData) -> FloatTensor<Self> {
         write(tensor, data)
-    }
-
-    fn overwrite(tensor: FloatTensor<Self>, with: FloatTensor<Self>) -> FloatTensor<Self> {
-        let tensor = own(tensor);
-        let shape = tensor.meta.shape();
-        let whole: Vec<Slice> = (0..shape.num_dims())
-            .map(|i| Slice::new(0, Some(shape[i] as isize), 1))
-            .collect();
-        // In place, for it is the only owner.
-        Self::float_slice_assign(tensor, &whole, with)
     }
 
     fn refill_int(tensor: IntTensor<Self>, data: TensorData) -> IntTensor<Self> {

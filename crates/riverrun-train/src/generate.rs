@@ -3,20 +3,17 @@
 //! The prompt goes through the model as one sequence; after it the model takes one step for each
 //! symbol, with the state carried. A step's cost does not grow with what was generated.
 
-mod steps;
-
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
-use riverrun::models::LanguageModel;
+use riverrun::models::{LanguageModel, LmState};
 use riverrun::nn::Sequence;
 
 use crate::run_dir::checksums;
 use crate::tasks::Vocabulary;
 use crate::trainer::checkpoint::{MODEL, load_module};
 use crate::{Error, RunConfig, RunDir, TaskConfig, memory};
-use steps::Steps;
 
 /// How symbols are drawn.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,7 +45,6 @@ pub struct Generator {
     vocabulary: Vocabulary,
     symbols: Vec<Vec<u8>>,
     device: Device,
-    recorded: bool,
 }
 
 impl Generator {
@@ -82,18 +78,7 @@ impl Generator {
             vocabulary: task.vocabulary,
             symbols,
             device,
-            recorded: false,
         })
-    }
-
-    /// Records the step of a symbol on the device and runs it again by one call for each further symbol. The text stays the
-    /// same. Launching the kernels of a step takes a GPU's host several times as long as the GPU takes for them. Where a step
-    /// cannot be recorded, as on the CPU or while something else is recorded on the device, it is logged as a warning, and
-    /// steps run as usual.
-    #[must_use]
-    pub fn with_recorded_steps(mut self) -> Self {
-        self.recorded = true;
-        self
     }
 
     /// The symbols that the model knows.
@@ -153,13 +138,10 @@ impl Generator {
             rng.set_stream(sample as u64);
             rng
         };
-        let mut steps = Steps::new(&self.model, &self.device, (logits, state));
-        if self.recorded {
-            steps.record();
-        }
         Ok(Samples {
-            symbols: &self.symbols,
-            steps,
+            generator: self,
+            state,
+            logits,
             rngs: (0..samples).map(rng).collect(),
             left: sampling.tokens,
             sampling,
@@ -184,19 +166,22 @@ impl<'a> Iterator for Stream<'a> {
 
 /// The symbols of several samples as they are made; see [`Generator::samples`].
 pub struct Samples<'a> {
-    symbols: &'a [Vec<u8>],
-    steps: Steps<'a>,
+    generator: &'a Generator,
+    state: LmState,
+    /// Those of the next symbols, `[samples, V]`.
+    logits: Tensor<2>,
     /// One for each sample.
     rngs: Vec<ChaCha8Rng>,
     left: usize,
     sampling: Sampling,
 }
 
-impl Samples<'_> {
+impl<'a> Samples<'a> {
     /// Draws a token for each sample.
     fn draw(&mut self) -> Result<Vec<usize>, Error> {
-        let logits = self.steps.logits()?;
-        let vocab = self.steps.vocab();
+        let [_, vocab] = self.logits.dims();
+        let logits = riverrun::device::read(self.logits.clone())?;
+        let logits: Vec<f32> = logits.iter().collect();
         let rows = logits.chunks_exact(vocab).zip(&mut self.rngs);
         rows.map(|(logits, rng)| draw(logits, &self.sampling, rng.random()))
             .collect()
@@ -208,18 +193,31 @@ impl<'a> Iterator for Samples<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
-        let tokens = self.draw().and_then(|tokens| {
-            if self.left > 0 {
-                let next = tokens.iter().map(|&token| token as i32);
-                self.steps.step(next.collect())?;
+        let tokens = match self.draw() {
+            Ok(tokens) => tokens,
+            Err(error) => {
+                self.left = 0;
+                return Some(Err(error));
             }
-            Ok(tokens)
-        });
-        if tokens.is_err() {
-            self.left = 0;
+        };
+        let Generator {
+            model,
+            device,
+            symbols,
+            ..
+        } = self.generator;
+        if self.left > 0 {
+            let data: Vec<i32> = tokens.iter().map(|&token| token as i32).collect();
+            let samples = data.len();
+            let data = TensorData::new(data, [samples]);
+            let next = Tensor::<1, Int>::from_data(data, device);
+            let (logits, state) = model.step(next, Some(self.state.clone()));
+            (self.logits, self.state) = (logits, state);
         }
-        let symbols = self.symbols;
-        Some(tokens.map(|tokens| tokens.iter().map(|&token| &symbols[token][..]).collect()))
+        Some(Ok(tokens
+            .iter()
+            .map(|&token| &symbols[token][..])
+            .collect()))
     }
 }
 
