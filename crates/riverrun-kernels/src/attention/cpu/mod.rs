@@ -1,6 +1,6 @@
 //! Attention on the CPU.
 //!
-//! A task is [`ROWS`] queries of a head (or keys, for their gradients) against all blocks of [`COLUMNS`] of the other side that
+//! A task is `ROWS` queries of a head (or keys, for their gradients) against all blocks of `COLUMNS` of the other side that
 //! they meet. Products are the register tiles of [`gemm`](crate::gemm); the other side is packed for them once, by block and
 //! head. A task's scores, sums and the two blocks it works on fit into the second-level cache for `D` up to 256.
 
