@@ -282,7 +282,7 @@ pub trait CellOps: LinearOps + CellRoutes {
     }
 
     /// The layer of one step, without resets and lengths: a launch, input product included (two for the GRU with the reset
-    /// gate before the product), where [`runs_as_one_step`](CellRoutes::runs_as_one_step) says so.
+    /// gate before the product), where `CellRoutes::runs_as_one_step` says so.
     #[fusion(meta = |inputs, spec| fused::step(inputs, spec))]
     fn cell_step(#[extension_type] inputs: CellInputs<Self>, spec: CellSpec) -> CellStates<Self> {
         composed::layer_forward(inputs, spec, false)
