@@ -1,8 +1,8 @@
 //! The situation from which a change is predicted.
 //!
 //! Weights are not seen by predictors. The device keeps copies of them, one every [`window`](Observation::window) steps;
-//! the change between two copies is a window's update `U`. Of each layer group a predictor sees the inner products of
-//! its last updates, and answers with a linear combination of them.
+//! the change between two copies is a window's update `U`. For each layer group, a predictor sees the inner products
+//! of the last updates, and answers with a linear combination of those updates.
 
 use serde::{Deserialize, Serialize};
 
@@ -57,8 +57,8 @@ impl Products {
         }))
     }
 
-    /// Of what was predicted for the newest update from those before it: its square, its product with the newest, and the
-    /// square of the newest.
+    /// Compares the newest update `U` with the prediction `P = Σ weights_i U_i` made from the updates before it. Returns
+    /// `⟨P, P⟩`, `⟨P, U⟩` and `⟨U, U⟩`.
     pub fn compare(&self, weights: &[f64; WINDOWS]) -> (f64, f64, f64) {
         let earlier = Gram(std::array::from_fn(|i| {
             std::array::from_fn(|j| self.0[i][j])

@@ -16,7 +16,7 @@ impl<O: Objective> Trainer<O> {
         done
     }
 
-    /// Whether the weights are known to be as good as training makes them: no prediction is being measured.
+    /// Whether every change of the weights so far was computed or has been accepted: no prediction is under test.
     pub(super) fn settled(&self) -> bool {
         self.hybrid.as_ref().is_none_or(Hybrid::settled)
     }

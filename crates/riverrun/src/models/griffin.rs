@@ -178,14 +178,14 @@ pub struct GriffinBlock {
 /// The state of a [`GriffinBlock`].
 #[derive(Debug, Clone)]
 pub enum GriffinBlockState {
-    /// Of the recurrent block.
+    /// State of a recurrent block.
     Recurrence {
         /// `[B, 3, d_rnn]`: the inputs that the convolution still sees.
         inputs: Tensor<3>,
         /// `[B, d_rnn]`: the state of the RG-LRU.
         h: Tensor<2>,
     },
-    /// Of the local attention: at most `window - 1` keys and values.
+    /// State of a local attention block: at most `window - 1` keys and values.
     Attention(AttentionState),
 }
 

@@ -88,7 +88,7 @@ pub(super) struct Part {
     h: Vec<f32>,
     /// `r ∘ h`, whole.
     rh: Vec<f32>,
-    /// Of its own units, padded.
+    /// State of the thread's own units, padded.
     own_h: Vec<f32>,
     own_rh: Vec<f32>,
     z: Vec<f32>,

@@ -28,7 +28,7 @@ pub(super) struct State {
     pub residuals: Residuals,
     pub corrector: Corrector,
     pub features: Features,
-    /// Of each layer group, and the updates that they are of, up to [`KEPT`].
+    /// Inner products of the last updates, one set for each layer group; `updates` counts the updates in them, up to [`KEPT`].
     pub products: Vec<Products>,
     pub updates: usize,
     /// Losses and gradient norms of the last real steps, the oldest first, those that are finite.
