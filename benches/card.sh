@@ -239,7 +239,12 @@ part_rssm() {
     has bench rssm || return 0
     measured rssm 540 bench rssm --sizes 12m,50m,200m --dtypes bf16
 }
-part_attention() { bench_of attention; }
+part_attention() {
+    has bench attention || return 0
+    measured attention 400 bench attention
+    peer attention-torch 400 attention.py
+    table "Attention" attention attention-torch
+}
 part_hybrid() { bench_of hybrid; }
 
 # Everything that was written so far, in one file.

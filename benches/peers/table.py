@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Results of `riverrun bench recurrence|cell|train --json` and of the scripts beside this one, merged into one Markdown table
-on standard output.
+"""Results of `riverrun bench recurrence|cell|train|attention --json` and of the scripts beside this one, merged into one
+Markdown table on standard output.
 
     python3 table.py riverrun.json torch.json > table.md
 
@@ -15,6 +15,7 @@ import sys
 KEYS = {
     "recurrence": ("gate", "pass", "dtype", "batch", "steps", "dim"),
     "cell": ("cell", "pass", "dtype", "batch", "steps", "hidden"),
+    "attention": ("pass", "dtype", "batch", "heads", "key_heads", "steps", "dim", "causal", "window"),
     "train": ("cell", "dtype", "width", "layers", "batch", "steps", "vocab"),
 }
 

@@ -44,6 +44,35 @@ fn unknown_names_are_refused_with_the_known_ones() {
         "choice, vendor, backend",
     );
     refused(&["bench", "cell", "--cells", "foo"], "gru, lstm, rnn");
+    let attention = |shape| ["bench", "attention", "--device", "cpu", "--shapes", shape];
+    refused(&attention("2x8x64"), "4 positive sizes");
+    refused(&attention("2x8/3x64x16"), "multiple of the key heads");
+    refused(&attention("2x8x64x16@0"), "BxHxTxD@W");
+    refused(&attention("1024x8x1048576x64"), "of memory");
+}
+
+#[test]
+fn attention_is_measured_after_it_was_checked() {
+    let path = std::env::temp_dir().join(format!("riverrun-bench-{}.json", std::process::id()));
+    let shape = "1x2/1x48x16@8";
+    let words = ["bench", "attention", "--device", "cpu", "--shapes", shape];
+    let file = ["--budget", "0.02", "--json", path.to_str().unwrap()];
+    let output = riverrun(&[&words[..], &file].concat());
+    let (said, error) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{said}{error}");
+    let found: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    // On a busy machine a row may be refused as unsteady; then its name is in the file.
+    let count = |field: &str| found[field].as_array().unwrap().len();
+    assert_eq!(count("rows") + count("refused"), 2, "{said}{error}");
+    for row in found["rows"].as_array().unwrap() {
+        assert_eq!(
+            (row["window"].as_u64(), row["key_heads"].as_u64()),
+            (Some(8), Some(1))
+        );
+        assert!(row["tflop_per_s"].as_f64().unwrap() > 0.0, "{row}");
+    }
 }
 
 #[test]

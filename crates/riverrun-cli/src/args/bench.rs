@@ -8,6 +8,7 @@ use riverrun::ops::SavedStates;
 use riverrun_kernels::recurrence::{Gate, Routine};
 use riverrun_train::Precision;
 
+use super::attention::BenchAttentionArgs;
 use super::hybrid::BenchHybridArgs;
 use super::names::{gate, routine, seconds};
 use super::world_models::{BenchEncoderArgs, BenchRolloutArgs, BenchRssmArgs, BenchStepArgs};
@@ -40,6 +41,8 @@ pub enum BenchCommand {
     Train(BenchTrainArgs),
     /// Linear layers and MLPs: time of a call, the host's part of it, floating-point operations per second
     Linear(BenchLinearArgs),
+    /// Attention: forward and backward, part of the speed of a matrix product in the same run
+    Attention(BenchAttentionArgs),
     /// Ensemble rollouts: milliseconds, beside a scalar program in the same run; memory by size
     Rollout(BenchRolloutArgs),
     /// Single steps of GRU, LSTM and Elman layers: microseconds on the device, on the CPU, and in one launch of many

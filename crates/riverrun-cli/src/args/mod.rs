@@ -1,5 +1,6 @@
 //! Command-line definitions (clap).
 
+mod attention;
 mod bench;
 mod hybrid;
 mod names;
@@ -8,6 +9,7 @@ mod world_models;
 
 use std::path::PathBuf;
 
+pub use attention::{AttentionShape, BenchAttentionArgs};
 pub use bench::*;
 use clap::{Args, Parser, Subcommand};
 use riverrun::models::RecurrentKind;

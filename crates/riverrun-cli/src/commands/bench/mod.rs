@@ -1,5 +1,6 @@
 //! `riverrun bench`.
 
+mod attention;
 mod bandwidth;
 mod cell;
 #[cfg(feature = "gpu")]
@@ -30,6 +31,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         BenchCommand::Recurrence(args) => recurrence::run(args),
         BenchCommand::Cell(args) => cell::run(args),
         BenchCommand::Recompute(args) => recompute::run(args),
+        BenchCommand::Attention(args) => attention::run(args),
         BenchCommand::Rollout(args) => rollout::run(args),
         BenchCommand::Step(args) => step::run(args),
         BenchCommand::Encoder(args) => encoder::run(args),
