@@ -6,11 +6,58 @@ use pulp::Simd;
 use crate::simd::pair::{self, Pair};
 use crate::simd::real::Real;
 
+/// Declares a trait whose functions are kernels, implemented for every storage type by the generic functions on the right.
+///
+/// [`Element`] has these traits as supertraits: a call like `E::attend(..)` is then a call into this crate. The generic
+/// function itself would be compiled again, with all its instruction sets, in every crate that calls it.
+macro_rules! compiled_here {
+    ($trait:ident<$e:ident> { $($functions:tt)* }) => {
+        compiled_here!(@declare $trait $e $($functions)*);
+        compiled_here!(@implement f32, $trait $e $($functions)*);
+        compiled_here!(@implement f64, $trait $e $($functions)*);
+        compiled_here!(@implement half::f16, $trait $e $($functions)*);
+        compiled_here!(@implement half::bf16, $trait $e $($functions)*);
+    };
+    (@declare $trait:ident $e:ident
+        $(fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $out:ty = $body:ident;)+) => {
+        #[doc(hidden)]
+        #[allow(missing_docs)]
+        pub trait $trait<$e: $crate::Element> {
+            $(fn $name($($arg: $type),*) -> $out;)+
+        }
+    };
+    (@implement $element:ty, $trait:ident $e:ident
+        $(fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $out:ty = $body:ident;)+) => {
+        const _: () = {
+            type $e = $element;
+            impl $trait<$e> for $e {
+                $(fn $name($($arg: $type),*) -> $out {
+                    $body::<$e>($($arg),*)
+                })+
+            }
+        };
+    };
+}
+pub(crate) use compiled_here;
+
 /// A storage type of the CPU kernels: `f32`, `f16`, `bf16` or `f64`.
 ///
 /// Arithmetic and carries run in [`Element::Acc`]: `f32` for the types up to 32 bits, `f64` for `f64`.
 pub trait Element:
-    bytemuck::Pod + Send + Sync + Default + PartialEq + std::fmt::Debug + 'static
+    bytemuck::Pod
+    + Send
+    + Sync
+    + Default
+    + PartialEq
+    + std::fmt::Debug
+    + 'static
+    + crate::attention::cpu::Kernels<Self>
+    + crate::block_diagonal::cpu::Kernels<Self>
+    + crate::cell::cpu::Kernels<Self>
+    + crate::cross_entropy::cpu::Kernels<Self>
+    + crate::gemm::cpu::Kernels<Self>
+    + crate::norm::cpu::Kernels<Self>
+    + crate::recurrence::cpu::Kernels<Self>
 {
     /// The type of arithmetic and carries.
     type Acc: Real;

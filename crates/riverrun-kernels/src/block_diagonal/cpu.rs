@@ -6,6 +6,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::Problem;
+use crate::element::compiled_here;
 use crate::error::expect_length;
 use crate::rows::{self, RowsMut};
 use crate::simd::real::Real;
@@ -19,6 +20,17 @@ const SUMS: usize = 16;
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Length`]; then nothing has been written.
 pub fn forward<E: Element>(
+    problem: &Problem,
+    a: &[E],
+    b: &[E],
+    h0: Option<&[E]>,
+    reset: Option<&[bool]>,
+    h: &mut [E],
+) -> Result<(), Error> {
+    E::scan_blocks(problem, a, b, h0, reset, h)
+}
+
+fn scan_blocks<E: Element>(
     problem: &Problem,
     a: &[E],
     b: &[E],
@@ -53,11 +65,47 @@ pub fn forward<E: Element>(
 ///
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Length`]; then nothing has been written.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the contract has so many tensors"
-)]
 pub fn backward<E: Element>(
+    problem: &Problem,
+    a: &[E],
+    h0: Option<&[E]>,
+    reset: Option<&[bool]>,
+    h: &[E],
+    d_h: &[E],
+    d_h_last: Option<&[E]>,
+    d_a: &mut [E],
+    d_b: &mut [E],
+    d_h0: &mut [E],
+) -> Result<(), Error> {
+    E::scan_blocks_back(problem, a, h0, reset, h, d_h, d_h_last, d_a, d_b, d_h0)
+}
+
+compiled_here! {
+    Kernels<E> {
+        fn scan_blocks(
+            problem: &Problem,
+            a: &[E],
+            b: &[E],
+            h0: Option<&[E]>,
+            reset: Option<&[bool]>,
+            h: &mut [E],
+        ) -> Result<(), Error> = scan_blocks;
+        fn scan_blocks_back(
+            problem: &Problem,
+            a: &[E],
+            h0: Option<&[E]>,
+            reset: Option<&[bool]>,
+            h: &[E],
+            d_h: &[E],
+            d_h_last: Option<&[E]>,
+            d_a: &mut [E],
+            d_b: &mut [E],
+            d_h0: &mut [E],
+        ) -> Result<(), Error> = scan_blocks_back;
+    }
+}
+
+fn scan_blocks_back<E: Element>(
     problem: &Problem,
     a: &[E],
     h0: Option<&[E]>,

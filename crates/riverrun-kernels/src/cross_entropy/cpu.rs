@@ -6,6 +6,7 @@
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+use crate::element::compiled_here;
 use crate::error::expect_length;
 use crate::simd::pair::{LANES, Pair, load_padded, pair_len, store, store_padded, zeros};
 use crate::simd::real::Real;
@@ -29,6 +30,15 @@ pub struct Loss<R> {
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Length`].
 pub fn forward<E: Element>(
+    x: &[E],
+    vocab: usize,
+    targets: &[i64],
+    lse: &mut [E::Acc],
+) -> Result<Loss<E::Acc>, Error> {
+    E::cross_entropy(x, vocab, targets, lse)
+}
+
+fn cross_entropy<E: Element>(
     x: &[E],
     vocab: usize,
     targets: &[i64],
@@ -67,6 +77,36 @@ pub fn forward<E: Element>(
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Length`].
 pub fn backward<E: Element>(
+    x: &[E],
+    vocab: usize,
+    targets: &[i64],
+    lse: &[E::Acc],
+    scale: E::Acc,
+    d_x: &mut [E],
+) -> Result<(), Error> {
+    E::cross_entropy_back(x, vocab, targets, lse, scale, d_x)
+}
+
+compiled_here! {
+    Kernels<E> {
+        fn cross_entropy(
+            x: &[E],
+            vocab: usize,
+            targets: &[i64],
+            lse: &mut [<E as Element>::Acc],
+        ) -> Result<Loss<<E as Element>::Acc>, Error> = cross_entropy;
+        fn cross_entropy_back(
+            x: &[E],
+            vocab: usize,
+            targets: &[i64],
+            lse: &[<E as Element>::Acc],
+            scale: <E as Element>::Acc,
+            d_x: &mut [E],
+        ) -> Result<(), Error> = cross_entropy_back;
+    }
+}
+
+fn cross_entropy_back<E: Element>(
     x: &[E],
     vocab: usize,
     targets: &[i64],

@@ -60,8 +60,12 @@ pub fn backward<E: Element>(problem: &Problem, args: Backward<'_, E>) -> Result<
     expect_length("d_q", queries, args.d_q.len())?;
     expect_length("d_k", keys, args.d_k.len())?;
     expect_length("d_v", keys, args.d_v.len())?;
-    Level::available()[0].with_token(Run { problem, args });
+    E::attend_back(problem, args);
     Ok(())
+}
+
+pub(super) fn attend_back<E: Element>(problem: &Problem, args: Backward<'_, E>) {
+    Level::available()[0].with_token(Run { problem, args });
 }
 
 /// The spans of every sequence.

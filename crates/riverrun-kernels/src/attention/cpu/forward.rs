@@ -47,8 +47,12 @@ pub fn forward<E: Element>(problem: &Problem, args: Forward<'_, E>) -> Result<()
     expect_length("reset", shape.marks(), marks)?;
     expect_length("o", shape.query_elements(), args.o.len())?;
     expect_length("lse", shape.rows(), args.lse.len())?;
-    Level::available()[0].with_token(Run { problem, args });
+    E::attend(problem, args);
     Ok(())
+}
+
+pub(super) fn attend<E: Element>(problem: &Problem, args: Forward<'_, E>) {
+    Level::available()[0].with_token(Run { problem, args });
 }
 
 /// A problem whose lengths have been checked.

@@ -12,6 +12,18 @@ mod scores;
 pub use backward::{Backward, backward};
 pub use forward::{Forward, forward};
 
+use super::Problem;
+use crate::element::compiled_here;
+use backward::attend_back;
+use forward::attend;
+
+compiled_here! {
+    Kernels<E> {
+        fn attend(problem: &Problem, args: Forward<'_, E>) -> () = attend;
+        fn attend_back(problem: &Problem, args: Backward<'_, E>) -> () = attend_back;
+    }
+}
+
 /// Rows of a task.
 const ROWS: usize = 64;
 

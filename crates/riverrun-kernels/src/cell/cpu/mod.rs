@@ -37,6 +37,7 @@ pub use split::Split;
 
 use super::arguments::length;
 use super::{InputGrads, Inputs, Layer, LayerGrads, OutputGrads, Outputs, Problem};
+use crate::element::compiled_here;
 pub use crate::simd::level::Level;
 use crate::simd::real::Real;
 use crate::{Element, Error};
@@ -84,7 +85,7 @@ fn run_forward<E: Element>(
 ) -> Result<(), Error> {
     outputs.check(problem)?;
     let level = routine.level()?;
-    forward_in(problem, inputs, layer, outputs, routine, level);
+    E::run_cell(problem, inputs, layer, outputs, routine, level);
     Ok(())
 }
 
@@ -165,10 +166,34 @@ fn run_backward<E: Element>(
         },
     )?;
     let level = routine.level()?;
-    backward_in(
+    E::run_cell_back(
         problem, inputs, layer, h, saved, grads, into, routine, level,
     );
     Ok(())
+}
+
+compiled_here! {
+    Kernels<E> {
+        fn run_cell(
+            problem: &Problem,
+            inputs: &Inputs<E>,
+            layer: Option<&Layer<E>>,
+            outputs: Outputs<E, <E as Element>::Acc>,
+            routine: Routine,
+            level: Level,
+        ) -> () = forward_in;
+        fn run_cell_back(
+            problem: &Problem,
+            inputs: &Inputs<E>,
+            layer: Option<(&Layer<E>, LayerGrads<E>)>,
+            h: &[E],
+            saved: &[<E as Element>::Acc],
+            grads: &OutputGrads<E>,
+            into: InputGrads<E>,
+            routine: Routine,
+            level: Level,
+        ) -> () = backward_in;
+    }
 }
 
 /// The inputs in the arithmetic type.

@@ -5,4 +5,4 @@ pub(crate) mod packed;
 mod product;
 pub(crate) mod tile;
 
-pub use product::{Factor, product};
+pub use product::{Factor, Kernels, product};

@@ -6,6 +6,7 @@ use rayon::prelude::*;
 use super::columns::Columns;
 use super::packed::{Layout, PackedMatrix};
 use super::tile::{ByRows, HEIGHT, Product};
+use crate::element::compiled_here;
 use crate::error::expect_length as length;
 use crate::gelu::cpu::{gelu, slope};
 use crate::gemm::Epilogue;
@@ -40,8 +41,8 @@ pub struct Factor<'a, E> {
 /// Computes `d [m, n]` from `a [m, k]` and `b [k, n]`, of `f32` or `f64`.
 ///
 /// # Arguments
-/// - `bias`: `[n]`, for the epilogues with a bias.
-/// - `pre`: `[m, n]`, for [`Epilogue::GeluBackward`].
+/// - `vectors`: the bias, `[n]`, for the epilogues with a bias; the saved input of GELU, `[m, n]`, for
+///   [`Epilogue::GeluBackward`].
 /// - `second`: the epilogue's second output: the input of GELU, `[m, n]`, or sums, `[n]` or `[m]`.
 ///
 /// Every element of the outputs is overwritten. Each is one sum in an order that depends on the sizes alone.
@@ -49,6 +50,32 @@ pub struct Factor<'a, E> {
 /// # Errors
 /// [`Error::Length`] for a slice of the wrong length, [`Error::Routine`] for storage in 16 bits. Nothing is written then.
 pub fn product<E: Element>(
+    sizes: [usize; 3],
+    a: Factor<E>,
+    b: Factor<E>,
+    epilogue: Epilogue,
+    vectors: [Option<&[E]>; 2],
+    d: &mut [E],
+    second: Option<&mut [E]>,
+) -> Result<(), Error> {
+    E::multiply(sizes, a, b, epilogue, vectors, d, second)
+}
+
+compiled_here! {
+    Kernels<E> {
+        fn multiply(
+            sizes: [usize; 3],
+            a: Factor<E>,
+            b: Factor<E>,
+            epilogue: Epilogue,
+            vectors: [Option<&[E]>; 2],
+            d: &mut [E],
+            second: Option<&mut [E]>,
+        ) -> Result<(), Error> = multiply;
+    }
+}
+
+fn multiply<E: Element>(
     sizes: [usize; 3],
     a: Factor<E>,
     b: Factor<E>,

@@ -36,6 +36,10 @@ pub struct Backward<'a, E> {
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Length`].
 pub fn backward<E: Element>(spec: &Spec, args: Backward<'_, E>) -> Result<(), Error> {
+    E::normalize_back(spec, args)
+}
+
+pub(super) fn normalize_back<E: Element>(spec: &Spec, args: Backward<'_, E>) -> Result<(), Error> {
     let Backward {
         x,
         gamma,

@@ -31,6 +31,10 @@ pub struct Forward<'a, E> {
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Length`].
 pub fn forward<E: Element>(spec: &Spec, args: Forward<'_, E>) -> Result<(), Error> {
+    E::normalize(spec, args)
+}
+
+pub(super) fn normalize<E: Element>(spec: &Spec, args: Forward<'_, E>) -> Result<(), Error> {
     let Forward {
         x,
         residual,

@@ -10,8 +10,19 @@ mod row;
 pub use backward::{Backward, backward};
 pub use forward::{Forward, forward};
 
+use super::Spec;
 use crate::Error;
+use crate::element::compiled_here;
 use crate::error::expect_length;
+use backward::normalize_back;
+use forward::normalize;
+
+compiled_here! {
+    Kernels<E> {
+        fn normalize(spec: &Spec, args: Forward<'_, E>) -> Result<(), Error> = normalize;
+        fn normalize_back(spec: &Spec, args: Backward<'_, E>) -> Result<(), Error> = normalize_back;
+    }
+}
 
 /// Rows a task.
 const GROUP: usize = 64;

@@ -22,6 +22,7 @@ use rayon::prelude::*;
 use super::cost::{self, Pass};
 use super::gates::{Coefficients, Visitor};
 use super::{Problem, Rows, RowsMut, Shape};
+use crate::element::compiled_here;
 use crate::error::expect_length;
 use crate::simd::pair::LANES;
 use crate::{Element, Error};
@@ -48,13 +49,7 @@ pub fn forward<E: Element>(
 ) -> Result<(), Error> {
     check(problem, inputs, h0, reset)?;
     check_shape("h", problem.shape, h.shape())?;
-    let operands = Operands {
-        problem,
-        inputs,
-        h0,
-        reset,
-    };
-    problem.gate.visit(ForwardPass { operands, h: &h });
+    E::scan(problem, inputs, h0, reset, &h);
     Ok(())
 }
 
@@ -92,23 +87,78 @@ pub fn backward<E: Element>(
     let d_h0 = d_h0
         .map(|d_h0| RowsMut::contiguous(d_h0, state))
         .transpose()?;
+    let d_h0 = d_h0.as_ref();
+    E::scan_back(
+        problem, inputs, h0, reset, h, d_h, d_h_last, &d_inputs, d_h0,
+    );
+    Ok(())
+}
+
+compiled_here! {
+    Kernels<E> {
+        fn scan(
+            problem: &Problem,
+            inputs: &[Rows<E>],
+            h0: Option<&[E]>,
+            reset: Option<&[bool]>,
+            h: &RowsMut<E>,
+        ) -> () = scan;
+        fn scan_back(
+            problem: &Problem,
+            inputs: &[Rows<E>],
+            h0: Option<&[E]>,
+            reset: Option<&[bool]>,
+            h: Rows<E>,
+            d_h: Rows<E>,
+            d_h_last: Option<&[E]>,
+            d_inputs: &[RowsMut<E>],
+            d_h0: Option<&RowsMut<E>>,
+        ) -> () = scan_back;
+    }
+}
+
+fn scan<E: Element>(
+    problem: &Problem,
+    inputs: &[Rows<E>],
+    h0: Option<&[E]>,
+    reset: Option<&[bool]>,
+    h: &RowsMut<E>,
+) {
     let operands = Operands {
         problem,
         inputs,
         h0,
         reset,
     };
-    let d_h0 = d_h0.as_ref();
+    problem.gate.visit(ForwardPass { operands, h });
+}
+
+fn scan_back<E: Element>(
+    problem: &Problem,
+    inputs: &[Rows<E>],
+    h0: Option<&[E]>,
+    reset: Option<&[bool]>,
+    h: Rows<E>,
+    d_h: Rows<E>,
+    d_h_last: Option<&[E]>,
+    d_inputs: &[RowsMut<E>],
+    d_h0: Option<&RowsMut<E>>,
+) {
+    let operands = Operands {
+        problem,
+        inputs,
+        h0,
+        reset,
+    };
     let pass = BackwardPass {
         operands,
         h,
         d_h,
         d_h_last,
-        d_inputs: &d_inputs,
+        d_inputs,
         d_h0,
     };
     problem.gate.visit(pass);
-    Ok(())
 }
 
 /// Copies `h_last` out of `h`: the row of the last step in the order of time, or `h_0` if there is no step.

@@ -1,0 +1,198 @@
+//! Every CPU kernel against its oracle on problems small enough for Miri, which interprets this file's tests one instruction
+//! at a time and reports undefined behaviour (see CONTRIBUTING). Two threads share each problem where the kernel divides it.
+
+#[path = "../block_diagonal/case.rs"]
+mod block_diagonal;
+
+use half::{bf16, f16};
+use riverrun_kernels::check::Comparison;
+use riverrun_kernels::norm::Kind;
+use riverrun_kernels::recurrence::{Candidate, Gate};
+use riverrun_kernels::{
+    Element, adamw, attention, cell, cross_entropy, embedding, gelu, gemm, norm, recurrence,
+    rollout,
+};
+
+/// Runs `test` in a pool of two threads.
+fn on_two_threads(test: impl FnOnce() + Send) {
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(2)
+        .build()
+        .expect("threads")
+        .install(test);
+}
+
+fn assert_passes(what: &str, verdicts: impl IntoIterator<Item = Comparison>) {
+    for verdict in verdicts {
+        assert!(verdict.passes(), "{what}: {verdict:?}");
+    }
+}
+
+fn scan<E: Element>(gate: Gate, options: usize) {
+    use recurrence::check::{Case, Options, compare, naive};
+    use recurrence::{Problem, Shape};
+    let problem = Problem::new(Shape::new(2, 3, 19), gate);
+    let case = Case::random(problem, Options::nth(options), 1).rounded::<E>();
+    let naive = naive::run::<E>(&case);
+    let verdicts = compare::<E>(3, &case.cpu::<E>(), &naive, &case.oracle());
+    for verdict in verdicts {
+        assert!(verdict.passes(), "{} {}: {verdict:?}", gate.name(), E::NAME);
+    }
+}
+
+#[test]
+fn recurrences() {
+    on_two_threads(|| {
+        for (n, gate) in Gate::all().into_iter().enumerate() {
+            scan::<f32>(gate, n);
+        }
+        let gate = Gate::MinGru {
+            candidate: Candidate::Tanh,
+        };
+        scan::<f64>(gate, 15);
+        scan::<f16>(gate, 15);
+        scan::<bf16>(gate, 15);
+    });
+}
+
+#[test]
+fn cells() {
+    use cell::check::{Case, Options, compare, routines};
+    for cell in cell::Cell::all() {
+        let problem = cell::Problem::new(cell, 3, 2, 5);
+        let case = Case::<f32>::random(problem, Options::ALL, 2);
+        for routine in routines() {
+            for verdict in compare(&case, &case.run(routine)).expect("a problem it can run") {
+                assert!(verdict.passes(), "{cell:?} {routine:?}: {verdict:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn norms() {
+    on_two_threads(|| {
+        for (kind, options) in [(Kind::Rms, 7), (Kind::Layer, 5)] {
+            let case =
+                norm::check::Case::random(kind, [5, 19], norm::check::Options::nth(options), 3)
+                    .rounded::<f32>();
+            let found = case.cpu::<f32>().expect("a problem it can run");
+            assert_passes("norm", case.compare::<f32>(&found, &case.oracle::<f32>()));
+        }
+    });
+}
+
+#[test]
+fn losses() {
+    on_two_threads(|| {
+        let case = cross_entropy::check::Case::random([3, 19], 4).rounded::<bf16>();
+        let found = case.cpu::<bf16>().expect("a problem it can run");
+        assert_passes(
+            "cross-entropy",
+            case.compare::<bf16>(&found, &case.oracle()),
+        );
+    });
+}
+
+#[test]
+fn optimizer_steps() {
+    on_two_threads(|| {
+        let case = adamw::check::Case::random(&[0, 1, 37], 5).rounded::<f32>();
+        let found = case.cpu::<f32>().expect("a problem it can run");
+        assert_passes("AdamW", case.compare::<f32>(&found, &case.oracle()));
+    });
+}
+
+#[test]
+fn embeddings() {
+    use embedding::check::{Case, Tokens};
+    on_two_threads(|| {
+        let case =
+            Case::random(embedding::Shape::new(33, 7, 5), Tokens::ALL[0], 6).rounded::<f32>();
+        let found = case.cpu::<f32>().expect("a problem it can run");
+        assert_passes("embedding", case.compare::<f32>(&found, &case.oracle()));
+    });
+}
+
+#[test]
+fn attention_both_ways() {
+    use attention::check::{Case, Options};
+    on_two_threads(|| {
+        let shape = attention::Shape {
+            batch: 2,
+            queries: 5,
+            keys: 7,
+            heads: 2,
+            key_heads: 1,
+            dim: 5,
+        };
+        for options in [0, 15] {
+            let case = Case::random(shape, Options::nth(options, shape.keys), 7).rounded::<f32>();
+            let found = case.cpu::<f32>().expect("a problem it can run");
+            assert_passes("attention", case.compare::<f32>(&found, &case.oracle()));
+        }
+    });
+}
+
+#[test]
+fn block_diagonal_recurrences() {
+    on_two_threads(|| {
+        let options = recurrence::check::Options::nth(15);
+        let case = block_diagonal::Case::random([2, 3, 2, 3], options, 8).rounded::<f32>();
+        case.compare::<f32>(&case.cpu::<f32>(), "cpu");
+    });
+}
+
+#[test]
+fn rollouts() {
+    on_two_threads(|| {
+        let problem = rollout::Problem::new(2, 5, 2).with_features(3);
+        let case = rollout::check::Case::random(problem, 9);
+        let found = case.cpu().expect("a problem it can run");
+        assert_passes("rollout", case.compare(&found).expect("a problem"));
+    });
+}
+
+#[test]
+fn products() {
+    use gemm::Epilogue;
+    use gemm::check::Case;
+    use gemm::cpu::{Factor, product};
+    on_two_threads(|| {
+        let sizes = [5, 3, 17];
+        let case = Case::random(sizes, Epilogue::Plain, 10).rounded::<f32>();
+        let narrow = |x: &[f64]| x.iter().map(|&x| x as f32).collect::<Vec<f32>>();
+        let (a, b) = (narrow(&case.a), narrow(&case.b));
+        let factor = |data, transposed| Factor { data, transposed };
+        let mut d = vec![f32::NAN; sizes[0] * sizes[2]];
+        product(
+            sizes,
+            factor(&a, false),
+            factor(&b, false),
+            case.epilogue,
+            [None, None],
+            &mut d,
+            None,
+        )
+        .expect("a problem it can run");
+        let found = gemm::oracle::Outputs {
+            d: d.into_iter().map(f64::from).collect(),
+            pre: None,
+            sums: None,
+        };
+        assert_passes("product", case.compare::<f32>(&found));
+    });
+}
+
+#[test]
+fn activations() {
+    let x: Vec<f16> = (-40..40).map(|i| f16::from_f32(0.1 * i as f32)).collect();
+    let mut y = vec![f16::NAN; x.len()];
+    gelu::cpu::forward(&x, &mut y).expect("equal lengths");
+    let wide: Vec<f64> = x.iter().map(|x| x.to_f64()).collect();
+    for (y, truth) in y.iter().zip(gelu::oracle::forward(&wide)) {
+        // Half a step of f16, and a few roundings of f32 below the numbers of x.
+        let allowed = truth.abs() * 2f64.powi(-11) + 2f64.powi(-20);
+        assert!((y.to_f64() - truth).abs() <= allowed, "{y}, not {truth}");
+    }
+}
