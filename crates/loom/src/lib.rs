@@ -57,7 +57,7 @@ mod tests {
         }
     }
 
-    /// What `run_together` does, on threads of loom: those who join in time take part; where one does not, or the barrier
+    /// `run_together` on threads of loom: those who join in time take part; where one does not, or the barrier
     /// is abandoned, this thread finishes the stages.
     fn run(threads: usize, stages: usize) {
         let shared = Shared::new(threads);

@@ -9,7 +9,7 @@ use riverrun_train::{Observer, Plan, Report, Split};
 pub struct Progress {
     mode: Mode,
     plan: Option<Plan>,
-    /// What the bar says beside itself.
+    /// The text beside the bar.
     train: String,
     validation: String,
 }

@@ -12,7 +12,7 @@ use cubecl_server::server::{CopyDescriptor, KernelArguments};
 
 use crate::stand_in::{self, Card, Compiled, Device};
 
-/// What a launch compiled.
+/// A kernel that a launch compiled.
 pub struct Source {
     /// The kernel's function.
     pub name: String,

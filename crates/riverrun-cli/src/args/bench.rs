@@ -18,12 +18,12 @@ use crate::model_shape::ModelShape;
 /// Options of `riverrun bench`.
 #[derive(Debug, Clone, Args)]
 pub struct BenchArgs {
-    /// What to measure
+    /// The measurement to make
     #[command(subcommand)]
     pub what: BenchCommand,
 }
 
-/// What can be measured.
+/// The measurements.
 #[derive(Debug, Clone, Subcommand)]
 pub enum BenchCommand {
     /// The linear recurrence: bytes per second, part of the copy bandwidth measured in the same run

@@ -67,7 +67,7 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What both passes read and write: no first state, no reset, as a layer calls them while it trains.
+/// The buffers of both passes: no first state, no reset, as a layer calls them while it trains.
 struct Buffers {
     forward: Forward,
     backward: Backward,

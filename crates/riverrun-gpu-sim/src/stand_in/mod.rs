@@ -201,7 +201,7 @@ fn unsupported() -> IoError {
     }
 }
 
-/// What a server must name; nothing asks for it.
+/// A type that a server must name; nothing uses it.
 pub struct NoStorage;
 
 impl<D: Device> ServerStorage for StandIn<D> {

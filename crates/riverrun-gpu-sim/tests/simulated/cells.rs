@@ -48,7 +48,7 @@ fn every_cell() {
     check::<f16>(&client, Dtype::F16, problem, Options::NONE);
 }
 
-/// Of several cubes, each with some of its weights in shared memory.
+/// Several cubes, each with some of its weights in shared memory.
 #[test]
 fn the_reset_gate_before_the_product() {
     let client = client();

@@ -88,7 +88,7 @@ pub(crate) fn watch(
 /// call: of the recurrence's look-back and of the cells that run in one launch. Reads a word of each back, so it waits for the
 /// stream; does nothing during a recording.
 ///
-/// What such a launch wrote is NaN from the wait on; the error tells that apart from NaN in the data.
+/// Such a launch writes NaN from the wait on; the error distinguishes that from NaN in the data.
 ///
 /// # Errors
 /// [`Error::Handover`] for the first operation with a fault, [`Error::Read`] if the read fails.

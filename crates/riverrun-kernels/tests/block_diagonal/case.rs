@@ -97,7 +97,7 @@ impl Case {
         }
     }
 
-    /// Of the CPU kernels, every output filled with NaN beforehand.
+    /// Runs the CPU kernels; every output is filled with NaN beforehand.
     pub fn cpu<E: Element>(&self) -> Outcome {
         let shape = self.problem.shape;
         let narrow = |x: &[f64]| x.iter().map(|&x| E::from_f64(x)).collect::<Vec<E>>();

@@ -8,7 +8,7 @@ use riverrun_kernels::cell::{
 
 use riverrun_kernels::cell::check::{Case, Options, Random, Results, compare, routines};
 
-/// What the oracle says, in the order of [`Results::named`].
+/// The results of the oracle, in the order of [`Results::named`].
 fn exact(case: &Case<f64>) -> Results<f64> {
     case.oracle().unwrap()
 }

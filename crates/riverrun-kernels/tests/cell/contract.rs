@@ -1,4 +1,4 @@
-//! What the CPU form promises of odd inputs: NaN, absent arguments, wrong lengths.
+//! Odd inputs of the CPU form: NaN, absent arguments, wrong lengths.
 
 use riverrun_kernels::Error;
 use riverrun_kernels::cell::{Cell, InputGrads, Inputs, OutputGrads, Outputs, Problem, cpu};

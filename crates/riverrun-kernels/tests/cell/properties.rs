@@ -1,4 +1,4 @@
-//! What holds between runs of the CPU form.
+//! Properties that hold between runs of the CPU form.
 
 use proptest::prelude::*;
 use rayon::prelude::*;

@@ -21,7 +21,7 @@ fn client() -> Option<Client> {
     client.filter(|_| found.is_ok())
 }
 
-/// What is wrong, in words.
+/// A description of the fault.
 fn faults<E: Element>(client: &Client, dtype: Dtype, case: &Case, orders: Orders) -> Vec<String> {
     let case = case.clone().rounded::<E>();
     let what = format!(

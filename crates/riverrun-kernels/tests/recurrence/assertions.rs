@@ -1,4 +1,4 @@
-//! What tests ask of results.
+//! Assertions on results.
 
 use riverrun_kernels::Element;
 use riverrun_kernels::recurrence::check::{Case, Outcome, compare, naive};

@@ -1,4 +1,4 @@
-//! What the contract says of the edges: no steps, extreme gates, values that are not finite, wrong arguments.
+//! Edge cases of the contract: no steps, extreme gates, values that are not finite, wrong arguments.
 
 use riverrun_kernels::Error;
 use riverrun_kernels::recurrence::check::{Case, Options, Outcome};

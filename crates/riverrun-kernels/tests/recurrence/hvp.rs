@@ -8,7 +8,7 @@ use riverrun_kernels::{Element, Error};
 
 use crate::assertions::assert_same_bits;
 
-/// What a case gives the backward pass, as numbers of the type `E`.
+/// The arguments of the backward pass of a case, in the type `E`.
 struct Numbers<E> {
     a: Vec<E>,
     b: Vec<E>,

@@ -3,17 +3,20 @@
 pub(crate) mod checksums;
 mod files;
 mod lock;
+mod metrics;
 mod progress;
+#[cfg(test)]
+mod tests;
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Error, Report};
+use crate::Error;
 use files::remove_folder;
 pub(crate) use files::{read_json, write_atomic, write_json};
 pub(crate) use progress::Progress;
@@ -26,7 +29,7 @@ const METRICS: &str = "metrics.jsonl";
 /// | file | content |
 /// | --- | --- |
 /// | `config.json` | the configuration: [`RunConfig`](crate::RunConfig) of a language model |
-/// | `metrics.jsonl` | one [`Report`] a line |
+/// | `metrics.jsonl` | one [`Report`](crate::Report) a line |
 /// | `checkpoint/` | the latest state: `model.bpk`, AdamW's moments, `progress.json`, and their checksums |
 /// | `best/` | `model.bpk` with the lowest validation loss so far, its `report.json`, and their checksums |
 /// | `loss.svg`, `loss.png` | the curves |
@@ -211,72 +214,6 @@ impl RunDir {
         }
     }
 
-    /// Adds a line to the metrics.
-    ///
-    /// # Errors
-    /// A disk that is full or refuses.
-    pub fn append(&self, report: &Report) -> Result<(), Error> {
-        let path = self.metrics_path();
-        let mut line = serde_json::to_string(report).map_err(|error| Error::write(&path, error))?;
-        line.push('\n');
-        OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&path)
-            .and_then(|mut file| file.write_all(line.as_bytes()))
-            .map_err(|error| Error::write(path, error))
-    }
-
-    /// Reads the metrics; none if there are none yet. A last line that was cut short is left out.
-    ///
-    /// # Errors
-    /// A file that cannot be read; a line before the last that is not a report.
-    pub fn metrics(&self) -> Result<Vec<Report>, Error> {
-        Ok(self
-            .lines()?
-            .into_iter()
-            .map(|(_, report)| report)
-            .collect())
-    }
-
-    /// Drops the metrics after a step, which a resumed run will write again. Lines that stay keep their bytes.
-    ///
-    /// # Errors
-    /// As [`metrics`](Self::metrics), and a disk that is full or refuses.
-    pub fn cut_metrics(&self, step: u64) -> Result<Vec<Report>, Error> {
-        let mut lines = self.lines()?;
-        lines.retain(|(_, report)| report.step <= step);
-        let text: String = lines.iter().map(|(line, _)| line.as_str()).collect();
-        let path = self.metrics_path();
-        if fs::metadata(&path).is_ok_and(|file| file.len() != text.len() as u64) {
-            write_atomic(&path, text.as_bytes())?;
-        }
-        Ok(lines.into_iter().map(|(_, report)| report).collect())
-    }
-
-    /// The whole lines of the metrics, with what they say.
-    fn lines(&self) -> Result<Vec<(String, Report)>, Error> {
-        let path = self.metrics_path();
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(Error::read(path, error)),
-        };
-        bytes
-            .split_inclusive(|&byte| byte == b'\n')
-            .filter(|line| line.ends_with(b"\n"))
-            .enumerate()
-            .map(|(i, line)| {
-                let damaged =
-                    |reason: String| Error::damaged(&path, format!("line {}: {reason}", i + 1));
-                let text = str::from_utf8(line).map_err(|error| damaged(error.to_string()))?;
-                let report =
-                    serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
-                Ok((text.to_string(), report))
-            })
-            .collect()
-    }
-
     /// The folder of the latest state. When a run died while it swapped two of them, the older.
     pub fn checkpoint(&self) -> Option<PathBuf> {
         self.folder("checkpoint")
@@ -335,156 +272,5 @@ impl RunDir {
         }
         fs::rename(&new, &place).map_err(|error| Error::write(&place, error))?;
         remove_folder(&old)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{RunConfig, Split};
-
-    /// A folder that goes away with its test.
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("riverrun-{}-{name}", std::process::id()));
-            let _ = fs::remove_dir_all(&path);
-            Self(path)
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn report(step: u64) -> Report {
-        Report {
-            step,
-            split: Split::Train,
-            loss: 1.0 / 3.0,
-            accuracy: None,
-            skipped: None,
-            gradient: None,
-            gradients: Default::default(),
-            hybrid: None,
-            tokens_per_s: 1e4,
-            lr: 1e-3,
-            seconds: 0.5,
-        }
-    }
-
-    #[test]
-    fn a_folder_in_use_is_refused() {
-        let scratch = Scratch::new("in-use");
-        let dir = RunDir::create(&scratch.0).unwrap();
-        assert!(matches!(RunDir::create(&scratch.0), Err(Error::Locked(_))));
-        dir.write_config(&RunConfig::selective_copy()).unwrap();
-        assert!(matches!(
-            RunDir::create(&scratch.0),
-            Err(Error::RunExists(_))
-        ));
-        let reader = RunDir::open(&scratch.0).unwrap();
-        assert!(matches!(reader.clone().lock(), Err(Error::Locked(_))));
-        drop(dir);
-        drop(reader.lock().unwrap());
-        fs::remove_file(scratch.0.join("config.json")).unwrap();
-        assert!(RunDir::create(&scratch.0).is_ok());
-        fs::write(scratch.0.join("notes"), "mine").unwrap();
-        assert!(matches!(
-            RunDir::create(&scratch.0),
-            Err(Error::NotEmpty(_))
-        ));
-        assert!(matches!(RunDir::open(&scratch.0), Err(Error::NotARun(_))));
-    }
-
-    #[test]
-    fn numbered_folders_do_not_collide() {
-        let scratch = Scratch::new("numbered");
-        assert!(
-            RunDir::next(&scratch.0, "copy")
-                .unwrap()
-                .path()
-                .ends_with("copy-001")
-        );
-        assert!(
-            RunDir::next(&scratch.0, "copy")
-                .unwrap()
-                .path()
-                .ends_with("copy-002")
-        );
-        assert!(
-            RunDir::next(&scratch.0, "text")
-                .unwrap()
-                .path()
-                .ends_with("text-001")
-        );
-    }
-
-    #[test]
-    fn metrics_are_cut_at_a_step_and_survive_a_torn_line() {
-        let scratch = Scratch::new("metrics");
-        let dir = RunDir::create(&scratch.0).unwrap();
-        assert!(dir.metrics().unwrap().is_empty());
-        for step in [1, 2, 3] {
-            dir.append(&report(step)).unwrap();
-        }
-        let path = scratch.0.join("metrics.jsonl");
-        let whole = fs::read_to_string(&path).unwrap();
-        fs::write(&path, whole + "{\"step\": 4, \"spl").unwrap();
-        assert_eq!(dir.cut_metrics(2).unwrap(), [report(1), report(2)]);
-        assert_eq!(dir.metrics().unwrap(), [report(1), report(2)]);
-        // Lines of another hand stay as they were written.
-        let spaced = fs::read_to_string(&path).unwrap().replace(',', ", ");
-        fs::write(&path, format!("{spaced}torn")).unwrap();
-        assert_eq!(dir.cut_metrics(2).unwrap().len(), 2);
-        assert_eq!(fs::read_to_string(&path).unwrap(), spaced);
-        fs::write(&path, spaced.replacen("step", "stop", 1)).unwrap();
-        let error = dir.cut_metrics(2).unwrap_err().to_string();
-        assert!(
-            error.contains("metrics.jsonl") && error.contains("line 1"),
-            "{error}"
-        );
-    }
-
-    #[test]
-    fn a_failed_replacement_changes_nothing() {
-        let scratch = Scratch::new("replace");
-        let dir = RunDir::create(&scratch.0).unwrap();
-        let fill = |text: &'static str| {
-            move |path: &Path| write_atomic(&path.join("file"), text.as_bytes())
-        };
-        dir.replace_folder("best", fill("first")).unwrap();
-        dir.replace_folder("best", fill("second")).unwrap();
-        let refused = dir.replace_folder("best", |path| {
-            fill("third")(path)?;
-            Err(Error::Unsupported("no".into()))
-        });
-        assert!(refused.is_err());
-        let best = dir.best().unwrap();
-        assert_eq!(fs::read_to_string(best.join("file")).unwrap(), "second");
-        let mut left: Vec<_> = fs::read_dir(&scratch.0)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
-            .collect();
-        left.sort();
-        assert_eq!(left, ["best", "lock"]);
-    }
-
-    #[test]
-    fn a_folder_in_which_nothing_was_saved_goes_away() {
-        let scratch = Scratch::new("discard");
-        let dir = RunDir::create(&scratch.0).unwrap();
-        dir.write_config(&RunConfig::selective_copy()).unwrap();
-        dir.append(&report(1)).unwrap();
-        dir.discard_unless_begun();
-        assert!(!scratch.0.exists());
-
-        let dir = RunDir::create(&scratch.0).unwrap();
-        dir.replace_folder("checkpoint", |_| Ok(())).unwrap();
-        dir.discard_unless_begun();
-        assert!(scratch.0.join("checkpoint").is_dir());
     }
 }

@@ -33,7 +33,7 @@ const GPU: &[[usize; 3]] = &[
 ];
 const CPU: &[[usize; 3]] = &[[64, 256, 256], [2048, 256, 1024]];
 
-/// What is timed.
+/// The operation that is timed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Pass {

@@ -1,4 +1,4 @@
-//! What to change on the command line, for each error of a run.
+//! Hints for each error of a run: the flag to change.
 
 use riverrun_train::Error;
 

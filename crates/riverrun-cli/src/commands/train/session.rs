@@ -1,4 +1,4 @@
-//! What every task's training does on the command line: the folder, recorded steps, progress, Ctrl-C.
+//! The parts of a training command that all tasks share: the folder, recorded steps, progress, Ctrl-C.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ pub fn train<O: Objective>(
     Err(Failure::Interrupted)
 }
 
-/// What a hybrid run has predicted.
+/// The summary of the predictions of a hybrid run.
 fn conclude(out: &mut impl Write, status: &Status) -> Result<(), Failure> {
     let counts = status.counts;
     writeln!(

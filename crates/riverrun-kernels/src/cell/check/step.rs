@@ -45,7 +45,7 @@ impl<E: Element + bytemuck::Pod> StepCase<E> {
     /// The new states in `f64`, and the new cell states of an LSTM.
     ///
     /// # Errors
-    /// What the oracle refuses.
+    /// Problems that the oracle refuses.
     pub fn oracle(&self) -> Result<[Vec<f64>; 2], Error> {
         let mut exact = self.case.to::<f64>();
         let rows = self.case.problem.gate_width();
@@ -93,7 +93,7 @@ impl<E: Element + bytemuck::Pod> StepCase<E> {
     /// The kernel's new states, and new cell states of an LSTM.
     ///
     /// # Errors
-    /// What the kernel refuses.
+    /// Problems that the kernel refuses.
     ///
     /// # Panics
     /// Where the device does not answer.
@@ -111,7 +111,7 @@ impl<E: Element + bytemuck::Pod> StepCase<E> {
     /// Compares both.
     ///
     /// # Errors
-    /// What the oracle refuses.
+    /// Problems that the oracle refuses.
     pub fn compare(&self, found: &[Vec<E>; 2]) -> Result<Vec<Comparison>, Error> {
         let stored = match E::EPSILON > f64::from(f32::EPSILON) {
             true => 2.0 * E::EPSILON,

@@ -8,7 +8,7 @@ use crate::rollout::{
 };
 use crate::simd::level::Level;
 
-/// What all threads of a member read.
+/// The data that all threads of a member read.
 pub(super) struct Member<'a> {
     problem: &'a Problem,
     arguments: Arguments<'a, f32>,
@@ -71,7 +71,7 @@ impl<'a> Member<'a> {
     }
 }
 
-/// What a member returns.
+/// The results of a member.
 pub(super) struct Finished {
     pub trajectory: Vec<f32>,
     pub state: Vec<f32>,
@@ -212,7 +212,7 @@ impl Part {
         })
     }
 
-    /// What follows a step: the predicted loss, the entropy and the norm.
+    /// The outputs of a step: the predicted loss, the entropy and the norm.
     pub(super) fn decode(&mut self, member: &Member<'_>) {
         if self.trajectory.len() > member.problem.steps {
             return;

@@ -6,7 +6,7 @@ use crate::gpu::group::{Fold, Group, fold};
 use crate::gpu::math::exp_of_negative_number;
 use crate::rollout::{CLAMP, DELTAS, LEAST_LOSS, LEAST_PROBABILITY, LINEAR_ENTROPY};
 
-/// What changes the generated code.
+/// Parameters of the generated code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Config {
     pub hidden: usize,
@@ -52,7 +52,7 @@ pub(super) fn loss_of(y: f32) -> f32 {
     select(loss < floor, f32::cast_from(floor), loss)
 }
 
-/// What a probability adds to the entropy: `-ln p` is `log - below`.
+/// The contribution of a probability to the entropy: `-ln p` is `log - below`.
 #[cube]
 pub(super) fn entropy_of(p: f32, log: f32, below: f32) -> f32 {
     let least = comptime!(LEAST_PROBABILITY as f32);
@@ -161,7 +161,7 @@ pub(super) fn rollout_cube<N: Size>(
     let mut h = Shared::<[f32]>::new_slice(hidden);
     let mut rh = Shared::<[f32]>::new_slice(hidden);
 
-    // What features that stay add, and the weights of the one that does not.
+    // The contribution of the features that stay, and the weights of the one that changes.
     let mut base = Array::<f32>::new(comptime!(3 * each));
     let mut first = Array::<f32>::new(comptime!(3 * each));
     let mut state = Array::<f32>::new(each);

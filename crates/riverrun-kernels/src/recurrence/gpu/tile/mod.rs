@@ -36,7 +36,7 @@ pub(crate) struct Geometry {
     pub step_2: usize,
 }
 
-/// What changes the generated code.
+/// Parameters of the generated code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Config {
     pub gate: Gate,
@@ -52,7 +52,7 @@ pub(crate) struct Config {
     pub len: usize,
     /// How it keeps them.
     pub storage: Storage,
-    /// What of a step it keeps, forward.
+    /// The values of a step that the forward pass keeps.
     pub registers: Registers,
     /// The device runs PTX.
     pub ptx: bool,

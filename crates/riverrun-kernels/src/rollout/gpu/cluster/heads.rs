@@ -9,7 +9,7 @@ use crate::gpu::math::exp_of_negative_number;
 use crate::rollout::LINEAR_ENTROPY;
 use crate::rollout::gpu::cube::{entropy_of, loss_of};
 
-/// What the heads make of a state.
+/// The outputs of the heads for a state.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Decoded {
     pub loss: f32,
@@ -19,7 +19,7 @@ pub(super) struct Decoded {
     pub sum: f32,
 }
 
-/// What a lane knows of the heads.
+/// A lane's share of the heads.
 #[derive(CubeType)]
 pub(super) struct Heads {
     /// The loss head, of its columns.
@@ -28,7 +28,7 @@ pub(super) struct Heads {
     pub classes: Array<f32>,
     /// The columns that are logits, a bit for each.
     pub logits: u32,
-    /// What no logit is above, if it is small enough to stand for the maximum.
+    /// An upper bound of the logits, where it is small enough to stand for their maximum.
     pub top: f32,
     pub fixed: bool,
 }
@@ -99,7 +99,7 @@ pub(super) fn decode(h: &Array<f32>, heads: &Heads, #[comptime] config: Config) 
     }
 }
 
-/// What the lane's classes add to the entropy of a step.
+/// The contribution of the lane's classes to the entropy of a step.
 #[cube]
 pub(super) fn entropy(
     h: &Array<f32>,

@@ -31,7 +31,7 @@ pub(super) const CUBES: usize = 8;
 /// Hidden units that a plane computes at once; with [`CUBES`] a lane for each to send a unit's number to each cube.
 pub(super) const UNITS: usize = 4;
 
-/// What changes the generated code.
+/// Parameters of the generated code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Config {
     pub hidden: usize,

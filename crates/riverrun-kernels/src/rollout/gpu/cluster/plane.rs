@@ -1,4 +1,4 @@
-//! What the lanes of a plane do together: sums, waits, their parts of a product.
+//! Collective operations of the lanes of a plane: sums, waits, parts of a product.
 
 use cubecl::prelude::*;
 
