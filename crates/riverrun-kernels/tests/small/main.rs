@@ -1,6 +1,7 @@
 //! Every CPU kernel against its oracle on problems small enough for Miri, which interprets this file's tests one instruction
 //! at a time and reports undefined behaviour (see CONTRIBUTING). Two threads share each problem where the kernel divides it.
 
+#[allow(dead_code, reason = "the block-diagonal tests use more of it")]
 #[path = "../block_diagonal/case.rs"]
 mod block_diagonal;
 
@@ -119,18 +120,16 @@ fn attention_both_ways() {
     use attention::check::{Case, Options};
     on_two_threads(|| {
         let shape = attention::Shape {
-            batch: 2,
-            queries: 5,
-            keys: 7,
+            batch: 1,
+            queries: 3,
+            keys: 5,
             heads: 2,
             key_heads: 1,
-            dim: 5,
+            dim: 3,
         };
-        for options in [0, 15] {
-            let case = Case::random(shape, Options::nth(options, shape.keys), 7).rounded::<f32>();
-            let found = case.cpu::<f32>().expect("a problem it can run");
-            assert_passes("attention", case.compare::<f32>(&found, &case.oracle()));
-        }
+        let case = Case::random(shape, Options::nth(15, shape.keys), 7).rounded::<f32>();
+        let found = case.cpu::<f32>().expect("a problem it can run");
+        assert_passes("attention", case.compare::<f32>(&found, &case.oracle()));
     });
 }
 
