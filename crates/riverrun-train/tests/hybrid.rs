@@ -10,7 +10,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::tanh;
 use burn::tensor::{Device, Tensor, TensorData};
 use riverrun_train::hybrid::{
-    HybridConfig, Observation, Phase, Predictor, PredictorKind, Recovery, Violation, WINDOWS,
+    HybridConfig, Observation, Parts, Phase, Predictor, PredictorKind, Recovery, Violation, WINDOWS,
 };
 use riverrun_train::tasks::Task;
 use riverrun_train::{
@@ -231,6 +231,31 @@ fn survives(name: &str, factor: fn(u64) -> f32) -> riverrun_train::hybrid::Statu
     let loss = outcome.last_validation.unwrap().loss;
     assert!(loss < 0.3, "{name}: {loss}");
     outcome.hybrid.unwrap()
+}
+
+/// With every part on, and with each one off: the run learns, and is resumed to the same numbers.
+#[test]
+fn parts_are_switched_off_and_resumed() {
+    let all = Parts::NAMES.map(|name| Parts::all().without(name).unwrap());
+    for (n, parts) in all.into_iter().chain([Parts::all()]).enumerate() {
+        let mut training = training(PredictorKind::Linear);
+        training.steps = 300;
+        training.hybrid.as_mut().unwrap().parts = parts;
+        let whole = Scratch::new(&format!("parts-whole-{n}"));
+        let unbroken = run(create(setup(&training, plain), &whole), u64::MAX).unwrap();
+        let counts = unbroken.hybrid.unwrap().counts;
+        assert_eq!(counts.real + counts.predicted, 300, "{parts:?}");
+        let last = unbroken.last_validation.unwrap();
+        assert!(last.loss < 0.3, "{parts:?}: {}", last.loss);
+
+        let broken = Scratch::new(&format!("parts-broken-{n}"));
+        let first = run(create(setup(&training, plain), &broken), 150).unwrap();
+        assert!(!first.finished, "{parts:?}");
+        let dir = RunDir::open(&broken.0).unwrap();
+        let resumed = Trainer::resume(setup(&training, plain), dir, &device()).unwrap();
+        let second = run(resumed, u64::MAX).unwrap();
+        assert_eq!(bits(&second.model), bits(&unbroken.model), "{parts:?}");
+    }
 }
 
 #[test]

@@ -302,3 +302,57 @@ fn updates_and_states_are_those_of_burn_on_every_device() {
         near(&model, &burns.step(0.01, other, gradients));
     }
 }
+
+/// Each gradient that is long beside its parameter is shortened to its bound, alone and with a scaled loss.
+#[test]
+fn gradients_are_bounded_by_their_parameters() {
+    const BOUND: f64 = 0.05;
+    let config = OptimizerConfig::default();
+    let weights = [3.0, -4.0, 0.0, 0.0];
+    let steps = [
+        [1.0, -2.0, 0.5, 3.0],
+        [0.01, 0.02, -1e-5, 2e-5],
+        [40.0, 10.0, 0.0, 0.0],
+    ];
+    for factor in [1.0, 4096.0] {
+        let mut optimizer = Optimizer::new(&config);
+        optimizer.clip_adaptively(Some(BOUND));
+        let mut scale = match factor {
+            1.0 => LossScale::none(),
+            _ => scaled_by(factor as f32),
+        };
+        let weights32 = weights.map(|w: f64| w as f32);
+        let mut model = pair([[weights32[0], weights32[1]]], [0.0, 0.0]);
+        let mut reference = Reference {
+            weights,
+            first: [0.0; 4],
+            second: [0.0; 4],
+            time: 0,
+        };
+        for gradient in steps {
+            let [a, b, c, d] = gradient.map(|g: f64| (g * factor) as f32);
+            let given = gradients(&model, [[a, b]], [c, d]);
+            model = optimizer.step(0.01, model, given, &mut scale);
+            let mut clipped = gradient;
+            for part in [0..2, 2..4] {
+                let norm = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>().sqrt();
+                let own = norm(&reference.weights[part.clone()]).max(1e-3);
+                let shrink = (BOUND * own / (norm(&gradient[part.clone()]) + 1e-12)).min(1.0);
+                clipped[part].iter_mut().for_each(|g| *g *= shrink);
+            }
+            reference.step(0.01, clipped, &config);
+            for (value, expected) in values(&model).into_iter().zip(reference.weights) {
+                let error = (f64::from(value) - expected).abs();
+                assert!(error < 4e-6, "{factor}: {value} is not {expected}");
+            }
+        }
+        // A gradient that is no number is found by the global norm, as without the bound.
+        let broken = gradients(&model, [[f32::NAN, 0.0]], [0.0, 0.0]);
+        let before = values(&model);
+        model = optimizer.step(0.01, model, broken, &mut scale);
+        match factor {
+            1.0 => assert!(values(&model).iter().all(|w| w.is_nan())),
+            _ => assert_eq!(values(&model), before),
+        }
+    }
+}

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::Parts;
 use crate::Error;
 
 /// Settings of hybrid predictive training.
@@ -49,55 +50,6 @@ pub enum PredictorKind {
     Mlp,
     /// An ensemble of five recurrent world models of the training run.
     Rssm,
-}
-
-/// Parts of the method beside phases and predictor; an ablation switches them off one by one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Parts {
-    /// The predicted loss is corrected by the errors of similar earlier predictions.
-    pub corrector: bool,
-    /// The horizon is chosen by a bandit instead of by confidence alone.
-    pub bandit: bool,
-    /// A plateau of the loss raises the learning rate for a while.
-    pub plateau: bool,
-    /// A predictor that is no better than the continued last update is replaced by it.
-    pub fallback: bool,
-    /// Seven invariants are checked at every window.
-    pub check: bool,
-}
-
-impl Parts {
-    /// Without the part of this name: `corrector`, `bandit`, `plateau` or `fallback`.
-    ///
-    /// # Errors
-    /// An unknown name, in words.
-    pub fn without(mut self, name: &str) -> Result<Self, String> {
-        match name {
-            "corrector" => self.corrector = false,
-            "bandit" => self.bandit = false,
-            "plateau" => self.plateau = false,
-            "fallback" => self.fallback = false,
-            _ => {
-                return Err(format!(
-                    "unknown part `{name}`; one of: corrector, bandit, plateau, fallback"
-                ));
-            }
-        }
-        Ok(self)
-    }
-}
-
-impl Default for Parts {
-    fn default() -> Self {
-        Self {
-            corrector: true,
-            bandit: true,
-            plateau: false,
-            fallback: true,
-            check: false,
-        }
-    }
 }
 
 impl Default for HybridConfig {

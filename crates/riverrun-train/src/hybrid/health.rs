@@ -15,6 +15,9 @@ pub struct Vitals {
     pub stability: f64,
 }
 
+/// Scores from which on predictions may have a part of their full length; below the last there are none.
+const LENGTHS: [(f64, f64); 4] = [(0.85, 1.0), (0.70, 0.75), (0.50, 0.50), (0.30, 0.25)];
+
 impl Vitals {
     /// The weighted sum, 0 to 1, with weights 0.25, 0.15, 0.15, 0.25, 0.20. A part that is not a number counts as 0.
     pub fn score(&self) -> f64 {
@@ -30,6 +33,13 @@ impl Vitals {
             + 0.15 * part(self.predictions)
             + 0.25 * part(self.confidence)
             + 0.20 * part(self.stability)
+    }
+
+    /// The part of its full length that a prediction may have.
+    pub fn length(&self) -> f64 {
+        let score = self.score();
+        let reached = |(least, _): &&(f64, f64)| score >= *least;
+        LENGTHS.iter().find(reached).map_or(0.0, |(_, part)| *part)
     }
 }
 
@@ -54,5 +64,11 @@ mod tests {
         for (score, expected) in scores.iter().zip(expected) {
             assert!((score - expected).abs() < 1e-12);
         }
+    }
+
+    #[test]
+    fn lower_scores_make_shorter_predictions() {
+        let lengths = [1.0, 0.86, 0.8, 0.6, 0.4, 0.29, f64::NAN].map(|value| all(value).length());
+        assert_eq!(lengths, [1.0, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]);
     }
 }

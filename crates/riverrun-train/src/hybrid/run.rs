@@ -138,6 +138,11 @@ impl Hybrid {
         self.controller.lr_factor()
     }
 
+    /// The bound of each parameter's gradient norm for the next window, relative to the parameter's own norm.
+    pub fn clip(&self) -> Option<f64> {
+        self.controller.clip()
+    }
+
     /// What has happened, with the phases since the last call.
     pub fn status(&mut self) -> Status {
         self.controller.status()

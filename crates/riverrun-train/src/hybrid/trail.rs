@@ -72,6 +72,12 @@ impl Groups {
         Self { order, ranges }
     }
 
+    /// The number of groups.
+    #[cfg(feature = "check")]
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
     /// All weights of a model in one vector of f32, a copy of its own, without autodiff.
     pub fn vector<M: Module>(&self, model: &M) -> Tensor<1> {
         struct Take(HashMap<ParamId, Tensor<1>>);

@@ -94,6 +94,18 @@ impl<O: Objective> Learner<O> {
         self.core.watching = true;
     }
 
+    /// Bounds the norm of each parameter's gradient from the next step on: see [`Optimizer::clip_adaptively`].
+    ///
+    /// # Panics
+    /// After [`record_steps`](Self::record_steps).
+    pub fn clip_adaptively(&mut self, bound: Option<f64>) {
+        assert!(
+            self.recorder.is_none(),
+            "what steps do is chosen before they are recorded"
+        );
+        self.core.optimizer.clip_adaptively(bound);
+    }
+
     /// The norms of the last step's gradients, read from the device; none before the first step and where they are not
     /// [watched](Self::watch_gradients).
     ///

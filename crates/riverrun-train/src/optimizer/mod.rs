@@ -5,6 +5,7 @@
 //! decay for matrices only, gradients in the format of the arithmetic, and moments saved and loaded as modules of the
 //! model's shape.
 
+mod adaptive;
 mod parameters;
 
 use std::collections::{BTreeMap, HashMap};
@@ -60,6 +61,8 @@ pub struct Optimizer {
     /// Whether the norm of each step's gradients is kept, and that of the last.
     keeping: bool,
     square: Option<Tensor<1>>,
+    /// The bound of each gradient's norm, relative to that of its parameter.
+    adaptive: Option<f64>,
 }
 
 impl Optimizer {
@@ -73,7 +76,17 @@ impl Optimizer {
             announced: None,
             keeping: false,
             square: None,
+            adaptive: None,
         }
+    }
+
+    /// Bounds the norm of each parameter's gradient by `bound` times the parameter's own norm from now on, before all gradients
+    /// together are clipped; `None` ends that. Parameters count as no shorter than 0.001.
+    ///
+    /// Source: Brock, De, Smith and Simonyan, *High-Performance Large-Scale Image Recognition Without Normalization* (2021),
+    /// section 4, with a parameter as the unit.
+    pub fn clip_adaptively(&mut self, bound: Option<f64>) {
+        self.adaptive = bound;
     }
 
     /// Keeps the squared norm of each step's gradients, which clipping needs anyway, for [`square`](Self::square).
@@ -110,6 +123,10 @@ impl Optimizer {
         gradients: GradientsParams,
         scale: &mut LossScale,
     ) -> (M, Option<M>) {
+        let (gradients, before) = match self.adaptive {
+            Some(bound) => adaptive::clip(&model, gradients, bound, scale),
+            None => (gradients, None),
+        };
         // With one owner, tensors are updated in place: so they are taken out of the models, and put back.
         let mut take_rounded = TakeRounded::default();
         let rounded = rounded.map(|rounded| rounded.map(&mut take_rounded));
@@ -129,7 +146,7 @@ impl Optimizer {
             return (model, rounded.map(|rounded| rounded.map(&mut rounded_back)));
         };
         if self.keeping {
-            self.square = Some(scale.unscaled(squares.clone()));
+            self.square = Some(before.unwrap_or_else(|| scale.unscaled(squares.clone())));
         }
         let factor = scale.unscale(squares, self.config.clip);
         let mut by_time: BTreeMap<usize, (Vec<Slot>, Vec<AdamwTensors>)> = BTreeMap::new();

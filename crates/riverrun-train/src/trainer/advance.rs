@@ -52,6 +52,7 @@ impl<O: Objective> Trainer<O> {
             }
             Action::Train => hybrid.window().min(left),
         };
+        self.learner.clip_adaptively(hybrid.clip());
         for _ in 0..steps {
             let lr = schedule.at(self.progress.step) * hybrid.lr_factor();
             let batch = self.task.train_batch(self.progress.step);

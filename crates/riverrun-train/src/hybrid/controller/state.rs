@@ -14,7 +14,6 @@ use crate::hybrid::monitor::{Level, Monitor, Recovery};
 use crate::hybrid::observation::{KEPT, Observation, Products};
 use crate::hybrid::phase::{Phase, Phases};
 use crate::hybrid::plateau::Plateau;
-use crate::hybrid::residuals::Residuals;
 
 /// What a checkpoint keeps.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -25,8 +24,9 @@ pub(super) struct State {
     pub judge: Judge,
     pub bandit: Bandit,
     pub plateau: Plateau,
-    pub residuals: Residuals,
+    /// Of predicted losses, and of predicted lengths by layer group.
     pub corrector: Corrector,
+    pub lengths: Corrector,
     pub features: Features,
     /// Inner products of the last updates, one set for each layer group; `updates` counts the updates in them, up to [`KEPT`].
     pub products: Vec<Products>,

@@ -1,5 +1,7 @@
-use super::super::FEATURES;
 use super::*;
+use crate::hybrid::observation::{KEPT, Observation, WINDOWS};
+use crate::hybrid::phase::{Action, Phase};
+use crate::hybrid::{FEATURES, Parts, PredictorKind, Recovery};
 
 /// Gradient descent on `|w|²/2` from (1, 1).
 struct Toy {
@@ -44,9 +46,10 @@ fn drive(
                 let (mut losses, mut gradients) = (Vec::new(), Vec::new());
                 let window = controller.config.window.min(steps - step);
                 for _ in 0..window {
-                    gradients.push(toy.loss().sqrt());
                     let loss = toy.loss();
-                    losses.push(disturb(&mut toy, step, loss));
+                    let loss = disturb(&mut toy, step, loss);
+                    gradients.push(loss.abs().sqrt());
+                    losses.push(loss);
                     toy.weights = toy.weights.map(|w| w * 0.995);
                     step += 1;
                 }
@@ -215,4 +218,165 @@ fn a_saved_controller_goes_on_as_the_same() {
     assert!(other.load(serde_json::json!({})).is_err());
     let senseless = serde_json::json!({"state": 1, "predictor": 2});
     assert!(other.load(senseless).is_err());
+}
+
+/// Losses over the whole range of f32: whatever the losses are, steps add up, weights and confidence stay finite, the state can be saved.
+#[test]
+fn unusual_losses_break_nothing() {
+    type Disturb = fn(u64, f64) -> f64;
+    let cases: [(&str, Disturb); 8] = [
+        ("tiny", |_, loss| loss * 1e-30),
+        ("subnormal", |_, loss| loss * 1e-40),
+        ("zero", |_, _| 0.0),
+        ("negative", |_, loss| loss - 3.0),
+        ("huge", |_, loss| loss * 1e38),
+        (
+            "spikes",
+            |step, loss| if step % 70 == 69 { 1e38 } else { loss },
+        ),
+        (
+            "vanishing",
+            |step, loss| if step % 100 > 80 { 1e-38 } else { loss },
+        ),
+        ("oscillating", |step, loss| {
+            loss + [0.3, -0.3][step as usize % 2]
+        }),
+    ];
+    for kind in PredictorKind::ALL {
+        for (name, change) in cases {
+            let disturb = |_: &mut Toy, step, loss| change(step, loss);
+            let (controller, toy) = drive(controller(kind), 600, disturb);
+            let counts = controller.state.counts;
+            assert_eq!(counts.real + counts.predicted, 600, "{kind} {name}");
+            assert!(toy.weights.iter().all(|w| w.is_finite()), "{kind} {name}");
+            let confidence = controller.confidence();
+            assert!((0.0..=1.0).contains(&confidence), "{kind} {name}");
+            assert!((0.0..=1.0).contains(&controller.vitals().score()));
+            let mut other = Controller::new(config(kind));
+            let loaded = other.load(controller.save());
+            loaded.unwrap_or_else(|error| panic!("{kind} {name}: {error}"));
+            assert_eq!(other.state, controller.state, "{kind} {name}");
+        }
+    }
+}
+
+#[test]
+fn phases_at_the_edges() {
+    // No warm-up: nothing is predicted before the updates that predictions are made of.
+    let mut cold = config(PredictorKind::LastUpdate);
+    cold.warm_up = 0;
+    let (mut cold, _) = drive(Controller::new(cold), 300, |_, _, loss| loss);
+    let phases = cold.status().phases;
+    assert!(
+        phases[0].0 == Phase::Full && phases[0].1 >= 5 * WINDOWS as u64,
+        "{phases:?}"
+    );
+    assert!(phases.iter().any(|(phase, _)| *phase == Phase::Predict));
+    // A run that ends in its warm-up.
+    let mut long = config(PredictorKind::LastUpdate);
+    long.warm_up = 5000;
+    let (mut long, _) = drive(Controller::new(long), 300, |_, _, loss| loss);
+    assert_eq!(long.status().phases, [(Phase::WarmUp, 300)]);
+    // No step, and fewer than a window.
+    for steps in [0, 3] {
+        let (found, _) = drive(controller(PredictorKind::Rssm), steps, |_, _, loss| loss);
+        assert_eq!(found.state.counts.real, steps);
+    }
+}
+
+/// Losses that break again and again: each time the weights come back, and after enough of it the run ends.
+#[test]
+fn repeated_divergence_ends_the_run() {
+    let mut controller = controller(PredictorKind::LastUpdate);
+    let mut answers = Vec::new();
+    for window in 0..12u64 {
+        assert_eq!(controller.next(1000), Action::Train);
+        let losses = [f64::NAN; 5];
+        let verdict = controller.window_done(Window {
+            step: 5 * (window + 1),
+            losses: &losses,
+            gradients: &losses,
+            lrs: &[0.1; 5],
+            products: Some(vec![[f64::NAN; KEPT]]),
+            copies: 1,
+        });
+        assert!(!verdict.keep);
+        answers.push(verdict.recovery);
+        if verdict.recovery == Recovery::Abort {
+            break;
+        }
+    }
+    let last = answers.pop();
+    assert_eq!(last, Some(Recovery::Abort));
+    assert!(!answers.is_empty() && answers.iter().all(|answer| *answer == Recovery::SkipBatch));
+}
+
+#[test]
+fn every_part_can_be_switched_off() {
+    for kind in [PredictorKind::LastUpdate, PredictorKind::Linear] {
+        for name in Parts::NAMES {
+            let mut config = config(kind);
+            config.parts = Parts::all().without(name).unwrap();
+            let (controller, toy) = drive(Controller::new(config), 800, |_, _, loss| loss);
+            let counts = controller.state.counts;
+            assert_eq!(counts.real + counts.predicted, 800, "{kind}, no {name}");
+            assert!(counts.predictions > 2, "{kind}, no {name}: {counts:?}");
+            assert!(toy.loss() < 0.01, "{kind}, no {name}: {}", toy.loss());
+        }
+    }
+}
+
+#[test]
+fn parts_do_what_they_say() {
+    let with = |change: fn(&mut HybridConfig)| {
+        let mut config = config(PredictorKind::LinearFit);
+        change(&mut config);
+        drive(Controller::new(config), 800, |_, _, loss| loss).0
+    };
+    // A confidence that is never reached, and one that nothing asks for.
+    assert_eq!(
+        with(|config| config.confidence = 1.0)
+            .state
+            .counts
+            .predictions,
+        0
+    );
+    let sure = with(|config| (config.confidence, config.parts.confidence) = (1.0, false));
+    assert!(sure.state.counts.predictions > 0);
+    // Errors are learned, and only where they are used.
+    let corrected = with(|_| ());
+    assert_ne!(corrected.state.lengths, Default::default());
+    assert_ne!(corrected.state.corrector, Default::default());
+    let uncorrected = with(|config| config.parts.corrector = false);
+    assert_eq!(uncorrected.state.lengths, Default::default());
+    assert_eq!(uncorrected.state.corrector, Default::default());
+    // Bounds of gradients: tighter while the run diverges.
+    let mut clipped = with(|config| config.parts.clipping = true);
+    assert_eq!(clipped.clip(), Some(CLIP[0]));
+    clipped.state.level = Level::Warning;
+    assert_eq!(clipped.clip(), Some(CLIP[1]));
+    assert_eq!(corrected.clip(), None);
+    // Bad health: no prediction.
+    let mut ill = with(|config| config.parts.health = true);
+    assert!(ill.state.counts.predictions > 0);
+    (ill.state.stability, ill.state.error) = (0.0, 1e9);
+    ill.state.losses = (0..100).map(f64::from).collect();
+    (0..20).for_each(|_| ill.state.confidence.observe_error(1e9));
+    assert!(ill.vitals().length() < 0.5, "{:?}", ill.vitals());
+}
+
+/// Controllers share nothing: two at once decide as one alone.
+#[test]
+fn controllers_run_in_threads() {
+    let run = || {
+        let (controller, toy) = drive(controller(PredictorKind::Rssm), 400, |_, _, loss| loss);
+        (controller.save(), toy.weights)
+    };
+    let alone = run();
+    std::thread::scope(|scope| {
+        let both = [scope.spawn(run), scope.spawn(run)];
+        for found in both {
+            assert_eq!(found.join().unwrap(), alone);
+        }
+    });
 }

@@ -174,6 +174,10 @@ impl Predictor for Mlp {
             .collect();
         let norm = d.iter().map(|d| d * d).sum::<f32>().sqrt();
         let power: f32 = 1.0 + inputs.iter().flatten().map(|x| x * x).sum::<f32>();
+        // Features so large that their squares overflow teach nothing.
+        if !(power.is_finite() && norm.is_finite()) {
+            return;
+        }
         let rate = RATE * (CLIP / norm.max(CLIP)) * (HIDDEN[1] as f32 / power).min(1.0);
         for layer in (0..self.layers.len()).rev() {
             d = self.layers[layer].backward(&inputs[layer], &d, rate);

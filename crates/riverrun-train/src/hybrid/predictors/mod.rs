@@ -10,11 +10,12 @@ mod mlp;
 mod rssm;
 
 pub use last_update::LastUpdate;
-pub use linear::Linear;
-pub use linear_fit::LinearFit;
-pub use mlp::Mlp;
-pub use rssm::Rssm;
+use linear::Linear;
+use linear_fit::LinearFit;
+use mlp::Mlp;
+use rssm::Rssm;
 
+use super::PredictorKind;
 use super::observation::{Gram, Observation, RECENT, WINDOWS};
 
 /// Predicts the change of the weights over some windows of steps.
@@ -43,6 +44,17 @@ pub trait Predictor: Send {
     fn load(&mut self, saved: serde_json::Value) -> Result<(), String> {
         let _ = saved;
         Ok(())
+    }
+}
+
+/// A predictor that has learned nothing.
+pub fn predictor(kind: PredictorKind) -> Box<dyn Predictor> {
+    match kind {
+        PredictorKind::LastUpdate => Box::new(LastUpdate),
+        PredictorKind::LinearFit => Box::new(LinearFit),
+        PredictorKind::Linear => Box::new(Linear::default()),
+        PredictorKind::Mlp => Box::new(Mlp::default()),
+        PredictorKind::Rssm => Box::new(Rssm::default()),
     }
 }
 

@@ -1,0 +1,196 @@
+//! What a window of real steps teaches.
+
+use super::Controller;
+use super::history::{add_steps, push};
+use super::state::{MOST_COPIES, Verdict, Window};
+use crate::hybrid::bandit::HORIZONS;
+use crate::hybrid::features::Step;
+use crate::hybrid::invariants::{Snapshot, violations};
+use crate::hybrid::monitor::{EXPLODING, Level, Recovery};
+use crate::hybrid::observation::{Gram, KEPT, Observation, Products, WINDOWS};
+use crate::hybrid::phase::Phase;
+use crate::hybrid::predictors::{LastUpdate, Predictor};
+use crate::hybrid::residuals::Residual;
+
+impl Controller {
+    /// Takes in a window of real steps.
+    pub fn window_done(&mut self, window: Window<'_>) -> Verdict {
+        let phase = self.state.phases.phase();
+        self.take_steps(&window, phase);
+        let tested = self.state.pending.as_ref().map(|pending| pending.steps);
+        let settled = self.settle(window.losses);
+        let state = &mut self.state;
+        let error = settled.map(|(error, _)| error);
+        let harmful = settled.is_some_and(|(_, harmful)| harmful);
+        let (losses, gradients) = (window.losses, window.gradients);
+        let finding = state
+            .monitor
+            .observe(&self.config, losses, gradients, error);
+        let recovery = state.monitor.recovery(&finding, tested.is_some(), harmful);
+        state.level = finding.level;
+        let quiet = f64::from(u8::from(finding.level == Level::Normal));
+        state.stability = 0.95 * state.stability + 0.05 * quiet;
+        if recovery != Recovery::Continue {
+            state.recoveries_since.push(recovery);
+        }
+        if let Some(steps) = tested.filter(|_| recovery.restores()) {
+            state.counts.taken_back += steps;
+            state.counts.failures += 1;
+        }
+        self.recover(recovery);
+        let good = !recovery.restores() && recovery != Recovery::Abort;
+        if good && let Some(products) = &window.products {
+            self.take_update(&window, products);
+        }
+        if self.config.parts.check {
+            self.check(&window, good);
+        }
+        Verdict {
+            recovery,
+            keep: good && self.state.pending.is_none(),
+        }
+    }
+
+    fn take_steps(&mut self, window: &Window<'_>, phase: Phase) {
+        let state = &mut self.state;
+        let count = window.losses.len() as u64;
+        state.counts.real += count;
+        add_steps(&mut state.phases_since, phase, count);
+        let done = state.phases.done() * self.config.window;
+        for (i, &loss) in window.losses.iter().enumerate() {
+            let gradient = window.gradients.get(i).copied().unwrap_or(0.0);
+            push(&mut state.losses, loss);
+            push(&mut state.gradients, gradient);
+            state.confidence.observe_loss(loss);
+            if self.config.parts.plateau {
+                state.lr_factor = state.plateau.observe(loss);
+            }
+            state.features.push(Step {
+                step: window.step - count + i as u64 + 1,
+                loss: loss as f32,
+                gradient: gradient as f32,
+                lr: window.lrs[i] as f32,
+                phase,
+                steps_in_phase: done as u32,
+                in_a_row: state.phases.in_a_row(),
+                error: state.error as f32,
+            });
+        }
+    }
+
+    /// Adds losses to those after a prediction, and once there are enough compares: gives the relative error of the predicted
+    /// loss, and whether the loss has risen.
+    fn settle(&mut self, losses: &[f64]) -> Option<(f64, bool)> {
+        let state = &mut self.state;
+        let pending = state.pending.as_mut()?;
+        pending.after.extend(losses);
+        if (pending.after.len() as u64) < self.config.correct {
+            return None;
+        }
+        let pending = state.pending.take()?;
+        let count = pending.after.len() as f64;
+        let after = pending.after.iter().sum::<f64>() / count;
+        let scale = pending.before.abs().max(1e-8);
+        let error = (after - pending.predicted) / scale;
+        state.error = if error.is_finite() { error } else { 1.0 };
+        state.confidence.observe_error(error);
+        let off = (after - pending.uncorrected) / scale;
+        // What two means of as many losses differ by, where nothing has happened.
+        let spread = self.config.sigma * pending.noise * (2.0 / count).sqrt();
+        if self.config.parts.check && after.is_finite() {
+            let (predicted, uncorrected) = (after - pending.predicted, after - pending.uncorrected);
+            let width = spread + (pending.before - pending.uncorrected).abs();
+            state.checked.corrections.push((uncorrected, predicted));
+            state.checked.intervals.push((predicted, width));
+        }
+        if self.config.parts.corrector {
+            state.corrector.learn(Residual {
+                step: pending.step,
+                features: pending.features,
+                confidence: pending.confidence,
+                errors: vec![off],
+            });
+        }
+        // The improvement that as many real steps would have brought, by the slope of the loss.
+        let expected = (pending.before - pending.uncorrected).max(1e-3 * scale);
+        let gained = (pending.before - after) / expected;
+        let longest = HORIZONS[HORIZONS.len() - 1] as f64;
+        let reward = gained.clamp(-1.0, 1.0) * (pending.steps as f64 / longest).min(1.0);
+        state.bandit.learn(pending.arm, &pending.context, reward);
+        let bound = pending.before + spread + 1e-6 * scale;
+        let harmful = after.is_nan() || after > bound;
+        Some((error.abs(), harmful))
+    }
+
+    /// Takes in a window's update: judges what would have been predicted, and learns.
+    fn take_update(&mut self, window: &Window<'_>, newest: &[[f64; KEPT]]) {
+        let (confidence, uses_plain) = (self.confidence(), self.plain());
+        let state = &mut self.state;
+        state.products.resize(newest.len(), Products::default());
+        for (products, newest) in state.products.iter_mut().zip(newest) {
+            products.push(newest);
+        }
+        state.updates = (state.updates + 1).min(KEPT);
+        let seen = Observation {
+            step: window.step,
+            window: self.config.window,
+            features: state.features.encode(),
+            loss: window.losses.iter().sum::<f64>() / window.losses.len().max(1) as f64,
+            lr_ratio: 1.0,
+            groups: state.products.iter().map(Products::recent).collect(),
+        };
+        if !state.moved
+            && state.updates == KEPT
+            && let Some(before) = &state.last
+        {
+            let chosen = self.predictor.predict(before, 1.0);
+            let plain = LastUpdate.predict(before, 1.0);
+            state.judge.add(&state.products, &chosen, &plain);
+            self.predictor.learn(before, &seen);
+            if self.config.parts.corrector {
+                let used = if uses_plain { &plain } else { &chosen };
+                let pairs = state.products.iter().zip(used);
+                state.lengths.learn(Residual {
+                    step: before.step,
+                    features: before.features.clone(),
+                    confidence,
+                    errors: pairs
+                        .map(|(products, weights)| length_error(products, weights))
+                        .collect(),
+                });
+            }
+        }
+        state.moved = false;
+        let usable = seen.groups.iter().any(Gram::usable) && seen.loss.is_finite();
+        state.last = usable.then_some(seen);
+    }
+
+    fn check(&mut self, window: &Window<'_>, good: bool) {
+        let state = &mut self.state;
+        let newest = window.products.as_ref().filter(|_| good);
+        let square = newest.map_or(0.0, |rows| rows.iter().map(|row| row[WINDOWS]).sum());
+        let found = violations(&Snapshot {
+            losses: &state.losses,
+            gradients: &state.gradients,
+            bound: EXPLODING,
+            successor: true,
+            corrections: &state.checked.corrections,
+            intervals: &state.checked.intervals,
+            memory: (window.copies, MOST_COPIES),
+            weights: square,
+        });
+        for violation in found {
+            *state.checked.found.entry(violation).or_default() += 1;
+        }
+    }
+}
+
+/// The length that a group's newest update had along the predicted one, relative to it, less 1; 0 where nothing was predicted.
+fn length_error(products: &Products, weights: &[f64; WINDOWS]) -> f64 {
+    let (predicted, both, _) = products.compare(weights);
+    let error = both / predicted - 1.0;
+    match predicted > 0.0 && error.is_finite() {
+        true => error.clamp(-1.0, 1.0),
+        false => 0.0,
+    }
+}

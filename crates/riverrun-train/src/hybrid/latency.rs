@@ -1,0 +1,276 @@
+//! The pieces of hybrid training, to be timed one by one.
+
+use burn::module::Module;
+use burn::tensor::Device;
+
+use super::controller::{Controller, MOST_COPIES, Window};
+use super::corrector::{Corrector, Situation};
+use super::features::{Features, Step};
+use super::observation::{Gram, KEPT, Observation, WINDOWS};
+use super::phase::Phase;
+use super::predictors::predictor;
+use super::residuals::Residual;
+use super::trail::{Groups, Trail};
+use super::{FEATURES, HybridConfig, PredictorKind};
+use crate::{DigitsNet, DigitsObjective, Error, Learner, Objective, RunConfig, TrainingConfig};
+
+/// Layer groups of a situation: about those of a language model.
+const GROUPS: usize = 8;
+/// Windows that a controller has seen.
+const SEEN: u64 = 100;
+
+/// One piece, ready to be called again and again.
+pub struct Piece {
+    /// What it does.
+    pub name: String,
+    /// Calls that [`run`](Self::run) makes.
+    pub calls: usize,
+    run: Box<dyn FnMut() -> Result<(), Error>>,
+}
+
+impl Piece {
+    fn new(name: impl Into<String>, calls: usize, mut call: impl FnMut() + 'static) -> Self {
+        Self {
+            name: name.into(),
+            calls,
+            run: Box::new(move || {
+                (0..calls).for_each(|_| call());
+                Ok(())
+            }),
+        }
+    }
+
+    /// Makes all calls, and waits for the device where they use one.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn run(&mut self) -> Result<(), Error> {
+        (self.run)()
+    }
+}
+
+/// The pieces that the host computes: features, phases, confidence, predictors, corrector.
+pub fn host_pieces() -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    for history in [0, 10, 100, 256] {
+        let mut features = Features::default();
+        (0..history).for_each(|n| features.push(step(n)));
+        let (mut recorded, mut n) = (features.clone(), history);
+        let name = format!("record a step, {history} before it");
+        pieces.push(Piece::new(name, 1000, move || {
+            n += 1;
+            recorded.push(step(n));
+        }));
+        pieces.push(Piece::new(
+            format!("features of {history} steps"),
+            100,
+            move || {
+                std::hint::black_box(features.encode());
+            },
+        ));
+    }
+    let seen = situation(7);
+    let mut controller = trained(PredictorKind::LastUpdate);
+    pieces.push(Piece::new("decision: train or predict", 100, move || {
+        std::hint::black_box(controller.next(u64::MAX));
+    }));
+    let controller = trained(PredictorKind::LastUpdate);
+    pieces.push(Piece::new("confidence", 1000, move || {
+        std::hint::black_box(controller.confidence());
+    }));
+    for kind in PredictorKind::ALL {
+        let mut controller = trained(kind);
+        let mut n = SEEN;
+        pieces.push(Piece::new(
+            format!("window of 5 steps, {kind}"),
+            10,
+            move || {
+                n += 1;
+                observe(&mut controller, n);
+            },
+        ));
+        let mut taught = predictor(kind);
+        (0..20).for_each(|n| taught.learn(&situation(n), &situation(n + 1)));
+        let saved = taught.save();
+        let mut n = 20;
+        pieces.push(Piece::new(format!("lesson, {kind}"), 10, move || {
+            n += 1;
+            taught.learn(&situation(n), &situation(n + 1));
+        }));
+        for steps in [1, 5, 10, 15, 25, 50, 75] {
+            let mut taught = predictor(kind);
+            taught.load(saved.clone()).expect("its own state");
+            let seen = seen.clone();
+            let name = format!("rollout of {steps} steps, {kind}");
+            pieces.push(Piece::new(name, 10, move || {
+                std::hint::black_box(taught.predict(&seen, f64::from(steps) / 5.0));
+            }));
+        }
+    }
+    for stored in [10, 50, 1000] {
+        let mut corrector = Corrector::default();
+        (0..stored).for_each(|n| corrector.learn(residual(n)));
+        let (mut learning, mut n) = (corrector.clone(), stored);
+        pieces.push(Piece::new(
+            format!("residual added to {stored}"),
+            100,
+            move || {
+                n += 1;
+                learning.learn(residual(n));
+            },
+        ));
+        let features = situation(3).features;
+        pieces.push(Piece::new(
+            format!("correction from {stored} residuals"),
+            10,
+            move || {
+                let at = Situation {
+                    step: 2000,
+                    features: &features,
+                };
+                std::hint::black_box(corrector.of_lengths(at, true, GROUPS));
+            },
+        ));
+    }
+    pieces
+}
+
+/// The pieces that run on a device: a window's update and its inner products, and a predicted change applied, for the
+/// convolution of 23 466 parameters and a language model of width 512.
+///
+/// # Errors
+/// A device that fails.
+pub fn device_pieces(device: &Device) -> Result<Vec<Piece>, Error> {
+    let training = TrainingConfig::new(64, 1, 1, 1e-3);
+    let digits = Learner::new(DigitsObjective(DigitsNet::Conv), &training, device)?;
+    let mut config = RunConfig::selective_copy();
+    config.model = riverrun::models::LanguageModelConfig::new(config.model.vocab, 512, 4);
+    let text = Learner::language(&config, device)?;
+    Ok([of_weights(digits), of_weights(text)]
+        .into_iter()
+        .flatten()
+        .collect())
+}
+
+fn of_weights<O: Objective + 'static>(mut learner: Learner<O>) -> Vec<Piece> {
+    let groups = Groups::of(learner.model());
+    let count = learner.model().num_params();
+    let weights = groups.vector(learner.model());
+    let mut trail = Trail::new(weights.zeros_like());
+    for _ in 0..WINDOWS {
+        trail.end_window(weights.zeros_like(), weights.zeros_like());
+    }
+    let coefficients = vec![[0.1; WINDOWS]; groups.len()];
+    let (of, before) = (groups.clone(), trail.clone());
+    let update = move || {
+        let update = before.update(&weights);
+        riverrun::device::read(before.products(&of, &update)).map(drop)
+    };
+    let mut apply = move || {
+        let change = trail.combine(&groups, &coefficients);
+        learner.replace(|model| groups.add(model, &change));
+        let weights = groups.vector(learner.model());
+        riverrun::device::read(weights.narrow(0, 0, 1)).map(drop)
+    };
+    vec![
+        Piece {
+            name: format!("update and products of {count} weights"),
+            calls: 1,
+            run: Box::new(move || Ok(update()?)),
+        },
+        Piece {
+            name: format!("change of {count} weights applied"),
+            calls: 1,
+            run: Box::new(move || Ok(apply()?)),
+        },
+    ]
+}
+
+/// A step of a run whose loss falls slowly.
+fn step(n: u64) -> Step {
+    let wave = (n as f32 * 0.7).sin();
+    Step {
+        step: n,
+        loss: 2.0 - 1e-3 * n as f32 + 0.05 * wave,
+        gradient: 1.0 + 0.1 * wave,
+        lr: 1e-3,
+        phase: Phase::Full,
+        steps_in_phase: (n % 20) as u32,
+        in_a_row: 0,
+        error: 0.05,
+    }
+}
+
+/// Products of updates that turn slowly.
+fn products(n: u64) -> [f64; KEPT] {
+    std::array::from_fn(|back| (0.1 * (KEPT - 1 - back) as f64 + 1e-3 * n as f64).cos())
+}
+
+fn situation(n: u64) -> Observation {
+    let mut features = Features::default();
+    (0..64).for_each(|k| features.push(step(64 * n + k)));
+    let gram = |g: usize| {
+        Gram(std::array::from_fn(|i| {
+            std::array::from_fn(|j| (0.05 * (i.abs_diff(j) + g) as f64).cos())
+        }))
+    };
+    Observation {
+        step: 64 * n,
+        window: 5,
+        features: features.encode(),
+        loss: f64::from(step(64 * n).loss),
+        lr_ratio: 1.0,
+        groups: (0..GROUPS).map(gram).collect(),
+    }
+}
+
+fn residual(n: u64) -> Residual {
+    let feature = |i: usize| (n as f32 * 0.3 + i as f32).sin();
+    Residual {
+        step: n,
+        features: (0..FEATURES).map(feature).collect(),
+        confidence: 0.9,
+        errors: vec![0.05; GROUPS],
+    }
+}
+
+/// A controller in its full phase that never is confident enough, so that it can be asked again and again.
+fn trained(kind: PredictorKind) -> Controller {
+    let config = HybridConfig {
+        predictor: kind,
+        confidence: 1.0,
+        ..HybridConfig::default()
+    };
+    let mut controller = Controller::new(config);
+    (0..SEEN).for_each(|n| observe(&mut controller, n));
+    controller
+}
+
+fn observe(controller: &mut Controller, n: u64) {
+    controller.next(u64::MAX);
+    let steps: [Step; 5] = std::array::from_fn(|k| step(5 * n + k as u64));
+    controller.window_done(Window {
+        step: 5 * (n + 1),
+        losses: &steps.map(|step| f64::from(step.loss)),
+        gradients: &steps.map(|step| f64::from(step.gradient)),
+        lrs: &[1e-3; 5],
+        products: Some(vec![products(n); GROUPS]),
+        copies: MOST_COPIES,
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_piece_runs() {
+        let mut pieces = host_pieces();
+        #[cfg(feature = "flex")]
+        pieces.extend(device_pieces(&riverrun::device::parse("cpu").unwrap()).unwrap());
+        for piece in &mut pieces {
+            piece.run().unwrap();
+            assert!(piece.calls > 0 && !piece.name.is_empty());
+        }
+    }
+}
