@@ -64,6 +64,8 @@ fn a_hybrid_run_is_trained_gone_on_with_and_measured() {
     let more = [
         "--without",
         "bandit,corrector",
+        "--with",
+        "health,clipping",
         "--steps",
         "300",
         "--out",
@@ -105,6 +107,49 @@ fn a_hybrid_run_is_trained_gone_on_with_and_measured() {
     );
     let results = fs::read_to_string(results).unwrap();
     assert!(results.contains("taken_back"), "{results}");
+}
+
+/// A row for every part, each with that part off, and a row for every rung.
+#[test]
+fn parts_and_rungs_are_measured() {
+    let scratch = Scratch::new("parts");
+    let bench = |more: &[&str]| {
+        let common = ["bench", "hybrid", "--device", "cpu", "--seeds", "1"];
+        says(&[&common[..], more].concat())
+    };
+    let results = scratch.path("results.json");
+    let xor = ["--rungs", "xor", "--steps", "150", "--hybrid", "aggressive"];
+    let text = bench(&[&xor[..], &["--ablate", "--json", &results]].concat());
+    let results = fs::read_to_string(results).unwrap();
+    for part in [
+        "residuals",
+        "corrector",
+        "confidence",
+        "bandit",
+        "plateau",
+        "health",
+        "clipping",
+        "fallback",
+    ] {
+        assert!(text.contains(&format!("linear, no {part}")), "{text}");
+        let off = format!("\"{part}\": false");
+        assert!(results.contains(&off), "{part}: {results}");
+    }
+    let corpus = scratch.path("corpus.txt");
+    fs::write(
+        &corpus,
+        "to be or not to be, that is the question. ".repeat(400),
+    )
+    .unwrap();
+    let rungs = ["--rungs", "text,digits", "--steps", "10"];
+    let more = ["--text", &corpus, "--predictors", "linear-fit"];
+    let text = bench(&[&rungs[..], &more].concat());
+    for row in ["text    plain", "text    linear-fit", "digits  linear-fit"] {
+        assert!(text.contains(row), "{row}: {text}");
+    }
+    let refused = complains(&["bench", "hybrid", "--rungs", "text", "--device", "cpu"]);
+    assert!(refused.contains("--text"), "{refused}");
+    complains(&["bench", "hybrid", "--ablate", "--latency"]);
 }
 
 #[test]

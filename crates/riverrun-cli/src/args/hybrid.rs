@@ -14,7 +14,10 @@ pub struct HybridArgs {
     /// settings
     #[arg(long, value_name = "PRESET|FILE", value_parser = hybrid)]
     hybrid: Option<HybridConfig>,
-    /// Parts of a hybrid run to switch off, separated by commas: corrector, bandit, plateau, fallback
+    /// Parts of a hybrid run to switch on, separated by commas: plateau, health, clipping
+    #[arg(long, value_name = "PARTS", value_delimiter = ',', requires = "hybrid", value_parser = part)]
+    with: Vec<String>,
+    /// Parts of a hybrid run to switch off, separated by commas: residuals, corrector, confidence, bandit, fallback
     #[arg(long, value_name = "PARTS", value_delimiter = ',', requires = "hybrid", value_parser = part)]
     without: Vec<String>,
     /// Check seven invariants of a hybrid run at every window of steps
@@ -25,7 +28,7 @@ pub struct HybridArgs {
 /// Options of `riverrun bench hybrid`.
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "Example:\n  riverrun bench hybrid --device cpu --hybrid balanced --rungs xor,text --text shakespeare.txt --json hybrid.json"
+    after_help = "Examples:\n  riverrun bench hybrid --device cpu --hybrid balanced --rungs xor,digits,text --text shakespeare.txt --json hybrid.json\n  riverrun bench hybrid --ablate --hybrid aggressive --rungs xor\n  riverrun bench hybrid --latency"
 )]
 pub struct BenchHybridArgs {
     /// Device and output file
@@ -34,14 +37,15 @@ pub struct BenchHybridArgs {
     /// Hybrid training
     #[command(flatten)]
     pub hybrid: HybridArgs,
-    /// Predictors, separated by commas; plain training is always measured
-    #[arg(
-        long,
-        value_name = "NAMES",
-        value_delimiter = ',',
-        default_value = "last-update,linear-fit,linear,mlp,rssm"
-    )]
+    /// Predictors, separated by commas; plain training is always measured [default: all; with --ablate linear]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub predictors: Vec<PredictorKind>,
+    /// Measure each predictor with every part of the method on, and with each one off
+    #[arg(long, conflicts_with = "latency")]
+    pub ablate: bool,
+    /// Measure the microseconds of each piece of the method instead: features, decision, rollout, applied change
+    #[arg(long)]
+    pub latency: bool,
     /// Tasks, separated by commas
     #[arg(
         long,
@@ -91,6 +95,9 @@ impl HybridArgs {
     /// The settings, where the run is to be hybrid.
     pub fn config(&self) -> Option<HybridConfig> {
         let mut config = self.hybrid.clone()?;
+        for name in &self.with {
+            config.parts = config.parts.with(name).unwrap_or(config.parts);
+        }
         for name in &self.without {
             config.parts = config.parts.without(name).unwrap_or(config.parts);
         }
