@@ -18,6 +18,8 @@ use crate::{DigitsNet, DigitsObjective, Error, Learner, Objective, RunConfig, Tr
 const GROUPS: usize = 8;
 /// Windows that a controller has seen.
 const SEEN: u64 = 100;
+/// Lessons of a predictor, which are taught again and again.
+const LESSONS: usize = 40;
 
 /// One piece, ready to be called again and again.
 pub struct Piece {
@@ -89,13 +91,16 @@ pub fn host_pieces() -> Vec<Piece> {
                 observe(&mut controller, n);
             },
         ));
+        let windows: Vec<Observation> = (0..=LESSONS as u64).map(situation).collect();
         let mut taught = predictor(kind);
-        (0..20).for_each(|n| taught.learn(&situation(n), &situation(n + 1)));
+        for pair in windows.windows(2) {
+            taught.learn(&pair[0], &pair[1]);
+        }
         let saved = taught.save();
-        let mut n = 20;
+        let mut n = 0;
         pieces.push(Piece::new(format!("lesson, {kind}"), 10, move || {
-            n += 1;
-            taught.learn(&situation(n), &situation(n + 1));
+            taught.learn(&windows[n], &windows[n + 1]);
+            n = (n + 1) % LESSONS;
         }));
         for steps in [1, 5, 10, 15, 25, 50, 75] {
             let mut taught = predictor(kind);

@@ -69,7 +69,7 @@ fn measure(
         if refused.admits(|| piece.name.clone(), &time) {
             writeln!(
                 out,
-                "{:<44} {:>10.2} {:>5.1}%",
+                "{:<44} {:>10.3} {:>5.1}%",
                 piece.name,
                 time.median * 1e6,
                 time.spread() * 100.0
