@@ -15,7 +15,7 @@ use super::candidate::{activate, activate_slope};
 use super::gpu::{Affine, InputGradients};
 #[cfg(feature = "check")]
 use super::reference::{self, NaiveStep, Step, naive_sigmoid, round};
-use super::{Candidate, Coefficients, Formula, Visitor};
+use super::{Candidate, Coefficients, Formula, SATURATED, Visitor};
 #[cfg(feature = "gpu")]
 use crate::gpu::math::sigmoid;
 use crate::recurrence::cost::{Pass, SIGMOIDS};
@@ -45,6 +45,10 @@ impl Formula for MinGru {
 
     fn inputs(self) -> usize {
         2
+    }
+
+    fn holding(self) -> Vec<f64> {
+        vec![-SATURATED, 0.0]
     }
 
     #[cfg(feature = "gpu")]

@@ -19,7 +19,7 @@ use super::candidate::{activate, activate_slope};
 use super::gpu::{Affine, InputGradients};
 #[cfg(feature = "check")]
 use super::reference::{self, NaiveStep, Step, naive_sigmoid, round};
-use super::{Candidate, Coefficients, Formula, Visitor};
+use super::{Candidate, Coefficients, Formula, SATURATED, Visitor};
 #[cfg(feature = "gpu")]
 use crate::gpu::math::{exp_of_negative, reciprocal, sigmoid};
 use crate::recurrence::cost::{ELEMENTARY, Pass, SIGMOIDS};
@@ -60,6 +60,10 @@ impl Formula for MinLstm {
 
     fn inputs(self) -> usize {
         3
+    }
+
+    fn holding(self) -> Vec<f64> {
+        vec![SATURATED, -SATURATED, 0.0]
     }
 
     #[cfg(feature = "gpu")]

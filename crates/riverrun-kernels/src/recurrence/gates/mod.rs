@@ -28,6 +28,9 @@ use crate::Element;
 #[cfg(feature = "check")]
 use reference::{NaiveStep, Step};
 
+/// The sigmoid of it is exactly 1, and that of its negative exactly 0, in every storage type; `f16` can hold it.
+const SATURATED: f64 = 1e4;
+
 /// A gate's properties and forms, except for its GPU form.
 trait Formula: Copy {
     /// Every form of the gate: one for each value of its parameters.
@@ -38,6 +41,10 @@ trait Formula: Copy {
 
     /// The number of `[B, T, D]` inputs, 2 or 3.
     fn inputs(self) -> usize;
+
+    /// For each input, a value with which `a = 1` and `b = 0` exactly, in every storage type: the step keeps the state, as a
+    /// padded step has to.
+    fn holding(self) -> Vec<f64>;
 
     /// How many of the inputs, from the first on, the gradients depend on.
     fn backward_reads(self) -> usize {
@@ -103,6 +110,12 @@ macro_rules! gates {
             /// The number of `[B, T, D]` inputs.
             pub fn inputs(self) -> usize {
                 match self { $(Gate::$name $({ $($field),* })? => $module::$name $({ $($field),* })?.inputs(),)* }
+            }
+
+            /// For each input, a value with which a step keeps the state exactly.
+            #[doc(hidden)]
+            pub fn holding(self) -> Vec<f64> {
+                match self { $(Gate::$name $({ $($field),* })? => $module::$name $({ $($field),* })?.holding(),)* }
             }
 
             /// How many of the inputs, from the first on, the gradients depend on.
@@ -251,5 +264,16 @@ mod tests {
             assert_eq!(Gate::from_name(gate.name()), Some(gate));
         }
         assert_eq!(Gate::from_name("no-gate"), None);
+    }
+
+    #[test]
+    #[cfg(feature = "check")]
+    fn a_held_state_stays() {
+        for gate in Gate::all() {
+            let inputs = gate.holding();
+            assert_eq!(inputs.len(), gate.inputs(), "{gate:?}");
+            let step = gate.reference(&inputs);
+            assert_eq!((step.a, step.b), (1.0, 0.0), "{gate:?}");
+        }
     }
 }

@@ -32,6 +32,10 @@ impl Formula for Raw {
         2
     }
 
+    fn holding(self) -> Vec<f64> {
+        vec![1.0, 0.0]
+    }
+
     fn backward_reads(self) -> usize {
         1
     }

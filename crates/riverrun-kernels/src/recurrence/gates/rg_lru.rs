@@ -40,6 +40,10 @@ impl Formula for RgLru {
         2
     }
 
+    fn holding(self) -> Vec<f64> {
+        vec![0.0, 0.0]
+    }
+
     #[cfg(feature = "gpu")]
     fn cheap(self) -> bool {
         false

@@ -8,7 +8,7 @@ use pulp::Simd;
 use super::gpu::{Affine, InputGradients};
 #[cfg(feature = "check")]
 use super::reference::{self, NaiveStep, Step, naive_sigmoid, round};
-use super::{Coefficients, Formula, Visitor};
+use super::{Coefficients, Formula, SATURATED, Visitor};
 #[cfg(feature = "gpu")]
 use crate::gpu::math::sigmoid;
 use crate::recurrence::cost::{Pass, SIGMOIDS};
@@ -30,6 +30,10 @@ impl Formula for Sigmoid {
 
     fn inputs(self) -> usize {
         2
+    }
+
+    fn holding(self) -> Vec<f64> {
+        vec![SATURATED, 0.0]
     }
 
     fn backward_reads(self) -> usize {

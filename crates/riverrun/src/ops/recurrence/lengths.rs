@@ -9,33 +9,19 @@ use riverrun_kernels::recurrence::Gate;
 
 use crate::ops::support::lengths::fill;
 
-/// The sigmoid of it is exactly 1, and of its negative exactly 0, in every dtype; `f16` can hold it.
-const SATURATED: f64 = 1e4;
-
-/// For each input of a gate, the value that takes part in `a = 1`, `b = 0`.
-fn holding(gate: Gate) -> Vec<f64> {
-    match gate {
-        Gate::Raw => vec![1.0, 0.0],
-        Gate::Sigmoid => vec![SATURATED, 0.0],
-        Gate::MinGru { .. } => vec![-SATURATED, 0.0],
-        Gate::MinLstm { .. } => vec![SATURATED, -SATURATED, 0.0],
-        Gate::RgLru => vec![0.0, 0.0],
-    }
-}
-
 /// The gate's inputs, each `[B, T, D]`, with the values that hold the state at the padded steps.
 pub(super) fn hold<const N: usize>(
     inputs: [Tensor<3>; N],
     padding: &Tensor<3, Bool>,
     gate: Gate,
 ) -> [Tensor<3>; N] {
-    let mut values = holding(gate).into_iter();
+    let mut values = gate.holding().into_iter();
     inputs.map(|input| fill(input, padding, values.next().expect("one value an input")))
 }
 
 /// [`hold`] for the inputs side by side, `[B, T, G·D]`.
 pub(super) fn hold_packed(k: Tensor<3>, padding: &Tensor<3, Bool>, gate: Gate) -> Tensor<3> {
-    let values = holding(gate);
+    let values = gate.holding();
     if values.iter().all(|&value| value == values[0]) {
         return fill(k, padding, values[0]);
     }
