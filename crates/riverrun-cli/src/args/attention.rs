@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use riverrun_kernels::attention::{Problem, Shape};
 
 use super::bench::Common;
@@ -13,7 +13,7 @@ use super::{Sizes, Storage};
 /// Options of `riverrun bench attention`.
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "A result that is wrong is not timed, and ends the run with exit code 1.\nExamples:\n  riverrun bench attention --device cuda:0 --shapes 2x16x4096x128 --json attention.json\n  riverrun bench attention --device cpu --shapes 1x8x2048x64,4x8/2x512x64@128"
+    after_help = "A result that is wrong is not timed, and ends the run with exit code 1.\nExamples:\n  riverrun bench attention --device cuda:0 --shapes 2x16x4096x128 --routines cudnn,tiles --json attention.json\n  riverrun bench attention --device cpu --shapes 1x8x2048x64,4x8/2x512x64@128"
 )]
 pub struct BenchAttentionArgs {
     /// Device and output file
@@ -26,12 +26,39 @@ pub struct BenchAttentionArgs {
     /// Storage types, separated by commas [default: bf16 on a GPU that has it, else f32]
     #[arg(long, value_name = "TYPES", value_delimiter = ',', value_enum)]
     pub dtypes: Vec<Storage>,
+    /// Routines, separated by commas (GPU): tiles, the kernels of riverrun; cudnn, as it is taken; cudnn-atomic, faster and not the same bits
+    /// each time [default: those that the device has]
+    #[arg(long, value_name = "ROUTINES", value_delimiter = ',', value_enum)]
+    pub routines: Vec<AttentionRoutine>,
     /// Every query sees every key; without it, those up to its own position
     #[arg(long)]
     pub full: bool,
     /// Seconds for each pass of each shape
     #[arg(long, value_name = "SECONDS", default_value_t = 0.3, value_parser = seconds, allow_negative_numbers = true)]
     pub budget: f64,
+}
+
+/// What computes an attention on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AttentionRoutine {
+    /// The kernels of riverrun
+    Tiles,
+    /// NVIDIA's library, as it is taken
+    Cudnn,
+    /// NVIDIA's library with sums by atomics in the backward pass, whose order differs from run to run
+    CudnnAtomic,
+}
+
+impl AttentionRoutine {
+    /// The name on the command line.
+    #[cfg(feature = "gpu")]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tiles => "tiles",
+            Self::Cudnn => "cudnn",
+            Self::CudnnAtomic => "cudnn-atomic",
+        }
+    }
 }
 
 /// The sizes of an attention as one word, `BxH/KxTxD@W`.

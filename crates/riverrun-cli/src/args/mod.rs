@@ -9,6 +9,8 @@ mod world_models;
 
 use std::path::PathBuf;
 
+#[cfg(feature = "gpu")]
+pub use attention::AttentionRoutine;
 pub use attention::{AttentionShape, BenchAttentionArgs};
 pub use bench::*;
 use clap::{Args, Parser, Subcommand};

@@ -38,6 +38,8 @@ pub mod cpu;
 pub mod gpu;
 #[cfg(feature = "check")]
 pub mod oracle;
+#[cfg(all(feature = "cuda", unix))]
+pub mod vendor;
 
 use std::ops::Range;
 

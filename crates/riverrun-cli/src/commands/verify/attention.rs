@@ -4,12 +4,25 @@ use riverrun_kernels::Element;
 use riverrun_kernels::attention::Shape;
 use riverrun_kernels::attention::check::{Case, Options};
 
-use super::part::{Part, by_storage};
+use super::part::{Part, Target, by_storage};
 use super::table::{Row, Table};
 use crate::failure::Failure;
 
+/// The kernels of riverrun, and on GPUs cuDNN's.
+pub(super) fn forms(target: &Target) -> Vec<&'static str> {
+    let mut forms = vec!["attention"];
+    if cfg!(all(feature = "cuda", unix)) && !target.is_cpu() {
+        forms.push("cudnn");
+    }
+    forms
+}
+
 /// Shapes from nothing to several tiles with grouped heads, and causal, window, cap and documents by turns.
 pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+    #[cfg(all(feature = "cuda", unix))]
+    if part.form == "cudnn" {
+        return vendor::verify(part, table);
+    }
     by_storage!(part.storage, rows(part, table))
 }
 
@@ -60,4 +73,85 @@ fn rows<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
     }
     let routine = if part.target.is_cpu() { "cpu" } else { "gpu" };
     table.row(part.device(), "attention", E::NAME, routine, row)
+}
+
+#[cfg(all(feature = "cuda", unix))]
+mod vendor {
+    //! cuDNN's attention, of the problems that it is asked for.
+
+    use cubecl::client::Client;
+    use riverrun_kernels::attention::vendor::{Sums, Vendor};
+    use riverrun_kernels::gpu::Dtype;
+
+    use super::*;
+
+    pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+        let Some((client, dtype)) = part.gpu() else {
+            return Ok(());
+        };
+        if let Err(reason) = Vendor::of(client) {
+            return table.skip(part.device(), "cudnn", &reason);
+        }
+        for sums in [Sums::Ordered, Sums::Atomic] {
+            by_storage!(part.storage, rows(part, client, dtype, sums, table))?;
+        }
+        Ok(())
+    }
+
+    fn rows<E: Element>(
+        part: &Part<'_>,
+        client: &Client,
+        dtype: Dtype,
+        sums: Sums,
+        table: &mut Table,
+    ) -> Result<(), Failure> {
+        // B, T, H, Hk, D, and the number of the options: causal, a window too, or neither.
+        let mut problems = vec![
+            ([2, 256, 2, 2, 64], 0),
+            ([2, 256, 4, 2, 64], 1),
+            ([1, 384, 2, 1, 128], 3),
+            ([1, 128, 2, 1, 256], 1),
+        ];
+        if part.long {
+            problems.extend([([2, 1024, 4, 2, 128], 1), ([1, 1152, 2, 2, 64], 3)]);
+        }
+        let (mut row, mut refused) = (Row::default(), None);
+        for (n, ([batch, steps, heads, key_heads, dim], options)) in
+            problems.into_iter().enumerate()
+        {
+            let shape = Shape {
+                key_heads,
+                ..Shape::same(batch, steps, heads, dim)
+            };
+            let options = Options::nth(options, steps);
+            let case = Case::random(shape, options, 40 + n as u64).rounded::<E>();
+            match case.vendor(client, dtype, Some(sums)) {
+                Ok(found) if sums == Sums::Atomic => {
+                    row.case(&case.compare::<E>(&found, &case.oracle()), true);
+                }
+                Ok(found) => {
+                    let again = case
+                        .vendor(client, dtype, Some(sums))
+                        .map_err(Failure::Bug)?;
+                    row.case(
+                        &case.compare::<E>(&found, &case.oracle()),
+                        found.same_bits(&again),
+                    );
+                }
+                Err(reason) => {
+                    let what = format!("cudnn {} {steps}x{dim}", E::NAME);
+                    table.skip(part.device(), &what, &reason)?;
+                    refused = Some(reason);
+                }
+            }
+        }
+        if row.is_empty() && refused.is_some() {
+            return Ok(());
+        }
+        let routine = match sums {
+            Sums::Ordered => "cudnn",
+            Sums::Atomic => "cudnn-atomic",
+        };
+        table.row(part.device(), "attention", E::NAME, routine, row)
+    }
 }

@@ -124,7 +124,7 @@ const OPERATIONS: &[Operation] = &[
     Operation {
         op: VerifyOp::Attention,
         storages: &Storage::ALL,
-        forms: |_| vec!["attention"],
+        forms: attention::forms,
         check: attention::verify,
         weight: 3,
         long: Some("attention of more than 130 queries or 200 keys"),

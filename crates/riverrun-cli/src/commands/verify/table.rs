@@ -123,7 +123,7 @@ impl Line {
                 let number = |x: &Option<f64>| x.map_or("NaN".into(), |x| format!("{x:.2e}"));
                 let (error, allowed) = (number(error), number(allowed));
                 format!(
-                    "{device:<10} {what:<18} {dtype:<5} {routine:<10} {cases:>5}  {tensor:<10} {error:>9} {allowed:>9}  {verdict}"
+                    "{device:<10} {what:<18} {dtype:<5} {routine:<12} {cases:>5}  {tensor:<10} {error:>9} {allowed:>9}  {verdict}"
                 )
             }
             Self::Skip {
@@ -162,7 +162,7 @@ impl Table {
         if !json_rows {
             writeln!(
                 stdout(),
-                "{:<10} {:<18} {:<5} {:<10} {:>5}  {:<10} {:>9} {:>9}  verdict",
+                "{:<10} {:<18} {:<5} {:<12} {:>5}  {:<10} {:>9} {:>9}  verdict",
                 "device",
                 "what",
                 "type",

@@ -1,8 +1,19 @@
 //! A problem with its data.
 
+#[cfg(feature = "gpu")]
+use cubecl::client::Client;
+
 use crate::Element;
+#[cfg(feature = "gpu")]
+use crate::attention::gpu;
+#[cfg(all(feature = "cuda", unix))]
+use crate::attention::vendor;
 use crate::attention::{Problem, Shape, cpu, oracle};
 use crate::check::Random;
+#[cfg(feature = "gpu")]
+use crate::check::transfer::{download, poison, upload};
+#[cfg(feature = "gpu")]
+use crate::gpu::Dtype;
 
 /// The options of a case.
 #[derive(Debug, Clone, Copy, Default)]
@@ -206,13 +217,48 @@ impl Case {
     #[cfg(feature = "gpu")]
     pub fn gpu(
         &self,
-        client: &cubecl::client::Client,
-        dtype: crate::gpu::Dtype,
-        tuning: Option<crate::attention::gpu::Tuning>,
+        client: &Client,
+        dtype: Dtype,
+        tuning: Option<gpu::Tuning>,
     ) -> Result<Outcome, crate::Error> {
-        use crate::attention::gpu::{Backward, Forward, backward, forward};
-        use crate::check::transfer::{download, poison, upload};
-        use crate::gpu::Dtype;
+        let problem = &self.problem;
+        self.on_gpu(
+            client,
+            dtype,
+            |args| gpu::forward(client, problem, dtype, args, tuning),
+            |args| gpu::backward(client, problem, dtype, args, tuning),
+        )
+    }
+
+    /// By cuDNN, likewise, with sums of its own choice or these.
+    ///
+    /// # Errors
+    /// The reason why the library is missing or does not take the problem.
+    #[cfg(all(feature = "cuda", unix))]
+    pub fn vendor(
+        &self,
+        client: &Client,
+        dtype: Dtype,
+        sums: Option<vendor::Sums>,
+    ) -> Result<Outcome, String> {
+        let vendor = vendor::Vendor::of(client)?;
+        let problem = &self.problem;
+        self.on_gpu(
+            client,
+            dtype,
+            |args| vendor.forward(client, problem, dtype, args),
+            |args| vendor.backward(client, problem, dtype, args, sums),
+        )
+    }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu<F>(
+        &self,
+        client: &Client,
+        dtype: Dtype,
+        forward: impl Fn(&gpu::Forward) -> Result<(), F>,
+        backward: impl Fn(&gpu::Backward) -> Result<(), F>,
+    ) -> Result<Outcome, F> {
         let shape = self.problem.shape;
         let (queries, keys) = (shape.query_elements(), shape.key_elements());
         let up = |data: &[f64]| upload(client, dtype, data);
@@ -230,17 +276,16 @@ impl Case {
         });
         let (q, k, v) = (up(&self.q), up(&self.k), up(&self.v));
         let (o, lse) = (blank(queries), poison(client, Dtype::F32, shape.rows()));
-        let args = Forward {
+        forward(&gpu::Forward {
             q: q.clone(),
             k: k.clone(),
             v: v.clone(),
             reset: reset.clone(),
             o: o.clone(),
             lse: lse.clone(),
-        };
-        forward(client, &self.problem, dtype, &args, tuning)?;
+        })?;
         let (d_q, d_k, d_v) = (blank(queries), blank(keys), blank(keys));
-        let args = Backward {
+        backward(&gpu::Backward {
             q,
             k,
             v,
@@ -251,8 +296,7 @@ impl Case {
             d_q: d_q.clone(),
             d_k: d_k.clone(),
             d_v: d_v.clone(),
-        };
-        backward(client, &self.problem, dtype, &args, tuning)?;
+        })?;
         Ok(Outcome {
             o: down(o, queries),
             lse: match shape.rows() {

@@ -8,6 +8,8 @@ use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use riverrun_kernels::attention::{Problem, gpu};
 
+#[cfg(all(feature = "cuda", unix))]
+use super::route;
 use super::{AttentionGradients, AttentionOps};
 use crate::ops::support::Maybe;
 use crate::ops::support::cube::{dtype, empty_like, handle};
@@ -33,6 +35,15 @@ impl AttentionOps for CubeBackend {
             o: o.handle.clone(),
             lse: lse.handle.clone(),
         };
+        #[cfg(all(feature = "cuda", unix))]
+        if let Some(vendor) =
+            route::vendor(&client, &o.device, &problem, dtype, args.reset.is_some())
+        {
+            match vendor.forward(&client, &problem, dtype, &args) {
+                Ok(()) => return (o, lse),
+                Err(reason) => route::refused(&problem, &reason),
+            }
+        }
         gpu::forward(&client, &problem, dtype, &args, None)
             .unwrap_or_else(|error| panic!("{error}"));
         (o, lse)
@@ -66,6 +77,15 @@ impl AttentionOps for CubeBackend {
             d_k: d.k.handle.clone(),
             d_v: d.v.handle.clone(),
         };
+        #[cfg(all(feature = "cuda", unix))]
+        if let Some(vendor) =
+            route::vendor(&client, &d.q.device, &problem, dtype, args.reset.is_some())
+        {
+            match vendor.backward(&client, &problem, dtype, &args, None) {
+                Ok(()) => return d,
+                Err(reason) => route::refused(&problem, &reason),
+            }
+        }
         gpu::backward(&client, &problem, dtype, &args, None)
             .unwrap_or_else(|error| panic!("{error}"));
         d

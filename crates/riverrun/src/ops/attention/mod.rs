@@ -6,6 +6,8 @@ mod autodiff;
 mod cube;
 #[cfg(feature = "flex")]
 mod flex;
+#[cfg(all(feature = "cuda", unix))]
+mod route;
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, ExtensionType, backend_extension};
@@ -76,8 +78,14 @@ impl AttentionOptions {
 /// - `options`: masks, scale and cap. Queries have the last `T` of the `S` positions, so a chunk continues a cache of keys.
 ///
 /// # Returns
-/// `[B, T, H, D]`; 0 for a query that sees no key. What a query does not see, NaN included, has no influence on it. The
-/// backward pass saves the inputs, the result and the log-sum-exp of the scores, `[B, H, T]`.
+/// `[B, T, H, D]`; 0 for a query that sees no key. What a query does not see, NaN included, has no influence on it, but for
+/// cuDNN's tiles below. The backward pass saves the inputs, the result and the log-sum-exp of the scores, `[B, H, T]`.
+///
+/// # Routines
+/// On an NVIDIA GPU where cuDNN 9.10.2 or later is installed, it computes `f16` and `bf16` with as many queries as keys, at least
+/// 128 and a multiple of 64, without `reset` and cap; the kernels of this crate compute everything else. A sequence's NaN in `k`
+/// or `v` may reach queries of that sequence before it there. `RIVERRUN_CUDNN=off` in the environment leaves cuDNN out, and a path
+/// names its library.
 ///
 /// # Panics
 /// Where [`try_attention`] returns an error.

@@ -26,6 +26,10 @@ pub(super) fn run(
     setup: &Setup,
     table: &mut Table,
 ) -> Result<(), Failure> {
+    if !args.routines.is_empty() {
+        let reason = "the routines are for GPUs; the CPU has one of its own";
+        return Err(Failure::User(reason.into()));
+    }
     let shapes = shapes(args, &SHAPES);
     for shape in &shapes {
         let elements = 4 * shape.shape.query_elements() + 4 * shape.shape.key_elements();

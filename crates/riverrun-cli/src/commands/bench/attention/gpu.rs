@@ -5,11 +5,15 @@ use std::time::Duration;
 use cubecl::client::Client;
 use half::{bf16, f16};
 use riverrun_kernels::Element;
+use riverrun_kernels::attention::Problem;
+use riverrun_kernels::attention::check::{Case, Outcome};
 use riverrun_kernels::attention::gpu::{Backward, Forward, backward, forward};
+#[cfg(all(feature = "cuda", unix))]
+use riverrun_kernels::attention::vendor::{Sums, Vendor};
 use riverrun_kernels::gpu::Dtype;
 
 use super::{Table, right, shapes, short};
-use crate::args::{AttentionShape, BenchAttentionArgs, Storage};
+use crate::args::{AttentionRoutine, AttentionShape, BenchAttentionArgs, Storage};
 use crate::commands::bench::device::{device_time, noise};
 use crate::commands::bench::setup::{Setup, gpu_dtypes};
 use crate::commands::bench::stats::Timing;
@@ -39,31 +43,140 @@ pub(super) fn run(
         false => args.dtypes.clone(),
     };
     let dtypes = gpu_dtypes(&asked, client)?;
+    let routines = Routine::all(args, client)?;
     for (storage, dtype) in asked.into_iter().zip(dtypes) {
         table.begin(storage, setup)?;
         for shape in shapes(args, &SHAPES) {
-            let times = match dtype {
-                Dtype::F32 => times::<f32>(args, client, dtype, shape),
-                Dtype::F16 => times::<f16>(args, client, dtype, shape),
-                Dtype::Bf16 => times::<bf16>(args, client, dtype, shape),
-            };
-            table.add(shape, storage, "tiles", times?)?;
+            for routine in &routines {
+                let times = match dtype {
+                    Dtype::F32 => times::<f32>(args, client, dtype, shape, routine),
+                    Dtype::F16 => times::<f16>(args, client, dtype, shape, routine),
+                    Dtype::Bf16 => times::<bf16>(args, client, dtype, shape, routine),
+                };
+                match times? {
+                    Ok(times) => table.add(shape, storage, routine.name(), times)?,
+                    Err(reason) => table.skip(shape, storage, routine.name(), reason)?,
+                }
+            }
         }
     }
     Ok(())
 }
 
-/// Device seconds of a forward and a backward pass.
+/// What computes an attention.
+enum Routine {
+    Tiles,
+    #[cfg(all(feature = "cuda", unix))]
+    Cudnn(std::sync::Arc<Vendor>, Option<Sums>),
+}
+
+impl Routine {
+    /// The requested ones, or those that the device has.
+    fn all(args: &BenchAttentionArgs, client: &Client) -> Result<Vec<Self>, Failure> {
+        if args.routines.is_empty() {
+            let all = [
+                AttentionRoutine::Cudnn,
+                AttentionRoutine::CudnnAtomic,
+                AttentionRoutine::Tiles,
+            ];
+            let there = all
+                .into_iter()
+                .filter_map(|name| Self::new(name, client).ok());
+            return Ok(there.collect());
+        }
+        let new = |&routine: &AttentionRoutine| {
+            let refused = |reason: String| {
+                Failure::User(format!("no attention by {}: {reason}", routine.name()))
+            };
+            Self::new(routine, client).map_err(refused)
+        };
+        args.routines.iter().map(new).collect()
+    }
+
+    fn new(routine: AttentionRoutine, client: &Client) -> Result<Self, String> {
+        match routine {
+            AttentionRoutine::Tiles => Ok(Self::Tiles),
+            #[cfg(all(feature = "cuda", unix))]
+            AttentionRoutine::Cudnn => Ok(Self::Cudnn(Vendor::of(client)?, None)),
+            #[cfg(all(feature = "cuda", unix))]
+            AttentionRoutine::CudnnAtomic => {
+                Ok(Self::Cudnn(Vendor::of(client)?, Some(Sums::Atomic)))
+            }
+            #[cfg(not(all(feature = "cuda", unix)))]
+            AttentionRoutine::Cudnn | AttentionRoutine::CudnnAtomic => {
+                let _ = client;
+                Err("this build is without it".into())
+            }
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Tiles => AttentionRoutine::Tiles.name(),
+            #[cfg(all(feature = "cuda", unix))]
+            Self::Cudnn(_, None) => AttentionRoutine::Cudnn.name(),
+            #[cfg(all(feature = "cuda", unix))]
+            Self::Cudnn(_, Some(_)) => AttentionRoutine::CudnnAtomic.name(),
+        }
+    }
+
+    /// What it finds for a case.
+    fn check(&self, case: &Case, client: &Client, dtype: Dtype) -> Result<Outcome, String> {
+        match self {
+            Self::Tiles => case
+                .gpu(client, dtype, None)
+                .map_err(|error| error.to_string()),
+            #[cfg(all(feature = "cuda", unix))]
+            Self::Cudnn(_, sums) => case.vendor(client, dtype, *sums),
+        }
+    }
+
+    fn forward(
+        &self,
+        client: &Client,
+        problem: &Problem,
+        dtype: Dtype,
+        args: &Forward,
+    ) -> Result<(), String> {
+        match self {
+            Self::Tiles => {
+                forward(client, problem, dtype, args, None).map_err(|error| error.to_string())
+            }
+            #[cfg(all(feature = "cuda", unix))]
+            Self::Cudnn(vendor, _) => vendor.forward(client, problem, dtype, args),
+        }
+    }
+
+    fn backward(
+        &self,
+        client: &Client,
+        problem: &Problem,
+        dtype: Dtype,
+        args: &Backward,
+    ) -> Result<(), String> {
+        match self {
+            Self::Tiles => {
+                backward(client, problem, dtype, args, None).map_err(|error| error.to_string())
+            }
+            #[cfg(all(feature = "cuda", unix))]
+            Self::Cudnn(vendor, sums) => vendor.backward(client, problem, dtype, args, *sums),
+        }
+    }
+}
+
+/// Device seconds of a forward and a backward pass, or the reason why the routine does not take the problem.
 fn times<E: Element>(
     args: &BenchAttentionArgs,
     client: &Client,
     dtype: Dtype,
     shape: AttentionShape,
-) -> Result<[Timing; 2], Failure> {
-    let user = |error: riverrun_kernels::Error| Failure::User(error.to_string());
+    routine: &Routine,
+) -> Result<Result<[Timing; 2], String>, Failure> {
     let case = short::<E>(shape, args.full);
-    let found = case.gpu(client, dtype, None).map_err(user)?;
-    right::<E>(&case, &found, "tiles")?;
+    match routine.check(&case, client, dtype) {
+        Ok(found) => right::<E>(&case, &found, routine.name())?,
+        Err(reason) => return Ok(Err(reason)),
+    }
 
     let problem = shape.problem(args.full);
     let budget = Duration::from_secs_f64(args.budget);
@@ -79,9 +192,12 @@ fn times<E: Element>(
         o: o.clone(),
         lse: lse.clone(),
     };
-    forward(client, &problem, dtype, &there, None).map_err(user)?;
+    if let Err(reason) = routine.forward(client, &problem, dtype, &there) {
+        return Ok(Err(reason));
+    }
     let first = device_time(client, budget, || {
-        forward(client, &problem, dtype, &there, None).expect("worked before");
+        let done = routine.forward(client, &problem, dtype, &there);
+        done.expect("worked before");
     });
     let back = Backward {
         q,
@@ -95,9 +211,12 @@ fn times<E: Element>(
         d_k: some(keys),
         d_v: some(keys),
     };
-    backward(client, &problem, dtype, &back, None).map_err(user)?;
+    if let Err(reason) = routine.backward(client, &problem, dtype, &back) {
+        return Ok(Err(reason));
+    }
     let second = device_time(client, budget, || {
-        backward(client, &problem, dtype, &back, None).expect("worked before");
+        let done = routine.backward(client, &problem, dtype, &back);
+        done.expect("worked before");
     });
-    Ok([first, second])
+    Ok(Ok([first, second]))
 }

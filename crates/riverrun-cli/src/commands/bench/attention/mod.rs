@@ -51,6 +51,8 @@ struct Report<'a> {
     rows: Vec<Row>,
     /// Measurements that were refused as unsteady.
     refused: &'a [String],
+    /// What a routine does not take, with the reason.
+    skipped: &'a [String],
 }
 
 /// Measures and prints.
@@ -81,6 +83,7 @@ struct Table {
     products: Vec<(&'static str, f64)>,
     rows: Vec<Row>,
     refused: Refused,
+    skipped: Vec<String>,
 }
 
 impl Table {
@@ -90,6 +93,7 @@ impl Table {
             products: Vec::new(),
             rows: Vec::new(),
             refused: Refused::default(),
+            skipped: Vec::new(),
         }
     }
 
@@ -108,7 +112,7 @@ impl Table {
         )?;
         writeln!(
             out,
-            "{:<8} {:<5} {:<24} {:<8} {:>11} {:>6} {:>9} {:>10}",
+            "{:<8} {:<5} {:<24} {:<12} {:>11} {:>6} {:>9} {:>10}",
             "pass", "type", "shape", "routine", "median ms", "±", "TFLOP/s", "of product"
         )?;
         self.products.push((name, rate / 1e12));
@@ -134,7 +138,7 @@ impl Table {
             let rate = problem.flops(pass == "backward") as f64 / time.median / 1e12;
             writeln!(
                 stdout(),
-                "{pass:<8} {dtype:<5} {:<24} {routine:<8} {:>11.4} {:>5.1}% {rate:>9.3} {:>9.1}%",
+                "{pass:<8} {dtype:<5} {:<24} {routine:<12} {:>11.4} {:>5.1}% {rate:>9.3} {:>9.1}%",
                 shape.to_string(),
                 time.median * 1e3,
                 time.spread() * 100.0,
@@ -167,6 +171,22 @@ impl Table {
         Ok(())
     }
 
+    /// Prints and keeps the reason why there are no rows.
+    #[cfg(feature = "gpu")]
+    fn skip(
+        &mut self,
+        shape: AttentionShape,
+        storage: Storage,
+        routine: &str,
+        reason: String,
+    ) -> Result<(), Failure> {
+        let dtype = storage.name();
+        writeln!(stdout(), "skipped: {dtype} {shape} {routine}: {reason}")?;
+        self.skipped
+            .push(format!("{dtype} {shape} {routine}: {reason}"));
+        Ok(())
+    }
+
     /// Writes the file of `--json`, if wanted.
     fn end(self, args: &BenchAttentionArgs, origin: Origin) -> Result<(), Failure> {
         let Some(path) = &args.common.json else {
@@ -177,6 +197,7 @@ impl Table {
             product_tflop_per_s: self.products,
             rows: self.rows,
             refused: self.refused.names(),
+            skipped: &self.skipped,
         };
         super::write_json(path, &report)
     }
@@ -184,7 +205,8 @@ impl Table {
 
 /// A short problem with the channels, the grouping and the mask of a long one.
 fn short<E: Element>(shape: AttentionShape, full: bool) -> Case {
-    let steps = shape.shape.queries.min(200);
+    // A multiple of 128, to which cuDNN's first versions are bound.
+    let steps = shape.shape.queries.min(256);
     let small = Shape {
         batch: 1,
         queries: steps,
