@@ -41,6 +41,7 @@ fn main() -> ExitCode {
         Command::Train(args) => commands::train::run(&args, quiet),
         Command::Generate(args) => commands::generate::run(&args),
         Command::Devices => commands::devices::run(cli.verbosity.verbose > 0),
+        Command::Cache(args) => commands::cache::run(args.what),
         Command::Verify(args) => commands::verify::run(&args, quiet),
         Command::Bench(args) => commands::bench::run(&args),
     })

@@ -55,6 +55,26 @@ pub enum BenchCommand {
     Hybrid(BenchHybridArgs),
 }
 
+impl BenchCommand {
+    /// The options of every measurement.
+    pub fn common(&self) -> &Common {
+        match self {
+            Self::Recurrence(args) => &args.common,
+            Self::Norm(args) | Self::Loss(args) => &args.common,
+            Self::Recompute(args) => &args.common,
+            Self::Cell(args) => &args.common,
+            Self::Train(args) => &args.common,
+            Self::Linear(args) => &args.common,
+            Self::Attention(args) => &args.common,
+            Self::Rollout(args) => &args.common,
+            Self::Step(args) => &args.common,
+            Self::Encoder(args) => &args.common,
+            Self::Rssm(args) => &args.common,
+            Self::Hybrid(args) => &args.common,
+        }
+    }
+}
+
 /// Options of every measurement.
 #[derive(Debug, Clone, Args)]
 pub struct Common {
@@ -64,6 +84,9 @@ pub struct Common {
     /// Write the results here too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Show the memory in use, its peak and the largest allocations at the end
+    #[arg(long)]
+    pub memory: bool,
 }
 
 /// Options of `riverrun bench norm` and `riverrun bench loss`.

@@ -60,10 +60,29 @@ pub enum Command {
     Generate(GenerateArgs),
     /// List the devices of this machine and the routine that each operation takes; with -v, the library of the matmuls too
     Devices,
+    /// Show or clear the file that keeps compiled kernels and tuning from run to run
+    Cache(CacheArgs),
     /// Check every kernel on this machine against the float64 oracle, forward and every gradient
     Verify(VerifyArgs),
     /// Measure kernels against the machine's copy bandwidth
     Bench(BenchArgs),
+}
+
+/// Options of `riverrun cache`.
+#[derive(Debug, Clone, Args)]
+pub struct CacheArgs {
+    /// What to do with it
+    #[command(subcommand)]
+    pub what: CacheCommand,
+}
+
+/// What can be done with the kernel cache.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub enum CacheCommand {
+    /// The file, and what it holds by kind
+    List,
+    /// Remove the file: later programs compile and tune from the start
+    Clear,
 }
 
 const TRAIN_HELP: &str = "\
@@ -166,6 +185,9 @@ pub struct TrainArgs {
     /// Write the norms of the gradients, in all and by module, into metrics.jsonl
     #[arg(long)]
     pub gradients: bool,
+    /// Show the memory in use, its peak and the largest weights when the run ends
+    #[arg(long)]
+    pub memory: bool,
     /// Hybrid training
     #[command(flatten)]
     pub hybrid: HybridArgs,

@@ -41,6 +41,7 @@ pub fn run(verbose: bool) -> Result<(), Failure> {
         "this build knows: {}",
         riverrun::device::built_in().join(", ")
     )?;
+    writeln!(out, "kernel cache: {}", super::cache::summary())?;
     Ok(())
 }
 

@@ -1,8 +1,10 @@
 //! The commands, one file or folder each.
 
 pub mod bench;
+pub mod cache;
 pub mod devices;
 pub mod generate;
+mod memory;
 pub mod train;
 pub mod verify;
 

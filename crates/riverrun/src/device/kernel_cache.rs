@@ -1,6 +1,6 @@
 //! The file that keeps compiled kernels and tuning results between runs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 #[cfg(all(feature = "persistence", not(target_family = "wasm")))]
 use std::sync::OnceLock;
 
@@ -30,6 +30,62 @@ pub fn kernel_cache() -> Option<PathBuf> {
     None
 }
 
+/// One kind of what the kernel cache holds: kernels of a runtime, or the results of tuning an operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CachedKernels {
+    /// The kind, as the runtime names it.
+    pub name: String,
+    /// Kernels, or results.
+    pub entries: u64,
+    /// Their size in bytes, keys included.
+    pub bytes: u64,
+}
+
+/// What the file of [`enable_kernel_cache`] holds, by kind; nothing without such a file.
+pub fn cached_kernels() -> Vec<CachedKernels> {
+    #[cfg(all(feature = "persistence", not(target_family = "wasm")))]
+    if kernel_cache().is_some_and(|file| file.exists()) {
+        let kinds = cubecl::environment::namespaces().into_iter();
+        return kinds
+            .map(|kind| CachedKernels {
+                name: kind.namespace,
+                entries: kind.entries,
+                bytes: kind.bytes,
+            })
+            .collect();
+    }
+    Vec::new()
+}
+
+/// Removes the file of [`enable_kernel_cache`], so that later programs compile and tune from the start, and returns its size in
+/// bytes. Programs that have it open keep what they have. Call it before the first device is opened.
+///
+/// # Errors
+/// A file that cannot be removed.
+pub fn clear_kernel_cache() -> std::io::Result<u64> {
+    kernel_cache().map_or(Ok(0), |file| remove(&file))
+}
+
+/// Removes a database with the files that its engine keeps beside it.
+fn remove(file: &Path) -> std::io::Result<u64> {
+    let mut freed = 0;
+    for beside in ["", "-wal", "-shm"] {
+        let mut name = file.as_os_str().to_owned();
+        name.push(beside);
+        let part = Path::new(&name);
+        match std::fs::metadata(part) {
+            Ok(known) => {
+                std::fs::remove_file(part)?;
+                freed += known.len();
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(freed)
+}
+
 #[cfg(all(feature = "persistence", not(target_family = "wasm")))]
 fn configure() -> Option<PathBuf> {
     use cubecl::config::cache::CacheConfig;
@@ -53,4 +109,24 @@ fn configure() -> Option<PathBuf> {
     }
     let set = CubeClRuntimeConfig::try_set(config) && writable.is_ok();
     set.then(cubecl::environment::path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_goes_with_the_files_beside_it() {
+        let folder = std::env::temp_dir().join(format!("riverrun-cache-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("kernels.db");
+        assert_eq!(remove(&file).unwrap(), 0);
+        std::fs::write(&file, [0; 100]).unwrap();
+        std::fs::write(folder.join("kernels.db-wal"), [0; 20]).unwrap();
+        std::fs::write(folder.join("other.db"), [0; 3]).unwrap();
+        assert_eq!(remove(&file).unwrap(), 120);
+        let left: Vec<_> = std::fs::read_dir(&folder).unwrap().collect();
+        assert_eq!(left.len(), 1);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

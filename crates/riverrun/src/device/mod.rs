@@ -21,7 +21,9 @@ use burn_cubecl::CubeDevice;
 
 pub(crate) use failure::one_line;
 pub use failure::{execution_error, read};
-pub use kernel_cache::{enable_kernel_cache, kernel_cache};
+pub use kernel_cache::{
+    CachedKernels, cached_kernels, clear_kernel_cache, enable_kernel_cache, kernel_cache,
+};
 pub use memory::{Memory, memory};
 
 use crate::Error;

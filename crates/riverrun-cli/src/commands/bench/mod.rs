@@ -19,13 +19,26 @@ mod stats;
 mod step;
 mod train;
 
+use std::io::stdout;
+
+use super::memory::MemoryUse;
 use super::write_json;
 use crate::args::{BenchArgs, BenchCommand};
 use crate::failure::Failure;
 
 /// Runs the requested measurement.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
-    match &args.what {
+    measure(&args.what)?;
+    let common = args.what.common();
+    if common.memory {
+        let device = riverrun::device::parse(&common.device)?;
+        MemoryUse::of(&device).print(&mut stdout())?;
+    }
+    Ok(())
+}
+
+fn measure(what: &BenchCommand) -> Result<(), Failure> {
+    match what {
         BenchCommand::Linear(args) => linear::run(args),
         BenchCommand::Train(args) => train::run(args),
         BenchCommand::Recurrence(args) => recurrence::run(args),

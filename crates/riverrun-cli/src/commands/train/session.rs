@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::args::TrainArgs;
+use crate::commands::memory::{Watched, print_weights};
 use crate::failure::Failure;
 use crate::report::Progress;
 
@@ -69,7 +70,12 @@ pub fn train<O: Objective>(
             "preparing {spec}: kernels are compiled and some tuned in the first steps{saved}"
         );
     }
-    let outcome = trainer.run(&mut Progress::new(quiet), &stop)?;
+    let mut progress = Watched::new(Progress::new(quiet), args.memory.then(|| device.clone()));
+    let outcome = trainer.run(&mut progress, &stop)?;
+    if args.memory {
+        progress.last.print(out)?;
+        print_weights(out, &outcome.model)?;
+    }
     if let Some(status) = &outcome.hybrid {
         conclude(out, status)?;
     }

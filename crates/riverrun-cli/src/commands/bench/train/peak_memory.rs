@@ -5,6 +5,8 @@ use std::fmt;
 use burn::tensor::Device;
 use serde::Serialize;
 
+use crate::commands::memory::MemoryUse;
+
 /// Bytes, if known.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Memory {
@@ -38,12 +40,8 @@ impl Meter {
     }
 
     pub fn read(&self) -> Memory {
-        let pools = self.device.memory_pool_usage();
         Memory {
-            peak_bytes: match pools {
-                Some(usage) => Some(usage.bytes_reserved),
-                None => resident_peak(),
-            },
+            peak_bytes: MemoryUse::of(&self.device).peak,
         }
     }
 }
@@ -53,14 +51,4 @@ fn forget_peak() {
     #[cfg(target_os = "linux")]
     // If it cannot be written, the peak is that of the whole process, which is no less.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
-}
-
-/// The peak resident size of the process.
-fn resident_peak() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kilobytes: u64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
-    Some(kilobytes * 1024)
 }

@@ -1,6 +1,8 @@
 //! The `riverrun` binary from outside: files, streams, exit codes.
 #![cfg(feature = "flex")]
 
+mod memory;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
