@@ -175,6 +175,8 @@ def main():
     def measure(peer, call, dtype_name, word):
         shape = parse(word)
         batch, heads, key_heads, steps, dim, window = shape
+        if peer == "flex" and not (window or wanted):
+            raise RuntimeError("compiled for windows only, unless it is named")
         dtype, causal = DTYPES[dtype_name], bool(window) or not args.full
         if peer in ("sdpa", "math") and on_gpu and heads * batch * steps * steps > 1 << 30:
             # The matrix of scores, kept for the backward pass several times over.
@@ -200,6 +202,12 @@ def main():
             rows.append(row)
             print(f"{pass_name:<8} {dtype_name:<5} {word:<24} {peer:<10} {timing['median'] * 1e3:10.4f} ms {rate / 1e12:8.3f} TFLOP/s", flush=True)
 
+    def save():
+        report = dict(command=" ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]), device=str(device), name=name, version=version)
+        report.update(rows=rows, skipped=skipped)
+        with open(args.json, "w") as file:
+            json.dump(report, file, indent=1)
+
     for dtype in dtypes:
         for word in shapes:
             for peer, call in peers(device).items():
@@ -214,11 +222,9 @@ def main():
                 if on_gpu:
                     torch.cuda.empty_cache()
             torch._dynamo.reset()
-    if args.json:
-        report = dict(command=" ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]), device=str(device), name=name, version=version)
-        report.update(rows=rows, skipped=skipped)
-        with open(args.json, "w") as file:
-            json.dump(report, file, indent=1)
+            # After every shape, so that a limit of time leaves what was measured.
+            if args.json:
+                save()
 
 
 main()
