@@ -42,6 +42,13 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
                 case.gpu(client, dtype).map(drop)
             })?;
         }
+        // As many tensors of one width as a launch takes.
+        if !writer.sample {
+            writer.write(&format!("adamw/model-{name}"), |client| {
+                let case = adamw::check::Case::random(&[256; 16], 1);
+                case.gpu(client, dtype).map(drop)
+            })?;
+        }
         if all[4] {
             writer.write(&format!("block-diagonal/{name}"), |client| {
                 block_diagonal(client, dtype)

@@ -1,53 +1,14 @@
-//! A single step, input product included, in one launch on any GPU.
-//!
-//! The new state of a hidden unit needs the whole state before, which is an input: so cubes need not wait for each other. A
-//! group of [`LANES`] threads takes two neighbouring hidden units and a few sequences; its threads divide the depth of both
-//! products between them, add up their parts, and run the cell. The GRU with the reset gate before the product takes two
-//! launches: `U_n (r ∘ h)` needs the reset gates of all hidden units.
-//!
-//! The weights are read once for every few sequences, so a step of one sequence takes as long as reading them. Many steps that
-//! are known in advance run faster in one launch for all of them, where the weights stay in registers.
+//! The kernel of a step.
 
-use cubecl::client::Client;
 use cubecl::prelude::*;
-use cubecl::server::Handle;
 
-use super::gates::*;
-use super::plan::Form;
-use crate::Error;
-use crate::cell::{Cell, Problem};
+use crate::cell::gpu::gates::*;
+use crate::cell::gpu::plan::Form;
 use crate::gpu::group::{Fold, Group, fold};
-use crate::gpu::{Dtype, vector_width};
-
-/// Threads that share a pair of hidden units.
-const LANES: usize = 32;
-
-/// Buffers of a step, all contiguous and of the storage type.
-#[derive(Debug, Clone)]
-pub struct Step {
-    /// `[B, I]`: the input.
-    pub x: Handle,
-    /// `[G·H, I]`: the input weights.
-    pub w: Handle,
-    /// `[G·H]`: the input bias.
-    pub bias_ih: Option<Handle>,
-    /// `[G·H, H/N]`: the recurrent weights.
-    pub u: Handle,
-    /// `[G·H]`: the recurrent bias.
-    pub bias_hh: Option<Handle>,
-    /// `[B, H]`: the state before.
-    pub h: Handle,
-    /// `[B, H]`, LSTM only: the cell state before.
-    pub c: Option<Handle>,
-    /// `[B, H]`, written: the state after. Not the same buffer as `h`.
-    pub h_next: Handle,
-    /// `[B, H]`, LSTM only, written: the cell state after. Not the same buffer as `c`.
-    pub c_next: Option<Handle>,
-}
 
 /// The part of a step that a launch computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Stage {
+pub(super) enum Stage {
     Whole,
     /// Reset gate before the product: `z`, and `r ∘ h` instead of the state.
     Gates,
@@ -57,22 +18,22 @@ enum Stage {
 
 /// The values that change the generated code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Config {
-    form: Form,
-    stage: Stage,
-    gates: usize,
-    hidden: usize,
+pub(super) struct Config {
+    pub form: Form,
+    pub stage: Stage,
+    pub gates: usize,
+    pub hidden: usize,
     /// Hidden units of a head.
-    own: usize,
+    pub own: usize,
     /// Vectors in a row of the input, and of a head's state.
-    input_cols: usize,
-    state_cols: usize,
+    pub input_cols: usize,
+    pub state_cols: usize,
     /// Sequences that a group takes.
-    rows: usize,
-    bias_ih: bool,
-    bias_hh: bool,
-    group: Group,
-    ptx: bool,
+    pub rows: usize,
+    pub bias_ih: bool,
+    pub bias_hh: bool,
+    pub group: Group,
+    pub ptx: bool,
 }
 
 impl Config {
@@ -107,7 +68,7 @@ impl Config {
         self.sums() * 2 * self.rows
     }
 
-    fn pairs(&self) -> usize {
+    pub fn pairs(&self) -> usize {
         self.hidden.div_ceil(2)
     }
 }
@@ -221,7 +182,7 @@ fn summed(
 }
 
 #[cube(launch_unchecked)]
-fn fused_step<E: Numeric, N: Size>(
+pub(super) fn fused_step<E: Numeric, N: Size>(
     x: &[Vector<E, N>],
     w: &[Vector<E, N>],
     u: &[Vector<E, N>],
@@ -325,163 +286,5 @@ fn fused_step<E: Numeric, N: Size>(
                 }
             }
         }
-    }
-}
-
-/// Why a step with inputs of `width` numbers cannot run on this device, if it cannot.
-pub fn missing(client: &Client, problem: &Problem, width: usize, dtype: Dtype) -> Option<String> {
-    if let Err(error) = dtype.check(client) {
-        return Some(error.to_string());
-    }
-    if problem.hidden == 0 {
-        return Some(Error::NoChannels.to_string());
-    }
-    // The kernel's indices have 32 bits, for bytes.
-    let numbers = (problem.gate_width() * width.max(problem.depth()))
-        .max(problem.batch * width.max(problem.hidden));
-    (numbers.saturating_mul(dtype.size()) >= 1 << 31)
-        .then(|| "its weights or its states take 2 GiB or more".into())
-}
-
-/// Runs one step of a cell with inputs of `width` numbers, of the problem's batch, hidden size and heads; its steps and its
-/// direction are ignored.
-///
-/// # Errors
-/// [`Error::Dtype`] for a type that the device lacks, [`Error::NoChannels`], [`Error::Routine`] where [`missing`] has another
-/// reason, [`Error::Length`] where a buffer is too small. Nothing has been launched then.
-pub fn step(
-    client: &Client,
-    problem: &Problem,
-    width: usize,
-    dtype: Dtype,
-    args: &Step,
-) -> Result<(), Error> {
-    dtype.check(client)?;
-    if problem.hidden == 0 {
-        return Err(Error::NoChannels);
-    }
-    if let Some(reason) = missing(client, problem, width, dtype) {
-        return Err(Error::Routine {
-            routine: "step",
-            reason,
-        });
-    }
-    let (own, gates, state) = (problem.depth(), problem.cell.gates(), problem.state());
-    let wide = problem.gate_width();
-    let lstm = problem.cell == Cell::Lstm;
-    let vector = vector_width(client, dtype, 16, width | own);
-    let sized = |what, handle: &Handle, numbers: usize, vector: usize| {
-        let found = handle.size_in_used() as usize / dtype.size();
-        if found < numbers {
-            return Err(Error::Length {
-                what,
-                expected: numbers,
-                found,
-            });
-        }
-        // Safety: the buffer has that many numbers.
-        Ok(unsafe { BufferArg::from_raw_parts(handle.clone(), numbers / vector) })
-    };
-    let dummy = client.empty(16);
-    let absent = || -> Result<BufferArg, Error> {
-        // Safety: it has at least that many numbers.
-        Ok(unsafe { BufferArg::from_raw_parts(dummy.clone(), 4) })
-    };
-    let some = |what, handle: &Option<Handle>, numbers| match handle {
-        Some(handle) => sized(what, handle, numbers, 1),
-        None => absent(),
-    };
-    let cells = |what, handle: &Option<Handle>| match handle {
-        Some(handle) if lstm => sized(what, handle, state, 1),
-        None if lstm => Err(Error::Length {
-            what,
-            expected: state,
-            found: 0,
-        }),
-        _ => absent(),
-    };
-    let planes = matches!(client.name(), "cuda" | "hip");
-    let most = if planes { 4 } else { 2 };
-    let config = |stage| Config {
-        form: Form::of(problem.cell),
-        stage,
-        gates,
-        hidden: problem.hidden,
-        own,
-        input_cols: width / vector,
-        state_cols: own / vector,
-        rows: problem.batch.next_power_of_two().min(most),
-        bias_ih: args.bias_ih.is_some(),
-        bias_hh: args.bias_hh.is_some(),
-        group: Group {
-            units: LANES,
-            rows: if planes { 8 } else { 4 },
-            planes,
-        },
-        ptx: client.name() == "cuda",
-    };
-    let two = Form::of(problem.cell) == Form::GruResetBefore;
-    let gated = two.then(|| client.empty((state * dtype.size()).max(16)));
-    let update = client.empty(if two { (state * 4).max(16) } else { 16 });
-    // A stage reads the update gates or writes them: none has the buffer twice.
-    let updates = |used: bool| -> Result<BufferArg, Error> {
-        if !used {
-            return absent();
-        }
-        // Safety: it was made with that many numbers.
-        Ok(unsafe { BufferArg::from_raw_parts(update.clone(), state) })
-    };
-    let launch = |stage, operand: &Handle, h_next: &Handle, run: bool| -> Result<(), Error> {
-        let config = config(stage);
-        let cubes =
-            config.pairs().div_ceil(config.group.rows) * problem.batch.div_ceil(config.rows);
-        let x = sized("x", &args.x, problem.batch * width, vector)?;
-        let w = sized("w", &args.w, wide * width, vector)?;
-        let u = sized("u", &args.u, wide * own, vector)?;
-        let operand = sized("h", operand, state, vector)?;
-        let bias_ih = some("bias_ih", &args.bias_ih, wide)?;
-        let bias_hh = some("bias_hh", &args.bias_hh, wide)?;
-        let h = sized("h", &args.h, state, 1)?;
-        let c = cells("c", &args.c)?;
-        let h_next = sized("h_next", h_next, state, 1)?;
-        let c_next = cells("c_next", &args.c_next)?;
-        let update = updates(stage == Stage::Candidate)?;
-        let new_update = updates(stage == Stage::Gates)?;
-        if !run || problem.batch == 0 {
-            return Ok(());
-        }
-        // Safety: the buffers have the lengths that the kernel indexes.
-        unsafe {
-            fused_step::launch_unchecked(
-                client,
-                crate::gpu::grid(client, cubes),
-                config.group.dim(),
-                vector,
-                x,
-                w,
-                u,
-                operand,
-                bias_ih,
-                bias_hh,
-                h,
-                c,
-                update,
-                new_update,
-                h_next,
-                c_next,
-                problem.batch,
-                config,
-                dtype.elem(),
-            );
-        }
-        Ok(())
-    };
-    match &gated {
-        Some(gated) => {
-            launch(Stage::Candidate, gated, &args.h_next, false)?;
-            launch(Stage::Gates, &args.h, gated, true)?;
-            launch(Stage::Candidate, gated, &args.h_next, true)
-        }
-        None => launch(Stage::Whole, &args.h, &args.h_next, true),
     }
 }
