@@ -35,6 +35,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     log_to_stderr(cli.verbosity);
     riverrun::device::enable_kernel_cache();
+    riverrun::device::keep_product_choices();
     let quiet = cli.verbosity.quiet;
     // The panic hook has printed the reason; any panic is a bug.
     let result = panic::catch_unwind(|| match cli.command {

@@ -15,6 +15,7 @@ use riverrun_kernels::check::Comparison;
 use riverrun_kernels::gemm::check::LayerCase;
 use serde::Serialize;
 
+use super::search;
 use super::setup::Setup;
 use super::stats::{Refused, Timing, repeat};
 use crate::args::{BenchLinearArgs, LinearRoute, Storage};
@@ -104,6 +105,9 @@ struct Report<'a> {
 /// Measures and prints.
 pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
     let setup = Setup::new(&args.common)?;
+    if args.search {
+        search::check(&setup)?;
+    }
     let (device, cpu) = (&setup.device, setup.is_cpu());
     let shapes = match (args.shapes.is_empty(), cpu) {
         (true, true) => CPU.to_vec(),
@@ -196,6 +200,9 @@ pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
             }
         }
     }
+    if args.search {
+        search::run(&setup, &mut out)?;
+    }
     match &args.common.json {
         Some(path) => {
             let report = Report {
@@ -242,6 +249,7 @@ fn vendor_part(
         vector: Some(some(outputs)),
         pre: None,
     };
+    let chosen = vendor.preference(&problem);
     let mut times = Vec::new();
     for nth in 0..vendor.algorithms(&problem, MOST) {
         vendor.prefer(&problem, nth).map_err(Failure::Bug)?;
@@ -252,12 +260,12 @@ fn vendor_part(
         });
         times.push(time.median);
     }
-    let Some(&first) = times.first() else {
+    let Some(&time) = times.get(chosen) else {
         return Ok(None);
     };
-    vendor.prefer(&problem, 0).map_err(Failure::Bug)?;
+    vendor.prefer(&problem, chosen).map_err(Failure::Bug)?;
     Ok(Some(
-        times.iter().fold(first, |best, &time| best.min(time)) / first,
+        times.iter().fold(time, |best, &time| best.min(time)) / time,
     ))
 }
 

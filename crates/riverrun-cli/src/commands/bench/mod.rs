@@ -14,6 +14,7 @@ mod recurrence;
 mod rollout;
 mod rows;
 mod rssm;
+mod search;
 mod setup;
 mod stats;
 mod step;

@@ -1,7 +1,7 @@
 //! Products by NVIDIA's cuBLASLt, on CubeCL's buffers and on CubeCL's stream (`gpu/cuda.rs` says how).
 //!
-//! The library is loaded at run time. For every problem its heuristics choose an algorithm once; nothing is timed. With one
-//! algorithm for a problem, two runs give the same bits.
+//! The library is loaded at run time. For every problem its heuristics choose an algorithm once; nothing is timed unless a
+//! program [searches](Vendor::search). With one algorithm for a problem, two runs give the same bits.
 
 mod library;
 mod search;
@@ -22,6 +22,8 @@ use super::{Arithmetic, Epilogue, Layout, Order};
 use crate::gpu::cuda::{Device, device_of};
 use crate::gpu::{Dtype, expect};
 use library::{Addresses, Chosen, Description, Library, Matrix};
+use search::Kept;
+pub use search::keep_choices;
 
 /// Scratch memory that an algorithm may ask for: what cuBLAS itself takes on an H100.
 const WORKSPACE: usize = 32 << 20;
@@ -134,8 +136,8 @@ pub struct Vendor {
     device: Device,
     library: Library,
     plans: RwLock<Plans>,
-    /// Problems for which another than the heuristics' first algorithm was chosen.
-    preferred: RwLock<HashMap<Problem, usize>>,
+    /// The algorithms that were chosen in place of the heuristics' first.
+    kept: Kept,
 }
 
 // SAFETY: a cuBLASLt handle may be used by several threads at once.
@@ -157,11 +159,11 @@ impl Vendor {
         let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         devices
             .entry(id)
-            .or_insert_with(|| Self::load(id).map(Arc::new))
+            .or_insert_with(|| Self::load(client, id).map(Arc::new))
             .clone()
     }
 
-    fn load(id: DeviceId) -> Result<Self, String> {
+    fn load(client: &Client, id: DeviceId) -> Result<Self, String> {
         if !Library::installed() {
             return Err("libcublasLt is not installed where the loader looks".into());
         }
@@ -172,7 +174,7 @@ impl Vendor {
             device,
             library,
             plans: RwLock::default(),
-            preferred: RwLock::default(),
+            kept: Kept::open(client),
         })
     }
 
@@ -192,11 +194,23 @@ impl Vendor {
             return plan.clone();
         }
         drop(plans);
-        let nth = self.preference(problem);
+        // A choice is one of the algorithms for aligned buffers.
+        let nth = match alignment {
+            256 => self.preference(problem),
+            _ => 0,
+        };
+        let plan = |nth| {
+            self.device
+                .ask(|| choose(&self.library, problem, alignment, nth).map(Arc::new))
+        };
         // Two threads may choose at once; they make the same choice.
-        let plan = self
-            .device
-            .ask(|| choose(&self.library, problem, alignment, nth).map(Arc::new));
+        let plan = plan(nth).or_else(|reason| match nth {
+            0 => Err(reason),
+            _ => {
+                tracing::warn!(?problem, "the chosen algorithm is ignored: {reason}");
+                plan(0)
+            }
+        });
         let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
         if plans.len() >= PLANS {
             plans.clear();
