@@ -225,12 +225,18 @@ part_generate() {
     for _ in $(seq 400); do echo "the quick brown fox jumps over the lazy dog; pack my box with five dozen jugs"; done >"$text"
     run generate-train 120 "$riverrun" train "$text" --device "$device" --layers 4 --width 256 --steps 60 --out "$work/model" \
         || return 0
-    local tokens start
+    local tokens start graph
     for tokens in 100 2100; do
-        start=$(date +%s.%N)
-        run "generate-$tokens" 120 "$riverrun" generate "$work/model" --device "$device" --prompt "the quick" --tokens "$tokens"
-        echo "$start $(date +%s.%N)" | awk -v n="$tokens" '{ printf "%d tokens: %.3f s\n", n, $2 - $1 }' | tee -a "$log"
+        for graph in --graph --no-graph; do
+            start=$(date +%s.%N)
+            run "generate-$tokens$graph" 120 "$riverrun" generate "$work/model" --device "$device" --prompt "the quick" \
+                --tokens "$tokens" "$graph"
+            echo "$start $(date +%s.%N)" | awk -v n="$tokens tokens $graph" '{ printf "%s: %.3f s\n", n, $2 - $1 }' | tee -a "$log"
+        done
     done
+    start=$(date +%s.%N)
+    run generate-batch 120 "$riverrun" generate "$work/model" --device "$device" --prompt "the quick" --tokens 2100 --batch 256
+    echo "$start $(date +%s.%N)" | awk '{ printf "2100 tokens of 256 samples: %.3f s\n", $2 - $1 }' | tee -a "$log"
 }
 
 bench_of() {

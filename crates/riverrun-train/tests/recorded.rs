@@ -1,12 +1,32 @@
 //! Steps that are recorded on a device and run again: the same numbers as steps as usual.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
 use burn::tensor::{Tensor, TensorData};
-use riverrun::models::LanguageModelConfig;
+use riverrun::device::DeviceInfo;
+use riverrun::models::{LanguageModelConfig, RecurrentKind};
 use riverrun::nn::Sequence;
-use riverrun_train::tasks::Batch;
-use riverrun_train::{Error, Inputs, Learner, Objective, Precision, RunConfig, weights};
+use riverrun_train::tasks::{self, Batch, Corpus};
+use riverrun_train::{
+    Error, Generator, Inputs, Learner, Objective, Observer, Precision, RunConfig, RunDir, Sampling,
+    Setup, Trainer, TrainingConfig, weights,
+};
+
+/// A recording takes no work of other threads on its device: one test at a time.
+static DEVICE: Mutex<()> = Mutex::new(());
+
+/// The first GPU, for this test alone; where there is none, that is said.
+fn gpu() -> Option<(DeviceInfo, MutexGuard<'static, ()>)> {
+    let alone = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut devices = riverrun::device::list().into_iter();
+    let gpu = devices.find(|info| info.spec != "cpu");
+    if gpu.is_none() {
+        println!("skipped: no GPU in this build or on this machine");
+    }
+    Some((gpu?, alone))
+}
 
 /// An objective that says that it draws from the device's generator.
 struct Drawing;
@@ -93,11 +113,7 @@ fn train(device: &Device, dtype: Precision, recorded: bool) -> (Vec<f32>, Vec<f3
 
 #[test]
 fn recorded_steps_give_the_numbers_of_steps_as_usual() {
-    let devices = riverrun::device::list();
-    let Some(gpu) = devices.iter().find(|info| info.spec != "cpu") else {
-        println!("skipped: no GPU in this build or on this machine");
-        return;
-    };
+    let Some((gpu, _alone)) = gpu() else { return };
     for dtype in [Precision::F32, Precision::F16] {
         if !gpu.device.supports_dtype(dtype.dtype()) {
             println!("skipped: {} does not compute in {dtype}", gpu.spec);
@@ -120,12 +136,81 @@ fn what_cannot_be_recorded_is_refused_with_its_reason() {
     let reason = refused(learner.record_steps());
     assert!(reason.contains("CPU"), "{reason}");
 
-    let devices = riverrun::device::list();
-    let Some(gpu) = devices.iter().find(|info| info.spec != "cpu") else {
-        println!("skipped: no GPU in this build or on this machine");
-        return;
-    };
+    let Some((gpu, _alone)) = gpu() else { return };
     let mut learner = Learner::new(Drawing, &config(Precision::F32).training, &gpu.device).unwrap();
     let reason = refused(learner.record_steps());
     assert!(reason.contains("draws"), "{reason}");
+}
+
+struct Quiet;
+impl Observer for Quiet {}
+
+/// A run on a text that has been trained for a moment, on the CPU.
+fn run(cell: RecurrentKind) -> RunDir {
+    let name = format!("riverrun-recorded-{}-{cell}", std::process::id());
+    let dir = std::env::temp_dir().join(name);
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    let text = dir.with_extension("txt");
+    std::fs::write(&text, "abcdefgh ".repeat(40)).unwrap();
+    let sources = vec![text.to_str().unwrap().to_string()];
+    let corpus = Corpus::read(&sources).unwrap();
+    let mut config = RunConfig::text(sources, &corpus, 0.8);
+    config.model = LanguageModelConfig::new(config.model.vocab, 8, 2).with_cell(cell);
+    config.training = TrainingConfig::new(2, 8, 3, 1e-2);
+    let setup = Setup::language(&config, tasks::open(&config).unwrap()).unwrap();
+    let cpu = riverrun::device::parse("cpu").unwrap();
+    let trainer = Trainer::create(setup, RunDir::create(&dir).unwrap(), &cpu).unwrap();
+    trainer.run(&mut Quiet, &Default::default()).unwrap();
+    std::fs::remove_file(text).unwrap();
+    RunDir::open(&dir).unwrap()
+}
+
+/// The symbols of some samples, with memory taken and kept between their steps.
+fn samples(generator: &Generator, samples: usize, device: &Device, recorded: bool) -> Vec<u8> {
+    let sampling = Sampling {
+        tokens: 20,
+        temperature: 2.0,
+        ..Sampling::default()
+    };
+    let (mut kept, mut text) = (Vec::new(), Vec::new());
+    let mut steps = generator.samples(b"ab", sampling, samples).unwrap();
+    for symbols in steps.by_ref() {
+        kept.push(Tensor::<2>::ones([samples, 8], device) * 3.0);
+        text.extend(symbols.unwrap().concat());
+    }
+    assert_eq!(steps.recorded(), recorded);
+    text
+}
+
+#[test]
+fn recorded_generation_gives_the_text_of_normal_steps() {
+    let Some((gpu, _alone)) = gpu() else { return };
+    // A state, and a state beside a cell state.
+    for (cell, batch) in [(RecurrentKind::MinGru, 1), (RecurrentKind::Lstm, 3)] {
+        let dir = run(cell);
+        let open = || Generator::open(&dir, &gpu.device).unwrap();
+        let (normal, recorded) = (open(), open().with_recorded_steps().unwrap());
+        // Tunes.
+        samples(&normal, batch, &gpu.device, false);
+        let expected = samples(&normal, batch, &gpu.device, false);
+        assert_eq!(expected.len(), 20 * batch, "{cell}");
+        for _ in 0..2 {
+            let found = samples(&recorded, batch, &gpu.device, true);
+            assert_eq!(found, expected, "{cell}, {batch} samples");
+        }
+        std::fs::remove_dir_all(dir.path()).unwrap();
+    }
+}
+
+#[test]
+fn generation_is_recorded_on_gpus_only() {
+    let dir = run(RecurrentKind::Gru);
+    let cpu = riverrun::device::parse("cpu").unwrap();
+    let mut generator = Generator::open(&dir, &cpu).unwrap();
+    let refused = generator.record_steps().unwrap_err().to_string();
+    assert!(refused.contains("CPU"), "{refused}");
+    // It is usable as before.
+    samples(&generator, 2, &cpu, false);
+    std::fs::remove_dir_all(dir.path()).unwrap();
 }

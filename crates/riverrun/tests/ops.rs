@@ -5,8 +5,9 @@ mod common;
 use burn::tensor::{Bool, Device, Distribution, Int, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
 use riverrun::ops::{
-    ScanDirection, ScanOptions, linear_scan, linear_scan_gradients, linear_scan_hvp, refill,
-    refill_int, try_gated_scan, try_linear_scan, try_linear_scan_hvp, try_refill,
+    ScanDirection, ScanOptions, linear_scan, linear_scan_gradients, linear_scan_hvp, overwrite,
+    refill, refill_int, try_gated_scan, try_linear_scan, try_linear_scan_hvp, try_overwrite,
+    try_refill,
 };
 use riverrun::{Error, Sequence};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape, hvp, oracle};
@@ -354,5 +355,28 @@ fn a_tensor_is_refilled_with_other_numbers() {
         let integers = refill_int(integers, TensorData::from([7i64, -8, 9]));
         let found: Vec<i64> = integers.into_data().iter::<i64>().collect();
         assert_eq!(found, [7, -8, 9], "{name}");
+    }
+}
+
+#[test]
+fn a_tensor_is_overwritten_by_another() {
+    for (name, device) in devices() {
+        let tensor = Tensor::<2>::zeros([2, 3], &device);
+        let other = Tensor::<2>::from_data([[1.0, -2.0], [3.5, 0.25], [5.0, -6.0]], &device);
+        // Not contiguous, and used on.
+        let tensor = overwrite(tensor, other.clone().transpose());
+        let expected = [1.0, 3.5, 5.0, -2.0, 0.25, -6.0];
+        assert_eq!(numbers(tensor.clone()), expected, "{name}");
+        assert_eq!(numbers(other), [1.0, -2.0, 3.5, 0.25, 5.0, -6.0], "{name}");
+        let wrong = try_overwrite(tensor, Tensor::zeros([3, 2], &device));
+        assert!(
+            matches!(wrong, Err(Error::Shape { what: "with", .. })),
+            "{name}"
+        );
+        let empty = overwrite(
+            Tensor::<2>::zeros([0, 3], &device),
+            Tensor::zeros([0, 3], &device),
+        );
+        assert_eq!(empty.dims(), [0, 3], "{name}");
     }
 }

@@ -247,4 +247,10 @@ pub struct GenerateArgs {
     /// Where to compute: auto, cpu, cuda:0, vulkan, ...
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub device: String,
+    /// Record a step's launches and run them again by one call a symbol: the same text, and faster [default: on CUDA]
+    #[arg(long, conflicts_with = "no_graph")]
+    pub graph: bool,
+    /// Launch every step by itself
+    #[arg(long)]
+    pub no_graph: bool,
 }

@@ -11,7 +11,11 @@ use crate::failure::Failure;
 pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
     let dir = RunDir::open(&args.run)?;
     let device = riverrun::device::parse(&args.device)?;
-    let generator = Generator::open(&dir, &device)?;
+    let mut generator = Generator::open(&dir, &device)?;
+    let cuda = riverrun::device::name(&device).starts_with("cuda");
+    if args.graph || (cuda && !args.no_graph) {
+        generator.record_steps()?;
+    }
     let sampling = Sampling {
         tokens: args.tokens,
         temperature: args.temperature,

@@ -483,6 +483,10 @@ fn a_damaged_configuration_is_refused_before_anything_is_made() {
         &["generate", "run", "--device", "cpu", "--batch", "0"],
         "--batch 0",
     );
+    scratch.refused(
+        &["generate", "run", "--device", "cpu", "--graph"],
+        "no launches to record on the CPU",
+    );
 }
 
 /// A full disk, made of a small file system where the system lets us mount one.

@@ -49,6 +49,6 @@ pub use recurrence::{
     linear_scan, linear_scan_gradients, linear_scan_hvp, min_gru, min_lstm, try_gated_scan,
     try_linear_scan, try_linear_scan_gradients, try_linear_scan_hvp, try_min_gru, try_min_lstm,
 };
-pub use refill::{refill, refill_int, try_refill, try_refill_int};
+pub use refill::{overwrite, refill, refill_int, try_overwrite, try_refill, try_refill_int};
 pub use rollout::{Decode, Ensemble, Rollout, rollout, try_rollout};
 pub use short_convolution::{short_convolution, try_short_convolution};

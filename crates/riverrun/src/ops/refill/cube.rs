@@ -1,7 +1,8 @@
 //! CUDA, ROCm, Vulkan, Metal and WebGPU, through CubeCL.
 
+use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::tensor::TensorData;
+use burn::tensor::{Slice, TensorData};
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
@@ -11,7 +12,8 @@ use super::RefillOps;
 /// Milliseconds until memory that is still shared counts as that of another tensor.
 const WAITS: usize = 1000;
 
-fn write(tensor: CubeTensor, data: TensorData) -> CubeTensor {
+/// The tensor, whose memory no other tensor shares.
+fn own(tensor: CubeTensor) -> CubeTensor {
     let tensor = into_contiguous(tensor);
     // Work of other streams that the device has not finished may hold the memory for a moment.
     let mut waits = 0;
@@ -20,6 +22,11 @@ fn write(tensor: CubeTensor, data: TensorData) -> CubeTensor {
         waits += 1;
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
+    tensor
+}
+
+fn write(tensor: CubeTensor, data: TensorData) -> CubeTensor {
+    let tensor = own(tensor);
     let data = data.convert_dtype(tensor.dtype);
     tensor.client.write(&tensor.handle, data.into_bytes());
     tensor
@@ -28,6 +35,19 @@ fn write(tensor: CubeTensor, data: TensorData) -> CubeTensor {
 impl RefillOps for CubeBackend {
     fn refill(tensor: FloatTensor<Self>, data: TensorData) -> FloatTensor<Self> {
         write(tensor, data)
+    }
+
+    fn overwrite(tensor: FloatTensor<Self>, with: FloatTensor<Self>) -> FloatTensor<Self> {
+        let tensor = own(tensor);
+        let shape = tensor.meta.shape();
+        if shape.num_elements() == 0 {
+            return tensor;
+        }
+        let whole: Vec<Slice> = (0..shape.num_dims())
+            .map(|i| Slice::new(0, Some(shape[i] as isize), 1))
+            .collect();
+        // In place, for it is the only owner.
+        Self::float_slice_assign(tensor, &whole, with)
     }
 
     fn refill_int(tensor: IntTensor<Self>, data: TensorData) -> IntTensor<Self> {

@@ -12,6 +12,10 @@ impl RefillOps for Flex {
         Self::float_from_data(data.convert_dtype(tensor.dtype()), &tensor.device())
     }
 
+    fn overwrite(_tensor: FloatTensor<Self>, with: FloatTensor<Self>) -> FloatTensor<Self> {
+        with
+    }
+
     fn refill_int(tensor: IntTensor<Self>, data: TensorData) -> IntTensor<Self> {
         Self::int_from_data(data.convert_dtype(tensor.dtype()), &tensor.device())
     }

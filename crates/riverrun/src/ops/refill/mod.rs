@@ -34,6 +34,32 @@ pub fn try_refill<const D: usize>(tensor: Tensor<D>, data: TensorData) -> Result
     Ok(Tensor::from_dispatch(filled))
 }
 
+/// The tensor with the numbers of another, in the memory where it is, as a recorded step carries a state to the next one. On a
+/// GPU nothing is waited for. Not for tensors on an autodiff device.
+///
+/// # Panics
+/// Where [`try_overwrite`] returns an error, and if another tensor shares the memory.
+pub fn overwrite<const D: usize>(tensor: Tensor<D>, with: Tensor<D>) -> Tensor<D> {
+    try_overwrite(tensor, with).unwrap_or_else(|error| panic!("overwrite: {error}"))
+}
+
+/// [`overwrite`].
+///
+/// # Errors
+/// [`Error::Shape`] for a tensor of another shape, [`Error::Dtype`] for one of another dtype.
+///
+/// # Panics
+/// If another tensor shares the memory.
+pub fn try_overwrite<const D: usize>(
+    tensor: Tensor<D>,
+    with: Tensor<D>,
+) -> Result<Tensor<D>, Error> {
+    checks::shape("with", &tensor.dims(), &with.dims())?;
+    checks::dtype("with", tensor.dtype(), with.dtype())?;
+    let tensor = <Dispatch as RefillOps>::overwrite(tensor.into_dispatch(), with.into_dispatch());
+    Ok(Tensor::from_dispatch(tensor))
+}
+
 /// [`refill`] for integers.
 ///
 /// # Panics
@@ -68,6 +94,10 @@ pub trait RefillOps: Backend {
     /// The tensor with these numbers.
     #[fusion(meta = |tensor, _data| tensor.clone())]
     fn refill(tensor: FloatTensor<Self>, data: TensorData) -> FloatTensor<Self>;
+
+    /// The tensor with the numbers of another of its shape.
+    #[fusion(meta = |tensor, _with| tensor.clone())]
+    fn overwrite(tensor: FloatTensor<Self>, with: FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// The tensor with these integers.
     #[fusion(meta = |tensor, _data| tensor.clone())]

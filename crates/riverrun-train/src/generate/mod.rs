@@ -3,17 +3,24 @@
 //! The prompt goes through the model as one sequence; after it the model takes one step for each
 //! symbol, with the state carried. A step's cost does not grow with what was generated.
 
+mod steps;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::atomic::AtomicBool;
+
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
-use riverrun::models::{LanguageModel, LmState};
+use riverrun::models::LanguageModel;
 use riverrun::nn::Sequence;
 
 use crate::run_dir::checksums;
 use crate::tasks::Vocabulary;
 use crate::trainer::checkpoint::{MODEL, load_module};
 use crate::{Error, RunConfig, RunDir, TaskConfig, memory};
+use steps::Steps;
 
 /// How symbols are drawn.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,6 +52,8 @@ pub struct Generator {
     vocabulary: Vocabulary,
     symbols: Vec<Vec<u8>>,
     device: Device,
+    /// Whether steps are to be recorded.
+    recorded: AtomicBool,
 }
 
 impl Generator {
@@ -78,7 +87,35 @@ impl Generator {
             vocabulary: task.vocabulary,
             symbols,
             device,
+            recorded: AtomicBool::new(false),
         })
+    }
+
+    /// From here on, the launches of a symbol's step are recorded on a GPU and run again by one call for each further symbol:
+    /// the same text, and faster, for launching a step's kernels takes longer than computing them.
+    ///
+    /// Each call of [`stream`](Self::stream) or [`samples`](Self::samples) records after a few normal steps; on CUDA nothing
+    /// else of the process may use the device meanwhile. If the device then refuses, a warning says so once, and normal steps
+    /// go on.
+    ///
+    /// # Errors
+    /// [`Error::Recording`] on the CPU, which has no launches to record.
+    pub fn record_steps(&mut self) -> Result<(), Error> {
+        if riverrun::device::is_cpu(&self.device) {
+            let reason = "there are no launches to record on the CPU";
+            return Err(Error::Recording(reason.into()));
+        }
+        *self.recorded.get_mut() = true;
+        Ok(())
+    }
+
+    /// [`record_steps`](Self::record_steps).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_recorded_steps(mut self) -> Result<Self, Error> {
+        self.record_steps()?;
+        Ok(self)
     }
 
     /// The symbols that the model knows.
@@ -138,10 +175,13 @@ impl Generator {
             rng.set_stream(sample as u64);
             rng
         };
+        // The last symbol is drawn from the step before it.
+        let further = sampling.tokens.saturating_sub(1);
+        let start = (logits, state);
+        let steps = Steps::new(&self.model, &self.device, start, further, &self.recorded);
         Ok(Samples {
-            generator: self,
-            state,
-            logits,
+            symbols: &self.symbols,
+            steps,
             rngs: (0..samples).map(rng).collect(),
             left: sampling.tokens,
             sampling,
@@ -166,22 +206,24 @@ impl<'a> Iterator for Stream<'a> {
 
 /// The symbols of several samples as they are made; see [`Generator::samples`].
 pub struct Samples<'a> {
-    generator: &'a Generator,
-    state: LmState,
-    /// Those of the next symbols, `[samples, V]`.
-    logits: Tensor<2>,
+    symbols: &'a [Vec<u8>],
+    steps: Steps<'a>,
     /// One for each sample.
     rngs: Vec<ChaCha8Rng>,
     left: usize,
     sampling: Sampling,
 }
 
-impl<'a> Samples<'a> {
+impl Samples<'_> {
+    /// Whether steps are [recorded](Generator::record_steps) and run again by now.
+    pub fn recorded(&self) -> bool {
+        self.steps.recorded()
+    }
+
     /// Draws a token for each sample.
     fn draw(&mut self) -> Result<Vec<usize>, Error> {
-        let [_, vocab] = self.logits.dims();
-        let logits = riverrun::device::read(self.logits.clone())?;
-        let logits: Vec<f32> = logits.iter().collect();
+        let logits = self.steps.logits()?;
+        let vocab = self.steps.vocab();
         let rows = logits.chunks_exact(vocab).zip(&mut self.rngs);
         rows.map(|(logits, rng)| draw(logits, &self.sampling, rng.random()))
             .collect()
@@ -193,31 +235,18 @@ impl<'a> Iterator for Samples<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
-        let tokens = match self.draw() {
-            Ok(tokens) => tokens,
-            Err(error) => {
-                self.left = 0;
-                return Some(Err(error));
+        let tokens = self.draw().and_then(|tokens| {
+            if self.left > 0 {
+                let next = tokens.iter().map(|&token| token as i32);
+                self.steps.step(next.collect())?;
             }
-        };
-        let Generator {
-            model,
-            device,
-            symbols,
-            ..
-        } = self.generator;
-        if self.left > 0 {
-            let data: Vec<i32> = tokens.iter().map(|&token| token as i32).collect();
-            let samples = data.len();
-            let data = TensorData::new(data, [samples]);
-            let next = Tensor::<1, Int>::from_data(data, device);
-            let (logits, state) = model.step(next, Some(self.state.clone()));
-            (self.logits, self.state) = (logits, state);
+            Ok(tokens)
+        });
+        if tokens.is_err() {
+            self.left = 0;
         }
-        Some(Ok(tokens
-            .iter()
-            .map(|&token| &symbols[token][..])
-            .collect()))
+        let symbols = self.symbols;
+        Some(tokens.map(|tokens| tokens.iter().map(|&token| &symbols[token][..]).collect()))
     }
 }
 
@@ -230,25 +259,44 @@ fn draw(logits: &[f32], sampling: &Sampling, uniform: f64) -> Result<usize, Erro
     {
         return Err(Error::Logits { symbol, value });
     }
-    let mut order: Vec<usize> = (0..logits.len()).collect();
-    // Equal logits keep their order, so the draw is the same everywhere.
-    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+    // The largest first; equal logits keep their order, so the draw is the same everywhere. Not sorted: most draws take one of
+    // the first few.
+    let place = |(i, logit): (usize, &f32)| (ordered(*logit), Reverse(i));
+    let mut order: BinaryHeap<_> = logits.iter().enumerate().map(place).collect();
+    let top = order.peek().map(|(_, Reverse(i))| *i);
+    let top = top.expect("a vocabulary has symbols");
     if sampling.temperature == 0.0 {
-        return Ok(order[0]);
+        return Ok(top);
     }
-    order.truncate(sampling.top_k.unwrap_or(usize::MAX));
-    let top = f64::from(logits[order[0]]);
-    let weight = |&i: &usize| ((f64::from(logits[i]) - top) / sampling.temperature).exp();
-    let total: f64 = order.iter().map(weight).sum();
-    let mut left = uniform * total;
-    for &index in &order {
-        left -= weight(&index);
+    let weight = |i: usize| {
+        let apart = f64::from(logits[i]) - f64::from(logits[top]);
+        (apart / sampling.temperature).exp()
+    };
+    let mut next = || order.pop().map(|(_, Reverse(i))| i);
+    let most = sampling.top_k.unwrap_or(usize::MAX);
+    let (few, total) = if most < logits.len() {
+        let few: Vec<usize> = (0..most).filter_map(|_| next()).collect();
+        let total: f64 = few.iter().map(|&i| weight(i)).sum();
+        (few, total)
+    } else {
+        (Vec::new(), (0..logits.len()).map(weight).sum())
+    };
+    let (mut left, mut drawn) = (uniform * total, top);
+    // Rounding can leave a small remainder: then the last is drawn.
+    for i in few.into_iter().chain(std::iter::from_fn(next)).take(most) {
+        drawn = i;
+        left -= weight(i);
         if left < 0.0 {
-            return Ok(index);
+            break;
         }
     }
-    // Rounding can leave a small remainder.
-    Ok(*order.last().expect("a vocabulary has symbols"))
+    Ok(drawn)
+}
+
+/// A number that is ordered as [`f32::total_cmp`] orders.
+fn ordered(x: f32) -> i32 {
+    let bits = x.to_bits() as i32;
+    bits ^ (((bits >> 31) as u32) >> 1) as i32
 }
 
 #[cfg(test)]
@@ -291,6 +339,31 @@ mod tests {
                 draw(&LOGITS, &sampling(5.0, Some(3)), f64::from(i) / 100.0).unwrap(),
                 0
             );
+        }
+    }
+
+    #[test]
+    fn draws_are_those_of_a_sorted_vocabulary() {
+        let logits: Vec<f32> = (0..500)
+            .map(|i| ((i * 37 % 101) as f32 - 50.0) / 20.0)
+            .collect();
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+        for k in [1, 7, 499, 500, 600] {
+            let among = &order[..k.min(logits.len())];
+            let weight = |&i: &usize| f64::from(logits[i]).exp();
+            let total: f64 = among.iter().map(weight).sum();
+            for n in 0..200 {
+                let uniform = (f64::from(n) + 0.3) / 200.0;
+                let mut left = uniform * total;
+                let mut sorted = among.iter().take_while(|&i| {
+                    left -= weight(i);
+                    left >= 0.0
+                });
+                let before = sorted.by_ref().count();
+                let found = draw(&logits, &sampling(1.0, Some(k)), uniform).unwrap();
+                assert_eq!(found, among[before], "{k} {uniform}");
+            }
         }
     }
 

@@ -1,0 +1,192 @@
+//! One token of each sample at a time through a model, with the state carried; recorded once and run again on a GPU, where
+//! launching the kernels of a step takes longer than the device takes for them.
+
+use std::fmt::Display;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use riverrun::Recording;
+use riverrun::models::{LanguageModel, LmState, RecurrentState};
+use riverrun::ops::{overwrite, refill_int};
+
+use crate::Error;
+
+/// Normal steps before one is recorded, as in training: compiling and tuning happen in the first.
+const WARM_UP: usize = 3;
+
+/// Where the model is in its samples.
+pub(super) struct Steps<'a> {
+    model: &'a LanguageModel,
+    device: &'a Device,
+    /// `None` only while a step has it.
+    state: Option<LmState>,
+    /// Those of the next symbols, `[samples, V]`.
+    logits: Tensor<2>,
+    recorder: Option<Recorder>,
+    /// Whether steps are to be recorded.
+    recorded: &'a AtomicBool,
+}
+
+/// The way from normal steps to recorded ones.
+#[derive(Default)]
+struct Recorder {
+    /// Refilled with the tokens of each step.
+    tokens: Option<Tensor<1, Int>>,
+    /// Normal steps done.
+    warm: usize,
+    recording: Option<Recording>,
+}
+
+impl<'a> Steps<'a> {
+    /// `steps` are to follow. They are recorded where `recorded` says so, which is switched off when that fails.
+    pub fn new(
+        model: &'a LanguageModel,
+        device: &'a Device,
+        (logits, state): (Tensor<2>, LmState),
+        steps: usize,
+        recorded: &'a AtomicBool,
+    ) -> Self {
+        let mut all = Self {
+            model,
+            device,
+            state: Some(state),
+            logits,
+            recorder: None,
+            recorded,
+        };
+        if steps > WARM_UP && recorded.load(Relaxed) {
+            match Recording::prepare(device) {
+                Ok(()) => {
+                    // In memory of their own, which stays.
+                    all.state = all.state.take().map(copied);
+                    all.recorder = Some(Recorder::default());
+                }
+                Err(error) => all.refuse(&error),
+            }
+        }
+        all
+    }
+
+    /// Goes on without recording, here and in later samples: so the reason is said once.
+    fn refuse(&self, reason: &impl Display) {
+        self.recorded.store(false, Relaxed);
+        tracing::warn!("steps are not recorded: {reason}");
+    }
+
+    /// The logits of the next symbols, `[samples, V]`, read from the device.
+    pub fn logits(&self) -> Result<Vec<f32>, Error> {
+        let data = riverrun::device::read(self.logits.clone())?;
+        Ok(data.iter().collect())
+    }
+
+    /// Whether a step has been recorded.
+    pub fn recorded(&self) -> bool {
+        let recorder = self.recorder.as_ref();
+        recorder.is_some_and(|recorder| recorder.recording.is_some())
+    }
+
+    /// Symbols that logits are for.
+    pub fn vocab(&self) -> usize {
+        let [_, vocab] = self.logits.dims();
+        vocab
+    }
+
+    /// A step on the next token of each sample.
+    pub fn step(&mut self, tokens: Vec<i32>) -> Result<(), Error> {
+        let samples = tokens.len();
+        let tokens = TensorData::new(tokens, [samples]);
+        match self.recorder.take() {
+            None => {
+                self.normal(tokens);
+                Ok(())
+            }
+            Some(recorder) => self.step_or_replay(recorder, tokens),
+        }
+    }
+
+    fn normal(&mut self, tokens: TensorData) {
+        let tokens = Tensor::from_data(tokens, self.device);
+        let (logits, state) = self.model.step(tokens, self.state.take());
+        (self.logits, self.state) = (logits, Some(state));
+    }
+
+    /// A normal step, the step that is recorded, or one of those that are run again.
+    fn step_or_replay(&mut self, mut recorder: Recorder, data: TensorData) -> Result<(), Error> {
+        let (device, model) = (self.device, self.model);
+        let tokens = match recorder.tokens.take() {
+            Some(before) => refill_int(before, data.clone()),
+            None => Tensor::from_data(data.clone(), device),
+        };
+        if let Some(recording) = &recorder.recording {
+            replay(recording)?;
+            recorder.tokens = Some(tokens);
+            self.recorder = Some(recorder);
+            return Ok(());
+        }
+        recorder.tokens = Some(tokens.clone());
+        let state = self.state.take().expect("the state is back after a step");
+        let run = |state: LmState| {
+            let (logits, after) = model.step(tokens, Some(state.clone()));
+            (logits, carried(state, after))
+        };
+        let wait = || -> Result<(), Error> {
+            let failed = |error| riverrun::device::execution_error(device, &error);
+            Ok(device.sync().map_err(failed)?)
+        };
+        if recorder.warm < WARM_UP {
+            recorder.warm += 1;
+            let (logits, state) = run(state);
+            (self.logits, self.state) = (logits, Some(state));
+            self.recorder = Some(recorder);
+            return wait();
+        }
+        // Where recording fails, the state is lost with what was recorded.
+        let spare = copied(state.clone());
+        // What was refilled above is written now: a recording takes no writes.
+        wait()?;
+        match Recording::record(device, || run(state)) {
+            Ok((recording, (logits, state))) => {
+                replay(&recording)?;
+                (self.logits, self.state) = (logits, Some(state));
+                recorder.recording = Some(recording);
+                self.recorder = Some(recorder);
+            }
+            Err(error) => {
+                self.refuse(&error);
+                self.state = Some(spare);
+                self.normal(data);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn replay(recording: &Recording) -> Result<(), Error> {
+    // SAFETY: the recorded step reads the model, which is borrowed and so neither changes nor goes; the tokens, which are
+    // refilled in place or panic; and the state, which it overwrites in place or would have panicked. It writes its logits.
+    // All of these live in the `Steps` that has the recording.
+    Ok(unsafe { recording.replay() }?)
+}
+
+/// The states of all blocks, each made of its two.
+fn zip(state: LmState, with: LmState, each: impl Fn(Tensor<2>, Tensor<2>) -> Tensor<2>) -> LmState {
+    let blocks = state.blocks.into_iter().zip(with.blocks);
+    LmState {
+        blocks: blocks
+            .map(|(state, with)| RecurrentState {
+                h: each(state.h, with.h),
+                c: state.c.zip(with.c).map(|(state, with)| each(state, with)),
+            })
+            .collect(),
+    }
+}
+
+/// `after` in the memory of `state`.
+fn carried(state: LmState, after: LmState) -> LmState {
+    zip(state, after, overwrite)
+}
+
+fn copied(state: LmState) -> LmState {
+    zip(state.clone(), state, |state, _| state.mul_scalar(1.0))
+}
