@@ -38,7 +38,7 @@ pub struct Cli {
 
 const HELP: &str = "\
 Exit codes: 0 done, 1 a fault of riverrun, 2 a fault in what it was given, 130 interrupted.
-RUST_LOG chooses what is logged; NO_COLOR switches colours off.";
+RUST_LOG chooses what is logged; NO_COLOR switches colours off; RIVERRUN_CUDNN=off leaves cuDNN out of attention, a path names it.";
 
 /// How much goes to standard error.
 #[derive(Debug, Clone, Copy, Args)]
@@ -58,7 +58,7 @@ pub enum Command {
     Train(TrainArgs),
     /// Generate text with a trained model
     Generate(GenerateArgs),
-    /// List the devices of this machine and the routine that each operation takes; with -v, the library of the matmuls too
+    /// List the devices of this machine and the routine that each operation takes; with -v, the libraries of matmuls and attention too
     Devices,
     /// Show or clear the file that keeps compiled kernels and tuning from run to run
     Cache(CacheArgs),

@@ -34,6 +34,8 @@ pub fn run(verbose: bool) -> Result<(), Failure> {
         }
         if verbose {
             matmuls(&mut out, &info.device)?;
+            #[cfg(all(feature = "cuda", unix))]
+            attention(&mut out, &info.device)?;
         }
     }
     writeln!(
@@ -53,6 +55,21 @@ fn matmuls(out: &mut impl Write, device: &Device) -> Result<(), Failure> {
             .reason
             .map_or_else(String::new, |why| format!(" ({why})"));
         writeln!(out, "  matmuls in {dtype}: {}{reason}", found.name)?;
+    }
+    Ok(())
+}
+
+/// What computes attention in 16 bits on a GPU.
+#[cfg(all(feature = "cuda", unix))]
+fn attention(out: &mut impl Write, device: &Device) -> Result<(), Failure> {
+    use riverrun_kernels::attention::vendor::Vendor;
+
+    let Some(client) = riverrun::device::client(device) else {
+        return Ok(());
+    };
+    match Vendor::of(&client) {
+        Ok(vendor) => writeln!(out, "  attention in 16 bits: cuDNN {}", vendor.version())?,
+        Err(reason) => writeln!(out, "  attention: tiles ({reason})")?,
     }
     Ok(())
 }

@@ -92,6 +92,10 @@ mod vendor {
         if let Err(reason) = Vendor::of(client) {
             return table.skip(part.device(), "cudnn", &reason);
         }
+        if dtype == Dtype::F32 {
+            let reason = "cuDNN's attention is for 16 bits";
+            return table.skip(part.device(), "cudnn f32", reason);
+        }
         for sums in [Sums::Ordered, Sums::Atomic] {
             by_storage!(part.storage, rows(part, client, dtype, sums, table))?;
         }

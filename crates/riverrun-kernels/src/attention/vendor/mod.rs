@@ -10,8 +10,8 @@
 //! **The same bits.** A backward pass keeps `ds`, `2 B H T²` bytes, in scratch memory, and two runs give the same bits. Where that
 //! is more than a sixteenth of the device's memory, `dq` is summed up by atomics instead, and a warning says so.
 //!
-//! **NaN.** The products run over tiles of keys. A NaN in `k` or `v` reaches the queries that see no key of its tile but
-//! before it too, which the other routes keep apart.
+//! **NaN.** The products run over tiles of keys, with factors of 0 for keys that a query does not see. A NaN in `k` or `v` therefore
+//! reaches every query of its sequence that sees another key of the tile. The other routes keep it from queries that do not see it.
 
 mod build;
 mod graph;
