@@ -88,6 +88,26 @@ fn cpu_is_right_with_every_option() {
     }
 }
 
+/// Steps of a stream, whose keys and values are not packed.
+#[test]
+fn cpu_is_right_for_a_few_queries_of_many_keys() {
+    for sizes in [
+        [2, 1, 300, 4, 2, 64],
+        [1, 3, 130, 2, 1, 20],
+        [1, 4, 99, 2, 2, 7],
+    ] {
+        for m in 0..16 {
+            let case = Case::random(shape(sizes), Options::nth(m, sizes[2]), 5);
+            on_cpu::<f32>(&case);
+            if m % 7 == 1 {
+                on_cpu::<f64>(&case);
+                on_cpu::<f16>(&case);
+                on_cpu::<bf16>(&case);
+            }
+        }
+    }
+}
+
 #[test]
 fn cpu_is_right_in_every_type() {
     for case in cases(&[1, 14]) {
@@ -174,6 +194,10 @@ fn isolation() -> Vec<Case> {
 fn nan_stays_where_it_is_seen() {
     for case in isolation() {
         assert_untouched(&case, 101, |case| case.cpu::<f32>(), "cpu");
+    }
+    for m in [1, 3, 5] {
+        let case = Case::random(shape([2, 4, 4, 2, 1, 16]), Options::nth(m, 3), 5);
+        assert_untouched(&case, 1, |case| case.cpu::<f32>(), "cpu, a few queries");
     }
 }
 

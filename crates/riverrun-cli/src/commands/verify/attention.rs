@@ -17,7 +17,7 @@ pub(super) fn forms(target: &Target) -> Vec<&'static str> {
     forms
 }
 
-/// Shapes from nothing to several tiles with grouped heads, and causal, window, cap and documents by turns.
+/// Shapes from nothing to several tiles with grouped heads, a step with a cache, and causal, window, cap and documents by turns.
 pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
     #[cfg(all(feature = "cuda", unix))]
     if part.form == "cudnn" {
@@ -34,6 +34,7 @@ fn rows<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
         ([1, 130, 200, 2, 2, 16], 0),
         ([2, 97, 97, 2, 1, 64], 1),
         ([2, 97, 97, 2, 1, 64], 7),
+        ([2, 1, 150, 4, 2, 64], 1),
         ([1, 70, 90, 2, 1, 20], 14),
         ([1, 66, 66, 1, 1, 256], 3),
     ];

@@ -211,12 +211,15 @@ impl<'a, R: Real> Blocks<'a, R> {
 }
 
 /// Weighted sums over nothing but what is seen, with the bits of a [`Product`] over all where the rest has weights of 0.
-struct Seen<'a, R> {
+pub(super) struct Seen<'a, R> {
     /// The block.
-    rows: &'a [&'a [R]],
-    weights: &'a [R],
-    spans: &'a [Range<usize>],
-    out: &'a mut [R],
+    pub rows: &'a [&'a [R]],
+    /// `[rows, COLUMNS]`.
+    pub weights: &'a [R],
+    /// The columns that each row sees.
+    pub spans: &'a [Range<usize>],
+    /// `[rows, D]`.
+    pub out: &'a mut [R],
 }
 
 impl<R: Real> WithSimd for Seen<'_, R> {

@@ -6,6 +6,7 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::blocks::{Blocks, View, Wide, met, within};
+use super::few::{self, FEW};
 use super::scores::{Scoring, Softmax, vectorize};
 use super::{COLUMNS, ROWS, Task, tasks};
 use crate::attention::Problem;
@@ -76,8 +77,15 @@ impl<E: Element> WithSimd for Run<'_, '_, E> {
             dim: shape.dim,
         };
         let q = view(q.get(), shape.queries, shape.heads);
-        let keys = Blocks::new::<S>(view(k.get(), shape.keys, shape.key_heads), true, false);
-        let values = Blocks::new::<S>(view(v.get(), shape.keys, shape.key_heads), false, true);
+        let keys = view(k.get(), shape.keys, shape.key_heads);
+        let values = view(v.get(), shape.keys, shape.key_heads);
+        let others = match shape.queries <= FEW {
+            true => Others::InPlace([keys, values]),
+            false => {
+                let keys = Blocks::new::<S>(keys, true, false);
+                Others::Packed([keys, Blocks::new::<S>(values, false, true)])
+            }
+        };
         let spans = super::backward::all_spans(problem, args.reset);
         let (o, lse) = (Shared::new(args.o), Shared::new(args.lse));
         tasks(shape.batch, shape.heads, shape.queries)
@@ -88,8 +96,7 @@ impl<E: Element> WithSimd for Run<'_, '_, E> {
                 let rows = Rows::<E> {
                     problem,
                     q,
-                    keys: &keys,
-                    values: &values,
+                    others: &others,
                     spans: &spans[task.first..end],
                     task,
                     o,
@@ -100,12 +107,17 @@ impl<E: Element> WithSimd for Run<'_, '_, E> {
     }
 }
 
+/// Keys and values.
+enum Others<'a, R> {
+    Packed([Blocks<'a, R>; 2]),
+    InPlace([View<'a, R>; 2]),
+}
+
 /// One task.
 struct Rows<'a, E: Element> {
     problem: &'a Problem,
     q: View<'a, E::Acc>,
-    keys: &'a Blocks<'a, E::Acc>,
-    values: &'a Blocks<'a, E::Acc>,
+    others: &'a Others<'a, E::Acc>,
     spans: &'a [Range<usize>],
     task: Task,
     o: Shared<'a, E>,
@@ -130,11 +142,18 @@ impl<E: Element> Rows<'_, E> {
         for block in met(self.spans) {
             let scores = scores.as_mut_slice();
             let columns = COLUMNS.min(shape.keys - block * COLUMNS);
-            let packed = self.keys.across(sequence, key_head, block);
-            self.q
-                .times(simd, [sequence, first, head], rows, packed, columns, scores);
             let seen: Vec<Range<usize>> =
                 self.spans.iter().map(|span| within(span, block)).collect();
+            let place = [sequence, first, head];
+            match self.others {
+                Others::Packed([keys, _]) => {
+                    let packed = keys.across(sequence, key_head, block);
+                    self.q.times(simd, place, rows, packed, columns, scores);
+                }
+                Others::InPlace([keys, _]) => {
+                    few::products(simd, &self.q, place, keys, [key_head, block], &seen, scores);
+                }
+            }
             let softmax = Softmax {
                 scoring,
                 scores: &mut *scores,
@@ -146,8 +165,15 @@ impl<E: Element> Rows<'_, E> {
             };
             vectorize(simd, softmax);
             let place = [sequence, key_head, block];
-            self.values
-                .add_weighted(simd, place, scores, &seen, sums.as_mut_slice());
+            let sums = sums.as_mut_slice();
+            match self.others {
+                Others::Packed([_, values]) => {
+                    values.add_weighted(simd, place, scores, &seen, sums);
+                }
+                Others::InPlace([_, values]) => {
+                    few::add_weighted(simd, values, place, scores, &seen, sums);
+                }
+            }
         }
         let sums = sums.as_slice();
         // SAFETY: a task has its queries of its head to itself.

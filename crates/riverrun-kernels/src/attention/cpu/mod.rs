@@ -2,10 +2,12 @@
 //!
 //! A task is `ROWS` queries of a head (or keys, for their gradients) against all blocks of `COLUMNS` of the other side that
 //! they meet. Products are the register tiles of [`gemm`](crate::gemm); the other side is packed for them once, by block and
-//! head. A task's scores, sums and the two blocks it works on fit into the second-level cache for `D` up to 256.
+//! head. A task's scores, sums and the two blocks it works on fit into the second-level cache for `D` up to 256. A few queries, as
+//! a step with a cache of keys has, read keys and values where they lie: packing them would take longer than the products.
 
 mod backward;
 mod blocks;
+mod few;
 mod forward;
 mod scores;
 

@@ -42,7 +42,7 @@ impl<R: Real> Scoring<R> {
 
 /// The numbers of a register.
 #[inline(always)]
-fn numbers<S: Simd, R: Real>(x: Vector<S, R>) -> [R; LANES] {
+pub(super) fn numbers<S: Simd, R: Real>(x: Vector<S, R>) -> [R; LANES] {
     let mut numbers = [R::ZERO; LANES];
     R::split_mut::<S>(&mut numbers).0[0] = x.lanes;
     numbers
