@@ -5,18 +5,22 @@ use burn::module::{Initializer, Module, Param};
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 
+use super::head::Head;
 use crate::Error;
 use crate::nn::{
     AttentionState, LocalAttention, LocalAttentionConfig, Recurrent, RgLru, RgLruConfig, RmsNorm,
     RmsNormConfig, Sequence, try_linear,
 };
-use crate::ops::{self, LinearSpec, gelu, try_short_convolution};
+use crate::ops::{self, SavedStates, gelu, try_short_convolution};
 
 /// Every so many blocks one has local attention in place of the recurrence.
-const PERIOD: usize = 3;
+pub(super) const PERIOD: usize = 3;
 
 /// Weights of the convolution for each channel.
-const TAPS: usize = 4;
+pub(super) const TAPS: usize = 4;
+
+/// Added to the mean squares of the norms.
+const EPSILON: f64 = 1e-6;
 
 /// Configuration of [`Griffin`].
 #[derive(Config, Debug)]
@@ -41,6 +45,10 @@ pub struct GriffinConfig {
     /// The cap of the logits: `c tanh(x / c)`.
     #[config(default = "Some(30.0)")]
     pub logit_cap: Option<f64>,
+    /// Blocks of the RG-LRU's gates, a divisor of `d_rnn`; as many as heads when absent, as in RecurrentGemma.
+    pub gate_blocks: Option<usize>,
+    /// The factor of the embedding; `√width` when absent. RecurrentGemma rounds it to bfloat16.
+    pub embedding_scale: Option<f64>,
 }
 
 impl GriffinConfig {
@@ -69,12 +77,27 @@ impl GriffinConfig {
                 "heads: expected a divisor of the width {width}, found {heads}"
             )));
         }
+        let (hidden, blocks) = (self.d_rnn.unwrap_or(self.width), self.gate_blocks());
+        if blocks == 0 || !hidden.is_multiple_of(blocks) {
+            return Err(Error::Invalid(format!(
+                "gate_blocks: expected a divisor of d_rnn {hidden}, found {blocks}"
+            )));
+        }
+        if let Some(scale) = self.embedding_scale.filter(|scale| !scale.is_finite()) {
+            return Err(Error::Invalid(format!(
+                "embedding_scale: expected a finite number, found {scale}"
+            )));
+        }
         match self.logit_cap {
             Some(cap) if !(cap.is_finite() && cap > 0.0) => Err(Error::Invalid(format!(
                 "logit_cap: expected a number above 0, found {cap}"
             ))),
-            _ => Ok(()),
+            _ => self.try_size().map(|_| ()),
         }
+    }
+
+    pub(super) fn gate_blocks(&self) -> usize {
+        self.gate_blocks.unwrap_or(self.heads)
     }
 
     /// A model with fresh weights.
@@ -93,9 +116,17 @@ impl GriffinConfig {
         Griffin {
             embedding: embedding.init(device),
             blocks: (0..self.layers).map(|i| self.block(i, device)).collect(),
-            norm: RmsNormConfig::new(self.width).init(device),
+            norm: self.norm(device),
             logit_cap: self.logit_cap,
+            embedding_scale: self
+                .embedding_scale
+                .unwrap_or_else(|| (self.width as f64).sqrt()),
         }
+    }
+
+    fn norm(&self, device: &Device) -> RmsNorm {
+        let config = RmsNormConfig::new(self.width);
+        config.with_epsilon(EPSILON).init(device)
     }
 
     fn block(&self, index: usize, device: &Device) -> GriffinBlock {
@@ -117,14 +148,16 @@ impl GriffinConfig {
                 linear_out: layer(hidden, width),
                 conv_weight: taps.init([TAPS, hidden], device),
                 conv_bias: Initializer::Zeros.init([hidden], device),
-                rg_lru: RgLruConfig::new(hidden, hidden).init(device),
+                rg_lru: RgLruConfig::new(hidden, hidden)
+                    .with_blocks(self.gate_blocks())
+                    .with_scale_first(false)
+                    .init(device),
             })
         };
-        let norm = || RmsNormConfig::new(width).init(device);
         GriffinBlock {
-            temporal_norm: norm(),
+            temporal_norm: self.norm(device),
             temporal,
-            channel_norm: norm(),
+            channel_norm: self.norm(device),
             gate: layer(width, inner),
             up: layer(width, inner),
             down: layer(inner, width),
@@ -293,8 +326,8 @@ impl Recurrent for GriffinBlock {
 /// Griffin, a language model of residual blocks: two of every three mix the steps by the RG-LRU behind a short convolution, the
 /// third by local attention. The projection to the vocabulary has the embedding's weights.
 ///
-/// The blocks and their numbers are RecurrentGemma's, with two differences: the gates of the RG-LRU are dense and not
-/// block-diagonal, and its first step is scaled as every other, see [`RgLru`].
+/// The blocks and their numbers are RecurrentGemma's, whose weights
+/// [`griffin_from_huggingface`](crate::weights::griffin_from_huggingface) reads.
 ///
 /// Source: De et al., *Griffin: Mixing Gated Linear Recurrences with Local Attention for Efficient Language Models* (2024),
 /// section 2; Botev et al., *RecurrentGemma* (2024), section 2.
@@ -309,9 +342,23 @@ pub struct Griffin {
     /// The cap of the logits.
     #[module(skip)]
     pub logit_cap: Option<f64>,
+    /// The factor of the embedding.
+    #[module(skip)]
+    pub embedding_scale: f64,
 }
 
 impl Griffin {
+    /// Sets which states of the recurrent layers are saved for the backward pass. This trades memory against time and does not
+    /// change the results.
+    pub fn with_saved_states(mut self, saved_states: SavedStates) -> Self {
+        for block in &mut self.blocks {
+            if let TemporalMixing::Recurrence(part) = &mut block.temporal {
+                part.rg_lru.saved_states = saved_states;
+            }
+        }
+        self
+    }
+
     /// Runs over tokens `[B, T]`: logits `[B, T, vocab]` and the state after the last token of each sequence.
     ///
     /// # Panics
@@ -334,6 +381,29 @@ impl Griffin {
         tokens: Tensor<2, Int>,
         sequence: Sequence<GriffinState>,
     ) -> Result<(Tensor<3>, GriffinState), Error> {
+        self.logits(tokens, sequence, false)
+    }
+
+    /// [`forward`](Self::forward) with logits in the form that a GPU multiplies fastest, as
+    /// [`LanguageModel::forward_padded`](super::LanguageModel::forward_padded).
+    ///
+    /// # Panics
+    /// Where [`try_forward`](Self::try_forward) returns an error.
+    pub fn forward_padded(
+        &self,
+        tokens: Tensor<2, Int>,
+        sequence: Sequence<GriffinState>,
+    ) -> (Tensor<3>, GriffinState) {
+        self.logits(tokens, sequence, true)
+            .unwrap_or_else(|error| panic!("Griffin: {error}"))
+    }
+
+    pub(super) fn logits(
+        &self,
+        tokens: Tensor<2, Int>,
+        sequence: Sequence<GriffinState>,
+        padded: bool,
+    ) -> Result<(Tensor<3>, GriffinState), Error> {
         let layers = self.blocks.len();
         let mut starts = match sequence.state {
             Some(state) if state.blocks.len() != layers => {
@@ -347,8 +417,7 @@ impl Griffin {
             None => vec![None; layers],
         };
         let table = self.embedding.weight.val();
-        let [_, width] = table.dims();
-        let mut x = ops::try_embedding(table.clone(), tokens)? * (width as f64).sqrt();
+        let mut x = ops::try_embedding(table.clone(), tokens)? * self.embedding_scale;
         let mut blocks = Vec::with_capacity(layers);
         for (block, state) in self.blocks.iter().zip(starts.drain(..)) {
             let start = Sequence {
@@ -361,11 +430,7 @@ impl Griffin {
             blocks.push(state);
         }
         let x = self.norm.forward(x);
-        let logits = ops::try_linear(x, table.transpose(), None, LinearSpec::default())?;
-        let logits = match self.logit_cap {
-            Some(cap) => (logits / cap).tanh() * cap,
-            None => logits,
-        };
+        let logits = Head::Tied(table).logits(x, self.logit_cap, padded)?;
         Ok((logits, GriffinState { blocks }))
     }
 

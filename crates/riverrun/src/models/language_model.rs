@@ -5,10 +5,11 @@ use burn::module::{Initializer, Module};
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 
+use super::head::Head;
 use super::{Block, BlockConfig, RecurrentKind, RecurrentState};
+use crate::Error;
 use crate::nn::{RmsNorm, RmsNormConfig, Sequence};
-use crate::ops::{self, LinearSpec, SavedStates};
-use crate::{Error, device};
+use crate::ops::{self, SavedStates};
 
 /// Configuration of [`LanguageModel`].
 #[derive(Config, Debug)]
@@ -43,21 +44,6 @@ pub struct LanguageModelConfig {
     /// Source: Press & Wolf, *Using the Output Embedding to Improve Language Models* (2017), section 2.
     /// `None`, as in configurations saved without this field, is `Some(false)`.
     pub tied: Option<bool>,
-}
-
-/// The logit of a padding column: low enough that its softmax is exactly 0 in `f32`, and within the range of `f16`.
-const ABSENT: f32 = -3e4;
-
-/// From this vocabulary on, padding to 64 columns costs little.
-const LARGE: usize = 1024;
-
-/// Padding columns that make the vocabulary a multiple of the matrix units' width; 0 if it is a multiple of 8.
-fn padding(vocab: usize) -> usize {
-    match (vocab.is_multiple_of(8), vocab >= LARGE) {
-        (true, _) => 0,
-        (false, true) => vocab.next_multiple_of(64) - vocab,
-        (false, false) => vocab.next_multiple_of(8) - vocab,
-    }
 }
 
 /// Embedding, residual blocks, norm, projection to the vocabulary.
@@ -169,9 +155,7 @@ impl LanguageModel {
         tokens: Tensor<2, Int>,
         sequence: Sequence<LmState>,
     ) -> Result<(Tensor<3>, LmState), Error> {
-        let (normed, state) = self.hidden(tokens, sequence, None)?;
-        let logits = ops::try_linear(normed, self.weight(0), None, LinearSpec::default())?;
-        Ok((logits, state))
+        self.logits(tokens, sequence, None, false)
     }
 
     /// [`forward`](Self::forward) with logits in the form that a GPU multiplies fastest: `[B, T, V']`, where `V' ≥ vocab` is the
@@ -209,47 +193,23 @@ impl LanguageModel {
         sequence: Sequence<LmState>,
         key: Option<Tensor<1, Int>>,
     ) -> (Tensor<3>, LmState) {
-        let padded = || -> Result<_, Error> {
-            let (normed, state) = self.hidden(tokens, sequence, key)?;
-            let weight = self.weight(0);
-            let ([_, vocab], device) = (weight.dims(), weight.device());
-            let padding = match device::is_cpu(&device) {
-                true => 0,
-                false => padding(vocab),
-            };
-            if padding == 0 {
-                let logits = ops::try_linear(normed, weight, None, LinearSpec::default())?;
-                return Ok((logits, state));
-            }
-            let options = (&device, weight.dtype());
-            let low = Tensor::<1>::full([padding], ABSENT, options);
-            let bias = Tensor::cat(vec![Tensor::zeros([vocab], options), low], 0);
-            let weight = self.weight(padding);
-            let logits = ops::try_linear(normed, weight, Some(bias), LinearSpec::default())?;
-            Ok((logits, state))
-        };
-        padded().unwrap_or_else(|error| panic!("language model: {error}"))
+        self.logits(tokens, sequence, key, true)
+            .unwrap_or_else(|error| panic!("language model: {error}"))
     }
 
-    /// The weights of the projection, `[width, vocab + padding]`; the padding is 0.
-    fn weight(&self, padding: usize) -> Tensor<2> {
-        let (weight, vocab_dim) = match &self.out {
-            Some(out) => (out.weight.val(), 1),
-            None => (self.embedding.weight.val(), 0),
+    pub(super) fn logits(
+        &self,
+        tokens: Tensor<2, Int>,
+        sequence: Sequence<LmState>,
+        key: Option<Tensor<1, Int>>,
+        padded: bool,
+    ) -> Result<(Tensor<3>, LmState), Error> {
+        let (normed, state) = self.hidden(tokens, sequence, key)?;
+        let head = match &self.out {
+            Some(out) => Head::Own(out.weight.val()),
+            None => Head::Tied(self.embedding.weight.val()),
         };
-        let weight = match padding {
-            0 => weight,
-            _ => {
-                let mut shape = weight.dims();
-                shape[vocab_dim] = padding;
-                let zeros = Tensor::zeros(shape, (&weight.device(), weight.dtype()));
-                Tensor::cat(vec![weight, zeros], vocab_dim)
-            }
-        };
-        match vocab_dim {
-            0 => weight.transpose(),
-            _ => weight,
-        }
+        Ok((head.logits(normed, None, padded)?, state))
     }
 
     /// The normalized output of the last block, `[B, T, width]`; dropout draws from the key, or without one from the device's

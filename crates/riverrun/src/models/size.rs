@@ -41,25 +41,25 @@ impl ModelSize {
 }
 
 /// The product of the factors; `None` if it does not fit into 64 bits.
-fn product(factors: &[usize]) -> Option<u64> {
+pub(super) fn product(factors: &[usize]) -> Option<u64> {
     factors
         .iter()
         .try_fold(1u64, |product, &factor| product.checked_mul(factor as u64))
 }
 
-fn sum(terms: &[Option<u64>]) -> Option<u64> {
+pub(super) fn sum(terms: &[Option<u64>]) -> Option<u64> {
     terms
         .iter()
         .try_fold(0u64, |sum, &term| sum.checked_add(term?))
 }
 
 /// The error for a field of a configuration that is out of range.
-fn invalid(field: &str, value: impl std::fmt::Display, expected: &str) -> Error {
+pub(super) fn invalid(field: &str, value: impl std::fmt::Display, expected: &str) -> Error {
     Error::Invalid(format!("{field}: expected {expected}, found {value}"))
 }
 
 /// More blocks than this are a mistake: each has launches and parameters of its own.
-const MOST_LAYERS: usize = 4096;
+pub(super) const MOST_LAYERS: usize = 4096;
 
 impl RecurrentKind {
     /// Matrices of the recurrent layer: gates computed from the input, and from the state.
@@ -183,7 +183,7 @@ impl BlockConfig {
     }
 }
 
-fn too_large(fields: &[(&str, usize)]) -> Error {
+pub(super) fn too_large(fields: &[(&str, usize)]) -> Error {
     let fields: Vec<String> = fields
         .iter()
         .map(|(name, value)| format!("{name} {value}"))

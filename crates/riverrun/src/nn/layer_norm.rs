@@ -4,7 +4,7 @@ use burn::config::Config;
 use burn::module::{Initializer, Module, Param};
 use burn::tensor::{Device, Tensor};
 
-use crate::ops::layer_norm;
+use crate::ops::{NormKind, NormSpec, add_norm, layer_norm};
 
 /// Configuration of [`LayerNorm`].
 #[derive(Config, Debug)]
@@ -57,5 +57,19 @@ impl LayerNorm {
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let beta = self.beta.as_ref().map(Param::val);
         layer_norm(x, self.gamma.val(), beta, self.epsilon)
+    }
+
+    /// The norm of `x + residual`, and that sum, both `[.., d_model]`.
+    pub fn forward_sum<const D: usize>(
+        &self,
+        x: Tensor<D>,
+        residual: Tensor<D>,
+    ) -> (Tensor<D>, Tensor<D>) {
+        let beta = self.beta.as_ref().map(Param::val);
+        let spec = NormSpec {
+            kind: NormKind::Layer,
+            epsilon: self.epsilon,
+        };
+        add_norm(x, residual, self.gamma.val(), beta, spec)
     }
 }

@@ -4,11 +4,12 @@ use burn::config::Config;
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::{relu, sigmoid};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Bool, Device, Tensor};
 
 use super::{Recurrent, Sequence, gated, try_linear};
 use crate::Error;
-use crate::ops::{Gate, SavedStates, try_gated_scan};
+use crate::ops::support::checks;
+use crate::ops::{Gate, SavedStates, try_gated_scan, try_matmul};
 
 /// The paper's `c`: with its recurrence gate fully open, a channel decays by `e^(-c softplus(Λ))` a step.
 const SHARPNESS: f64 = 8.0;
@@ -40,6 +41,12 @@ pub struct RgLruConfig {
     /// Which states are saved for the backward pass, and which recomputed.
     #[config(default = "SavedStates::All")]
     pub saved_states: SavedStates,
+    /// Blocks of `W_r` and `W_i`, which are block-diagonal then; a divisor of `d_hidden`, 1 for dense matrices.
+    #[config(default = 1)]
+    pub blocks: usize,
+    /// Whether the first step has the factor `√(1 - a_t²)`, as in the paper's formula.
+    #[config(default = true)]
+    pub scale_first: bool,
 }
 
 /// RG-LRU, the real-gated linear recurrent unit:
@@ -53,9 +60,9 @@ pub struct RgLruConfig {
 /// same `x_t` that enters the state, so it has as many features as the state; an input of another width passes through a linear
 /// layer first.
 ///
-/// In the paper `W_r` and `W_i` are block-diagonal in the large models and dense here; dense weights are interchangeable. Some
-/// implementations leave out the factor `√(1 - a_t²)` at the first step of a sequence; here, as in the paper's formula, every
-/// step has it. `√(1 - a²)` and its gradient near `a = 1`: see [`Gate::RgLru`].
+/// `W_r` and `W_i` are dense, or block-diagonal as in the paper's large models. Without [`scale_first`](RgLru::scale_first)
+/// the first step of a sequence, and each that restarts, is `h_t = i_t ∘ x_t`, as in RecurrentGemma. `√(1 - a²)` and its
+/// gradient near `a = 1`: see [`Gate::RgLru`].
 ///
 /// Source: De et al., *Griffin: Mixing Gated Linear Recurrences with Local Attention for Efficient Language Models*
 /// (2024), section 2.4.
@@ -63,7 +70,8 @@ pub struct RgLruConfig {
 pub struct RgLru {
     /// `[d_input, d_hidden]`, where the two differ.
     pub input: Option<Linear>,
-    /// `[d_hidden, 2 d_hidden]`: `W_r` beside `W_i`.
+    /// `[d_hidden, 2 d_hidden]`: `W_r` beside `W_i`. Of block-diagonal matrices the blocks, side by side:
+    /// `[d_hidden / blocks, 2 d_hidden]`.
     pub gates: Linear,
     /// `Λ`, `[d_hidden]`.
     pub lambda: Param<Tensor<1>>,
@@ -73,20 +81,27 @@ pub struct RgLru {
     /// Which states are saved for the backward pass, and which recomputed.
     #[module(skip)]
     pub saved_states: SavedStates,
+    /// Whether the first step has the factor `√(1 - a_t²)`, as in the paper's formula.
+    #[module(skip)]
+    pub scale_first: bool,
 }
 
 impl RgLruConfig {
     /// A layer with fresh weights.
     ///
     /// # Panics
-    /// Unless `0 < min_decay <= max_decay < 1`.
+    /// Unless `0 < min_decay <= max_decay < 1`; for blocks that do not divide the hidden features.
     pub fn init(&self, device: &Device) -> RgLru {
         let (low, high) = (self.min_decay, self.max_decay);
         assert!(
             0.0 < low && low <= high && high < 1.0,
             "RG-LRU: expected 0 < min_decay <= max_decay < 1, found {low} and {high}"
         );
-        let (input, hidden) = (self.d_input, self.d_hidden);
+        let (input, hidden, blocks) = (self.d_input, self.d_hidden, self.blocks);
+        assert!(
+            blocks > 0 && hidden.is_multiple_of(blocks),
+            "RG-LRU: expected blocks that divide the {hidden} hidden features, found {blocks}"
+        );
         let layer = |from, to| {
             LinearConfig::new(from, to)
                 .with_bias(self.bias)
@@ -106,10 +121,11 @@ impl RgLruConfig {
             .collect();
         RgLru {
             input: (input != hidden).then(|| layer(input, hidden)),
-            gates: layer(hidden, 2 * hidden),
+            gates: layer(hidden / blocks, 2 * hidden),
             lambda: Param::from_tensor(Tensor::from_floats(lambda.as_slice(), device)),
             reverse: self.reverse,
             saved_states: self.saved_states,
+            scale_first: self.scale_first,
         }
     }
 }
@@ -119,6 +135,64 @@ impl RgLru {
     pub fn forward(&self, x: Tensor<3>, state: Option<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
         self.run(x, Sequence::from(state))
     }
+
+    /// What enters the gates' sigmoids, `[B, T, 2 d_hidden]`.
+    fn gate_inputs(&self, x: Tensor<3>) -> Result<Tensor<3>, Error> {
+        let [part, columns] = self.gates.weight.dims();
+        let hidden = columns / 2;
+        if part == hidden {
+            return try_linear(&self.gates, x);
+        }
+        let [batch, steps, width] = x.dims();
+        checks::shape("x", &[batch, steps, hidden], &[batch, steps, width])?;
+        let (blocks, rows) = (hidden / part, batch * steps);
+        if rows == 0 {
+            return Ok(Tensor::zeros(
+                [batch, steps, columns],
+                (&x.device(), x.dtype()),
+            ));
+        }
+        let weight = self.gates.weight.val().reshape([part, 2, blocks, part]);
+        let weight = weight
+            .permute([2, 0, 1, 3])
+            .reshape([blocks, part, 2 * part]);
+        let x = x.reshape([rows, blocks, part]).swap_dims(0, 1);
+        let y = try_matmul(x, weight)?.reshape([blocks, rows, 2, part]);
+        let y = y.permute([1, 2, 0, 3]).reshape([batch, steps, columns]);
+        Ok(match &self.gates.bias {
+            Some(bias) => y + bias.val().reshape([1, 1, columns]),
+            None => y,
+        })
+    }
+}
+
+/// The decay at a step whose state before it has no influence: there `a_t` vanishes and `√(1 - a_t²)` is 1.
+const NO_MEMORY: f64 = 100.0;
+
+/// The decays `[B, T, H]` with [`NO_MEMORY`] at the first step, if the sequence starts here, and at steps that restart.
+fn forgetting(
+    rates: Tensor<3>,
+    starts: bool,
+    reset: Option<&Tensor<2, Bool>>,
+) -> Result<Tensor<3>, Error> {
+    let [batch, steps, hidden] = rates.dims();
+    let rates = match reset {
+        Some(reset) => {
+            checks::reset(&rates, Some(reset), [batch, steps])?;
+            let mask = reset.clone().unsqueeze_dim::<3>(2);
+            rates.mask_fill(mask.expand([batch, steps, hidden]), NO_MEMORY)
+        }
+        None => rates,
+    };
+    if !starts {
+        return Ok(rates);
+    }
+    let options = (&rates.device(), rates.dtype());
+    let first = Tensor::full([batch, 1, hidden], NO_MEMORY, options);
+    Ok(match steps {
+        1 => first,
+        _ => Tensor::cat(vec![first, rates.narrow(1, 1, steps - 1)], 1),
+    })
 }
 
 /// `ln(1 + e^x)`, accurate where the result is small and without overflow where it is large.
@@ -150,7 +224,11 @@ impl Recurrent for RgLru {
             None => x,
         };
         let options = gated::options(self.reverse, self.saved_states);
-        let gates = try_linear(&self.gates, x.clone())?;
+        if self.reverse && !self.scale_first {
+            let refusal = "an RG-LRU in reverse whose first step has no factor";
+            return Err(Error::Unsupported(refusal.into()));
+        }
+        let gates = self.gate_inputs(x.clone())?;
         let [batch, steps, hidden] = x.dims();
         if batch * steps == 0 {
             // Without elements there are no gate inputs, and the backward passes of Burn's operations below fail on empty
@@ -163,7 +241,11 @@ impl Recurrent for RgLru {
             gates.clone().narrow(2, 0, hidden),
             gates.narrow(2, hidden, hidden),
         );
-        let inputs = Tensor::cat(vec![r * rate.unsqueeze(), i * x], 2);
+        let mut rates = r * rate.unsqueeze();
+        if !self.scale_first {
+            rates = forgetting(rates, sequence.state.is_none(), sequence.reset.as_ref())?;
+        }
+        let inputs = Tensor::cat(vec![rates, i * x], 2);
         try_gated_scan(inputs, Gate::RgLru, sequence, options)
     }
 }

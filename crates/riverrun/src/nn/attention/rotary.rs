@@ -1,6 +1,9 @@
 //! Rotary positions.
 
-use burn::tensor::{Tensor, TensorData};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, ThreadId};
+
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 /// Rotary positions: of the first `dims` channels of a head, channels `i` and `i + dims / 2` are turned by the angle
@@ -38,17 +41,7 @@ impl Rotary {
         if half == 0 || x.dims().contains(&0) {
             return x;
         }
-        let angle = |n: usize| {
-            let (step, i) = (n / half, n % half);
-            let rate = self.base.powf(-(2.0 * i as f64) / self.dims as f64);
-            (first + step) as f64 * rate
-        };
-        let table = |f: fn(f64) -> f64| -> Tensor<4> {
-            let numbers: Vec<f32> = (0..steps * half).map(|n| f(angle(n)) as f32).collect();
-            let numbers = TensorData::new(numbers, [1, steps, 1, half]);
-            Tensor::from_data(numbers, (&x.device(), x.dtype()))
-        };
-        let (cos, sin) = (table(f64::cos), table(f64::sin));
+        let [cos, sin] = self.tables(first, steps, &x.device(), x.dtype());
         let (a, b) = (
             x.clone().narrow(3, 0, half),
             x.clone().narrow(3, half, half),
@@ -62,4 +55,57 @@ impl Rotary {
         }
         Tensor::cat(parts, 3)
     }
+
+    /// The cosines and sines of positions, `[1, T, 1, dims / 2]`. Those of sequences from their start are kept: training asks
+    /// for the same ones at each step, and a step that is recorded on a GPU takes no writes from the host.
+    fn tables(&self, first: usize, steps: usize, device: &Device, dtype: DType) -> [Tensor<4>; 2] {
+        static KEPT: Mutex<Vec<(Key, [Tensor<4>; 2])>> = Mutex::new(Vec::new());
+        let key = Key {
+            rotary: *self,
+            steps,
+            device: device.clone(),
+            dtype,
+            thread: thread::current().id(),
+        };
+        if first > 0 || steps == 1 {
+            return self.made(first, &key);
+        }
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, tables)) = kept.iter().find(|(other, _)| *other == key) {
+            return tables.clone();
+        }
+        let tables = self.made(first, &key);
+        if kept.len() == MOST_KEPT {
+            kept.remove(0);
+        }
+        kept.push((key, tables.clone()));
+        tables
+    }
+
+    fn made(&self, first: usize, key: &Key) -> [Tensor<4>; 2] {
+        let half = self.dims / 2;
+        let angle = |n: usize| {
+            let (step, i) = (n / half, n % half);
+            let rate = self.base.powf(-(2.0 * i as f64) / self.dims as f64);
+            (first + step) as f64 * rate
+        };
+        [f64::cos, f64::sin].map(|f| {
+            let numbers: Vec<f32> = (0..key.steps * half).map(|n| f(angle(n)) as f32).collect();
+            let numbers = TensorData::new(numbers, [1, key.steps, 1, half]);
+            Tensor::from_data(numbers, (&key.device, key.dtype))
+        })
+    }
+}
+
+/// A run has sequences of one length, or of two with those of its validation.
+const MOST_KEPT: usize = 4;
+
+/// What tables are kept for. Threads do not share them: each has a queue of its own on a GPU.
+#[derive(PartialEq)]
+struct Key {
+    rotary: Rotary,
+    steps: usize,
+    device: Device,
+    dtype: DType,
+    thread: ThreadId,
 }

@@ -2,12 +2,10 @@
 
 use std::path::Path;
 
-use burn::module::Param;
-use burn::tensor::Tensor;
-
-use super::{Source, archive, failed, is_safetensors, read};
+use super::Source;
+use super::source::{put, transposed};
 use crate::Error;
-use crate::nn::{MultiHeadAttention, like};
+use crate::nn::MultiHeadAttention;
 
 /// Loads the weights of PyTorch's `nn.MultiheadAttention` from a file that PyTorch wrote: `.safetensors`, or else what
 /// `torch.save` writes for a state dict.
@@ -26,7 +24,7 @@ pub fn attention_from_pytorch(
     path: impl AsRef<Path>,
     prefix: &str,
 ) -> Result<MultiHeadAttention, Error> {
-    let [width, _] = layer.qkv.weight.dims();
+    let [width, columns] = layer.qkv.weight.dims();
     let plain = layer.key_heads == layer.heads
         && layer.rotary.is_none()
         && layer.heads * layer.head_dim() == width;
@@ -35,36 +33,14 @@ pub fn attention_from_pytorch(
             "PyTorch's nn.MultiheadAttention has neither grouped heads nor rotary positions, and its heads are as wide together as the model".into(),
         ));
     }
-    let path = path.as_ref();
-    // A corrected copy has to last until its tensors have been read.
-    let archive = match is_safetensors(path) {
-        true => None,
-        false => archive::readable_copy(path).map_err(|error| failed(path, error))?,
-    };
-    let mut tensors = read(path, archive.as_ref().map_or(path, |copy| copy.path()))?;
-    tensors.retain(|name, _| name.starts_with(prefix));
-    let file = path.display().to_string();
-    let mut source = Source { file, tensors };
-    let name = |name: &str| format!("{prefix}{name}");
-    for (linear, weight, bias) in [
-        (&mut layer.qkv, "in_proj_weight", "in_proj_bias"),
-        (&mut layer.out, "out_proj.weight", "out_proj.bias"),
-    ] {
-        // PyTorch stores a linear layer's weight with the outputs first.
-        let old = linear.weight.val().detach().transpose();
-        let mut transposed: Param<Tensor<2>> = Param::from_tensor(old);
-        source.replace(&mut transposed, name(weight))?;
-        let data = transposed.val().detach().transpose().into_data();
-        linear.weight = linear.weight.clone().map(|old| like(&old, data));
-        if let Some(param) = &mut linear.bias {
-            source.replace(param, name(bias))?;
-        }
+    let mut source = Source::open(path.as_ref())?;
+    source.tensors.retain(|name, _| name.starts_with(prefix));
+    let data = source.take(&format!("{prefix}in_proj_weight"), &[columns, width])?;
+    put(&mut layer.qkv.weight, transposed(data, [columns, width]));
+    if let Some(bias) = &mut layer.qkv.bias {
+        source.replace(bias, format!("{prefix}in_proj_bias"))?;
     }
-    match source.tensors.into_keys().next() {
-        Some(name) => Err(Error::SurplusTensor {
-            file: source.file,
-            name,
-        }),
-        None => Ok(layer),
-    }
+    source.linear(&mut layer.out, &format!("{prefix}out_proj"))?;
+    source.finish()?;
+    Ok(layer)
 }

@@ -2,8 +2,14 @@
 
 mod archive;
 mod attention;
+mod gpt2;
+mod griffin;
+mod source;
 
 pub use attention::attention_from_pytorch;
+pub use gpt2::gpt2_from_huggingface;
+pub use griffin::griffin_from_huggingface;
+use source::Source;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -11,8 +17,6 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use burn::module::Param;
-use burn::tensor::{Tensor, TensorData};
 use burn_store::pytorch_reader::PytorchReader;
 use burn_store::{ModuleStore, SafetensorsStore, bridge, burn_pack};
 
@@ -20,7 +24,7 @@ use super::PyTorchLayer;
 use super::checksum::Checksum;
 use crate::Error;
 use crate::device;
-use crate::nn::{CellStack, like};
+use crate::nn::CellStack;
 
 /// The metadata of a file that was written here: who wrote it, and the checksum of its tensors.
 const PRODUCER: (&str, &str) = ("producer", "riverrun");
@@ -46,20 +50,14 @@ pub fn from_pytorch<L: PyTorchLayer>(
 ) -> Result<L, Error> {
     layer.check()?;
     one_head(layer.stack())?;
-    let path = path.as_ref();
-    // A corrected copy has to last until its tensors have been read.
-    let archive = match is_safetensors(path) {
-        true => None,
-        false => archive::readable_copy(path).map_err(|error| failed(path, error))?,
-    };
-    let mut tensors = read(path, archive.as_ref().map_or(path, |copy| copy.path()))?;
-    tensors.retain(|name, _| name.starts_with(prefix));
+    let mut source = Source::open(path.as_ref())?;
+    source.tensors.retain(|name, _| name.starts_with(prefix));
     if layer.stack().layers.len() == 1 {
-        tensors = with_layer_numbers(tensors, prefix);
+        source.tensors = with_layer_numbers(source.tensors, prefix);
     }
-    let file = path.display().to_string();
+    let file = source.file.clone();
     let names = names(layer.stack(), prefix);
-    if let Some(name) = tensors.keys().find(|name| !names.contains(*name)) {
+    if let Some(name) = source.tensors.keys().find(|name| !names.contains(*name)) {
         if let Some(feature) = foreign(&name[prefix.len()..]) {
             return Err(Error::Unsupported(format!(
                 "{file}: tensor `{name}`: {feature} is not supported"
@@ -70,7 +68,6 @@ pub fn from_pytorch<L: PyTorchLayer>(
             name: name.clone(),
         });
     }
-    let mut source = Source { file, tensors };
     let stack = layer.stack_mut();
     let directions = stack.directions();
     let mut layers = stack.layers.clone();
@@ -287,42 +284,4 @@ fn header(path: &Path) -> std::io::Result<String> {
 fn after<'a>(header: &'a str, key: &str) -> Option<&'a str> {
     let start = format!("\"{key}\":\"");
     header.split_once(&start).map(|(_, rest)| rest)
-}
-
-/// An open file.
-struct Source {
-    file: String,
-    tensors: BTreeMap<String, burn_pack::Tensor>,
-}
-
-impl Source {
-    fn replace<const D: usize>(
-        &mut self,
-        param: &mut Param<Tensor<D>>,
-        name: String,
-    ) -> Result<(), Error> {
-        let file = self.file.clone();
-        let Some(tensor) = self.tensors.remove(&name) else {
-            return Err(Error::MissingTensor { file, name });
-        };
-        let (expected, found) = (param.val().dims().to_vec(), tensor.shape.to_vec());
-        if expected != found {
-            return Err(Error::TensorShape {
-                file,
-                name,
-                expected,
-                found,
-            });
-        }
-        if !tensor.dtype.is_float() {
-            let reason = format!("tensor `{name}` holds {:?}, not floats", tensor.dtype);
-            return Err(Error::File { file, reason });
-        }
-        let data: TensorData = bridge::into_data(tensor).map_err(|error| Error::File {
-            file,
-            reason: error.to_string(),
-        })?;
-        *param = param.clone().map(|old| like(&old, data));
-        Ok(())
-    }
 }

@@ -1,10 +1,8 @@
 //! Griffin: a sequence, its chunks and its steps; gradients; what it is made of; refusals.
 
-mod common;
-
+use crate::common::{assert_close, devices, numbers};
 use burn::module::Module;
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
-use common::{assert_close, devices, numbers};
 use riverrun::Error;
 use riverrun::models::{GriffinBlockState, GriffinConfig, TemporalMixing};
 use riverrun::nn::Sequence;
@@ -98,7 +96,9 @@ fn every_third_block_has_attention_and_every_parameter_a_gradient() {
     // Two norms, and a gated MLP of three times the width.
     let block = 2 * width + 2 * (width + 1) * 3 * width + (3 * width + 1) * width;
     let linear = (width + 1) * width;
-    let recurrence = 3 * linear + 5 * width + 2 * linear + width;
+    // The gates have a block for each of the two heads.
+    let gates = 2 * (width / 2 + 1) * width;
+    let recurrence = 3 * linear + 5 * width + gates + width;
     // Two heads of queries and one of keys and values, of half the width each.
     let attention = width * 2 * width + linear;
     let expected = 3 * block + 2 * recurrence + attention + vocab * width + width;

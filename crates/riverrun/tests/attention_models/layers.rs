@@ -1,9 +1,7 @@
 //! Attention layers and the short convolution: a sequence, its chunks and its steps; restarts; refusals; what a layer computes.
 
-mod common;
-
+use crate::common::{assert_close, devices, numbers};
 use burn::tensor::{Bool, Device, Distribution, Tensor, TensorData};
-use common::{assert_close, devices, numbers};
 use riverrun::Error;
 use riverrun::nn::{LocalAttentionConfig, MultiHeadAttentionConfig, Recurrent, Rotary, Sequence};
 use riverrun::ops::{short_convolution, try_short_convolution};

@@ -1,0 +1,87 @@
+//! The projection to the vocabulary.
+
+use burn::tensor::Tensor;
+
+use crate::ops::{self, LinearSpec};
+use crate::{Error, device};
+
+/// The logit of a padding column: low enough that its softmax is exactly 0 in `f32`, and within the range of `f16`.
+const ABSENT: f32 = -3e4;
+
+/// From this vocabulary on, padding to 64 columns costs little.
+const LARGE: usize = 1024;
+
+/// Padding columns that make the vocabulary a multiple of the matrix units' width; 0 if it is a multiple of 8.
+fn padding(vocab: usize) -> usize {
+    match (vocab.is_multiple_of(8), vocab >= LARGE) {
+        (true, _) => 0,
+        (false, true) => vocab.next_multiple_of(64) - vocab,
+        (false, false) => vocab.next_multiple_of(8) - vocab,
+    }
+}
+
+/// The weights of the projection.
+pub(super) enum Head {
+    /// `[vocab, width]`: those of the embedding.
+    Tied(Tensor<2>),
+    /// `[width, vocab]`.
+    Own(Tensor<2>),
+}
+
+impl Head {
+    /// `[width, vocab + padding]`; the padding is 0.
+    fn weight(self, padding: usize) -> Tensor<2> {
+        let (weight, dim) = match self {
+            Self::Tied(weight) => (weight, 0),
+            Self::Own(weight) => (weight, 1),
+        };
+        let weight = match padding {
+            0 => weight,
+            _ => {
+                let mut shape = weight.dims();
+                shape[dim] = padding;
+                let zeros = Tensor::zeros(shape, (&weight.device(), weight.dtype()));
+                Tensor::cat(vec![weight, zeros], dim)
+            }
+        };
+        match dim {
+            0 => weight.transpose(),
+            _ => weight,
+        }
+    }
+
+    /// Logits `[B, T, vocab]` of `x`, `[B, T, width]`, under a cap if there is one. With `padded`, on a GPU, in the form that it
+    /// multiplies fastest: `[B, T, V']`, where `V' ≥ vocab` is a multiple of 8, and the logits past `vocab` are so low that a
+    /// softmax makes them exactly 0.
+    pub(super) fn logits(
+        self,
+        x: Tensor<3>,
+        cap: Option<f64>,
+        padded: bool,
+    ) -> Result<Tensor<3>, Error> {
+        let (vocab, options) = match &self {
+            Self::Tied(weight) => (weight.dims()[0], (weight.device(), weight.dtype())),
+            Self::Own(weight) => (weight.dims()[1], (weight.device(), weight.dtype())),
+        };
+        let padding = match padded && !device::is_cpu(&options.0) {
+            true => padding(vocab),
+            false => 0,
+        };
+        let bias = (padding > 0).then(|| {
+            let options = (&options.0, options.1);
+            let low = Tensor::<1>::full([padding], ABSENT, options);
+            Tensor::cat(vec![Tensor::zeros([vocab], options), low], 0)
+        });
+        let weight = self.weight(padding);
+        let Some(cap) = cap else {
+            return ops::try_linear(x, weight, bias, LinearSpec::default());
+        };
+        // The low logits come after the cap, which would raise them.
+        let logits = ops::try_linear(x, weight, None, LinearSpec::default())?;
+        let logits = (logits / cap).tanh() * cap;
+        Ok(match bias {
+            Some(bias) => logits + bias.unsqueeze(),
+            None => logits,
+        })
+    }
+}

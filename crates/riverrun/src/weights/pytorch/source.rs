@@ -1,0 +1,108 @@
+//! An open file of weights.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use burn::module::Param;
+use burn::nn::Linear;
+use burn::tensor::{Tensor, TensorData};
+use burn_store::{bridge, burn_pack};
+use tempfile::NamedTempFile;
+
+use super::{archive, failed, is_safetensors, read};
+use crate::Error;
+use crate::nn::like;
+
+/// A file whose tensors are taken one by one.
+pub(super) struct Source {
+    pub(super) file: String,
+    pub(super) tensors: BTreeMap<String, burn_pack::Tensor>,
+    /// A corrected copy has to last until its tensors have been read.
+    _copy: Option<NamedTempFile>,
+}
+
+impl Source {
+    /// Opens a safetensors file, or else what `torch.save` writes.
+    pub(super) fn open(path: &Path) -> Result<Self, Error> {
+        let copy = match is_safetensors(path) {
+            true => None,
+            false => archive::readable_copy(path).map_err(|error| failed(path, error))?,
+        };
+        let tensors = read(path, copy.as_ref().map_or(path, |copy| copy.path()))?;
+        Ok(Self {
+            file: path.display().to_string(),
+            tensors,
+            _copy: copy,
+        })
+    }
+
+    /// The numbers of a tensor of this shape.
+    pub(super) fn take(&mut self, name: &str, expected: &[usize]) -> Result<TensorData, Error> {
+        let (file, name) = (self.file.clone(), name.to_string());
+        let Some(tensor) = self.tensors.remove(&name) else {
+            return Err(Error::MissingTensor { file, name });
+        };
+        let (expected, found) = (expected.to_vec(), tensor.shape.to_vec());
+        if expected != found {
+            return Err(Error::TensorShape {
+                file,
+                name,
+                expected,
+                found,
+            });
+        }
+        if !tensor.dtype.is_float() {
+            let reason = format!("tensor `{name}` holds {:?}, not floats", tensor.dtype);
+            return Err(Error::File { file, reason });
+        }
+        bridge::into_data(tensor).map_err(|error| Error::File {
+            file,
+            reason: error.to_string(),
+        })
+    }
+
+    /// Puts a tensor of a parameter's shape into it.
+    pub(super) fn replace<const D: usize>(
+        &mut self,
+        param: &mut Param<Tensor<D>>,
+        name: String,
+    ) -> Result<(), Error> {
+        let data = self.take(&name, &param.val().dims())?;
+        put(param, data);
+        Ok(())
+    }
+
+    /// Puts the weight of one of PyTorch's linear layers, whose outputs are its first dimension, and its bias into a layer.
+    pub(super) fn linear(&mut self, layer: &mut Linear, name: &str) -> Result<(), Error> {
+        let [inputs, outputs] = layer.weight.val().dims();
+        let data = self.take(&format!("{name}.weight"), &[outputs, inputs])?;
+        put(&mut layer.weight, transposed(data, [outputs, inputs]));
+        match &mut layer.bias {
+            Some(bias) => self.replace(bias, format!("{name}.bias")),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses tensors that have not been taken.
+    pub(super) fn finish(self) -> Result<(), Error> {
+        match self.tensors.into_keys().next() {
+            Some(name) => Err(Error::SurplusTensor {
+                file: self.file,
+                name,
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Puts numbers into a parameter of their shape.
+pub(super) fn put<const D: usize>(param: &mut Param<Tensor<D>>, data: TensorData) {
+    *param = param.clone().map(|old| like(&old, data));
+}
+
+/// A matrix of `rows` rows transposed, in `f32`.
+pub(super) fn transposed(data: TensorData, [rows, columns]: [usize; 2]) -> TensorData {
+    let numbers: Vec<f32> = data.iter::<f32>().collect();
+    let element = |n: usize| numbers[n % rows * columns + n / rows];
+    TensorData::new((0..rows * columns).map(element).collect(), [columns, rows])
+}

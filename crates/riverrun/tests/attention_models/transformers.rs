@@ -1,0 +1,192 @@
+//! GPT-2 and Griffin against transformers, and attention against PyTorch: files of weights, results, gradients.
+
+use std::path::PathBuf;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Gradients, Int, Tensor, TensorData};
+use riverrun::models::{Gpt2Config, GriffinConfig};
+use riverrun::nn::{MultiHeadAttentionConfig, Recurrent, Sequence};
+use riverrun::ops::cross_entropy;
+use riverrun::weights::{attention_from_pytorch, gpt2_from_huggingface, griffin_from_huggingface};
+use serde_json::Value;
+
+use crate::common::{assert_close, devices, numbers};
+use crate::golden::{field, tensor};
+
+/// The rounding of f32 through four blocks of weights of this size, with a margin of about ten.
+const TOLERANCE: f64 = 2e-5;
+
+fn file(name: &str) -> PathBuf {
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    golden.join(name)
+}
+
+fn size(case: &Value, name: &str) -> usize {
+    case[name].as_u64().expect("a number") as usize
+}
+
+/// The inputs `[B, T]` and the targets after them.
+fn tokens(case: &Value, device: &burn::tensor::Device) -> [Tensor<2, Int>; 2] {
+    let (batch, steps) = (size(case, "batch"), size(case, "steps"));
+    let all: Vec<i32> = field(case, "tokens").iter().map(|&x| x as i32).collect();
+    let all = TensorData::new(all, [batch, steps + 1]);
+    let all = Tensor::<2, Int>::from_data(all, device);
+    [all.clone().narrow(1, 0, steps), all.narrow(1, 1, steps)]
+}
+
+/// The parameters of a module, or their gradients, by the names that its fields have.
+#[derive(Default)]
+struct Collect<'a> {
+    gradients: Option<&'a Gradients>,
+    path: Vec<String>,
+    found: Vec<(String, Vec<f64>)>,
+}
+
+impl ModuleVisitor for Collect<'_> {
+    fn enter_module(&mut self, name: &str, _kind: &str) {
+        self.path.push(name.into());
+    }
+
+    fn exit_module(&mut self, _name: &str, _kind: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let values = match self.gradients {
+            Some(gradients) => numbers(param.val().grad(gradients).expect("a gradient")),
+            None => numbers(param.val()),
+        };
+        self.found.push((self.path.join("."), values));
+    }
+}
+
+fn collect(module: &impl Module, gradients: Option<&Gradients>) -> Vec<(String, Vec<f64>)> {
+    let mut collect = Collect {
+        gradients,
+        ..Default::default()
+    };
+    module.visit(&mut collect);
+    collect.found
+}
+
+/// Compares the gradients of a model with those that were loaded as the weights of another one.
+fn assert_gradients(
+    device: &str,
+    model: &impl Module,
+    gradients: &Gradients,
+    expected: &impl Module,
+    offset: impl Fn(&str) -> f64,
+) {
+    let found = collect(model, Some(gradients));
+    for ((name, found), (_, mut expected)) in found.into_iter().zip(collect(expected, None)) {
+        expected.iter_mut().for_each(|x| *x -= offset(&name));
+        assert_close(&format!("{device} d {name}"), &found, &expected, TOLERANCE);
+    }
+}
+
+#[test]
+fn gpt2_computes_what_transformers_does() {
+    let case: Value = serde_json::from_str(include_str!("../golden/gpt2.json")).unwrap();
+    let [vocab, width, layers, heads, positions] =
+        ["vocab", "width", "layers", "heads", "positions"].map(|name| size(&case, name));
+    for (name, device) in devices() {
+        let device = device.autodiff();
+        let config = Gpt2Config::new(vocab, width, layers, heads).with_positions(positions);
+        let load = |path| gpt2_from_huggingface(config.init(&device), file(path)).expect(path);
+        let model = load("gpt2/weights.safetensors");
+        assert_eq!(model.num_params(), size(&case, "parameters"));
+        let [inputs, targets] = tokens(&case, &device);
+        let (logits, _) = model.forward(inputs.clone(), Sequence::new());
+        let expected = field(&case, "logits");
+        assert_close(&name, &numbers(logits), &expected, TOLERANCE);
+        let (logits, _) = model.forward_padded(inputs.clone(), Sequence::new());
+        let loss = cross_entropy(logits.flatten(0, 1), targets.flatten(0, 1));
+        let expected = case["loss"].as_f64().expect("a number");
+        assert_close(&name, &numbers(loss.clone()), &[expected], TOLERANCE);
+        let gradients = loss.backward();
+        let expected = load("gpt2/gradients.safetensors");
+        assert_gradients(&name, &model, &gradients, &expected, |_| 0.0);
+    }
+}
+
+#[test]
+fn griffin_computes_what_transformers_does() {
+    let case: Value = serde_json::from_str(include_str!("../golden/griffin.json")).unwrap();
+    let [vocab, width, layers, heads, window] =
+        ["vocab", "width", "layers", "heads", "window"].map(|name| size(&case, name));
+    for (name, device) in devices() {
+        let device = device.autodiff();
+        let config = GriffinConfig::new(vocab, width, layers, heads).with_window(window);
+        let load = |path| griffin_from_huggingface(config.init(&device), file(path)).expect(path);
+        let model = load("griffin/weights.safetensors");
+        assert_eq!(model.num_params(), size(&case, "parameters"));
+        let [inputs, targets] = tokens(&case, &device);
+        let (logits, _) = model.forward(inputs.clone(), Sequence::new());
+        let expected = field(&case, "logits");
+        assert_close(&name, &numbers(logits.clone()), &expected, TOLERANCE);
+        // The prompt at once, then step by step, as transformers has checked of itself.
+        let (prompt, steps) = (size(&case, "prompt"), size(&case, "steps"));
+        let plain = model.valid();
+        let start = inputs.clone().inner().narrow(1, 0, prompt);
+        let (first, mut state) = plain.forward(start, Sequence::new());
+        let mut parts = vec![first];
+        for t in prompt..steps {
+            let token = inputs.clone().inner().narrow(1, t, 1);
+            let (logits, next) = plain.step(token.squeeze_dim(1), Some(state));
+            parts.push(logits.unsqueeze_dim(1));
+            state = next;
+        }
+        let found = numbers(Tensor::cat(parts, 1));
+        assert_close(&format!("{name} steps"), &found, &expected, TOLERANCE);
+        let (logits, _) = model.forward_padded(inputs, Sequence::new());
+        let loss = cross_entropy(logits.flatten(0, 1), targets.flatten(0, 1));
+        let expected = case["loss"].as_f64().expect("a number");
+        assert_close(&name, &numbers(loss.clone()), &[expected], TOLERANCE);
+        let gradients = loss.backward();
+        let expected = load("griffin/gradients.safetensors");
+        // The file's weights of a norm are added to 1, and so were the gradients.
+        let offset = |name: &str| f64::from(u8::from(name.ends_with("gamma")));
+        assert_gradients(&name, &model, &gradients, &expected, offset);
+    }
+}
+
+#[test]
+fn attention_computes_what_pytorch_does() {
+    let case: Value = serde_json::from_str(include_str!("../golden/attention.json")).unwrap();
+    let [batch, steps, width, heads] =
+        ["batch", "steps", "width", "heads"].map(|name| size(&case, name));
+    for (name, device) in devices() {
+        let device = device.autodiff();
+        let layer = MultiHeadAttentionConfig::new(width, heads).init(&device);
+        let layer = attention_from_pytorch(layer, file("attention.safetensors"), "encoder.")
+            .expect("the file fits");
+        let part = |name| tensor(&case, name, [batch, steps, width], &device);
+        let x = part("x").require_grad();
+        let (y, _) = layer.run(x.clone(), Sequence::new());
+        assert_close(&name, &numbers(y.clone()), &field(&case, "y"), TOLERANCE);
+        let gradients = (y * part("d_y")).sum().backward();
+        let d_x = numbers(x.grad(&gradients).expect("a gradient"));
+        assert_close(&name, &d_x, &field(&case, "d_x"), TOLERANCE);
+        for (what, linear) in [("in_proj_", &layer.qkv), ("out_proj.", &layer.out)] {
+            let weight = linear.weight.val().grad(&gradients).expect("a gradient");
+            // PyTorch's weights have the outputs first.
+            let found = numbers(weight.transpose());
+            let expected = field(&case, &format!("d_{what}weight"));
+            assert_close(
+                &format!("{name} d {what}weight"),
+                &found,
+                &expected,
+                TOLERANCE,
+            );
+            let bias = linear.bias.as_ref().expect("a bias").val();
+            let found = numbers(bias.grad(&gradients).expect("a gradient"));
+            let expected = field(&case, &format!("d_{what}bias"));
+            assert_close(
+                &format!("{name} d {what}bias"),
+                &found,
+                &expected,
+                TOLERANCE,
+            );
+        }
+    }
+}
