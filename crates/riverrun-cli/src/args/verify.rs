@@ -65,6 +65,8 @@ pub enum VerifyOp {
     Embedding,
     /// Attention and every gradient
     Attention,
+    /// The short causal convolution with its state
+    Conv,
     /// AdamW and the clipping of gradients
     Optimizer,
     /// Linear layers, MLPs and the vendor's matmuls

@@ -7,6 +7,7 @@
 mod attention;
 mod block_diagonal;
 mod cell;
+mod convolution;
 mod embedding;
 mod encoder;
 mod gelu;
@@ -128,6 +129,14 @@ const OPERATIONS: &[Operation] = &[
         check: attention::verify,
         weight: 3,
         long: Some("attention of more than 130 queries or 200 keys"),
+    },
+    Operation {
+        op: VerifyOp::Conv,
+        storages: &Storage::ALL,
+        forms: |_| vec!["convolution"],
+        check: convolution::verify,
+        weight: 1,
+        long: None,
     },
     Operation {
         op: VerifyOp::Optimizer,
