@@ -370,6 +370,32 @@ fn saturated_gates_are_exact() {
     }
 }
 
+#[test]
+fn zero_inputs_leave_a_zero_state() {
+    for cell in Cell::all() {
+        let mut case = Case::<f32>::random(Problem::new(cell, 3, 4, 40), Options::NONE, 4);
+        case.xg.fill(0.0);
+        for routine in routines() {
+            let found = case.run(routine);
+            assert!(found.h.iter().all(|&h| h == 0.0), "{}", cell.name());
+        }
+        check(&case, &routines());
+    }
+}
+
+/// A step of more hidden units than a GPU's largest cube has threads.
+#[test]
+fn wide_states() {
+    let routine = [cpu::Routine::default()];
+    let tanh = Cell::Elman {
+        activation: riverrun_kernels::cell::Activation::Tanh,
+    };
+    for (cell, hidden) in [(Cell::all()[0], 2048), (Cell::all()[1], 2048), (tanh, 4096)] {
+        let problem = Problem::new(cell, 1, 1, hidden);
+        check(&Case::random(problem, Options::ALL, 3), &routine);
+    }
+}
+
 /// One step from a zero state without recurrent weights, where every result is a formula of its own pre-activations:
 /// near 0 and near saturation each number keeps its own digits, not just those that the largest number has.
 #[test]

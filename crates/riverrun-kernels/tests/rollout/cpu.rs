@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use riverrun_kernels::rollout::check::Case;
-use riverrun_kernels::rollout::{Decode, Problem};
+use riverrun_kernels::rollout::{Arguments, Decode, Problem, cpu};
 
 fn assert_passes(case: &Case) {
     let found = case.cpu().unwrap();
@@ -45,6 +45,26 @@ fn errors_stay_below_a_ten_thousandth() {
                 let error = (f64::from(*found) - reference).abs();
                 assert!(error <= 1e-4 * reference.abs().max(1.0), "{name}: {error}");
             }
+        }
+    }
+}
+
+/// Weights that start within a cache line are copied; that changes no bit.
+#[test]
+fn the_place_of_the_weights_in_memory_does_not_matter() {
+    for steps in [3, 20] {
+        let case = Case::random(Problem::new(3, 64, steps), 4);
+        let expected = case.cpu().unwrap();
+        let arguments = case.arguments();
+        for start in [0, 1, 4, 15] {
+            let mut moved = vec![0.0; start];
+            moved.extend_from_slice(arguments.u);
+            let arguments = Arguments {
+                u: &moved[start..],
+                ..arguments
+            };
+            let found = cpu::run(&case.problem, arguments).unwrap();
+            assert_eq!(found, expected, "{steps} steps, {start} numbers on");
         }
     }
 }

@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
-use super::product::{AddProduct, Blend, Dot, Entropy, Exponentials, Gates, Largest, PADDING};
+use super::aligned::AlignedRows;
+use super::product::{
+    AddProduct, AddSignal, Blend, Dot, Entropy, Exponentials, Gates, Largest, PADDING,
+};
 use crate::rollout::{
     Arguments, CLAMP, DELTAS, Decode, LEAST_LOSS, LEAST_PROBABILITY, LINEAR_ENTROPY, Problem,
 };
@@ -52,22 +55,10 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// The rows of a gate that belong to some units, times `x`, and what the features add.
-    fn gate(&self, gate: usize, units: &Range<usize>, loss: f32, x: &[f32], out: &mut [f32]) {
+    /// The rows of a gate that belong to some units.
+    pub(super) fn rows(&self, gate: usize, units: &Range<usize>) -> &'a [f32] {
         let h = self.problem.hidden;
-        let rows = gate * h + units.start..gate * h + units.end;
-        for ((out, base), first) in out
-            .iter_mut()
-            .zip(&self.base[rows.clone()])
-            .zip(&self.first[rows.clone()])
-        {
-            *out = first.mul_add(loss, *base);
-        }
-        self.level.dispatch(AddProduct {
-            a: &self.u[rows.start * h..rows.end * h],
-            x,
-            out: &mut out[..units.len()],
-        });
+        &self.u[(gate * h + units.start) * h..(gate * h + units.end) * h]
     }
 }
 
@@ -84,6 +75,8 @@ pub(super) struct Finished {
 pub(super) struct Part {
     units: Range<usize>,
     hidden: usize,
+    /// A copy of the recurrent weights of its units, where that is worth its time.
+    aligned: Option<AlignedRows>,
     /// The whole state, padded.
     h: Vec<f32>,
     /// `r ∘ h`, whole.
@@ -112,8 +105,10 @@ impl Part {
         let loss = member.arguments.loss[0];
         let mut trajectory = Vec::with_capacity(p.steps + 1);
         trajectory.push(loss);
+        let gates = [0, 1, 2].map(|gate| member.rows(gate, &units));
         Self {
             hidden: p.hidden,
+            aligned: AlignedRows::new(gates, p.hidden, p.steps),
             h: member.h0.to_vec(),
             rh: vec![0.0; p.hidden],
             own_h,
@@ -156,10 +151,30 @@ impl Part {
         self.units.len() == self.hidden
     }
 
+    /// The rows of a gate that belong to its units, times `x`, and what the features add.
+    fn gate(&self, member: &Member<'_>, gate: usize, x: &[f32], out: &mut [f32]) {
+        let first = gate * self.hidden;
+        let rows = first + self.units.start..first + self.units.end;
+        let out = &mut out[..self.units.len()];
+        member.level.dispatch(AddSignal {
+            base: &member.base[rows.clone()],
+            first: &member.first[rows],
+            signal: self.loss,
+            out: &mut *out,
+        });
+        let a = match &self.aligned {
+            Some(aligned) => aligned.gate(gate),
+            None => member.rows(gate, &self.units),
+        };
+        member.level.dispatch(AddProduct { a, x, out });
+    }
+
     /// The first half of a step: `z` and `r ∘ h` of its own units.
     pub(super) fn gates(&mut self, member: &Member<'_>) {
-        member.gate(0, &self.units, self.loss, &self.h, &mut self.z);
-        member.gate(1, &self.units, self.loss, &self.h, &mut self.pre);
+        let [mut z, mut r] = [&mut self.z, &mut self.pre].map(std::mem::take);
+        self.gate(member, 0, &self.h, &mut z);
+        self.gate(member, 1, &self.h, &mut r);
+        (self.z, self.pre) = (z, r);
         member.level.dispatch(Gates {
             z: &mut self.z,
             keep: &mut self.keep,
@@ -174,7 +189,9 @@ impl Part {
 
     /// The second half: the candidate and the new state of its own units.
     pub(super) fn candidate(&mut self, member: &Member<'_>) {
-        member.gate(2, &self.units, self.loss, &self.rh, &mut self.pre);
+        let mut c = std::mem::take(&mut self.pre);
+        self.gate(member, 2, &self.rh, &mut c);
+        self.pre = c;
         member.level.dispatch(Blend {
             z: &self.z,
             keep: &self.keep,

@@ -1,8 +1,10 @@
 //! The CPU form: the weights of a member stay in the cache of its core.
 //!
 //! Threads take whole members while there is one for each; the remaining members are divided by units, with two barriers a
-//! step. All features but the first are constant, so their products are computed once a member, not once a step.
+//! step. All features but the first are constant, so their products are computed once a member, not once a step. Weights whose
+//! rows start within cache lines are copied once a member.
 
+mod aligned;
 mod member;
 mod product;
 

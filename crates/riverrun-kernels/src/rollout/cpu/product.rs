@@ -57,6 +57,34 @@ fn add_rows<S: Simd, const N: usize>(simd: S, a: &[f32], x: &[f32], out: &mut [f
     }
 }
 
+/// `out_i ← base_i + first_i · signal`. On vector registers, since a fused multiplication outside of them is a call.
+pub(super) struct AddSignal<'a> {
+    pub base: &'a [f32],
+    pub first: &'a [f32],
+    pub signal: f32,
+    pub out: &'a mut [f32],
+}
+
+impl WithSimd for AddSignal<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let signal = simd.splat_f32s(self.signal);
+        let (base, base_rest) = S::as_simd_f32s(self.base);
+        let (first, first_rest) = S::as_simd_f32s(self.first);
+        let (out, out_rest) = S::as_mut_simd_f32s(self.out);
+        for ((out, base), first) in out.iter_mut().zip(base).zip(first) {
+            *out = simd.mul_add_e_f32s(*first, signal, *base);
+        }
+        let (base, first) = (
+            simd.partial_load_f32s(base_rest),
+            simd.partial_load_f32s(first_rest),
+        );
+        simd.partial_store_f32s(out_rest, simd.mul_add_e_f32s(first, signal, base));
+    }
+}
+
 /// Lengths of scratch vectors are multiples of this, and so of every register.
 pub(super) const PADDING: usize = 16;
 
