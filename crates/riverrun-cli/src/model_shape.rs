@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use riverrun::models::{LanguageModelConfig, RecurrentKind};
+use riverrun::models::{AnyLanguageModelConfig, LanguageModelKind};
 use riverrun_kernels::check::Random;
 use riverrun_train::tasks::Batch;
 use serde::Serialize;
@@ -59,10 +59,12 @@ impl ModelShape {
     }
 
     /// The model, with recurrent projections without biases as in the paper.
-    pub fn model(&self, cell: RecurrentKind) -> LanguageModelConfig {
-        LanguageModelConfig::new(self.vocab, self.width, self.layers)
-            .with_cell(cell)
-            .with_bias(false)
+    pub fn model(&self, kind: LanguageModelKind) -> AnyLanguageModelConfig {
+        let mut config = kind.config(self.vocab, self.width, self.layers, self.steps);
+        if let AnyLanguageModelConfig::Recurrent(model) = &mut config {
+            model.bias = false;
+        }
+        config
     }
 }
 

@@ -30,6 +30,8 @@ fn refused(words: &[&str], message: &str) {
 #[test]
 fn unknown_names_are_refused_with_the_known_ones() {
     refused(&["verify", "--dtype", "fp16"], "f32, f16, bf16, f64");
+    refused(&["train", "--tokens", "words"], "chars, bytes or bpe");
+    refused(&["train", "--model", "gpt5"], "griffin, gpt2, linear");
     refused(&["verify", "--op", "recurence"], "recurrence, recompute");
     let form = ["verify", "--device", "cpu", "--op", "cell", "--only", "gur"];
     refused(&form, "one of: gru");

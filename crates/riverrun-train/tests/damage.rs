@@ -37,7 +37,7 @@ fn files() -> &'static [(String, Vec<u8>)] {
         let sources = vec![text.to_str().unwrap().to_string()];
         let corpus = Corpus::read(&sources).unwrap();
         let mut config = RunConfig::text(sources, &corpus, 0.8);
-        config.model = LanguageModelConfig::new(config.model.vocab, 4, 1);
+        config.model = LanguageModelConfig::new(config.model.sizes()[0], 4, 1).into();
         config.training = TrainingConfig::new(2, 8, 12, 1e-2);
         config.training.eval_every = 5;
         let setup = Setup::language(&config, tasks::open(&config).unwrap()).unwrap();

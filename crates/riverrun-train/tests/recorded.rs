@@ -51,7 +51,7 @@ impl Objective for Drawing {
 /// With dropout, and batches in two parts.
 fn config(dtype: Precision) -> RunConfig {
     let mut config = RunConfig::selective_copy();
-    config.model = LanguageModelConfig::new(7, 16, 2).with_dropout(0.2);
+    config.model = LanguageModelConfig::new(7, 16, 2).with_dropout(0.2).into();
     config.training.accumulate = 2;
     config.training.dtype = dtype;
     config
@@ -156,7 +156,9 @@ fn run(cell: RecurrentKind) -> RunDir {
     let sources = vec![text.to_str().unwrap().to_string()];
     let corpus = Corpus::read(&sources).unwrap();
     let mut config = RunConfig::text(sources, &corpus, 0.8);
-    config.model = LanguageModelConfig::new(config.model.vocab, 8, 2).with_cell(cell);
+    config.model = LanguageModelConfig::new(config.model.sizes()[0], 8, 2)
+        .with_cell(cell)
+        .into();
     config.training = TrainingConfig::new(2, 8, 3, 1e-2);
     let setup = Setup::language(&config, tasks::open(&config).unwrap()).unwrap();
     let cpu = riverrun::device::parse("cpu").unwrap();

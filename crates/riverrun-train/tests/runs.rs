@@ -7,7 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::Device;
-use riverrun::models::{LanguageModel, LanguageModelConfig, RecurrentKind};
+use riverrun::models::{
+    AnyLanguageModel, AnyLanguageModelConfig, Gpt2Config, GriffinConfig, LanguageModelConfig,
+    RecurrentKind,
+};
+use riverrun_train::hybrid::{HybridConfig, Phase};
 use riverrun_train::tasks::SelectiveCopyConfig;
 use riverrun_train::{
     Error, Observer, Outcome, Precision, Report, RunConfig, RunDir, Setup, Split, TaskConfig,
@@ -59,7 +63,7 @@ fn device() -> Device {
 fn config(steps: u64) -> RunConfig {
     let mut config = RunConfig::selective_copy();
     config.task = TaskConfig::SelectiveCopy(SelectiveCopyConfig { data_tokens: 3 });
-    config.model = LanguageModelConfig::new(16, 16, 2).with_cell(RecurrentKind::MinGru);
+    config.model = LanguageModelConfig::new(16, 16, 2).into();
     config.training = TrainingConfig::new(32, 12, steps, 1e-2);
     config
 }
@@ -74,7 +78,7 @@ fn go_on(config: &RunConfig, dir: &Scratch) -> Trainer {
     Trainer::resume(setup, RunDir::open(&dir.0).unwrap(), &device()).unwrap()
 }
 
-fn run(trainer: Trainer, stop_after: u64) -> Result<Outcome<LanguageModel>, Error> {
+fn run(trainer: Trainer, stop_after: u64) -> Result<Outcome<AnyLanguageModel>, Error> {
     let stop = AtomicBool::new(false);
     trainer.run(
         &mut StopAfter {
@@ -86,7 +90,7 @@ fn run(trainer: Trainer, stop_after: u64) -> Result<Outcome<LanguageModel>, Erro
 }
 
 /// The bits of all weights, by order of visit.
-fn bits(model: &LanguageModel) -> Vec<u32> {
+fn bits(model: &AnyLanguageModel) -> Vec<u32> {
     weights(model).into_iter().map(f32::to_bits).collect()
 }
 
@@ -105,18 +109,31 @@ fn losses(dir: &Scratch) -> Vec<(u64, Split, u64)> {
 #[test]
 fn a_resumed_run_gives_the_numbers_of_an_unbroken_one() {
     let _alone = alone();
+    // Dropout, so that its draws are resumed too.
+    let model = LanguageModelConfig::new(16, 16, 2).with_dropout(0.1);
+    resume("recurrent", model.into());
+    resume(
+        "griffin",
+        GriffinConfig::new(16, 16, 3, 2).with_window(7).into(),
+    );
+    resume(
+        "gpt2",
+        Gpt2Config::new(16, 16, 2, 2).with_positions(18).into(),
+    );
+}
+
+fn resume(name: &str, model: AnyLanguageModelConfig) {
     let mut config = config(20);
-    // Dropout, so that its draws are resumed too; reports every 3 steps, so that the break falls
-    // between two of them.
-    config.model.dropout = 0.1;
+    config.model = model;
+    // Reports every 3 steps, so that the break falls between two of them.
     config.training.report_every = 3;
     config.training.eval_every = 8;
 
-    let whole = Scratch::new("whole");
+    let whole = Scratch::new(&format!("whole-{name}"));
     let unbroken = run(start(&config, &whole), u64::MAX).unwrap();
     assert!(unbroken.finished);
 
-    let parts = Scratch::new("parts");
+    let parts = Scratch::new(&format!("parts-{name}"));
     let first = run(start(&config, &parts), 10).unwrap();
     assert!(!first.finished);
     assert_eq!(first.step, 10);
@@ -198,7 +215,7 @@ fn half_formats_follow_f32_on_f32_weights() {
         let dir = Scratch::new(&format!("format-{dtype}"));
         run(start(&config, &dir), u64::MAX).unwrap()
     };
-    let loss = |outcome: &Outcome<LanguageModel>| outcome.last_validation.as_ref().unwrap().loss;
+    let loss = |outcome: &Outcome<AnyLanguageModel>| outcome.last_validation.as_ref().unwrap().loss;
     let full = loss(&train(Precision::F32));
     for dtype in [Precision::Bf16, Precision::F16] {
         let half = train(dtype);
@@ -220,11 +237,37 @@ fn every_cell_trains() {
     let _alone = alone();
     for cell in RecurrentKind::ALL {
         let mut config = config(5);
-        config.model.cell = cell;
+        config.model = LanguageModelConfig::new(16, 16, 2).with_cell(cell).into();
         let dir = Scratch::new(&format!("cell-{cell}"));
         assert!(
             run(start(&config, &dir), u64::MAX).unwrap().finished,
             "{cell}"
         );
     }
+}
+
+/// The predictions of a hybrid run take the place of up to 50 steps.
+#[test]
+fn gpt2_goes_through_the_phases_of_hybrid_training() {
+    let _alone = alone();
+    let mut config = config(240);
+    config.model = Gpt2Config::new(16, 16, 2, 2).with_positions(18).into();
+    config.training.batch = 8;
+    config.training.lr = 3e-3;
+    let mut hybrid = HybridConfig::default();
+    (hybrid.warm_up, hybrid.confidence, hybrid.max_predict) = (40, 0.3, 50);
+    hybrid.parts.check = true;
+    config.training.hybrid = Some(hybrid);
+    let dir = Scratch::new("hybrid-gpt2");
+    let outcome = run(start(&config, &dir), u64::MAX).unwrap();
+    assert!(outcome.finished);
+    let reports = RunDir::open(&dir.0).unwrap().metrics().unwrap();
+    let statuses = reports.iter().filter_map(|report| report.hybrid.as_ref());
+    let seen: Vec<Phase> = statuses
+        .flat_map(|status| status.phases.iter().map(|(phase, _)| *phase))
+        .collect();
+    for phase in [Phase::WarmUp, Phase::Full, Phase::Predict, Phase::Correct] {
+        assert!(seen.contains(&phase), "{phase:?}");
+    }
+    assert!(weights(&outcome.model).iter().all(|x| x.is_finite()));
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use riverrun::models::RecurrentKind;
+use riverrun::models::LanguageModelKind;
 use riverrun::ops::SavedStates;
 use riverrun_kernels::recurrence::{Gate, Routine};
 use riverrun_train::Precision;
@@ -195,7 +195,7 @@ pub struct BenchTrainArgs {
     pub shapes: Vec<ModelShape>,
     /// Recurrent layer: min-gru, min-lstm, rg-lru, linear, gru, lstm, rnn, or a gate of the linear recurrence
     #[arg(long, value_name = "CELL", default_value = "min-gru")]
-    pub model: RecurrentKind,
+    pub model: LanguageModelKind,
     /// Formats of the arithmetic, separated by commas
     #[arg(
         long,

@@ -14,9 +14,10 @@ pub use attention::AttentionRoutine;
 pub use attention::{AttentionShape, BenchAttentionArgs};
 pub use bench::*;
 use clap::{Args, Parser, Subcommand};
-use riverrun::models::RecurrentKind;
+use riverrun::models::LanguageModelKind;
 use riverrun::ops::SavedStates;
 use riverrun_train::hybrid::{HybridConfig, PredictorKind};
+use riverrun_train::tasks::SymbolKind;
 use riverrun_train::{DigitsNet, Precision};
 
 pub use hybrid::{BenchHybridArgs, HybridArgs, Rung};
@@ -113,10 +114,17 @@ pub struct TrainArgs {
     /// Folder with MNIST's four IDX files, or those of a data set in its format, for the task digits [default: drawn digits]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Recurrent layer: min-gru, min-lstm, rg-lru, linear, gru, lstm, rnn, or a gate of the linear recurrence [default: min-gru]
-    #[arg(long, value_name = "CELL")]
-    pub model: Option<RecurrentKind>,
-    /// Blocks of recurrent layer and MLP [default: 3]
+    /// Recurrent layer: min-gru, min-lstm, rg-lru, linear, gru, lstm, rnn, or a gate of the linear recurrence; or griffin, which
+    /// mixes rg-lru with local attention, or gpt2 [default: min-gru]
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<LanguageModelKind>,
+    /// Heads of griffin's or gpt2's attention [default: of 64 channels]
+    #[arg(long, value_name = "N")]
+    pub heads: Option<usize>,
+    /// Steps that griffin's local attention sees [default: half of the context, at most 1024]
+    #[arg(long, value_name = "N")]
+    pub window: Option<usize>,
+    /// Blocks of recurrent layer, or attention, and MLP [default: 3]
     #[arg(long, value_name = "N")]
     pub layers: Option<usize>,
     /// Channels [default: 128; selective copying 64]
@@ -163,6 +171,12 @@ pub struct TrainArgs {
     /// recomputed [default: all]
     #[arg(long, aliases = ["recompute", "checkpoints"], value_name = "all|none|N")]
     pub saved_states: Option<SavedStates>,
+    /// Symbols of the text: chars, bytes, or bpe with --vocabulary [default: chars, or bytes where there are more than 1024]
+    #[arg(long, value_name = "KIND")]
+    pub tokens: Option<SymbolKind>,
+    /// Byte-pair vocabulary, in the form of GPT-2's vocab.json
+    #[arg(long, value_name = "FILE", requires = "tokens")]
+    pub vocabulary: Option<PathBuf>,
     /// Part of the text that trains; the rest validates [default: 0.9]
     #[arg(long, value_name = "PART", allow_negative_numbers = true)]
     pub split: Option<f64>,

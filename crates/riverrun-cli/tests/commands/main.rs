@@ -256,6 +256,91 @@ fn a_text_is_learned_kept_and_spoken() {
 }
 
 #[test]
+fn models_with_attention_are_trained_continued_and_speak() {
+    let scratch = Scratch::new("attention");
+    fs::write(scratch.path("fox.txt"), corpus()).unwrap();
+    let three = [
+        "train", "fox.txt", "--steps", "6", "--layers", "3", "--heads", "2",
+    ];
+    let sizes = &TINY[4..];
+    let options: [(&str, &[&str]); 2] = [
+        ("griffin", &["--window", "5", "--tokens", "bytes"]),
+        ("gpt2", &["--tokens", "chars"]),
+    ];
+    for (model, more) in options {
+        let words = [
+            &three[..],
+            &["--model", model, "--width", "16"],
+            more,
+            sizes,
+        ]
+        .concat();
+        let said = scratch.done(&[&words[..], &["--out", model]].concat());
+        assert!(
+            said.contains(&format!("model   {model}, 3 layers of width 16")),
+            "{said}"
+        );
+        // A shorter run goes on.
+        let short: Vec<&str> = words
+            .iter()
+            .map(|&w| if w == "6" { "3" } else { w })
+            .collect();
+        let half = format!("{model}-half");
+        let same = ["--warmup", "1", "--eval-every", "10", "--out", &half];
+        scratch.done(&[&short[..], &same].concat());
+        let go_on = [
+            "train", "--resume", "--out", &half, "--steps", "6", "--device", "cpu",
+        ];
+        scratch.done(&go_on);
+        let other = [&go_on[..], &["--model", "min-gru"]].concat();
+        scratch.refused(&other, "was begun with --model");
+        let other = [&go_on[..], &["--tokens", "bpe"]].concat();
+        scratch.refused(&other, "was begun with --tokens");
+        // More symbols than GPT-2's 16 positions; bytes of a model that has hardly learned are no text.
+        let speak = || {
+            let words = [
+                "generate", model, "--device", "cpu", "--prompt", "fox", "--tokens", "60",
+            ];
+            let output = scratch.run(&words);
+            assert!(output.status.success(), "{output:?}");
+            output.stdout
+        };
+        let fox = speak();
+        assert!(fox.starts_with(b"fox") && fox.len() == 64, "{fox:?}");
+        assert_eq!(fox, speak());
+    }
+    let train = |more: &[&'static str]| {
+        let words = ["train", "fox.txt", "--device", "cpu"];
+        words.iter().chain(more).copied().collect::<Vec<_>>()
+    };
+    scratch.refused(
+        &train(&["--model", "gpt2", "--window", "3"]),
+        "gpt2 has no use for --window",
+    );
+    scratch.refused(
+        &train(&["--model", "griffin", "--dropout", "0.1"]),
+        "no use for --dropout",
+    );
+    scratch.refused(&train(&["--heads", "2"]), "min-gru has no use for --heads");
+    scratch.refused(
+        &train(&["--model", "gpt2", "--heads", "3"]),
+        "a divisor of the width 128",
+    );
+    scratch.refused(
+        &train(&["--tokens", "bpe"]),
+        "--tokens bpe needs a --vocabulary",
+    );
+    scratch.refused(
+        &train(&["--tokens", "bytes", "--vocabulary", "x"]),
+        "--vocabulary is for --tokens bpe",
+    );
+    scratch.refused(
+        &train(&["--tokens", "bpe", "--vocabulary", "fox.txt"]),
+        "not a vocabulary",
+    );
+}
+
+#[test]
 fn standard_input_is_a_text() {
     let scratch = Scratch::new("stdin");
     let mut child = scratch

@@ -4,7 +4,7 @@ mod memory;
 mod pendulum;
 
 pub use pendulum::{PendulumRun, PendulumTask};
-use riverrun::models::{LanguageModelConfig, RecurrentKind};
+use riverrun::models::{AnyLanguageModelConfig, LanguageModelConfig, RecurrentKind};
 use riverrun::ops::SavedStates;
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ pub struct RunConfig {
     /// The data.
     pub task: TaskConfig,
     /// The model.
-    pub model: LanguageModelConfig,
+    pub model: AnyLanguageModelConfig,
     /// The training.
     pub training: TrainingConfig,
 }
@@ -91,7 +91,8 @@ impl RunConfig {
             model: LanguageModelConfig::new(16, 64, 3)
                 .with_cell(RecurrentKind::MinGru)
                 .with_expansion(4)
-                .with_time_scale(64),
+                .with_time_scale(64)
+                .into(),
             training: TrainingConfig::new(32, 64, 1000, 1e-2),
         }
     }
@@ -100,13 +101,17 @@ impl RunConfig {
     ///
     /// `split` is the part of the text that trains.
     pub fn text(sources: Vec<String>, corpus: &Corpus, split: f64) -> Self {
-        let task = TextConfig::describe(sources, corpus, split);
+        Self::of_text(TextConfig::describe(sources, corpus, split))
+    }
+
+    /// As [`text`](Self::text), of a text that has been described.
+    pub fn of_text(task: TextConfig) -> Self {
         let model = LanguageModelConfig::new(task.vocabulary.len(), 128, 3)
             .with_cell(RecurrentKind::MinGru);
         Self {
             format: FORMAT,
             task: TaskConfig::Text(task),
-            model,
+            model: model.into(),
             training: TrainingConfig::new(16, 256, 2000, 2e-3),
         }
     }
@@ -121,18 +126,24 @@ impl RunConfig {
             return Err(Error::value("format", self.format, known));
         }
         self.training.check()?;
-        let model = &self.model;
-        let sizes = [
-            ("layers", model.layers, MOST_LAYERS),
-            ("width", model.width, MOST),
-            ("expansion", model.expansion, MOST),
-            ("time_scale", model.time_scale, MOST),
-            ("mlp", model.mlp, MOST),
-        ];
-        for (name, value, most) in sizes {
-            size(name, value, most)?;
+        let [_, width, layers] = self.model.sizes();
+        size("layers", layers, MOST_LAYERS)?;
+        size("width", width, MOST)?;
+        match &self.model {
+            AnyLanguageModelConfig::Recurrent(model) => {
+                size("expansion", model.expansion, MOST)?;
+                size("time_scale", model.time_scale, MOST)?;
+                size("mlp", model.mlp, MOST)?;
+                range("dropout", model.dropout, 0.0, 0.99)?;
+            }
+            model => model.check()?,
         }
-        range("dropout", model.dropout, 0.0, 0.99)?;
+        if let Some(positions) = self.model.positions()
+            && self.length() > positions as u128
+        {
+            let reason = format!("the model has {positions} positions");
+            return Err(Error::value("context", self.training.context, reason));
+        }
         match &self.task {
             TaskConfig::SelectiveCopy(task) => size("data_tokens", task.data_tokens, MOST)?,
             TaskConfig::Text(task) => range("split", task.split, 0.0, 1.0)?,
@@ -142,16 +153,14 @@ impl RunConfig {
 
     /// Checks that the model has the task's symbols.
     pub(crate) fn check_vocab(&self) -> Result<(), Error> {
-        let (model, vocab) = (
-            &self.model,
-            match &self.task {
-                TaskConfig::SelectiveCopy(_) => SelectiveCopy::VOCAB,
-                TaskConfig::Text(task) => task.vocabulary.len(),
-            },
-        );
-        if model.vocab != vocab || !(1..=1 << 16).contains(&vocab) {
+        let [found, ..] = self.model.sizes();
+        let vocab = match &self.task {
+            TaskConfig::SelectiveCopy(_) => SelectiveCopy::VOCAB,
+            TaskConfig::Text(task) => task.vocabulary.len(),
+        };
+        if found != vocab || !(1..=1 << 16).contains(&vocab) {
             let reason = format!("the task has {vocab} symbols");
-            return Err(Error::value("vocab", model.vocab, reason));
+            return Err(Error::value("vocab", found, reason));
         }
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! Sampling text from a trained run.
 //!
 //! The prompt goes through the model as one sequence; after it the model takes one step for each
-//! symbol, with the state carried. A step's cost does not grow with what was generated.
+//! symbol, with the state carried. The state of a recurrent model or of Griffin does not grow with what was generated;
+//! GPT-2's is a cache of keys and values up to its number of positions, after which it goes on from the last half of them.
 
 mod steps;
 
@@ -9,12 +10,11 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::atomic::AtomicBool;
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::Device;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
-use riverrun::models::LanguageModel;
-use riverrun::nn::Sequence;
+use riverrun::models::AnyLanguageModel;
 
 use crate::run_dir::checksums;
 use crate::tasks::Vocabulary;
@@ -48,7 +48,9 @@ impl Default for Sampling {
 
 /// A trained model with its vocabulary.
 pub struct Generator {
-    model: LanguageModel,
+    model: AnyLanguageModel,
+    /// The most tokens that the model reads, if there is such a bound.
+    positions: Option<usize>,
     vocabulary: Vocabulary,
     symbols: Vec<Vec<u8>>,
     device: Device,
@@ -81,9 +83,10 @@ impl Generator {
         memory::check("the model", weights, &device)?;
         checksums::check(&folder)?;
         let model = load_module(config.model.init(&device), &folder.join(MODEL))?;
-        let symbols = task.vocabulary.symbols();
+        let symbols = task.vocabulary.symbols()?;
         Ok(Self {
             model,
+            positions: config.model.positions(),
             vocabulary: task.vocabulary,
             symbols,
             device,
@@ -95,8 +98,8 @@ impl Generator {
     /// the same text, and faster, for launching a step's kernels takes longer than computing them.
     ///
     /// Each call of [`stream`](Self::stream) or [`samples`](Self::samples) records after a few normal steps; on CUDA nothing
-    /// else of the process may use the device meanwhile. If the device then refuses, a warning says so once, and normal steps
-    /// go on.
+    /// else of the process may use the device meanwhile. If the device then refuses, or for a model with attention, whose
+    /// cache grows, a warning says so once, and normal steps go on.
     ///
     /// # Errors
     /// [`Error::Recording`] on the CPU, which has no launches to record.
@@ -163,13 +166,11 @@ impl Generator {
         if tokens.is_empty() {
             tokens = self.vocabulary.encode(b"\n").unwrap_or_else(|_| vec![0]);
         }
-        let tokens: Vec<i32> = tokens.into_iter().map(i32::from).collect();
-        let length = tokens.len();
-        let tokens = TensorData::new(tokens.repeat(samples), [samples, length]);
-        let prompt = Tensor::<2, Int>::from_data(tokens, &self.device);
-        let (logits, state) = self.model.forward(prompt, Sequence::new());
-        let [_, _, vocab] = logits.dims();
-        let logits = logits.narrow(1, length - 1, 1).reshape([samples, vocab]);
+        let mut tokens: Vec<i32> = tokens.into_iter().map(i32::from).collect();
+        if let Some(positions) = self.positions {
+            tokens.drain(..tokens.len().saturating_sub(positions));
+        }
+        let recent = vec![tokens; samples];
         let rng = |sample: usize| {
             let mut rng = ChaCha8Rng::seed_from_u64(sampling.seed);
             rng.set_stream(sample as u64);
@@ -177,8 +178,8 @@ impl Generator {
         };
         // The last symbol is drawn from the step before it.
         let further = sampling.tokens.saturating_sub(1);
-        let start = (logits, state);
-        let steps = Steps::new(&self.model, &self.device, start, further, &self.recorded);
+        let model = (&self.model, self.positions);
+        let steps = Steps::new(model, &self.device, recent, further, &self.recorded)?;
         Ok(Samples {
             symbols: &self.symbols,
             steps,

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use riverrun::Recording;
-use riverrun::models::{LanguageModel, LmState, RecurrentState};
+use riverrun::models::{AnyLanguageModel, AnyLmState, LmState, RecurrentState};
+use riverrun::nn::Sequence;
 use riverrun::ops::{overwrite, refill_int};
 
 use crate::Error;
@@ -17,10 +18,14 @@ const WARM_UP: usize = 3;
 
 /// Where the model is in its samples.
 pub(super) struct Steps<'a> {
-    model: &'a LanguageModel,
+    model: &'a AnyLanguageModel,
+    /// The most tokens that the model reads, if there is such a bound.
+    positions: Option<usize>,
     device: &'a Device,
+    /// The last tokens of each sample that the model has read, where their number is bounded.
+    recent: Vec<Vec<i32>>,
     /// `None` only while a step has it.
-    state: Option<LmState>,
+    state: Option<AnyLmState>,
     /// Those of the next symbols, `[samples, V]`.
     logits: Tensor<2>,
     recorder: Option<Recorder>,
@@ -39,23 +44,31 @@ struct Recorder {
 }
 
 impl<'a> Steps<'a> {
-    /// `steps` are to follow. They are recorded where `recorded` says so, which is switched off when that fails.
+    /// Reads the tokens of each sample, after which `steps` are to follow. They are recorded where `recorded` says so, which is
+    /// switched off when that fails.
     pub fn new(
-        model: &'a LanguageModel,
+        (model, positions): (&'a AnyLanguageModel, Option<usize>),
         device: &'a Device,
-        (logits, state): (Tensor<2>, LmState),
+        recent: Vec<Vec<i32>>,
         steps: usize,
         recorded: &'a AtomicBool,
-    ) -> Self {
+    ) -> Result<Self, Error> {
+        let (logits, state) = read(model, device, &recent)?;
         let mut all = Self {
             model,
+            positions,
             device,
+            recent,
             state: Some(state),
             logits,
             recorder: None,
             recorded,
         };
-        if steps > WARM_UP && recorded.load(Relaxed) {
+        if !matches!(model, AnyLanguageModel::Recurrent(_)) {
+            if recorded.load(Relaxed) {
+                all.refuse(&"a cache of keys changes its size from step to step");
+            }
+        } else if steps > WARM_UP && recorded.load(Relaxed) {
             match Recording::prepare(device) {
                 Ok(()) => {
                     // In memory of their own, which stays.
@@ -65,7 +78,7 @@ impl<'a> Steps<'a> {
                 Err(error) => all.refuse(&error),
             }
         }
-        all
+        Ok(all)
     }
 
     /// Goes on without recording, here and in later samples: so the reason is said once.
@@ -92,8 +105,23 @@ impl<'a> Steps<'a> {
         vocab
     }
 
-    /// A step on the next token of each sample.
+    /// A step on the next token of each sample. A model with a bounded number of positions that has read as many starts again
+    /// with the second half of what it has read.
     pub fn step(&mut self, tokens: Vec<i32>) -> Result<(), Error> {
+        if let Some(positions) = self.positions {
+            let full = self.recent[0].len() == positions;
+            for (recent, &token) in self.recent.iter_mut().zip(&tokens) {
+                if full {
+                    recent.drain(..positions - positions / 2);
+                }
+                recent.push(token);
+            }
+            if full {
+                let (logits, state) = read(self.model, self.device, &self.recent)?;
+                (self.logits, self.state) = (logits, Some(state));
+                return Ok(());
+            }
+        }
         let samples = tokens.len();
         let tokens = TensorData::new(tokens, [samples]);
         match self.recorder.take() {
@@ -126,7 +154,7 @@ impl<'a> Steps<'a> {
         }
         recorder.tokens = Some(tokens.clone());
         let state = self.state.take().expect("the state is back after a step");
-        let run = |state: LmState| {
+        let run = |state: AnyLmState| {
             let (logits, after) = model.step(tokens, Some(state.clone()));
             (logits, carried(state, after))
         };
@@ -169,6 +197,21 @@ fn replay(recording: &Recording) -> Result<(), Error> {
     Ok(unsafe { recording.replay() }?)
 }
 
+/// The logits after the last of these tokens, `[samples, V]`, and the state there.
+fn read(
+    model: &AnyLanguageModel,
+    device: &Device,
+    tokens: &[Vec<i32>],
+) -> Result<(Tensor<2>, AnyLmState), Error> {
+    let shape = [tokens.len(), tokens[0].len()];
+    let data = TensorData::new(tokens.concat(), shape);
+    let data = Tensor::<2, Int>::from_data(data, device);
+    let (logits, state) = model.try_forward(data, Sequence::new())?;
+    let [samples, length, vocab] = logits.dims();
+    let logits = logits.narrow(1, length - 1, 1).reshape([samples, vocab]);
+    Ok((logits, state))
+}
+
 /// The states of all blocks, each made of its two.
 fn zip(state: LmState, with: LmState, each: impl Fn(Tensor<2>, Tensor<2>) -> Tensor<2>) -> LmState {
     let blocks = state.blocks.into_iter().zip(with.blocks);
@@ -183,10 +226,21 @@ fn zip(state: LmState, with: LmState, each: impl Fn(Tensor<2>, Tensor<2>) -> Ten
 }
 
 /// `after` in the memory of `state`.
-fn carried(state: LmState, after: LmState) -> LmState {
-    zip(state, after, overwrite)
+fn carried(state: AnyLmState, after: AnyLmState) -> AnyLmState {
+    match (state, after) {
+        (AnyLmState::Recurrent(state), AnyLmState::Recurrent(after)) => {
+            AnyLmState::Recurrent(zip(state, after, overwrite))
+        }
+        (_, after) => after,
+    }
 }
 
-fn copied(state: LmState) -> LmState {
-    zip(state.clone(), state, |state, _| state.mul_scalar(1.0))
+fn copied(state: AnyLmState) -> AnyLmState {
+    match state {
+        AnyLmState::Recurrent(state) => {
+            let copy = zip(state.clone(), state, |state, _| state.mul_scalar(1.0));
+            AnyLmState::Recurrent(copy)
+        }
+        state => state,
+    }
 }

@@ -149,7 +149,8 @@ pub fn device_pieces(device: &Device) -> Result<Vec<Piece>, Error> {
     let training = TrainingConfig::new(64, 1, 1, 1e-3);
     let digits = Learner::new(DigitsObjective(DigitsNet::Conv), &training, device)?;
     let mut config = RunConfig::selective_copy();
-    config.model = riverrun::models::LanguageModelConfig::new(config.model.vocab, 512, 4);
+    let [vocab, ..] = config.model.sizes();
+    config.model = riverrun::models::LanguageModelConfig::new(vocab, 512, 4).into();
     let text = Learner::language(&config, device)?;
     Ok([of_weights(digits), of_weights(text)]
         .into_iter()

@@ -1,7 +1,7 @@
 //! The next symbol of a sequence.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use riverrun::models::{LanguageModel, LanguageModelConfig};
+use riverrun::models::{AnyLanguageModel, AnyLanguageModelConfig};
 use riverrun::nn::Sequence;
 use riverrun::ops::SavedStates;
 
@@ -9,10 +9,11 @@ use super::{Inputs, Objective, Score, count_correct, cross_entropy};
 use crate::RunConfig;
 use crate::tasks::Batch;
 
-/// A [`LanguageModel`] that learns the targets of [`Batch`]es by their cross-entropy.
+/// A language model that learns the targets of [`Batch`]es by their cross-entropy.
 #[derive(Debug, Clone)]
 pub struct Language {
-    model: LanguageModelConfig,
+    model: AnyLanguageModelConfig,
+    dropping: bool,
     saved_states: SavedStates,
     accuracy: bool,
     bytes: u128,
@@ -23,6 +24,10 @@ impl Language {
     pub fn new(config: &RunConfig, accuracy: bool) -> Self {
         Self {
             model: config.model.clone(),
+            dropping: match &config.model {
+                AnyLanguageModelConfig::Recurrent(model) => model.dropout > 0.0,
+                _ => false,
+            },
             saved_states: config.training.saved_states,
             accuracy,
             bytes: config.step_bytes(),
@@ -32,13 +37,13 @@ impl Language {
     /// Logits `[counted, L, V]`, on a GPU with padding columns after them, and targets `[counted, L]` of the scored part.
     fn logits(
         &self,
-        model: &LanguageModel,
+        model: &AnyLanguageModel,
         inputs: &Inputs,
         dropping: bool,
     ) -> (Tensor<3>, Tensor<2, Int>) {
         let (tokens, targets) = (inputs.int::<2>(0), inputs.int::<2>(1));
         let ([rows, length], [counted, scored]) = (tokens.dims(), targets.dims());
-        let (mut logits, _) = match dropping && self.model.dropout > 0.0 {
+        let (mut logits, _) = match dropping && self.dropping {
             true => model.forward_dropping(tokens, Sequence::new(), inputs.key()),
             false => model.forward_padded(tokens, Sequence::new()),
         };
@@ -53,10 +58,10 @@ impl Language {
 }
 
 impl Objective for Language {
-    type Model = LanguageModel;
+    type Model = AnyLanguageModel;
     type Batch = Batch;
 
-    fn init(&self, device: &Device) -> LanguageModel {
+    fn init(&self, device: &Device) -> AnyLanguageModel {
         self.model.init(device).with_saved_states(self.saved_states)
     }
 
@@ -68,12 +73,12 @@ impl Objective for Language {
         ]
     }
 
-    fn loss(&self, model: &LanguageModel, inputs: &Inputs) -> Tensor<1> {
+    fn loss(&self, model: &AnyLanguageModel, inputs: &Inputs) -> Tensor<1> {
         let (logits, targets) = self.logits(model, inputs, true);
         cross_entropy(logits, targets)
     }
 
-    fn score(&self, model: &LanguageModel, inputs: &Inputs) -> Score {
+    fn score(&self, model: &AnyLanguageModel, inputs: &Inputs) -> Score {
         let (logits, targets) = self.logits(model, inputs, false);
         Score {
             loss: cross_entropy(logits.clone(), targets.clone()),

@@ -3,6 +3,7 @@
 //! A task returns batches by number, not from a stream: batch `n` is a function of the run's seed and of `n` alone. So a
 //! resumed run sees exactly the batches of an uninterrupted one.
 
+mod bpe;
 mod corpus;
 mod digits;
 mod pendulum;
@@ -11,12 +12,13 @@ mod text;
 mod vocabulary;
 mod xor;
 
+pub use bpe::Bpe;
 pub use corpus::Corpus;
 pub use digits::{Digits, DigitsConfig, DigitsRun, DigitsTask, Images, PIXELS, SIDE};
 pub use pendulum::{OBSERVED, Pendulum, PendulumBatch, PendulumConfig};
 pub use selective_copy::{SelectiveCopy, SelectiveCopyConfig};
 pub use text::{Text, TextConfig};
-pub use vocabulary::Vocabulary;
+pub use vocabulary::{SymbolKind, Vocabulary};
 pub use xor::{Xor, XorConfig, XorNet, XorTask};
 
 use rand_chacha::ChaCha8Rng;

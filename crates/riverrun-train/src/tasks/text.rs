@@ -26,7 +26,7 @@ pub struct TextConfig {
 }
 
 impl TextConfig {
-    /// Describes a text that has been read from `sources`.
+    /// Describes a text that has been read from `sources`, with the symbols that suit it: [`Vocabulary::of`].
     pub fn describe(sources: Vec<String>, corpus: &Corpus, split: f64) -> Self {
         Self {
             sources,

@@ -3,10 +3,12 @@
 use std::io::{Write, stdout};
 use std::path::Path;
 
-use riverrun::models::LanguageModel;
-use riverrun_train::tasks::{self, Corpus, Text, TokenTask};
+use riverrun::models::AnyLanguageModel;
+use riverrun_train::tasks::{self, Corpus, SymbolKind, Text, TextConfig, TokenTask, Vocabulary};
 use riverrun_train::{Outcome, RunConfig, RunDir, Setup, TaskConfig};
 
+use super::model;
+use super::options::set;
 use super::session::{refuse_changes, train};
 use crate::args::TrainArgs;
 use crate::failure::Failure;
@@ -44,11 +46,16 @@ fn begun(args: &TrainArgs) -> Result<Prepared, Failure> {
         RunDir::vacant(out)?;
     }
     if args.paths.is_empty() {
-        if args.split.is_some() {
-            return Err(Failure::User("--split is for texts".into()));
+        for (name, given) in [
+            ("--split", args.split.is_some()),
+            ("--tokens", args.tokens.is_some()),
+        ] {
+            if given {
+                return Err(Failure::User(format!("{name} is for texts")));
+            }
         }
         let mut config = RunConfig::selective_copy();
-        apply(args, &mut config);
+        apply(args, &mut config)?;
         config.check()?;
         let task = tasks::open(&config)?;
         return Ok(Prepared {
@@ -58,8 +65,12 @@ fn begun(args: &TrainArgs) -> Result<Prepared, Failure> {
         });
     }
     let corpus = Corpus::read(&args.paths)?;
-    let mut config = RunConfig::text(args.paths.clone(), &corpus, args.split.unwrap_or(0.9));
-    apply(args, &mut config);
+    let mut text = TextConfig::describe(args.paths.clone(), &corpus, args.split.unwrap_or(0.9));
+    if let Some(kind) = args.tokens {
+        text.vocabulary = vocabulary(kind, args.vocabulary.as_deref(), &corpus)?;
+    }
+    let mut config = RunConfig::of_text(text);
+    apply(args, &mut config)?;
     config.check()?;
     let task = open_text(&config, &corpus)?;
     Ok(Prepared {
@@ -75,6 +86,14 @@ fn continued(args: &TrainArgs) -> Result<Prepared, Failure> {
     let dir = super::folder(args)?.lock()?;
     let before: RunConfig = dir.config()?;
     before.check()?;
+    if let Some(kind) = args.model.filter(|kind| *kind != before.model.kind()) {
+        return Err(changed(
+            &dir,
+            "--model",
+            before.model.kind().name(),
+            kind.name(),
+        ));
+    }
     let mut config = before.clone();
     // Steps come later and alone: the intervals that suit another number of them would be other options.
     apply(
@@ -83,15 +102,22 @@ fn continued(args: &TrainArgs) -> Result<Prepared, Failure> {
             ..args.clone()
         },
         &mut config,
-    );
-    if let (TaskConfig::Text(text), Some(split)) = (&mut config.task, args.split) {
-        text.split = split;
+    )?;
+    if let TaskConfig::Text(text) = &mut config.task {
+        set(&args.split, &mut text.split);
+        if let Some(kind) = args.tokens.filter(|kind| *kind != text.vocabulary.kind()) {
+            let before = text.vocabulary.kind().name();
+            return Err(changed(&dir, "--tokens", before, kind.name()));
+        }
     }
     // The parts of a batch are a matter of memory: they change the numbers within rounding.
     let parts = std::mem::replace(&mut config.training.accumulate, before.training.accumulate);
     refuse_changes(&before, &config, &dir)?;
     config.training.accumulate = parts;
     config.training.steps = args.steps.unwrap_or(config.training.steps);
+    if let (TaskConfig::Text(text), Some(file)) = (&mut config.task, &args.vocabulary) {
+        text.vocabulary.relocate(file)?;
+    }
     match &mut config.task {
         _ if args.paths.is_empty() => {}
         TaskConfig::Text(text) => text.sources.clone_from(&args.paths),
@@ -108,6 +134,31 @@ fn continued(args: &TrainArgs) -> Result<Prepared, Failure> {
         config,
         task,
         resumed: Some(dir),
+    })
+}
+
+/// The refusal of another value of an option in a resumed run.
+fn changed(dir: &RunDir, option: &str, before: &str, now: &str) -> Failure {
+    Failure::User(format!(
+        "{} was begun with {option} {before}, not {now}: a resumed run keeps its options, but for --steps",
+        dir.path().display()
+    ))
+}
+
+/// The symbols that were asked for.
+fn vocabulary(
+    kind: SymbolKind,
+    file: Option<&Path>,
+    corpus: &Corpus,
+) -> Result<Vocabulary, Failure> {
+    Ok(match (kind, file) {
+        (SymbolKind::Chars, None) => Vocabulary::chars(corpus.bytes())?,
+        (SymbolKind::Bytes, None) => Vocabulary::bytes(),
+        (SymbolKind::Bpe, Some(file)) => Vocabulary::bpe(file)?,
+        (SymbolKind::Bpe, None) => {
+            return Err(Failure::User("--tokens bpe needs a --vocabulary".into()));
+        }
+        (_, Some(_)) => return Err(Failure::User("--vocabulary is for --tokens bpe".into())),
     })
 }
 
@@ -128,12 +179,7 @@ fn open_text(config: &RunConfig, corpus: &Corpus) -> Result<Box<dyn TokenTask>, 
 }
 
 /// Puts the options that were given into a configuration.
-fn apply(args: &TrainArgs, config: &mut RunConfig) {
-    fn set<T: Clone>(given: &Option<T>, place: &mut T) {
-        if let Some(given) = given {
-            place.clone_from(given);
-        }
-    }
+fn apply(args: &TrainArgs, config: &mut RunConfig) -> Result<(), Failure> {
     let training = &mut config.training;
     if let Some(steps) = args.steps {
         training.set_steps(steps);
@@ -151,23 +197,15 @@ fn apply(args: &TrainArgs, config: &mut RunConfig) {
     if let Some(hybrid) = args.hybrid() {
         training.hybrid = Some(hybrid);
     }
-    set(&args.model, &mut config.model.cell);
-    set(&args.layers, &mut config.model.layers);
-    set(&args.width, &mut config.model.width);
-    set(&args.expansion, &mut config.model.expansion);
-    set(&args.time_scale, &mut config.model.time_scale);
-    set(&args.dropout, &mut config.model.dropout);
     if let TaskConfig::SelectiveCopy(task) = &mut config.task {
         set(&args.data_tokens, &mut task.data_tokens);
-        // A token must be kept for up to the whole sequence, so that is what the channels start from.
-        if let (Some(context), None) = (args.context, args.time_scale) {
-            config.model.time_scale = context;
-        }
     }
+    model::apply(args, config)
 }
 
 fn describe(config: &RunConfig, task: &dyn TokenTask, device: &str) -> String {
     let (training, model) = (&config.training, &config.model);
+    let [_, width, layers] = model.sizes();
     let what = match &config.task {
         TaskConfig::SelectiveCopy(copy) => format!(
             "selective copying, {} data tokens among {} blanks, {} symbols",
@@ -185,14 +223,19 @@ fn describe(config: &RunConfig, task: &dyn TokenTask, device: &str) -> String {
     };
     format!(
         "task    {what}\nmodel   {}, {} layers of width {}\ntrain   {} steps of {} sequences, {} on {device}",
-        model.cell, model.layers, model.width, training.steps, training.batch, training.dtype
+        model.kind(),
+        layers,
+        width,
+        training.steps,
+        training.batch,
+        training.dtype
     )
 }
 
 fn conclude(
     out: &mut impl Write,
     config: &RunConfig,
-    outcome: &Outcome<LanguageModel>,
+    outcome: &Outcome<AnyLanguageModel>,
     dir: &Path,
 ) -> Result<(), Failure> {
     let path = dir.display();

@@ -3,6 +3,7 @@
 mod digits;
 mod hints;
 mod language;
+mod model;
 mod options;
 mod pendulum;
 mod session;

@@ -181,7 +181,7 @@ fn jobs(part: &Part<'_>) -> Result<Vec<Job>, Failure> {
     // Hundreds of launches a step take seconds where the CPU imitates a GPU.
     if !part.target.info.software {
         let mut config = RunConfig::selective_copy();
-        config.model = MODEL.model(RecurrentKind::MinGru);
+        config.model = MODEL.model(RecurrentKind::MinGru.into());
         jobs.push(Job::Training(config, !part.target.is_cpu()));
     }
     Ok(jobs)

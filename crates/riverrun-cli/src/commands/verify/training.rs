@@ -1,7 +1,7 @@
 //! Recorded training steps, compared with the same steps without recording, and these with a second run.
 
 use burn::tensor::Device;
-use riverrun::models::RecurrentKind;
+use riverrun::models::{LanguageModelKind, RecurrentKind};
 use riverrun_kernels::check::Comparison;
 use riverrun_train::{Learner, Precision, RunConfig, weights};
 
@@ -16,13 +16,13 @@ const SHAPE: ModelShape = ModelShape::new([64, 2, 8, 320, 65]);
 /// Steps without recording, one recorded, and replayed ones.
 const STEPS: u64 = 8;
 
-/// The models' cells.
+/// The models.
 pub(super) fn forms(target: &Target) -> Vec<&'static str> {
     match (target.is_cpu(), target.info.software) {
         (true, _) => Vec::new(),
         // Step by step through hundreds of launches, a GRU takes minutes where the CPU imitates a GPU.
         (false, true) => vec!["min-gru"],
-        (false, false) => vec!["min-gru", "gru"],
+        (false, false) => vec!["min-gru", "gru", "griffin", "gpt2"],
     }
 }
 
@@ -30,10 +30,14 @@ pub(super) fn forms(target: &Target) -> Vec<&'static str> {
 pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
     let device = &part.target.info.device;
     let mut config = RunConfig::selective_copy();
-    config.model = SHAPE.model(match part.form {
-        "gru" => RecurrentKind::Gru,
-        _ => RecurrentKind::MinGru,
-    });
+    // Griffin's third block is the first with attention.
+    let (kind, layers) = match part.form {
+        "gru" => (RecurrentKind::Gru.into(), 2),
+        "griffin" => (LanguageModelKind::Griffin, 3),
+        "gpt2" => (LanguageModelKind::Gpt2, 2),
+        _ => (RecurrentKind::MinGru.into(), 2),
+    };
+    config.model = ModelShape { layers, ..SHAPE }.model(kind);
     config.training.dtype = match part.storage {
         Storage::Bf16 => Precision::Bf16,
         _ => Precision::F32,

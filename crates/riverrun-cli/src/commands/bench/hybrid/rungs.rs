@@ -59,8 +59,10 @@ pub fn train(
             let corpus = Corpus::read(&sources)?;
             // Few validation symbols: there are many evaluations.
             let mut config = RunConfig::text(sources, &corpus, 0.99);
-            config.model = LanguageModelConfig::new(config.model.vocab, 64, 2)
-                .with_cell(RecurrentKind::MinGru);
+            let [vocab, ..] = config.model.sizes();
+            config.model = LanguageModelConfig::new(vocab, 64, 2)
+                .with_cell(RecurrentKind::MinGru)
+                .into();
             config.training = TrainingConfig::new(8, 64, 1000, 4e-3);
             let steps = prepare(&mut config.training);
             run(
