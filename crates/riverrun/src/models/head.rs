@@ -69,7 +69,8 @@ impl Head {
         };
         let bias = (padding > 0).then(|| {
             let options = (&options.0, options.1);
-            let low = Tensor::<1>::full([padding], ABSENT, options);
+            // Not `full`, which uploads its numbers: a recorded step takes no writes.
+            let low = Tensor::<1>::zeros([padding], options) + ABSENT;
             Tensor::cat(vec![Tensor::zeros([vocab], options), low], 0)
         });
         let weight = self.weight(padding);
