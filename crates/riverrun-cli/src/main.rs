@@ -40,6 +40,7 @@ fn main() -> ExitCode {
     // The panic hook has printed the reason; any panic is a bug.
     let result = panic::catch_unwind(|| match cli.command {
         Command::Train(args) => commands::train::run(&args, quiet),
+        Command::Plan(args) => commands::plan::run(&args),
         Command::Generate(args) => commands::generate::run(&args),
         Command::Devices => commands::devices::run(cli.verbosity.verbose > 0),
         Command::Cache(args) => commands::cache::run(args.what),

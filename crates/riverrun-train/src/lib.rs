@@ -55,7 +55,7 @@ mod schedule;
 pub mod tasks;
 mod trainer;
 
-pub use config::{PendulumRun, PendulumTask, RunConfig, TaskConfig, TrainingConfig};
+pub use config::{MemoryPlan, PendulumRun, PendulumTask, RunConfig, TaskConfig, TrainingConfig};
 pub use error::Error;
 pub use generate::{Generator, Sampling};
 pub use learner::{GradientNorms, Learner, LossScale, Part, ScaleRecord};

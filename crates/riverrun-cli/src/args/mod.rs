@@ -57,6 +57,9 @@ pub struct Verbosity {
 pub enum Command {
     /// Train a model on a text, or without one on the selective copying task
     Train(TrainArgs),
+    /// Say what memory a training run of a language model will take, by the options of `train`, or by those of the run in --out
+    /// with --resume; nothing is made
+    Plan(TrainArgs),
     /// Generate text with a trained model
     Generate(GenerateArgs),
     /// List the devices of this machine and the routine that each operation takes; with -v, the libraries of matmuls and attention too

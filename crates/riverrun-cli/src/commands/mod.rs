@@ -5,6 +5,7 @@ pub mod cache;
 pub mod devices;
 pub mod generate;
 mod memory;
+pub mod plan;
 pub mod train;
 pub mod verify;
 

@@ -1,5 +1,11 @@
 //! What commands say about memory, and the file of kernels.
 
+use std::fs;
+
+use riverrun::models::LanguageModelConfig;
+use riverrun_train::tasks::SelectiveCopyConfig;
+use riverrun_train::{Precision, RunConfig, TaskConfig};
+
 use crate::{Scratch, tiny};
 
 /// The number before a word of a line.
@@ -55,4 +61,63 @@ fn the_kernel_cache_is_listed_and_cleared() {
         assert!(said.contains("kernel cache: "), "{said}");
     }
     assert_eq!(scratch.run(&["cache", "burn"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_plan_is_of_the_run_that_would_follow() {
+    let scratch = Scratch::new("plan");
+    let peak = |words: &[&str]| {
+        let said = scratch.done(words);
+        let line = said.lines().find(|line| line.starts_with("peak "));
+        number_before(line.unwrap_or_else(|| panic!("{said}")), " MB")
+    };
+    let sizes = [
+        "plan",
+        "--width",
+        "256",
+        "--layers",
+        "4",
+        "--context",
+        "256",
+    ];
+    let plain = peak(&[&sizes[..], &["--batch", "64"]].concat());
+    let halved = peak(&[&sizes[..], &["--batch", "64", "--accumulate", "2"]].concat());
+    let short = peak(&[&sizes[..], &["--batch", "64", "--dtype", "bf16"]].concat());
+    assert!(
+        halved < 0.7 * plain && short < 0.7 * plain,
+        "{plain} {halved} {short}"
+    );
+    assert!(
+        fs::read_dir(&scratch.0).unwrap().next().is_none(),
+        "nothing is made"
+    );
+
+    scratch.done(&tiny(&["train", "--steps", "2", "--out", "run"]));
+    let begun = peak(&tiny(&["plan"]));
+    assert_eq!(peak(&["plan", "--resume", "--out", "run"]), begun);
+    scratch.refused(&["plan", "--task", "xor"], "no language model");
+}
+
+/// The peaks of the memory pools of an H200, from `riverrun bench train --graph --dtypes bf16`.
+#[test]
+fn a_plan_is_within_a_tenth_of_what_was_measured() {
+    for (cell, [width, layers, batch, context, vocab], measured) in [
+        ("min-gru", [256, 4, 64, 256, 65], 639_858_688),
+        ("min-gru", [512, 6, 64, 1024, 65], 6_582_394_880),
+        ("min-gru", [768, 12, 16, 1024, 50_257], 10_775_021_568),
+        ("gru", [256, 4, 64, 256, 65], 689_141_760),
+        ("gru", [512, 6, 64, 1024, 65], 7_450_615_808),
+        ("lstm", [256, 4, 64, 256, 65], 721_647_616),
+        ("lstm", [512, 6, 64, 1024, 65], 7_945_543_680u64),
+    ] {
+        let model = LanguageModelConfig::new(vocab, width, layers);
+        let mut config = RunConfig::selective_copy();
+        config.model = model.with_cell(cell.parse().unwrap()).into();
+        config.task = TaskConfig::SelectiveCopy(SelectiveCopyConfig { data_tokens: 0 });
+        (config.training.batch, config.training.context) = (batch, context);
+        config.training.dtype = Precision::Bf16;
+        let plan = config.memory_plan().unwrap();
+        let ratio = plan.peak() as f64 / measured as f64;
+        assert!((0.9..1.1).contains(&ratio), "{cell} {width}: {ratio:.3}");
+    }
 }

@@ -1,10 +1,104 @@
-//! A lower bound of the memory of a language model's run.
+//! The memory of a language model's run: a lower bound, by which a run is refused, and an estimate.
 
 use riverrun::models::AnyLanguageModelConfig;
 
-use crate::{Precision, RunConfig, TaskConfig};
+use crate::{Error, Precision, RunConfig, TaskConfig};
+
+/// The bytes that a training run of a language model takes, by use.
+///
+/// On a GPU the sum is the peak of the memory pools, but for scratch memory of libraries and what the pools leave unused; on the
+/// CPU the program itself comes to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryPlan {
+    /// Trainable numbers.
+    pub parameters: u64,
+    /// Tokens whose activations are in memory at once: those of a batch, or of a part of one.
+    pub tokens: u64,
+    /// The weights, in `f32`.
+    pub weights: u64,
+    /// The copy of the weights in which a step computes, if the arithmetic is not `f32`.
+    pub copy: u64,
+    /// The gradients.
+    pub gradients: u64,
+    /// AdamW's two moments.
+    pub moments: u64,
+    /// What the backward pass reads, and the logits with their gradient.
+    pub activations: u64,
+    /// The gradients of a block's widest activations, of one block at a time.
+    pub working: u64,
+}
+
+impl MemoryPlan {
+    /// All of it.
+    pub fn peak(&self) -> u64 {
+        let parts = [
+            self.weights,
+            self.copy,
+            self.gradients,
+            self.moments,
+            self.activations,
+            self.working,
+        ];
+        parts.into_iter().fold(0, u64::saturating_add)
+    }
+}
 
 impl RunConfig {
+    /// What the run takes, by formula from the model's [size](riverrun::models::ModelSize): nothing is allocated. With fewer
+    /// [saved states](crate::TrainingConfig::saved_states) than all it is an upper bound.
+    ///
+    /// # Errors
+    /// Sizes that do not fit into 64 bits.
+    pub fn memory_plan(&self) -> Result<MemoryPlan, Error> {
+        let size = self.model.try_size()?;
+        let bytes = self.bytes_per_number() as u64;
+        let all = |numbers: u64, each: u64| numbers.saturating_mul(each);
+        let tokens = u64::try_from(self.tokens_at_once()).unwrap_or(u64::MAX);
+        let parameters = size.parameters;
+        Ok(MemoryPlan {
+            parameters,
+            tokens,
+            weights: all(parameters, 4),
+            copy: if bytes < 4 { all(parameters, bytes) } else { 0 },
+            gradients: all(parameters, 4),
+            moments: all(parameters, 8),
+            activations: all(all(size.saved_per_token, tokens), bytes),
+            working: all(all(self.widest(), tokens), bytes),
+        })
+    }
+
+    /// Numbers of a token: the MLP's inner features, or the inputs and states of the recurrence.
+    fn widest(&self) -> u64 {
+        let wide = |x: usize, times: u64| times.saturating_mul(x as u64);
+        let factor = match &self.model {
+            AnyLanguageModelConfig::Recurrent(model) => {
+                wide(model.mlp, 2).max(wide(model.expansion, 3))
+            }
+            // Gate, up and their product.
+            AnyLanguageModelConfig::Griffin(model) => wide(model.mlp, 3),
+            AnyLanguageModelConfig::Gpt2(model) => wide(model.mlp, 2),
+            _ => 0,
+        };
+        let [_, width, _] = self.model.sizes();
+        wide(width, factor)
+    }
+
+    fn bytes_per_number(&self) -> u128 {
+        match self.training.dtype {
+            Precision::F32 => 4,
+            Precision::F16 | Precision::Bf16 => 2,
+        }
+    }
+
+    /// The tokens of a batch, or of a part of one.
+    fn tokens_at_once(&self) -> u128 {
+        let training = &self.training;
+        let wide = |x: usize| x as u128;
+        let rows = wide(training.batch) / wide(training.accumulate.max(1));
+        rows.saturating_mul(self.length())
+    }
+
     /// The bytes of the model's weights; more than any machine has for a model that cannot exist.
     pub fn weight_bytes(&self) -> u128 {
         match self.model.try_size() {
@@ -16,14 +110,8 @@ impl RunConfig {
     /// The bytes that a training step takes, at least: weights, moments, gradients, and the activations of a batch, or of
     /// a part of one, that the backward pass reads.
     pub fn step_bytes(&self) -> u128 {
-        let training = &self.training;
         let wide = |x: usize| x as u128;
-        let size = match training.dtype {
-            Precision::F32 => 4,
-            Precision::F16 | Precision::Bf16 => 2,
-        };
-        let rows = wide(training.batch) / wide(training.accumulate.max(1));
-        let tokens = rows.saturating_mul(self.length());
+        let (size, tokens) = (self.bytes_per_number(), self.tokens_at_once());
         // The residual stream at both branches, the MLP's inner features before and after GELU, and the states.
         let features = match &self.model {
             AnyLanguageModelConfig::Recurrent(model) => wide(model.width)

@@ -3,6 +3,7 @@
 mod memory;
 mod pendulum;
 
+pub use memory::MemoryPlan;
 pub use pendulum::{PendulumRun, PendulumTask};
 use riverrun::models::{AnyLanguageModelConfig, LanguageModelConfig, RecurrentKind};
 use riverrun::ops::SavedStates;

@@ -116,8 +116,8 @@ impl RecurrentKind {
             RecurrentKind::LinearRnn | RecurrentKind::MinGru => 3,
             RecurrentKind::MinLstm => 4,
             RecurrentKind::RgLru => 8,
-            RecurrentKind::Gru => 8,
-            RecurrentKind::Lstm => 10,
+            RecurrentKind::Gru => 5,
+            RecurrentKind::Lstm => 6,
             RecurrentKind::Rnn => 2,
             RecurrentKind::Gated(gate) => gate.inputs() + 1,
         }
@@ -170,9 +170,9 @@ impl BlockConfig {
             product(&[2, self.width, inner]),
             sum(&[product(&[inner]), product(&[3, self.width])]),
         ])?;
-        // Two norms with their sums, the branch, the MLP before and after GELU.
+        // Two norms with their sums, the MLP before and after GELU. The branches are freed as the next norm has added them.
         let saved = sum(&[
-            product(&[6, self.width]),
+            product(&[4, self.width]),
             product(&[self.cell.saved(), hidden]),
             product(&[2, inner]),
         ])?;

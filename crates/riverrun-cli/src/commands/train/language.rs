@@ -31,6 +31,28 @@ pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
     conclude(&mut out, &config, &outcome, dir.path())
 }
 
+/// The configuration of the run that the options describe: a new one, or with `--resume` the one in `--out`.
+///
+/// # Errors
+/// Options that make no sense, or that are of a task without a language model.
+pub fn configuration(args: &TrainArgs) -> Result<RunConfig, Failure> {
+    let task = match args.resume {
+        true => super::folder(args)?.task()?,
+        false => args.task.clone(),
+    };
+    if let Some(name) = task.filter(|name| !["selective-copy", "text"].contains(&name.as_str())) {
+        return Err(Failure::User(format!(
+            "the task {name} has no language model, and no plan"
+        )));
+    }
+    let prepared = if args.resume {
+        continued(args)?
+    } else {
+        begun(args)?
+    };
+    Ok(prepared.config)
+}
+
 /// A run that is known to make sense, and of which nothing is on the disk yet but what was before.
 struct Prepared {
     config: RunConfig,

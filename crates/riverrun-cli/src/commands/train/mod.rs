@@ -17,6 +17,7 @@ use crate::args::TrainArgs;
 use crate::failure::Failure;
 
 pub use hints::explain;
+pub use language::configuration;
 
 /// Trains until the last step or Ctrl-C, and reports the result.
 pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {

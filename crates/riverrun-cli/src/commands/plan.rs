@@ -1,0 +1,52 @@
+//! `riverrun plan`: what a training run of a language model will take, before it is begun.
+
+use std::io::{Write, stdout};
+
+use riverrun_train::{MemoryPlan, RunConfig};
+
+use super::memory::megabytes;
+use super::train;
+use crate::args::TrainArgs;
+use crate::failure::Failure;
+
+/// Prints the memory of a run by use: of the options of `riverrun train`, or of a run that exists.
+pub fn run(args: &TrainArgs) -> Result<(), Failure> {
+    let device = riverrun::device::parse(&args.device)?;
+    let config = train::configuration(args)?;
+    let plan = config.memory_plan()?;
+    let mut out = stdout().lock();
+    print(&mut out, &config, &plan)?;
+    let spec = riverrun::device::name(&device);
+    if let Some(memory) = riverrun::device::memory(&device) {
+        let (free, total) = (megabytes(memory.free), megabytes(memory.total));
+        writeln!(out, "{spec:<12} {free} free of {total}")?;
+        if memory.free < plan.peak() {
+            writeln!(
+                out,
+                "             not enough: try --accumulate, a smaller --batch, or --dtype bf16"
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn print(out: &mut impl Write, config: &RunConfig, plan: &MemoryPlan) -> Result<(), Failure> {
+    let (parameters, tokens) = (plan.parameters, plan.tokens);
+    writeln!(out, "parameters   {parameters}")?;
+    writeln!(out, "weights      {}", megabytes(plan.weights))?;
+    if plan.copy > 0 {
+        let dtype = config.training.dtype;
+        let copy = format!("in {dtype}");
+        writeln!(out, "{copy:<12} {}", megabytes(plan.copy))?;
+    }
+    writeln!(out, "gradients    {}", megabytes(plan.gradients))?;
+    writeln!(out, "moments      {}", megabytes(plan.moments))?;
+    writeln!(
+        out,
+        "activations  {}, of {tokens} tokens at once",
+        megabytes(plan.activations)
+    )?;
+    writeln!(out, "working      {}", megabytes(plan.working))?;
+    writeln!(out, "peak         {}", megabytes(plan.peak()))?;
+    Ok(())
+}
