@@ -137,7 +137,7 @@ fn fill(layer: &mut CellLayer, kernel: Tensor<2>, recurrent_kernel: Tensor<2>, o
     layer.weight_hh = weight(recurrent_kernel);
 }
 
-fn set_biases(layer: &mut CellLayer, input: Tensor<1>, recurrent: Tensor<1>) {
+pub(super) fn set_biases(layer: &mut CellLayer, input: Tensor<1>, recurrent: Tensor<1>) {
     layer.bias_ih = Some(Param::from_tensor(input.detach()));
     layer.bias_hh = Some(Param::from_tensor(recurrent.detach()));
 }

@@ -3,7 +3,7 @@
 //! [`from_pytorch`] and [`to_pytorch`] exchange [`Gru`], [`Lstm`] and [`Rnn`] with PyTorch's `nn.GRU`, `nn.LSTM` and `nn.RNN`: the
 //! parameters have PyTorch's shapes and gate orders, so only names are translated. [`from_burn_gru`] and [`from_burn_lstm`]
 //! convert the layers of `burn::nn`, [`from_keras_gru`] and [`from_keras_lstm`] arrays in Keras' layout, [`from_cudnn_gru`] and
-//! [`from_cudnn_lstm`] cuDNN's flat one.
+//! [`from_cudnn_lstm`] cuDNN's flat one, [`from_complementary_gru`] GRUs whose update gate weighs the candidate.
 //!
 //! [`attention_from_pytorch`] reads `nn.MultiheadAttention`, [`gpt2_from_huggingface`] and [`griffin_from_huggingface`] the files of
 //! GPT-2 and RecurrentGemma.
@@ -33,12 +33,14 @@
 
 mod burn_nn;
 mod checksum;
+mod complementary;
 mod cudnn;
 mod keras;
 mod pytorch;
 
 pub use burn_nn::{from_burn_gru, from_burn_lstm};
 pub use checksum::checksum;
+pub use complementary::from_complementary_gru;
 pub use cudnn::{from_cudnn_gru, from_cudnn_lstm};
 pub use keras::{from_keras_gru, from_keras_lstm};
 pub use pytorch::{

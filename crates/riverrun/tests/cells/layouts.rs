@@ -5,7 +5,8 @@ use riverrun::Error;
 use riverrun::nn::{GruConfig, LstmConfig, LstmState};
 use riverrun::ops::ResetGate;
 use riverrun::weights::{
-    from_burn_gru, from_cudnn_gru, from_cudnn_lstm, from_keras_gru, from_keras_lstm,
+    from_burn_gru, from_complementary_gru, from_cudnn_gru, from_cudnn_lstm, from_keras_gru,
+    from_keras_lstm,
 };
 
 use crate::common::{assert_close, devices, numbers};
@@ -142,6 +143,43 @@ fn keras_gru_is_its_formulas() {
                 TOLERANCE,
             );
         }
+    }
+}
+
+/// `h' = (1 - z) h + z c` with rows of `z, r, c`.
+fn complementary_gru(x: &[f64], h: &[f64], w: &[f64], u: &[f64], bias: &[f64]) -> Vec<f64> {
+    let dot = |row: &[f64], x: &[f64]| row.iter().zip(x).map(|(w, x)| w * x).sum::<f64>();
+    let pre = |gate: usize, j: usize, h: &[f64]| {
+        let row = gate * H + j;
+        dot(&w[row * I..][..I], x) + dot(&u[row * H..][..H], h) + bias[row]
+    };
+    let gated: Vec<f64> = (0..H).map(|j| sigmoid(pre(1, j, h)) * h[j]).collect();
+    let new = |j: usize| {
+        let z = sigmoid(pre(0, j, h));
+        (1.0 - z) * h[j] + z * pre(2, j, &gated).tanh()
+    };
+    (0..H).map(new).collect()
+}
+
+#[test]
+fn complementary_gru_is_its_formulas() {
+    for (name, device) in devices() {
+        let (w, u) = (random([3 * H, I], &device), random([3 * H, H], &device));
+        let bias: Tensor<1> = random([3 * H], &device);
+        let x: Tensor<3> = random([B, T, I], &device);
+        let h0: Tensor<3> = random([1, B, H], &device);
+        let gru = from_complementary_gru(w.clone(), u.clone(), bias.clone()).expect("fits");
+        let (y, _) = gru.forward(x.clone(), Some(h0.clone()));
+        let (w, u, bias, h0) = (numbers(w), numbers(u), numbers(bias), numbers(h0));
+        let expected = unrolled(
+            &numbers(x),
+            |b| h0[b * H..][..H].to_vec(),
+            |x, h| {
+                let h = complementary_gru(x, h, &w, &u, &bias);
+                (h.clone(), h)
+            },
+        );
+        assert_close(&name, &numbers(y), &expected, TOLERANCE);
     }
 }
 
@@ -292,6 +330,13 @@ fn a_wrong_tensor_is_named() {
         let bias = Tensor::zeros([15], &device);
         let lstm = from_keras_lstm(zeros([3, 16]), zeros([4, 16]), Some(bias));
         assert_eq!(what(lstm.unwrap_err()), "bias");
+        let member = |w, u, bias: usize| {
+            let bias = Tensor::zeros([bias], &device);
+            from_complementary_gru(zeros(w), zeros(u), bias).unwrap_err()
+        };
+        assert_eq!(what(member([11, 3], [12, 4], 12)), "w");
+        assert_eq!(what(member([12, 3], [13, 4], 12)), "u");
+        assert_eq!(what(member([12, 3], [12, 4], 11)), "bias");
         let params = Tensor::zeros([100], &device);
         let refused = from_cudnn_lstm(params.clone(), &LstmConfig::new(3, 4));
         assert_eq!(what(refused.unwrap_err()), "cuDNN parameters");
