@@ -4,7 +4,7 @@ use cubecl::client::Client;
 use half::{bf16, f16};
 use riverrun_kernels::cell::check::{Options, StepCase};
 use riverrun_kernels::cell::gpu::{Step, step};
-use riverrun_kernels::cell::{Cell, Problem};
+use riverrun_kernels::cell::{Activation, Cell, Problem};
 use riverrun_kernels::gpu::Dtype;
 use riverrun_kernels::{Element, Error};
 
@@ -25,7 +25,19 @@ fn check<E: Element + bytemuck::Pod + PartialEq>(
         );
         return;
     }
-    let case = StepCase::<E>::random(problem, width, options, 11);
+    check_case(
+        client,
+        dtype,
+        &StepCase::<E>::random(problem, width, options, 11),
+    );
+}
+
+fn check_case<E: Element + bytemuck::Pod + PartialEq>(
+    client: &Client,
+    dtype: Dtype,
+    case: &StepCase<E>,
+) {
+    let (problem, width) = (case.problem(), case.width());
     let found = case.gpu(client, dtype).expect("a problem it can run");
     for comparison in case.compare(&found).expect("a problem the oracle takes") {
         let name = dtype.name();
@@ -65,6 +77,53 @@ fn every_cell_steps() {
         check::<f32>(&client, Dtype::F32, odd, 5, GIVEN);
         check::<f16>(&client, Dtype::F16, problem, 32, GIVEN);
         check::<bf16>(&client, Dtype::Bf16, problem, 32, GIVEN);
+    }
+}
+
+/// Inputs narrower and wider than the state, and states of every size up to 4096.
+#[test]
+fn every_size_steps() {
+    let Some(client) = client() else { return };
+    let gru = |hidden| Problem::new(Cell::all()[0], 1, 1, hidden);
+    let before = |hidden| Problem::new(Cell::all()[1], 1, 1, hidden);
+    for (hidden, width) in [
+        (64, 32),
+        (128, 64),
+        (256, 128),
+        (512, 256),
+        (64, 200),
+        (1024, 64),
+    ] {
+        check::<f32>(&client, Dtype::F32, gru(hidden), width, GIVEN);
+        check::<f32>(&client, Dtype::F32, before(hidden), width, GIVEN);
+    }
+    check::<f32>(&client, Dtype::F32, gru(2048), 64, GIVEN);
+    check::<f32>(&client, Dtype::F32, before(2048), 64, GIVEN);
+    let tanh = Cell::Elman {
+        activation: Activation::Tanh,
+    };
+    let largest = Problem::new(tanh, 1, 1, 4096);
+    check::<f32>(&client, Dtype::F32, largest, 64, GIVEN);
+}
+
+#[test]
+fn zero_and_extreme_inputs() {
+    let Some(client) = client() else { return };
+    for cell in Cell::all() {
+        let problem = Problem::new(cell, 2, 1, 64);
+        for inputs in [
+            &[0.0][..],
+            &[10.0, -10.0],
+            &[1.0, -1.0],
+            &[100.0],
+            &[-100.0],
+        ] {
+            // Without a recurrent bias and from a state of zeros, and with both.
+            for options in [Options::NONE, GIVEN] {
+                let case = StepCase::<f32>::random(problem, 32, options, 5).with_inputs(inputs);
+                check_case(&client, Dtype::F32, &case);
+            }
+        }
     }
 }
 

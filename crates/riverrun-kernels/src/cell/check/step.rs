@@ -1,7 +1,7 @@
 //! A single step on a GPU: random problems, and the rule by which a result is accepted.
 //!
-//! The new states are accepted within `4 ε √n` of the scale, or of 1 if that is more, for sums of `n` terms in `f32`; what is
-//! stored in 16 bits may be off by two of its own roundings more.
+//! The new states are accepted within `4 ε √n` of the scale, or of 1 or the largest input if that is more, for sums of `n`
+//! terms in `f32`, which are as large as the inputs; what is stored in 16 bits may be off by two of its own roundings more.
 
 use cubecl::client::Client;
 use cubecl::server::Handle;
@@ -40,6 +40,25 @@ impl<E: Element + bytemuck::Pod> StepCase<E> {
             w: some(rows * width, 1.0 / (width.max(1) as f64).sqrt()),
             bias_ih: some(rows, 1.0),
         }
+    }
+
+    /// The problem.
+    pub fn problem(&self) -> Problem {
+        self.case.problem
+    }
+
+    /// Numbers of an input.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// With the same inputs in turn, as often as it takes.
+    #[must_use]
+    pub fn with_inputs(mut self, inputs: &[f64]) -> Self {
+        for (x, value) in self.x.iter_mut().zip(inputs.iter().cycle()) {
+            *x = E::from_f64(*value);
+        }
+        self
     }
 
     /// The new states in `f64`, and the new cell states of an LSTM.
@@ -119,6 +138,7 @@ impl<E: Element + bytemuck::Pod> StepCase<E> {
         };
         let terms = (self.width + self.case.problem.depth()) as f64;
         let bound = 4.0 * f64::from(f32::EPSILON) * terms.sqrt() + stored;
+        let input = largest(self.x.iter().map(|x| x.to_f64().abs()));
         let all = ["h_next", "c_next"].into_iter().zip(found);
         Ok(all
             .zip(self.oracle()?)
@@ -128,7 +148,7 @@ impl<E: Element + bytemuck::Pod> StepCase<E> {
                 Comparison {
                     tensor: name.into(),
                     error: distance(&found, &reference),
-                    allowed: bound * scale.max(1.0),
+                    allowed: bound * scale.max(input).max(1.0),
                 }
             })
             .collect())
