@@ -29,6 +29,8 @@ struct Row {
     scalar: Option<Timing>,
     /// The formulas' multiplications and additions per second.
     gflops: f64,
+    /// Steps of members per second.
+    steps_per_second: f64,
     /// Bytes of weights and heads, and of the other arrays of a rollout, by formula.
     ensemble_bytes: usize,
     rollout_bytes: usize,
@@ -75,7 +77,7 @@ pub fn run(args: &BenchRolloutArgs) -> Result<(), Failure> {
     writeln!(out, "{}: {}", setup.origin.device, setup.origin.name)?;
     writeln!(
         out,
-        "{:>7} {:>5} {:>6}  {:<7} {:>10} {:>6}  {:>10} {:>7}  {:>8} {:>10} {:>10}",
+        "{:>7} {:>5} {:>6}  {:<7} {:>10} {:>6}  {:>10} {:>7}  {:>8} {:>9} {:>10} {:>10}",
         "members",
         "steps",
         "hidden",
@@ -85,6 +87,7 @@ pub fn run(args: &BenchRolloutArgs) -> Result<(), Failure> {
         "scalar ms",
         "times",
         "GFLOP/s",
+        "M steps/s",
         "MB",
         "allocated"
     )?;
@@ -120,6 +123,13 @@ pub fn run(args: &BenchRolloutArgs) -> Result<(), Failure> {
             continue;
         }
         let (ensemble, rollout) = (memory::ensemble(&problem), memory::rollout(&problem));
+        if members > 0 && allocated != ensemble + rollout {
+            return Err(Failure::Bug(format!(
+                "{problem:?} takes {allocated} bytes, by the formula {}",
+                ensemble + rollout
+            )));
+        }
+        let steps_per_second = (members * steps) as f64 / time.median;
         let gflops = problem.flops() as f64 / time.median / 1e9;
         let text = |x: Option<f64>, digits: usize| match x {
             Some(x) => format!("{x:.digits$}"),
@@ -127,12 +137,13 @@ pub fn run(args: &BenchRolloutArgs) -> Result<(), Failure> {
         };
         writeln!(
             out,
-            "{members:>7} {steps:>5} {:>6}  {routine:<7} {:>10.4} {:>5.1}%  {:>10} {:>7}  {gflops:>8.1} {:>10.3} {:>10.3}",
+            "{members:>7} {steps:>5} {:>6}  {routine:<7} {:>10.4} {:>5.1}%  {:>10} {:>7}  {gflops:>8.1} {:>9.3} {:>10.3} {:>10.3}",
             args.hidden,
             time.median * 1e3,
             time.spread() * 100.0,
             text(scalar.map(|scalar| scalar.median * 1e3), 3),
             text(scalar.map(|scalar| scalar.median / time.median), 1),
+            steps_per_second / 1e6,
             (ensemble + rollout) as f64 / 1e6,
             allocated as f64 / 1e6
         )?;
@@ -146,6 +157,7 @@ pub fn run(args: &BenchRolloutArgs) -> Result<(), Failure> {
             time,
             scalar,
             gflops,
+            steps_per_second,
             ensemble_bytes: ensemble,
             rollout_bytes: rollout,
             allocated_bytes: allocated,
