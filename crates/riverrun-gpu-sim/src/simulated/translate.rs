@@ -86,6 +86,10 @@ fn call(statement: &str) -> Result<String, String> {
         "ex2.approx.ftz.f32" => one("exp2f"),
         "rcp.approx.ftz.f32" => one("1.0f / "),
         "sqrt.approx.ftz.f32" => one("sqrtf"),
+        "shfl.sync.bfly.b32" => {
+            format!("{} = __shfl_xor_sync(-1, {}, {})", to[0], from[0], from[1])
+        }
+        "shfl.sync.idx.b32" => format!("{} = __shfl_sync(-1, {}, {})", to[0], from[0], from[1]),
         "cvt.rn.bf16x2.f32" => one("sim::pack_bf16"),
         "cvt.rn.f16x2.f32" => one("sim::pack_f16"),
         "atom.relaxed.add.u32" => {

@@ -9,6 +9,7 @@ pub(crate) mod copy;
 pub(crate) mod cuda;
 mod dtype;
 pub(crate) mod fault;
+pub(crate) mod full_plane;
 pub(crate) mod group;
 pub(crate) mod math;
 pub(crate) mod storage;

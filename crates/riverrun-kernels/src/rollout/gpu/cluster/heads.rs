@@ -5,6 +5,7 @@ use cubecl::prelude::*;
 
 use super::Config;
 use super::plane::{largest, scattered_sums};
+use crate::gpu::full_plane::shuffle;
 use crate::gpu::math::exp_of_negative_number;
 use crate::rollout::LINEAR_ENTROPY;
 use crate::rollout::gpu::cube::{entropy_of, loss_of};
@@ -82,10 +83,10 @@ pub(super) fn decode(h: &Array<f32>, heads: &Heads, #[comptime] config: Config) 
         sums[3] = fma(h[k], h[k], sums[3]);
     }
     let own = scattered_sums(&mut sums, 4usize);
-    let direct = plane_shuffle(own, 0u32);
-    let weighted = plane_shuffle(own, 8u32);
-    let sum = plane_shuffle(own, 16u32);
-    let square = plane_shuffle(own, 24u32);
+    let direct = shuffle(own, 0u32);
+    let weighted = shuffle(own, 8u32);
+    let sum = shuffle(own, 16u32);
+    let square = shuffle(own, 24u32);
     let loss = if comptime!(config.linear) {
         direct + weighted
     } else {

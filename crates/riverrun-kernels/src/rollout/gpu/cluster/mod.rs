@@ -21,6 +21,7 @@ use cubecl::prelude::*;
 
 use super::cube::{sigmoid, tanh};
 use crate::gpu::cluster::{address_here, address_in, meet, send};
+use crate::gpu::full_plane::{shuffle, shuffle_xor};
 use crate::gpu::math::exp_of_negative_number;
 use crate::rollout::DELTAS;
 use heads::{Heads, class, decode, entropy};
@@ -132,17 +133,16 @@ fn member(
             let row = (m * 3 + gate) * hidden + unit;
             // Eight lanes have the unit.
             let mut sum = 0.0f32;
-            let mut i = lane % CUBES;
-            while i < inputs {
-                if i > 0 {
-                    sum = fma(w[row * inputs + i], features[i], sum);
-                }
-                i += CUBES;
+            #[unroll(inputs <= 512)]
+            for n in 0..comptime!(config.features.div_ceil(CUBES)) {
+                let i = lane % CUBES + n * CUBES;
+                let at = i.min(inputs - 1);
+                let longer = fma(w[row * inputs + at], features[at], sum);
+                sum = select(i > 0 && i < inputs, longer, sum);
             }
-            sync_plane();
             #[unroll]
             for i in 0..3usize {
-                sum += plane_shuffle_xor(sum, comptime!(4u32 >> i));
+                sum += shuffle_xor(sum, comptime!(4u32 >> i));
             }
             base[comptime!(gate * groups + g)] = sum + bias[row];
             first[comptime!(gate * groups + g)] = w[row * inputs];
@@ -191,8 +191,9 @@ fn member(
     sync_plane();
     for t in 0..steps {
         let step = t as u32 + 1u32;
-        let decoded = decode(&h, &known, config);
-        signal = select(t == 0, signal, decoded.loss);
+        // Before the heads, whose sums are under way at the same time then.
+        let mut z = Array::<f32>::new(groups);
+        let mut r = Array::<f32>::new(groups);
         #[unroll]
         for g in 0..groups {
             let start = first_unit + comptime!(g * UNITS);
@@ -206,18 +207,21 @@ fn member(
                 }
             }
             let sum = scattered_sums(&mut sums, comptime!(2 * UNITS));
-            let reset = plane_shuffle(sum, (lane / CUBES * 4 + 16) as u32);
-            let z = plane_shuffle(sum, (lane / CUBES * 4) as u32);
-            let r = fma(
-                first[comptime!(groups + g)],
-                signal,
-                base[comptime!(groups + g)],
-            ) + reset;
-            let gated = sigmoid(r, true) * state[g];
+            r[g] = shuffle(sum, (lane / CUBES * 4 + 16) as u32);
+            z[g] = shuffle(sum, (lane / CUBES * 4) as u32);
+        }
+        let decoded = decode(&h, &known, config);
+        signal = select(t == 0, signal, decoded.loss);
+        #[unroll]
+        for g in 0..groups {
+            let start = first_unit + comptime!(g * UNITS);
+            let at = comptime!(groups + g);
+            let reset = fma(first[at], signal, base[at]) + r[g];
+            let gated = sigmoid(reset, true) * state[g];
             if start + own < hidden {
                 send(there + comptime!((g * UNITS * 8) as u64), gated, step);
             }
-            update[g] = sigmoid(fma(first[g], signal, base[g]) + z, true);
+            update[g] = sigmoid(fma(first[g], signal, base[g]) + z[g], true);
             sync_plane();
         }
         // The others are waited for anyway.

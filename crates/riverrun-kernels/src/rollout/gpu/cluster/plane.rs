@@ -4,6 +4,7 @@ use cubecl::prelude::*;
 
 use super::Config;
 use crate::gpu::cluster::{number_of, receive, step_of};
+use crate::gpu::full_plane::shuffle_xor;
 
 /// The largest over the lanes of a plane.
 #[cube]
@@ -11,7 +12,7 @@ pub(super) fn largest(x: f32) -> f32 {
     let mut top = x;
     #[unroll]
     for i in 0..5usize {
-        top = top.max(plane_shuffle_xor(top, comptime!(16u32 >> i)));
+        top = top.max(shuffle_xor(top, comptime!(16u32 >> i)));
     }
     top
 }
@@ -28,13 +29,13 @@ pub(super) fn scattered_sums(values: &mut Array<f32>, #[comptime] count: usize) 
         for n in 0..half {
             let (low, high) = (values[n], values[comptime!(n + half)]);
             let kept = select(upper, high, low);
-            values[n] = kept + plane_shuffle_xor(select(upper, low, high), mask);
+            values[n] = kept + shuffle_xor(select(upper, low, high), mask);
         }
     }
     let mut sum = values[0];
     #[unroll]
     for i in 0..comptime!((32 / count).ilog2() as usize) {
-        sum += plane_shuffle_xor(sum, comptime!((16 / count) as u32 >> i));
+        sum += shuffle_xor(sum, comptime!((16 / count) as u32 >> i));
     }
     sum
 }
