@@ -44,9 +44,15 @@ struct Operation {
     check: fn(&Part<'_>, &mut Table) -> Result<(), Failure>,
     /// The relative time of a part on a GPU; the longest start first.
     weight: u32,
+    /// Two storage types whose kernels are nearly the same: on a GPU every other form is checked in the first, the rest in the
+    /// second, unless a type, a form or `--long` is given.
+    shared: Option<[Storage; 2]>,
     /// The problems that only `--long` checks.
     long: Option<&'static str>,
 }
+
+/// The formats of 16 bits: their kernels differ in how numbers are loaded and stored.
+const HALVES: Option<[Storage; 2]> = Some([Storage::F16, Storage::Bf16]);
 
 /// The operations, in the order of the table.
 const OPERATIONS: &[Operation] = &[
@@ -56,6 +62,7 @@ const OPERATIONS: &[Operation] = &[
         forms: recurrence::forms,
         check: recurrence::verify,
         weight: 2,
+        shared: HALVES,
         long: Some("recurrences of more than 4096 steps, 256 channels or 2^31 elements"),
     },
     Operation {
@@ -64,6 +71,7 @@ const OPERATIONS: &[Operation] = &[
         forms: recompute::forms,
         check: recompute::verify,
         weight: 2,
+        shared: HALVES,
         long: None,
     },
     Operation {
@@ -72,6 +80,7 @@ const OPERATIONS: &[Operation] = &[
         forms: |_| vec!["raw"],
         check: second::verify,
         weight: 1,
+        shared: None,
         long: None,
     },
     Operation {
@@ -80,6 +89,7 @@ const OPERATIONS: &[Operation] = &[
         forms: |_| vec!["block-diagonal"],
         check: block_diagonal::verify,
         weight: 1,
+        shared: None,
         long: None,
     },
     Operation {
@@ -88,6 +98,7 @@ const OPERATIONS: &[Operation] = &[
         forms: cell::forms,
         check: cell::verify,
         weight: 3,
+        shared: HALVES,
         long: Some("cells of more than 40 steps or 128 hidden units"),
     },
     Operation {
@@ -96,6 +107,7 @@ const OPERATIONS: &[Operation] = &[
         forms: rows::norms,
         check: rows::norm,
         weight: 1,
+        shared: None,
         long: Some("rows of more than 5119 numbers"),
     },
     Operation {
@@ -104,6 +116,7 @@ const OPERATIONS: &[Operation] = &[
         forms: |_| vec!["gelu"],
         check: gelu::verify,
         weight: 0,
+        shared: None,
         long: None,
     },
     Operation {
@@ -112,6 +125,7 @@ const OPERATIONS: &[Operation] = &[
         forms: |_| vec!["cross-entropy"],
         check: rows::loss,
         weight: 1,
+        shared: None,
         long: Some("more than 100 rows of logits"),
     },
     Operation {
@@ -120,6 +134,7 @@ const OPERATIONS: &[Operation] = &[
         forms: |_| vec!["embedding"],
         check: embedding::verify,
         weight: 1,
+        shared: None,
         long: Some("embeddings of more than 16384 tokens or 50257 rows"),
     },
     Operation {
@@ -128,6 +143,7 @@ const OPERATIONS: &[Operation] = &[
         forms: attention::forms,
         check: attention::verify,
         weight: 3,
+        shared: None,
         long: Some("attention of more than 130 queries or 200 keys"),
     },
     Operation {
@@ -136,6 +152,7 @@ const OPERATIONS: &[Operation] = &[
         forms: |_| vec!["convolution"],
         check: convolution::verify,
         weight: 1,
+        shared: None,
         long: None,
     },
     Operation {
@@ -144,6 +161,7 @@ const OPERATIONS: &[Operation] = &[
         forms: |_| vec!["adamw"],
         check: rows::optimizer,
         weight: 0,
+        shared: None,
         long: Some("parameters of more than 5001 numbers"),
     },
     Operation {
@@ -152,6 +170,7 @@ const OPERATIONS: &[Operation] = &[
         forms: linear::forms,
         check: linear::verify,
         weight: 2,
+        shared: None,
         long: Some("linear layers of more than 128 rows; on a GPU, Burn's own matmuls"),
     },
     Operation {
@@ -160,6 +179,7 @@ const OPERATIONS: &[Operation] = &[
         forms: |_| vec!["refill"],
         check: refill::verify,
         weight: 0,
+        shared: None,
         long: None,
     },
     Operation {
@@ -168,6 +188,7 @@ const OPERATIONS: &[Operation] = &[
         forms: training::forms,
         check: training::verify,
         weight: 4,
+        shared: Some([Storage::F32, Storage::Bf16]),
         long: None,
     },
     Operation {
@@ -176,6 +197,7 @@ const OPERATIONS: &[Operation] = &[
         forms: rollout::forms,
         check: rollout::verify,
         weight: 2,
+        shared: None,
         long: Some("rollouts of more than 5 members or 100 steps"),
     },
     Operation {
@@ -184,6 +206,7 @@ const OPERATIONS: &[Operation] = &[
         forms: encoder::forms,
         check: encoder::verify,
         weight: 0,
+        shared: None,
         long: None,
     },
     Operation {
@@ -192,6 +215,7 @@ const OPERATIONS: &[Operation] = &[
         forms: rssm::forms,
         check: rssm::verify,
         weight: 3,
+        shared: None,
         long: None,
     },
     Operation {
@@ -200,6 +224,7 @@ const OPERATIONS: &[Operation] = &[
         forms: stress::forms,
         check: stress::verify,
         weight: 5,
+        shared: None,
         long: Some("more than 10 000 launches from several threads and processes at once"),
     },
 ];
@@ -237,8 +262,10 @@ pub fn run(args: &VerifyArgs, quiet: bool) -> Result<(), Failure> {
         false => left_out.collect(),
     };
     if !args.long && args.op.is_none() && targets.iter().any(|target| !target.is_cpu()) {
-        left_out
-            .push("on GPUs, every routine of every gate and every problem of the cells in 16 bits");
+        left_out.push(
+            "on GPUs, every gate, cell and recorded model in every storage type; every routine of every gate and every \
+             problem of the cells in 16 bits",
+        );
     }
     table.end(args, &left_out)
 }
@@ -277,8 +304,19 @@ fn parts<'a>(
                 table.skip(&target.info.spec, &what, reason)?;
                 continue;
             }
-            let only = |form: &&&str| args.only.as_deref().is_none_or(|only| only == **form);
-            parts.extend(forms.iter().filter(only).map(|&form| Part {
+            let all = args.long || args.dtype.is_some() || args.only.is_some() || target.is_cpu();
+            let turn = match operation.shared {
+                Some(types) if !all && types.iter().all(|&one| target.supports(one)) => {
+                    types.iter().position(|&one| one == storage)
+                }
+                _ => None,
+            };
+            let wanted = |(n, form): &(usize, &&'static str)| {
+                turn.is_none_or(|turn| n % 2 == turn)
+                    && args.only.as_deref().is_none_or(|only| only == **form)
+            };
+            let forms = forms.iter().enumerate().filter(wanted);
+            parts.extend(forms.map(|(_, &form)| Part {
                 target,
                 operation,
                 storage,

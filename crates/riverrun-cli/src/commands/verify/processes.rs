@@ -165,7 +165,7 @@ pub(super) fn report(part: &Part<'_>) -> Result<(Vec<Line>, Vec<String>), String
     let fault = match ended {
         Ok(true) if lines.is_empty() => Some("nothing was checked".to_string()),
         Ok(true) => None,
-        Ok(false) => Some(said.last().map_or("no reason given", String::as_str).into()),
+        Ok(false) => Some(reason(&said)),
         Err(reason) => Some(match said.last() {
             Some(last) => format!("{reason}: {last}"),
             None => reason,
@@ -179,6 +179,19 @@ pub(super) fn report(part: &Part<'_>) -> Result<(Vec<Line>, Vec<String>), String
         });
     }
     Ok((lines, said))
+}
+
+/// The last line that a failed process printed; after a panic its place and message, which tell more.
+fn reason(said: &[String]) -> String {
+    match said.iter().position(|line| line.contains(" panicked at ")) {
+        Some(at) => said[at..]
+            .iter()
+            .take(2)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join(" "),
+        None => said.last().map_or("no reason given", String::as_str).into(),
+    }
 }
 
 /// Reads a stream to its end beside the process.

@@ -1,5 +1,7 @@
 //! CUDA, ROCm, Vulkan, Metal and WebGPU, through CubeCL.
 
+use std::time::{Duration, Instant};
+
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::{Slice, TensorData};
@@ -9,18 +11,22 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::RefillOps;
 
-/// Milliseconds until memory that is still shared counts as that of another tensor.
-const WAITS: usize = 1000;
+/// How long memory may stay shared until it counts as that of another tensor: longer than the device's thread, which releases
+/// what finished work held, takes to compile kernels.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The tensor, whose memory no other tensor shares.
 fn own(tensor: CubeTensor) -> CubeTensor {
     let tensor = into_contiguous(tensor);
     // Work of other streams that the device has not finished may hold the memory for a moment.
-    let mut waits = 0;
+    let start = Instant::now();
     while !tensor.can_mut() {
-        assert!(waits < WAITS, "a tensor to be refilled shares its memory");
-        waits += 1;
-        std::thread::sleep(std::time::Duration::from_millis(1));
+        let waited = start.elapsed();
+        assert!(
+            waited < PATIENCE,
+            "a tensor to be refilled shares its memory"
+        );
+        std::thread::sleep(Duration::from_millis(1));
     }
     tensor
 }
