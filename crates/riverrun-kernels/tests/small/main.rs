@@ -145,10 +145,13 @@ fn block_diagonal_recurrences() {
 #[test]
 fn rollouts() {
     on_two_threads(|| {
-        let problem = rollout::Problem::new(2, 5, 2).with_features(3);
-        let case = rollout::check::Case::random(problem, 9);
-        let found = case.cpu().expect("a problem it can run");
-        assert_passes("rollout", case.compare(&found).expect("a problem"));
+        // The second is long and wide enough for weights that are copied to whole cache lines.
+        for (units, steps) in [(5, 2), (16, 8)] {
+            let problem = rollout::Problem::new(2, units, steps).with_features(3);
+            let case = rollout::check::Case::random(problem, 9);
+            let found = case.cpu().expect("a problem it can run");
+            assert_passes("rollout", case.compare(&found).expect("a problem"));
+        }
     });
 }
 
