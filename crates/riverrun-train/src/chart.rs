@@ -27,7 +27,7 @@ pub const PALETTE: [RGBColor; 6] = [
 /// A line of a panel.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// What the legend says.
+    /// The text in the legend.
     pub name: String,
     /// Its colour.
     pub color: RGBColor,
@@ -75,11 +75,11 @@ pub struct Panel {
     pub x_scale: Scale,
     /// The vertical axis.
     pub y_scale: Scale,
-    /// What the vertical axis spans; what the lines need if absent.
+    /// The range of the vertical axis; that of the lines if absent.
     pub range: Option<(f64, f64)>,
     /// Whether lines end high, so that the legend belongs below them.
     pub rising: bool,
-    /// What is drawn.
+    /// The lines.
     pub lines: Vec<Line>,
     /// Stretches of the horizontal axis that are coloured, behind the lines: start, end, colour.
     pub bands: Vec<(f64, f64, RGBColor)>,
@@ -98,7 +98,7 @@ fn size(panels: usize) -> (u32, u32) {
 /// The panels, two in a row, as the text of an SVG file.
 ///
 /// # Errors
-/// What the drawing library says.
+/// The message of the drawing library.
 pub fn svg(panels: &[Panel]) -> Result<String, String> {
     let mut text = String::new();
     draw(

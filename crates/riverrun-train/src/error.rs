@@ -86,7 +86,7 @@ pub enum Error {
     NoModel {
         /// The run folder.
         dir: PathBuf,
-        /// What is missing: a checkpoint, a model.
+        /// The missing part: a checkpoint, a model.
         what: &'static str,
     },
     /// A file of the run cannot be understood.

@@ -44,7 +44,7 @@ pub struct Imagination {
 pub struct Trajectory {
     /// Where it was, [`SEEN`] + [`AHEAD`] steps.
     pub real: Vec<f64>,
-    /// What was seen of it, [`SEEN`] steps.
+    /// The observed part of it, [`SEEN`] steps.
     pub seen: Vec<f64>,
     /// The mean of the samples, [`AHEAD`] steps.
     pub imagined: Vec<f64>,

@@ -31,7 +31,7 @@ impl fmt::Display for Split {
 pub struct Report {
     /// Steps done.
     pub step: u64,
-    /// What the loss is over.
+    /// The data that the loss is over.
     pub split: Split,
     /// Mean cross-entropy in nats a scored token.
     pub loss: f64,

@@ -111,7 +111,7 @@ pub enum Error {
     /// An unknown name.
     #[error("unknown {what} `{name}`; one of: {known}")]
     Unknown {
-        /// What kind of name.
+        /// The kind of name.
         what: &'static str,
         /// The name given.
         name: String,

@@ -38,7 +38,7 @@ pub struct BenchAttentionArgs {
     pub budget: f64,
 }
 
-/// What computes an attention on a GPU.
+/// The implementations of attention on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum AttentionRoutine {
     /// The kernels of riverrun

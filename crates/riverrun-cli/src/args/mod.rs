@@ -32,7 +32,7 @@ pub struct Cli {
     /// How much to say
     #[command(flatten)]
     pub verbosity: Verbosity,
-    /// What to do
+    /// The command
     #[command(subcommand)]
     pub command: Command,
 }
@@ -75,12 +75,12 @@ pub enum Command {
 /// Options of `riverrun cache`.
 #[derive(Debug, Clone, Args)]
 pub struct CacheArgs {
-    /// What to do with it
+    /// The action on the cache
     #[command(subcommand)]
     pub what: CacheCommand,
 }
 
-/// What can be done with the kernel cache.
+/// The actions on the kernel cache.
 #[derive(Debug, Clone, Copy, Subcommand)]
 pub enum CacheCommand {
     /// The file, and what it holds by kind

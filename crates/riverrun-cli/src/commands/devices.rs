@@ -59,7 +59,7 @@ fn matmuls(out: &mut impl Write, device: &Device) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What computes attention in 16 bits on a GPU.
+/// The library that computes attention in 16 bits on a GPU.
 #[cfg(all(feature = "cuda", unix))]
 fn attention(out: &mut impl Write, device: &Device) -> Result<(), Failure> {
     use riverrun_kernels::attention::vendor::Vendor;

@@ -1,4 +1,4 @@
-//! What an attention costs.
+//! The cost of attention: bytes and flops.
 
 use super::Problem;
 

@@ -106,7 +106,7 @@ impl Shape {
     }
 }
 
-/// What is computed, apart from the numbers.
+/// An attention problem without its tensors: shape and options.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Problem {
     /// The sizes.

@@ -2,7 +2,7 @@
 
 use super::Problem;
 
-/// What [`forward`] returns.
+/// The results of [`forward`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Output {
     /// `[B, T, H, D]`.
@@ -11,7 +11,7 @@ pub struct Output {
     pub lse: Vec<f64>,
 }
 
-/// What [`backward`] returns.
+/// The results of [`backward`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gradients {
     /// `[B, T, H, D]`.

@@ -23,7 +23,7 @@ pub struct MemoryPlan {
     pub gradients: u64,
     /// AdamW's two moments.
     pub moments: u64,
-    /// What the backward pass reads, and the logits with their gradient.
+    /// The activations that the backward pass reads, and the logits with their gradient.
     pub activations: u64,
     /// The gradients of a block's widest activations, of one block at a time.
     pub working: u64,
@@ -45,7 +45,7 @@ impl MemoryPlan {
 }
 
 impl RunConfig {
-    /// What the run takes, by formula from the model's [size](riverrun::models::ModelSize): nothing is allocated. With fewer
+    /// The memory of the run, by formula from the model's [size](riverrun::models::ModelSize): nothing is allocated. With fewer
     /// [saved states](crate::TrainingConfig::saved_states) than all it is an upper bound.
     ///
     /// # Errors

@@ -61,7 +61,7 @@ impl Corrector {
             .collect()
     }
 
-    /// What to add to a predicted `loss`, from a loss of `before`: at most a fifth of what it corrects. Errors are relative to
+    /// The correction to add to a predicted `loss`, from a loss of `before`: at most a fifth of it. Errors are relative to
     /// the loss before.
     pub fn of_loss(&self, at: Situation<'_>, history: bool, (before, loss): (f64, f64)) -> f64 {
         let most = MOST * loss.abs();
@@ -71,7 +71,7 @@ impl Corrector {
         }
     }
 
-    /// What to multiply the predicted change of each layer group by: from 0.8 to 1.2. Errors are relative to the predicted
+    /// The factor for the predicted change of each layer group, from 0.8 to 1.2. Errors are relative to the predicted
     /// lengths.
     pub fn of_lengths(&self, at: Situation<'_>, history: bool, groups: usize) -> Vec<f64> {
         let factor = |error: f64| match error.is_finite() {
@@ -104,7 +104,7 @@ impl Corrector {
         self.residuals.add(residual);
     }
 
-    /// What the linear model expects.
+    /// The estimate of the linear model.
     fn learned(&self, count: usize, features: &[f32]) -> Vec<f64> {
         let of = |row: &Vec<f64>| {
             let products = row.iter().zip(features);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What the invariants are checked against, at the end of a phase.
+/// The values that the invariants are checked against, at the end of a phase.
 #[derive(Debug, Clone, Copy)]
 pub struct Snapshot<'a> {
     /// Losses of the real steps, the oldest first.

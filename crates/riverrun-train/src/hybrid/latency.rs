@@ -23,7 +23,7 @@ const LESSONS: usize = 40;
 
 /// One piece, ready to be called again and again.
 pub struct Piece {
-    /// What it does.
+    /// A description of the piece.
     pub name: String,
     /// Calls that [`run`](Self::run) makes.
     pub calls: usize,

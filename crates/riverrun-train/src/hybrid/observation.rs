@@ -15,7 +15,7 @@ pub(crate) const KEPT: usize = WINDOWS + 1;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Gram(pub [[f64; WINDOWS]; WINDOWS]);
 
-/// What is known at the end of a window of real steps.
+/// The measurements at the end of a window of real steps.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Observation {

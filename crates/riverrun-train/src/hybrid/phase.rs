@@ -40,7 +40,7 @@ impl Phase {
     }
 }
 
-/// What to do next.
+/// The next action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// One window of real steps.

@@ -59,7 +59,7 @@ impl Kept {
     }
 }
 
-/// What has become of a window.
+/// The outcome of a window.
 pub(crate) struct Done {
     /// The losses of its steps that are finite.
     pub losses: Vec<f64>,
@@ -67,7 +67,7 @@ pub(crate) struct Done {
     pub abort: Option<f64>,
 }
 
-/// What a checkpoint holds beside the updates.
+/// The part of a checkpoint beside the updates.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     controller: Value,
@@ -118,7 +118,7 @@ impl Hybrid {
         }
     }
 
-    /// What to do next, `left` steps before the run ends: a window of real steps, or a prediction.
+    /// The next action, `left` steps before the run ends: a window of real steps, or a prediction.
     pub fn next(&mut self, left: u64) -> Action {
         self.controller.next(left)
     }
@@ -143,7 +143,7 @@ impl Hybrid {
         self.controller.clip()
     }
 
-    /// What has happened, with the phases since the last call.
+    /// The history so far, with the phases since the last call.
     pub fn status(&mut self) -> Status {
         self.controller.status()
     }

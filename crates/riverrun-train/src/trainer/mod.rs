@@ -52,7 +52,7 @@ pub struct Outcome<M> {
     pub last_validation: Option<Report>,
     /// The evaluation with the lowest loss, whose model is in `best/`.
     pub best_validation: Option<Report>,
-    /// What a hybrid run has predicted.
+    /// The summary of a hybrid run's predictions.
     pub hybrid: Option<Status>,
     /// The model after the last step, without autodiff.
     pub model: M,

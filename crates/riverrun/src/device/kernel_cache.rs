@@ -42,7 +42,7 @@ pub struct CachedKernels {
     pub bytes: u64,
 }
 
-/// What the file of [`enable_kernel_cache`] holds, by kind; nothing without such a file.
+/// The contents of the file of [`enable_kernel_cache`], by kind; nothing without such a file.
 pub fn cached_kernels() -> Vec<CachedKernels> {
     #[cfg(all(feature = "persistence", not(target_family = "wasm")))]
     if kernel_cache().is_some_and(|file| file.exists()) {

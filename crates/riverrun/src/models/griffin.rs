@@ -182,7 +182,7 @@ pub struct GriffinRecurrence {
     pub rg_lru: RgLru,
 }
 
-/// What mixes the steps in a block.
+/// The temporal mixing of a block.
 #[derive(Module, Debug)]
 pub enum TemporalMixing {
     /// The recurrent block.

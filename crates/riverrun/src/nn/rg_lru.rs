@@ -136,7 +136,7 @@ impl RgLru {
         self.run(x, Sequence::from(state))
     }
 
-    /// What enters the gates' sigmoids, `[B, T, 2 d_hidden]`.
+    /// The inputs of the gates' sigmoids, `[B, T, 2 d_hidden]`.
     fn gate_inputs(&self, x: Tensor<3>) -> Result<Tensor<3>, Error> {
         let [part, columns] = self.gates.weight.dims();
         let hidden = columns / 2;

@@ -30,7 +30,7 @@ struct Case {
     d_last: Vec<f64>,
 }
 
-/// What a convolution returns, and the gradients: of each number also the sum of the sizes of its terms, and their count.
+/// The results of a convolution and its gradients, each number with the sum of the magnitudes of its terms and their count.
 struct Outcome {
     numbers: [Vec<f64>; 6],
     sizes: [Vec<f64>; 6],

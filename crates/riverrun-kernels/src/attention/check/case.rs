@@ -165,7 +165,7 @@ impl Case {
     /// By the CPU kernels, with every output filled with NaN beforehand.
     ///
     /// # Errors
-    /// What the kernels refuse.
+    /// Those of the kernels.
     pub fn cpu<E: Element>(&self) -> Result<Outcome, crate::Error> {
         use crate::simd::real::Real;
         let shape = self.problem.shape;
@@ -213,7 +213,7 @@ impl Case {
     /// By the GPU kernels, with every output filled with NaN beforehand.
     ///
     /// # Errors
-    /// What the kernels refuse.
+    /// Those of the kernels.
     #[cfg(feature = "gpu")]
     pub fn gpu(
         &self,

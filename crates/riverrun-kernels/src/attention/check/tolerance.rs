@@ -11,7 +11,7 @@ use crate::attention::check::{Case, Outcome};
 use crate::attention::oracle::{rows, score};
 use crate::check::{Comparison, roundings, worst};
 
-/// What each number may be off by.
+/// The largest error that is accepted for each number.
 struct Allowed {
     o: Vec<f64>,
     lse: Vec<f64>,

@@ -16,7 +16,7 @@ use crate::simd::real::Real;
 use crate::threads::Shared;
 use crate::{Element, Error};
 
-/// What a backward pass reads and writes.
+/// The arguments of a backward pass.
 #[derive(Debug)]
 pub struct Backward<'a, E: Element> {
     /// `[B, T, H, D]`.

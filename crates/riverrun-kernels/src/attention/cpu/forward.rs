@@ -17,7 +17,7 @@ use crate::simd::real::Real;
 use crate::threads::Shared;
 use crate::{Element, Error};
 
-/// What a forward pass reads and writes.
+/// The arguments of a forward pass.
 #[derive(Debug)]
 pub struct Forward<'a, E: Element> {
     /// `[B, T, H, D]`.

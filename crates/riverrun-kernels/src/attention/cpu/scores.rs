@@ -1,4 +1,4 @@
-//! What is done to a block of scores, `[rows, COLUMNS]`.
+//! The elementwise passes over a block of scores, `[rows, COLUMNS]`.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What each query sees where documents are marked, and the sums `δ`.
+//! The range of keys of each query where documents are marked, and the sums `δ`.
 
 use cubecl::prelude::*;
 

@@ -112,7 +112,7 @@ impl Tuning {
     }
 }
 
-/// What the launches derive from their arguments.
+/// Values that the launches derive from their arguments.
 struct Plan<'a> {
     client: &'a Client,
     problem: &'a Problem,
@@ -171,7 +171,7 @@ impl<'a> Plan<'a> {
         )
     }
 
-    /// What each query sees, where documents are marked; else a buffer that is not read.
+    /// The range of keys of each query, where documents are marked; else a buffer that is not read.
     fn bounds(&self, reset: Option<&Handle>) -> (Handle, usize) {
         let shape = self.problem.shape;
         let Some(reset) = reset else {

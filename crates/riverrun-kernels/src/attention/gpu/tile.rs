@@ -1,4 +1,4 @@
-//! What the kernels share: tiles, their products, and what a query sees.
+//! Shared by the kernels: tiles, their products, and the mask.
 
 use cubecl::prelude::*;
 
@@ -10,7 +10,7 @@ pub(super) const EACH: usize = 4;
 /// Scores of a unit.
 pub(super) const SCORES: usize = EACH * EACH;
 
-/// What changes the generated code.
+/// Parameters of the generated code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Config {
     /// Units of a side of the cube.
@@ -22,7 +22,7 @@ pub(super) struct Config {
     pub causal: bool,
     pub window: bool,
     pub softcap: bool,
-    /// What each query sees is read, not computed.
+    /// Whether the range of keys of each query is read instead of computed.
     pub reset: bool,
     /// Instructions of NVIDIA GPUs.
     pub ptx: bool,

@@ -1,4 +1,4 @@
-//! What tells one plan from another, and what cuDNN is not asked for.
+//! The key of a cached plan, and the problems that cuDNN is not asked for.
 
 use crate::attention::{Problem, Shape};
 use crate::gpu::Dtype;

@@ -1,4 +1,4 @@
-//! What to do next, and what to predict.
+//! The choice of the next action, and the prediction.
 
 use super::Controller;
 use super::history::{add_steps, noise, recent};
@@ -13,7 +13,7 @@ use crate::hybrid::plateau::slope;
 use crate::hybrid::predictors::{LastUpdate, Predictor};
 
 impl Controller {
-    /// What to do next, `left` steps before the run ends. A prediction leaves room for the steps that measure it.
+    /// The next action, `left` steps before the run ends. A prediction leaves room for the steps that measure it.
     pub fn next(&mut self, left: u64) -> Action {
         let before = self.state.phases.phase();
         let mut most = left.saturating_sub(self.config.correct);

@@ -1,4 +1,4 @@
-//! What a window of real steps teaches.
+//! Learning from a window of real steps.
 
 use super::Controller;
 use super::history::{add_steps, push};

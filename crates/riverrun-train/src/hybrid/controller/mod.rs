@@ -69,7 +69,7 @@ impl Controller {
         self.config.parts.clipping.then_some(bound)
     }
 
-    /// What has happened, with the phases since the last call.
+    /// The history so far, with the phases since the last call.
     pub fn status(&mut self) -> Status {
         let vitals = self.vitals();
         let state = &mut self.state;
@@ -84,7 +84,7 @@ impl Controller {
         }
     }
 
-    /// What a checkpoint keeps.
+    /// The part of the state that a checkpoint keeps.
     pub fn save(&self) -> serde_json::Value {
         serde_json::json!({ "state": self.state, "predictor": self.predictor.save() })
     }

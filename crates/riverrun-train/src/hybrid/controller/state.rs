@@ -1,4 +1,4 @@
-//! What a controller knows, is told and tells.
+//! The state of a controller, its inputs and its answers.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::hybrid::observation::{KEPT, Observation, Products};
 use crate::hybrid::phase::{Phase, Phases};
 use crate::hybrid::plateau::Plateau;
 
-/// What a checkpoint keeps.
+/// The part of the state that a checkpoint keeps.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct State {
     pub phases: Phases,
@@ -24,7 +24,7 @@ pub(super) struct State {
     pub judge: Judge,
     pub bandit: Bandit,
     pub plateau: Plateau,
-    /// Of predicted losses, and of predicted lengths by layer group.
+    /// Corrects predicted losses, and predicted lengths by layer group.
     pub corrector: Corrector,
     pub lengths: Corrector,
     pub features: Features,
@@ -56,7 +56,7 @@ pub(super) struct State {
     pub checked: Checked,
 }
 
-/// What the invariants are checked against, beside what the run needs.
+/// The values that the invariants are checked against, beyond those of the run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Checked {
     pub corrections: Vec<(f64, f64)>,
@@ -82,7 +82,7 @@ pub(super) struct Pending {
     pub after: Vec<f64>,
 }
 
-/// What has happened so far.
+/// Counts of what has happened so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Counts {
@@ -108,9 +108,9 @@ pub struct Counts {
 pub struct Status {
     /// The phases since the report before, with their steps.
     pub phases: Vec<(Phase, u64)>,
-    /// What the run has been answered with since then, where that was not to go on.
+    /// The recovery actions since then.
     pub recoveries: Vec<Recovery>,
-    /// What has happened since the run began.
+    /// Counts since the run began.
     pub counts: Counts,
     /// Confidence in the next prediction, 0 to 1.
     pub confidence: f64,
@@ -139,7 +139,7 @@ pub struct Window<'a> {
     pub copies: usize,
 }
 
-/// What to do after a window.
+/// The action after a window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verdict {
     /// The answer to it.

@@ -1,4 +1,4 @@
-//! What losses and gradient norms usually are.
+//! The usual range of losses and gradient norms.
 
 use serde::{Deserialize, Serialize};
 

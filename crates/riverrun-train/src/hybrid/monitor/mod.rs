@@ -28,7 +28,7 @@ const WINDOW: usize = 32;
 /// Warnings in a row that count as critical.
 const PATIENCE: u32 = 3;
 
-/// What was seen in a window.
+/// The observations of a window.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
     /// The worst level of the signals; a third warning in a row is critical.

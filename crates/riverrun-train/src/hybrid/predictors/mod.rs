@@ -32,7 +32,7 @@ pub trait Predictor: Send {
     /// Forgets what it has learned.
     fn reset(&mut self) {}
 
-    /// What it has learned, for a checkpoint.
+    /// The learned state, for a checkpoint.
     fn save(&self) -> serde_json::Value {
         serde_json::Value::Null
     }

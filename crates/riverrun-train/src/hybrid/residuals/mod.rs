@@ -26,7 +26,7 @@ pub struct Residual {
     pub features: Vec<f32>,
     /// Confidence of the prediction, 0 to 1.
     pub confidence: f64,
-    /// What was found less what was predicted, relative.
+    /// The measured value less the predicted one, relative.
     pub errors: Vec<f64>,
 }
 
@@ -166,7 +166,7 @@ pub(super) mod tests {
         assert!(store.similar(&[0.0; FEATURES]).is_empty());
     }
 
-    /// What is saved is what goes on: the same bits.
+    /// A saved store continues with the same bits.
     #[test]
     fn a_saved_store_is_the_same() {
         let mut store = Residuals::default();

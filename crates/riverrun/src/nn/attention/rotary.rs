@@ -100,7 +100,7 @@ impl Rotary {
 /// A run has sequences of one length, or of two with those of its validation.
 const MOST_KEPT: usize = 4;
 
-/// What tables are kept for. Threads do not share them: each has a queue of its own on a GPU.
+/// The key of a table. Threads do not share tables: on a GPU each thread has its own queue.
 #[derive(PartialEq)]
 struct Key {
     rotary: Rotary,

@@ -18,7 +18,7 @@ use super::support::map::map_tensors;
 use super::support::{Maybe, checks};
 use crate::Error;
 
-/// What an [`attention`] hides and how it scores.
+/// The mask and the scaling of an [`attention`].
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[non_exhaustive]
 pub struct AttentionOptions {

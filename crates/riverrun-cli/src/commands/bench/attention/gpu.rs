@@ -63,7 +63,7 @@ pub(super) fn run(
     Ok(())
 }
 
-/// What computes an attention.
+/// The implementations to time.
 enum Routine {
     Tiles,
     #[cfg(all(feature = "cuda", unix))]
@@ -120,7 +120,7 @@ impl Routine {
         }
     }
 
-    /// What it finds for a case.
+    /// The results for a case.
     fn check(&self, case: &Case, client: &Client, dtype: Dtype) -> Result<Outcome, String> {
         match self {
             Self::Tiles => case

@@ -51,7 +51,7 @@ struct Report<'a> {
     rows: Vec<Row>,
     /// Measurements that were refused as unsteady.
     refused: &'a [String],
-    /// What a routine does not take, with the reason.
+    /// A problem that a routine does not support, with the reason.
     skipped: &'a [String],
 }
 

@@ -20,7 +20,7 @@ pub struct Member {
     pub bias: Vec<f32>,
 }
 
-/// What the backward pass needs of a step.
+/// The values of a step that the backward pass reads.
 pub struct Step {
     features: Vec<f64>,
     before: Vec<f64>,
