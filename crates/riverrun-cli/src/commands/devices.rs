@@ -69,7 +69,14 @@ fn attention(out: &mut impl Write, device: &Device) -> Result<(), Failure> {
     };
     match Vendor::of(&client) {
         Ok(vendor) => writeln!(out, "  attention in 16 bits: cuDNN {}", vendor.version())?,
-        Err(reason) => writeln!(out, "  attention: tiles ({reason})")?,
+        Err(reason) => {
+            let tensor_cores = riverrun_kernels::gpu::capability(&client) >= Some(80);
+            let form = match tensor_cores {
+                true => "tiles, on tensor cores in 16 bits",
+                false => "tiles",
+            };
+            writeln!(out, "  attention: {form} ({reason})")?;
+        }
     }
     Ok(())
 }

@@ -8,6 +8,7 @@
 //! tools (`ptxas -v`, `nvdisasm`). With parts of names, only files whose names have one of them. `--sample` writes every
 //! kernel once, and no text twice: for NVRTC (`check_nvrtc.sh`).
 
+mod attention;
 mod cells;
 mod embedding;
 mod normal;
@@ -51,6 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     embedding::write(&mut writer)?;
     rollout::write(&mut writer)?;
     rows::write(&mut writer)?;
+    attention::write(&mut writer)?;
     let count = writer.texts.len();
     println!("{count} kernels in {}", writer.folder.display());
     Ok(())

@@ -47,6 +47,13 @@ struct Cube {
     std::vector<Plane> planes;
 };
 
+// A copy to shared memory that need not be there before it is waited for; zeros after its bytes.
+struct Copy {
+    char *to;
+    const char *from;
+    unsigned bytes, size;
+};
+
 struct Thread {
     void *stack = nullptr, *at = nullptr;
     Dim id;
@@ -55,6 +62,9 @@ struct Thread {
     // The round of the cluster's barrier that it has arrived at.
     unsigned round = 0;
     bool done = true;
+    // Its copies under way, by groups, and those that are in no group yet.
+    std::vector<std::vector<Copy>> groups;
+    std::vector<Copy> copies;
 };
 
 static Thread *thread;
@@ -116,6 +126,8 @@ static void begin(Thread &of, Cube *cube, unsigned number) {
     of.number = number;
     of.id = {number % cube_dim.x, number / cube_dim.x % cube_dim.y, number / (cube_dim.x * cube_dim.y)};
     of.done = false;
+    of.groups.clear();
+    of.copies.clear();
 }
 
 static void meet(unsigned &arrived, unsigned &round, unsigned all) {
@@ -188,6 +200,30 @@ static void run(Dim count, Dim dim, unsigned cluster, void (*kernel)(), unsigned
 static char *shared(Cube *cube) { return (char *)(((uintptr_t)cube->shared.data() + 127) & ~(uintptr_t)127); }
 static char *shared() { return shared(thread->cube); }
 
+// Where the low half of an address of shared memory is.
+static char *shared_at(uint32_t at) {
+    char *start = shared();
+    return start + (uint32_t)(at - (uint32_t)(uintptr_t)start);
+}
+static void copy(uint32_t at, uint64_t from, uint32_t bytes, unsigned size) {
+    thread->copies.push_back({shared_at(at), (const char *)from, bytes, size});
+}
+static void end_group() {
+    thread->groups.push_back(thread->copies);
+    thread->copies.clear();
+}
+static void wait_groups(size_t left) {
+    auto &groups = thread->groups;
+    while (groups.size() > left) {
+        for (const Copy &copy : groups.front()) {
+            memset(copy.to, 0, copy.size);
+            memcpy(copy.to, copy.from, copy.bytes);
+        }
+        groups.erase(groups.begin());
+    }
+}
+static void put(uint32_t at, const uint32_t (&words)[4]) { memcpy(shared_at(at), words, 16); }
+
 static Cluster &cluster() { return clusters[thread->cube->number / cubes_a_cluster]; }
 static void arrive_cluster() {
     Cluster &all = cluster();
@@ -254,6 +290,22 @@ static void mma(float *d, const uint32_t (&a)[4], const uint32_t (&b)[2], const 
                 sum += (double)as<float>(left & 0xffffe000) * as<float>(right & 0xffffe000);
         }
         d[i] = (float)sum;
+    }
+}
+
+// Of four blocks of 8 rows by 8 numbers of 16 bits, the thread's pair of neighbours of a row, or of a column.
+template <bool TRANSPOSED> static void blocks(uint32_t *words, uint32_t at) {
+    Plane &all = plane();
+    auto &given = all.given[all.round & 1];
+    given[lane()][0] = at;
+    meet_plane();
+    for (unsigned i = 0; i < 4; i++) {
+        auto row = [&](unsigned n) { return shared_at(given[i * 8 + n][0]); };
+        unsigned line = lane() / 4, first = lane() % 4 * 2;
+        uint16_t pair[2];
+        for (unsigned n = 0; n < 2; n++)
+            memcpy(&pair[n], TRANSPOSED ? row(first + n) + line * 2 : row(line) + (first + n) * 2, 2);
+        memcpy(&words[i], pair, 4);
     }
 }
 

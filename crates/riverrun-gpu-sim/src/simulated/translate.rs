@@ -104,6 +104,28 @@ fn call(statement: &str) -> Result<String, String> {
         ),
         "ld.relaxed.gpu.global.u32" => format!("{} = sim::load({})", to[0], from[0]),
         "prefetch.global.L2" => String::new(),
+        "cp.async.cg.shared.global" => {
+            format!("sim::copy({}, {}, {}, 16)", from[0], from[1], from[2])
+        }
+        "cp.async.ca.shared.global" => {
+            format!("sim::copy({}, {}, {}, 4)", from[0], from[1], from[2])
+        }
+        "cp.async.commit_group" => "sim::end_group()".into(),
+        "cp.async.wait_group" => {
+            let left = template.split_whitespace().nth(1).unwrap_or_default();
+            format!("sim::wait_groups({})", left.trim_end_matches(';'))
+        }
+        "ldmatrix.sync.aligned.m8n8.x4.shared.b16" => {
+            format!("sim::blocks<false>(&{}, {})", to[0], from[0])
+        }
+        "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" => {
+            format!("sim::blocks<true>(&{}, {})", to[0], from[0])
+        }
+        "ld.shared.u32" => format!("memcpy(&{}, sim::shared_at({}), 4)", to[0], from[0]),
+        "ld.shared.v4.u32" => format!("memcpy(&{}, sim::shared_at({}), 16)", to[0], from[0]),
+        "st.shared.v4.u32" => {
+            format!("sim::put({}, {{{}}})", from[0], from[1..].join(", "))
+        }
         "mapa.shared::cluster.u64" => {
             format!("{} = sim::neighbour({}, {})", to[0], from[0], from[1])
         }

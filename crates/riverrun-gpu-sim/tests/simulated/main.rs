@@ -1,5 +1,6 @@
 //! A subset of the kernels on the simulated GPU, within three minutes.
 
+mod attention;
 mod cells;
 mod recurrence;
 mod rollout;

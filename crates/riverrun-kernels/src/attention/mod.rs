@@ -25,7 +25,8 @@
 //! `lse`. One kernel runs over the queries for `dq`, one over the keys for `dk` and `dv`: no atomics, so two runs are
 //! bit-equal.
 //!
-//! **Precision.** Storage `f32`, `f16`, `bf16` (`f64` on the CPU); sums, `p` and `lse` in `f32` (`f64` for `f64`).
+//! **Precision.** Storage `f32`, `f16`, `bf16` (`f64` on the CPU); sums, `p` and `lse` in `f32` (`f64` for `f64`). On tensor cores
+//! `p` and `ds` are rounded to storage for the products with `v`, `k`, `q` and `do`.
 //!
 //! Source: Dao, *FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning* (2023), sections 3.1 and
 //! 3.2 (algorithms 1 and 2); the window of local attention: De et al., *Griffin* (2024), section 2.3.

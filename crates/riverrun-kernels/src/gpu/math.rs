@@ -7,8 +7,9 @@
 
 use cubecl::prelude::*;
 
+/// `2^x`, by PTX.
 #[cube]
-fn exp2_ptx(x: f32) -> f32 {
+pub(crate) fn exp2_ptx(x: f32) -> f32 {
     let y: f32;
     gpu_asm!("ex2.approx.ftz.f32 {}, {};", out(_) y, in(_) x, options(pure, nomem));
     y

@@ -12,6 +12,7 @@ pub(crate) mod fault;
 pub(crate) mod full_plane;
 pub(crate) mod group;
 pub(crate) mod math;
+pub(crate) mod mma;
 pub(crate) mod storage;
 
 pub(crate) use buffer::{address, buffer, expect, grid, vector_width};

@@ -64,6 +64,16 @@ fn pair_f16(low: f32, high: f32) -> u32 {
     word
 }
 
+/// Two numbers in a word, each rounded to nearest even, the first in the low half.
+#[cube]
+pub(crate) fn pair(low: f32, high: f32, #[comptime] storage: Storage) -> u32 {
+    if comptime!(storage == Storage::Bf16Words) {
+        pair_bf16(low, high)
+    } else {
+        pair_f16(low, high)
+    }
+}
+
 /// The numbers of a stored vector: `S` and `W` are [`Storage::elem`] and [`Storage::width`].
 #[cube]
 pub(crate) fn widen<S: Numeric, W: Size, N: Size>(
@@ -108,12 +118,7 @@ pub(crate) fn narrow<S: Numeric, W: Size, N: Size>(
             x.insert(i, S::cast_from(y.extract(i)));
         } else {
             let (low, high) = (y.extract(i * 2), y.extract(i * 2 + 1));
-            let word = if comptime!(storage == Storage::Bf16Words) {
-                pair_bf16(low, high)
-            } else {
-                pair_f16(low, high)
-            };
-            x.insert(i, S::cast_from(word));
+            x.insert(i, S::cast_from(pair(low, high, storage)));
         }
     }
     x

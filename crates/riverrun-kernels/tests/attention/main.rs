@@ -117,70 +117,16 @@ fn cpu_is_right_in_every_type() {
     }
 }
 
-/// `case` with NaN at a position of sequence 0.
-fn poisoned(case: &Case, at: usize) -> Case {
-    let shape = case.problem.shape;
-    let mut case = case.clone();
-    let width = shape.key_heads * shape.dim;
-    for x in [&mut case.k, &mut case.v] {
-        x[at * width..(at + 1) * width].fill(f64::NAN);
-    }
-    let width = shape.heads * shape.dim;
-    for x in [&mut case.q, &mut case.d_o] {
-        x[at * width..(at + 1) * width].fill(f64::NAN);
-    }
-    case
-}
-
-/// Compares what a NaN at a position may not reach: steps that neither see it nor are seen by it.
 fn assert_untouched(
     case: &Case,
     at: usize,
     mut run: impl FnMut(&Case) -> Result<Outcome, Error>,
     what: &str,
 ) {
-    let shape = case.problem.shape;
     let clean = run(case).expect("a problem it can run");
-    let found = run(&poisoned(case, at)).expect("a problem it can run");
-    let reset = case.reset.as_deref().map(|reset| &reset[..shape.keys]);
-    let sees = |i: usize, j: usize| oracle::sees(&case.problem, reset, i, j);
-    let mut untouched = 0;
-    for step in (0..shape.batch * shape.keys).filter(|&step| step != at) {
-        let own = step < shape.keys;
-        let width = shape.heads * shape.dim;
-        let rows = step * width..(step + 1) * width;
-        if !own || !sees(step, at) {
-            assert_eq!(
-                clean.o[rows.clone()],
-                found.o[rows.clone()],
-                "{what} o {step}"
-            );
-            assert_eq!(
-                clean.d_q[rows.clone()],
-                found.d_q[rows],
-                "{what} d_q {step}"
-            );
-            untouched += 1;
-        }
-        let width = shape.key_heads * shape.dim;
-        let rows = step * width..(step + 1) * width;
-        // A query that sees the NaN has NaN gradients for all that it sees.
-        let reached = own && (0..shape.keys).any(|i| sees(i, step) && (sees(i, at) || i == at));
-        if !reached {
-            assert_eq!(
-                clean.d_k[rows.clone()],
-                found.d_k[rows.clone()],
-                "{what} d_k {step}"
-            );
-            assert_eq!(
-                clean.d_v[rows.clone()],
-                found.d_v[rows],
-                "{what} d_v {step}"
-            );
-            untouched += 1;
-        }
-    }
-    assert!(untouched > 0);
+    let found = run(&case.poisoned(at)).expect("a problem it can run");
+    let untouched = case.untouched(at, &clean, &found);
+    assert!(matches!(untouched, Ok(1..)), "{what}: {untouched:?}");
 }
 
 fn isolation() -> Vec<Case> {

@@ -1,6 +1,7 @@
 //! Problems with their data, running them, and the rule by which a result is accepted.
 
 mod case;
+mod isolation;
 mod tolerance;
 
 pub use case::{Case, Options, Outcome};

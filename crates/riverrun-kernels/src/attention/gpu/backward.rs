@@ -2,6 +2,7 @@
 
 use cubecl::prelude::*;
 
+use super::score::*;
 use super::tile::*;
 use crate::gpu::math::exp_of_negative_number;
 
@@ -14,10 +15,10 @@ fn differentiate(
     delta: f32,
     seen: bool,
     sizes: &Sizes,
-    #[comptime] config: Config,
+    #[comptime] rule: Rule,
 ) -> (f32, f32) {
-    let (s, slope) = score(product, sizes, config);
-    let p = exp_of_negative_number(lse - s, config.ptx);
+    let (s, slope) = score(product, sizes, rule);
+    let p = exp_of_negative_number(lse - s, rule.ptx);
     let d = p * (d_p - delta) * slope * sizes.scale;
     (select(seen, p, 0.0f32), select(seen, d, 0.0f32))
 }
@@ -67,21 +68,16 @@ pub(super) fn attention_queries<F: Float>(
     #[unroll]
     for i in 0..EACH {
         let row = (first + i * side + y).min(sizes.queries - 1);
-        if comptime!(config.reset) {
-            let at = (sequence * sizes.queries + row) * 2;
-            start[i] = bounds[at] as usize;
-            end[i] = bounds[at + 1] as usize;
-        } else {
-            start[i] = first_key(row, &sizes, config);
-            end[i] = end_key(row, &sizes, config);
-        }
+        let (own_start, own_end) = span(row, sequence, bounds, &sizes, config.rule);
+        start[i] = own_start;
+        end[i] = own_end;
         lses[i] = lse[lane * sizes.queries + row];
         deltas[i] = delta[lane * sizes.queries + row];
         ones[i] = 1.0f32;
     }
     let last = (first + tile).min(sizes.queries) - 1;
-    let from = first_key(first, &sizes, config) / tile;
-    let to = end_key(last, &sizes, config).div_ceil(tile);
+    let from = first_key(first, &sizes, config.rule) / tile;
+    let to = end_key(last, &sizes, config.rule).div_ceil(tile);
     let mut s = Array::<f32>::new(SCORES);
     let mut d_p = Array::<f32>::new(SCORES);
     for block in from..to {
@@ -92,9 +88,9 @@ pub(super) fn attention_queries<F: Float>(
         products::<F>(
             d_o, &queries, first, v, &keys, column, &mut stage, &mut d_p, config,
         );
-        let hidden = comptime!(config.reset)
-            || column < first_key(last, &sizes, config)
-            || column + tile > end_key(first, &sizes, config);
+        let hidden = comptime!(config.rule.reset)
+            || column < first_key(last, &sizes, config.rule)
+            || column + tile > end_key(first, &sizes, config.rule);
         #[unroll]
         for i in 0..EACH {
             #[unroll]
@@ -102,8 +98,15 @@ pub(super) fn attention_queries<F: Float>(
                 let at = comptime!(i * EACH + j);
                 let key = column + j * side + x;
                 let seen = key >= start[i] && key < end[i];
-                let (_p, d) =
-                    differentiate(s[at], d_p[at], lses[i], deltas[i], seen, &sizes, config);
+                let (_p, d) = differentiate(
+                    s[at],
+                    d_p[at],
+                    lses[i],
+                    deltas[i],
+                    seen,
+                    &sizes,
+                    config.rule,
+                );
                 d_p[at] = d;
             }
         }
@@ -161,14 +164,14 @@ pub(super) fn attention_keys<F: Float>(
     }
     // The queries that see any of these keys.
     let last = (first + tile).min(sizes.keys) - 1;
-    let from = if comptime!(config.causal) {
+    let from = if comptime!(config.rule.causal) {
         less(first, sizes.keys - sizes.queries)
-    } else if comptime!(config.window) {
+    } else if comptime!(config.rule.window) {
         less(first + 1, sizes.keys - sizes.queries + sizes.window)
     } else {
         0usize.runtime()
     };
-    let to = if comptime!(config.window) {
+    let to = if comptime!(config.rule.window) {
         less(last + sizes.window, sizes.keys - sizes.queries).min(sizes.queries)
     } else {
         sizes.queries
@@ -191,12 +194,7 @@ pub(super) fn attention_keys<F: Float>(
             for j in 0..EACH {
                 let query = column + j * side + x;
                 let row = query.min(sizes.queries - 1);
-                let (start, end) = if comptime!(config.reset) {
-                    let at = (sequence * sizes.queries + row) * 2;
-                    (bounds[at] as usize, bounds[at + 1] as usize)
-                } else {
-                    (first_key(row, &sizes, config), end_key(row, &sizes, config))
-                };
+                let (start, end) = span(row, sequence, bounds, &sizes, config.rule);
                 let own_lse = lse[numbers + row];
                 let own_delta = delta[numbers + row];
                 #[unroll]
@@ -204,14 +202,21 @@ pub(super) fn attention_keys<F: Float>(
                     let at = comptime!(i * EACH + j);
                     let key = first + i * side + y;
                     let seen = query < sizes.queries && key >= start && key < end;
-                    let (p, d) =
-                        differentiate(s[at], d_p[at], own_lse, own_delta, seen, &sizes, config);
+                    let (p, d) = differentiate(
+                        s[at],
+                        d_p[at],
+                        own_lse,
+                        own_delta,
+                        seen,
+                        &sizes,
+                        config.rule,
+                    );
                     s[at] = p;
                     d_p[at] = d;
                 }
             }
             // Without positions every query sees every key.
-            let hidden = comptime!(config.positions());
+            let hidden = comptime!(config.rule.positions());
             put(&s, &mut weights, config);
             accumulate::<F>(
                 &weights,

@@ -2,7 +2,7 @@
 
 use cubecl::prelude::*;
 
-use super::tile::{Config, Sizes, end_key, first_key};
+use super::score::{Rule, Sizes, end_key, first_key};
 
 /// The first key and the end of the keys that each query sees, `[B, T, 2]`: from its position to the nearest marks. Threads:
 /// `B·T`.
@@ -12,7 +12,7 @@ pub(super) fn attention_bounds<F: Numeric>(
     bounds: &mut [u32],
     rows: usize,
     sizes: Sizes,
-    #[comptime] config: Config,
+    #[comptime] rule: Rule,
     #[define(F)] _dtype: ElemType,
 ) {
     let row = ABSOLUTE_POS;
@@ -22,8 +22,8 @@ pub(super) fn attention_bounds<F: Numeric>(
     let (sequence, i) = (row / sizes.queries, row % sizes.queries);
     let marks = sequence * sizes.keys;
     let at = sizes.keys - sizes.queries + i;
-    let least = first_key(i, &sizes, config);
-    let most = end_key(i, &sizes, config);
+    let least = first_key(i, &sizes, rule);
+    let most = end_key(i, &sizes, rule);
     let mut first = at;
     while first > least && reset[marks + first] == F::from_int(0) {
         first -= 1;
@@ -44,14 +44,13 @@ pub(super) fn attention_delta<F: Float>(
     delta: &mut [f32],
     rows: usize,
     sizes: Sizes,
-    #[comptime] config: Config,
+    #[comptime] dim: usize,
     #[define(F)] _dtype: ElemType,
 ) {
     let row = ABSOLUTE_POS;
     if row >= rows {
         terminate!();
     }
-    let dim = comptime!(config.dim);
     let mut sum = 0.0f32;
     for d in 0..dim {
         let at = row * dim + d;

@@ -2,6 +2,7 @@
 
 use cubecl::prelude::*;
 
+use super::score::*;
 use super::tile::*;
 use crate::gpu::math::exp_of_negative_number;
 
@@ -48,20 +49,15 @@ pub(super) fn attention_forward<F: Float>(
     #[unroll]
     for i in 0..EACH {
         let row = (first + i * side + y).min(sizes.queries - 1);
-        if comptime!(config.reset) {
-            let at = (sequence * sizes.queries + row) * 2;
-            start[i] = bounds[at] as usize;
-            end[i] = bounds[at + 1] as usize;
-        } else {
-            start[i] = first_key(row, &sizes, config);
-            end[i] = end_key(row, &sizes, config);
-        }
+        let (own_start, own_end) = span(row, sequence, bounds, &sizes, config.rule);
+        start[i] = own_start;
+        end[i] = own_end;
         top[i] = f32::cast_from(f32::MIN);
         total[i] = 0.0f32;
     }
     let last = (first + tile).min(sizes.queries) - 1;
-    let from = first_key(first, &sizes, config) / tile;
-    let to = end_key(last, &sizes, config).div_ceil(tile);
+    let from = first_key(first, &sizes, config.rule) / tile;
+    let to = end_key(last, &sizes, config.rule).div_ceil(tile);
     let mut s = Array::<f32>::new(SCORES);
     for block in from..to {
         let column = block * tile;
@@ -69,9 +65,9 @@ pub(super) fn attention_forward<F: Float>(
             q, &queries, first, k, &keys, column, &mut stage, &mut s, config,
         );
         // What all queries of the tile see needs no second look at its numbers.
-        let hidden = comptime!(config.reset)
-            || column < first_key(last, &sizes, config)
-            || column + tile > end_key(first, &sizes, config);
+        let hidden = comptime!(config.rule.reset)
+            || column < first_key(last, &sizes, config.rule)
+            || column + tile > end_key(first, &sizes, config.rule);
         #[unroll]
         for i in 0..EACH {
             let mut highest = top[i];
@@ -79,7 +75,7 @@ pub(super) fn attention_forward<F: Float>(
             for j in 0..EACH {
                 let at = comptime!(i * EACH + j);
                 let key = column + j * side + x;
-                let (value, _slope) = score(s[at], &sizes, config);
+                let (value, _slope) = score(s[at], &sizes, config.rule);
                 s[at] = value;
                 let seen = key >= start[i] && key < end[i];
                 highest = select(seen, highest.max(value), highest);
@@ -94,7 +90,7 @@ pub(super) fn attention_forward<F: Float>(
                 highest = highest.max(meeting[(i * side + y) * side + n]);
             }
             // A distance of more than this makes 0 in any case.
-            let factor = exp_of_negative_number((highest - top[i]).min(1000.0f32), config.ptx);
+            let factor = exp_of_negative_number((highest - top[i]).min(1000.0f32), config.rule.ptx);
             top[i] = highest;
             let mut sum = total[i] * factor;
             #[unroll]
@@ -102,7 +98,7 @@ pub(super) fn attention_forward<F: Float>(
                 let at = comptime!(i * EACH + j);
                 let key = column + j * side + x;
                 let seen = key >= start[i] && key < end[i];
-                let p = exp_of_negative_number(highest - s[at], config.ptx);
+                let p = exp_of_negative_number(highest - s[at], config.rule.ptx);
                 s[at] = select(seen, p, 0.0f32);
                 sum += s[at];
             }

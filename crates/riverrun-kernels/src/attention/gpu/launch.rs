@@ -8,7 +8,9 @@ use cubecl::server::Handle;
 use super::backward::{attention_keys, attention_queries};
 use super::bounds::{attention_bounds, attention_delta};
 use super::forward::attention_forward;
-use super::tile::{Config, SizesLaunch};
+use super::score::{Rule, SizesLaunch};
+use super::tensor;
+use super::tile::Config;
 use crate::Error;
 use crate::attention::Problem;
 use crate::gpu::{Dtype, address, buffer, expect, grid, ptx};
@@ -55,7 +57,7 @@ pub struct Backward {
     pub d_v: Handle,
 }
 
-/// The numbers that shape a launch.
+/// The numbers that shape a launch of the form with plain units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuning {
     /// Units of a side of a cube: 8 or 16, for tiles of 32 or 64.
@@ -94,32 +96,38 @@ impl Tuning {
         let hardware = &client.properties().hardware;
         // Above this a CUDA kernel has to ask for shared memory, and fewer cubes share a multiprocessor.
         let room = hardware.max_shared_memory_size.min(48 << 10);
-        self.config(problem, false, false).shared() <= room
+        self.config(problem, rule(problem, false, false)).shared() <= room
             && self.side * self.side <= hardware.max_units_per_cube as usize
     }
 
-    fn config(self, problem: &Problem, reset: bool, ptx: bool) -> Config {
+    fn config(self, problem: &Problem, rule: Rule) -> Config {
         Config {
             side: self.side,
             chunk: self.chunk,
             dim: problem.shape.dim,
-            causal: problem.causal,
-            window: problem.window.is_some(),
-            softcap: problem.softcap.is_some(),
-            reset,
-            ptx,
+            rule,
         }
     }
 }
 
+fn rule(problem: &Problem, reset: bool, ptx: bool) -> Rule {
+    Rule {
+        causal: problem.causal,
+        window: problem.window.is_some(),
+        softcap: problem.softcap.is_some(),
+        reset,
+        ptx,
+    }
+}
+
 /// Values that the launches derive from their arguments.
-struct Plan<'a> {
-    client: &'a Client,
-    problem: &'a Problem,
-    dtype: Dtype,
-    config: Config,
-    address: AddressType,
-    cube: CubeDim,
+pub(super) struct Plan<'a> {
+    pub client: &'a Client,
+    pub problem: &'a Problem,
+    pub dtype: Dtype,
+    pub config: Config,
+    pub address: AddressType,
+    pub cube: CubeDim,
 }
 
 impl<'a> Plan<'a> {
@@ -150,13 +158,13 @@ impl<'a> Plan<'a> {
             client,
             problem,
             dtype,
-            config: tuning.config(problem, reset, ptx(client)),
+            config: tuning.config(problem, rule(problem, reset, ptx(client))),
             address: address(largest, dtype),
             cube: CubeDim::new_2d(side, side),
         })
     }
 
-    fn sizes(&self) -> SizesLaunch {
+    pub(super) fn sizes(&self) -> SizesLaunch {
         let shape = self.problem.shape;
         // A window of all positions there are hides nothing.
         let all = shape.keys.saturating_add(shape.queries).max(1);
@@ -172,7 +180,7 @@ impl<'a> Plan<'a> {
     }
 
     /// The range of keys of each query, where documents are marked; else a buffer that is not read.
-    fn bounds(&self, reset: Option<&Handle>) -> (Handle, usize) {
+    pub(super) fn bounds(&self, reset: Option<&Handle>) -> (Handle, usize) {
         let shape = self.problem.shape;
         let Some(reset) = reset else {
             return (self.client.empty(8), 2);
@@ -190,7 +198,7 @@ impl<'a> Plan<'a> {
                 buffer(&bounds, rows * 2, 1),
                 rows,
                 self.sizes(),
-                self.config,
+                self.config.rule,
                 self.dtype.elem(),
             );
         }
@@ -198,7 +206,8 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Computes `o` and `lse`.
+/// Computes `o` and `lse`: on tensor cores where [`tensor_cores`](super::tensor_cores) are for the problem, and by plain units
+/// elsewhere and with a `tuning`, which is of that form.
 ///
 /// # Errors
 /// Those of [`Problem::check`], [`Error::Dtype`], [`Error::Length`], [`Error::Routine`] for a tuning that the device has no room
@@ -223,6 +232,12 @@ pub fn forward(
     expect(dtype.size(), buffers)?;
     expect(4, [("lse", Some(&args.lse), shape.rows())])?;
     if shape.rows() == 0 {
+        return Ok(());
+    }
+    if tuning.is_none()
+        && let Some(config) = tensor::Config::choose(&plan, tensor::Pass::Forward)
+    {
+        tensor::forward(&plan, args, config);
         return Ok(());
     }
     let (bounds, count) = plan.bounds(args.reset.as_ref());
@@ -315,9 +330,19 @@ pub fn backward(
                 buffer(&delta, rows, 1),
                 rows,
                 plan.sizes(),
-                plan.config,
+                shape.dim,
                 dtype.elem(),
             );
+        }
+        let config = |pass| match tuning {
+            None => tensor::Config::choose(&plan, pass),
+            Some(_) => None,
+        };
+        if rows > 0
+            && let Some(config) = config(tensor::Pass::Queries)
+        {
+            tensor::queries(&plan, args, &delta, (&bounds, count), config);
+        } else if rows > 0 {
             let cubes = shape.batch * shape.heads * shape.queries.div_ceil(tile);
             attention_queries::launch_unchecked(
                 client,
@@ -338,7 +363,11 @@ pub fn backward(
                 dtype.elem(),
             );
         }
-        if keys > 0 {
+        if keys > 0
+            && let Some(config) = config(tensor::Pass::Keys)
+        {
+            tensor::keys(&plan, args, &delta, (&bounds, count), config);
+        } else if keys > 0 {
             let cubes = shape.batch * shape.key_heads * shape.keys.div_ceil(tile);
             attention_keys::launch_unchecked(
                 client,

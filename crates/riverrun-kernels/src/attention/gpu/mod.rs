@@ -1,6 +1,6 @@
-//! Attention on GPUs: one routine for every device, tiles in shared memory and plain units.
+//! Attention on GPUs: tiles in shared memory, and plain units on every device or [tensor cores](tensor) where there are.
 //!
-//! A cube is a square of units and holds a square tile of scores, 4 by 4 of them a unit. Products go through shared memory a
+//! With plain units a cube is a square of units and holds a square tile of scores, 4 by 4 of them a unit. Products go through shared memory a
 //! chunk of channels at a time; the sums over keys (or queries) stay in registers. Forward and `dq` have a cube for a tile of
 //! queries, `dk` and `dv` one for a tile of keys that goes through all query heads of its group.
 
@@ -8,6 +8,9 @@ mod backward;
 mod bounds;
 mod forward;
 mod launch;
+mod score;
+mod tensor;
 mod tile;
 
 pub use launch::{Backward, Forward, Tuning, backward, forward};
+pub use tensor::tensor_cores;

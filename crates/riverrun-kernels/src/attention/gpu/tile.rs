@@ -1,8 +1,8 @@
-//! Shared by the kernels: tiles, their products, and the mask.
+//! Tiles in shared memory, and their products by plain units.
 
 use cubecl::prelude::*;
 
-use crate::gpu::math::exp_of_negative_number;
+use super::score::{Rows, Rule};
 
 /// Rows, and columns, of the scores that a unit holds.
 pub(super) const EACH: usize = 4;
@@ -19,13 +19,7 @@ pub(super) struct Config {
     pub chunk: usize,
     /// Channels of a head, `D`.
     pub dim: usize,
-    pub causal: bool,
-    pub window: bool,
-    pub softcap: bool,
-    /// Whether the range of keys of each query is read instead of computed.
-    pub reset: bool,
-    /// Instructions of NVIDIA GPUs.
-    pub ptx: bool,
+    pub rule: Rule,
 }
 
 impl Config {
@@ -79,98 +73,9 @@ impl Config {
         self.passes() * self.own()
     }
 
-    /// Whether queries have positions.
-    pub fn positions(&self) -> bool {
-        self.causal || self.window || self.reset
-    }
-
     /// Bytes of shared memory.
     pub fn shared(&self) -> usize {
         4 * (self.stage() + self.weights() + self.meeting())
-    }
-}
-
-/// The sizes.
-#[derive(CubeLaunch, CubeType, Clone, Copy)]
-pub(super) struct Sizes {
-    pub queries: usize,
-    pub keys: usize,
-    pub heads: usize,
-    pub key_heads: usize,
-    pub window: usize,
-    pub scale: f32,
-    pub cap: f32,
-}
-
-/// The rows of a head of a sequence: the place of the first one, and from row to row.
-#[derive(CubeType, Clone, Copy)]
-pub(super) struct Rows {
-    pub start: usize,
-    pub stride: usize,
-    pub count: usize,
-}
-
-/// The rows of a head, of a `[B, L, heads, D]` tensor.
-#[cube]
-pub(super) fn rows_of(
-    sequence: usize,
-    head: usize,
-    count: usize,
-    heads: usize,
-    #[comptime] dim: usize,
-) -> Rows {
-    Rows {
-        start: (sequence * count * heads + head) * dim,
-        stride: heads * dim,
-        count,
-    }
-}
-
-/// `a - b`, or 0.
-#[cube]
-pub(super) fn less(a: usize, b: usize) -> usize {
-    a.max(b) - b
-}
-
-/// The first key that query `i` sees.
-#[cube]
-pub(super) fn first_key(i: usize, sizes: &Sizes, #[comptime] config: Config) -> usize {
-    if comptime!(config.window) {
-        less(sizes.keys - sizes.queries + i + 1, sizes.window)
-    } else {
-        0usize.runtime()
-    }
-}
-
-/// The end of the keys that query `i` sees.
-#[cube]
-pub(super) fn end_key(i: usize, sizes: &Sizes, #[comptime] config: Config) -> usize {
-    if comptime!(config.causal) {
-        sizes.keys - sizes.queries + i + 1
-    } else if comptime!(config.window) {
-        (sizes.keys - sizes.queries + i + sizes.window).min(sizes.keys)
-    } else {
-        sizes.keys
-    }
-}
-
-/// `tanh x`, without overflow.
-#[cube]
-fn tanh(x: f32, #[comptime] ptx: bool) -> f32 {
-    let q = exp_of_negative_number(2.0f32 * x.abs(), ptx);
-    let y = (1.0f32 - q) / (1.0f32 + q);
-    select(x < 0.0f32, 0.0f32 - y, y)
-}
-
-/// A score from a product, and its slope without the scale.
-#[cube]
-pub(super) fn score(product: f32, sizes: &Sizes, #[comptime] config: Config) -> (f32, f32) {
-    let s = product * sizes.scale;
-    if comptime!(config.softcap) {
-        let t = tanh(s / sizes.cap, config.ptx);
-        (t * sizes.cap, 1.0f32 - t * t)
-    } else {
-        (s, 1.0f32.runtime())
     }
 }
 

@@ -19,6 +19,7 @@ use cubecl::prelude::*;
 use super::exchange::{absent, expired, read_shared, wait};
 use super::lock::raise_fault;
 use crate::gpu::fault::PATIENCE;
+use crate::gpu::mma::multiply_add;
 use crate::gpu::storage::Storage;
 
 /// A product of a step: the values that change the generated code.
@@ -131,28 +132,6 @@ fn of_head(k: usize, part: &Part, #[comptime] product: Product) -> usize {
         let own = comptime!(product.own);
         k / own * comptime!(product.hidden) + part.unit / own * own + k % own
     }
-}
-
-/// `a b + c`.
-#[cube]
-fn multiply_add(
-    a: Vector<u32, Const<4>>,
-    b_0: u32,
-    b_1: u32,
-    c: Vector<f32, Const<4>>,
-    #[comptime] storage: Storage,
-) -> Vector<f32, Const<4>> {
-    let d: Vector<f32, Const<4>>;
-    let (name, depth) = comptime!(match storage {
-        Storage::Plain => ("tf32", 8),
-        Storage::F16Words => ("f16", 16),
-        Storage::Bf16Words => ("bf16", 16),
-    });
-    gpu_asm!(
-        "mma.sync.aligned.m16n8k{depth}.row.col.f32.{name}.{name}.f32 {}, {}, {{{}, {}}}, {};",
-        out(_) d, in(_) a, in(_) b_0, in(_) b_1, in(_) c, options(pure, nomem),
-    );
-    d
 }
 
 /// Each number rounded to TF32, towards zero.

@@ -1,0 +1,75 @@
+//! Attention by the kernels for tensor cores against the oracle.
+
+use half::{bf16, f16};
+use riverrun_gpu_sim::simulated::client;
+use riverrun_kernels::Element;
+use riverrun_kernels::attention::Shape;
+use riverrun_kernels::attention::check::{Case, Options};
+use riverrun_kernels::attention::gpu::tensor_cores;
+use riverrun_kernels::gpu::Dtype;
+
+/// `[B, T, S, H, Hk, D]`.
+fn shape([batch, queries, keys, heads, key_heads, dim]: [usize; 6]) -> Shape {
+    Shape {
+        batch,
+        queries,
+        keys,
+        heads,
+        key_heads,
+        dim,
+    }
+}
+
+fn check<E: Element>(dtype: Dtype, sizes: [usize; 6], options: usize) {
+    let client = client();
+    let case = Case::random(shape(sizes), Options::nth(options, sizes[2]), 7).rounded::<E>();
+    assert!(tensor_cores(&client, &case.problem, dtype));
+    let found = case
+        .gpu(&client, dtype, None)
+        .expect("a problem it can run");
+    for verdict in case.compare::<E>(&found, &case.oracle()) {
+        assert!(
+            verdict.passes(),
+            "{} {:?}: {verdict:?}",
+            E::NAME,
+            case.problem
+        );
+    }
+    let again = case.gpu(&client, dtype, None).expect("ran once already");
+    assert!(
+        found.same_bits(&again),
+        "{:?}: two runs differ",
+        case.problem
+    );
+}
+
+#[test]
+fn every_size_of_tile() {
+    check::<bf16>(Dtype::Bf16, [2, 7, 7, 2, 1, 8], 7);
+    check::<f16>(Dtype::F16, [1, 130, 140, 1, 1, 24], 0);
+    check::<bf16>(Dtype::Bf16, [1, 90, 90, 2, 1, 64], 15);
+    check::<f16>(Dtype::F16, [1, 70, 70, 1, 1, 128], 1);
+    check::<bf16>(Dtype::Bf16, [1, 40, 70, 1, 1, 256], 2);
+}
+
+#[test]
+fn without_queries_or_keys() {
+    check::<bf16>(Dtype::Bf16, [1, 5, 0, 1, 1, 8], 0);
+    check::<bf16>(Dtype::Bf16, [1, 0, 7, 1, 1, 8], 0);
+    check::<bf16>(Dtype::Bf16, [0, 5, 5, 2, 1, 8], 5);
+}
+
+#[test]
+fn nan_stays_where_it_is_seen() {
+    let client = client();
+    for (dtype, options) in [(Dtype::Bf16, 1), (Dtype::F16, 6)] {
+        let options = Options::nth(options, 60);
+        let case = Case::random(shape([2, 110, 110, 2, 1, 16]), options, 5);
+        let run = |case: &Case| {
+            case.gpu(&client, dtype, None)
+                .expect("a problem it can run")
+        };
+        let untouched = case.untouched(70, &run(&case), &run(&case.poisoned(70)));
+        assert!(matches!(untouched, Ok(1..)), "{dtype:?}: {untouched:?}");
+    }
+}

@@ -1,0 +1,51 @@
+//! Attention on tensor cores: `f16` and `bf16` on NVIDIA GPUs of compute capability 8.0 and later.
+//!
+//! A cube owns a tile of rows (queries, or keys for `dk` and `dv`), 16 rows to a plane or twice that, and goes through tiles of
+//! the other side. Those come to shared memory by `cp.async`, two stages deep: the next tile is under way while the cube
+//! computes with this one. `ldmatrix` takes operands from shared memory, `mma.m16n8k16` multiplies, sums are `f32` in registers.
+//! The scores never leave registers: what a thread holds of a sum is what it has to hold of the operand `A` of the next product
+//! (FlashAttention-2, section 3.3), so `p` and `ds` are rounded to storage and multiplied at once. Rows in shared memory are
+//! an odd number of 16-byte vectors apart, so that the eight rows of a block of `ldmatrix` lie in different banks.
+//!
+//! A row is 4 threads of a plane; the maximum takes two shuffles, the sum of the weights two at the end. Scores carry a factor
+//! `log2 e`, so that a weight is one subtraction and one `ex2`.
+//!
+//! | pass | channels | rows | columns | planes | shared memory at the most channels | products |
+//! | --- | --- | --- | --- | --- | --- | --- |
+//! | forward | to 128 | 128 | 64 | 4 | 102 KiB | `q kᵀ`, `p v` |
+//! | forward | to 256 | 64 | 32 | 4 | 99 KiB | the same |
+//! | `dq` | to 64 | 64 | 64 | 4 | 54 KiB | `q kᵀ`, `do vᵀ`, `ds k` |
+//! | `dq` | to 128 | 64 | 32 | 4 | 68 KiB | the same |
+//! | `dq` | to 256 | 64 | 16 | 4 | 99 KiB | the same |
+//! | `dk`, `dv` | to 128 | 64 | as `dq` | 4 | 69 KiB | `k qᵀ`, `v doᵀ`, `pᵀ do`, `dsᵀ q` |
+//! | `dk`, `dv` | to 256 | 64 | 16 | 4 | 100 KiB | once for `dk`, once for `dv`: registers hold one of the sums |
+//!
+//! Where shared memory is smaller (compute capability 8.6, 8.9, 12.0: 99 KiB), the next smaller tile is taken. On an H200 two cubes
+//! fit a multiprocessor in each case.
+//!
+//! **Floor.** The forward pass is `4·B·H·T·S·D` operations, half of that under a causal mask. A block of 16 × 64 scores with
+//! `D = 128` is 128 `mma` of 4096 operations. By the instruction's rate on an H200, about 2600 operations a clock and
+//! multiprocessor, that is 200 clocks of one; its 64 `ldmatrix.x4` read 32 KiB at 128 bytes a clock, 256 clocks, which two blocks
+//! to a plane share: 128 each; its 1024 exponentials at 16 a clock are 64 clocks beside them. So the `mma` bounds it, at about
+//! 600 TF/s at 1.75 GHz; of the memory, a tile of 128 queries reads 4 KiB of keys and values in a million operations, at
+//! 600 TF/s 2.3 TB/s, within the L2 cache's rate. `wgmma` would take the bound to 989 TF/s.
+//!
+//! **Prediction.** Two cubes of 4 planes to a multiprocessor do not hide all of the softmax behind the products of others: half
+//! to two thirds of the bound, 300 to 400 TF/s forward. Backward counts 5 products and makes 7 (no atomics, so `s` and `dp` are
+//! computed in both kernels), with one block to a plane, where shared memory bounds: 64 columns × 16 rows read 5 vectors to 8 `mma`,
+//! 1600 operations a clock, 370 TF/s of 7 products, 260 counted; half of that, 130, is what to expect. To be measured.
+//!
+//! **NaN.** `0 · NaN` is NaN on a tensor core, so where a mask cuts a tile, its NaN and infinities are brought to the rows that
+//! see them, as NaN, and are zeros in the product ([`isolate`]). Tiles that all rows see whole are not searched.
+
+mod config;
+mod forward;
+mod isolate;
+mod keys;
+mod launch;
+mod queries;
+mod tile;
+
+pub use config::tensor_cores;
+pub(super) use config::{Config, Pass};
+pub(super) use launch::{forward, keys, queries};

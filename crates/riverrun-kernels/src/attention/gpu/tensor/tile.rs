@@ -1,0 +1,322 @@
+//! Tiles of rows in shared memory, which fill while the cube computes, and the operands that planes take from them.
+
+use cubecl::prelude::*;
+
+use super::config::Config;
+use crate::attention::gpu::score::{Rows, Sizes, span};
+use crate::gpu::mma::multiply_add;
+use crate::gpu::storage::pair;
+
+/// The place of the cube's shared memory, for instructions.
+#[cube]
+pub(super) fn shared_address(words: &mut [Vector<u32, Const<4>>]) -> u32 {
+    let at: u64;
+    let start = words.as_mut_ptr();
+    gpu_asm!("cvta.to.shared.u64 {}, {};", out(_) at, in(_) start, options(pure, nomem));
+    u32::cast_from(at)
+}
+
+/// Begins to copy 16 bytes to shared memory, of which the last are zeros from `bytes` on.
+#[cube]
+fn copy_16(at: u32, from: u64, bytes: u32) {
+    gpu_asm!("cp.async.cg.shared.global [{}], [{}], 16, {};", in(_) at, in(_) from, in(_) bytes);
+}
+
+/// Begins to copy a word to shared memory, or a zero if `bytes` is 0.
+#[cube]
+fn copy_4(at: u32, from: u64, bytes: u32) {
+    gpu_asm!("cp.async.ca.shared.global [{}], [{}], 4, {};", in(_) at, in(_) from, in(_) bytes);
+}
+
+/// Ends a group of copies.
+#[cube]
+pub(super) fn end_group() {
+    gpu_asm!("cp.async.commit_group;");
+}
+
+/// Waits until the copies of the thread are there, but for the last group; the cube has to meet before others read them.
+#[cube]
+pub(super) fn wait_for_all_but_one() {
+    gpu_asm!("cp.async.wait_group 1;");
+}
+
+/// Four blocks of 8 rows by 8 numbers, whose rows begin where the threads say, eight to a block.
+#[cube]
+fn blocks(at: u32) -> Vector<u32, Const<4>> {
+    let words: Vector<u32, Const<4>>;
+    gpu_asm!("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {}, [{}];", out(_) words, in(_) at, options(nomem));
+    words
+}
+
+/// The same with rows and columns exchanged.
+#[cube]
+fn blocks_transposed(at: u32) -> Vector<u32, Const<4>> {
+    let words: Vector<u32, Const<4>>;
+    gpu_asm!("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {}, [{}];", out(_) words, in(_) at, options(nomem));
+    words
+}
+
+#[cube]
+pub(super) fn words_at(at: u32) -> Vector<u32, Const<4>> {
+    let words: Vector<u32, Const<4>>;
+    gpu_asm!("ld.shared.v4.u32 {}, [{}];", out(_) words, in(_) at);
+    words
+}
+
+#[cube]
+pub(super) fn put_words(at: u32, words: Vector<u32, Const<4>>) {
+    // One by one: a variable would be passed to an instruction by its address.
+    let (a, b) = (words.extract(0usize), words.extract(1usize));
+    let (c, d) = (words.extract(2usize), words.extract(3usize));
+    gpu_asm!("st.shared.v4.u32 [{}], {{{}, {}, {}, {}}};", in(_) at, in(_) a, in(_) b, in(_) c, in(_) d);
+}
+
+#[cube]
+pub(super) fn word_at(at: u32) -> u32 {
+    let word: u32;
+    gpu_asm!("ld.shared.u32 {}, [{}];", out(_) word, in(_) at);
+    word
+}
+
+/// A number of shared memory.
+#[cube]
+pub(super) fn number_at(at: u32) -> f32 {
+    f32::reinterpret(word_at(at))
+}
+
+/// The end of the keys that the first row of a tile of queries sees, and the first key that the last one sees.
+#[cube]
+pub(super) fn tile_ends(
+    column: usize,
+    end: usize,
+    sequence: usize,
+    bounds: &[u32],
+    sizes: &Sizes,
+    #[comptime] config: Config,
+) -> (usize, usize) {
+    let (_start, first_end) = span(column, sequence, bounds, sizes, config.rule);
+    let (last_start, _end) = span(end - 1, sequence, bounds, sizes, config.rule);
+    (first_end, last_start)
+}
+
+/// Begins to copy `count` rows from `first` on. Channels and rows that are not there become zeros.
+#[cube]
+pub(super) fn load(
+    at: u32,
+    source: u64,
+    rows: &Rows,
+    first: usize,
+    #[comptime] count: usize,
+    #[comptime] config: Config,
+) {
+    let units = comptime!(32 * config.planes);
+    let each = comptime!(2 * config.steps());
+    let total = comptime!(count * each);
+    for n in 0..comptime!(total.div_ceil(units)) {
+        let place = n * units + UNIT_POS as usize;
+        // A thread keeps its channels, if it can.
+        let (row, piece) = if comptime!(units % each == 0) {
+            let own = UNIT_POS as usize;
+            (n * comptime!(units / each) + own / each, own % each)
+        } else {
+            (place / each, place % each)
+        };
+        let (i, d) = (first + row, piece * 8);
+        let there = i < rows.count && d < comptime!(config.dim);
+        let bytes = select(there, 16u32, 0u32);
+        let number =
+            rows.start + i.min(rows.count - 1) * rows.stride + d.min(comptime!(config.dim - 8));
+        let to = at + ((row * comptime!(config.pitch()) + piece) * 16) as u32;
+        if comptime!(total % units == 0) || place < total {
+            copy_16(to, source + u64::cast_from(number) * 2u64, bytes);
+        }
+    }
+}
+
+/// Begins to copy the numbers of `config.columns` rows from `first` on, of two tensors of a number a row.
+#[cube]
+pub(super) fn load_numbers(
+    at: u32,
+    sources: (u64, u64),
+    start: usize,
+    first: usize,
+    count: usize,
+    #[comptime] config: Config,
+) {
+    let columns = comptime!(config.columns);
+    let units = comptime!(32 * config.planes);
+    for n in 0..comptime!((2 * columns).div_ceil(units)) {
+        let place = n * units + UNIT_POS as usize;
+        let row = first + place % columns;
+        let source = select(place < columns, sources.0, sources.1);
+        let number = start + row.min(count - 1);
+        if comptime!(2 * columns % units == 0) || place < comptime!(2 * columns) {
+            copy_4(
+                at + (place * 4) as u32,
+                source + u64::cast_from(number) * 4u64,
+                select(row < count, 4u32, 0u32),
+            );
+        }
+    }
+}
+
+/// The place in the cube's tile of the thread's row `own`, of the two of each block that it has sums of.
+#[cube]
+pub(super) fn own_place(#[comptime] own: usize, #[comptime] config: Config) -> usize {
+    UNIT_POS_Y as usize * comptime!(16 * config.blocks)
+        + comptime!(own / 2 * 16 + own % 2 * 8)
+        + UNIT_POS_X as usize / 4
+}
+
+/// Where the thread's row of a block of 16 rows begins: for `A`, and for a transposed `B`.
+#[cube]
+pub(super) fn own_row(#[comptime] config: Config) -> u32 {
+    let pitch = comptime!(config.pitch() as u32);
+    (UNIT_POS_X % 16 * pitch + UNIT_POS_X / 16) * 16
+}
+
+/// Where the thread's row of a block of 16 rows begins, for `B`.
+#[cube]
+fn own_column(#[comptime] config: Config) -> u32 {
+    let pitch = comptime!(config.pitch() as u32);
+    ((UNIT_POS_X % 8 + UNIT_POS_X / 16 * 8) * pitch + UNIT_POS_X / 8 % 2) * 16
+}
+
+/// The operands `A` of a block of 16 rows, all steps in depth.
+#[cube]
+pub(super) fn hold(at: u32, held: &mut Array<Vector<u32, Const<4>>>, #[comptime] config: Config) {
+    let steps = comptime!(config.steps());
+    #[unroll]
+    for b in 0..comptime!(config.blocks) {
+        #[unroll]
+        for step in 0..steps {
+            held[comptime!(b * steps + step)] =
+                blocks(at + comptime!(config.offset(b * 16, step * 2)));
+        }
+    }
+}
+
+/// The products of the plane's rows and the rows of a tile along the channels: `out[b, n]` has columns `8 n` and on of the
+/// block of rows `b`. The plane's rows are `held`, or begin at `at`.
+#[cube]
+pub(super) fn products(
+    at: u32,
+    held: &Array<Vector<u32, Const<4>>>,
+    tile: u32,
+    out: &mut Array<Vector<f32, Const<4>>>,
+    #[comptime] config: Config,
+) {
+    let (steps, count, each) = comptime!((config.steps(), config.blocks, config.columns / 8));
+    let storage = comptime!(config.storage);
+    let right = tile + own_column(config);
+    #[unroll]
+    for n in 0..comptime!(count * each) {
+        out[n] = Vector::<f32, Const<4>>::new(0.0f32);
+    }
+    #[unroll]
+    for step in 0..steps {
+        let mut a = Array::<Vector<u32, Const<4>>>::new(count);
+        #[unroll]
+        for b in 0..count {
+            a[b] = if comptime!(config.held) {
+                held[comptime!(b * steps + step)]
+            } else {
+                blocks(at + comptime!(config.offset(b * 16, step * 2)))
+            };
+        }
+        #[unroll]
+        for pair in 0..comptime!(each / 2) {
+            let w = blocks(right + comptime!(config.offset(pair * 16, step * 2)));
+            #[unroll]
+            for b in 0..count {
+                let to = comptime!(b * each + pair * 2);
+                out[to] =
+                    multiply_add(a[b], w.extract(0usize), w.extract(1usize), out[to], storage);
+                let to = comptime!(b * each + pair * 2 + 1);
+                out[to] =
+                    multiply_add(a[b], w.extract(2usize), w.extract(3usize), out[to], storage);
+            }
+        }
+    }
+}
+
+/// `sums += weights · tile`: `weights[b, n]` as [`products`] leaves them, rounded to storage here.
+#[cube]
+pub(super) fn accumulate(
+    weights: &Array<Vector<f32, Const<4>>>,
+    tile: u32,
+    sums: &mut Array<Vector<f32, Const<4>>>,
+    #[comptime] config: Config,
+) {
+    let (steps, count, each) = comptime!((config.steps(), config.blocks, config.columns / 8));
+    let storage = comptime!(config.storage);
+    let right = tile + own_row(config);
+    #[unroll]
+    for part in 0..comptime!(each / 2) {
+        let mut a = Array::<Vector<u32, Const<4>>>::new(count);
+        #[unroll]
+        for b in 0..count {
+            // Columns of a sum are depth here: both are pairs of neighbours, of the same rows in the same threads.
+            let mut words = Vector::<u32, Const<4>>::new(0u32);
+            #[unroll]
+            for half in 0..2 {
+                let w = weights[comptime!(b * each + part * 2 + half)];
+                let upper = pair(w.extract(0usize), w.extract(1usize), storage);
+                let lower = pair(w.extract(2usize), w.extract(3usize), storage);
+                words.insert(comptime!(half * 2), upper);
+                words.insert(comptime!(half * 2 + 1), lower);
+            }
+            a[b] = words;
+        }
+        #[unroll]
+        for step in 0..steps {
+            let w = blocks_transposed(right + comptime!(config.offset(part * 16, step * 2)));
+            #[unroll]
+            for b in 0..count {
+                let to = comptime!((b * steps + step) * 2);
+                sums[to] = multiply_add(
+                    a[b],
+                    w.extract(0usize),
+                    w.extract(1usize),
+                    sums[to],
+                    storage,
+                );
+                let to = comptime!((b * steps + step) * 2 + 1);
+                sums[to] = multiply_add(
+                    a[b],
+                    w.extract(2usize),
+                    w.extract(3usize),
+                    sums[to],
+                    storage,
+                );
+            }
+        }
+    }
+}
+
+/// The sums of the plane's rows, each times its factor, to rows of a tensor; those that are not there are not written.
+#[cube]
+pub(super) fn write(
+    sums: &Array<Vector<f32, Const<4>>>,
+    factors: &Array<f32>,
+    x: &mut [u32],
+    rows: &Rows,
+    first: usize,
+    #[comptime] config: Config,
+) {
+    let (steps, count) = comptime!((config.steps(), config.blocks));
+    #[unroll]
+    for own in 0..comptime!(2 * count) {
+        let row = first + own_place(own, config);
+        let start = rows.start + row * rows.stride + UNIT_POS_X as usize % 4 * 2;
+        #[unroll]
+        for n in 0..comptime!(2 * steps) {
+            if row < rows.count && comptime!(n * 8 < config.dim) {
+                let sum = sums[comptime!(own / 2 * 2 * steps + n)];
+                let low = sum.extract(comptime!(own % 2 * 2)) * factors[own];
+                let high = sum.extract(comptime!(own % 2 * 2 + 1)) * factors[own];
+                x[(start + comptime!(n * 8)) / 2] = pair(low, high, config.storage);
+            }
+        }
+    }
+}
