@@ -46,10 +46,9 @@ fn check<E: Element>(dtype: Dtype, sizes: [usize; 6], options: usize) {
 #[test]
 fn every_size_of_tile() {
     check::<bf16>(Dtype::Bf16, [2, 7, 7, 2, 1, 8], 7);
-    check::<f16>(Dtype::F16, [1, 130, 140, 1, 1, 24], 0);
     check::<bf16>(Dtype::Bf16, [1, 90, 90, 2, 1, 64], 15);
     check::<f16>(Dtype::F16, [1, 70, 70, 1, 1, 128], 1);
-    check::<bf16>(Dtype::Bf16, [1, 40, 70, 1, 1, 256], 2);
+    check::<bf16>(Dtype::Bf16, [1, 40, 70, 1, 1, 256], 0);
 }
 
 #[test]
