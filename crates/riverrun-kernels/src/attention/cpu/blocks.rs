@@ -9,7 +9,7 @@ use super::COLUMNS;
 use crate::Element;
 use crate::buffer::Buffer;
 use crate::gemm::cpu::packed::{Layout, PackedMatrix};
-use crate::gemm::cpu::tile::{ByRows, HEIGHT, Product};
+use crate::gemm::cpu::tile::{ByRows, HEIGHT, Left, Product};
 use crate::simd::real::Real;
 use crate::simd::vector::{Vector, lanes};
 
@@ -71,38 +71,48 @@ impl<'a, R: Real> View<'a, R> {
         &self.data[self.start(sequence, row, head)..][..self.dim]
     }
 
-    /// `out [rows, COLUMNS] =` the `rows` rows from `first` on, times `packed`.
+    /// `out [rows, COLUMNS] =` as many rows from `first` on as `seen` has, times `packed`. Columns beyond those that a row sees
+    /// may be left as they are.
     pub fn times<S: Simd>(
         &self,
         simd: S,
         [sequence, first, head]: [usize; 3],
-        rows: usize,
         packed: &PackedMatrix<R>,
         columns: usize,
+        seen: &[Range<usize>],
         out: &mut [R],
     ) {
-        let product = Product {
-            a: &self.data[self.start(sequence, first, head)..],
-            left: ByRows(self.stride()),
-            a_group: 0,
-            rows,
-            groups: 1,
-            packed,
-            init: None,
-            out,
-            out_stride: COLUMNS,
-            out_group: 0,
-            columns,
-            add: false,
-            backwards: false,
-        };
-        multiply(simd, product);
+        for (n, seen) in seen.chunks(STRIP).enumerate() {
+            let end = seen.iter().map(|span| span.end).max().unwrap_or(0);
+            let product = Product {
+                a: &self.data[self.start(sequence, first + n * STRIP, head)..],
+                left: ByRows(self.stride()),
+                a_group: 0,
+                rows: seen.len(),
+                groups: 1,
+                packed,
+                init: None,
+                out: &mut out[n * STRIP * COLUMNS..],
+                out_stride: COLUMNS,
+                out_group: 0,
+                columns: columns.min(end.next_multiple_of(PANEL)),
+                add: false,
+                backwards: false,
+            };
+            multiply(simd, product);
+        }
     }
 }
 
+/// Rows whose products end at the same column.
+const STRIP: usize = 32;
+
+/// Whole panels for registers of 4 to 16 numbers.
+const PANEL: usize = COLUMNS / 2;
+
 /// A product by the vector instructions of `S`. One function for all callers: the register tiles are much code.
 #[inline(never)]
-fn multiply<S: Simd, R: Real>(simd: S, product: Product<'_, R, ByRows>) {
+fn multiply<S: Simd, R: Real, A: Left>(simd: S, product: Product<'_, R, A>) {
     simd.vectorize(product);
 }
 
@@ -175,7 +185,6 @@ impl<'a, R: Real> Blocks<'a, R> {
         spans: &[Range<usize>],
         out: &mut [R],
     ) {
-        let dim = self.view.dim;
         let (packed, finite) = &self.down[self.index(sequence, head, block)];
         let columns = packed.depth;
         // A weight of 0 does not hide what is not a number.
@@ -191,13 +200,34 @@ impl<'a, R: Real> Blocks<'a, R> {
             simd.vectorize(seen);
             return;
         }
+        self.add_product(
+            simd,
+            [sequence, head, block],
+            weights,
+            ByRows(COLUMNS),
+            spans.len(),
+            out,
+        );
+    }
+
+    /// `out [rows, D] += weights [rows, COLUMNS] ·` block, all of whose numbers are finite where weights are 0.
+    pub fn add_product<S: Simd, A: Left>(
+        &self,
+        simd: S,
+        [sequence, head, block]: [usize; 3],
+        weights: &[R],
+        left: A,
+        rows: usize,
+        out: &mut [R],
+    ) {
+        let dim = self.view.dim;
         let product = Product {
             a: weights,
-            left: ByRows(COLUMNS),
+            left,
             a_group: 0,
-            rows: spans.len(),
+            rows,
             groups: 1,
-            packed,
+            packed: &self.down[self.index(sequence, head, block)].0,
             init: None,
             out,
             out_stride: dim,
@@ -207,6 +237,11 @@ impl<'a, R: Real> Blocks<'a, R> {
             backwards: false,
         };
         multiply(simd, product);
+    }
+
+    /// Whether all numbers of a tensor that is packed for sums over its rows are finite.
+    pub fn finite(&self) -> bool {
+        self.down.iter().all(|(_, finite)| *finite)
     }
 }
 

@@ -148,7 +148,7 @@ impl<E: Element> Rows<'_, E> {
             match self.others {
                 Others::Packed([keys, _]) => {
                     let packed = keys.across(sequence, key_head, block);
-                    self.q.times(simd, place, rows, packed, columns, scores);
+                    self.q.times(simd, place, packed, columns, &seen, scores);
                 }
                 Others::InPlace([keys, _]) => {
                     few::products(simd, &self.q, place, keys, [key_head, block], &seen, scores);

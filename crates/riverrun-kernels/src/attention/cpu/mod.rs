@@ -1,7 +1,7 @@
 //! Attention on the CPU.
 //!
-//! A task is `ROWS` queries of a head (or keys, for their gradients) against all blocks of `COLUMNS` of the other side that
-//! they meet. Products are the register tiles of [`gemm`](crate::gemm); the other side is packed for them once, by block and
+//! A task is `ROWS` queries of a head against all blocks of `COLUMNS` keys that they meet; backward, a head, or `ROWS` of its
+//! queries or keys. Products are the register tiles of [`gemm`](crate::gemm); the other side is packed for them once, by block and
 //! head. A task's scores, sums and the two blocks it works on fit into the second-level cache for `D` up to 256. A few queries, as
 //! a step with a cache of keys has, read keys and values where they lie: packing them would take longer than the products.
 

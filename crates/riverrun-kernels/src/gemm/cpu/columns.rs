@@ -66,7 +66,7 @@ impl<R: Real> Columns<R> {
             }
             simd.vectorize(Product {
                 a: &self.data.as_slice()[panels.start * stride..],
-                left: ByColumns,
+                left: ByColumns::<HEIGHT>,
                 a_group: stride,
                 rows,
                 groups: panels.len(),

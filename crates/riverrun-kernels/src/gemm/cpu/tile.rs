@@ -76,23 +76,23 @@ impl Left for ByRows {
     }
 }
 
-/// Columns of [`HEIGHT`] rows, one after the other, with as many elements again after the last.
+/// Columns `APART` elements apart, at least [`HEIGHT`], with as many elements again after the last.
 #[derive(Clone, Copy)]
-pub struct ByColumns;
+pub struct ByColumns<const APART: usize>;
 
-impl<R: Real> Elements<R> for &[[R; HEIGHT]] {
+impl<R: Real, const APART: usize> Elements<R> for &[[R; APART]] {
     #[inline(always)]
     fn at(&self, m: usize, k: usize) -> R {
         self[k][m]
     }
 }
 
-impl Left for ByColumns {
-    type Rows<'a, R: Real, const M: usize> = &'a [[R; HEIGHT]];
+impl<const APART: usize> Left for ByColumns<APART> {
+    type Rows<'a, R: Real, const M: usize> = &'a [[R; APART]];
 
     #[inline(always)]
-    fn rows<R: Real, const M: usize>(self, a: &[R], depth: usize) -> &[[R; HEIGHT]] {
-        a[..depth * HEIGHT].as_chunks().0
+    fn rows<R: Real, const M: usize>(self, a: &[R], depth: usize) -> &[[R; APART]] {
+        a[..depth * APART].as_chunks().0
     }
 
     #[inline(always)]
