@@ -81,6 +81,8 @@ pub enum VerifyOp {
     Encoder,
     /// The recurrent state-space model
     Rssm,
+    /// Griffin and GPT-2: whole sequences, a chunk and steps, every gradient
+    Model,
     /// Several threads and processes at once: the same bits as alone
     Stress,
 }

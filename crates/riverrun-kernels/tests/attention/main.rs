@@ -108,6 +108,58 @@ fn cpu_is_right_for_a_few_queries_of_many_keys() {
     }
 }
 
+/// A head of the problem `[4, 8, 512, 64]`, with the scale `1 / √64`.
+#[test]
+fn cpu_is_right_for_many_blocks() {
+    for m in [0, 1] {
+        let case = Case::random(shape([1, 512, 512, 2, 2, 64]), Options::nth(m, 512), 9);
+        assert_eq!(case.problem.scale, 0.125);
+        on_cpu::<f32>(&case);
+    }
+    let heads = shape([1, 20, 20, 129, 43, 8]);
+    on_cpu::<f32>(&Case::random(heads, Options::nth(1, 20), 9));
+}
+
+/// What the last steps see through a window does not depend on the steps before it.
+#[test]
+fn the_end_of_a_long_sequence_is_its_window_alone() {
+    let (steps, window, tail) = (65_600, 50, 150);
+    let long = shape([1, steps, steps, 2, 2, 4]);
+    let mut problem = Problem::new(long);
+    (problem.causal, problem.window) = (true, Some(window));
+    let noise = |n: usize, seed: u32| -> Vec<f32> {
+        let number = |i: usize| (i as u32 ^ seed).wrapping_mul(2_654_435_761) as f32 / 4.3e9;
+        (0..n).map(number).collect()
+    };
+    let inputs = [1, 2, 3].map(|seed| noise(long.query_elements(), seed));
+    let run = |problem: &Problem, [q, k, v]: [&[f32]; 3]| {
+        let mut o = vec![f32::NAN; problem.shape.query_elements()];
+        let mut lse = vec![f32::NAN; problem.shape.rows()];
+        let args = cpu::Forward {
+            q,
+            k,
+            v,
+            reset: None,
+            o: &mut o,
+            lse: &mut lse,
+        };
+        cpu::forward(problem, args).expect("a problem it can run");
+        o
+    };
+    let whole = run(&problem, [0, 1, 2].map(|n| &inputs[n][..]));
+    let short = Problem {
+        shape: shape([1, tail, tail, 2, 2, 4]),
+        ..problem
+    };
+    let start = (steps - tail) * 8;
+    let alone = run(&short, [0, 1, 2].map(|n| &inputs[n][start..]));
+    let pairs = whole[start..].iter().zip(&alone).skip(window * 8);
+    for (i, (whole, alone)) in pairs.enumerate() {
+        // Weights that add up to 1, of numbers up to 1, in another order.
+        assert!((whole - alone).abs() < 50.0 * f32::EPSILON, "{i}");
+    }
+}
+
 #[test]
 fn cpu_is_right_in_every_type() {
     for case in cases(&[1, 14]) {

@@ -8,6 +8,7 @@ use burn::module::{
 use burn::tensor::{Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::forward::language_model;
 use super::{
     Gpt2, Gpt2Config, Gpt2State, Griffin, GriffinConfig, GriffinState, LanguageModel,
     LanguageModelConfig, LanguageModelKind, LmState, ModelSize,
@@ -173,6 +174,13 @@ fn of_kind<S>(
     })
 }
 
+language_model!(
+    AnyLanguageModel,
+    AnyLmState,
+    "language model",
+    "A state of another architecture; what the model itself refuses."
+);
+
 impl AnyLanguageModel {
     /// Sets which states of recurrent layers are saved for the backward pass. This trades memory against time and does not
     /// change the results. GPT-2 has none.
@@ -182,58 +190,6 @@ impl AnyLanguageModel {
             Self::Griffin(model) => Self::Griffin(model.with_saved_states(saved_states)),
             Self::Gpt2(model) => Self::Gpt2(model),
         }
-    }
-
-    /// Runs over tokens `[B, T]`: logits `[B, T, vocab]` and the state after the last token of each sequence.
-    ///
-    /// # Panics
-    /// Where [`try_forward`](Self::try_forward) returns an error.
-    pub fn forward(
-        &self,
-        tokens: Tensor<2, Int>,
-        sequence: Sequence<AnyLmState>,
-    ) -> (Tensor<3>, AnyLmState) {
-        self.try_forward(tokens, sequence)
-            .unwrap_or_else(|error| panic!("language model: {error}"))
-    }
-
-    /// [`forward`](Self::forward).
-    ///
-    /// # Errors
-    /// A state of another architecture; what the model itself refuses.
-    pub fn try_forward(
-        &self,
-        tokens: Tensor<2, Int>,
-        sequence: Sequence<AnyLmState>,
-    ) -> Result<(Tensor<3>, AnyLmState), Error> {
-        self.logits(tokens, sequence, None, false)
-    }
-
-    /// As [`LanguageModel::forward_padded`].
-    ///
-    /// # Panics
-    /// Where [`try_forward`](Self::try_forward) returns an error.
-    pub fn forward_padded(
-        &self,
-        tokens: Tensor<2, Int>,
-        sequence: Sequence<AnyLmState>,
-    ) -> (Tensor<3>, AnyLmState) {
-        self.logits(tokens, sequence, None, true)
-            .unwrap_or_else(|error| panic!("language model: {error}"))
-    }
-
-    /// As [`LanguageModel::forward_dropping`]. Griffin and GPT-2 have no dropout.
-    ///
-    /// # Panics
-    /// Where [`try_forward`](Self::try_forward) returns an error; for a key that is not `[4]`.
-    pub fn forward_dropping(
-        &self,
-        tokens: Tensor<2, Int>,
-        sequence: Sequence<AnyLmState>,
-        key: Tensor<1, Int>,
-    ) -> (Tensor<3>, AnyLmState) {
-        self.logits(tokens, sequence, Some(key), true)
-            .unwrap_or_else(|error| panic!("language model: {error}"))
     }
 
     fn logits(
@@ -257,7 +213,7 @@ impl AnyLanguageModel {
                     AnyLmState::Griffin(state) => Some(state),
                     _ => None,
                 })?;
-                let (logits, state) = model.logits(tokens, start, padded)?;
+                let (logits, state) = model.logits(tokens, start, key, padded)?;
                 (logits, AnyLmState::Griffin(state))
             }
             Self::Gpt2(model) => {
@@ -265,23 +221,10 @@ impl AnyLanguageModel {
                     AnyLmState::Gpt2(state) => Some(state),
                     _ => None,
                 })?;
-                let (logits, state) = model.logits(tokens, start, padded)?;
+                let (logits, state) = model.logits(tokens, start, key, padded)?;
                 (logits, AnyLmState::Gpt2(state))
             }
         })
-    }
-
-    /// One token of each sequence, `[B]`: logits `[B, vocab]` and the next state.
-    ///
-    /// # Panics
-    /// Where [`try_forward`](Self::try_forward) returns an error.
-    pub fn step(
-        &self,
-        tokens: Tensor<1, Int>,
-        state: Option<AnyLmState>,
-    ) -> (Tensor<2>, AnyLmState) {
-        let (logits, state) = self.forward(tokens.unsqueeze_dim(1), Sequence::from(state));
-        (logits.squeeze_dim(1), state)
     }
 }
 

@@ -1,20 +1,9 @@
 //! The sizes of the models with attention.
 
 use super::griffin::{PERIOD, TAPS};
-use super::size::{MOST_LAYERS, invalid, product, sum, too_large};
+use super::size::{fits, in_range, product, sum};
 use super::{Gpt2Config, GriffinConfig, ModelSize};
 use crate::Error;
-
-/// Refuses more blocks than a model has, and tokens that are no 32-bit integers.
-fn check(vocab: usize, layers: usize) -> Result<(), Error> {
-    if layers > MOST_LAYERS {
-        return Err(invalid("layers", layers, &format!("1 to {MOST_LAYERS}")));
-    }
-    if vocab > i32::MAX as usize {
-        return Err(invalid("vocab", vocab, "below 2^31"));
-    }
-    Ok(())
-}
 
 /// Whether tensors of these sizes have at most `isize::MAX` bytes.
 fn possible(tensors: &[[usize; 2]]) -> Option<()> {
@@ -31,7 +20,7 @@ impl Gpt2Config {
     /// # Errors
     /// [`Error::Invalid`] for sizes that are out of range or do not fit into 64 bits.
     pub fn try_size(&self) -> Result<ModelSize, Error> {
-        check(self.vocab, self.layers)?;
+        in_range(self.vocab, self.layers)?;
         let size = || {
             let width = self.width;
             let (inner, columns) = (self.mlp.checked_mul(width)?, width.checked_mul(3)?);
@@ -62,15 +51,14 @@ impl Gpt2Config {
                 ])?,
             })
         };
-        size().ok_or_else(|| {
-            too_large(&[
-                ("vocab", self.vocab),
-                ("width", self.width),
-                ("layers", self.layers),
-                ("positions", self.positions),
-                ("mlp", self.mlp),
-            ])
-        })
+        let fields = [
+            ("vocab", self.vocab),
+            ("width", self.width),
+            ("layers", self.layers),
+            ("positions", self.positions),
+            ("mlp", self.mlp),
+        ];
+        fits(size(), &fields)
     }
 }
 
@@ -80,7 +68,7 @@ impl GriffinConfig {
     /// # Errors
     /// [`Error::Invalid`] for sizes that are out of range or do not fit into 64 bits.
     pub fn try_size(&self) -> Result<ModelSize, Error> {
-        check(self.vocab, self.layers)?;
+        in_range(self.vocab, self.layers)?;
         let size = || {
             let width = self.width;
             let (hidden, inner) = (self.d_rnn.unwrap_or(width), self.mlp.checked_mul(width)?);
@@ -126,14 +114,13 @@ impl GriffinConfig {
                 ])?,
             })
         };
-        size().ok_or_else(|| {
-            too_large(&[
-                ("vocab", self.vocab),
-                ("width", self.width),
-                ("layers", self.layers),
-                ("d_rnn", self.d_rnn.unwrap_or(self.width)),
-                ("mlp", self.mlp),
-            ])
-        })
+        let fields = [
+            ("vocab", self.vocab),
+            ("width", self.width),
+            ("layers", self.layers),
+            ("d_rnn", self.d_rnn.unwrap_or(self.width)),
+            ("mlp", self.mlp),
+        ];
+        fits(size(), &fields)
     }
 }

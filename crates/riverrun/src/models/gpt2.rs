@@ -5,7 +5,9 @@ use burn::module::{Initializer, Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 
+use super::forward::{language_model, starts};
 use super::head::Head;
+use super::size::{at_least_one, divides, invalid};
 use crate::Error;
 use crate::nn::{
     AttentionState, LayerNorm, LayerNormConfig, MultiHeadAttention, MultiHeadAttentionConfig,
@@ -50,30 +52,17 @@ impl Gpt2Config {
     /// # Errors
     /// [`Error::Invalid`] naming the first field that is out of its range.
     pub fn check(&self) -> Result<(), Error> {
-        let fields = [
+        at_least_one(&[
             ("vocab", self.vocab),
             ("width", self.width),
             ("layers", self.layers),
             ("heads", self.heads),
             ("positions", self.positions),
             ("mlp", self.mlp),
-        ];
-        if let Some((field, _)) = fields.into_iter().find(|(_, value)| *value == 0) {
-            return Err(Error::Invalid(format!(
-                "{field}: expected at least 1, found 0"
-            )));
-        }
-        if !self.width.is_multiple_of(self.heads) {
-            let (width, heads) = (self.width, self.heads);
-            return Err(Error::Invalid(format!(
-                "heads: expected a divisor of the width {width}, found {heads}"
-            )));
-        }
+        ])?;
+        divides("heads", self.heads, "the width", self.width)?;
         if !(self.epsilon.is_finite() && self.epsilon > 0.0) {
-            let found = self.epsilon;
-            return Err(Error::Invalid(format!(
-                "epsilon: expected a number above 0, found {found}"
-            )));
+            return Err(invalid("epsilon", self.epsilon, "a number above 0"));
         }
         self.try_size().map(|_| ())
     }
@@ -144,7 +133,7 @@ pub struct Gpt2Block {
 }
 
 /// GPT-2: embeddings of tokens and of positions, blocks of causal attention and an MLP with the norm before each, a norm, and
-/// the projection to the vocabulary by the embedding's weights.
+/// the projection to the vocabulary by the embedding's weights. A step that restarts sees none before it; its position goes on.
 ///
 /// Source: Radford et al., *Language Models are Unsupervised Multitask Learners* (2019), section 2.3;
 /// [`gpt2_from_huggingface`](crate::weights::gpt2_from_huggingface) reads the published weights.
@@ -182,67 +171,26 @@ impl Gpt2State {
     }
 }
 
+language_model!(
+    Gpt2,
+    Gpt2State,
+    "GPT-2",
+    "More tokens than positions; a state of another number of blocks; states or resets that do not fit; sequences of different \
+     lengths."
+);
+
 impl Gpt2 {
-    /// Runs over tokens `[B, T]`: logits `[B, T, vocab]` and the state after the last token. A step that restarts sees none
-    /// before it; its position goes on.
-    ///
-    /// # Panics
-    /// Where [`try_forward`](Self::try_forward) returns an error.
-    pub fn forward(
-        &self,
-        tokens: Tensor<2, Int>,
-        sequence: Sequence<Gpt2State>,
-    ) -> (Tensor<3>, Gpt2State) {
-        self.try_forward(tokens, sequence)
-            .unwrap_or_else(|error| panic!("GPT-2: {error}"))
-    }
-
-    /// [`forward`](Self::forward).
-    ///
-    /// # Errors
-    /// More tokens than positions; a state of another number of blocks; states or resets that do not fit; sequences of
-    /// different lengths.
-    pub fn try_forward(
-        &self,
-        tokens: Tensor<2, Int>,
-        sequence: Sequence<Gpt2State>,
-    ) -> Result<(Tensor<3>, Gpt2State), Error> {
-        self.logits(tokens, sequence, false)
-    }
-
-    /// [`forward`](Self::forward) with logits in the form that a GPU multiplies fastest, as
-    /// [`LanguageModel::forward_padded`](super::LanguageModel::forward_padded).
-    ///
-    /// # Panics
-    /// Where [`try_forward`](Self::try_forward) returns an error.
-    pub fn forward_padded(
-        &self,
-        tokens: Tensor<2, Int>,
-        sequence: Sequence<Gpt2State>,
-    ) -> (Tensor<3>, Gpt2State) {
-        self.logits(tokens, sequence, true)
-            .unwrap_or_else(|error| panic!("GPT-2: {error}"))
-    }
-
+    /// GPT-2 has no dropout, and so no use for a key.
     pub(super) fn logits(
         &self,
         tokens: Tensor<2, Int>,
         sequence: Sequence<Gpt2State>,
+        _key: Option<Tensor<1, Int>>,
         padded: bool,
     ) -> Result<(Tensor<3>, Gpt2State), Error> {
         let ([_, steps], layers) = (tokens.dims(), self.blocks.len());
         let first = sequence.state.as_ref().map_or(0, Gpt2State::position);
-        let mut starts = match sequence.state {
-            Some(state) if state.blocks.len() != layers => {
-                return Err(Error::Shape {
-                    what: "the states of the blocks",
-                    expected: vec![layers],
-                    found: vec![state.blocks.len()],
-                });
-            }
-            Some(state) => state.blocks.into_iter().map(Some).collect(),
-            None => vec![None; layers],
-        };
+        let starts = starts(sequence.state.map(|state| state.blocks), layers)?;
         let [positions, _] = self.positions.dims();
         if first + steps > positions {
             let found = first + steps;
@@ -258,7 +206,7 @@ impl Gpt2 {
         }
         let mut branch: Option<Tensor<3>> = None;
         let mut blocks = Vec::with_capacity(layers);
-        for (block, state) in self.blocks.iter().zip(starts.drain(..)) {
+        for (block, state) in self.blocks.iter().zip(starts) {
             let start = Sequence {
                 state,
                 reset: sequence.reset.clone(),
@@ -281,14 +229,5 @@ impl Gpt2 {
         };
         let logits = Head::Tied(table).logits(normed, None, padded)?;
         Ok((logits, Gpt2State { blocks }))
-    }
-
-    /// One token of each sequence, `[B]`: logits `[B, vocab]` and the next state.
-    ///
-    /// # Panics
-    /// Where [`try_forward`](Self::try_forward) returns an error.
-    pub fn step(&self, tokens: Tensor<1, Int>, state: Option<Gpt2State>) -> (Tensor<2>, Gpt2State) {
-        let (logits, state) = self.forward(tokens.unsqueeze_dim(1), Sequence::from(state));
-        (logits.squeeze_dim(1), state)
     }
 }

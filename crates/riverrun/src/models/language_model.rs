@@ -5,6 +5,7 @@ use burn::module::{Initializer, Module};
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 
+use super::forward::{language_model, starts};
 use super::head::Head;
 use super::{Block, BlockConfig, RecurrentKind, RecurrentState};
 use crate::Error;
@@ -124,6 +125,13 @@ impl LanguageModelConfig {
     }
 }
 
+language_model!(
+    LanguageModel,
+    LmState,
+    "language model",
+    "A state with another number of blocks; states, resets or lengths that do not fit."
+);
+
 impl LanguageModel {
     /// Sets which states of the recurrent layers are saved for the backward pass. This trades memory against time and does not
     /// change the results.
@@ -131,70 +139,6 @@ impl LanguageModel {
         let block = |block: Block| block.with_saved_states(saved_states);
         self.blocks = self.blocks.into_iter().map(block).collect();
         self
-    }
-
-    /// Runs over tokens `[B, T]`: logits `[B, T, vocab]` and the state after the last token of each sequence.
-    ///
-    /// # Panics
-    /// Where [`try_forward`](Self::try_forward) returns an error.
-    pub fn forward(
-        &self,
-        tokens: Tensor<2, Int>,
-        sequence: Sequence<LmState>,
-    ) -> (Tensor<3>, LmState) {
-        self.try_forward(tokens, sequence)
-            .unwrap_or_else(|error| panic!("language model: {error}"))
-    }
-
-    /// [`forward`](Self::forward).
-    ///
-    /// # Errors
-    /// A state with another number of blocks; states, resets or lengths that do not fit.
-    pub fn try_forward(
-        &self,
-        tokens: Tensor<2, Int>,
-        sequence: Sequence<LmState>,
-    ) -> Result<(Tensor<3>, LmState), Error> {
-        self.logits(tokens, sequence, None, false)
-    }
-
-    /// [`forward`](Self::forward) with logits in the form that a GPU multiplies fastest: `[B, T, V']`, where `V' ≥ vocab` is the
-    /// next multiple of 8 (of 64 for a large vocabulary), and `vocab` itself on the CPU. The logits past `vocab` are so low that
-    /// a softmax makes them exactly 0: [`cross_entropy`](crate::ops::cross_entropy) of these logits and the highest one of a
-    /// row are those of the vocabulary alone, and so are all gradients. Weights and files have no padding.
-    ///
-    /// # Panics
-    /// Where [`try_forward`](Self::try_forward) returns an error.
-    pub fn forward_padded(
-        &self,
-        tokens: Tensor<2, Int>,
-        sequence: Sequence<LmState>,
-    ) -> (Tensor<3>, LmState) {
-        self.padded(tokens, sequence, None)
-    }
-
-    /// [`forward_padded`](Self::forward_padded) for training: dropout takes the [random numbers](crate::ops::uniform) of a key
-    /// `[4]` instead of those of the device's generator, so that a step can be repeated, and recorded.
-    ///
-    /// # Panics
-    /// Where [`try_forward`](Self::try_forward) returns an error; for a key that is not `[4]`.
-    pub fn forward_dropping(
-        &self,
-        tokens: Tensor<2, Int>,
-        sequence: Sequence<LmState>,
-        key: Tensor<1, Int>,
-    ) -> (Tensor<3>, LmState) {
-        self.padded(tokens, sequence, Some(key))
-    }
-
-    fn padded(
-        &self,
-        tokens: Tensor<2, Int>,
-        sequence: Sequence<LmState>,
-        key: Option<Tensor<1, Int>>,
-    ) -> (Tensor<3>, LmState) {
-        self.logits(tokens, sequence, key, true)
-            .unwrap_or_else(|error| panic!("language model: {error}"))
     }
 
     pub(super) fn logits(
@@ -220,23 +164,16 @@ impl LanguageModel {
         sequence: Sequence<LmState>,
         key: Option<Tensor<1, Int>>,
     ) -> Result<(Tensor<3>, LmState), Error> {
-        let layers = self.blocks.len();
-        if let Some(state) = &sequence.state
-            && state.blocks.len() != layers
-        {
-            return Err(Error::Shape {
-                what: "the states of the blocks",
-                expected: vec![layers],
-                found: vec![state.blocks.len()],
-            });
-        }
+        let starts = starts(sequence.state.map(|state| state.blocks), self.blocks.len())?;
         let x = ops::try_embedding(self.embedding.weight.val(), tokens)?;
         let (mut x, mut branch) = (x, None);
         let mut states = Vec::with_capacity(self.blocks.len());
-        for (i, block) in self.blocks.iter().enumerate() {
-            let mut start =
-                Sequence::from(sequence.state.as_ref().map(|state| state.blocks[i].clone()));
-            (start.reset, start.lengths) = (sequence.reset.clone(), sequence.lengths.clone());
+        for (i, (block, state)) in self.blocks.iter().zip(starts).enumerate() {
+            let start = Sequence {
+                state,
+                reset: sequence.reset.clone(),
+                lengths: sequence.lengths.clone(),
+            };
             let draw = key.clone().map(|key| (key, i as u32));
             let (sum, rest, state) = block.run_open(x, branch, start, draw)?;
             (x, branch) = (sum, Some(rest));
@@ -247,11 +184,5 @@ impl LanguageModel {
             None => self.norm.forward(x),
         };
         Ok((normed, LmState { blocks: states }))
-    }
-
-    /// One token of each sequence, `[B]`: logits `[B, vocab]` and the next state.
-    pub fn step(&self, tokens: Tensor<1, Int>, state: Option<LmState>) -> (Tensor<2>, LmState) {
-        let (logits, state) = self.forward(tokens.unsqueeze_dim(1), Sequence::from(state));
-        (logits.squeeze_dim(1), state)
     }
 }

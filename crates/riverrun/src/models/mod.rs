@@ -4,6 +4,7 @@ mod any_language_model;
 mod any_recurrent;
 mod attention_sizes;
 mod block;
+mod forward;
 mod gpt2;
 mod griffin;
 mod head;

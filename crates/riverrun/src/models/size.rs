@@ -58,6 +58,44 @@ pub(super) fn invalid(field: &str, value: impl std::fmt::Display, expected: &str
     Error::Invalid(format!("{field}: expected {expected}, found {value}"))
 }
 
+/// Refuses a field of 0.
+pub(super) fn at_least_one(fields: &[(&str, usize)]) -> Result<(), Error> {
+    match fields.iter().find(|(_, value)| *value == 0) {
+        Some((field, value)) => Err(invalid(field, value, "at least 1")),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a field that is no divisor.
+pub(super) fn divides(field: &str, value: usize, of: &str, whole: usize) -> Result<(), Error> {
+    match value > 0 && whole.is_multiple_of(value) {
+        true => Ok(()),
+        false => Err(invalid(field, value, &format!("a divisor of {of} {whole}"))),
+    }
+}
+
+/// Refuses more blocks than a model has, and tokens that are no 32-bit integers.
+pub(super) fn in_range(vocab: usize, layers: usize) -> Result<(), Error> {
+    if !(1..=MOST_LAYERS).contains(&layers) {
+        return Err(invalid("layers", layers, &format!("1 to {MOST_LAYERS}")));
+    }
+    if vocab > i32::MAX as usize {
+        return Err(invalid("vocab", vocab, "below 2^31"));
+    }
+    Ok(())
+}
+
+/// Refuses sizes that are absent since they do not fit into 64 bits.
+pub(super) fn fits<T>(size: Option<T>, fields: &[(&str, usize)]) -> Result<T, Error> {
+    let fields = fields.iter().map(|(name, value)| format!("{name} {value}"));
+    size.ok_or_else(|| {
+        let fields = fields.collect::<Vec<_>>().join(", ");
+        Error::Invalid(format!(
+            "{fields}: the sizes of the weights do not fit into 64 bits"
+        ))
+    })
+}
+
 /// More blocks than this are a mistake: each has launches and parameters of its own.
 pub(super) const MOST_LAYERS: usize = 4096;
 
@@ -130,27 +168,21 @@ impl BlockConfig {
     /// # Errors
     /// [`Error::Invalid`] naming the first field that is out of range.
     pub fn check(&self) -> Result<(), Error> {
-        let positive = [
+        at_least_one(&[
             ("width", self.width),
             ("expansion", self.expansion),
             ("mlp", self.mlp),
             ("time_scale", self.time_scale),
-        ];
-        for (field, value) in positive {
-            if value == 0 {
-                return Err(invalid(field, value, "at least 1"));
-            }
-        }
+        ])?;
         if !(0.0..1.0).contains(&self.dropout) {
             return Err(invalid("dropout", self.dropout, "at least 0 and below 1"));
         }
-        self.size().map(|_| ()).ok_or_else(|| {
-            too_large(&[
-                ("width", self.width),
-                ("expansion", self.expansion),
-                ("mlp", self.mlp),
-            ])
-        })
+        let fields = [
+            ("width", self.width),
+            ("expansion", self.expansion),
+            ("mlp", self.mlp),
+        ];
+        fits(self.size(), &fields).map(|_| ())
     }
 
     /// Parameters and saved numbers; `None` if they do not fit into 64 bits.
@@ -183,17 +215,6 @@ impl BlockConfig {
     }
 }
 
-pub(super) fn too_large(fields: &[(&str, usize)]) -> Error {
-    let fields: Vec<String> = fields
-        .iter()
-        .map(|(name, value)| format!("{name} {value}"))
-        .collect();
-    Error::Invalid(format!(
-        "{}: the sizes of the weights do not fit into 64 bits",
-        fields.join(", ")
-    ))
-}
-
 impl LanguageModelConfig {
     /// Checks every field, so that [`init`](Self::init) neither panics nor attempts an impossible allocation. Ignores the
     /// memory of the device: compare [`size`](Self::size) with [`device::memory`](crate::device::memory).
@@ -204,17 +225,7 @@ impl LanguageModelConfig {
         if self.vocab < 2 {
             return Err(invalid("vocab", self.vocab, "at least 2"));
         }
-        if !(1..=MOST_LAYERS).contains(&self.layers) {
-            return Err(invalid(
-                "layers",
-                self.layers,
-                &format!("1 to {MOST_LAYERS}"),
-            ));
-        }
-        // Tokens are 32-bit integers.
-        if self.vocab > i32::MAX as usize {
-            return Err(invalid("vocab", self.vocab, "below 2^31"));
-        }
+        in_range(self.vocab, self.layers)?;
         self.block().check()?;
         self.try_size().map(|_| ())
     }
@@ -250,14 +261,13 @@ impl LanguageModelConfig {
                 ])?,
             })
         };
-        size().ok_or_else(|| {
-            too_large(&[
-                ("vocab", self.vocab),
-                ("width", self.width),
-                ("layers", self.layers),
-                ("expansion", self.expansion),
-                ("mlp", self.mlp),
-            ])
-        })
+        let fields = [
+            ("vocab", self.vocab),
+            ("width", self.width),
+            ("layers", self.layers),
+            ("expansion", self.expansion),
+            ("mlp", self.mlp),
+        ];
+        fits(size(), &fields)
     }
 }

@@ -1,7 +1,7 @@
-//! GPT-2: a sequence, its chunks and its steps; a rollout; sizes; refusals.
+//! GPT-2: a rollout; sizes; refusals.
 
 use burn::module::Module;
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use burn::tensor::{Int, Tensor, TensorData};
 use riverrun::Error;
 use riverrun::models::{
     AnyLanguageModel, AnyLanguageModelConfig, AnyLmState, Gpt2Config, GriffinConfig,
@@ -10,56 +10,10 @@ use riverrun::models::{
 use riverrun::nn::Sequence;
 
 use crate::common::{assert_close, devices, numbers};
+use crate::streams::{STEPS, TOLERANCE, tokens};
 
-/// The rounding of f32 through two blocks, with a margin of about ten.
-const TOLERANCE: f64 = 1e-5;
-
-const STEPS: usize = 21;
-
-fn config() -> Gpt2Config {
+pub fn config() -> Gpt2Config {
     Gpt2Config::new(13, 16, 2, 2).with_positions(STEPS + 50)
-}
-
-fn tokens(steps: usize, device: &Device) -> Tensor<2, Int> {
-    let tokens: Vec<i32> = (0..steps as i32).map(|t| t * t % 13).collect();
-    Tensor::from_data(TensorData::new(tokens, [1, steps]), device)
-}
-
-#[test]
-fn sequence_chunks_and_steps_agree() {
-    for (name, device) in devices() {
-        let model = config().init(&device);
-        let tokens = tokens(STEPS, &device);
-        let flags: Vec<bool> = (0..STEPS).map(|t| t == 9).collect();
-        for marked in [false, true] {
-            let cut = |lengths: &[usize]| {
-                let (mut state, mut parts, mut at) = (None, Vec::new(), 0);
-                for &length in lengths {
-                    let mut sequence = Sequence::from(state);
-                    if marked {
-                        let flags = TensorData::new(flags[at..at + length].to_vec(), [1, length]);
-                        let flags = Tensor::<2, Bool>::from_data(flags, &device);
-                        sequence = sequence.with_reset(flags);
-                    }
-                    let chunk = tokens.clone().narrow(1, at, length);
-                    let (logits, next) = model.forward(chunk, sequence);
-                    parts.push(logits);
-                    state = Some(next);
-                    at += length;
-                }
-                numbers(Tensor::cat(parts, 1))
-            };
-            let whole = cut(&[STEPS]);
-            let what = |how: &str| format!("{name} {how}, marked: {marked}");
-            // On a GPU every other length has matmuls to choose first.
-            if name == "cpu" {
-                assert_close(&what("chunks"), &cut(&[1, 8, 2, 10]), &whole, TOLERANCE);
-                assert_close(&what("steps"), &cut(&[1; STEPS]), &whole, TOLERANCE);
-            } else {
-                assert_close(&what("halves"), &cut(&[10, 11]), &whole, TOLERANCE);
-            }
-        }
-    }
 }
 
 /// Fifty tokens, each the likeliest after those before it, by steps with the cache and by whole sequences.

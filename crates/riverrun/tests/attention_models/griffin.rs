@@ -1,62 +1,15 @@
-//! Griffin: a sequence, its chunks and its steps; gradients; what it is made of; refusals.
+//! Griffin: its state; gradients; what it is made of; refusals.
 
-use crate::common::{assert_close, devices, numbers};
+use crate::common::{devices, numbers};
+use crate::streams::{STEPS, tokens};
 use burn::module::Module;
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use burn::tensor::{Int, Tensor};
 use riverrun::Error;
 use riverrun::models::{GriffinBlockState, GriffinConfig, TemporalMixing};
 use riverrun::nn::Sequence;
 
-/// The rounding of f32 through three blocks, with a margin of about ten.
-const TOLERANCE: f64 = 1e-5;
-
-const STEPS: usize = 21;
-
-fn config() -> GriffinConfig {
+pub fn config() -> GriffinConfig {
     GriffinConfig::new(13, 16, 3, 2).with_window(6)
-}
-
-fn tokens(device: &Device) -> Tensor<2, Int> {
-    let tokens: Vec<i32> = (0..STEPS as i32).map(|t| t * t % 13).collect();
-    Tensor::from_data(TensorData::new(tokens, [1, STEPS]), device)
-}
-
-#[test]
-fn sequence_chunks_and_steps_agree() {
-    for (name, device) in devices() {
-        let model = config().init(&device);
-        let tokens = tokens(&device);
-        let flags: Vec<bool> = (0..STEPS).map(|t| t == 9).collect();
-        for marked in [false, true] {
-            let cut = |lengths: &[usize]| {
-                let (mut state, mut parts, mut at) = (None, Vec::new(), 0);
-                for &length in lengths {
-                    let mut sequence = Sequence::from(state);
-                    if marked {
-                        let flags = flags[at..at + length].to_vec();
-                        let flags = TensorData::new(flags, [1, length]);
-                        let flags = Tensor::<2, Bool>::from_data(flags, &device);
-                        sequence = sequence.with_reset(flags);
-                    }
-                    let chunk = tokens.clone().narrow(1, at, length);
-                    let (logits, next) = model.forward(chunk, sequence);
-                    parts.push(logits);
-                    state = Some(next);
-                    at += length;
-                }
-                numbers(Tensor::cat(parts, 1))
-            };
-            let whole = cut(&[STEPS]);
-            let what = |how: &str| format!("{name} {how}, marked: {marked}");
-            // On a GPU every other length has matmuls to choose first.
-            if name == "cpu" {
-                assert_close(&what("chunks"), &cut(&[1, 8, 2, 10]), &whole, TOLERANCE);
-                assert_close(&what("steps"), &cut(&[1; STEPS]), &whole, TOLERANCE);
-            } else {
-                assert_close(&what("halves"), &cut(&[10, 11]), &whole, TOLERANCE);
-            }
-        }
-    }
 }
 
 #[test]
@@ -103,7 +56,7 @@ fn every_third_block_has_attention_and_every_parameter_a_gradient() {
     let attention = width * 2 * width + linear;
     let expected = 3 * block + 2 * recurrence + attention + vocab * width + width;
     assert_eq!(model.num_params(), expected);
-    let (logits, _) = model.forward(tokens(&device), Sequence::new());
+    let (logits, _) = model.forward(tokens(STEPS, &device), Sequence::new());
     let bound = numbers(logits.clone())
         .iter()
         .fold(0.0_f64, |m, x| m.max(x.abs()));
@@ -149,13 +102,13 @@ fn what_does_not_fit_is_refused() {
     field(config().with_window(0), "window");
     field(config().with_logit_cap(Some(0.0)), "logit_cap");
     let model = config().init(&device);
-    let (_, state) = model.forward(tokens(&device), Sequence::new());
+    let (_, state) = model.forward(tokens(STEPS, &device), Sequence::new());
     let mut swapped = state.clone();
     swapped.blocks.swap(0, 2);
-    let found = model.try_forward(tokens(&device), Sequence::from(Some(swapped)));
+    let found = model.try_forward(tokens(STEPS, &device), Sequence::from(Some(swapped)));
     assert!(matches!(found.map(|_| ()), Err(Error::Unsupported(_))));
     let mut short = state;
     short.blocks.pop();
-    let found = model.try_forward(tokens(&device), Sequence::from(Some(short)));
+    let found = model.try_forward(tokens(STEPS, &device), Sequence::from(Some(short)));
     assert!(matches!(found.map(|_| ()), Err(Error::Shape { .. })));
 }

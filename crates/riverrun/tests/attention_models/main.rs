@@ -8,5 +8,6 @@ mod golden;
 mod gpt2;
 mod griffin;
 mod layers;
+mod streams;
 #[cfg(feature = "store")]
 mod transformers;

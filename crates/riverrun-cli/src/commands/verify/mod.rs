@@ -12,6 +12,7 @@ mod embedding;
 mod encoder;
 mod gelu;
 mod linear;
+mod model;
 mod part;
 mod processes;
 mod recompute;
@@ -215,6 +216,15 @@ const OPERATIONS: &[Operation] = &[
         forms: rssm::forms,
         check: rssm::verify,
         weight: 3,
+        shared: None,
+        long: None,
+    },
+    Operation {
+        op: VerifyOp::Model,
+        storages: &[Storage::F32],
+        forms: model::forms,
+        check: model::verify,
+        weight: 4,
         shared: None,
         long: None,
     },

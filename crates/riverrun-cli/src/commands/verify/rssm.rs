@@ -1,6 +1,6 @@
 //! The recurrent state-space model against itself in float64 on the CPU, with the same weights and the same random numbers.
 
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::Module;
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use riverrun::Sequence;
 use riverrun::nn::{Rssm, RssmConfig};
@@ -8,6 +8,7 @@ use riverrun_kernels::check::{Comparison, distance, largest};
 
 use super::part::{Part, Target};
 use super::table::{Row, Table};
+use super::tensors::Copied;
 use crate::args::Storage;
 use crate::failure::Failure;
 
@@ -16,19 +17,6 @@ const FORMS: [&str; 2] = ["observe", "imagine"];
 
 pub(super) fn forms(_: &Target) -> Vec<&'static str> {
     vec!["rssm"]
-}
-
-/// Puts a copy of the weights on a device in a format, by way of the host.
-struct Copy<'a> {
-    device: &'a Device,
-    dtype: FloatDType,
-}
-
-impl ModuleMapper for Copy<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let data = param.val().into_data().convert::<f32>();
-        Param::from_tensor(Tensor::<D>::from_data(data, self.device).cast(self.dtype))
-    }
 }
 
 /// Sequences and steps: a step from zero and one from a state. Backends that fuse operations compile kernels for every further
@@ -81,15 +69,15 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
     };
     host.seed(3);
     // The weights are those that the format has room for.
-    let start = config.init(&host).map(&mut Copy {
+    let start = config.init(&host).map(&mut Copied {
         device: &host,
         dtype,
     });
-    let exact = start.clone().map(&mut Copy {
+    let exact = start.clone().map(&mut Copied {
         device: &host,
         dtype: FloatDType::F64,
     });
-    let model = start.map(&mut Copy { device, dtype });
+    let model = start.map(&mut Copied { device, dtype });
     for form in FORMS {
         let models = [&exact, &model];
         let (comparisons, same) = compare(models, form, [&host, device], dtype, epsilon);

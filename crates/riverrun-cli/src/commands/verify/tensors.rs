@@ -1,6 +1,7 @@
 //! Numbers to tensors and back, for operations that are checked as users call them.
 
-use burn::tensor::{Bool, Device, Tensor, TensorData};
+use burn::module::{ModuleMapper, Param};
+use burn::tensor::{Bool, Device, FloatDType, Tensor, TensorData};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use riverrun_kernels::Element;
@@ -59,4 +60,17 @@ pub(super) fn same_bits(a: &[Vec<f64>], b: &[Vec<f64>]) -> bool {
         all.iter().map(bits).collect()
     };
     bits(a) == bits(b)
+}
+
+/// Puts a copy of the weights on a device in a format, by way of the host.
+pub(super) struct Copied<'a> {
+    pub device: &'a Device,
+    pub dtype: FloatDType,
+}
+
+impl ModuleMapper for Copied<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let data = param.val().into_data().convert::<f32>();
+        Param::from_tensor(Tensor::<D>::from_data(data, self.device).cast(self.dtype))
+    }
 }

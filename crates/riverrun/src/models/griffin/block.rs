@@ -1,0 +1,157 @@
+//! The blocks of Griffin.
+
+use burn::module::{Module, Param};
+use burn::nn::Linear;
+use burn::tensor::Tensor;
+
+use crate::Error;
+use crate::nn::{AttentionState, LocalAttention, Recurrent, RgLru, RmsNorm, Sequence, try_linear};
+use crate::ops::{gelu, try_short_convolution};
+
+/// The recurrent block: `W_out (gelu(W_y x) ∘ RG-LRU(conv(W_x x)))`.
+#[derive(Module, Debug)]
+pub struct GriffinRecurrence {
+    /// `[width, d_rnn]`: the branch of the recurrence.
+    pub linear_x: Linear,
+    /// `[width, d_rnn]`: the branch of the gate.
+    pub linear_y: Linear,
+    /// `[d_rnn, width]`.
+    pub linear_out: Linear,
+    /// `[4, d_rnn]`, the step's own weight last.
+    pub conv_weight: Param<Tensor<2>>,
+    /// `[d_rnn]`.
+    pub conv_bias: Param<Tensor<1>>,
+    /// The recurrence.
+    pub rg_lru: RgLru,
+}
+
+/// The temporal mixing of a block.
+#[derive(Module, Debug)]
+pub enum TemporalMixing {
+    /// The recurrent block.
+    Recurrence(GriffinRecurrence),
+    /// Local attention.
+    Attention(LocalAttention),
+}
+
+/// `x + mixing(norm(x))`, then `x + W_down (gelu(W_gate n) ∘ W_up n)` with `n = norm(x)`.
+#[derive(Module, Debug)]
+pub struct GriffinBlock {
+    /// Before the mixing.
+    pub temporal_norm: RmsNorm,
+    /// Recurrence or attention.
+    pub temporal: TemporalMixing,
+    /// Before the MLP.
+    pub channel_norm: RmsNorm,
+    /// `[width, mlp width]`.
+    pub gate: Linear,
+    /// `[width, mlp width]`.
+    pub up: Linear,
+    /// `[mlp width, width]`.
+    pub down: Linear,
+}
+
+/// The state of a [`GriffinBlock`].
+#[derive(Debug, Clone)]
+pub enum GriffinBlockState {
+    /// State of a recurrent block.
+    Recurrence {
+        /// `[B, 3, d_rnn]`: the inputs that the convolution still sees.
+        inputs: Tensor<3>,
+        /// `[B, d_rnn]`: the state of the RG-LRU.
+        h: Tensor<2>,
+    },
+    /// State of a local attention block: at most `window - 1` keys and values.
+    Attention(AttentionState),
+}
+
+impl GriffinBlockState {
+    /// The same values, cut off from the graph that made them.
+    pub fn detach(self) -> Self {
+        match self {
+            Self::Recurrence { inputs, h } => Self::Recurrence {
+                inputs: inputs.detach(),
+                h: h.detach(),
+            },
+            Self::Attention(state) => Self::Attention(state.detach()),
+        }
+    }
+}
+
+/// The refusal of a state of the other kind of block.
+fn other_kind() -> Error {
+    Error::Unsupported("the state of a Griffin block of the other kind".into())
+}
+
+impl GriffinRecurrence {
+    fn try_run(
+        &self,
+        x: Tensor<3>,
+        sequence: Sequence<(Tensor<3>, Tensor<2>)>,
+    ) -> Result<(Tensor<3>, GriffinBlockState), Error> {
+        let (inputs, h) = sequence.state.unzip();
+        let start = Sequence {
+            state: inputs,
+            reset: sequence.reset.clone(),
+            lengths: sequence.lengths.clone(),
+        };
+        let (weight, bias) = (self.conv_weight.val(), self.conv_bias.val());
+        let branch = try_linear(&self.linear_x, x.clone())?;
+        let (branch, inputs) = try_short_convolution(branch, weight, Some(bias), start)?;
+        let start = Sequence {
+            state: h,
+            reset: sequence.reset,
+            lengths: sequence.lengths,
+        };
+        let (branch, h) = self.rg_lru.try_run(branch, start)?;
+        let gate = gelu(try_linear(&self.linear_y, x)?);
+        let y = try_linear(&self.linear_out, gate * branch)?;
+        Ok((y, GriffinBlockState::Recurrence { inputs, h }))
+    }
+}
+
+impl Recurrent for GriffinBlock {
+    type State = GriffinBlockState;
+
+    fn try_run(
+        &self,
+        x: Tensor<3>,
+        sequence: Sequence<GriffinBlockState>,
+    ) -> Result<(Tensor<3>, GriffinBlockState), Error> {
+        let normed = self.temporal_norm.forward(x.clone());
+        let (reset, lengths) = (sequence.reset, sequence.lengths);
+        let (y, state) = match &self.temporal {
+            TemporalMixing::Recurrence(recurrence) => {
+                let state = match sequence.state {
+                    Some(GriffinBlockState::Recurrence { inputs, h }) => Some((inputs, h)),
+                    Some(_) => return Err(other_kind()),
+                    None => None,
+                };
+                let start = Sequence {
+                    state,
+                    reset,
+                    lengths,
+                };
+                recurrence.try_run(normed, start)?
+            }
+            TemporalMixing::Attention(attention) => {
+                let state = match sequence.state {
+                    Some(GriffinBlockState::Attention(state)) => Some(state),
+                    Some(_) => return Err(other_kind()),
+                    None => None,
+                };
+                let start = Sequence {
+                    state,
+                    reset,
+                    lengths,
+                };
+                let (y, state) = attention.try_run(normed, start)?;
+                (y, GriffinBlockState::Attention(state))
+            }
+        };
+        let (normed, x) = self.channel_norm.forward_sum(x, y);
+        let gate = gelu(try_linear(&self.gate, normed.clone())?);
+        let inner = gate * try_linear(&self.up, normed)?;
+        Ok((x + try_linear(&self.down, inner)?, state))
+    }
+}
