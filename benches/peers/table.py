@@ -40,6 +40,17 @@ def column_of(row):
     return " ".join(filter(None, (program, row.get("routine"))))
 
 
+def with_sums(lines):
+    """After the two passes of a problem, which were measured by themselves, their sum."""
+    found = {}
+    for line, times in lines.items():
+        found[line] = times
+        ahead = lines.get(("forward", *line[1:]), {})
+        if line[0] == "backward":
+            found["forward + backward", *line[1:]] = {name: ahead[name] + times[name] for name in ahead if name in times}
+    return found
+
+
 def main():
     files = [json.load(open(path)) for path in sys.argv[1:]]
     if not files:
@@ -61,6 +72,8 @@ def main():
             line = lines.setdefault(tuple(row[key] for key in keys), {})
             time = row.get("time", row.get("step"))["median"]
             line[column] = min(time, line.get(column, time))
+    if keys[0] == "pass":
+        lines = with_sums(lines)
     columns.sort(key=lambda name: name != "riverrun")
     for file in files:
         about = [file.get(key) for key in ("name", "driver", "version", "commit")]
