@@ -5,7 +5,7 @@
 use cubecl::prelude::*;
 
 use super::buffers::*;
-use super::sequential::lane;
+use super::sequential::{lane, tile_place};
 use super::storage::widen;
 use super::tile::*;
 
@@ -31,18 +31,8 @@ pub(super) fn reduce_chunks_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
     let end = (start + chunking.chunk_len).min(geometry.steps);
     let tiles = (end - start).div_ceil(comptime!(config.len));
     for i in 0..tiles {
-        let first = start + i * comptime!(config.len);
-        let tile = load_forward::<S, R, W, N>(
-            &inputs.in0,
-            &inputs.in1,
-            &inputs.in2,
-            reset,
-            &geometry,
-            at.batch,
-            at.col,
-            first,
-            config,
-        );
+        let place = tile_place(&at, start + i * comptime!(config.len));
+        let tile = load_forward::<S, R, W, N>(inputs, reset, &geometry, &place, config);
         let run = reduce_forward::<S, W, N>(&tile, config);
         let total = run_then::<N>(&Run::<N> { a, h: b, cut }, &run, config.reset);
         a = total.a;
@@ -83,22 +73,9 @@ pub(super) fn reduce_chunks_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
     let end = (start + chunking.chunk_len).min(geometry.steps);
     let tiles = (end - start).div_ceil(comptime!(config.len));
     for i in 0..tiles {
-        let first = start + i * comptime!(config.len);
-        let tile = load_backward::<S, R, W>(
-            &inputs.in0,
-            &inputs.in1,
-            &inputs.in2,
-            &states.h,
-            &states.h0,
-            &states.d_h,
-            reset,
-            &geometry,
-            at.batch,
-            at.col,
-            first,
-            config,
-        );
-        let run = reduce_backward::<S, W, N>(&tile, &geometry, first, config);
+        let place = tile_place(&at, start + i * comptime!(config.len));
+        let tile = load_backward::<S, R, W>(inputs, states, reset, &geometry, &place, config);
+        let run = reduce_backward::<S, W, N>(&tile, &geometry, place.first, config);
         let total = run_then::<N>(&Run::<N> { a, h: b, cut }, &run, config.reset);
         a = total.a;
         b = total.h;

@@ -18,6 +18,7 @@
 
 use cubecl::prelude::*;
 
+use super::buffers::HandoverWords;
 use super::tile::*;
 use crate::gpu::fault::{PATIENCE, nanoseconds};
 
@@ -36,18 +37,15 @@ const CHECK: u32 = 1 << 12;
 /// Polls that a wait may take where there is no clock: seconds.
 const POLLS: u32 = 1 << 24;
 
-/// A tile's place.
+/// A tile among those of the launch, and the steps of this thread in it.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct TilePosition {
     pub chunk: usize,
     pub chunks: usize,
     pub tile: usize,
     pub tiles: usize,
-    pub batch: usize,
-    pub col: usize,
-    pub first: usize,
-    pub inside: bool,
     pub exists: bool,
+    pub place: Place,
 }
 
 /// The cube's number in order of starting. The last one puts the ticket back to zero for the next launch.
@@ -186,14 +184,16 @@ pub(super) fn hand_over<N: Size>(
     run: Run<N>,
     start: Vector<f32, N>,
     at: &TilePosition,
-    words: &mut [Atomic<u64>],
-    control: &mut [Atomic<u32>],
+    handover: &mut HandoverWords,
     epoch: u32,
     #[comptime] planes: usize,
     #[comptime] lookback: usize,
-    #[comptime] resets: bool,
-    #[comptime] ptx: bool,
+    #[comptime] config: Config,
 ) -> Vector<f32, N> {
+    let resets = comptime!(config.reset);
+    let ptx = comptime!(config.ptx);
+    let words = &mut handover.words;
+    let control = &mut handover.control;
     let lane = UNIT_POS_X as usize;
     let plane = UNIT_POS_Y as usize;
     let group_len = comptime!(if lookback == 0 { 1 } else { planes * lookback });

@@ -35,11 +35,14 @@ fn tile_position(
         chunks: tiling.chunks,
         tile: tile as usize,
         tiles: tiles as usize,
-        batch: batch as usize,
-        col: col.min(geometry.cols - 1),
-        first: (chunk as usize * comptime!(planes) + UNIT_POS_Y as usize) * comptime!(config.len),
-        inside: col < geometry.cols,
         exists: (chunk as usize) < tiling.chunks,
+        place: Place {
+            batch: batch as usize,
+            col: col.min(geometry.cols - 1),
+            first: (chunk as usize * comptime!(planes) + UNIT_POS_Y as usize)
+                * comptime!(config.len),
+            inside: col < geometry.cols,
+        },
     }
 }
 
@@ -61,37 +64,26 @@ pub(super) fn look_back_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
     if !at.exists {
         terminate!();
     }
-    let tile = load_forward::<S, R, W, N>(
-        &inputs.in0,
-        &inputs.in1,
-        &inputs.in2,
-        reset,
-        &geometry,
-        at.batch,
-        at.col,
-        at.first,
-        config,
-    );
+    let tile = load_forward::<S, R, W, N>(inputs, reset, &geometry, &at.place, config);
     let run = reduce_forward::<S, W, N>(&tile, config);
     let mut start = Vector::<f32, N>::new(0.0f32);
     if comptime!(config.initial) {
-        start = widen::<S, W, N>(initial[at.batch * geometry.cols + at.col], config.storage);
+        start = widen::<S, W, N>(
+            initial[at.place.batch * geometry.cols + at.place.col],
+            config.storage,
+        );
     }
     let state = hand_over::<N>(
         run,
         start,
         &at,
-        &mut handover.words,
-        &mut handover.control,
+        handover,
         tiling.epoch,
         planes,
         lookback,
-        config.reset,
-        config.ptx,
+        config,
     );
-    apply_forward::<S, W, N>(
-        &tile, state, h, &geometry, at.batch, at.col, at.first, at.inside, config,
-    );
+    apply_forward::<S, W, N>(&tile, state, h, &geometry, &at.place, config);
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -113,22 +105,9 @@ pub(super) fn look_back_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
     if !at.exists {
         terminate!();
     }
-    let tile = load_backward::<S, R, W>(
-        &inputs.in0,
-        &inputs.in1,
-        &inputs.in2,
-        &states.h,
-        &states.h0,
-        &states.d_h,
-        reset,
-        &geometry,
-        at.batch,
-        at.col,
-        at.first,
-        config,
-    );
-    let run = reduce_backward::<S, W, N>(&tile, &geometry, at.first, config);
-    let slot = at.batch * geometry.cols + at.col;
+    let tile = load_backward::<S, R, W>(inputs, states, reset, &geometry, &at.place, config);
+    let run = reduce_backward::<S, W, N>(&tile, &geometry, at.place.first, config);
+    let slot = at.place.batch * geometry.cols + at.place.col;
     let mut start = Vector::<f32, N>::new(0.0f32);
     if comptime!(config.initial) {
         start = widen::<S, W, N>(initial[slot], config.storage);
@@ -137,27 +116,15 @@ pub(super) fn look_back_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
         run,
         start,
         &at,
-        &mut handover.words,
-        &mut handover.control,
+        handover,
         tiling.epoch,
         planes,
         lookback,
-        config.reset,
-        config.ptx,
-    );
-    let state = apply_backward::<S, W, N>(
-        &tile,
-        state,
-        &mut outputs.d0,
-        &mut outputs.d1,
-        &geometry,
-        at.batch,
-        at.col,
-        at.first,
-        at.inside,
         config,
     );
-    if at.inside && at.chunk + 1 == at.chunks && UNIT_POS_Y as usize == comptime!(planes - 1) {
+    let state = apply_backward::<S, W, N>(&tile, state, outputs, &geometry, &at.place, config);
+    if at.place.inside && at.chunk + 1 == at.chunks && UNIT_POS_Y as usize == comptime!(planes - 1)
+    {
         outputs.d_h0[slot] = narrow::<S, W, N>(state, config.storage);
     }
 }

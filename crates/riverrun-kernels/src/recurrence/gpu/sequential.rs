@@ -34,6 +34,17 @@ pub(super) fn lane(geometry: &Geometry, chunking: &Chunking) -> Lane {
     }
 }
 
+/// The tile from step `first` on; the lane is inside.
+#[cube]
+pub(super) fn tile_place(lane: &Lane, first: usize) -> Place {
+    Place {
+        batch: lane.batch,
+        col: lane.col,
+        first,
+        inside: true,
+    }
+}
+
 /// Threads: `cols · batches · chunks`. The length of a chunk is a multiple of `config.len`.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn sequential_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
@@ -62,21 +73,9 @@ pub(super) fn sequential_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
     let end = (start + chunking.chunk_len).min(geometry.steps);
     let tiles = (end - start).div_ceil(comptime!(config.len));
     for i in 0..tiles {
-        let first = start + i * comptime!(config.len);
-        let tile = load_forward::<S, R, W, N>(
-            &inputs.in0,
-            &inputs.in1,
-            &inputs.in2,
-            reset,
-            &geometry,
-            at.batch,
-            at.col,
-            first,
-            config,
-        );
-        state = apply_forward::<S, W, N>(
-            &tile, state, h, &geometry, at.batch, at.col, first, true, config,
-        );
+        let place = tile_place(&at, start + i * comptime!(config.len));
+        let tile = load_forward::<S, R, W, N>(inputs, reset, &geometry, &place, config);
+        state = apply_forward::<S, W, N>(&tile, state, h, &geometry, &place, config);
     }
 }
 
@@ -110,33 +109,9 @@ pub(super) fn sequential_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
     let end = (start + chunking.chunk_len).min(geometry.steps);
     let tiles = (end - start).div_ceil(comptime!(config.len));
     for i in 0..tiles {
-        let first = start + i * comptime!(config.len);
-        let tile = load_backward::<S, R, W>(
-            &inputs.in0,
-            &inputs.in1,
-            &inputs.in2,
-            &states.h,
-            &states.h0,
-            &states.d_h,
-            reset,
-            &geometry,
-            at.batch,
-            at.col,
-            first,
-            config,
-        );
-        state = apply_backward::<S, W, N>(
-            &tile,
-            state,
-            &mut outputs.d0,
-            &mut outputs.d1,
-            &geometry,
-            at.batch,
-            at.col,
-            first,
-            true,
-            config,
-        );
+        let place = tile_place(&at, start + i * comptime!(config.len));
+        let tile = load_backward::<S, R, W>(inputs, states, reset, &geometry, &place, config);
+        state = apply_backward::<S, W, N>(&tile, state, outputs, &geometry, &place, config);
     }
     if end == geometry.steps {
         outputs.d_h0[slot] = narrow::<S, W, N>(state, config.storage);

@@ -3,56 +3,42 @@
 use cubecl::prelude::*;
 
 use super::*;
-use crate::gpu::storage::{narrow, widen};
+use crate::gpu::storage::narrow;
 use crate::recurrence::gates::coefficients;
 use crate::recurrence::gates::gpu::Affine;
 
 /// Forward: `len` steps in registers, see [`Registers`].
 #[derive(CubeType)]
 pub(crate) struct ForwardTile<S: Numeric, W: Size, N: Size> {
-    p0: Array<Vector<S, W>>,
-    p1: Array<Vector<S, W>>,
-    p2: Array<Vector<S, W>>,
+    inputs: InputTile<S, W>,
     a: Array<Vector<f32, N>>,
     b: Array<Vector<f32, N>>,
-    cut: Array<u32>,
 }
 
 /// Loads a tile. Steps past the end read the last row; nothing after them looks at the state.
 #[cube]
 pub(crate) fn load_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
-    in0: &[Vector<S, W>],
-    in1: &[Vector<S, W>],
-    in2: &[Vector<S, W>],
+    inputs: &GateInputs<S, W>,
     reset: &[R],
     geometry: &Geometry,
-    batch: usize,
-    col: usize,
-    first: usize,
+    at: &Place,
     #[comptime] config: Config,
 ) -> ForwardTile<S, W, N> {
     let len = comptime!(config.len);
     let mut tile = ForwardTile::<S, W, N> {
-        p0: Array::<Vector<S, W>>::new(len),
-        p1: Array::<Vector<S, W>>::new(len),
-        p2: Array::<Vector<S, W>>::new(len),
+        inputs: empty_inputs::<S, W>(len),
         a: Array::<Vector<f32, N>>::new(len),
         b: Array::<Vector<f32, N>>::new(len),
-        cut: Array::<u32>::new(len),
     };
-    if first + len <= geometry.steps {
-        fill_forward::<S, R, W, N>(
-            &mut tile, in0, in1, in2, reset, geometry, batch, col, first, false, config,
-        );
+    if at.first + len <= geometry.steps {
+        fill_forward::<S, R, W>(&mut tile.inputs, inputs, reset, geometry, at, false, config);
     } else {
-        fill_forward::<S, R, W, N>(
-            &mut tile, in0, in1, in2, reset, geometry, batch, col, first, true, config,
-        );
+        fill_forward::<S, R, W>(&mut tile.inputs, inputs, reset, geometry, at, true, config);
     }
     if comptime!(config.registers == Registers::Coefficients) {
         #[unroll]
         for u in 0..len {
-            let step = computed::<S, W, N>(&tile, u, config);
+            let step = computed::<S, W, N>(&tile.inputs, u, config);
             tile.a[u] = step.a;
             tile.b[u] = step.b;
         }
@@ -61,51 +47,40 @@ pub(crate) fn load_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
 }
 
 #[cube]
-fn fill_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
-    tile: &mut ForwardTile<S, W, N>,
-    in0: &[Vector<S, W>],
-    in1: &[Vector<S, W>],
-    in2: &[Vector<S, W>],
+fn fill_forward<S: Numeric, R: Numeric, W: Size>(
+    tile: &mut InputTile<S, W>,
+    inputs: &GateInputs<S, W>,
     reset: &[R],
     geometry: &Geometry,
-    batch: usize,
-    col: usize,
-    first: usize,
+    at: &Place,
     #[comptime] tail: bool,
     #[comptime] config: Config,
 ) {
-    let base_0 = geometry.offset_0 + batch * geometry.batch_0 + col;
-    let base_1 = geometry.offset_1 + batch * geometry.batch_1 + col;
-    let base_2 = geometry.offset_2 + batch * geometry.batch_2 + col;
-    let steps = geometry.steps;
-    let down = comptime!(config.reverse);
+    let order = comptime!(forward_order(tail, config));
     #[unroll]
     for u in 0..comptime!(config.len) {
-        tile.p0[u] = in0[element(base_0, geometry.step_0, first, u, steps, tail, down)];
-        tile.p1[u] = in1[element(base_1, geometry.step_1, first, u, steps, tail, down)];
-        if comptime!(config.needs_p2()) {
-            tile.p2[u] = in2[element(base_2, geometry.step_2, first, u, steps, tail, down)];
-        }
+        read_inputs::<S, W>(tile, inputs, geometry, at, u, order, true, config);
         if comptime!(config.reset) {
-            let at = element(batch * steps, 1, first, u, steps, tail, down);
-            tile.cut[u] = u32::cast_from(reset[at] != R::from_int(0));
+            read_reset::<S, R, W>(tile, reset, geometry, at, u, order);
         }
+    }
+}
+
+fn forward_order(tail: bool, config: Config) -> Order {
+    Order {
+        tail,
+        down: config.reverse,
     }
 }
 
 /// The coefficients of step `u`, from its inputs.
 #[cube]
 fn computed<S: Numeric, W: Size, N: Size>(
-    tile: &ForwardTile<S, W, N>,
+    tile: &InputTile<S, W>,
     #[comptime] u: usize,
     #[comptime] config: Config,
 ) -> Affine<N> {
-    let x0 = widen::<S, W, N>(tile.p0[u], config.storage);
-    let x1 = widen::<S, W, N>(tile.p1[u], config.storage);
-    let mut x2 = x1;
-    if comptime!(config.needs_p2()) {
-        x2 = widen::<S, W, N>(tile.p2[u], config.storage);
-    }
+    let (x0, x1, x2) = widened::<S, W, N>(tile, u, true, config);
     coefficients::<N>(x0, x1, x2, config.gate, config.ptx)
 }
 
@@ -117,7 +92,7 @@ fn step<S: Numeric, W: Size, N: Size>(
     #[comptime] config: Config,
 ) -> Affine<N> {
     if comptime!(config.registers == Registers::Inputs) {
-        computed::<S, W, N>(tile, u, config)
+        computed::<S, W, N>(&tile.inputs, u, config)
     } else {
         Affine::<N> {
             a: tile.a[u],
@@ -139,10 +114,10 @@ pub(crate) fn reduce_forward<S: Numeric, W: Size, N: Size>(
         let at = step::<S, W, N>(tile, u, config);
         if comptime!(config.reset) {
             let zero = Vector::<f32, N>::new(0.0f32);
-            let cut = tile.cut[u] != 0;
+            let cut = tile.inputs.cut[u] != 0;
             run_a = select(cut, zero, run_a);
             run_h = select(cut, zero, run_h);
-            run_cut |= tile.cut[u];
+            run_cut |= tile.inputs.cut[u];
         }
         run_h = fma(at.a, run_h, at.b);
         run_a *= at.a;
@@ -161,21 +136,15 @@ pub(crate) fn apply_forward<S: Numeric, W: Size, N: Size>(
     state: Vector<f32, N>,
     h: &mut [Vector<S, W>],
     geometry: &Geometry,
-    batch: usize,
-    col: usize,
-    first: usize,
-    inside: bool,
+    at: &Place,
     #[comptime] config: Config,
 ) -> Vector<f32, N> {
     let mut last = state;
-    if inside {
-        if first + comptime!(config.len) <= geometry.steps {
-            last = write_forward::<S, W, N>(
-                tile, state, h, geometry, batch, col, first, false, config,
-            );
+    if at.inside {
+        if at.first + comptime!(config.len) <= geometry.steps {
+            last = write_forward::<S, W, N>(tile, state, h, geometry, at, false, config);
         } else {
-            last =
-                write_forward::<S, W, N>(tile, state, h, geometry, batch, col, first, true, config);
+            last = write_forward::<S, W, N>(tile, state, h, geometry, at, true, config);
         }
     }
     last
@@ -187,31 +156,29 @@ fn write_forward<S: Numeric, W: Size, N: Size>(
     state: Vector<f32, N>,
     h: &mut [Vector<S, W>],
     geometry: &Geometry,
-    batch: usize,
-    col: usize,
-    first: usize,
+    at: &Place,
     #[comptime] tail: bool,
     #[comptime] config: Config,
 ) -> Vector<f32, N> {
     let mut state = state;
     let cols = geometry.cols;
     let steps = geometry.steps;
-    let down = comptime!(config.reverse);
-    let base = batch * steps * cols + col;
+    let order = comptime!(forward_order(tail, config));
+    let base = at.batch * steps * cols + at.col;
     #[unroll]
     for u in 0..comptime!(config.len) {
         if comptime!(config.reset) {
-            state = select(tile.cut[u] != 0, Vector::new(0.0f32), state);
+            state = select(tile.inputs.cut[u] != 0, Vector::new(0.0f32), state);
         }
-        let at = step::<S, W, N>(tile, u, config);
-        state = fma(at.a, state, at.b);
+        let step = step::<S, W, N>(tile, u, config);
+        state = fma(step.a, state, step.b);
         if comptime!(tail) {
-            if first + u < steps {
-                h[element(base, cols, first, u, steps, true, down)] =
+            if at.first + u < steps {
+                h[element(base, cols, at.first, u, steps, order)] =
                     narrow::<S, W, N>(state, config.storage);
             }
         } else {
-            h[element(base, cols, first, u, steps, false, down)] =
+            h[element(base, cols, at.first, u, steps, order)] =
                 narrow::<S, W, N>(state, config.storage);
         }
     }

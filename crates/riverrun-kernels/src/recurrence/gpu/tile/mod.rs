@@ -13,7 +13,8 @@ pub(crate) use forward::{apply_forward, load_forward, reduce_forward};
 
 use cubecl::prelude::*;
 
-use super::storage::Storage;
+use super::buffers::GateInputs;
+use super::storage::{Storage, widen};
 use super::tuning::Registers;
 use crate::recurrence::Gate;
 
@@ -59,8 +60,9 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    pub(crate) fn needs_p1(&self, backward: bool) -> bool {
-        !backward || self.gate.backward_reads() > 1
+    /// Whether the backward pass reads the second input; the forward pass always does.
+    pub(crate) fn backward_needs_p1(&self) -> bool {
+        self.gate.backward_reads() > 1
     }
 
     pub(crate) fn needs_p2(&self) -> bool {
@@ -111,13 +113,116 @@ pub(crate) fn run_then<N: Size>(
     }
 }
 
+/// The tile of a thread: steps from `first` on, of the channels at `col` of sequence `batch`.
+#[derive(CubeType, Clone, Copy)]
+pub(crate) struct Place {
+    pub batch: usize,
+    pub col: usize,
+    pub first: usize,
+    /// Whether the channels exist; a thread whose channels do not exist reads those before them and writes nothing.
+    pub inside: bool,
+}
+
+/// The order in which a tile takes its steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Order {
+    /// The tile may reach past the end; steps past it count as the last one.
+    tail: bool,
+    /// Rows go down with the steps.
+    down: bool,
+}
+
+/// The gate's inputs for `len` steps, in registers and in the storage type.
+#[derive(CubeType)]
+struct InputTile<S: Numeric, W: Size> {
+    p0: Array<Vector<S, W>>,
+    p1: Array<Vector<S, W>>,
+    p2: Array<Vector<S, W>>,
+    cut: Array<u32>,
+}
+
+#[cube]
+fn empty_inputs<S: Numeric, W: Size>(#[comptime] len: usize) -> InputTile<S, W> {
+    InputTile::<S, W> {
+        p0: Array::<Vector<S, W>>::new(len),
+        p1: Array::<Vector<S, W>>::new(len),
+        p2: Array::<Vector<S, W>>::new(len),
+        cut: Array::<u32>::new(len),
+    }
+}
+
+/// Reads the inputs of step `u`; `second` says whether the pass needs the second one.
+#[cube]
+fn read_inputs<S: Numeric, W: Size>(
+    tile: &mut InputTile<S, W>,
+    inputs: &GateInputs<S, W>,
+    geometry: &Geometry,
+    at: &Place,
+    #[comptime] u: usize,
+    #[comptime] order: Order,
+    #[comptime] second: bool,
+    #[comptime] config: Config,
+) {
+    let base = geometry.offset_0 + at.batch * geometry.batch_0 + at.col;
+    tile.p0[u] = inputs.in0[element(base, geometry.step_0, at.first, u, geometry.steps, order)];
+    if comptime!(second) {
+        let base = geometry.offset_1 + at.batch * geometry.batch_1 + at.col;
+        tile.p1[u] = inputs.in1[element(base, geometry.step_1, at.first, u, geometry.steps, order)];
+    }
+    if comptime!(config.needs_p2()) {
+        let base = geometry.offset_2 + at.batch * geometry.batch_2 + at.col;
+        tile.p2[u] = inputs.in2[element(base, geometry.step_2, at.first, u, geometry.steps, order)];
+    }
+}
+
+/// Reads whether a reset stands before step `u`.
+#[cube]
+fn read_reset<S: Numeric, R: Numeric, W: Size>(
+    tile: &mut InputTile<S, W>,
+    reset: &[R],
+    geometry: &Geometry,
+    at: &Place,
+    #[comptime] u: usize,
+    #[comptime] order: Order,
+) {
+    let i = element(
+        at.batch * geometry.steps,
+        1,
+        at.first,
+        u,
+        geometry.steps,
+        order,
+    );
+    tile.cut[u] = u32::cast_from(reset[i] != R::from_int(0));
+}
+
+/// The inputs of step `u`, widened. Those that the pass does not need are another one of them.
+#[cube]
+fn widened<S: Numeric, W: Size, N: Size>(
+    tile: &InputTile<S, W>,
+    #[comptime] u: usize,
+    #[comptime] second: bool,
+    #[comptime] config: Config,
+) -> (Vector<f32, N>, Vector<f32, N>, Vector<f32, N>) {
+    let x0 = widen::<S, W, N>(tile.p0[u], config.storage);
+    let mut x1 = x0;
+    if comptime!(second) {
+        x1 = widen::<S, W, N>(tile.p1[u], config.storage);
+    }
+    let mut x2 = x0;
+    if comptime!(config.needs_p2()) {
+        x2 = widen::<S, W, N>(tile.p2[u], config.storage);
+    }
+    (x0, x1, x2)
+}
+
 /// The row of step `s`: rows go up with the steps, or down.
 #[cube]
 fn row_of(s: usize, steps: usize, #[comptime] down: bool) -> usize {
     if comptime!(down) { steps - 1 - s } else { s }
 }
 
-/// Where step `first + u` lies. With `tail`, steps past the end count as the last one.
+/// Where step `first + u` lies.
 #[cube]
 fn element(
     base: usize,
@@ -125,15 +230,14 @@ fn element(
     first: usize,
     #[comptime] u: usize,
     steps: usize,
-    #[comptime] tail: bool,
-    #[comptime] down: bool,
+    #[comptime] order: Order,
 ) -> usize {
-    if comptime!(tail) {
-        base + row_of((first + u).min(steps - 1), steps, down) * stride
+    if comptime!(order.tail) {
+        base + row_of((first + u).min(steps - 1), steps, order.down) * stride
     } else {
         // From the first step on by strides: one multiplication a tile.
-        let start = base + row_of(first, steps, down) * stride;
-        if comptime!(down) {
+        let start = base + row_of(first, steps, order.down) * stride;
+        if comptime!(order.down) {
             start - u * stride
         } else {
             start + u * stride
