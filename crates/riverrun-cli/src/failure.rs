@@ -33,7 +33,7 @@ impl Failure {
 
 impl From<riverrun_train::Error> for Failure {
     fn from(error: riverrun_train::Error) -> Self {
-        Self::User(crate::commands::train::explain(error))
+        Self::User(crate::hints::explain(error))
     }
 }
 

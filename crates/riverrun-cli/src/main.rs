@@ -6,6 +6,7 @@ mod allocator;
 mod args;
 mod commands;
 mod failure;
+mod hints;
 mod model_shape;
 mod origin;
 mod report;

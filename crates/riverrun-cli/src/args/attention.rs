@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use riverrun_kernels::attention::{Problem, Shape};
 
-use super::bench::Common;
+use super::common::Common;
 use super::names::seconds;
 use super::{Sizes, Storage};
 

@@ -9,6 +9,7 @@ use riverrun_kernels::recurrence::{Gate, Routine};
 use riverrun_train::Precision;
 
 use super::attention::BenchAttentionArgs;
+use super::common::Common;
 use super::hybrid::BenchHybridArgs;
 use super::names::{gate, routine, seconds};
 use super::world_models::{BenchEncoderArgs, BenchRolloutArgs, BenchRssmArgs, BenchStepArgs};
@@ -73,20 +74,6 @@ impl BenchCommand {
             Self::Hybrid(args) => &args.common,
         }
     }
-}
-
-/// Options of every measurement.
-#[derive(Debug, Clone, Args)]
-pub struct Common {
-    /// Where: auto, cpu, cuda:0, vulkan, ...
-    #[arg(long, value_name = "DEVICE", default_value = "auto")]
-    pub device: String,
-    /// Write the results here too
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
-    /// Show the memory in use, its peak and the largest allocations at the end
-    #[arg(long)]
-    pub memory: bool,
 }
 
 /// Options of `riverrun bench norm` and `riverrun bench loss`.

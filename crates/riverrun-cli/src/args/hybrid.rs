@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use riverrun_train::hybrid::{HybridConfig, Parts, PredictorKind, Preset};
 
-use super::bench::Common;
+use super::common::Common;
 
 /// Options of hybrid training.
 #[derive(Debug, Clone, Default, Args)]

@@ -2,6 +2,7 @@
 
 mod attention;
 mod bench;
+mod common;
 mod hybrid;
 mod names;
 mod verify;
@@ -14,6 +15,7 @@ pub use attention::AttentionRoutine;
 pub use attention::{AttentionShape, BenchAttentionArgs};
 pub use bench::*;
 use clap::{Args, Parser, Subcommand};
+pub use common::Common;
 use riverrun::models::LanguageModelKind;
 use riverrun::ops::SavedStates;
 use riverrun_train::hybrid::{HybridConfig, PredictorKind};

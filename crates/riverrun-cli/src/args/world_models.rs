@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::bench::Common;
+use super::common::Common;
 use super::{Sizes, Storage};
 
 /// Options of `riverrun bench rollout`.

@@ -7,7 +7,7 @@
 
 use super::clip::{PATIENCE, Scale, clip};
 use super::{Step, cpu, oracle};
-use crate::check::{Comparison, Random, largest, roundings, worst};
+use crate::check::{Comparison, Random, largest, roundings, same_bits, wide, worst};
 use crate::{Element, Error};
 
 /// Tensors of several sizes and the gradients of some steps, in `f64`.
@@ -41,13 +41,12 @@ pub struct Outcome {
 impl Outcome {
     /// Whether all numbers have the same bits.
     pub fn same_bits(&self, other: &Self) -> bool {
-        let bits = |outcome: &Self| -> Vec<u64> {
-            let tensors = outcome.p.iter().chain(&outcome.m).chain(&outcome.v);
-            let numbers = tensors.chain(&outcome.rounded).flatten();
-            let numbers = numbers.chain([&outcome.squares]);
-            numbers.map(|x| x.to_bits()).collect()
-        };
-        bits(self) == bits(other)
+        fn tensors(of: &Outcome) -> impl Iterator<Item = &[f64]> {
+            let lists = [&of.p, &of.m, &of.v, &of.rounded];
+            lists.into_iter().flatten().map(Vec::as_slice)
+        }
+        self.squares.to_bits() == other.squares.to_bits()
+            && same_bits(tensors(self), tensors(other))
     }
 }
 
@@ -175,9 +174,7 @@ impl Case {
             p: widen(p),
             m: widen(m),
             v: widen(v),
-            rounded: rounded
-                .map(|x| x.iter().map(|x| x.to_f64()).collect())
-                .collect(),
+            rounded: rounded.map(|x| wide(x)).collect(),
             squares,
         })
     }

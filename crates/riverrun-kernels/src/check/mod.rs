@@ -95,6 +95,30 @@ pub fn roundings<E: Element>() -> (impl Fn(f64) -> f64, f64) {
     (move |x: f64| 0.5 * E::EPSILON * x.abs() + least, arithmetic)
 }
 
+/// The numbers in a storage type, each rounded once.
+pub fn stored<E: Element>(x: &[f64]) -> Vec<E> {
+    x.iter().map(|&x| E::from_f64(x)).collect()
+}
+
+/// Stored numbers in `f64`, exactly.
+pub fn wide<E: Element>(x: &[E]) -> Vec<f64> {
+    x.iter().map(|x| x.to_f64()).collect()
+}
+
+/// The numbers as a storage type holds them.
+pub fn rounded<E: Element>(x: &[f64]) -> Vec<f64> {
+    wide::<E>(&stored(x))
+}
+
+/// Whether two results have the same tensors, bit by bit.
+pub fn same_bits<'a>(
+    a: impl IntoIterator<Item = &'a [f64]>,
+    b: impl IntoIterator<Item = &'a [f64]>,
+) -> bool {
+    let bits = |x: &[f64]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    a.into_iter().map(bits).eq(b.into_iter().map(bits))
+}
+
 /// Random numbers (ChaCha8), so that a seed always gives the same data.
 pub struct Random(ChaCha8Rng);
 
@@ -128,6 +152,15 @@ impl Random {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bits_are_compared_tensor_by_tensor() {
+        let same = |a: &[&[f64]], b: &[&[f64]]| same_bits(a.iter().copied(), b.iter().copied());
+        assert!(same(&[&[1.0, f64::NAN], &[]], &[&[1.0, f64::NAN], &[]]));
+        assert!(!same(&[&[0.0]], &[&[-0.0]]));
+        assert!(!same(&[&[1.0], &[2.0]], &[&[1.0, 2.0]]));
+        assert!(!same(&[&[1.0]], &[&[1.0], &[2.0]]));
+    }
 
     #[test]
     fn one_nan_makes_a_tensor_wrong() {

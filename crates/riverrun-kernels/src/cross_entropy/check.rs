@@ -6,7 +6,9 @@
 //! probability by that part of itself, and the loss by the same.
 
 use super::{cpu, oracle};
-use crate::check::{Comparison, Random, largest, roundings, worst};
+use crate::check::{
+    Comparison, Random, largest, rounded, roundings, same_bits, stored, wide, worst,
+};
 use crate::simd::real::Real as _;
 use crate::{Element, Error};
 
@@ -37,14 +39,8 @@ pub struct Outcome {
 impl Outcome {
     /// Whether all numbers have the same bits.
     pub fn same_bits(&self, other: &Self) -> bool {
-        let bits = |outcome: &Self| -> Vec<u64> {
-            let numbers = outcome.lse.iter().chain(&outcome.d_x);
-            numbers
-                .chain([&outcome.loss])
-                .map(|x| x.to_bits())
-                .collect()
-        };
-        bits(self) == bits(other)
+        self.loss.to_bits() == other.loss.to_bits()
+            && same_bits([&self.lse[..], &self.d_x], [&other.lse[..], &other.d_x])
     }
 }
 
@@ -76,7 +72,7 @@ impl Case {
     /// The same with every logit rounded to a storage type.
     pub fn rounded<E: Element>(&self) -> Self {
         Self {
-            x: self.x.iter().map(|&x| E::from_f64(x).to_f64()).collect(),
+            x: rounded::<E>(&self.x),
             ..self.clone()
         }
     }
@@ -98,7 +94,7 @@ impl Case {
     /// Those of the kernels.
     pub fn cpu<E: Element>(&self) -> Result<Outcome, Error> {
         let [rows, vocab] = self.shape;
-        let x: Vec<E> = self.x.iter().map(|&x| E::from_f64(x)).collect();
+        let x = stored::<E>(&self.x);
         let mut lse = vec![E::Acc::from_f64(f64::NAN); rows];
         let cpu::Loss { loss, weight } = cpu::forward(&x, vocab, &self.targets, &mut lse)?;
         let scale = E::Acc::from_f64(self.d_loss * weight.to_f64());
@@ -107,7 +103,7 @@ impl Case {
         Ok(Outcome {
             loss: loss.to_f64(),
             lse: lse.iter().map(|x| x.to_f64()).collect(),
-            d_x: d_x.iter().map(|x| x.to_f64()).collect(),
+            d_x: wide(&d_x),
         })
     }
 

@@ -4,7 +4,7 @@
 //! number of additions that a number passes through in any form: `1024 + n / 1024` for `n` above 1024, `n` below.
 
 use super::{Shape, cpu, oracle, row};
-use crate::check::{Comparison, Random, roundings, worst};
+use crate::check::{Comparison, Random, rounded, roundings, same_bits, stored, wide, worst};
 use crate::{Element, Error};
 
 /// Distributions of tokens.
@@ -50,11 +50,10 @@ pub struct Outcome {
 impl Outcome {
     /// Whether all numbers have the same bits.
     pub fn same_bits(&self, other: &Self) -> bool {
-        let bits = |outcome: &Self| -> Vec<u64> {
-            let numbers = outcome.y.iter().chain(&outcome.d_weight);
-            numbers.map(|x| x.to_bits()).collect()
-        };
-        bits(self) == bits(other)
+        same_bits(
+            [&self.y[..], &self.d_weight],
+            [&other.y[..], &other.d_weight],
+        )
     }
 }
 
@@ -85,10 +84,9 @@ impl Case {
 
     /// The same with every number rounded to a storage type.
     pub fn rounded<E: Element>(&self) -> Self {
-        let rounded = |x: &[f64]| x.iter().map(|&x| E::from_f64(x).to_f64()).collect();
         Self {
-            weight: rounded(&self.weight),
-            d_y: rounded(&self.d_y),
+            weight: rounded::<E>(&self.weight),
+            d_y: rounded::<E>(&self.d_y),
             ..self.clone()
         }
     }
@@ -106,16 +104,19 @@ impl Case {
     /// # Errors
     /// Those of the kernels.
     pub fn cpu<E: Element>(&self) -> Result<Outcome, Error> {
-        let stored = |x: &[f64]| -> Vec<E> { x.iter().map(|&x| E::from_f64(x)).collect() };
-        let numbers = |x: Vec<E>| x.into_iter().map(E::to_f64).collect();
         let nan = E::from_f64(f64::NAN);
         let mut y = vec![nan; self.shape.outputs()];
-        cpu::forward(self.shape, &stored(&self.weight), &self.tokens, &mut y)?;
+        cpu::forward(self.shape, &stored::<E>(&self.weight), &self.tokens, &mut y)?;
         let mut d_weight = vec![nan; self.shape.table()];
-        cpu::backward(self.shape, &stored(&self.d_y), &self.tokens, &mut d_weight)?;
+        cpu::backward(
+            self.shape,
+            &stored::<E>(&self.d_y),
+            &self.tokens,
+            &mut d_weight,
+        )?;
         Ok(Outcome {
-            y: numbers(y),
-            d_weight: numbers(d_weight),
+            y: wide(&y),
+            d_weight: wide(&d_weight),
         })
     }
 

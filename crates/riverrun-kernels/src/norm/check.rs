@@ -8,7 +8,9 @@
 
 use super::{Kind, Spec, cpu, oracle};
 use crate::Element;
-use crate::check::{Comparison, Random, largest, roundings, worst};
+use crate::check::{
+    Comparison, Random, largest, rounded, roundings, same_bits, stored, wide, worst,
+};
 
 /// The optional arguments of a case.
 #[derive(Debug, Clone, Copy, Default)]
@@ -80,19 +82,9 @@ impl Outcome {
 
     /// Whether all numbers have the same bits.
     pub fn same_bits(&self, other: &Self) -> bool {
-        let pairs = self.tensors().into_iter().zip(other.tensors());
-        pairs.into_iter().all(|((_, a), (_, b))| {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
-        })
+        let (a, b) = (self.tensors(), other.tensors());
+        same_bits(a.map(|(_, x)| x), b.map(|(_, x)| x))
     }
-}
-
-fn narrow<E: Element>(x: &[f64]) -> Vec<E> {
-    x.iter().map(|&x| E::from_f64(x)).collect()
-}
-
-fn widen<E: Element>(x: &[E]) -> Vec<f64> {
-    x.iter().map(|x| x.to_f64()).collect()
 }
 
 impl Case {
@@ -128,7 +120,7 @@ impl Case {
 
     /// The same with every number rounded to a storage type.
     pub fn rounded<E: Element>(&self) -> Self {
-        let round = |x: &Vec<f64>| widen(&narrow::<E>(x));
+        let round = |x: &Vec<f64>| rounded::<E>(x);
         Self {
             x: round(&self.x),
             residual: self.residual.as_ref().map(|(x, d)| (round(x), round(d))),
@@ -178,12 +170,12 @@ impl Case {
     pub fn cpu<E: Element>(&self) -> Result<Outcome, crate::Error> {
         let [rows, dim] = self.shape;
         let poison = |n: usize| vec![E::from_f64(f64::NAN); n];
-        let (x, gamma) = (narrow::<E>(&self.x), narrow::<E>(&self.gamma));
+        let (x, gamma) = (stored::<E>(&self.x), stored::<E>(&self.gamma));
         let residual = self
             .residual
             .as_ref()
-            .map(|(x, d)| (narrow::<E>(x), narrow::<E>(d)));
-        let beta = self.beta.as_deref().map(narrow::<E>);
+            .map(|(x, d)| (stored::<E>(x), stored::<E>(d)));
+        let beta = self.beta.as_deref().map(stored::<E>);
         let (mut y, mut sum) = (poison(rows * dim), poison(rows * dim));
         let args = cpu::Forward {
             x: &x,
@@ -200,7 +192,7 @@ impl Case {
         let args = cpu::Backward {
             x: &sum,
             gamma: &gamma,
-            d_y: &narrow::<E>(&self.d_y),
+            d_y: &stored::<E>(&self.d_y),
             d_sum: residual.as_ref().map(|(_, d)| &d[..]),
             d_x: &mut d_x,
             d_gamma: &mut d_gamma,
@@ -208,12 +200,12 @@ impl Case {
         };
         cpu::backward(&self.spec, args)?;
         Ok(Outcome {
-            y: widen(&y),
-            sum: widen(&sum),
-            d_x: widen(&d_x),
-            d_gamma: widen(&d_gamma),
+            y: wide(&y),
+            sum: wide(&sum),
+            d_x: wide(&d_x),
+            d_gamma: wide(&d_gamma),
             d_beta: if beta.is_some() {
-                widen(&d_beta)
+                wide(&d_beta)
             } else {
                 Vec::new()
             },

@@ -98,7 +98,7 @@ mod on_gpu {
     use riverrun_kernels::gpu::Dtype;
 
     use super::*;
-    use crate::device::client;
+    use crate::device::{client, supports};
 
     #[test]
     fn clipping_is_right() {
@@ -113,9 +113,7 @@ mod on_gpu {
 
     fn check<E: Element>(dtype: Dtype, sizes: &[usize]) {
         let Some(client) = client() else { return };
-        if !dtype.supported(&client) {
-            let device = client.name();
-            println!("skipped: {} is not supported on {device}", dtype.name());
+        if !supports(&client, dtype) {
             return;
         }
         let case = Case::random(sizes, 3).rounded::<E>();

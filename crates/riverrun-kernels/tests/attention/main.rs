@@ -304,15 +304,10 @@ mod on_gpu {
     use riverrun_kernels::gpu::Dtype;
 
     use super::*;
-    use crate::device::client;
+    use crate::device::{client, supports};
 
     fn check<E: Element>(client: &Client, dtype: Dtype, case: &Case, tuning: Option<Tuning>) {
-        if !dtype.supported(client) {
-            println!(
-                "skipped: {} is not supported on {}",
-                dtype.name(),
-                client.name()
-            );
+        if !supports(client, dtype) {
             return;
         }
         let case = case.rounded::<E>();

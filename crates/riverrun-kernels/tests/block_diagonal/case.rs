@@ -2,7 +2,8 @@
 
 use riverrun_kernels::Element;
 use riverrun_kernels::block_diagonal::{Problem, Shape, cpu, oracle};
-use riverrun_kernels::recurrence::check::{Options, Random};
+use riverrun_kernels::check::{Random, stored, wide};
+use riverrun_kernels::recurrence::check::Options;
 
 /// A problem and its data, in `f64`.
 #[derive(Clone)]
@@ -100,13 +101,15 @@ impl Case {
     /// Runs the CPU kernels; every output is filled with NaN beforehand.
     pub fn cpu<E: Element>(&self) -> Outcome {
         let shape = self.problem.shape;
-        let narrow = |x: &[f64]| x.iter().map(|&x| E::from_f64(x)).collect::<Vec<E>>();
-        let widen = |x: &[E]| x.iter().map(|x| x.to_f64()).collect::<Vec<f64>>();
         let poison = |n: usize| vec![E::from_f64(f64::NAN); n];
-        let (a, b, d_h) = (narrow(&self.a), narrow(&self.b), narrow(&self.d_h));
+        let (a, b, d_h) = (
+            stored::<E>(&self.a),
+            stored::<E>(&self.b),
+            stored::<E>(&self.d_h),
+        );
         let (h0, d_h_last) = (
-            self.h0.as_deref().map(narrow),
-            self.d_h_last.as_deref().map(narrow),
+            self.h0.as_deref().map(stored::<E>),
+            self.d_h_last.as_deref().map(stored::<E>),
         );
         let (h0, reset) = (h0.as_deref(), self.reset.as_deref());
         let mut h = poison(shape.elements());
@@ -128,10 +131,10 @@ impl Case {
         )
         .unwrap();
         Outcome {
-            h: widen(&h),
-            d_a: widen(&d_a),
-            d_b: widen(&d_b),
-            d_h0: widen(&d_h0),
+            h: wide(&h),
+            d_a: wide(&d_a),
+            d_b: wide(&d_b),
+            d_h0: wide(&d_h0),
         }
     }
 

@@ -8,7 +8,7 @@ use riverrun_kernels::cell::{Activation, Cell, Problem};
 use riverrun_kernels::gpu::Dtype;
 use riverrun_kernels::{Element, Error};
 
-use crate::device::client;
+use crate::device::{client, supports};
 
 fn check<E: Element + bytemuck::Pod + PartialEq>(
     client: &Client,
@@ -17,12 +17,7 @@ fn check<E: Element + bytemuck::Pod + PartialEq>(
     width: usize,
     options: Options,
 ) {
-    if !dtype.supported(client) {
-        println!(
-            "skipped: {} is not supported on {}",
-            dtype.name(),
-            client.name()
-        );
+    if !supports(client, dtype) {
         return;
     }
     check_case(

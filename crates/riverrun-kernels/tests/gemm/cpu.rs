@@ -1,5 +1,6 @@
 //! The CPU's products against the oracle.
 
+use riverrun_kernels::check::stored;
 use riverrun_kernels::gemm::Epilogue;
 use riverrun_kernels::gemm::check::Case;
 use riverrun_kernels::gemm::cpu::{Factor, product};
@@ -9,17 +10,16 @@ use riverrun_kernels::{Element, Error};
 fn run<E: Element>(case: &Case, [a_transposed, b_transposed]: [bool; 2]) -> Outputs {
     let [m, k, n] = case.sizes;
     let epilogue = case.epilogue;
-    let narrow = |x: &[f64]| x.iter().map(|&x| E::from_f64(x)).collect::<Vec<E>>();
     let wide = |x: Vec<E>| x.into_iter().map(E::to_f64).collect::<Vec<f64>>();
-    let stored = |x: &[f64], rows, columns, turn| match turn {
-        true => narrow(&transpose(x, rows, columns)),
-        false => narrow(x),
+    let factor_of = |x: &[f64], rows, columns, turn| match turn {
+        true => stored::<E>(&transpose(x, rows, columns)),
+        false => stored(x),
     };
     let (a, b) = (
-        stored(&case.a, m, k, a_transposed),
-        stored(&case.b, k, n, b_transposed),
+        factor_of(&case.a, m, k, a_transposed),
+        factor_of(&case.b, k, n, b_transposed),
     );
-    let (bias, pre) = (narrow(&case.bias), narrow(&case.pre));
+    let (bias, pre) = (stored::<E>(&case.bias), stored::<E>(&case.pre));
     let reads_bias = epilogue.vector(m, n) > 0 && !epilogue.writes_vector();
     let backward = matches!(epilogue, Epilogue::GeluBackward { .. });
     let nan = |len: usize| vec![E::from_f64(f64::NAN); len];

@@ -9,6 +9,7 @@ use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Routine, Shape};
 use cubecl::client::Client;
 
 pub use crate::device::client;
+use crate::device::supports;
 
 pub fn routines(client: &Client) -> Vec<Routine> {
     let mut routines = Routine::ALL.to_vec();
@@ -23,12 +24,7 @@ pub fn routines(client: &Client) -> Vec<Routine> {
 }
 
 fn check<E: Element>(client: &Client, dtype: Dtype, problem: Problem, options: Options) {
-    if !dtype.supported(client) {
-        println!(
-            "skipped: {} is not supported on {}",
-            dtype.name(),
-            client.name()
-        );
+    if !supports(client, dtype) {
         return;
     }
     let shape = problem.shape;

@@ -1,6 +1,7 @@
 //! Second derivatives of the scan: the oracle against central differences of its own gradients, the composition of CPU
 //! scans against the oracle, and the symmetry that every Hessian has.
 
+use riverrun_kernels::check::{stored, wide};
 use riverrun_kernels::recurrence::check::{Case, Options};
 use riverrun_kernels::recurrence::hvp::{self, Gradients, Point};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape, oracle};
@@ -19,13 +20,12 @@ struct Numbers<E> {
 
 impl<E: Element> Numbers<E> {
     fn of(case: &Case) -> Self {
-        let narrow = |x: &[f64]| x.iter().map(|&x| E::from_f64(x)).collect::<Vec<E>>();
         Self {
-            a: narrow(&case.inputs[0]),
-            b: narrow(&case.inputs[1]),
-            h0: case.h0.as_deref().map(narrow),
-            d_h: narrow(&case.d_h),
-            d_h_last: case.d_h_last.as_deref().map(narrow),
+            a: stored::<E>(&case.inputs[0]),
+            b: stored::<E>(&case.inputs[1]),
+            h0: case.h0.as_deref().map(stored::<E>),
+            d_h: stored::<E>(&case.d_h),
+            d_h_last: case.d_h_last.as_deref().map(stored::<E>),
         }
     }
 
@@ -114,12 +114,11 @@ fn check_cpu<E: Element>(shape: Shape, options: Options) {
         hvp::on_cpu(&at.problem, reset, &from.point(), &to.point()).unwrap()
     };
     let (found, again) = (run(), run());
-    let widen = |x: &[E]| x.iter().map(|x| x.to_f64()).collect::<Vec<f64>>();
     // Twice the floor of the rule for one scan: a scan of what a scan gave.
     let floor = E::EPSILON * (16.0 * shape.steps.max(1) as f64).sqrt();
     let check = |name: &str, found: &[E], again: &[E], truth: &[f64]| {
-        let found = widen(found);
-        assert_same_bits(name, &found, &widen(again));
+        let found = wide(found);
+        assert_same_bits(name, &found, &wide(again));
         let scale = truth.iter().fold(1.0, |scale: f64, x| scale.max(x.abs()));
         for (i, (found, truth)) in found.iter().zip(truth).enumerate() {
             assert!(

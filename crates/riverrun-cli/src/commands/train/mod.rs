@@ -1,7 +1,6 @@
 //! `riverrun train`: a new run, or the continuation of one.
 
 mod digits;
-mod hints;
 mod language;
 mod model;
 mod options;
@@ -16,7 +15,6 @@ use riverrun_train::RunDir;
 use crate::args::TrainArgs;
 use crate::failure::Failure;
 
-pub use hints::explain;
 pub use language::configuration;
 
 /// Trains until the last step or Ctrl-C, and reports the result.

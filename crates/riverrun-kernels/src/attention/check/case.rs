@@ -9,9 +9,9 @@ use crate::attention::gpu;
 #[cfg(all(feature = "cuda", unix))]
 use crate::attention::vendor;
 use crate::attention::{Problem, Shape, cpu, oracle};
-use crate::check::Random;
 #[cfg(feature = "gpu")]
 use crate::check::transfer::{download, poison, upload};
+use crate::check::{Random, rounded, same_bits, stored, wide};
 #[cfg(feature = "gpu")]
 use crate::gpu::Dtype;
 
@@ -86,19 +86,9 @@ impl Outcome {
 
     /// Whether all numbers have the same bits.
     pub fn same_bits(&self, other: &Self) -> bool {
-        let pairs = self.tensors().into_iter().zip(other.tensors());
-        pairs.into_iter().all(|((_, a), (_, b))| {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
-        })
+        let (a, b) = (self.tensors(), other.tensors());
+        same_bits(a.map(|(_, x)| x), b.map(|(_, x)| x))
     }
-}
-
-fn narrow<E: Element>(x: &[f64]) -> Vec<E> {
-    x.iter().map(|&x| E::from_f64(x)).collect()
-}
-
-fn widen<E: Element>(x: &[E]) -> Vec<f64> {
-    x.iter().map(|x| x.to_f64()).collect()
 }
 
 impl Case {
@@ -136,7 +126,7 @@ impl Case {
 
     /// The same with every number rounded to a storage type.
     pub fn rounded<E: Element>(&self) -> Self {
-        let round = |x: &Vec<f64>| widen(&narrow::<E>(x));
+        let round = |x: &Vec<f64>| rounded::<E>(x);
         Self {
             q: round(&self.q),
             k: round(&self.k),
@@ -171,8 +161,8 @@ impl Case {
         let shape = self.problem.shape;
         let poison = |n: usize| vec![E::from_f64(f64::NAN); n];
         let (queries, keys) = (shape.query_elements(), shape.key_elements());
-        let (q, d_o) = (narrow::<E>(&self.q), narrow::<E>(&self.d_o));
-        let (k, v) = (narrow::<E>(&self.k), narrow::<E>(&self.v));
+        let (q, d_o) = (stored::<E>(&self.q), stored::<E>(&self.d_o));
+        let (k, v) = (stored::<E>(&self.k), stored::<E>(&self.v));
         let reset = self.reset.as_deref();
         let (mut o, mut lse) = (
             poison(queries),
@@ -202,11 +192,11 @@ impl Case {
         };
         cpu::backward(&self.problem, args)?;
         Ok(Outcome {
-            o: widen(&o),
+            o: wide(&o),
             lse: lse.iter().map(|x| x.to_f64()).collect(),
-            d_q: widen(&d_q),
-            d_k: widen(&d_k),
-            d_v: widen(&d_v),
+            d_q: wide(&d_q),
+            d_k: wide(&d_k),
+            d_v: wide(&d_v),
         })
     }
 

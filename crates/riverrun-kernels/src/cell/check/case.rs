@@ -2,7 +2,7 @@
 
 use super::heads::by_head;
 use crate::cell::{Cell, InputGrads, Inputs, OutputGrads, Outputs, Problem, cpu, oracle};
-use crate::check::Random;
+use crate::check::{Random, wide};
 use crate::{Element, Error};
 
 /// The optional inputs of a case.
@@ -246,7 +246,6 @@ pub struct Results<E> {
 impl<E: Element> Results<E> {
     /// Each by its name, widened.
     pub fn named(&self) -> [(&'static str, Vec<f64>); 8] {
-        let wide = |v: &Vec<E>| v.iter().map(|x| x.to_f64()).collect();
         [
             ("h", wide(&self.h)),
             ("h_last", wide(&self.h_last)),

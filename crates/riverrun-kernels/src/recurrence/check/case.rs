@@ -1,7 +1,7 @@
 //! Random problems, and the oracle and the CPU kernels run on them in any storage type.
 
 use crate::Element;
-use crate::check::Random;
+use crate::check::{Random, stored, wide};
 use crate::recurrence::{Problem, Rows, RowsMut, cpu, oracle};
 
 /// The optional arguments of a case.
@@ -174,13 +174,12 @@ impl Case {
     /// Runs the CPU kernels with storage in `E`, contiguous, every output filled with NaN first.
     pub fn cpu<E: Element>(&self) -> Outcome {
         let (problem, shape) = (&self.problem, self.problem.shape);
-        let narrow = |x: &[f64]| x.iter().map(|&x| E::from_f64(x)).collect::<Vec<E>>();
         let poison = |n: usize| vec![E::from_f64(f64::NAN); n];
         let rows = |x| Rows::<E>::contiguous(x, shape).unwrap();
 
-        let inputs: Vec<Vec<E>> = self.inputs.iter().map(|x| narrow(x)).collect();
+        let inputs: Vec<Vec<E>> = self.inputs.iter().map(|x| stored(x)).collect();
         let inputs: Vec<Rows<E>> = inputs.iter().map(|x| rows(x)).collect();
-        let h0 = self.h0.as_deref().map(narrow);
+        let h0 = self.h0.as_deref().map(stored::<E>);
         let (h0, reset) = (h0.as_deref(), self.reset.as_deref());
         let mut h = poison(shape.elements());
         let out = RowsMut::contiguous(&mut h, shape).unwrap();
@@ -188,8 +187,8 @@ impl Case {
         let mut h_last = poison(shape.state());
         cpu::last(problem, rows(&h), h0, &mut h_last).unwrap();
 
-        let d_h = narrow(&self.d_h);
-        let d_h_last = self.d_h_last.as_deref().map(narrow);
+        let d_h = stored::<E>(&self.d_h);
+        let d_h_last = self.d_h_last.as_deref().map(stored::<E>);
         let mut d_inputs = vec![poison(shape.elements()); inputs.len()];
         let mut d_h0 = poison(shape.state());
         let out = d_inputs
@@ -209,12 +208,11 @@ impl Case {
         )
         .unwrap();
 
-        let widen = |x: &[E]| x.iter().map(|x| x.to_f64()).collect::<Vec<f64>>();
         Outcome {
-            h: widen(&h),
-            h_last: widen(&h_last),
-            d_inputs: d_inputs.iter().map(|x| widen(x)).collect(),
-            d_h0: widen(&d_h0),
+            h: wide(&h),
+            h_last: wide(&h_last),
+            d_inputs: d_inputs.iter().map(|x| wide(x)).collect(),
+            d_h0: wide(&d_h0),
         }
     }
 }

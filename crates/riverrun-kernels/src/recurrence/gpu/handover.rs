@@ -44,8 +44,8 @@ pub(super) struct TilePosition {
     pub chunks: usize,
     pub tile: usize,
     pub tiles: usize,
-    pub exists: bool,
     pub place: Place,
+    pub exists: bool,
 }
 
 /// The cube's number in order of starting. The last one puts the ticket back to zero for the next launch.

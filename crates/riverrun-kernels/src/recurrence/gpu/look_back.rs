@@ -35,7 +35,6 @@ fn tile_position(
         chunks: tiling.chunks,
         tile: tile as usize,
         tiles: tiles as usize,
-        exists: (chunk as usize) < tiling.chunks,
         place: Place {
             batch: batch as usize,
             col: col.min(geometry.cols - 1),
@@ -43,6 +42,7 @@ fn tile_position(
                 * comptime!(config.len),
             inside: col < geometry.cols,
         },
+        exists: (chunk as usize) < tiling.chunks,
     }
 }
 
