@@ -259,7 +259,17 @@ part_attention() {
     peer attention-torch 400 attention.py
     table "Attention" attention attention-torch
 }
-part_hybrid() { bench_of hybrid; }
+part_hybrid() {
+    has bench hybrid || return 0
+    measured hybrid 300 bench hybrid --rungs xor,digits --predictors last-update,linear --seeds 1
+    measured hybrid-latency 60 bench hybrid --latency
+    # The same losses, with recorded steps and without.
+    local graph
+    for graph in --graph --no-graph; do
+        run "hybrid-train$graph" 60 "$riverrun" train --task xor --hybrid aggressive --device "$device" "$graph" \
+            --out "$work/hybrid$graph" --quiet
+    done
+}
 
 # Everything that was written so far, in one file.
 merge() {

@@ -29,6 +29,19 @@ impl Origin {
             driver: driver(device),
         }
     }
+
+    /// The origin above results in a text: the command, the commit and the machine.
+    pub fn heading(&self) -> String {
+        let Self {
+            version,
+            commit,
+            command,
+            device,
+            name,
+            driver,
+        } = self;
+        format!("{command}\nriverrun {version}, commit {commit}; {device}: {name}, {driver}")
+    }
 }
 
 /// The command line, with the program's name without its folder.

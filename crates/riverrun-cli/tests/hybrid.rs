@@ -82,31 +82,43 @@ fn a_hybrid_run_is_trained_gone_on_with_and_measured() {
     let refused = complains(&[&resume[..], &["--hybrid", "balanced"]].concat());
     assert!(refused.contains("was begun with"), "{refused}");
 
-    let results = scratch.path("results.json");
-    let text = says(&[
-        "bench",
-        "hybrid",
-        "--device",
-        "cpu",
-        "--rungs",
-        "xor",
+    let (results, report) = (scratch.path("results.json"), scratch.path("report.txt"));
+    let bench = [
+        "bench", "hybrid", "--all", "--device", "cpu", "--rungs", "xor",
+    ];
+    let few = [
         "--steps",
         "100",
         "--seeds",
         "1",
         "--predictors",
         "last-update",
+    ];
+    let files = [
         "--hybrid",
         "aggressive",
         "--json",
         &results,
-    ]);
-    assert!(
-        text.contains("plain") && text.contains("last-update"),
-        "{text}"
-    );
+        "--report",
+        &report,
+    ];
+    let text = says(&[&bench[..], &few, &files].concat());
+    for what in [
+        "riverrun bench hybrid --all",
+        "commit",
+        "plain",
+        "last-update",
+        "78 % of the backward passes",
+        "linear, no residuals",
+        "change of 23466 weights applied",
+    ] {
+        assert!(text.contains(what), "{what}: {text}");
+    }
+    assert_eq!(fs::read_to_string(report).unwrap(), text);
     let results = fs::read_to_string(results).unwrap();
-    assert!(results.contains("taken_back"), "{results}");
+    for what in ["taken_back", "ablation", "latencies", "commit"] {
+        assert!(results.contains(what), "{what}: {results}");
+    }
 }
 
 /// A row for every part, each with that part off, and a row for every rung.
@@ -203,6 +215,21 @@ fn digits_are_told_apart() {
             assert!(percent > 50.0, "{text}");
         }
     }
+    // A convolution's changes are predicted too.
+    let settings = scratch.path("settings.json");
+    fs::write(
+        &settings,
+        r#"{"warm_up": 30, "full": 5, "confidence": 0.4}"#,
+    )
+    .unwrap();
+    let out = scratch.path("predicted");
+    let conv = ["train", "--task", "digits", "--device", "cpu", "-q"];
+    let short = ["--steps", "80", "--batch", "32", "--eval-every", "1000"];
+    let hybrid = ["--hybrid", &settings, "--out", &out, "--check"];
+    let text = says(&[&conv[..], &short, &hybrid].concat());
+    let counts = text.lines().find(|line| line.starts_with("hybrid"));
+    let counts = counts.unwrap();
+    assert!(!counts.contains(" 0 predictions"), "{text}");
     let missing = scratch.path("nothing");
     let refused = complains(&["train", "--task", "digits", "--data", &missing]);
     assert!(refused.contains("train-images-idx3-ubyte"), "{refused}");

@@ -15,6 +15,7 @@ mod element;
 pub mod embedding;
 pub mod encoder;
 mod error;
+pub mod flat;
 pub mod gelu;
 pub mod gemm;
 #[cfg(feature = "gpu")]

@@ -1,10 +1,13 @@
 //! The number format of a run's arithmetic.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::optim::DynState;
 use burn::tensor::{FloatDType, Tensor};
+use riverrun::ops::overwrite;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -41,6 +44,48 @@ impl Precision {
             Self::F32 => model.clone(),
             Self::F16 | Self::Bf16 => model.clone().map(&mut Round(self.dtype())),
         }
+    }
+
+    /// A rounded copy with the weights of `model`, in the memory where it is.
+    pub(crate) fn overwritten<M: Module>(copy: M, model: &M) -> M {
+        let mut weights = Collect(HashMap::new());
+        model.visit(&mut weights);
+        copy.map(&mut Overwrite(weights.0))
+    }
+}
+
+/// Collects the parameters of a model, without autodiff.
+struct Collect(HashMap<ParamId, DynState>);
+
+impl ModuleVisitor for Collect {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        let value = match value.is_autodiff() {
+            true => value.inner(),
+            false => value,
+        };
+        self.0.insert(param.id, DynState::create(value, D));
+    }
+}
+
+/// Rounds collected parameters into the memory of those of another model.
+struct Overwrite(HashMap<ParamId, DynState>);
+
+impl ModuleMapper for Overwrite {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(value) = self.0.remove(&param.id) else {
+            return param;
+        };
+        let (id, tensor, mapper) = param.consume();
+        let (autodiff, tracked) = (tensor.is_autodiff(), tensor.is_require_grad());
+        let dtype = tensor.dtype();
+        let tensor = if autodiff { tensor.inner() } else { tensor };
+        let written = overwrite(tensor, value.downcast::<Tensor<D>>().cast(dtype));
+        let written = match autodiff {
+            true => Tensor::from_inner(written).set_require_grad(tracked),
+            false => written,
+        };
+        Param::from_mapped_value(id, written, mapper)
     }
 }
 

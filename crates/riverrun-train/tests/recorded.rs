@@ -1,5 +1,6 @@
 //! Steps that are recorded on a device and run again: the same numbers as steps as usual.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::nn::{Linear, LinearConfig};
@@ -8,7 +9,8 @@ use burn::tensor::{Tensor, TensorData};
 use riverrun::device::DeviceInfo;
 use riverrun::models::{LanguageModelConfig, RecurrentKind};
 use riverrun::nn::Sequence;
-use riverrun_train::tasks::{self, Batch, Corpus};
+use riverrun_train::hybrid::{Counts, Observation, Predictor, Preset, WINDOWS};
+use riverrun_train::tasks::{self, Batch, Corpus, XorConfig};
 use riverrun_train::{
     Error, Generator, Inputs, Learner, Objective, Observer, Precision, RunConfig, RunDir, Sampling,
     Setup, Trainer, TrainingConfig, weights,
@@ -125,6 +127,90 @@ fn recorded_steps_give_the_numbers_of_steps_as_usual() {
         let recorded = train(&gpu.device, dtype, true);
         assert!(usual.0.iter().all(|loss| loss.is_finite()), "{dtype}");
         assert_eq!(recorded, usual, "{dtype}");
+    }
+}
+
+/// Right over one window, so that it is believed; over more, far off at first.
+struct Fickle;
+
+impl Predictor for Fickle {
+    fn predict(&self, seen: &Observation, windows: f64) -> Vec<[f64; WINDOWS]> {
+        let off = windows > 1.0 && seen.step < 100;
+        let multiple = if off { -1e4 } else { 1.0 };
+        vec![[0.0, 0.0, 0.0, multiple]; seen.groups.len()]
+    }
+}
+
+/// A hybrid run on the exclusive or: its weights and counts. `stop` ends it after some steps, and it is resumed.
+fn hybrid(device: &Device, dtype: Precision, recorded: bool, stop: u64) -> (Vec<f32>, Counts) {
+    struct StopAfter<'a>(u64, &'a AtomicBool);
+    impl Observer for StopAfter<'_> {
+        fn step(&mut self, done: u64) {
+            if done >= self.0 {
+                self.1.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+    let mut config = XorConfig::new();
+    config.training.set_steps(400);
+    config.training.dtype = dtype;
+    let mut settings = Preset::Aggressive.config();
+    (settings.warm_up, settings.full, settings.max_predict) = (30, 10, 15);
+    settings.confidence = 0.4;
+    settings.parts.fallback = false;
+    config.training.hybrid = Some(settings);
+    let setup = || config.setup().unwrap().with_predictor(Box::new(Fickle));
+    let name = format!("riverrun-hybrid-gpu-{}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let _ = std::fs::remove_dir_all(&path);
+    let mut trainer = Trainer::create(setup(), RunDir::create(&path).unwrap(), device).unwrap();
+    if recorded {
+        trainer.record_steps().unwrap();
+    }
+    let stopping = AtomicBool::new(false);
+    let mut outcome = trainer
+        .run(&mut StopAfter(stop, &stopping), &stopping)
+        .unwrap();
+    if !outcome.finished {
+        let dir = RunDir::open(&path).unwrap();
+        let mut trainer = Trainer::resume(setup(), dir, device).unwrap();
+        if recorded {
+            trainer.record_steps().unwrap();
+        }
+        outcome = trainer.run(&mut Quiet, &AtomicBool::new(false)).unwrap();
+    }
+    std::fs::remove_dir_all(&path).unwrap();
+    (weights(&outcome.model), outcome.hybrid.unwrap().counts)
+}
+
+/// Predicted changes are applied, and taken back, in the memory that recorded steps know.
+#[test]
+fn hybrid_runs_are_the_same_with_recorded_steps_and_after_a_stop() {
+    let check = |(weights, counts): &(Vec<f32>, Counts), what: &str| {
+        assert!(counts.predictions > counts.failures, "{what}: {counts:?}");
+        assert!(counts.failures > 0, "{what}: {counts:?}");
+        assert!(weights.iter().all(|w| w.is_finite()), "{what}");
+    };
+    let cpu = riverrun::device::parse("cpu").unwrap();
+    let alone = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
+    let usual = hybrid(&cpu, Precision::F32, false, u64::MAX);
+    check(&usual, "cpu");
+    assert_eq!(hybrid(&cpu, Precision::F32, false, 200), usual);
+    drop(alone);
+    let Some((gpu, _alone)) = gpu() else { return };
+    for dtype in [Precision::F32, Precision::F16] {
+        if !gpu.device.supports_dtype(dtype.dtype()) {
+            println!("skipped: {} does not compute in {dtype}", gpu.spec);
+            continue;
+        }
+        // Tunes.
+        hybrid(&gpu.device, dtype, false, 40);
+        let usual = hybrid(&gpu.device, dtype, false, u64::MAX);
+        check(&usual, &format!("{} {dtype}", gpu.spec));
+        let recorded = hybrid(&gpu.device, dtype, true, u64::MAX);
+        assert_eq!(recorded, usual, "{dtype}");
+        let resumed = hybrid(&gpu.device, dtype, true, 200);
+        assert_eq!(resumed, usual, "{dtype}, resumed");
     }
 }
 

@@ -5,9 +5,10 @@ mod common;
 use burn::tensor::{Bool, Device, Distribution, Int, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
 use riverrun::ops::{
-    ScanDirection, ScanOptions, linear_scan, linear_scan_gradients, linear_scan_hvp, overwrite,
-    refill, refill_int, try_gated_scan, try_linear_scan, try_linear_scan_hvp, try_overwrite,
-    try_refill,
+    FlatTensor, ScanDirection, ScanOptions, add_directions, from_flat, linear_scan,
+    linear_scan_gradients, linear_scan_hvp, overwrite, refill, refill_int, to_flat,
+    try_add_directions, try_from_flat, try_gated_scan, try_linear_scan, try_linear_scan_hvp,
+    try_overwrite, try_refill, try_to_flat,
 };
 use riverrun::{Error, Sequence};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape, hvp, oracle};
@@ -379,4 +380,70 @@ fn a_tensor_is_overwritten_by_another() {
         );
         assert_eq!(empty.dims(), [0, 3], "{name}");
     }
+}
+
+/// Nine tensors, more than one call of a backend takes, two of them in the second group; a view that is not contiguous.
+#[test]
+fn sums_of_directions_are_added_and_vectors_are_copied() {
+    for (name, device) in devices() {
+        let one = |n: usize| Tensor::<1>::from_floats([n as f32, 10.0 * n as f32], &device);
+        let flat = |n: usize| FlatTensor::try_new(one(n), 2 * n, n / 7).unwrap();
+        let matrix = Tensor::<2>::from_floats([[1.0, 2.0], [3.0, 4.0]], &device).transpose();
+        let mut tensors: Vec<FlatTensor> = (0..9).map(flat).collect();
+        tensors.push(FlatTensor::try_new(matrix, 18, 0).unwrap());
+        let ramp = Tensor::<1, Int>::arange(0..22, &device).float();
+        let directions = [ramp.clone(), ramp.ones_like()];
+        let coefficients = Tensor::<2>::from_floats([[1.0, 0.5], [0.0, -1.0]], &device);
+        let shared = one(0);
+        let first = FlatTensor::try_new(shared.clone(), 0, 0).unwrap();
+        tensors[0] = first.with_kept_memory();
+        drop(shared);
+        let changed = add_directions(tensors, &directions, coefficients);
+        let vector = to_flat(&changed, Tensor::zeros([22], &device));
+        let mut expected = Vec::new();
+        for n in 0..9 {
+            for (i, value) in [n as f64, 10.0 * n as f64].into_iter().enumerate() {
+                let change = match n / 7 {
+                    0 => (2 * n + i) as f64 + 0.5,
+                    _ => -1.0,
+                };
+                expected.push(value + change);
+            }
+        }
+        expected.extend([19.5, 22.5, 22.5, 25.5]);
+        assert_eq!(numbers(vector), expected, "{name}");
+
+        let put = from_flat(changed, &directions[0]);
+        let last = put.into_iter().last().unwrap().into_tensor::<2>();
+        assert_eq!(numbers(last), [18.0, 19.0, 20.0, 21.0], "{name}");
+    }
+}
+
+#[test]
+fn vectors_that_do_not_fit_are_errors() {
+    let device = devices().remove(0).1;
+    let vector = |n: usize| Tensor::<1>::ones([n], &device);
+    let tensors = || vec![FlatTensor::try_new(vector(3), 2, 1).unwrap()];
+    let coefficients = |groups, count| Tensor::<2>::ones([groups, count], &device);
+    let short = |error: Error| matches!(error, Error::Kernel(_));
+    assert!(short(try_from_flat(tensors(), &vector(4)).unwrap_err()));
+    assert!(short(try_to_flat(&tensors(), vector(4)).unwrap_err()));
+    let add = |directions: &[Tensor<1>], coefficients| {
+        try_add_directions(tensors(), directions, coefficients).unwrap_err()
+    };
+    assert!(short(add(&[vector(4)], coefficients(2, 1))));
+    assert!(short(add(&[vector(5)], coefficients(1, 1))));
+    let many: Vec<Tensor<1>> = (0..5).map(|_| vector(5)).collect();
+    assert!(short(add(&many, coefficients(2, 5))));
+    let shape = add(&[vector(5), vector(6)], coefficients(2, 2));
+    assert!(matches!(shape, Error::Shape { .. }), "{shape}");
+    let shape = add(&[vector(5)], coefficients(2, 2));
+    assert!(matches!(shape, Error::Shape { .. }), "{shape}");
+    let wide = Tensor::<1>::ones([3], (&device, burn::tensor::DType::F64));
+    let dtype = FlatTensor::try_new(wide, 0, 0).unwrap_err();
+    assert!(matches!(dtype, Error::Dtype { .. }), "{dtype}");
+    // Nothing to add, and nothing to add to.
+    let same = try_add_directions(tensors(), &[], coefficients(2, 0)).unwrap();
+    assert_eq!(same.len(), 1);
+    assert!(from_flat(Vec::new(), &vector(0)).is_empty());
 }

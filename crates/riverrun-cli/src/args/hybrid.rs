@@ -28,7 +28,7 @@ pub struct HybridArgs {
 /// Options of `riverrun bench hybrid`.
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "Examples:\n  riverrun bench hybrid --device cpu --hybrid balanced --rungs xor,digits,text --text shakespeare.txt --json hybrid.json\n  riverrun bench hybrid --ablate --hybrid aggressive --rungs xor\n  riverrun bench hybrid --latency"
+    after_help = "Examples:\n  riverrun bench hybrid --all --device cpu --hybrid balanced --text shakespeare.txt --report hybrid.txt --json hybrid.json\n  riverrun bench hybrid --device cpu --predictors linear,last-update --rungs digits\n  riverrun bench hybrid --ablate --hybrid aggressive --rungs xor\n  riverrun bench hybrid --latency"
 )]
 pub struct BenchHybridArgs {
     /// Device and output file
@@ -40,28 +40,29 @@ pub struct BenchHybridArgs {
     /// Predictors, separated by commas; plain training is always measured [default: all; with --ablate linear]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub predictors: Vec<PredictorKind>,
+    /// Measure the table of all rungs, an ablation of the linear predictor on xor and digits, and the latencies, one after
+    /// another: about eight minutes on two CPU cores
+    #[arg(long, conflicts_with_all = ["ablate", "latency"])]
+    pub all: bool,
+    /// Write what is printed here too, under the command, the commit and the machine
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Measure each predictor with every part of the method on, and with each one off
     #[arg(long, conflicts_with = "latency")]
     pub ablate: bool,
     /// Measure the microseconds of each piece of the method instead: features, decision, rollout, applied change
     #[arg(long)]
     pub latency: bool,
-    /// Tasks, separated by commas
-    #[arg(
-        long,
-        value_name = "RUNGS",
-        value_delimiter = ',',
-        value_enum,
-        default_value = "xor,digits"
-    )]
-    pub rungs: Vec<Rung>,
+    /// Tasks, separated by commas [default: xor and digits, and text where --text is given; with --all all three]
+    #[arg(long, value_name = "RUNGS", value_delimiter = ',', value_enum)]
+    rungs: Vec<Rung>,
     /// Text of the rung text
     #[arg(long, value_name = "FILE")]
     pub text: Option<PathBuf>,
     /// Folder with MNIST's files for the rung digits [default: drawn digits]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Steps of each run [default: the task's]
+    /// Steps of each run [default: 500 of xor, 300 of digits, 800 of text]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: Option<u64>,
     /// Runs of each, with seeds from 0
@@ -80,7 +81,27 @@ pub enum Rung {
     Text,
 }
 
+impl BenchHybridArgs {
+    /// The tasks to measure.
+    pub fn rungs(&self) -> Vec<Rung> {
+        match self.rungs.as_slice() {
+            [] if self.all || self.text.is_some() => vec![Rung::Xor, Rung::Digits, Rung::Text],
+            [] => vec![Rung::Xor, Rung::Digits],
+            chosen => chosen.to_vec(),
+        }
+    }
+}
+
 impl Rung {
+    /// The steps of a run, few enough that all rungs are measured in minutes.
+    pub fn steps(self) -> u64 {
+        match self {
+            Self::Xor => 500,
+            Self::Digits => 300,
+            Self::Text => 800,
+        }
+    }
+
     /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {

@@ -5,7 +5,7 @@ use std::error::Error;
 use cubecl::client::Client;
 use riverrun_kernels::block_diagonal::{self, gpu as blocks};
 use riverrun_kernels::gpu::Dtype;
-use riverrun_kernels::{adamw, cross_entropy, norm};
+use riverrun_kernels::{adamw, cross_entropy, flat, norm};
 
 use super::Writer;
 
@@ -55,6 +55,11 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
             })?;
         }
     }
+    writer.write("flat/f32", |client| {
+        flat::check::Case::random(&[300, 7], flat::DIRECTIONS, 1)
+            .gpu(client)
+            .map(drop)
+    })?;
     writer.write("clip/f32", |client| {
         adamw::check::ClipCase::new(true).gpu(client);
         Ok(())

@@ -2,6 +2,7 @@
 //! waits between cubes.
 
 pub(crate) mod address;
+pub(crate) mod batches;
 pub(crate) mod buffer;
 pub(crate) mod cluster;
 pub(crate) mod copy;

@@ -1,8 +1,10 @@
-//! AdamW and the sum of squares, on the CPU and on a GPU (a software one too), against the oracle.
+//! AdamW, the sum of squares, and sums of vectors added to tensors, on the CPU and on a GPU (a software one too), against the
+//! oracle.
 
 #[cfg(feature = "gpu")]
 #[path = "../device/mod.rs"]
 mod device;
+mod flat;
 
 use half::{bf16, f16};
 use proptest::prelude::*;

@@ -10,7 +10,7 @@ use riverrun_kernels::check::Comparison;
 use riverrun_kernels::norm::Kind;
 use riverrun_kernels::recurrence::{Candidate, Gate};
 use riverrun_kernels::{
-    Element, adamw, attention, cell, cross_entropy, embedding, gelu, gemm, norm, recurrence,
+    Element, adamw, attention, cell, cross_entropy, embedding, flat, gelu, gemm, norm, recurrence,
     rollout,
 };
 
@@ -101,6 +101,9 @@ fn optimizer_steps() {
         let case = adamw::check::Case::random(&[0, 1, 37], 5).rounded::<f32>();
         let found = case.cpu::<f32>().expect("a problem it can run");
         assert_passes("AdamW", case.compare::<f32>(&found, &case.oracle()));
+        let case = flat::check::Case::random(&[3, 0, 1, 37], 3, 5);
+        let found = case.cpu().expect("a problem it can run");
+        assert_passes("vectors", case.compare(&found, &case.oracle()));
     });
 }
 

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 const KEPT: usize = 50;
 /// Errors before the history counts for itself.
 const ENOUGH: usize = 10;
+/// Part of the mean error of forecasts that stays at each window.
+const KEEP: f64 = 0.9;
 /// Keep factors of the fast and the slow average of the loss.
 const FAST: f64 = 0.75;
 const SLOW: f64 = 0.984375;
@@ -17,6 +19,9 @@ const SLOW: f64 = 0.984375;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Confidence {
     errors: VecDeque<f64>,
+    /// Mean relative error of losses forecast over windows of real steps.
+    #[serde(default)]
+    forecast: Option<f64>,
     fast: Option<f64>,
     slow: Option<f64>,
     /// Added to the threshold after failures; decays with each success.
@@ -35,6 +40,13 @@ impl Confidence {
         };
         mix(&mut self.fast, FAST);
         mix(&mut self.slow, SLOW);
+    }
+
+    /// Takes in the relative error of the loss that was forecast for a window of real steps.
+    pub fn observe_forecast(&mut self, error: f64) {
+        let error = if error.is_finite() { error.abs() } else { 1.0 };
+        let before = self.forecast.unwrap_or(error);
+        self.forecast = Some(KEEP * before + (1.0 - KEEP) * error);
     }
 
     /// Takes in the relative error of a predicted loss.
@@ -63,19 +75,24 @@ impl Confidence {
     /// The confidence in a prediction whose members, or directions, agree by `agreement`, 0 to 1:
     /// `0.4 agreement + 0.4 history + 0.2 steadiness`, less what failures have added to the threshold.
     ///
-    /// The history is `1 / (1 + mean error)`, at most 0.99; before 10 errors are known, the agreement, which is measured too,
-    /// stands in for it. The steadiness is
+    /// The history is `1 / (1 + mean error)` of the losses predicted, at most 0.99. As long as fewer than 10 are known, the
+    /// error of the losses that were forecast over windows of real steps stands in for those that are missing: without it a
+    /// run that has predicted nothing could never begin to. The steadiness is
     /// `1 / (1 + 2 |fast - slow| / |slow|)` of two exponential averages of the loss, at least 0.5.
     pub fn of(&self, agreement: f64) -> f64 {
         if !agreement.is_finite() {
             return 0.0;
         }
         let agreement = agreement.clamp(0.0, 1.0);
-        let history = if self.errors.len() < ENOUGH {
-            agreement
-        } else {
-            let mean = self.errors.iter().sum::<f64>() / self.errors.len() as f64;
-            (1.0 / (1.0 + mean)).min(0.99)
+        let missing = ENOUGH.saturating_sub(self.errors.len());
+        let history = match self.forecast {
+            None if missing > 0 => agreement,
+            forecast => {
+                let forecasts = missing as f64 * forecast.unwrap_or(0.0);
+                let sum = self.errors.iter().sum::<f64>() + forecasts;
+                let mean = sum / (self.errors.len() + missing) as f64;
+                (1.0 / (1.0 + mean)).min(0.99)
+            }
         };
         let steadiness = match (self.fast, self.slow) {
             (Some(fast), Some(slow)) => {
@@ -99,6 +116,23 @@ mod tests {
         let expected = 0.8 * 0.5 + 0.2;
         assert!((confidence.of(0.5) - expected).abs() < 1e-12);
         assert_eq!(confidence.of(f64::NAN), 0.0);
+    }
+
+    #[test]
+    fn forecasts_stand_in_for_predictions_that_are_missing() {
+        let mut confidence = Confidence::default();
+        confidence.observe_loss(2.0);
+        confidence.observe_forecast(0.25);
+        let expected = 0.4 * 0.5 + 0.4 * 0.8 + 0.2;
+        assert!((confidence.of(0.5) - expected).abs() < 1e-12);
+        // Half of the ten are predictions that were wrong by their own size.
+        (0..ENOUGH / 2).for_each(|_| confidence.observe_error(1.0));
+        let expected = 0.4 * 0.5 + 0.4 / (1.0 + 0.625) + 0.2;
+        assert!((confidence.of(0.5) - expected).abs() < 1e-12);
+        (0..ENOUGH / 2).for_each(|_| confidence.observe_error(1.0));
+        confidence.observe_forecast(0.0);
+        let expected = 0.4 * 0.5 + 0.4 * 0.5 + 0.2;
+        assert!((confidence.of(0.5) - expected).abs() < 1e-12);
     }
 
     #[test]

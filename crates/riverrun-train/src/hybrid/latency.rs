@@ -173,8 +173,8 @@ fn of_weights<O: Objective + 'static>(mut learner: Learner<O>) -> Vec<Piece> {
         riverrun::device::read(before.products(&of, &update)).map(drop)
     };
     let mut apply = move || {
-        let change = trail.combine(&groups, &coefficients);
-        learner.replace(|model| groups.add(model, &change));
+        let directions = trail.directions();
+        learner.replace(|model| groups.add(model, &directions, &coefficients, false));
         let weights = groups.vector(learner.model());
         riverrun::device::read(weights.narrow(0, 0, 1)).map(drop)
     };

@@ -10,15 +10,22 @@
 //! Layer groups are found from the model's tree. AdamW's moments stay as they are.
 //!
 //! **What decides.** How well a predictor would have predicted each window's update is measured whether it is used or not; a
-//! predictor with a larger error than the continued last update is replaced by that. The measured agreement, the errors of the
-//! losses predicted so far and the steadiness of the loss make the confidence, and the confidence the length of a prediction.
+//! predictor with a larger error than the continued last update is replaced by that. The measured agreement, less what the
+//! noise of the batches takes from it, the errors of the losses predicted so far and the steadiness of the loss make the
+//! confidence, and the confidence the length of a prediction.
 //!
 //! **What is corrected.** The errors of earlier predictions, found again by the features of the situation, change a prediction
 //! by a fifth at most: the length by layer group, and the predicted loss by which the prediction is judged.
 //! [`Parts`] of the method are switched on and off by the settings.
 //!
 //! **What is kept** on the device: the weights at the last window, four to five updates, and the weights and moments to go
-//! back to, ten times the weights in all. A few numbers for each group and step are read, once a window.
+//! back to, ten times the weights in all. A few numbers for each group and step are read, once a window. Steps may be
+//! [recorded](crate::Learner::record_steps), as long as adaptive clipping is off.
+//!
+//! **What a prediction costs.** No forward and no backward pass runs for it, so there are no activations to keep or to move to
+//! the host, and no format of the arithmetic to choose: the net computes in the run's format
+//! ([`TrainingConfig::dtype`](crate::TrainingConfig)) in every phase that has real steps. A prediction is one
+//! multiply-add for each weight and update, in the `f32` of the weights, in a few launches for all of them.
 
 mod bandit;
 mod confidence;

@@ -70,6 +70,16 @@ impl Products {
             self.0[WINDOWS][WINDOWS],
         )
     }
+
+    /// `⟨V, V⟩`, `⟨V, U⟩` and `⟨U, U⟩` of the newest update `U` and the one before it, `V`.
+    pub fn last_two(&self) -> (f64, f64, f64) {
+        let last = WINDOWS - 1;
+        (
+            self.0[last][last],
+            self.0[last][WINDOWS],
+            self.0[WINDOWS][WINDOWS],
+        )
+    }
 }
 
 impl Gram {
@@ -180,6 +190,7 @@ pub(super) mod tests {
         let found = products(updates);
         assert_eq!(found.recent(), gram(*updates.last_chunk().unwrap()));
         assert_eq!(found.compare(&[0.0, 0.0, 1.0, 1.0]), (17.0, 6.0, 16.25));
+        assert_eq!(found.last_two(), (9.0, 1.5, 16.25));
     }
 
     /// An observation with one group.

@@ -51,10 +51,11 @@ impl Kept {
     }
 
     fn restore<O: Objective>(&self, groups: &Groups, learner: &mut Learner<O>) {
-        let (first, second, _) = learner.optimizer().moments(learner.model());
-        let first = groups.put(first, &self.moments[0]);
-        let second = groups.put(second, &self.moments[1]);
-        learner.replace(|model| groups.put(model, &self.weights));
+        let kept = learner.records();
+        let [first, second] = learner.take_moments();
+        let first = groups.put(first, &self.moments[0], kept);
+        let second = groups.put(second, &self.moments[1], kept);
+        learner.replace(|model| groups.put(model, &self.weights, kept));
         learner.replace_moments([&first, &second], self.updates);
     }
 }
@@ -230,8 +231,8 @@ impl Hybrid {
     /// Applies the prediction of the next `steps` steps, whose mean learning rate is `lr_ratio` times that of the last window.
     pub fn predict<O: Objective>(&mut self, learner: &mut Learner<O>, steps: u64, lr_ratio: f64) {
         let coefficients = self.controller.predict(steps, lr_ratio);
-        let change = self.trail.combine(&self.groups, &coefficients);
-        learner.replace(|model| self.groups.add(model, &change));
+        let (groups, directions, kept) = (&self.groups, self.trail.directions(), learner.records());
+        learner.replace(|model| groups.add(model, &directions, &coefficients, kept));
         self.trail.start_from(self.groups.vector(learner.model()));
     }
 

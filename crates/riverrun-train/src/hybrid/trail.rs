@@ -1,13 +1,13 @@
 //! The last updates of a model's weights, on its device.
 //!
-//! All weights lie in one vector, those of a layer group side by side, so that a group is a range, and its inner products one
-//! product of a small matrix with its transpose. Predictions are combinations of these vectors: no weight goes through
-//! the host.
+//! All weights lie in one vector, those of a layer group side by side, so that a group is a range. Predictions are
+//! combinations of these vectors, added to the parameters by [`add_directions`]: no weight goes through the host.
 
 use std::collections::{HashMap, VecDeque};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use riverrun::ops::{FlatTensor, add_directions, from_flat, to_flat};
 
 use super::observation::{KEPT, WINDOWS};
 
@@ -17,8 +17,8 @@ use super::observation::{KEPT, WINDOWS};
 /// input projections of all blocks are one group, their norms another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Groups {
-    /// Parameters in the order of the vector: id, elements.
-    order: Vec<(ParamId, usize)>,
+    /// The place of each parameter: its start in the vector, and its group.
+    places: HashMap<ParamId, (usize, usize)>,
     /// Start of each group in the vector, and its end.
     ranges: Vec<(usize, usize)>,
 }
@@ -60,16 +60,16 @@ impl Groups {
                 names.push(name.clone());
             }
         }
-        let (mut order, mut ranges, mut start) = (Vec::new(), Vec::new(), 0);
-        for name in &names {
+        let (mut places, mut ranges, mut start) = (HashMap::new(), Vec::new(), 0);
+        for (group, name) in names.iter().enumerate() {
             let first = start;
             for (_, id, size) in collect.found.iter().filter(|(of, ..)| of == name) {
-                order.push((*id, *size));
+                places.insert(*id, (start, group));
                 start += size;
             }
             ranges.push((first, start));
         }
-        Self { order, ranges }
+        Self { places, ranges }
     }
 
     /// The number of groups.
@@ -80,71 +80,135 @@ impl Groups {
 
     /// All weights of a model in one vector of f32, a copy of its own, without autodiff.
     pub fn vector<M: Module>(&self, model: &M) -> Tensor<1> {
-        struct Take(HashMap<ParamId, Tensor<1>>);
-        impl ModuleVisitor for Take {
+        struct Collect<'a> {
+            groups: &'a Groups,
+            found: Vec<FlatTensor>,
+            device: Option<Device>,
+        }
+        impl ModuleVisitor for Collect<'_> {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                let value = plain(param.val()).flatten(0, D - 1);
-                self.0.insert(param.id, value.cast(FloatDType::F32));
+                let value = plain(param.val());
+                self.device.get_or_insert_with(|| value.device());
+                self.found.extend(self.groups.flat(param.id, value));
             }
         }
-        let mut take = Take(Default::default());
-        model.visit(&mut take);
-        let mut part = |(id, _): &(ParamId, usize)| take.0.remove(id).expect("the model's own");
-        // A single parameter would not be copied by being joined.
-        Tensor::cat(self.order.iter().map(&mut part).collect(), 0).mul_scalar(1.0)
+        let mut collect = Collect {
+            groups: self,
+            found: Vec::new(),
+            device: None,
+        };
+        model.visit(&mut collect);
+        let total = self.ranges.last().map_or(0, |&(_, end)| end);
+        let device = collect.device.unwrap_or_default();
+        to_flat(
+            &collect.found,
+            Tensor::empty([total], (&device, DType::F32)),
+        )
     }
 
-    /// The model with `change` added to its weights.
-    pub fn add<M: Module>(&self, model: M, change: &Tensor<1>) -> M {
-        self.map(model, change, true)
-    }
-
-    /// The model with these weights.
-    pub fn put<M: Module>(&self, model: M, weights: &Tensor<1>) -> M {
-        self.map(model, weights, false)
-    }
-
-    fn map<M: Module>(&self, model: M, vector: &Tensor<1>, add: bool) -> M {
-        let mut starts = HashMap::new();
-        let mut start = 0;
-        for (id, size) in &self.order {
-            starts.insert(*id, (start, *size));
-            start += size;
-        }
-        model.map(&mut Change {
-            starts,
-            vector,
-            add,
+    /// The model with the sum of directions, times the coefficients of each group, added to its weights. With `kept`, they
+    /// stay in their memory.
+    ///
+    /// # Panics
+    /// If there are not as many coefficients as groups.
+    pub fn add<M: Module>(
+        &self,
+        model: M,
+        directions: &[Tensor<1>],
+        coefficients: &[[f64; WINDOWS]],
+        kept: bool,
+    ) -> M {
+        assert!(coefficients.len() == self.ranges.len());
+        self.change(model, kept, |tensors| {
+            let Some(device) = directions.first().map(Tensor::device) else {
+                return tensors;
+            };
+            let numbers: Vec<f32> = coefficients.iter().flatten().map(|&c| c as f32).collect();
+            let shape = [coefficients.len(), WINDOWS];
+            let numbers = Tensor::from_data(TensorData::new(numbers, shape), (&device, DType::F32));
+            add_directions(tensors, directions, numbers)
         })
     }
+
+    /// The model with these weights. With `kept`, they stay in their memory.
+    pub fn put<M: Module>(&self, model: M, weights: &Tensor<1>, kept: bool) -> M {
+        self.change(model, kept, |tensors| from_flat(tensors, weights))
+    }
+
+    fn flat<const D: usize>(&self, id: ParamId, value: Tensor<D>) -> Option<FlatTensor> {
+        let (start, group) = *self.places.get(&id)?;
+        let flat = FlatTensor::try_new(value, start, group);
+        Some(flat.unwrap_or_else(|error| panic!("a weight: {error}")))
+    }
+
+    /// Changes all weights by one call. With one owner, they are changed in place: so they are taken out of the model, and put
+    /// back.
+    fn change<M: Module>(
+        &self,
+        model: M,
+        kept: bool,
+        change: impl FnOnce(Vec<FlatTensor>) -> Vec<FlatTensor>,
+    ) -> M {
+        let mut take = Take {
+            groups: self,
+            ids: Vec::new(),
+            tensors: Vec::new(),
+        };
+        let model = model.map(&mut take);
+        let mut tensors = take.tensors;
+        if kept {
+            tensors = tensors
+                .into_iter()
+                .map(FlatTensor::with_kept_memory)
+                .collect();
+        }
+        let changed = change(tensors);
+        model.map(&mut Put(take.ids.into_iter().zip(changed).collect()))
+    }
 }
 
-/// Adds a part of a vector to each parameter, or puts it in its place.
-struct Change<'a> {
-    starts: HashMap<ParamId, (usize, usize)>,
-    vector: &'a Tensor<1>,
-    add: bool,
+/// Takes the weights out of a model.
+struct Take<'a> {
+    groups: &'a Groups,
+    ids: Vec<ParamId>,
+    tensors: Vec<FlatTensor>,
 }
 
-impl ModuleMapper for Change<'_> {
+impl ModuleMapper for Take<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let Some((start, size)) = self.starts.get(&param.id).copied() else {
+        if !self.groups.places.contains_key(&param.id) {
+            return param;
+        }
+        let (id, tensor, mapper) = param.consume();
+        let (autodiff, leaf) = (tensor.is_autodiff(), tensor.is_require_grad());
+        let tensor = plain(tensor);
+        let nothing = Tensor::empty([1; D], &tensor.device());
+        self.ids.push(id);
+        self.tensors.extend(self.groups.flat(id, tensor));
+        // The empty tensor keeps what autodiff knew of the weight.
+        let nothing = match autodiff {
+            true => Tensor::from_inner(nothing).set_require_grad(leaf),
+            false => nothing,
+        };
+        Param::from_mapped_value(id, nothing, mapper)
+    }
+}
+
+/// Puts changed weights back.
+struct Put(HashMap<ParamId, FlatTensor>);
+
+impl ModuleMapper for Put {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let Some(changed) = self.0.remove(&param.id) else {
             return param;
         };
-        let part = self.vector.clone().narrow(0, start, size);
-        param.map(|value| {
-            let (autodiff, leaf) = (value.is_autodiff(), value.is_require_grad());
-            let part = part.reshape(value.dims()).cast(value.dtype());
-            let changed = match self.add {
-                true => plain(value) + part,
-                // A copy: the vector's own memory must not be updated with the parameter.
-                false => part.mul_scalar(1.0),
-            };
-            match autodiff {
-                true => Tensor::from_inner(changed).set_require_grad(leaf),
-                false => changed,
-            }
-        })
+        let (id, nothing, mapper) = param.consume();
+        let changed = changed.into_tensor::<D>();
+        let changed = match nothing.is_autodiff() {
+            true => Tensor::from_inner(changed).set_require_grad(nothing.is_require_grad()),
+            false => changed,
+        };
+        Param::from_mapped_value(id, changed, mapper)
     }
 }
 
@@ -212,25 +276,13 @@ impl Trail {
         self.base = weights;
     }
 
-    /// `Σ_i c_i U_i` of the last updates, with the coefficients of each group.
+    /// The last updates, which coefficients refer to.
     ///
     /// # Panics
-    /// If there are fewer than [`WINDOWS`] updates, or not as many coefficients as groups.
-    pub fn combine(&self, groups: &Groups, coefficients: &[[f64; WINDOWS]]) -> Tensor<1> {
-        assert!(coefficients.len() == groups.ranges.len());
+    /// If there are fewer than [`WINDOWS`].
+    pub fn directions(&self) -> Vec<Tensor<1>> {
         let last = self.updates.len() - WINDOWS;
-        let parts = groups.ranges.iter().zip(coefficients);
-        let parts = parts.map(|(&(start, end), coefficients)| {
-            let updates = self.updates.range(last..).zip(coefficients);
-            let scaled = updates.map(|(update, coefficient)| {
-                let part = update.clone().narrow(0, start, end - start);
-                part.mul_scalar(*coefficient)
-            });
-            scaled
-                .reduce(|sum, part| sum + part)
-                .expect("there are updates")
-        });
-        Tensor::cat(parts.collect(), 0)
+        self.updates.range(last..).cloned().collect()
     }
 
     /// The updates, the oldest first.

@@ -76,10 +76,18 @@ impl<M: Module> Core<M> {
         self.rounded = None;
     }
 
-    /// Changes the weights outside of a step.
-    pub fn replace(&mut self, change: impl FnOnce(M) -> M) {
+    /// Changes the weights outside of a step; with `kept`, the copy to compute with stays in its memory too.
+    pub fn replace(&mut self, kept: bool, change: impl FnOnce(M) -> M) {
         self.model = self.model.take().map(change);
-        self.rounded = None;
+        let rounded = self.rounded.take().filter(|_| kept);
+        self.rounded = rounded.map(|rounded| Precision::overwritten(rounded, self.model()));
+    }
+
+    /// Takes the moments out: no other tensor shares their memory then.
+    pub fn take_moments(&mut self) -> [M; 2] {
+        let model = self.model.as_ref();
+        let model = model.expect("the model is back after each update");
+        self.optimizer.take_moments(model)
     }
 
     /// Sends the parts of a batch to the device.

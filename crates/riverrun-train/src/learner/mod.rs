@@ -97,8 +97,11 @@ impl<O: Objective> Learner<O> {
     /// Bounds the norm of each parameter's gradient from the next step on: see [`Optimizer::clip_adaptively`].
     ///
     /// # Panics
-    /// After [`record_steps`](Self::record_steps).
+    /// After [`record_steps`](Self::record_steps), for another bound than before.
     pub fn clip_adaptively(&mut self, bound: Option<f64>) {
+        if self.core.optimizer.adaptive() == bound {
+            return;
+        }
         assert!(
             self.recorder.is_none(),
             "what steps do is chosen before they are recorded"
@@ -156,20 +159,31 @@ impl<O: Objective> Learner<O> {
     /// The squared norm of the last step's gradients before clipping, `[1]` on the device, where it is kept. Not finite where
     /// gradients overflowed.
     pub(crate) fn gradient_square(&self) -> Option<Tensor<1>> {
-        self.core.optimizer.square()
+        let square = self.core.optimizer.square();
+        // The next replay overwrites it.
+        square.map(|square| match self.records() {
+            true => square.mul_scalar(1.0),
+            false => square,
+        })
     }
 
-    /// Changes the weights outside of a step.
+    /// Whether steps are recorded or will be: they know weights and moments by their memory.
+    pub(crate) fn records(&self) -> bool {
+        self.recorder.is_some()
+    }
+
+    /// Changes the weights outside of a step: in their memory, where steps are [recorded](Self::records).
     pub(crate) fn replace(&mut self, change: impl FnOnce(O::Model) -> O::Model) {
-        // A recorded step knows the weights by their places.
-        assert!(
-            self.recorder.is_none(),
-            "weights of steps that are not recorded"
-        );
-        self.core.replace(change);
+        self.core.replace(self.recorder.is_some(), change);
     }
 
-    /// Changes the moments outside of a step.
+    /// Takes the moments out, to be changed and [put back](Self::replace_moments).
+    pub(crate) fn take_moments(&mut self) -> [O::Model; 2] {
+        self.core.take_moments()
+    }
+
+    /// Puts moments in their place outside of a step: in the memory of those taken out, where steps are
+    /// [recorded](Self::records).
     pub(crate) fn replace_moments(&mut self, [first, second]: [&O::Model; 2], updates: usize) {
         self.core.optimizer.load_moments(first, second, updates);
     }

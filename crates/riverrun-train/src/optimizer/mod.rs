@@ -89,6 +89,11 @@ impl Optimizer {
         self.adaptive = bound;
     }
 
+    /// The bound of each gradient's norm, relative to that of its parameter.
+    pub(crate) fn adaptive(&self) -> Option<f64> {
+        self.adaptive
+    }
+
     /// Keeps the squared norm of each step's gradients, which clipping needs anyway, for [`square`](Self::square).
     pub(crate) fn keep_norms(&mut self) {
         self.keeping = true;
@@ -223,9 +228,16 @@ impl Optimizer {
         (first, second, time)
     }
 
+    /// As [`moments`](Self::moments), and forgets them: no other tensor shares their memory then.
+    pub(crate) fn take_moments<M: Module>(&mut self, model: &M) -> [M; 2] {
+        let (first, second, _) = self.moments(model);
+        self.states.clear();
+        [first, second]
+    }
+
     /// Takes up moments that [`moments`](Self::moments) gave.
     pub fn load_moments<M: Module>(&mut self, first: &M, second: &M, time: usize) {
-        self.steps = time;
+        (self.steps, self.replayed) = (time, 0);
         let mut collected = HashMap::new();
         first.visit(&mut WriteMoment {
             firsts: &mut collected,

@@ -178,3 +178,15 @@ impl Task for Xor {
         TABLE.len()
     }
 }
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_net_has_17_parameters() {
+        let hidden = XorConfig::new().hidden;
+        let net = Xor { hidden }.init(&Device::flex());
+        assert_eq!(net.num_params(), 17);
+    }
+}

@@ -16,7 +16,7 @@ use std::time::Instant;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
-use crate::hybrid::{Hybrid, Status};
+use crate::hybrid::{Hybrid, HybridConfig, Status};
 use crate::run_dir::Progress;
 use crate::tasks::Task;
 use crate::{Error, Language, Learner, Objective, Report, RunDir, Split, TrainingConfig};
@@ -128,8 +128,9 @@ impl<O: Objective> Trainer<O> {
     /// # Errors
     /// As there.
     pub fn record_steps(&mut self) -> Result<(), Error> {
-        if self.hybrid.is_some() {
-            let reason = "hybrid training changes weights between steps";
+        let clips = |hybrid: &HybridConfig| hybrid.parts.clipping;
+        if self.training.hybrid.as_ref().is_some_and(clips) {
+            let reason = "adaptive clipping changes its bound between steps";
             return Err(Error::Recording(reason.into()));
         }
         self.learner.record_steps()

@@ -13,6 +13,7 @@ mod cross_entropy;
 mod dropout;
 mod embedding;
 mod encoder;
+mod flat;
 mod gelu;
 pub mod linear;
 mod norm;
@@ -37,6 +38,10 @@ pub use cross_entropy::{cross_entropy, try_cross_entropy};
 pub use dropout::{dropout, try_dropout};
 pub use embedding::{embedding, try_embedding};
 pub use encoder::{RunStates, encode_states, try_encode_states};
+pub use flat::{
+    FlatPlace, FlatTensor, add_directions, from_flat, to_flat, try_add_directions, try_from_flat,
+    try_to_flat,
+};
 pub use gelu::{gelu, try_gelu};
 pub use linear::{LinearSpec, linear, matmul, mlp, try_linear, try_matmul, try_mlp};
 pub use norm::{

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use riverrun_kernels::norm::Kind;
 use riverrun_kernels::norm::check::Options;
-use riverrun_kernels::{Element, Error, adamw, cross_entropy, norm};
+use riverrun_kernels::{Element, Error, adamw, cross_entropy, flat, norm};
 
 use super::part::{Part, Target, by_storage};
 use super::table::{Row, Table};
@@ -65,6 +65,9 @@ fn optimizer_rows<E: Element<Acc = f32>>(
         );
     }
     table.row(part.device(), "adamw", E::NAME, routine(part), row)?;
+    if E::NAME == "f32" {
+        vectors(part, &sets, table)?;
+    }
     #[cfg(feature = "gpu")]
     if let Some((client, riverrun_kernels::gpu::Dtype::F32)) = part.gpu() {
         let mut row = Row::default();
@@ -75,6 +78,27 @@ fn optimizer_rows<E: Element<Acc = f32>>(
         table.row(part.device(), "clip", "f32", "gpu", row)?;
     }
     Ok(())
+}
+
+/// Sums of vectors added to tensors of these sizes, and copies between both.
+fn vectors(part: &Part<'_>, sets: &[Vec<usize>], table: &mut Table) -> Result<(), Failure> {
+    let mut row = Row::default();
+    for (n, sizes) in sets.iter().enumerate() {
+        let case = flat::check::Case::random(sizes, flat::DIRECTIONS, 23 + n as u64);
+        let run = || {
+            #[cfg(feature = "gpu")]
+            if let Some((client, _)) = part.gpu() {
+                return case.gpu(client);
+            }
+            case.cpu()
+        };
+        let (found, again) = (run().map_err(bug)?, run().map_err(bug)?);
+        row.case(
+            &case.compare(&found, &case.oracle()),
+            found.same_bits(&again),
+        );
+    }
+    table.row(part.device(), "flat", "f32", routine(part), row)
 }
 
 fn bug(error: Error) -> Failure {

@@ -3,7 +3,6 @@
 //! Sums of squares are taken cube by cube and added up by a second launch in a fixed order: bit-equal from run to run.
 //! Nothing is read back.
 
-mod batches;
 mod clip;
 mod squares;
 mod update;

@@ -5,8 +5,8 @@ use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use super::batches::{SHARE, UNITS, batches, first_cubes};
 use crate::Error;
+use crate::gpu::batches::{SHARE, UNITS, batches, first_cubes};
 use crate::gpu::group::{Fold, Group, fold};
 use crate::gpu::{Dtype, address, buffer, expect, grid};
 

@@ -5,9 +5,9 @@ use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use super::batches::{SHARE, UNITS, batches, first_cubes};
 use crate::Error;
 use crate::adamw::NUMBERS;
+use crate::gpu::batches::{SHARE, UNITS, batches, first_cubes};
 use crate::gpu::{Dtype, address, buffer, expect, grid};
 
 /// The buffers of a tensor, all contiguous and of the same number of elements.

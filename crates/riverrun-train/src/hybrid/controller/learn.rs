@@ -1,7 +1,7 @@
 //! Learning from a window of real steps.
 
 use super::Controller;
-use super::history::{add_steps, push};
+use super::history::{add_steps, push, recent};
 use super::state::{MOST_COPIES, Verdict, Window};
 use crate::hybrid::bandit::HORIZONS;
 use crate::hybrid::features::Step;
@@ -9,6 +9,7 @@ use crate::hybrid::invariants::{Snapshot, violations};
 use crate::hybrid::monitor::{EXPLODING, Level, Recovery};
 use crate::hybrid::observation::{Gram, KEPT, Observation, Products, WINDOWS};
 use crate::hybrid::phase::Phase;
+use crate::hybrid::plateau::slope;
 use crate::hybrid::predictors::{LastUpdate, Predictor};
 use crate::hybrid::residuals::Residual;
 
@@ -160,6 +161,14 @@ impl Controller {
                 });
             }
         }
+        if !state.moved
+            && let (Some(forecast), Some(before)) = (state.forecast, &state.last)
+        {
+            let error = (seen.loss - forecast) / before.loss.abs().max(1e-8);
+            state.confidence.observe_forecast(error);
+        }
+        let slope = slope(recent(&state.losses).iter().copied());
+        state.forecast = Some(seen.loss + slope * self.config.window as f64);
         state.moved = false;
         let usable = seen.groups.iter().any(Gram::usable) && seen.loss.is_finite();
         state.last = usable.then_some(seen);

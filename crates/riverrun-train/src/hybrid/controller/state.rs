@@ -36,6 +36,9 @@ pub(super) struct State {
     pub gradients: Vec<f64>,
     /// The last observation, from which the next prediction is made.
     pub last: Option<Observation>,
+    /// The loss forecast for the next window of real steps.
+    #[serde(default)]
+    pub forecast: Option<f64>,
     /// Whether the weights have been changed by something else than real steps since then.
     pub moved: bool,
     /// The prediction whose effect is being measured.

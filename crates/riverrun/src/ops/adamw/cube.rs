@@ -9,23 +9,10 @@ use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use riverrun_kernels::adamw::gpu::{Buffers, clip, square_sum, update};
 
-use super::{Clipped, Gradients, Member, Members, OptimizerOps};
+use super::{Clipped, Member, Members, OptimizerOps};
 use crate::ops::support::Maybe;
-use crate::ops::support::cube::dtype;
-
-/// A contiguous tensor that may be written to: itself, if nobody else holds it.
-fn own(tensor: CubeTensor) -> CubeTensor {
-    let tensor = into_contiguous(tensor);
-    if tensor.can_mut() {
-        return tensor;
-    }
-    // A copy would be updated at every run of the recorded launches, from the same old numbers.
-    assert!(
-        !tensor.client.is_capturing(),
-        "what an update writes shares its memory while launches are recorded"
-    );
-    tensor.copy()
-}
+use crate::ops::support::cube::{dtype, own};
+use crate::ops::support::members::Tensors;
 
 impl OptimizerOps for CubeBackend {
     fn adamw(
@@ -69,7 +56,7 @@ impl OptimizerOps for CubeBackend {
         Members::from_vec(members)
     }
 
-    fn square_sum(gradients: Gradients<Self>, before: Maybe<Self>) -> FloatTensor<Self> {
+    fn square_sum(gradients: Tensors<Self>, before: Maybe<Self>) -> FloatTensor<Self> {
         let gradients: Vec<CubeTensor> = gradients
             .into_vec()
             .into_iter()

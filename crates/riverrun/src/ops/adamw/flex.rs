@@ -8,9 +8,10 @@ use half::{bf16, f16};
 use riverrun_kernels::adamw::clip::{Scale, clip};
 use riverrun_kernels::adamw::{NUMBERS, cpu};
 
-use super::{Clipped, Gradients, Member, Members, OptimizerOps};
+use super::{Clipped, Member, Members, OptimizerOps};
 use crate::ops::support::Maybe;
 use crate::ops::support::flex::contiguous;
+use crate::ops::support::members::Tensors;
 
 /// Calls a generic function with the type of a gradient.
 macro_rules! by_gradient {
@@ -84,7 +85,7 @@ impl OptimizerOps for Flex {
         Members::from_vec(updated.collect())
     }
 
-    fn square_sum(gradients: Gradients<Self>, before: Maybe<Self>) -> FloatTensor<Self> {
+    fn square_sum(gradients: Tensors<Self>, before: Maybe<Self>) -> FloatTensor<Self> {
         let before = before
             .into_option()
             .map_or(0.0, |before| contiguous::<f32>(&before)[0]);

@@ -1,12 +1,10 @@
-//! Several tensors as one argument: backends take no lists.
+//! The tensors of an AdamW step as one argument.
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, ExtensionType};
 
 use crate::ops::support::Maybe;
-
-/// Tensors of a group.
-pub(super) const GROUP: usize = 8;
+use crate::ops::support::members::{GROUP, eight};
 
 /// A parameter, its gradient and moments on a backend.
 #[derive(ExtensionType)]
@@ -35,91 +33,7 @@ pub enum MaybeMember<B: Backend> {
     None,
 }
 
-/// A fixed-size group of eight: extension methods cannot take a `Vec`.
-macro_rules! eight {
-    ($(#[$doc:meta])* $name:ident of $item:ty as $maybe:ident) => {
-        $(#[$doc])*
-        #[derive(ExtensionType)]
-        #[extension_type(fusion: cfg(feature = "cube"))]
-        pub struct $name<B: Backend> {
-            /// The first member.
-            #[extension_type]
-            pub a: $maybe<B>,
-            /// The second member.
-            #[extension_type]
-            pub b: $maybe<B>,
-            /// The third member.
-            #[extension_type]
-            pub c: $maybe<B>,
-            /// The fourth member.
-            #[extension_type]
-            pub d: $maybe<B>,
-            /// The fifth member.
-            #[extension_type]
-            pub e: $maybe<B>,
-            /// The sixth member.
-            #[extension_type]
-            pub f: $maybe<B>,
-            /// The seventh member.
-            #[extension_type]
-            pub g: $maybe<B>,
-            /// The eighth member.
-            #[extension_type]
-            pub h: $maybe<B>,
-        }
-
-        impl<B: Backend> $name<B> {
-            /// A group of at most eight.
-            pub(in crate::ops) fn from_vec(items: Vec<$item>) -> Self {
-                assert!(items.len() <= GROUP);
-                let mut items = items.into_iter();
-                let mut next = || match items.next() {
-                    Some(item) => $maybe::Some(item),
-                    None => $maybe::None,
-                };
-                Self {
-                    a: next(),
-                    b: next(),
-                    c: next(),
-                    d: next(),
-                    e: next(),
-                    f: next(),
-                    g: next(),
-                    h: next(),
-                }
-            }
-
-            /// The members that are present.
-            pub(in crate::ops) fn into_vec(self) -> Vec<$item> {
-                let Self {
-                    a,
-                    b,
-                    c,
-                    d,
-                    e,
-                    f,
-                    g,
-                    h,
-                } = self;
-                let there = |maybe| match maybe {
-                    $maybe::Some(item) => Some(item),
-                    $maybe::None => None,
-                };
-                [a, b, c, d, e, f, g, h]
-                    .into_iter()
-                    .filter_map(there)
-                    .collect()
-            }
-        }
-    };
-}
-
 eight! {
     /// Parameters that are updated together.
     Members of Member<B> as MaybeMember
-}
-
-eight! {
-    /// Gradients whose squares are added up together.
-    Gradients of FloatTensor<B> as Maybe
 }

@@ -16,9 +16,10 @@ pub use riverrun_kernels::adamw::Step as AdamwStep;
 use riverrun_kernels::adamw::clip::SCALE_NUMBERS;
 pub use riverrun_kernels::adamw::clip::Scale as LossScaleNumbers;
 
+use super::support::members::{GROUP, Tensors};
 use super::support::{Maybe, checks};
 use crate::Error;
-use members::{GROUP, Gradients, Member, Members};
+use members::{Member, Members};
 
 /// A parameter with its gradient and moments, of any rank.
 #[derive(Debug, Clone)]
@@ -150,7 +151,7 @@ pub fn square_sum(tensors: &[AdamwTensors]) -> Option<Tensor<1>> {
     for group in groups(&waiting) {
         let gradients = group.iter().map(|&i| tensors[i].gradient.clone()).collect();
         let before = Maybe::from_option(total.take());
-        let sum = <Dispatch as OptimizerOps>::square_sum(Gradients::from_vec(gradients), before);
+        let sum = <Dispatch as OptimizerOps>::square_sum(Tensors::from_vec(gradients), before);
         total = Some(sum);
     }
     total.map(Tensor::from_dispatch)
@@ -264,7 +265,7 @@ pub trait OptimizerOps: Backend {
     /// `Σ g²` and `before`, `[1]` in `f32`.
     #[fusion(meta = |_gradients, _before| fused::number())]
     fn square_sum(
-        #[extension_type] gradients: Gradients<Self>,
+        #[extension_type] gradients: Tensors<Self>,
         #[extension_type] before: Maybe<Self>,
     ) -> FloatTensor<Self>;
 

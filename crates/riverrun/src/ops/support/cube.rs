@@ -1,5 +1,7 @@
 //! Helpers for CUDA, ROCm, Vulkan, Metal and WebGPU.
 
+use std::time::{Duration, Instant};
+
 use burn::backend::ops::IntTensorOps;
 use burn::tensor::{DType, IntDType, Shape};
 use burn_cubecl::CubeBackend;
@@ -53,4 +55,38 @@ pub(crate) fn integers(tensor: CubeTensor) -> (CubeTensor, ElemType) {
         }
     };
     (into_contiguous(tensor), ElemType::Int(kind))
+}
+
+/// A contiguous tensor that may be written to: itself, if nobody else holds it.
+pub(crate) fn own(tensor: CubeTensor) -> CubeTensor {
+    let tensor = into_contiguous(tensor);
+    if tensor.can_mut() {
+        return tensor;
+    }
+    // A copy would be updated at every run of the recorded launches, from the same old numbers.
+    assert!(
+        !tensor.client.is_capturing(),
+        "what an update writes shares its memory while launches are recorded"
+    );
+    tensor.copy()
+}
+
+/// How long memory may stay shared until it counts as that of another tensor: longer than the device's thread, which releases
+/// what finished work held, takes to compile kernels.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The tensor in the memory where it is, which no other tensor shares.
+pub(crate) fn own_memory(tensor: CubeTensor) -> CubeTensor {
+    let tensor = into_contiguous(tensor);
+    // Work of other streams that the device has not finished may hold the memory for a moment.
+    let start = Instant::now();
+    while !tensor.can_mut() {
+        let waited = start.elapsed();
+        assert!(
+            waited < PATIENCE,
+            "a tensor to be written to in its memory shares it"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    tensor
 }

@@ -10,6 +10,7 @@ pub(crate) mod flex;
 pub(crate) mod lengths;
 pub(crate) mod map;
 mod maybe;
+pub(crate) mod members;
 mod state;
 
 #[cfg(feature = "cube")]

@@ -1,16 +1,14 @@
 //! `riverrun bench hybrid --latency`: microseconds of each piece of the method.
 
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use riverrun_train::hybrid::latency::{Piece, device_pieces, host_pieces};
 use serde::Serialize;
 
-use crate::args::BenchHybridArgs;
 use crate::commands::bench::setup::Setup;
 use crate::commands::bench::stats::{Refused, Timing, repeat};
 use crate::failure::Failure;
-use crate::origin::Origin;
 
 /// Seconds of one call.
 #[derive(Debug, Serialize)]
@@ -19,33 +17,26 @@ struct Row {
     time: Timing,
 }
 
+/// All pieces.
 #[derive(Debug, Serialize)]
-struct Results<'a> {
-    #[serde(flatten)]
-    origin: Origin,
+pub struct Latencies {
     host: Vec<Row>,
     device: Vec<Row>,
-    refused: &'a [String],
+    refused: Vec<String>,
 }
 
 /// Measures and prints.
-pub fn run(args: &BenchHybridArgs, setup: Setup) -> Result<(), Failure> {
-    let mut out = stdout().lock();
+pub fn run(out: &mut impl Write, setup: &Setup) -> Result<Latencies, Failure> {
     let mut refused = Refused::default();
     writeln!(out, "{:<44} {:>10} {:>6}", "on the host", "us", "±")?;
-    let host = measure(&mut out, host_pieces(), &mut refused)?;
+    let host = measure(out, host_pieces(), &mut refused)?;
     writeln!(out, "on {}: {}", setup.origin.device, setup.origin.name)?;
-    let device = measure(&mut out, device_pieces(&setup.device)?, &mut refused)?;
-    let Some(path) = &args.common.json else {
-        return Ok(());
-    };
-    let results = Results {
-        origin: setup.origin,
+    let device = measure(out, device_pieces(&setup.device)?, &mut refused)?;
+    Ok(Latencies {
         host,
         device,
-        refused: refused.names(),
-    };
-    crate::commands::write_json(path, &results)
+        refused: refused.names().to_vec(),
+    })
 }
 
 fn measure(

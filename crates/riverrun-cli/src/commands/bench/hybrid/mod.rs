@@ -1,11 +1,15 @@
 //! `riverrun bench hybrid`: hybrid training beside plain training, by the time to an equal validation loss.
 
+mod claims;
 mod latency;
 mod rungs;
 mod table;
 mod watch;
 
-use std::io::stdout;
+use std::fs::File;
+use std::io::{self, Stdout, Write, stdout};
+use std::path::PathBuf;
+use std::time::Instant;
 
 use riverrun_train::hybrid::{HybridConfig, Parts, PredictorKind, Status};
 use serde::Serialize;
@@ -14,6 +18,7 @@ use super::setup::Setup as Machine;
 use crate::args::{BenchHybridArgs, Rung};
 use crate::failure::Failure;
 use crate::origin::Origin;
+use latency::Latencies;
 use watch::PARTS;
 
 /// One run.
@@ -50,49 +55,115 @@ struct Method {
     settings: Option<HybridConfig>,
 }
 
+impl Method {
+    fn name(&self) -> String {
+        match self.without {
+            Some(part) => format!("{}, no {part}", self.predictor),
+            None => self.predictor.clone(),
+        }
+    }
+}
+
 #[derive(Debug, Serialize)]
 struct Results {
     #[serde(flatten)]
     origin: Origin,
     parts: [u64; 3],
     rows: Vec<Row>,
+    /// One predictor with all parts, and without each.
+    ablation: Vec<Row>,
+    latencies: Option<Latencies>,
 }
 
-/// Runs every rung that was asked for.
+/// Standard output, and the file of the report.
+struct Report(Stdout, Option<File>);
+
+impl Write for Report {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(file) = &mut self.1 {
+            file.write_all(bytes)?;
+        }
+        self.0.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Measures what was asked for.
 pub fn run(args: &BenchHybridArgs) -> Result<(), Failure> {
     let machine = Machine::new(&args.common)?;
-    if args.latency {
-        return latency::run(args, machine);
+    let rungs = args.rungs();
+    if rungs.contains(&Rung::Text) && args.text.is_none() && !args.latency {
+        return Err(Failure::User("the rung text needs --text".into()));
     }
-    let methods = methods(args);
-    let mut out = stdout().lock();
+    let create = |path: &PathBuf| {
+        let file = File::create(path);
+        file.map_err(|error| Failure::User(format!("{}: {error}", path.display())))
+    };
+    let file = args.report.as_ref().map(create).transpose()?;
+    let mut out = Report(stdout(), file);
+    writeln!(out, "{}", machine.origin.heading())?;
+    let mut results = Results {
+        origin: machine.origin.clone(),
+        parts: PARTS,
+        rows: Vec::new(),
+        ablation: Vec::new(),
+        latencies: None,
+    };
+    if !args.latency && !args.ablate {
+        results.rows = tables(args, &machine, &rungs, false, &mut out)?;
+        table::print_columns(&mut out)?;
+        claims::print(&mut out, &results.rows)?;
+    }
+    if args.all || args.ablate {
+        // With everything else, two rungs are enough of it.
+        let few = |rung: &&Rung| args.ablate || **rung != Rung::Text;
+        let rungs: Vec<Rung> = rungs.iter().filter(few).copied().collect();
+        writeln!(out, "\nWith all parts, and without each:")?;
+        results.ablation = tables(args, &machine, &rungs, true, &mut out)?;
+        table::print_columns(&mut out)?;
+    }
+    if args.all || args.latency {
+        writeln!(out, "\nPieces of the method:")?;
+        results.latencies = Some(latency::run(&mut out, &machine)?);
+    }
+    match &args.common.json {
+        Some(path) => super::write_json(path, &results),
+        None => Ok(()),
+    }
+}
+
+/// The rows of several rungs, printed rung by rung.
+fn tables(
+    args: &BenchHybridArgs,
+    machine: &Machine,
+    rungs: &[Rung],
+    ablate: bool,
+    out: &mut Report,
+) -> Result<Vec<Row>, Failure> {
+    let methods = methods(args, ablate);
     let mut rows = Vec::new();
-    for rung in &args.rungs {
-        let found = measure(args, &machine, *rung, &methods)?;
-        table::print(&mut out, &found)?;
+    for rung in rungs {
+        let found = measure(args, machine, *rung, &methods)?;
+        table::print(out, &found)?;
         rows.extend(found);
     }
-    table::print_claims(&mut out)?;
-    let Some(path) = &args.common.json else {
-        return Ok(());
-    };
-    let results = Results {
-        origin: machine.origin,
-        parts: PARTS,
-        rows,
-    };
-    super::write_json(path, &results)
+    Ok(rows)
 }
 
 /// Plain training, and every predictor as configured; in an ablation, every predictor with all parts, and without each.
-fn methods(args: &BenchHybridArgs) -> Vec<Method> {
+fn methods(args: &BenchHybridArgs, ablate: bool) -> Vec<Method> {
     let settings = args.hybrid.config().unwrap_or_default();
-    let predictors = match (args.predictors.as_slice(), args.ablate) {
+    let predictors = match (args.predictors.as_slice(), ablate) {
         ([], false) => PredictorKind::ALL.to_vec(),
         ([], true) => vec![PredictorKind::Linear],
+        (_, true) if args.all => vec![PredictorKind::Linear],
         (chosen, _) => chosen.to_vec(),
     };
-    let parts: Vec<(Option<&'static str>, Parts)> = match args.ablate {
+    let parts: Vec<(Option<&'static str>, Parts)> = match ablate {
         false => vec![(None, settings.parts)],
         true => {
             let mut all = Parts::all();
@@ -129,18 +200,25 @@ fn measure(
     methods: &[Method],
 ) -> Result<Vec<Row>, Failure> {
     let mut rows: Vec<Row> = Vec::new();
+    let (start, runs) = (Instant::now(), args.seeds * methods.len() as u64);
+    let mut done = 0;
     for seed in 0..args.seeds {
         let mut targets = None;
         for (n, method) in methods.iter().enumerate() {
             let hybrid = method.settings.as_ref();
             let found = rungs::train(args, &machine.device, rung, seed, hybrid)?;
+            done += 1;
+            let seconds = start.elapsed().as_secs_f64();
+            let left = seconds / done as f64 * (runs - done) as f64;
+            let (rung, name) = (rung.name(), method.name());
+            eprintln!("{rung}, seed {seed}, {name}: {done} of {runs} runs, {left:.0} s left");
             let watch = found.watch;
             let targets = targets.get_or_insert_with(|| watch.targets(found.steps));
             let last = watch.evaluations.last();
             let last = last.ok_or_else(|| Failure::Bug("a run without evaluations".into()))?;
             if n == rows.len() {
                 rows.push(Row {
-                    rung: rung.name(),
+                    rung,
                     method: method.clone(),
                     steps: found.steps,
                     runs: Vec::new(),

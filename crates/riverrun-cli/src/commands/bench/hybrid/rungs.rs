@@ -32,9 +32,7 @@ pub fn train(
     hybrid: Option<&HybridConfig>,
 ) -> Result<Finished, Failure> {
     let prepare = |training: &mut TrainingConfig| {
-        if let Some(steps) = args.steps {
-            training.set_steps(steps);
-        }
+        training.set_steps(args.steps.unwrap_or(rung.steps()));
         training.seed = seed;
         training.eval_every = (training.steps / EVALUATIONS).max(1);
         training.hybrid = hybrid.cloned();

@@ -15,22 +15,17 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 impl Row {
-    fn over(&self, value: impl Fn(&Run) -> f64) -> f64 {
+    /// The median over the seeds.
+    pub fn over(&self, value: impl Fn(&Run) -> f64) -> f64 {
         median(self.runs.iter().map(value))
     }
 
-    fn counts(&self, of: impl Fn(Counts) -> u64, plain: u64) -> f64 {
+    /// A count of a hybrid run, or the steps of plain training.
+    pub fn counts(&self, of: impl Fn(Counts) -> u64, plain: u64) -> f64 {
         self.over(|run| match &run.hybrid {
             Some(status) => of(status.counts) as f64,
             None => plain as f64,
         })
-    }
-
-    fn name(&self) -> String {
-        match self.method.without {
-            Some(part) => format!("{}, no {part}", self.method.predictor),
-            None => self.method.predictor.clone(),
-        }
     }
 
     /// `low-high`.
@@ -38,6 +33,13 @@ impl Row {
         let values = || self.runs.iter().map(&value);
         let low = values().fold(f64::INFINITY, f64::min);
         (low, values().fold(f64::NEG_INFINITY, f64::max))
+    }
+}
+
+impl Run {
+    /// The confidence at the end.
+    fn confidence(&self) -> f64 {
+        self.hybrid.as_ref().map_or(0.0, |status| status.confidence)
     }
 }
 
@@ -49,13 +51,14 @@ pub fn print(out: &mut impl Write, rows: &[Row]) -> Result<(), Failure> {
     };
     writeln!(
         out,
-        "{:<7} {:<23} {:>6} {:>9} {:>6} {:>7} {:>19} {:>6} {:>8} {:>17}  {:>8} {:>7} {:>7} {:>7}",
+        "{:<7} {:<23} {:>6} {:>9} {:>6} {:>7} {:>5} {:>19} {:>6} {:>8} {:>17}  {:>8} {:>7} {:>7} {:>7}",
         "rung",
         "predictor",
         "real",
         "predicted",
         "back",
         "saved",
+        "sure",
         "seconds (range)",
         "speed",
         "loss",
@@ -77,12 +80,17 @@ pub fn print(out: &mut impl Write, rows: &[Row]) -> Result<(), Failure> {
         let (time, loss) = (row.over(|run| run.seconds), row.over(|run| run.loss));
         let (fast, slow) = row.range(|run| run.seconds);
         let (low, high) = row.range(|run| run.loss);
+        let sure = match row.method.settings {
+            Some(_) => format!("{:.2}", row.over(|run| run.confidence())),
+            None => String::new(),
+        };
         let to = |n: usize| seconds(row.over(|run| run.to[n].unwrap_or(f64::INFINITY)));
         writeln!(
             out,
-            "{:<7} {:<23} {real:>6} {predicted:>9} {back:>6} {saved:>5.1} % {time:>6.2} ({fast:>4.2}-{slow:>4.2}) {:>5.2}x {loss:>8.4} {:>17}  {:>7.3}x {:>7} {:>7} {:>7}",
+            "{:<7} {:<23} {real:>6} {predicted:>9} {back:>6} {saved:>5.1} % {:>5} {time:>6.2} ({fast:>4.2}-{slow:>4.2}) {:>5.2}x {loss:>8.4} {:>17}  {:>7.3}x {:>7} {:>7} {:>7}",
             row.rung,
-            row.name(),
+            row.method.name(),
+            sure,
             plain_seconds / time,
             format!("({low:.4}-{high:.4})"),
             loss / plain_loss,
@@ -94,14 +102,13 @@ pub fn print(out: &mut impl Write, rows: &[Row]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints what the columns mean, and what has been published of the method.
-pub fn print_claims(out: &mut impl Write) -> Result<(), Failure> {
+/// Prints what the columns mean.
+pub fn print_columns(out: &mut impl Write) -> Result<(), Failure> {
     writeln!(
         out,
-        "saved: backward passes; speed: of the whole run, beside plain training; back: predicted steps that were taken back;\n\
-         50, 75, 100 %: seconds to the validation loss that plain training has there, - where it is not reached.\n\
-         Published for the method: 78 % of the backward passes saved, twice the speed, the loss within 1 % (xor), 5 % (digits)\n\
-         and 10 % (text) of plain training's."
+        "Medians over the seeds. saved: backward passes; back: predicted steps that were taken back; sure: the confidence at the\n\
+         end, which a prediction needs --hybrid's least of; speed: of the whole run, beside plain training; 50, 75, 100 %: seconds\n\
+         to the validation loss that plain training has there, - where it is not reached."
     )?;
     Ok(())
 }

@@ -1,16 +1,16 @@
-//! Which tensors go into one launch, and which of its cubes take which tensor.
+//! Launches over many tensors: which of them go into one launch, and which of its cubes take which tensor.
 
 use cubecl::client::Client;
 
 use crate::gpu::{Dtype, vector_width};
 
 /// Vectors that a thread takes.
-pub(super) const SHARE: usize = 4;
+pub(crate) const SHARE: usize = 4;
 /// Threads of a cube.
-pub(super) const UNITS: usize = 256;
+pub(crate) const UNITS: usize = 256;
 
 /// Tensors of one vector width that go into one launch.
-pub(super) struct Batch {
+pub(crate) struct Batch {
     pub width: usize,
     tensors: Vec<usize>,
     /// Launches of one width bind as many tensors each, so that they are one kernel: it is compiled once. Where there are
@@ -33,7 +33,7 @@ impl Batch {
 }
 
 /// The tensors that have elements, by vector width, and no more than a kernel may bind.
-pub(super) fn batches(
+pub(crate) fn batches(
     client: &Client,
     dtype: Dtype,
     lengths: &[usize],
@@ -63,7 +63,7 @@ pub(super) fn batches(
 }
 
 /// The first cube of each tensor, then the number of cubes.
-pub(super) fn first_cubes(lengths: impl Iterator<Item = usize>, cube: usize) -> Vec<usize> {
+pub(crate) fn first_cubes(lengths: impl Iterator<Item = usize>, cube: usize) -> Vec<usize> {
     let mut firsts = vec![0];
     for len in lengths {
         let last = firsts[firsts.len() - 1];

@@ -1,0 +1,74 @@
+//! The CPU.
+
+use burn::backend::Flex;
+use burn::backend::tensor::FloatTensor;
+use burn_flex::FlexTensor;
+use riverrun_kernels::Error;
+use riverrun_kernels::flat::cpu;
+
+use super::{FlatOps, FlatPlace};
+use crate::ops::support::flex::contiguous;
+use crate::ops::support::members::Tensors;
+
+/// Changes every tensor.
+fn each(
+    tensors: Tensors<Flex>,
+    places: Vec<FlatPlace>,
+    change: impl Fn(FlatPlace, &mut [f32]) -> Result<(), Error>,
+) -> Tensors<Flex> {
+    let tensors = tensors.into_vec().into_iter().zip(places);
+    let changed = tensors.map(|(tensor, place)| {
+        let mut tensor: FlexTensor = tensor.to_contiguous();
+        change(place, tensor.storage_mut()).unwrap_or_else(|error| panic!("{error}"));
+        tensor
+    });
+    Tensors::from_vec(changed.collect())
+}
+
+impl FlatOps for Flex {
+    fn flat_add(
+        tensors: Tensors<Self>,
+        directions: Tensors<Self>,
+        coefficients: FloatTensor<Self>,
+        places: Vec<FlatPlace>,
+        _kept: bool,
+    ) -> Tensors<Self> {
+        let directions: Vec<FlexTensor> = directions
+            .into_vec()
+            .into_iter()
+            .map(|direction| direction.to_contiguous())
+            .collect();
+        let directions: Vec<&[f32]> = directions.iter().map(contiguous::<f32>).collect();
+        let coefficients = coefficients.to_contiguous();
+        let coefficients = contiguous::<f32>(&coefficients);
+        each(tensors, places, |place, p| {
+            cpu::add(place, p, &directions, coefficients)
+        })
+    }
+
+    fn flat_put(
+        tensors: Tensors<Self>,
+        vector: FloatTensor<Self>,
+        places: Vec<FlatPlace>,
+        _kept: bool,
+    ) -> Tensors<Self> {
+        let vector = vector.to_contiguous();
+        let vector = contiguous::<f32>(&vector);
+        each(tensors, places, |place, p| cpu::put(place, p, vector))
+    }
+
+    fn flat_take(
+        tensors: Tensors<Self>,
+        vector: FloatTensor<Self>,
+        places: Vec<FlatPlace>,
+    ) -> FloatTensor<Self> {
+        let mut vector = vector.to_contiguous();
+        let to: &mut [f32] = vector.storage_mut();
+        for (tensor, place) in tensors.into_vec().into_iter().zip(places) {
+            let tensor = tensor.to_contiguous();
+            cpu::take(place, contiguous::<f32>(&tensor), to)
+                .unwrap_or_else(|error| panic!("{error}"));
+        }
+        vector
+    }
+}
