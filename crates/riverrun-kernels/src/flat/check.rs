@@ -1,7 +1,8 @@
 //! Random problems, the forms run on them, and the rule that accepts a result.
 //!
-//! A sum of `K` products has `K` roundings of sums no larger than its terms, and the terms are rounded once each to `f32`
-//! beforehand, in all forms alike: the numbers are within `K ε` times the sum of the terms' sizes. Copies have the same bits.
+//! For each of `K` directions a product and a sum are rounded, where they are not one operation, each by `ε / 2` of at most
+//! the sum of the terms' sizes. That sum has grown by its own roundings, for which one `ε` more counts: the numbers are within
+//! `(K + 1) ε` times the sum of the sizes. Copies have the same bits.
 
 use super::{Place, cpu, oracle};
 use crate::Error;
@@ -165,7 +166,7 @@ impl Case {
     /// Compares the sums, and the copies exactly.
     pub fn compare(&self, found: &Outcome, reference: &Outcome) -> Vec<Comparison> {
         let count = self.directions.len();
-        let slack = count as f64 * f64::from(f32::EPSILON);
+        let slack = (count + 1) as f64 * f64::from(f32::EPSILON);
         let size = |place: &Place, i: usize| -> f64 {
             let row = &self.coefficients[place.group * count..];
             let terms = self.directions.iter().zip(row);
