@@ -135,8 +135,9 @@ struct Fickle;
 
 impl Predictor for Fickle {
     fn predict(&self, seen: &Observation, windows: f64) -> Vec<[f64; WINDOWS]> {
-        let off = windows != 1.0 && seen.step < 200;
-        let multiple = if off { -20.0 } else { 1.0 };
+        let off = windows != 1.0 && seen.step < 80;
+        // Beyond the range of f32: the weights are lost.
+        let multiple = if off { 1e39 } else { 1.0 };
         vec![[0.0, 0.0, 0.0, multiple]; seen.groups.len()]
     }
 }
@@ -152,7 +153,7 @@ fn hybrid(device: &Device, dtype: Precision, recorded: bool, stop: u64) -> (Vec<
         }
     }
     let mut config = XorConfig::new();
-    config.training.set_steps(400);
+    config.training.set_steps(200);
     config.training.dtype = dtype;
     let mut settings = Preset::Aggressive.config();
     (settings.warm_up, settings.full, settings.max_predict) = (30, 10, 15);
@@ -192,7 +193,7 @@ fn hybrid_runs_are_the_same_with_recorded_steps_and_after_a_stop() {
     let counts = usual.1;
     assert!(counts.predictions > counts.failures, "{counts:?}");
     assert!(counts.failures > 0, "{counts:?}");
-    assert_eq!(hybrid(&cpu, Precision::F32, false, 200), usual);
+    assert_eq!(hybrid(&cpu, Precision::F32, false, 100), usual);
     drop(alone);
     let Some((gpu, _alone)) = gpu() else { return };
     for dtype in [Precision::F32, Precision::F16] {
@@ -208,8 +209,10 @@ fn hybrid_runs_are_the_same_with_recorded_steps_and_after_a_stop() {
         assert!(usual.0.iter().all(|w| w.is_finite()), "{dtype}");
         let recorded = hybrid(&gpu.device, dtype, true, u64::MAX);
         assert_eq!(recorded, usual, "{dtype}");
-        let resumed = hybrid(&gpu.device, dtype, true, 200);
-        assert_eq!(resumed, usual, "{dtype}, resumed");
+        if dtype == Precision::F32 {
+            let resumed = hybrid(&gpu.device, dtype, true, 100);
+            assert_eq!(resumed, usual, "resumed");
+        }
     }
 }
 
