@@ -6,7 +6,7 @@
 
 use super::{Place, cpu, oracle};
 use crate::Error;
-use crate::check::{Comparison, Random, worst};
+use crate::check::{Comparison, Random, rounded, same_bits, stored, wide, worst};
 
 /// Tensors of several sizes, and vectors of all of them, in `f64` but representable in `f32`.
 #[derive(Debug, Clone)]
@@ -37,12 +37,11 @@ pub struct Outcome {
 impl Outcome {
     /// Whether all numbers have the same bits.
     pub fn same_bits(&self, other: &Self) -> bool {
-        let bits = |outcome: &Self| -> Vec<u64> {
-            let tensors = outcome.added.iter().chain(&outcome.put).flatten();
-            let numbers = tensors.chain(&outcome.taken);
-            numbers.map(|x| x.to_bits()).collect()
-        };
-        bits(self) == bits(other)
+        fn tensors(of: &Outcome) -> impl Iterator<Item = &[f64]> {
+            let lists = of.added.iter().chain(&of.put).chain([&of.taken]);
+            lists.map(Vec::as_slice)
+        }
+        same_bits(tensors(self), tensors(other))
     }
 }
 
@@ -53,10 +52,7 @@ impl Case {
     /// Tensors of these sizes in three groups, and some directions. One element of the last tensor is NaN.
     pub fn random(sizes: &[usize], directions: usize, seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let mut narrow = |n: usize, bound: f64| -> Vec<f64> {
-            let numbers = random.vec(n, bound);
-            numbers.into_iter().map(|x| f64::from(x as f32)).collect()
-        };
+        let mut narrow = |n: usize, bound: f64| rounded::<f32>(&random.vec(n, bound));
         let mut start = 0;
         let places = sizes.iter().enumerate().map(|(n, &len)| {
             let place = Place {
@@ -101,8 +97,8 @@ impl Case {
     /// # Errors
     /// Those of the kernels.
     pub fn cpu(&self) -> Result<Outcome, Error> {
-        let narrow = |x: &Vec<f64>| x.iter().map(|&x| x as f32).collect::<Vec<f32>>();
-        let wide = |x: &Vec<f32>| x.iter().map(|&x| f64::from(x)).collect::<Vec<f64>>();
+        let narrow = |x: &Vec<f64>| stored::<f32>(x);
+        let wide = |x: &Vec<f32>| wide(x);
         let directions: Vec<Vec<f32>> = self.directions.iter().map(narrow).collect();
         let slices: Vec<&[f32]> = directions.iter().map(Vec::as_slice).collect();
         let coefficients = narrow(&self.coefficients);
