@@ -40,7 +40,7 @@ pub struct BenchHybridArgs {
     /// Predictors, separated by commas; plain training is always measured [default: all; with --ablate linear]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub predictors: Vec<PredictorKind>,
-    /// Measure the table of all rungs, an ablation of the linear predictor on xor and digits, and the latencies, one after
+    /// Measure the table of all rungs, an ablation of the linear predictor on xor and text, and the latencies, one after
     /// another: about eight minutes on two CPU cores
     #[arg(long, conflicts_with_all = ["ablate", "latency"])]
     pub all: bool,

@@ -14,7 +14,7 @@ use crate::args::{BenchHybridArgs, Rung};
 use crate::failure::Failure;
 
 /// Evaluations of a run: the grain of the times to a loss.
-const EVALUATIONS: u64 = 50;
+const EVALUATIONS: u64 = 30;
 
 /// A run that has ended.
 pub struct Finished {
