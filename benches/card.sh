@@ -251,7 +251,11 @@ part_rollout() {
 part_encoder() { bench_of encoder; }
 part_rssm() {
     has bench rssm || return 0
-    measured rssm 540 bench rssm --sizes 12m,50m,200m --dtypes bf16
+    local size
+    # The first call compiles what Burn tries for the products of blocks; trying little leaves time to measure.
+    for size in 12m 50m 200m; do
+        CUBECL_AUTOTUNE_LEVEL=minimal measured "rssm-$size" 300 bench rssm --sizes "$size" --dtypes bf16
+    done
 }
 part_attention() {
     has bench attention || return 0
