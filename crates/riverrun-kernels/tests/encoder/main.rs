@@ -7,3 +7,5 @@ mod contract;
 mod device;
 #[cfg(feature = "gpu")]
 mod gpu;
+#[path = "../reported/mod.rs"]
+mod reported;

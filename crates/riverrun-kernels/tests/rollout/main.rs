@@ -9,3 +9,5 @@ mod device;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod metrics;
+#[path = "../reported/mod.rs"]
+mod reported;

@@ -1,8 +1,8 @@
 //! Metrics, forecasts and proposed changes, by hand.
 
-use std::sync::{Arc, Mutex};
-
 use riverrun_kernels::rollout::{Metrics, Outcome, Problem, spans};
+
+use crate::reported::Reported;
 
 #[test]
 fn the_four_metrics() {
@@ -56,39 +56,10 @@ fn the_change_of_the_weights() {
     assert!((deltas[1].magnitude - 0.2 * (1.0 + 0.5_f64.tanh())).abs() < 1e-12);
 }
 
-/// Collects what is reported.
-#[derive(Clone, Default)]
-struct Collected(Arc<Mutex<Vec<String>>>);
-
-impl tracing::Subscriber for Collected {
-    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-        true
-    }
-    fn new_span(&self, span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        let mut all = self.0.lock().unwrap();
-        all.push(format!(
-            "span {} {}",
-            span.metadata().name(),
-            span.metadata().fields()
-        ));
-        tracing::span::Id::from_u64(all.len() as u64)
-    }
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-    fn event(&self, event: &tracing::Event<'_>) {
-        let fields = event.metadata().fields();
-        self.0.lock().unwrap().push(format!("event {fields}"));
-    }
-    fn enter(&self, _: &tracing::span::Id) {}
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
 #[test]
 fn spans_name_what_they_carry() {
     let (problem, found) = two_members();
-    let collected = Collected::default();
-    tracing::subscriber::with_default(collected.clone(), || spans(&problem, &found));
-    let all = collected.0.lock().unwrap();
+    let all = Reported::by(|| spans(&problem, &found));
     let count = |start: &str| all.iter().filter(|line| line.starts_with(start)).count();
     assert_eq!(
         (count("span rollout"), count("span member"), count("event")),
