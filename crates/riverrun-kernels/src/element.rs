@@ -58,6 +58,7 @@ pub trait Element:
     + crate::gemm::cpu::Kernels<Self>
     + crate::norm::cpu::Kernels<Self>
     + crate::recurrence::cpu::Kernels<Self>
+    + crate::rssm::cpu::Kernels<Self>
 {
     /// The type of arithmetic and carries.
     type Acc: Real;

@@ -25,6 +25,7 @@ pub mod random;
 pub mod recurrence;
 pub mod rollout;
 pub mod rows;
+pub mod rssm;
 mod simd;
 mod threads;
 

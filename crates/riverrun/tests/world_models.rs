@@ -197,6 +197,27 @@ fn states_of_many_runs() {
     }
 }
 
+#[test]
+fn features_go_on_to_a_rollout_on_the_device() {
+    let run = random_run(60, 4);
+    let encoder = encoded(Config::default(), &run);
+    let mut case = Case::random(Problem::new(2, 16, 3).with_features(64), 5);
+    for (name, device) in devices() {
+        let states = RunStates::from_encoders([&encoder], &device).unwrap();
+        let features: Tensor<1> = encode_states(states).squeeze_dim(0);
+        // The oracle of the rollout goes on from the features that the device has found.
+        let read: Vec<f32> = features.clone().into_data().iter().collect();
+        case.arrays_mut()[5].clone_from(&read);
+        let Given {
+            ensemble, h0, loss, ..
+        } = given(&case, &device);
+        let found = rollout(&ensemble, h0, features, loss, 3, Decode::LogLoss);
+        for comparison in case.compare(&found.read().1).unwrap() {
+            assert!(comparison.passes(), "{name}: {comparison:?}");
+        }
+    }
+}
+
 fn key(words: [i32; 4], device: &Device) -> Tensor<1, Int> {
     Tensor::from_ints(words, device)
 }

@@ -15,6 +15,7 @@ mod normal;
 mod recurrences;
 mod rollout;
 mod rows;
+mod rssm;
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -53,6 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     rollout::write(&mut writer)?;
     rows::write(&mut writer)?;
     attention::write(&mut writer)?;
+    rssm::write(&mut writer)?;
     let count = writer.texts.len();
     println!("{count} kernels in {}", writer.folder.display());
     Ok(())

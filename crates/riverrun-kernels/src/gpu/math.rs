@@ -92,3 +92,17 @@ pub(crate) fn exp_of_negative_number(x: f32, #[comptime] ptx: bool) -> f32 {
         (0.0f32 - x).exp()
     }
 }
+
+/// `1 / (1 + e^-x)`.
+#[cube]
+pub(crate) fn sigmoid_number(x: f32, #[comptime] ptx: bool) -> f32 {
+    1.0f32 / (1.0f32 + exp_of_negative_number(x, ptx))
+}
+
+/// `tanh x`, without overflow.
+#[cube]
+pub(crate) fn tanh_number(x: f32, #[comptime] ptx: bool) -> f32 {
+    let q = exp_of_negative_number(2.0f32 * x.abs(), ptx);
+    let y = (1.0f32 - q) / (1.0f32 + q);
+    select(x < 0.0f32, 0.0f32 - y, y)
+}

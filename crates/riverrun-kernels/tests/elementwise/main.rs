@@ -1,4 +1,10 @@
-//! GELU on the CPU, against its oracle, and that against finite differences.
+//! Operations element by element, against their oracles, and those against finite differences: GELU on the CPU, the parts of an
+//! RSSM's step on the CPU and on a GPU.
+
+#[cfg(feature = "gpu")]
+#[path = "../device/mod.rs"]
+mod device;
+mod rssm;
 
 use half::{bf16, f16};
 use riverrun_kernels::{Element, gelu};

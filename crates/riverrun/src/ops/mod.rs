@@ -21,6 +21,7 @@ mod random;
 mod recurrence;
 mod refill;
 mod rollout;
+pub(crate) mod rssm;
 mod short_convolution;
 pub(crate) mod support;
 

@@ -11,6 +11,9 @@
 //! | `buffers` | the kernels' arguments |
 //! | `plan`, `pass`, `launch` | from a problem to launches |
 //! | `step` | a single step |
+//!
+//! **Shared memory.** The sequence takes what the card gives a cube by opt-in, 64 KiB on a T1000 to 227 KiB on an H200: every byte
+//! of weights held there is one that no step reads again. A step, a rollout and an encoder stay under 48 KiB.
 
 mod args;
 mod backward;

@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 
 use crate::gpu::group::{Fold, Group, fold};
-use crate::gpu::math::exp_of_negative_number;
+use crate::gpu::math::{exp_of_negative_number, sigmoid_number, tanh_number};
 use crate::rollout::{CLAMP, DELTAS, LEAST_LOSS, LEAST_PROBABILITY, LINEAR_ENTROPY};
 
 /// Parameters of the generated code.
@@ -24,20 +24,6 @@ impl Config {
     fn each(&self) -> usize {
         self.hidden.div_ceil(self.group.units)
     }
-}
-
-/// `1 / (1 + e^-x)`.
-#[cube]
-pub(super) fn sigmoid(x: f32, #[comptime] ptx: bool) -> f32 {
-    1.0f32 / (1.0f32 + exp_of_negative_number(x, ptx))
-}
-
-/// `tanh x`, without overflow.
-#[cube]
-pub(super) fn tanh(x: f32, #[comptime] ptx: bool) -> f32 {
-    let q = exp_of_negative_number(2.0f32 * x.abs(), ptx);
-    let y = (1.0f32 - q) / (1.0f32 + q);
-    select(x < 0.0f32, 0.0f32 - y, y)
 }
 
 /// The loss that a log-loss head predicts. Comparisons keep a NaN where minima and maxima would not.
@@ -206,9 +192,9 @@ pub(super) fn rollout_cube<N: Size>(
             let z = fma(first[o], signal, base[o]) + product::<N>(u, row, &h, config);
             let r = fma(first[each + o], signal, base[each + o])
                 + product::<N>(u, row + hidden, &h, config);
-            update[o] = sigmoid(z, ptx);
+            update[o] = sigmoid_number(z, ptx);
             if inside {
-                rh[j] = sigmoid(r, ptx) * state[o];
+                rh[j] = sigmoid_number(r, ptx) * state[o];
             }
         }
         sync_cube();
@@ -219,7 +205,7 @@ pub(super) fn rollout_cube<N: Size>(
             let row = (m * 3 + 2) * hidden + j.min(hidden - 1);
             let c = fma(first[2 * each + o], signal, base[2 * each + o])
                 + product::<N>(u, row, &rh, config);
-            state[o] = (1.0f32 - update[o]) * state[o] + update[o] * tanh(c, ptx);
+            state[o] = (1.0f32 - update[o]) * state[o] + update[o] * tanh_number(c, ptx);
             // All have read the state before the barrier above.
             if inside {
                 h[j] = state[o];

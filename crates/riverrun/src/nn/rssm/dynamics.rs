@@ -1,11 +1,11 @@
 //! The deterministic step.
 
 use burn::tensor::Tensor;
-use burn::tensor::activation::{sigmoid, silu, tanh};
 
 use super::block_linear::{from_blocks, to_blocks};
 use super::{Rssm, RssmState};
 use crate::nn::{RmsNorm, linear};
+use crate::ops::rssm::{gated_step, silu, silu_blocks};
 
 /// `silu(RMSNorm(x))`.
 pub(super) fn activate<const D: usize>(norm: &RmsNorm, x: Tensor<D>) -> Tensor<D> {
@@ -35,15 +35,10 @@ impl Rssm {
             action,
         ];
         let dense = linear(&self.hidden_inputs, Tensor::cat(inputs, 1));
-        let before = to_blocks(deter, blocks);
-        let own = from_blocks(self.hidden_blocks.forward(before.clone()));
-        let x = activate(&self.hidden_norm, own + dense);
-        let gates = self.gates.forward(to_blocks(x, blocks));
-        let width = self.deter / blocks;
-        let part = |n: usize| gates.clone().narrow(2, n * width, width);
-        let update = sigmoid(part(2) - 1.0);
-        let candidate = tanh(sigmoid(part(0)) * part(1));
-        from_blocks(update.clone() * candidate + (-update + 1.0) * before)
+        let own = self.hidden_blocks.forward(to_blocks(deter.clone(), blocks));
+        let x = self.hidden_norm.forward(from_blocks(own) + dense);
+        let gates = self.gates.forward(silu_blocks(x, blocks));
+        gated_step(gates, deter)
     }
 
     /// The prior's logits `[.., stoch · classes]` of deterministic states `[.., deter]`.

@@ -5,6 +5,7 @@ use burn::tensor::{FloatDType, Int, Tensor};
 use super::observe::shape;
 use super::{Rssm, RssmState};
 use crate::Error;
+use crate::ops::support::checks;
 
 /// The random-number stream of imagination.
 const STREAM: u32 = 1;
@@ -46,7 +47,7 @@ impl Rssm {
     /// [`imagine`](Self::imagine).
     ///
     /// # Errors
-    /// Shapes that do not fit together.
+    /// Shapes that do not fit together; a dtype that the device lacks, `f64` on a GPU among them.
     pub fn try_imagine(
         &self,
         actions: Tensor<3>,
@@ -56,6 +57,7 @@ impl Rssm {
         let [batch, steps, _] = actions.dims();
         let [d_action, _] = self.action_input.weight.dims();
         shape("actions", [batch, steps, d_action], actions.dims())?;
+        checks::supported("actions", &actions.device(), actions.dtype())?;
         self.check_state(batch, &state)?;
         let encoded = self.encode_actions(actions.clone());
         let at = |t: usize| -> Tensor<2> { encoded.clone().narrow(1, t, 1).squeeze_dim(1) };

@@ -5,6 +5,7 @@ use burn::tensor::{FloatDType, Int, Tensor};
 use super::dynamics::activate;
 use super::{KlLoss, Rssm, RssmState};
 use crate::nn::linear;
+use crate::ops::support::checks;
 use crate::{Error, Sequence};
 
 /// The random-number stream of observation.
@@ -80,7 +81,7 @@ impl Rssm {
     /// [`observe`](Self::observe).
     ///
     /// # Errors
-    /// Shapes that do not fit together; lengths in `sequence`.
+    /// Shapes that do not fit together; a dtype that the device lacks, `f64` on a GPU among them; lengths in `sequence`.
     pub fn try_observe(
         &self,
         tokens: Tensor<3>,
@@ -94,6 +95,7 @@ impl Rssm {
         let [d_action, _] = self.action_input.weight.dims();
         shape("tokens", [batch, steps, d_tokens], tokens.dims())?;
         shape("actions", [batch, steps, d_action], actions.dims())?;
+        checks::supported("tokens", &tokens.device(), tokens.dtype())?;
         if sequence.lengths.is_some() {
             return Err(Error::Unsupported(
                 "an RSSM takes resets and no lengths: pad sequences and mask their losses".into(),

@@ -4,35 +4,25 @@ use burn::tensor::activation::{log_softmax, softmax};
 use burn::tensor::{FloatDType, Int, Tensor};
 
 use super::Rssm;
+use crate::ops::rssm::draw_one_hot;
 use crate::ops::uniform;
 
-/// Gumbel noise for `steps` steps, and the indices of the classes.
-pub(super) struct Noise {
-    /// `[T, B, stoch, classes]`.
-    gumbel: Tensor<4>,
-    classes: Tensor<3, Int>,
-}
-
 impl Rssm {
-    /// The noise of a run, from a key: on the device of `like`, and tracked by autodiff if `like` is.
+    /// The noise of a run from the Gumbel distribution, `[T, B, stoch, classes]`: on the device of the key, and tracked by autodiff
+    /// if `like` is.
     pub(super) fn noise(
         &self,
         key: Tensor<1, Int>,
         stream: u32,
         [steps, batch]: [usize; 2],
         like: &Tensor<2>,
-    ) -> Noise {
+    ) -> Tensor<4> {
         let key = if key.is_autodiff() { key.inner() } else { key };
         let shape = [steps, batch, self.stoch, self.classes];
         let gumbel = -(-uniform(key, stream, shape).log()).log();
-        let gumbel = match like.is_autodiff() {
+        match like.is_autodiff() {
             true => Tensor::from_inner(gumbel),
             false => gumbel,
-        };
-        let classes = Tensor::arange(0..self.classes as i64, &like.device());
-        Noise {
-            gumbel,
-            classes: classes.reshape([1, 1, self.classes]),
         }
     }
 
@@ -54,18 +44,8 @@ impl Rssm {
     }
 
     /// A one-hot sample `[B, stoch · classes]` of logits `[B, stoch · classes]`, in their dtype: the class with the highest
-    /// `ln p + gumbel`. Its gradient is that of `p`.
-    pub(super) fn sample(&self, logits: Tensor<2>, noise: &Noise, step: usize) -> Tensor<2> {
-        let dtype = FloatDType::from(logits.dtype());
-        let [batch, width] = logits.dims();
-        let logits = logits.reshape([batch, self.stoch, self.classes]);
-        let p = self.probabilities(logits);
-        let gumbel: Tensor<3> = noise.gumbel.clone().narrow(0, step, 1).squeeze_dim(0);
-        let chosen = (p.clone().detach().log() + gumbel).argmax(2);
-        let one_hot = noise.classes.clone().equal(chosen).float();
-        let one_hot = one_hot.cast(FloatDType::F32);
-        // The difference is exactly 0.
-        let sample = one_hot + (p.clone() - p.detach());
-        sample.reshape([batch, width]).cast(dtype)
+    /// `ln p + noise` of the step. Its gradient is that of `p`.
+    pub(super) fn sample(&self, logits: Tensor<2>, noise: &Tensor<4>, step: usize) -> Tensor<2> {
+        draw_one_hot(logits, noise.clone(), step, self.unimix)
     }
 }

@@ -19,10 +19,10 @@ mod plane;
 
 use cubecl::prelude::*;
 
-use super::cube::{sigmoid, tanh};
 use crate::gpu::cluster::{address_here, address_in, meet, send};
 use crate::gpu::full_plane::{shuffle, shuffle_xor};
 use crate::gpu::math::exp_of_negative_number;
+use crate::gpu::math::{sigmoid_number, tanh_number};
 use crate::rollout::DELTAS;
 use heads::{Heads, class, decode, entropy};
 use plane::{await_row, largest, row_sum, scattered_sums};
@@ -217,11 +217,11 @@ fn member(
             let start = first_unit + comptime!(g * UNITS);
             let at = comptime!(groups + g);
             let reset = fma(first[at], signal, base[at]) + r[g];
-            let gated = sigmoid(reset, true) * state[g];
+            let gated = sigmoid_number(reset, true) * state[g];
             if start + own < hidden {
                 send(there + comptime!((g * UNITS * 8) as u64), gated, step);
             }
-            update[g] = sigmoid(fma(first[g], signal, base[g]) + z[g], true);
+            update[g] = sigmoid_number(fma(first[g], signal, base[g]) + z[g], true);
             sync_plane();
         }
         // The others are waited for anyway.
@@ -243,7 +243,7 @@ fn member(
             }
             let sum = scattered_sums(&mut sums, UNITS);
             let at = comptime!(2 * groups + g);
-            let c = tanh(fma(first[at], signal, base[at]) + sum, true);
+            let c = tanh_number(fma(first[at], signal, base[at]) + sum, true);
             state[g] = (1.0f32 - update[g]) * state[g] + update[g] * c;
             if start + own < hidden {
                 let to = there + comptime!(second + (g * UNITS * 8) as u64);

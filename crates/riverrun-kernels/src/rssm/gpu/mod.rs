@@ -1,0 +1,269 @@
+//! The GPU forms: one launch each, on every device.
+
+mod kernels;
+
+use cubecl::client::Client;
+use cubecl::prelude::*;
+use cubecl::server::Handle;
+
+use super::{Blocks, Draw};
+use crate::Error;
+use crate::gpu::{Dtype, address, buffer, expect, grid, ptx};
+
+/// Threads of a cube.
+const UNITS: usize = 128;
+
+/// Checks the buffers, each with its numbers, and returns the grid of `threads`; `None` where there is nothing to do.
+fn prepare(
+    client: &Client,
+    dtype: Dtype,
+    threads: usize,
+    buffers: &[(&'static str, &Handle, usize)],
+) -> Result<Option<CubeCount>, Error> {
+    dtype.check(client)?;
+    let sizes = buffers
+        .iter()
+        .map(|(what, handle, numbers)| (*what, Some(*handle), *numbers));
+    expect(dtype.size(), sizes)?;
+    Ok((threads > 0).then(|| grid(client, threads.div_ceil(UNITS))))
+}
+
+const fn threads() -> CubeDim {
+    CubeDim::new_1d(UNITS as u32)
+}
+
+/// `y: [G, B, W]` from `x: [B, D]`.
+///
+/// # Errors
+/// [`Error::Dtype`], [`Error::Length`]; nothing has been launched then.
+pub fn activate(
+    client: &Client,
+    dtype: Dtype,
+    blocks: Blocks,
+    x: &Handle,
+    y: &Handle,
+) -> Result<(), Error> {
+    let n = blocks.numbers();
+    let Some(grid) = prepare(client, dtype, n, &[("x", x, n), ("y", y, n)])? else {
+        return Ok(());
+    };
+    // SAFETY: the lengths have been checked; the kernel indexes within them. The same below.
+    unsafe {
+        kernels::activate::launch_unchecked(
+            client,
+            grid,
+            threads(),
+            address(n, dtype),
+            buffer(x, n, 1),
+            buffer(y, n, 1),
+            blocks.batch,
+            blocks.blocks,
+            blocks.width,
+            ptx(client),
+            dtype.elem(),
+        );
+    }
+    Ok(())
+}
+
+/// `∂L/∂x: [B, D]` from `∂L/∂y: [G, B, W]`.
+///
+/// # Errors
+/// As [`activate`].
+pub fn activate_backward(
+    client: &Client,
+    dtype: Dtype,
+    blocks: Blocks,
+    [x, d_y]: [&Handle; 2],
+    d_x: &Handle,
+) -> Result<(), Error> {
+    let n = blocks.numbers();
+    let buffers = [("x", x, n), ("d_y", d_y, n), ("d_x", d_x, n)];
+    let Some(grid) = prepare(client, dtype, n, &buffers)? else {
+        return Ok(());
+    };
+    // SAFETY: as in `activate`.
+    unsafe {
+        kernels::activate_backward::launch_unchecked(
+            client,
+            grid,
+            threads(),
+            address(n, dtype),
+            buffer(x, n, 1),
+            buffer(d_y, n, 1),
+            buffer(d_x, n, 1),
+            blocks.batch,
+            blocks.blocks,
+            blocks.width,
+            ptx(client),
+            dtype.elem(),
+        );
+    }
+    Ok(())
+}
+
+/// The next states `[B, D]` from the gates `[G, B, 3W]` and the states.
+///
+/// # Errors
+/// As [`activate`].
+pub fn step(
+    client: &Client,
+    dtype: Dtype,
+    blocks: Blocks,
+    [gates, before]: [&Handle; 2],
+    next: &Handle,
+) -> Result<(), Error> {
+    let n = blocks.numbers();
+    let buffers = [
+        ("gates", gates, 3 * n),
+        ("before", before, n),
+        ("next", next, n),
+    ];
+    let Some(grid) = prepare(client, dtype, n, &buffers)? else {
+        return Ok(());
+    };
+    // SAFETY: as in `activate`.
+    unsafe {
+        kernels::step::launch_unchecked(
+            client,
+            grid,
+            threads(),
+            address(3 * n, dtype),
+            buffer(gates, 3 * n, 1),
+            buffer(before, n, 1),
+            buffer(next, n, 1),
+            blocks.batch,
+            blocks.blocks,
+            blocks.width,
+            ptx(client),
+            dtype.elem(),
+        );
+    }
+    Ok(())
+}
+
+/// `∂L/∂a: [G, B, 3W]` and `∂L/∂d: [B, D]` from `∂L/∂d': [B, D]`.
+///
+/// # Errors
+/// As [`activate`].
+pub fn step_backward(
+    client: &Client,
+    dtype: Dtype,
+    blocks: Blocks,
+    [gates, before, d_next]: [&Handle; 3],
+    [d_gates, d_before]: [&Handle; 2],
+) -> Result<(), Error> {
+    let n = blocks.numbers();
+    let buffers = [
+        ("gates", gates, 3 * n),
+        ("before", before, n),
+        ("d_next", d_next, n),
+        ("d_gates", d_gates, 3 * n),
+        ("d_before", d_before, n),
+    ];
+    let Some(grid) = prepare(client, dtype, n, &buffers)? else {
+        return Ok(());
+    };
+    // SAFETY: as in `activate`.
+    unsafe {
+        kernels::step_backward::launch_unchecked(
+            client,
+            grid,
+            threads(),
+            address(3 * n, dtype),
+            buffer(gates, 3 * n, 1),
+            buffer(before, n, 1),
+            buffer(d_next, n, 1),
+            buffer(d_gates, 3 * n, 1),
+            buffer(d_before, n, 1),
+            blocks.batch,
+            blocks.blocks,
+            blocks.width,
+            ptx(client),
+            dtype.elem(),
+        );
+    }
+    Ok(())
+}
+
+/// One-hot samples `[N, C]` from logits `[N, C]` and the `nth` noise of an array `[.., N, C]` in `f32`.
+///
+/// # Errors
+/// As [`activate`].
+pub fn draw(
+    client: &Client,
+    dtype: Dtype,
+    draw: Draw,
+    logits: &Handle,
+    (noise, nth): (&Handle, usize),
+    sample: &Handle,
+) -> Result<(), Error> {
+    let n = draw.numbers();
+    let all = (nth + 1) * n;
+    expect(Dtype::F32.size(), [("noise", Some(noise), all)])?;
+    let buffers = [("logits", logits, n), ("sample", sample, n)];
+    let rows = if draw.classes == 0 { 0 } else { draw.rows };
+    let Some(grid) = prepare(client, dtype, rows, &buffers)? else {
+        return Ok(());
+    };
+    // SAFETY: as in `activate`.
+    unsafe {
+        kernels::draw::launch_unchecked(
+            client,
+            grid,
+            threads(),
+            address(all, Dtype::F32),
+            buffer(logits, n, 1),
+            buffer(noise, all, 1),
+            buffer(sample, n, 1),
+            rows,
+            draw.classes,
+            nth * n,
+            draw.unimix,
+            ptx(client),
+            dtype.elem(),
+        );
+    }
+    Ok(())
+}
+
+/// `∂L/∂logits` from `∂L/∂sample`, both `[N, C]`.
+///
+/// # Errors
+/// As [`activate`].
+pub fn draw_backward(
+    client: &Client,
+    dtype: Dtype,
+    draw: Draw,
+    [logits, d_sample]: [&Handle; 2],
+    d_logits: &Handle,
+) -> Result<(), Error> {
+    let n = draw.numbers();
+    let buffers = [
+        ("logits", logits, n),
+        ("d_sample", d_sample, n),
+        ("d_logits", d_logits, n),
+    ];
+    let rows = if draw.classes == 0 { 0 } else { draw.rows };
+    let Some(grid) = prepare(client, dtype, rows, &buffers)? else {
+        return Ok(());
+    };
+    // SAFETY: as in `activate`.
+    unsafe {
+        kernels::draw_backward::launch_unchecked(
+            client,
+            grid,
+            threads(),
+            address(n, dtype),
+            buffer(logits, n, 1),
+            buffer(d_sample, n, 1),
+            buffer(d_logits, n, 1),
+            rows,
+            draw.classes,
+            draw.unimix,
+            ptx(client),
+            dtype.elem(),
+        );
+    }
+    Ok(())
+}
