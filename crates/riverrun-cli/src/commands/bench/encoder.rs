@@ -33,12 +33,16 @@ struct Many {
     device: Timing,
     /// On the CPU, from arrays.
     cpu: Timing,
+    /// Bytes a second of a call on the device, and their part of the copy bandwidth.
+    gb_per_s: f64,
+    of_copy: f64,
 }
 
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     #[serde(flatten)]
     origin: Origin,
+    copy_gb_per_s: f64,
     one: Vec<One>,
     many: Vec<Many>,
     /// The fewest runs from which on the device takes less time.
@@ -57,6 +61,7 @@ fn seconds(calls: usize, mut call: impl FnMut()) -> Timing {
 /// Measures and prints.
 pub fn run(args: &BenchEncoderArgs) -> Result<(), Failure> {
     let setup = Setup::new(&args.common)?;
+    let copy = setup.copy()?;
     let mut out = stdout();
     let mut refused = Refused::default();
     writeln!(
@@ -93,8 +98,17 @@ pub fn run(args: &BenchEncoderArgs) -> Result<(), Failure> {
     }
     writeln!(
         out,
-        "many runs at once on {}: {}\n{:>7} {:>7}  {:>10} {:>10} {:>7}",
-        setup.origin.device, setup.origin.name, "runs", "history", "device us", "CPU us", "times"
+        "many runs at once on {}: {}; copy {:.0} GB/s\n{:>7} {:>7}  {:>10} {:>10} {:>7} {:>8} {:>7}",
+        setup.origin.device,
+        setup.origin.name,
+        copy / 1e9,
+        "runs",
+        "history",
+        "device us",
+        "CPU us",
+        "times",
+        "GB/s",
+        "of copy"
     )?;
     let mut many = Vec::new();
     for &runs in &args.runs {
@@ -128,18 +142,25 @@ pub fn run(args: &BenchEncoderArgs) -> Result<(), Failure> {
         });
         let name = || format!("{runs} runs");
         if refused.admits(name, &device) && refused.admits(name, &cpu) {
+            // Every number of the states is read once, every feature written once.
+            let numbers = flat.losses.len() + flat.gradients.len() + flat.scalars.len();
+            let rate = (4 * (numbers + runs * FEATURES)) as f64 / device.median;
             writeln!(
                 out,
-                "{runs:>7} {history:>7}  {:>10.2} {:>10.2} {:>7.2}",
+                "{runs:>7} {history:>7}  {:>10.2} {:>10.2} {:>7.2} {:>8.1} {:>6.1}%",
                 device.median * 1e6,
                 cpu.median * 1e6,
-                cpu.median / device.median
+                cpu.median / device.median,
+                rate / 1e9,
+                rate / copy * 100.0
             )?;
             many.push(Many {
                 runs,
                 history,
                 device,
                 cpu,
+                gb_per_s: rate / 1e9,
+                of_copy: rate / copy,
             });
         }
     }
@@ -159,6 +180,7 @@ pub fn run(args: &BenchEncoderArgs) -> Result<(), Failure> {
     };
     let report = Report {
         origin: setup.origin,
+        copy_gb_per_s: copy / 1e9,
         one,
         many,
         crossover,

@@ -8,6 +8,7 @@ mod device;
 mod encoder;
 mod host;
 mod hybrid;
+mod launches;
 mod linear;
 mod recompute;
 mod recurrence;

@@ -31,6 +31,10 @@ struct Row {
     gflops: f64,
     /// Steps of members per second.
     steps_per_second: f64,
+    /// Bytes a second, the weights read at every step, and their part of the copy bandwidth: above 1 where the weights stay in
+    /// registers or a cache.
+    gb_per_s: f64,
+    of_copy: f64,
     /// Bytes of weights and heads, and of the other arrays of a rollout, by formula.
     ensemble_bytes: usize,
     rollout_bytes: usize,
@@ -53,6 +57,7 @@ struct Size {
 struct Report<'a> {
     #[serde(flatten)]
     origin: Origin,
+    copy_gb_per_s: f64,
     rows: Vec<Row>,
     sizes: Vec<Size>,
     refused: &'a [String],
@@ -73,11 +78,18 @@ fn seconds(mut call: impl FnMut()) -> Timing {
 /// Measures and prints.
 pub fn run(args: &BenchRolloutArgs) -> Result<(), Failure> {
     let setup = Setup::new(&args.common)?;
+    let copy = setup.copy()?;
     let mut out = stdout();
-    writeln!(out, "{}: {}", setup.origin.device, setup.origin.name)?;
     writeln!(
         out,
-        "{:>7} {:>5} {:>6}  {:<7} {:>10} {:>6}  {:>10} {:>7}  {:>8} {:>9} {:>10} {:>10}",
+        "{}: {}; copy {:.0} GB/s; GB/s: with the weights read at every step",
+        setup.origin.device,
+        setup.origin.name,
+        copy / 1e9
+    )?;
+    writeln!(
+        out,
+        "{:>7} {:>5} {:>6}  {:<7} {:>10} {:>6}  {:>10} {:>7}  {:>8} {:>9} {:>8} {:>7} {:>10} {:>10}",
         "members",
         "steps",
         "hidden",
@@ -88,6 +100,8 @@ pub fn run(args: &BenchRolloutArgs) -> Result<(), Failure> {
         "times",
         "GFLOP/s",
         "M steps/s",
+        "GB/s",
+        "of copy",
         "MB",
         "allocated"
     )?;
@@ -130,6 +144,7 @@ pub fn run(args: &BenchRolloutArgs) -> Result<(), Failure> {
             )));
         }
         let steps_per_second = (members * steps) as f64 / time.median;
+        let rate = (steps * ensemble + rollout) as f64 / time.median;
         let gflops = problem.flops() as f64 / time.median / 1e9;
         let text = |x: Option<f64>, digits: usize| match x {
             Some(x) => format!("{x:.digits$}"),
@@ -137,13 +152,15 @@ pub fn run(args: &BenchRolloutArgs) -> Result<(), Failure> {
         };
         writeln!(
             out,
-            "{members:>7} {steps:>5} {:>6}  {routine:<7} {:>10.4} {:>5.1}%  {:>10} {:>7}  {gflops:>8.1} {:>9.3} {:>10.3} {:>10.3}",
+            "{members:>7} {steps:>5} {:>6}  {routine:<7} {:>10.4} {:>5.1}%  {:>10} {:>7}  {gflops:>8.1} {:>9.3} {:>8.0} {:>6.1}% {:>10.3} {:>10.3}",
             args.hidden,
             time.median * 1e3,
             time.spread() * 100.0,
             text(scalar.map(|scalar| scalar.median * 1e3), 3),
             text(scalar.map(|scalar| scalar.median / time.median), 1),
             steps_per_second / 1e6,
+            rate / 1e9,
+            rate / copy * 100.0,
             (ensemble + rollout) as f64 / 1e6,
             allocated as f64 / 1e6
         )?;
@@ -158,6 +175,8 @@ pub fn run(args: &BenchRolloutArgs) -> Result<(), Failure> {
             scalar,
             gflops,
             steps_per_second,
+            gb_per_s: rate / 1e9,
+            of_copy: rate / copy,
             ensemble_bytes: ensemble,
             rollout_bytes: rollout,
             allocated_bytes: allocated,
@@ -169,6 +188,7 @@ pub fn run(args: &BenchRolloutArgs) -> Result<(), Failure> {
     };
     let report = Report {
         origin: setup.origin,
+        copy_gb_per_s: copy / 1e9,
         rows,
         sizes,
         refused: refused.names(),

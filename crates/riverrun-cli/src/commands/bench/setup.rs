@@ -25,6 +25,18 @@ impl Setup {
         })
     }
 
+    /// Bytes per second of a copy on the device, read plus written.
+    pub fn copy(&self) -> Result<f64, Failure> {
+        #[cfg(feature = "gpu")]
+        if let Some(client) = self.client()? {
+            return Ok(super::device::copy(&client, &self.origin));
+        }
+        if !self.is_cpu() {
+            return Err(self.no_kernels());
+        }
+        Ok(super::host::copy())
+    }
+
     pub fn is_cpu(&self) -> bool {
         self.origin.device == "cpu"
     }

@@ -32,12 +32,17 @@ struct Row {
     of_many: Option<Timing>,
     /// New states a second, of the device or else of the CPU.
     states_per_second: f64,
+    /// Bytes a second of the weights and the states, of the device or else of the CPU, and their part of the copy bandwidth:
+    /// above 1 where the weights come from a cache.
+    gb_per_s: f64,
+    of_copy: f64,
 }
 
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     #[serde(flatten)]
     origin: Origin,
+    copy_gb_per_s: f64,
     /// Whose time `cpu` is.
     cpu_threads: usize,
     steps: usize,
@@ -70,15 +75,20 @@ pub fn run(args: &BenchStepArgs) -> Result<(), Failure> {
     let setup = Setup::new(&args.common)?;
     let cells = cells(&args.cells)?;
     let cpu_threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let copy = setup.copy()?;
     let mut out = stdout();
     writeln!(
         out,
-        "{}: {}; I {}, f32; beside {cpu_threads} threads of this machine's CPU, and a step of {} in one launch",
-        setup.origin.device, setup.origin.name, args.input, args.steps
+        "{}: {}; copy {:.0} GB/s; I {}, f32; beside {cpu_threads} threads of this machine's CPU, and a step of {} in one launch",
+        setup.origin.device,
+        setup.origin.name,
+        copy / 1e9,
+        args.input,
+        args.steps
     )?;
     writeln!(
         out,
-        "{:<16} {:>4} {:>5}  {:>9} {:>6} {:>8}  {:>9} {:>6} {:>7}  {:>9} {:>6}  {:>10}",
+        "{:<16} {:>4} {:>5}  {:>9} {:>6} {:>8}  {:>9} {:>6} {:>7}  {:>9} {:>6}  {:>10} {:>8} {:>7}",
         "cell",
         "B",
         "H",
@@ -90,7 +100,9 @@ pub fn run(args: &BenchStepArgs) -> Result<(), Failure> {
         "times",
         "many us",
         "±",
-        "M states/s"
+        "M states/s",
+        "GB/s",
+        "of copy"
     )?;
     let mut refused = Refused::default();
     let mut rows = Vec::new();
@@ -109,6 +121,7 @@ pub fn run(args: &BenchStepArgs) -> Result<(), Failure> {
                     continue;
                 }
                 let best = device.unwrap_or(cpu).median;
+                let rate = bytes(&problem, args.input) as f64 / best;
                 let row = Row {
                     cell: cell.name(),
                     batch,
@@ -119,6 +132,8 @@ pub fn run(args: &BenchStepArgs) -> Result<(), Failure> {
                     cpu,
                     of_many,
                     states_per_second: (batch * hidden) as f64 / best,
+                    gb_per_s: rate / 1e9,
+                    of_copy: rate / copy,
                 };
                 writeln!(out, "{}", line(&row))?;
                 out.flush()?;
@@ -131,6 +146,7 @@ pub fn run(args: &BenchStepArgs) -> Result<(), Failure> {
     };
     let report = Report {
         origin: setup.origin,
+        copy_gb_per_s: copy / 1e9,
         cpu_threads,
         steps: args.steps,
         rows,
@@ -149,14 +165,16 @@ fn line(row: &Row) -> String {
         format!("{:.2}", row.cpu.median / device.median)
     });
     format!(
-        "{:<16} {:>4} {:>5}  {} {launches:>8}  {} {times:>7}  {}  {:>10.2}",
+        "{:<16} {:>4} {:>5}  {} {launches:>8}  {} {times:>7}  {}  {:>10.2} {:>8.0} {:>6.1}%",
         row.cell,
         row.batch,
         row.hidden,
         time(row.device),
         time(Some(row.cpu)),
         time(row.of_many),
-        row.states_per_second / 1e6
+        row.states_per_second / 1e6,
+        row.gb_per_s,
+        row.of_copy * 100.0
     )
 }
 
@@ -165,6 +183,13 @@ const GIVEN: Options = Options {
     initial: true,
     ..Options::NONE
 };
+
+/// Bytes that a step reads and writes, each once: weights, biases, the input, and the state before and after.
+fn bytes(problem: &Problem, input: usize) -> usize {
+    let weights = problem.gate_width() * (input + problem.hidden + 1);
+    let states = if problem.cell == Cell::Lstm { 4 } else { 2 };
+    4 * (weights + problem.batch * input + states * problem.state())
+}
 
 /// A step of a stream on the CPU: packed weights, states in place.
 fn cpu(problem: &Problem, width: usize) -> Result<Timing, Failure> {
