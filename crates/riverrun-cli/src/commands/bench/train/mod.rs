@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
+use riverrun::models::LanguageModelKind;
 use riverrun_train::tasks::Batch;
 use riverrun_train::{Learner, Part, RunConfig};
 use serde::Serialize;
@@ -242,7 +243,7 @@ impl Bench {
             false => Some(self.launches(args.kernels > 0)?),
         };
         let last = self.loss()?;
-        self.learned(first, last)?;
+        self.learned(args.model, first, last)?;
         let step = Timing::of(steps);
         Ok(Measurement {
             shape: self.shape,
@@ -291,10 +292,16 @@ impl Bench {
         launches::observe(timed, sync, || self.step(&mut |_| ()).map(drop))
     }
 
-    /// Random tokens cost `ln V` to guess, and a batch seen again and again is soon learned in part.
-    fn learned(&self, first: f64, last: f64) -> Result<(), Failure> {
+    /// Random tokens cost `ln V` to guess, and a batch seen again and again is soon learned in part. Griffin starts higher:
+    /// its output has the embedding's weights, scaled to `√width` at the input, so that it first expects the token that it
+    /// has just read.
+    fn learned(&self, model: LanguageModelKind, first: f64, last: f64) -> Result<(), Failure> {
         let guess = (self.shape.vocab as f64).ln();
-        if (first - guess).abs() < 0.2 * guess && last < first {
+        let above = match model {
+            LanguageModelKind::Griffin => (self.shape.width as f64).sqrt(),
+            _ => 0.2 * guess,
+        };
+        if first > 0.8 * guess && first < guess + above && last < first {
             return Ok(());
         }
         Err(Failure::Bug(format!(
