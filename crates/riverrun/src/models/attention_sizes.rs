@@ -104,8 +104,9 @@ impl GriffinConfig {
                 ])?,
                 saved_per_token: sum(&[
                     saved.checked_mul(self.layers as u64),
-                    // Both branches, the taps of the convolution, gates, inputs and states of the recurrence.
-                    product(&[16, hidden])?.checked_mul(recurrences),
+                    // Both branches, the convolution, the gates, and the inputs and states of the recurrence; the number is
+                    // that of a run on the CPU.
+                    product(&[11, hidden])?.checked_mul(recurrences),
                     // Queries, keys, values and the result.
                     product(&[3, width])?.checked_mul(attentions),
                     product(&[3, width]),
