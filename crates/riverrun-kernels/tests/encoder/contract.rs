@@ -6,8 +6,6 @@ use riverrun_kernels::encoder::{
     Config, FEATURES, FlatStates, Observation, SCALARS, StateEncoder, encode_flat,
 };
 
-use crate::reported::Reported;
-
 const HISTORIES: [usize; 14] = [0, 1, 2, 15, 16, 17, 31, 32, 33, 64, 100, 256, 500, 1100];
 
 #[test]
@@ -39,31 +37,6 @@ fn the_same_run_gives_the_same_bits() {
     assert_eq!(encode(), encode());
     assert_eq!(encode()[0], run[299].loss);
     assert_eq!(encode().len(), FEATURES);
-}
-
-#[test]
-fn an_encode_is_reported() {
-    let run = random_run(40, 6);
-    let encoder = encoded(Config::default(), &run);
-    let last = &run[39];
-    let mut found = [0.0; FEATURES];
-    let reported = Reported::by(|| found = encoder.encode());
-    let [step, loss, gradient] = [
-        format!("step={:?}", last.step as f64),
-        format!("loss={:?}", f64::from(last.loss)),
-        format!("gradient_norm={:?}", f64::from(last.gradient_norm)),
-    ];
-    let [first, ninth] = [found[0], found[8]].map(f64::from);
-    let features = format!("loss={first:?} gradient_norm={ninth:?}");
-    assert_eq!(
-        reported,
-        [
-            format!("span encode_state {step} {loss} {gradient}"),
-            format!("event features={FEATURES} {features}"),
-        ]
-    );
-    // Without a subscriber the numbers are the same.
-    assert_eq!(found, encoder.encode());
 }
 
 #[test]

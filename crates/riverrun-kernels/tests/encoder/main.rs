@@ -7,5 +7,3 @@ mod contract;
 mod device;
 #[cfg(feature = "gpu")]
 mod gpu;
-#[path = "../reported/mod.rs"]
-mod reported;

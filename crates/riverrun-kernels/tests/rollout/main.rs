@@ -9,5 +9,5 @@ mod device;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod metrics;
-#[path = "../reported/mod.rs"]
+#[path = "../reported/subscriber.rs"]
 mod reported;
