@@ -35,7 +35,7 @@ pub(super) struct Mask {
     pub column: usize,
     /// The sequence.
     pub sequence: usize,
-    /// Whether rows of the tile are keys, and the thread's rows queries; else it is the other way round.
+    /// Whether the tile's rows are keys and the thread's rows queries; otherwise the tile holds queries.
     #[cube(comptime)]
     pub by_row: bool,
 }
@@ -43,8 +43,8 @@ pub(super) struct Mask {
 /// Before [`accumulate`](super::tile::accumulate) with a tile that some row does not see whole: `0 · NaN` is NaN, so NaN and
 /// infinities of the tile are brought into the sums of the rows that see them, as NaN, and then are zeros in the tile.
 ///
-/// Of the thread's rows, `from` and `to` are the range of keys of each query, or both the key. The flag of the given number is 0
-/// before and after. All units of the cube take part.
+/// `from` and `to` have an entry for each row of the thread: the range of keys that a query sees, or the key itself, twice.
+/// `flags[flag]` is 0 before and after the call. All threads of the cube make it.
 #[cube]
 pub(super) fn isolate(
     tile: u32,
