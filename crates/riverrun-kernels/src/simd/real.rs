@@ -85,6 +85,11 @@ pub trait Real:
         b: Self::Lanes<S>,
     ) -> Self::Lanes<S>;
 
+    /// The sum of a register's numbers, in a tree.
+    fn sum<S: Simd>(simd: S, x: Self::Lanes<S>) -> Self;
+    /// The highest of a register's numbers, none of which is NaN.
+    fn highest<S: Simd>(simd: S, x: Self::Lanes<S>) -> Self;
+
     /// `e^-|x|` within 2 ulp, or 0 where that is subnormal; NaN is kept.
     fn exp_decay<S: Simd>(x: Vector<S, Self>) -> Vector<S, Self>;
     /// `(e^-|x|, 1 - e^-2|x|)`, see [`Vector::decay`].
@@ -98,7 +103,7 @@ macro_rules! real {
         $ty:ty, $lanes:ident, $mask:ident, $elementary:path,
         $splat:ident, $split:ident, $split_mut:ident, $load_rest:ident, $store_rest:ident,
         $add:ident, $sub:ident, $mul:ident, $div:ident, $neg:ident, $abs:ident, $mul_add:ident,
-        $root:ident, $less:ident, $select:ident
+        $root:ident, $less:ident, $select:ident, $sum:ident, $highest:ident
     ) => {
         impl Real for $ty {
             type Lanes<S: Simd> = S::$lanes;
@@ -200,6 +205,16 @@ macro_rules! real {
             }
 
             #[inline(always)]
+            fn sum<S: Simd>(simd: S, x: S::$lanes) -> Self {
+                simd.$sum(x)
+            }
+
+            #[inline(always)]
+            fn highest<S: Simd>(simd: S, x: S::$lanes) -> Self {
+                simd.$highest(x)
+            }
+
+            #[inline(always)]
             fn exp_decay<S: Simd>(x: Vector<S, Self>) -> Vector<S, Self> {
                 use $elementary as elementary;
                 elementary::exp_decay(x)
@@ -239,7 +254,9 @@ real!(
     mul_add_e_f32s,
     sqrt_f32s,
     less_than_f32s,
-    select_f32s
+    select_f32s,
+    reduce_sum_f32s,
+    reduce_max_f32s
 );
 real!(
     f64,
@@ -260,5 +277,7 @@ real!(
     mul_add_e_f64s,
     sqrt_f64s,
     less_than_f64s,
-    select_f64s
+    select_f64s,
+    reduce_sum_f64s,
+    reduce_max_f64s
 );

@@ -77,6 +77,18 @@ impl<S: Simd, R: Real> Vector<S, R> {
         }
     }
 
+    /// The sum of the lanes, in a tree.
+    #[inline(always)]
+    pub fn sum(self) -> R {
+        R::sum(self.simd, self.lanes)
+    }
+
+    /// The highest lane; no lane may be NaN.
+    #[inline(always)]
+    pub fn highest(self) -> R {
+        R::highest(self.simd, self.lanes)
+    }
+
     /// `self < 0`.
     #[inline(always)]
     pub fn is_negative(self) -> Mask<S, R> {

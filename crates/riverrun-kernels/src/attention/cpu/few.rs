@@ -6,9 +6,9 @@ use pulp::{Simd, WithSimd};
 
 use super::COLUMNS;
 use super::blocks::{Seen, View};
-use super::scores::{numbers, vectorize};
+use super::scores::vectorize;
 use crate::simd::real::Real;
-use crate::simd::vector::{Vector, lanes};
+use crate::simd::vector::Vector;
 
 /// Up to so many queries.
 pub(super) const FEW: usize = 4;
@@ -75,7 +75,6 @@ impl<R: Real> WithSimd for Products<'_, R> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let [sequence, first, head] = self.place;
-        let width = lanes::<S, R>();
         let (query, query_rest) = R::split::<S>(self.query);
         let mut column = self.span.start;
         while column < self.span.end {
@@ -101,9 +100,7 @@ impl<R: Real> WithSimd for Products<'_, R> {
             }
             for (n, sum) in sums.into_iter().enumerate() {
                 if column + n < self.span.end {
-                    let lanes = numbers(sum);
-                    let total = lanes[..width].iter().fold(R::ZERO, |total, &x| total + x);
-                    self.out[column + n] = total;
+                    self.out[column + n] = sum.sum();
                 }
             }
             column += SIDE;

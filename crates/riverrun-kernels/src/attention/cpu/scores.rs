@@ -70,46 +70,60 @@ impl<R: Real> WithSimd for Softmax<'_, R> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let width = lanes::<S, R>();
+        // The registers that a span meets.
+        let met = |span: &Range<usize>| match span.is_empty() {
+            true => 0..0,
+            false => span.start / width..span.end.div_ceil(width),
+        };
+        let low = R::from_f64(f64::NEG_INFINITY);
+        // A factor above 0 keeps the order, so it can wait until the highest product is known.
+        let late = self.scoring.softcap.is_none() && self.scoring.scale > R::ZERO;
+        let factor = if late { self.scoring.scale } else { R::ONE };
+        // Row by row in two loops: the latencies of one row's maximum hide behind the next row's.
         for (i, span) in self.spans.iter().enumerate() {
-            let row = &mut self.scores[i * COLUMNS..][..COLUMNS];
-            for x in R::split_mut::<S>(row).0 {
-                *x = self.scoring.of(Vector::new(simd, *x)).0.lanes;
+            let (row, met) = (&mut self.scores[i * COLUMNS..][..COLUMNS], met(span));
+            if span.is_empty() {
+                continue;
             }
-            row[..span.start].fill(R::LOWEST);
-            row[span.end..].fill(R::LOWEST);
+            if !late {
+                for x in &mut R::split_mut::<S>(row).0[met.clone()] {
+                    *x = self.scoring.of(Vector::new(simd, *x)).0.lanes;
+                }
+            }
+            row[met.start * width..span.start].fill(low);
+            row[span.end..met.end * width].fill(low);
             let mut top = Vector::splat(simd, R::LOWEST);
-            for &x in R::split::<S>(row).0 {
+            for &x in &R::split::<S>(row).0[met] {
                 let x = Vector::new(simd, x);
                 top = top.less(x).select(x, top);
             }
-            let mut found = self.tops[i];
-            for &x in &numbers(top)[..width] {
-                if found < x {
-                    found = x;
-                }
-            }
+            let found = factor * top.highest();
             if self.tops[i] < found {
-                let factor = (self.tops[i].to_f64() - found.to_f64()).exp();
-                let factor = R::from_f64(factor);
-                self.totals[i] = self.totals[i] * factor;
+                let before = Vector::splat(simd, self.tops[i]);
+                let change = (before - before.constant(found)).exp_decay();
+                let change = numbers(change)[0];
                 for sum in &mut self.sums[i * self.dim..][..self.dim] {
-                    *sum = *sum * factor;
+                    *sum = *sum * change;
                 }
+                self.totals[i] = self.totals[i] * change;
                 self.tops[i] = found;
             }
+        }
+        let factor = -Vector::splat(simd, factor);
+        for (i, span) in self.spans.iter().enumerate() {
+            let (row, met) = (&mut self.scores[i * COLUMNS..][..COLUMNS], met(span));
             let top = Vector::splat(simd, self.tops[i]);
-            for x in R::split_mut::<S>(row).0 {
-                *x = (top - Vector::new(simd, *x)).exp_decay().lanes;
-            }
-            row[..span.start].fill(R::ZERO);
-            row[span.end..].fill(R::ZERO);
             let mut total = Vector::splat(simd, R::ZERO);
-            for &x in R::split::<S>(row).0 {
-                total = total + Vector::new(simd, x);
+            for x in &mut R::split_mut::<S>(row).0[met.clone()] {
+                let weight = factor.mul_add(Vector::new(simd, *x), top).exp_decay();
+                total = total + weight;
+                *x = weight.lanes;
             }
-            for &x in &numbers(total)[..width] {
-                self.totals[i] += x;
+            if met.len() * width < COLUMNS {
+                row[..met.start * width].fill(R::ZERO);
+                row[met.end * width..].fill(R::ZERO);
             }
+            self.totals[i] += total.sum();
         }
     }
 }
