@@ -31,3 +31,4 @@ mod threads;
 
 pub use element::Element;
 pub use error::Error;
+pub use threads::zeros;

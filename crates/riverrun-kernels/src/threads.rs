@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use bytemuck::Pod;
 use rayon::prelude::*;
 
 /// Part `index` of `0..total` divided into `parts` ranges at multiples of `grain`, as equal as possible.
@@ -28,6 +29,23 @@ pub fn parallel_for_each<S: Send>(states: &mut [S], run: impl Fn(&mut S) + Sync 
     } else {
         states.par_iter_mut().with_max_len(1).for_each(run);
     }
+}
+
+/// `len` zeros, written by the threads of the pool where there are many.
+pub fn zeros<T: Pod + Send>(len: usize) -> Vec<T> {
+    /// Zeros that a thread writes at once.
+    const PIECE: usize = 1 << 12;
+    /// Bytes that are worth waking threads for.
+    const MANY: usize = 1 << 20;
+
+    if len.saturating_mul(size_of::<T>()) < MANY {
+        return bytemuck::zeroed_vec(len);
+    }
+    let pieces = (0..len.div_ceil(PIECE)).into_par_iter();
+    let pieces: Vec<[T; PIECE]> = pieces.map(|_| [T::zeroed(); PIECE]).collect();
+    let mut zeros = pieces.into_flattened();
+    zeros.truncate(len);
+    zeros
 }
 
 /// A slice that several threads write, each its own elements.

@@ -10,7 +10,7 @@ use riverrun_kernels::adamw::{NUMBERS, cpu};
 
 use super::{Clipped, Member, Members, OptimizerOps};
 use crate::ops::support::Maybe;
-use crate::ops::support::flex::contiguous;
+use crate::ops::support::flex::{contiguous, zeros};
 use crate::ops::support::members::Tensors;
 
 /// Calls a generic function with the type of a gradient.
@@ -93,7 +93,7 @@ impl OptimizerOps for Flex {
             let gradient = gradient.to_contiguous();
             by_gradient!(gradient.dtype(), squares(&gradient))
         });
-        let mut total = FlexTensor::empty(Shape::new([1]), DType::F32);
+        let mut total = zeros(Shape::new([1]), DType::F32);
         total.storage_mut::<f32>()[0] = before + sums.sum::<f64>() as f32;
         total
     }
@@ -112,7 +112,7 @@ impl OptimizerOps for Flex {
             let numbers = numbers.numbers().map(|x| x as f32);
             scale.storage_mut::<f32>().copy_from_slice(&numbers);
         }
-        let mut factor = FlexTensor::empty(Shape::new([1]), DType::F32);
+        let mut factor = zeros(Shape::new([1]), DType::F32);
         factor.storage_mut::<f32>()[0] = clipped as f32;
         Clipped {
             factor,

@@ -8,7 +8,7 @@ use riverrun_kernels::attention::{Problem, cpu};
 
 use super::{AttentionGradients, AttentionOps};
 use crate::ops::support::Maybe;
-use crate::ops::support::flex::{Storage, by_dtype, contiguous, dense, mask};
+use crate::ops::support::flex::{Storage, by_dtype, contiguous, dense, mask, zeros};
 
 fn forward<E: Storage>(
     problem: &Problem,
@@ -20,8 +20,8 @@ where
 {
     let shape = problem.shape;
     let rows = Shape::new([shape.batch, shape.heads, shape.queries]);
-    let mut o = FlexTensor::empty(q.shape(), q.dtype());
-    let mut lse = FlexTensor::empty(rows, <E::Acc as BurnElement>::dtype());
+    let mut o = zeros(q.shape(), q.dtype());
+    let mut lse = zeros(rows, <E::Acc as BurnElement>::dtype());
     let reset = mask::<E>(reset);
     let args = cpu::Forward {
         q: contiguous::<E>(q),
@@ -44,7 +44,7 @@ fn backward<E: Storage>(
 where
     E::Acc: Storage,
 {
-    let empty = |like: &FlexTensor| FlexTensor::empty(like.shape(), like.dtype());
+    let empty = |like: &FlexTensor| zeros(like.shape(), like.dtype());
     let mut d = AttentionGradients::<Flex> {
         q: empty(q),
         k: empty(k),

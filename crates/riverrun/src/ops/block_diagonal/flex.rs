@@ -9,7 +9,7 @@ use riverrun_kernels::block_diagonal::{Problem, cpu};
 use super::backend::problem;
 use super::{BlockDiagonalOps, BlockGradients};
 use crate::ops::support::Maybe;
-use crate::ops::support::flex::{Storage, by_dtype, contiguous, dense, mask};
+use crate::ops::support::flex::{Storage, by_dtype, contiguous, dense, mask, zeros};
 
 fn forward<E: Storage>(
     problem: &Problem,
@@ -62,7 +62,7 @@ impl BlockDiagonalOps for Flex {
     ) -> FloatTensor<Self> {
         let problem = problem(&a.shape(), reverse);
         let (a, b) = (a.to_contiguous(), b.to_contiguous());
-        let mut h = FlexTensor::empty(b.shape(), b.dtype());
+        let mut h = zeros(b.shape(), b.dtype());
         by_dtype!(
             b.dtype(),
             forward(&problem, &a, &b, dense(h0), dense(reset), &mut h)
@@ -83,9 +83,9 @@ impl BlockDiagonalOps for Flex {
         let dtype = a.dtype();
         let state = Shape::new([problem.shape.batch, problem.shape.dim()]);
         let mut d = BlockGradients {
-            a: FlexTensor::empty(a.shape(), dtype),
-            b: FlexTensor::empty(h.shape(), dtype),
-            h0: FlexTensor::empty(state, dtype),
+            a: zeros(a.shape(), dtype),
+            b: zeros(h.shape(), dtype),
+            h0: zeros(state, dtype),
         };
         let operands = Operands {
             a: a.to_contiguous(),

@@ -11,7 +11,7 @@ use riverrun_kernels::cell::{
 
 use super::{CellGradients, CellInputs, CellOps, CellOutputGrads, CellSpec, CellStates};
 use crate::ops::support::Maybe;
-use crate::ops::support::flex::{Storage, by_dtype, contiguous, dense, mask};
+use crate::ops::support::flex::{Storage, by_dtype, contiguous, dense, mask, zeros};
 
 /// The inputs, each contiguous.
 struct Dense {
@@ -172,15 +172,15 @@ impl CellOps for Flex {
         let dtype = inputs.x.dtype();
         let problem = spec.problem::<Self>(&inputs.x, &inputs.u);
         let (batch, steps, hidden) = (problem.batch, problem.steps, problem.hidden);
-        let state = || FlexTensor::empty(Shape::new([batch, hidden]), dtype);
+        let state = || zeros(Shape::new([batch, hidden]), dtype);
         let blocks = problem.saved_blocks();
         let mut written = Written {
-            h: FlexTensor::empty(Shape::new([batch, steps, hidden]), dtype),
+            h: zeros(Shape::new([batch, steps, hidden]), dtype),
             h_last: state(),
             c_last: (spec.cell == Cell::Lstm).then(state),
             saved: (save && blocks > 0).then(|| {
                 let shape = Shape::new([batch, steps, blocks * hidden]);
-                FlexTensor::empty(shape, arithmetic(dtype))
+                zeros(shape, arithmetic(dtype))
             }),
         };
         let inputs = Dense::new(inputs);
@@ -209,7 +209,7 @@ impl CellOps for Flex {
             d_h_last: dense(grads.d_h_last),
             d_c_last: dense(grads.d_c_last),
         };
-        let like = |tensor: &FlexTensor| FlexTensor::empty(tensor.shape(), dtype);
+        let like = |tensor: &FlexTensor| zeros(tensor.shape(), dtype);
         let mut into = Gradients {
             x: want_x.then(|| like(&inputs.x)),
             w: like(&inputs.w),

@@ -2,17 +2,16 @@
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Element as BurnElement, Flex, TensorMetadata};
-use burn::tensor::Shape;
+use burn::tensor::TensorData;
 use burn_flex::FlexTensor;
 use riverrun_kernels::cross_entropy::cpu;
 
 use super::LossOps;
-use crate::ops::support::flex::{Storage, by_dtype, contiguous, wide_integers};
+use crate::ops::support::flex::{Storage, by_dtype, contiguous, wide_integers, zeros};
 
 fn numbers<R: BurnElement + bytemuck::Pod>(numbers: Vec<R>) -> FlexTensor {
-    let mut tensor = FlexTensor::empty(Shape::new([numbers.len()]), R::dtype());
-    tensor.storage_mut::<R>().copy_from_slice(&numbers);
-    tensor
+    let shape = [numbers.len()];
+    FlexTensor::from_data(TensorData::new(numbers, shape))
 }
 
 fn forward<E: Storage>(x: &FlexTensor, targets: &[i64]) -> (FlexTensor, FlexTensor, FlexTensor)
@@ -69,7 +68,7 @@ impl LossOps for Flex {
         let (x, targets) = (x.to_contiguous(), wide_integers(targets));
         let targets = targets.as_slice::<i64>().expect("cast before");
         let (lse, d_loss) = (lse.to_contiguous(), d_loss.to_contiguous());
-        let mut d_x = FlexTensor::empty(x.shape(), x.dtype());
+        let mut d_x = zeros(x.shape(), x.dtype());
         by_dtype!(
             x.dtype(),
             backward(&x, targets, &lse, &weight, &d_loss, &mut d_x)

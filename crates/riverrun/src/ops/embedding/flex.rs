@@ -7,7 +7,7 @@ use burn_flex::FlexTensor;
 use riverrun_kernels::embedding::{Shape, cpu};
 
 use super::EmbeddingOps;
-use crate::ops::support::flex::{Storage, by_dtype, contiguous, wide_integers};
+use crate::ops::support::flex::{Storage, by_dtype, contiguous, wide_integers, zeros};
 
 fn forward<E: Storage>(shape: Shape, weight: &FlexTensor, tokens: &[i64], y: &mut FlexTensor) {
     cpu::forward(shape, contiguous::<E>(weight), tokens, y.storage_mut::<E>())
@@ -31,7 +31,7 @@ impl EmbeddingOps for Flex {
         let [vocab, dim] = weight.shape().dims();
         let tokens = tokens.as_slice::<i64>().expect("cast before");
         let shape = Shape::new(tokens.len(), vocab, dim);
-        let mut y = FlexTensor::empty(TensorShape::new([batch, steps, dim]), weight.dtype());
+        let mut y = zeros(TensorShape::new([batch, steps, dim]), weight.dtype());
         by_dtype!(weight.dtype(), forward(shape, &weight, tokens, &mut y));
         y
     }
@@ -45,7 +45,7 @@ impl EmbeddingOps for Flex {
         let dim = d_y.shape()[2];
         let tokens = tokens.as_slice::<i64>().expect("cast before");
         let shape = Shape::new(tokens.len(), vocab, dim);
-        let mut d_weight = FlexTensor::empty(TensorShape::new([vocab, dim]), d_y.dtype());
+        let mut d_weight = zeros(TensorShape::new([vocab, dim]), d_y.dtype());
         by_dtype!(d_y.dtype(), gradient(shape, &d_y, tokens, &mut d_weight));
         d_weight
     }

@@ -3,11 +3,10 @@
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::{DType, Shape};
-use burn_flex::FlexTensor;
 use riverrun_kernels::encoder::{FEATURES, encode_flat};
 
 use super::EncoderOps;
-use crate::ops::support::flex::contiguous;
+use crate::ops::support::flex::{contiguous, zeros};
 
 impl EncoderOps for Flex {
     fn encode_states(
@@ -25,8 +24,7 @@ impl EncoderOps for Flex {
             contiguous::<f32>(&scalars),
         )
         .unwrap_or_else(|error| panic!("{error}"));
-        let mut features =
-            FlexTensor::empty(Shape::new([scalars.shape()[0], FEATURES]), DType::F32);
+        let mut features = zeros(Shape::new([scalars.shape()[0], FEATURES]), DType::F32);
         features.storage_mut::<f32>().copy_from_slice(&found);
         features
     }

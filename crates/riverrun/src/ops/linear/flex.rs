@@ -9,7 +9,7 @@ use riverrun_kernels::gemm::cpu;
 
 use super::{LinearOps, ProductOutput, ProductSpec};
 use crate::ops::support::Maybe;
-use crate::ops::support::flex::{Storage, contiguous, dense};
+use crate::ops::support::flex::{Storage, contiguous, dense, zeros};
 
 impl LinearOps for Flex {
     fn vendor_product(
@@ -40,7 +40,7 @@ fn product<E: Storage>(
     };
     let sizes = spec.sizes(shape(a), shape(b));
     let [m, _, n] = sizes;
-    let empty = |shape| FlexTensor::empty(shape, a.dtype());
+    let empty = |shape| zeros(shape, a.dtype());
     let epilogue = spec.epilogue;
     let mut second = match epilogue {
         Epilogue::Gelu { save: true, .. } => Some(empty(Shape::new([m, n]))),

@@ -7,7 +7,7 @@ use riverrun_kernels::norm::cpu::{Backward, Forward, backward, forward};
 
 use super::{NormGradients, NormOps, NormSpec};
 use crate::ops::support::Maybe;
-use crate::ops::support::flex::{Storage, by_dtype, contiguous, dense};
+use crate::ops::support::flex::{Storage, by_dtype, contiguous, dense, zeros};
 
 fn run<E: Storage>(
     spec: &NormSpec,
@@ -58,7 +58,7 @@ impl NormOps for Flex {
         spec: NormSpec,
     ) -> FloatTensor<Self> {
         let (x, gamma, beta) = (x.to_contiguous(), gamma.to_contiguous(), dense(beta));
-        let mut y = FlexTensor::empty(x.shape(), x.dtype());
+        let mut y = zeros(x.shape(), x.dtype());
         by_dtype!(
             x.dtype(),
             run(&spec, &x, None, &gamma, beta.as_ref(), &mut y)
@@ -75,8 +75,8 @@ impl NormOps for Flex {
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let (x, residual) = (x.to_contiguous(), residual.to_contiguous());
         let (gamma, beta) = (gamma.to_contiguous(), dense(beta));
-        let mut y = FlexTensor::empty(x.shape(), x.dtype());
-        let mut sum = FlexTensor::empty(x.shape(), x.dtype());
+        let mut y = zeros(x.shape(), x.dtype());
+        let mut sum = zeros(x.shape(), x.dtype());
         let add = Some((&residual, &mut sum));
         by_dtype!(
             x.dtype(),
@@ -96,9 +96,9 @@ impl NormOps for Flex {
         let (x, d_y) = (x.to_contiguous(), d_y.to_contiguous());
         let (gamma, d_sum) = (gamma.to_contiguous(), dense(d_sum));
         let d_sum = d_sum.as_ref();
-        let mut d_x = FlexTensor::empty(x.shape(), x.dtype());
-        let mut d_gamma = FlexTensor::empty(gamma.shape(), x.dtype());
-        let mut d_beta = offset.then(|| FlexTensor::empty(gamma.shape(), x.dtype()));
+        let mut d_x = zeros(x.shape(), x.dtype());
+        let mut d_gamma = zeros(gamma.shape(), x.dtype());
+        let mut d_beta = offset.then(|| zeros(gamma.shape(), x.dtype()));
         let d_offset = d_beta.as_mut();
         by_dtype!(
             x.dtype(),

@@ -8,7 +8,7 @@ use riverrun_kernels::recurrence::{Problem, Rows, RowsMut, Shape as ScanShape, c
 
 use super::{GateInputs, RecurrenceOps, ScanGradients, ScanSpec};
 use crate::ops::support::Maybe;
-use crate::ops::support::flex::{Storage, by_dtype, contiguous, dense, mask};
+use crate::ops::support::flex::{Storage, by_dtype, contiguous, dense, mask, zeros};
 
 /// A view with contiguous channels and positive strides, as [`Rows`] requires; other layouts are copied.
 fn readable(tensor: FlexTensor) -> FlexTensor {
@@ -128,7 +128,7 @@ impl RecurrenceOps for Flex {
         let dtype = inputs.first().dtype();
         let problem = spec.problem(&inputs.first().shape(), inputs.packed());
         let shape = problem.shape;
-        let mut h = FlexTensor::empty(Shape::new([shape.batch, shape.steps, shape.dim]), dtype);
+        let mut h = zeros(Shape::new([shape.batch, shape.steps, shape.dim]), dtype);
         let inputs = Prepared::new(inputs);
         by_dtype!(
             dtype,
@@ -153,9 +153,9 @@ impl RecurrenceOps for Flex {
         let mut d_inputs: Vec<FlexTensor> = inputs
             .tensors
             .iter()
-            .map(|x| FlexTensor::empty(x.shape(), dtype))
+            .map(|x| zeros(x.shape(), dtype))
             .collect();
-        let mut d_h0 = FlexTensor::empty(Shape::new([shape.batch, shape.dim]), dtype);
+        let mut d_h0 = zeros(Shape::new([shape.batch, shape.dim]), dtype);
         let (h, d_h) = (readable(h), readable(d_h));
         by_dtype!(
             dtype,

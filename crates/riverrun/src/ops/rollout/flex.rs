@@ -3,11 +3,10 @@
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::{DType, Shape};
-use burn_flex::FlexTensor;
 use riverrun_kernels::rollout::{Arguments, cpu};
 
 use super::{RolloutOps, problem};
-use crate::ops::support::flex::contiguous;
+use crate::ops::support::flex::{contiguous, zeros};
 
 impl RolloutOps for Flex {
     fn rollout(
@@ -35,7 +34,7 @@ impl RolloutOps for Flex {
             loss,
         };
         let found = cpu::run(&problem, arguments).unwrap_or_else(|error| panic!("{error}"));
-        let mut rows = FlexTensor::empty(Shape::new([problem.members, problem.row()]), DType::F32);
+        let mut rows = zeros(Shape::new([problem.members, problem.row()]), DType::F32);
         rows.storage_mut::<f32>()
             .copy_from_slice(&found.to_rows(&problem));
         rows

@@ -8,7 +8,7 @@ use riverrun_kernels::Error;
 use riverrun_kernels::rssm::{Blocks, Draw, cpu};
 
 use super::{RssmOps, blocks_of, draw_of};
-use crate::ops::support::flex::{Storage, by_dtype, contiguous};
+use crate::ops::support::flex::{Storage, by_dtype, contiguous, zeros};
 
 type Done = Result<(), Error>;
 
@@ -76,7 +76,7 @@ fn done(result: Done) {
 }
 
 fn like(tensor: &FlexTensor) -> FlexTensor {
-    FlexTensor::empty(tensor.shape(), tensor.dtype())
+    zeros(tensor.shape(), tensor.dtype())
 }
 
 impl RssmOps for Flex {
@@ -84,7 +84,7 @@ impl RssmOps for Flex {
         let x = x.to_contiguous();
         let sizes = blocks_of(&x.shape(), blocks);
         let shape = Shape::new([blocks, sizes.batch, sizes.width]);
-        let mut y = FlexTensor::empty(shape, x.dtype());
+        let mut y = zeros(shape, x.dtype());
         done(by_dtype!(x.dtype(), activate(sizes, &x, &mut y)));
         y
     }

@@ -2,7 +2,7 @@
 
 use burn::backend::ops::IntTensorOps;
 use burn::backend::{Element as BurnElement, Flex};
-use burn::tensor::IntDType;
+use burn::tensor::{DType, IntDType, Shape, TensorData};
 use burn_flex::FlexTensor;
 use riverrun_kernels::Element;
 
@@ -25,6 +25,15 @@ pub(crate) use by_dtype;
 
 pub(crate) trait Storage: Element + BurnElement + bytemuck::Pod {}
 impl<E: Element + BurnElement + bytemuck::Pod> Storage for E {}
+
+/// A tensor of zeros, for a kernel to write. `FlexTensor::empty` copies its zeros once more, to an aligned allocation.
+pub(crate) fn zeros(shape: Shape, dtype: DType) -> FlexTensor {
+    fn typed<E: Storage>(shape: Shape) -> FlexTensor {
+        let zeros = riverrun_kernels::zeros::<E>(shape.num_elements());
+        FlexTensor::from_data(TensorData::new(zeros, shape))
+    }
+    by_dtype!(dtype, typed(shape))
+}
 
 /// The elements of a tensor that was made contiguous.
 pub(crate) fn contiguous<E: Storage>(tensor: &FlexTensor) -> &[E] {
