@@ -15,6 +15,7 @@ use std::io::IsTerminal;
 use std::panic;
 use std::process::ExitCode;
 use std::sync::OnceLock;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
     allocator::keep_freed();
     let cli = Cli::parse();
     log_to_stderr(cli.verbosity);
+    join_the_pool();
     riverrun::device::enable_kernel_cache();
     riverrun::device::keep_product_choices();
     let quiet = cli.verbosity.quiet;
@@ -57,6 +59,24 @@ fn main() -> ExitCode {
         Failure::Interrupted | Failure::OutputClosed => {}
     }
     ExitCode::from(failure.exit_code())
+}
+
+/// Makes the main thread one of rayon's threads: it starts their work without waking all of them, and none of them spins on the
+/// core that it needs.
+///
+/// Not where the pool has a single thread: another thread's parallel work would wait for the main thread, which may wait for that
+/// thread.
+fn join_the_pool() {
+    let threads = std::env::var("RAYON_NUM_THREADS").ok();
+    let threads = threads.and_then(|threads| threads.parse().ok());
+    let cores = || thread::available_parallelism().map_or(1, usize::from);
+    if threads.filter(|threads| *threads > 0).unwrap_or_else(cores) < 2 {
+        return;
+    }
+    let pool = rayon::ThreadPoolBuilder::new().use_current_thread();
+    if let Err(error) = pool.build_global() {
+        tracing::warn!("the main thread is not one of rayon's threads: {error}");
+    }
 }
 
 fn log_to_stderr(verbosity: Verbosity) {
