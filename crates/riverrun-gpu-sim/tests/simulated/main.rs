@@ -4,3 +4,4 @@ mod attention;
 mod cells;
 mod recurrence;
 mod rollout;
+mod rssm;

@@ -85,7 +85,7 @@ pub(crate) fn watch(
 }
 
 /// Reports and clears a wait between cubes that has given up on this device and the calling thread's stream since the last
-/// call: of the recurrence's look-back and of the cells that run in one launch. Reads a word of each back, so it waits for the
+/// call: of the look-back and of the sequences that run in one launch. Reads a word of each back, so it waits for the
 /// stream; does nothing during a recording.
 ///
 /// Such a launch writes NaN from the wait on; the error distinguishes that from NaN in the data.

@@ -30,3 +30,45 @@ pub(crate) fn multiply_add(
     );
     d
 }
+
+/// Each number rounded to TF32, towards zero.
+#[cube]
+fn to_tf32<N: Size>(words: Vector<u32, N>) -> Vector<u32, N> {
+    words & Vector::<u32, N>::new(0xffff_e000u32)
+}
+
+/// The remainder of that rounding, which is exact.
+#[cube]
+fn remainder<N: Size>(words: Vector<u32, N>) -> Vector<u32, N> {
+    let whole = Vector::<f32, N>::reinterpret(words);
+    Vector::<u32, N>::reinterpret(whole - Vector::<f32, N>::reinterpret(to_tf32::<N>(words)))
+}
+
+/// Adds `a b` to a sum, to the precision of the storage type.
+///
+/// In `f32` by three products of TF32, which has 10 bits after the point: each number is a TF32 and a remainder, and of the four
+/// products of those the last, some `2⁻²²` of the whole, is left out.
+#[cube]
+pub(crate) fn accumulate(
+    sums: &mut Array<Vector<f32, Const<4>>>,
+    #[comptime] at: usize,
+    a: Vector<u32, Const<4>>,
+    b_0: u32,
+    b_1: u32,
+    #[comptime] storage: Storage,
+) {
+    if comptime!(storage == Storage::Plain) {
+        let (high, low) = (to_tf32::<Const<4>>(a), remainder::<Const<4>>(a));
+        let b_0 = Vector::<u32, Const<1>>::new(b_0);
+        let b_1 = Vector::<u32, Const<1>>::new(b_1);
+        let high_0 = to_tf32::<Const<1>>(b_0).extract(0usize);
+        let high_1 = to_tf32::<Const<1>>(b_1).extract(0usize);
+        let low_0 = remainder::<Const<1>>(b_0).extract(0usize);
+        let low_1 = remainder::<Const<1>>(b_1).extract(0usize);
+        sums[at] = multiply_add(high, low_0, low_1, sums[at], storage);
+        sums[at] = multiply_add(low, high_0, high_1, sums[at], storage);
+        sums[at] = multiply_add(high, high_0, high_1, sums[at], storage);
+    } else {
+        sums[at] = multiply_add(a, b_0, b_1, sums[at], storage);
+    }
+}

@@ -9,12 +9,15 @@ pub(crate) mod copy;
 #[cfg(feature = "cuda")]
 pub(crate) mod cuda;
 mod dtype;
+pub(crate) mod exchange;
 pub(crate) mod fault;
 pub(crate) mod full_plane;
 pub(crate) mod group;
+pub(crate) mod lock;
 pub(crate) mod math;
 pub(crate) mod mma;
 pub(crate) mod storage;
+pub(crate) mod words;
 
 pub(crate) use buffer::{address, buffer, expect, grid, vector_width};
 pub use dtype::Dtype;

@@ -33,6 +33,14 @@ impl Storage {
         }
     }
 
+    /// Bytes of a number, where plain storage is `f32`.
+    pub(crate) fn size(self) -> usize {
+        match self {
+            Storage::Plain => 4,
+            Storage::Bf16Words | Storage::F16Words => 2,
+        }
+    }
+
     /// The type that kernels see.
     pub(crate) fn elem(self, dtype: Dtype) -> ElemType {
         match self {

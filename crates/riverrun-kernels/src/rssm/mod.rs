@@ -22,6 +22,7 @@ pub mod cpu;
 pub mod gpu;
 #[cfg(feature = "check")]
 pub mod oracle;
+pub mod sequence;
 
 /// The sizes of states in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

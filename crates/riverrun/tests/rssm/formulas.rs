@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 use riverrun::Sequence;
-use riverrun::nn::{Rssm, RssmConfig, RssmState};
+use riverrun::nn::{Rssm, RssmConfig, RssmForm, RssmState};
 use serde_json::Value;
 
 use crate::common::{assert_close, devices, numbers};
@@ -95,7 +95,11 @@ fn states_losses_and_gradients_are_those_of_the_formulas() {
     let sizes = ["batch", "steps", "tokens", "actions", "deter"].map(|name| size(&case, name));
     let [batch, steps, tokens, actions, deter] = sizes;
     let logits = size(&case, "stoch") * size(&case, "classes");
-    for (name, device) in devices() {
+    let forms = [RssmForm::Steps, RssmForm::Sequence];
+    let runs = devices().into_iter().flat_map(|(name, device)| {
+        forms.map(|form| (format!("{name} {form:?}"), device.clone(), form))
+    });
+    for (name, device, form) in runs {
         let device = device.autodiff();
         let mut load = Load {
             weights: &case["weights"],
@@ -103,7 +107,7 @@ fn states_losses_and_gradients_are_those_of_the_formulas() {
             path: Path::default(),
             loaded: 0,
         };
-        let model: Rssm = config(&case).init(&device).map(&mut load);
+        let model: Rssm = config(&case).init(&device).with_form(form).map(&mut load);
         assert_eq!(load.loaded, case["weights"].as_object().unwrap().len());
         let words: Vec<i32> = field(&case, "key").iter().map(|x| *x as i32).collect();
         let key = key(words.try_into().unwrap(), &device);

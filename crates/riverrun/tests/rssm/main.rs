@@ -11,7 +11,7 @@ mod golden;
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Device, FloatDType, Int, Tensor, TensorData};
 use riverrun::Sequence;
-use riverrun::nn::{Rssm, RssmConfig, RssmState};
+use riverrun::nn::{Rssm, RssmConfig, RssmForm, RssmState};
 
 use common::{assert_close, devices, numbers};
 
@@ -131,15 +131,54 @@ fn classes_come_up_as_often_as_they_should() {
 #[test]
 fn nothing_to_do() {
     for (name, device) in devices() {
+        for form in [RssmForm::Steps, RssmForm::Sequence] {
+            let model = small(&device).with_form(form);
+            for (batch, steps) in [(2, 0), (0, 0)] {
+                let (tokens, actions) = inputs(batch, steps, &device);
+                let key = key([0; 4], &device);
+                let observed = model.observe(tokens, actions.clone(), key.clone(), Sequence::new());
+                assert_eq!(observed.deter.dims(), [batch, steps, 16], "{name}");
+                assert_eq!(observed.last.stoch.dims(), [batch, 20]);
+                let imagined = model.imagine(actions, key, observed.last);
+                assert_eq!(imagined.features().dims(), [batch, steps, 36]);
+            }
+        }
+    }
+}
+
+/// Gradients of all inputs and the initial state, without resets; `formulas` has those of the weights, with resets.
+#[test]
+fn both_forms_have_the_same_gradients() {
+    for (name, device) in devices() {
+        let device = device.autodiff();
         let model = small(&device);
-        for (batch, steps) in [(2, 0), (0, 0)] {
-            let (tokens, actions) = inputs(batch, steps, &device);
-            let key = key([0; 4], &device);
-            let observed = model.observe(tokens, actions.clone(), key.clone(), Sequence::new());
-            assert_eq!(observed.deter.dims(), [batch, steps, 16], "{name}");
-            assert_eq!(observed.last.stoch.dims(), [batch, 20]);
-            let imagined = model.imagine(actions, key, observed.last);
-            assert_eq!(imagined.features().dims(), [batch, steps, 36]);
+        let run = |form| {
+            let (tokens, actions) = inputs(2, 3, &device);
+            let state = RssmState::new(
+                Tensor::ones([2, 16], &device) * 0.3,
+                Tensor::ones([2, 20], &device) * 0.2,
+            );
+            let given = [tokens.require_grad(), actions.require_grad()];
+            let state = RssmState::new(state.deter.require_grad(), state.stoch.require_grad());
+            let observed = model.clone().with_form(form).observe(
+                given[0].clone(),
+                given[1].clone(),
+                key([7, 5, 3, 1], &device),
+                Sequence::from(Some(state.clone())),
+            );
+            let wave = (observed.features() * 3.0).sin().sum();
+            let loss = wave + observed.kl(&model, 0.0).total();
+            let gradients = loss.backward();
+            let mut found = vec![numbers(observed.features())];
+            found.extend(given.map(|x| numbers(x.grad(&gradients).expect("a gradient"))));
+            for x in [state.deter, state.stoch] {
+                found.push(numbers(x.grad(&gradients).expect("a gradient")));
+            }
+            found
+        };
+        let (steps, sequence) = (run(RssmForm::Steps), run(RssmForm::Sequence));
+        for (steps, sequence) in steps.iter().zip(&sequence) {
+            assert_close(&name, sequence, steps, 2e-5);
         }
     }
 }

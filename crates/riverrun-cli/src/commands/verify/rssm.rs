@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use riverrun::Sequence;
-use riverrun::nn::{Rssm, RssmConfig};
+use riverrun::nn::{Rssm, RssmConfig, RssmForm};
 use riverrun_kernels::check::{Comparison, distance, largest};
 
 use super::part::{Part, Target};
@@ -12,8 +12,9 @@ use super::tensors::Copied;
 use crate::args::Storage;
 use crate::failure::Failure;
 
-/// Observing and imagining. One part: they share most of their kernels, which take longer to compile than all else takes.
-const FORMS: [&str; 2] = ["observe", "imagine"];
+/// Observing step by step and as a sequence, and imagining. One part: they share most of their kernels, which take longer to
+/// compile than all else takes.
+const FORMS: [&str; 3] = ["observe", "sequence", "imagine"];
 
 pub(super) fn forms(_: &Target) -> Vec<&'static str> {
     vec!["rssm"]
@@ -35,7 +36,7 @@ fn run(model: &Rssm, form: &str, device: &Device, dtype: FloatDType) -> [Vec<f64
     };
     let key = Tensor::<1, Int>::from_ints([9, 8, 7, 6], device);
     let numbers = |x: Tensor<3>| x.into_data().iter::<f64>().collect::<Vec<f64>>();
-    if form == "observe" {
+    if form != "imagine" {
         let found = model.observe(wave(12), wave(3), key, Sequence::new());
         let logits = Tensor::cat(vec![found.posterior_logits, found.prior_logits], 2);
         [numbers(found.deter), numbers(logits), numbers(found.stoch)]
@@ -62,6 +63,7 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
         .with_hidden(32)
         .with_stoch(4)
         .with_classes(8)
+        .with_blocks(4)
         .with_prior_layers(1);
     let Ok(host) = riverrun::device::parse("cpu") else {
         let reason = "there is no CPU in this build to compare with";
@@ -79,6 +81,13 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
     });
     let model = start.map(&mut Copied { device, dtype });
     for form in FORMS {
+        let (mut model, mut routine) = (model.clone(), "tensors");
+        if form == "sequence" {
+            model = model.with_form(RssmForm::Sequence);
+            if model.one_launch_missing(SIZES[0]).is_none() {
+                routine = "one launch";
+            }
+        }
         let models = [&exact, &model];
         let (comparisons, same) = compare(models, form, [&host, device], dtype, epsilon);
         let mut row = Row::default();
@@ -87,7 +96,7 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
             Storage::Bf16 => "bf16",
             _ => "f32",
         };
-        table.row(part.device(), form, name, "tensors", row)?;
+        table.row(part.device(), form, name, routine, row)?;
     }
     Ok(())
 }

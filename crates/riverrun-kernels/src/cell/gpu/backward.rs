@@ -11,14 +11,14 @@
 use cubecl::prelude::*;
 
 use super::buffers::{BackwardInput, BackwardOutput, Span};
-use super::exchange::*;
 use super::forward::{AHEAD, item, lengths_of, part};
 use super::gates::*;
-use super::lock::{release, report_progress};
 use super::plan::{Config, Form, time};
 use super::product::*;
 use super::weights::load_weights;
-use super::words::*;
+use crate::gpu::exchange::*;
+use crate::gpu::lock::{release, report_progress};
+use crate::gpu::words::*;
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn persistent_backward<R: Numeric>(
@@ -82,10 +82,10 @@ pub(super) fn persistent_backward<R: Numeric>(
         if own.inside {
             let at = own.row * hidden + own.unit;
             if comptime!(config.d_h_last) {
-                direct[o] = unpack(fetch(&input.d_h_last, at, product), product);
+                direct[o] = unpack(fetch(&input.d_h_last, at, product.storage), product.storage);
             }
             if comptime!(config.d_c_last) {
-                d_cells[o] = unpack(fetch(&input.d_c_last, at, product), product);
+                d_cells[o] = unpack(fetch(&input.d_c_last, at, product.storage), product.storage);
             }
         }
     }
@@ -120,17 +120,20 @@ pub(super) fn persistent_backward<R: Numeric>(
             if own.inside {
                 let place = own.row * steps + t;
                 let start = own.row * hidden + own.unit;
-                incoming[o] = fetch(&input.d_h, place * hidden + own.unit, product);
+                incoming[o] = fetch(&input.d_h, place * hidden + own.unit, product.storage);
                 // At padding only the incoming gradient counts.
                 if t < lengths[o] {
                     #[unroll]
                     for block in 0..blocks {
                         let at = place * comptime!(blocks * hidden) + own.unit;
-                        saved[comptime!(o * saved_blocks + block)] =
-                            fetch(&input.saved, at + comptime!(block * hidden), product);
+                        saved[comptime!(o * saved_blocks + block)] = fetch(
+                            &input.saved,
+                            at + comptime!(block * hidden),
+                            product.storage,
+                        );
                     }
                     if comptime!(blocks == 0) {
-                        own_h[o] = fetch(&input.h, place * hidden + own.unit, product);
+                        own_h[o] = fetch(&input.h, place * hidden + own.unit, product.storage);
                     }
                     if comptime!(config.reset) {
                         is_reset[o] = reset[place] != R::from_int(0);
@@ -138,18 +141,22 @@ pub(super) fn persistent_backward<R: Numeric>(
                     if !is_reset[o] {
                         let previous = own.row * steps + earlier;
                         if s > 0 {
-                            h_before[o] = fetch(&input.h, previous * hidden + own.unit, product);
+                            h_before[o] =
+                                fetch(&input.h, previous * hidden + own.unit, product.storage);
                             if comptime!(blocks > 4) {
                                 let at = previous * comptime!(blocks * hidden) + own.unit;
-                                c_before[o] =
-                                    fetch(&input.saved, at + comptime!(4 * hidden), product);
+                                c_before[o] = fetch(
+                                    &input.saved,
+                                    at + comptime!(4 * hidden),
+                                    product.storage,
+                                );
                             }
                         } else {
                             if comptime!(config.h0) {
-                                h_before[o] = fetch(&input.h0, start, product);
+                                h_before[o] = fetch(&input.h0, start, product.storage);
                             }
                             if comptime!(config.c0) {
-                                c_before[o] = fetch(&input.c0, start, product);
+                                c_before[o] = fetch(&input.c0, start, product.storage);
                             }
                         }
                     }
@@ -202,17 +209,18 @@ pub(super) fn persistent_backward<R: Numeric>(
                     }
                     next_reset[o] = is_reset[o];
                 }
-                let d = arriving + unpack(incoming[o], product);
+                let d = arriving + unpack(incoming[o], product.storage);
                 let mut values = Array::<Pair>::new(saved_blocks);
                 #[unroll]
                 for block in 0..saved_blocks {
-                    values[block] = unpack(saved[comptime!(o * saved_blocks + block)], product);
+                    values[block] =
+                        unpack(saved[comptime!(o * saved_blocks + block)], product.storage);
                 }
                 let mut result = step_back(
                     &values,
-                    unpack(own_h[o], product),
-                    unpack(h_before[o], product),
-                    unpack(c_before[o], product),
+                    unpack(own_h[o], product.storage),
+                    unpack(h_before[o], product.storage),
+                    unpack(c_before[o], product.storage),
                     d,
                     d_cells[o],
                     config,
@@ -231,27 +239,57 @@ pub(super) fn persistent_backward<R: Numeric>(
                 let at = place * width + own.unit;
                 let third = at + comptime!(2 * hidden);
                 if comptime!(!config.two_products()) {
-                    publish(d_a_at, at, pack(result.x_0, product), product);
+                    publish(
+                        d_a_at,
+                        at,
+                        pack(result.x_0, product.storage),
+                        product.storage,
+                    );
                 }
                 if comptime!(gates > 1) {
-                    publish(d_a_at, third, pack(result.a_2, product), product);
-                    publish(d_a_at, at + hidden, pack(result.x_1, product), product);
+                    publish(
+                        d_a_at,
+                        third,
+                        pack(result.a_2, product.storage),
+                        product.storage,
+                    );
+                    publish(
+                        d_a_at,
+                        at + hidden,
+                        pack(result.x_1, product.storage),
+                        product.storage,
+                    );
                 }
                 if comptime!(gates > 3) {
                     let fourth = at + comptime!(3 * hidden);
-                    publish(d_a_at, fourth, pack(result.x_3, product), product);
+                    publish(
+                        d_a_at,
+                        fourth,
+                        pack(result.x_3, product.storage),
+                        product.storage,
+                    );
                 }
                 if comptime!(config.form == Form::Gru) {
                     let d_x = &mut output.d_x;
-                    put(d_x, at, pack(result.x_0, product), product);
-                    put(d_x, at + hidden, pack(result.x_1, product), product);
-                    put(d_x, third, pack(result.x_2, product), product);
+                    put(d_x, at, pack(result.x_0, product.storage), product.storage);
+                    put(
+                        d_x,
+                        at + hidden,
+                        pack(result.x_1, product.storage),
+                        product.storage,
+                    );
+                    put(
+                        d_x,
+                        third,
+                        pack(result.x_2, product.storage),
+                        product.storage,
+                    );
                 }
                 let own_place = place * hidden + own.unit;
-                put(&mut output.before, own_place, h_before[o], product);
+                put(&mut output.before, own_place, h_before[o], product.storage);
                 if comptime!(config.two_products()) {
                     let gated = saved[comptime!(o * saved_blocks + 3)];
-                    put(&mut output.gated, own_place, gated, product);
+                    put(&mut output.gated, own_place, gated, product.storage);
                 }
             }
         }
@@ -276,8 +314,8 @@ pub(super) fn persistent_backward<R: Numeric>(
                 let own = item(&part, o, product);
                 if own.inside {
                     let d_gated = total(&partial, 0usize, own.pair, own.sequence, second);
-                    let r = unpack(saved[comptime!(o * saved_blocks)], product);
-                    let mut d_r = reset_gate_back(r, unpack(h_before[o], product), d_gated);
+                    let r = unpack(saved[comptime!(o * saved_blocks)], product.storage);
+                    let mut d_r = reset_gate_back(r, unpack(h_before[o], product.storage), d_gated);
                     if t < lengths[o] {
                         direct[o] += d_gated * r;
                     } else {
@@ -285,7 +323,7 @@ pub(super) fn persistent_backward<R: Numeric>(
                     }
                     let place = own.row * steps + t;
                     let at = place * width + own.unit;
-                    publish(d_a_at, at, pack(d_r, product), product);
+                    publish(d_a_at, at, pack(d_r, product.storage), product.storage);
                 }
             }
             sync_cube();
@@ -319,9 +357,19 @@ pub(super) fn persistent_backward<R: Numeric>(
                     d_cells[o] = zero;
                 }
             }
-            put(&mut output.d_h0, at, pack(d, product), product);
+            put(
+                &mut output.d_h0,
+                at,
+                pack(d, product.storage),
+                product.storage,
+            );
             if comptime!(config.form == Form::Lstm) {
-                put(&mut output.d_c0, at, pack(d_cells[o], product), product);
+                put(
+                    &mut output.d_c0,
+                    at,
+                    pack(d_cells[o], product.storage),
+                    product.storage,
+                );
             }
         }
     }

@@ -3,7 +3,7 @@
 //! A cube owns some hidden units and 8 · `cols` sequences for the whole time: their rows of the weights and their state stay
 //! in registers. A step: read the state of all hidden units as the other cubes wrote it, multiply, add the planes' partial
 //! sums, run the cell on the own units, publish their new state. With the reset gate before the product, a step does
-//! that twice: first for `r ∘ h`, then for the state. See [`super::exchange`] and [`super::product`].
+//! that twice: first for `r ∘ h`, then for the state. See [`crate::gpu::exchange`] and [`super::product`].
 
 // An outer `if` on a comptime value chooses code; joined with the inner one it would only choose what runs.
 #![allow(clippy::collapsible_if)]
@@ -11,13 +11,13 @@
 use cubecl::prelude::*;
 
 use super::buffers::{ForwardInput, ForwardOutput, Span};
-use super::exchange::*;
 use super::gates::*;
-use super::lock::{release, report_progress};
 use super::plan::{Config, Form, time};
 use super::product::*;
 use super::weights::load_weights;
-use super::words::*;
+use crate::gpu::exchange::*;
+use crate::gpu::lock::{release, report_progress};
+use crate::gpu::words::*;
 
 /// Steps that a thread prefetches ahead.
 pub(super) const AHEAD: usize = 4;
@@ -152,8 +152,8 @@ pub(super) fn persistent_forward<R: Numeric>(
             let own = item(&part, 0usize, product);
             if own.unit < hidden {
                 biases[gate] = unpack(
-                    fetch(&input.bias, gate * hidden + own.unit, product),
-                    product,
+                    fetch(&input.bias, gate * hidden + own.unit, product.storage),
+                    product.storage,
                 );
             }
         }
@@ -169,10 +169,10 @@ pub(super) fn persistent_forward<R: Numeric>(
         if own.inside {
             let at = own.row * hidden + own.unit;
             if comptime!(config.h0) {
-                states[o] = unpack(fetch(&input.h0, at, product), product);
+                states[o] = unpack(fetch(&input.h0, at, product.storage), product.storage);
             }
             if comptime!(config.c0) {
-                cells[o] = unpack(fetch(&input.c0, at, product), product);
+                cells[o] = unpack(fetch(&input.c0, at, product.storage), product.storage);
             }
         }
     }
@@ -199,7 +199,7 @@ pub(super) fn persistent_forward<R: Numeric>(
                 #[unroll]
                 for gate in 0..gates {
                     inputs[comptime!(o * gates + gate)] =
-                        fetch(&input.xg, at + comptime!(gate * hidden), product);
+                        fetch(&input.xg, at + comptime!(gate * hidden), product.storage);
                 }
                 if comptime!(config.reset) {
                     if reset[own.row * steps + t] != R::from_int(0) {
@@ -251,15 +251,21 @@ pub(super) fn persistent_forward<R: Numeric>(
                         r += total(&partial, 0usize, own.pair, own.sequence, product);
                         z += total(&partial, 1usize, own.pair, own.sequence, product);
                     }
-                    resets[o] = sigma(unpack(inputs[comptime!(o * gates)], product) + r, true);
-                    updates[o] = sigma(unpack(inputs[comptime!(o * gates + 1)], product) + z, true);
+                    resets[o] = sigma(
+                        unpack(inputs[comptime!(o * gates)], product.storage) + r,
+                        true,
+                    );
+                    updates[o] = sigma(
+                        unpack(inputs[comptime!(o * gates + 1)], product.storage) + z,
+                        true,
+                    );
                     gated[o] = resets[o] * states[o];
                     let place = own.row * steps + t;
                     publish(
                         gated_at,
                         place * hidden + own.unit,
-                        pack(gated[o], product),
-                        product,
+                        pack(gated[o], product.storage),
+                        product.storage,
                     );
                 }
             }
@@ -287,7 +293,7 @@ pub(super) fn persistent_forward<R: Numeric>(
                 let mut a = Array::<Pair>::new(gates);
                 #[unroll]
                 for gate in 0..gates {
-                    x[gate] = unpack(inputs[comptime!(o * gates + gate)], product);
+                    x[gate] = unpack(inputs[comptime!(o * gates + gate)], product.storage);
                     a[gate] = biases[gate];
                 }
                 if comptime!(config.two_products()) {
@@ -317,21 +323,46 @@ pub(super) fn persistent_forward<R: Numeric>(
                 publish(
                     h_at,
                     place * hidden + own.unit,
-                    pack(states[o], product),
-                    product,
+                    pack(states[o], product.storage),
+                    product.storage,
                 );
                 if comptime!(blocks > 0) {
                     let at = place * comptime!(blocks * hidden) + own.unit;
                     let saved = &mut output.saved;
-                    put(saved, at, pack(next.saved_0, product), product);
-                    put(saved, at + hidden, pack(next.saved_1, product), product);
+                    put(
+                        saved,
+                        at,
+                        pack(next.saved_0, product.storage),
+                        product.storage,
+                    );
+                    put(
+                        saved,
+                        at + hidden,
+                        pack(next.saved_1, product.storage),
+                        product.storage,
+                    );
                     let third = at + comptime!(2 * hidden);
-                    put(saved, third, pack(next.saved_2, product), product);
+                    put(
+                        saved,
+                        third,
+                        pack(next.saved_2, product.storage),
+                        product.storage,
+                    );
                     let fourth = at + comptime!(3 * hidden);
-                    put(saved, fourth, pack(next.saved_3, product), product);
+                    put(
+                        saved,
+                        fourth,
+                        pack(next.saved_3, product.storage),
+                        product.storage,
+                    );
                     if comptime!(blocks > 4) {
                         let fifth = at + comptime!(4 * hidden);
-                        put(saved, fifth, pack(cells[o], product), product);
+                        put(
+                            saved,
+                            fifth,
+                            pack(cells[o], product.storage),
+                            product.storage,
+                        );
                     }
                 }
             }
@@ -344,9 +375,19 @@ pub(super) fn persistent_forward<R: Numeric>(
         let own = item(&part, o, product);
         if own.inside {
             let at = own.row * hidden + own.unit;
-            put(&mut output.h_last, at, pack(states[o], product), product);
+            put(
+                &mut output.h_last,
+                at,
+                pack(states[o], product.storage),
+                product.storage,
+            );
             if comptime!(config.form == Form::Lstm) {
-                put(&mut output.c_last, at, pack(cells[o], product), product);
+                put(
+                    &mut output.c_last,
+                    at,
+                    pack(cells[o], product.storage),
+                    product.storage,
+                );
             }
         }
     }

@@ -3,9 +3,7 @@
 use cubecl::prelude::*;
 
 use crate::gpu::math::{exp_of_negative, reciprocal, sigmoid};
-
-/// Two neighbouring hidden units.
-pub(super) type Pair = Vector<f32, Const<2>>;
+pub(super) use crate::gpu::words::Pair;
 
 /// The results of a forward step for a pair of hidden units; `saved_*` are the blocks that backward needs, in their order.
 #[derive(CubeType)]

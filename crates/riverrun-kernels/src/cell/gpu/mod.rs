@@ -2,15 +2,15 @@
 //!
 //! | file | contents |
 //! | --- | --- |
-//! | `exchange` | how cubes that run at once read each other's results |
-//! | `lock` | one such launch at a time on a device |
 //! | `weights`, `product` | the weights that a cube holds, and their product with the state |
 //! | `gates` | the cells' formulas |
-//! | `words` | pairs of numbers in memory |
 //! | `forward`, `backward` | the passes |
 //! | `buffers` | the kernels' arguments |
 //! | `plan`, `pass`, `launch` | from a problem to launches |
 //! | `step` | a single step |
+//!
+//! How cubes that run at once read each other's results, and why one such launch runs at a time on a device: see `gpu::exchange` and
+//! `gpu::lock`.
 //!
 //! **Shared memory.** The sequence takes what the card gives a cube by opt-in, 64 KiB on a T1000 to 227 KiB on an H200: every byte
 //! of weights held there is one that no step reads again. A step, a rollout and an encoder stay under 48 KiB.
@@ -18,25 +18,22 @@
 mod args;
 mod backward;
 mod buffers;
-mod exchange;
 mod forward;
 mod gates;
 mod launch;
-mod lock;
 mod pass;
 mod plan;
 mod product;
 mod step;
 mod tuning;
 mod weights;
-mod words;
 
+#[cfg(feature = "check")]
+pub use crate::gpu::lock::abandon_lock;
 pub use args::{Backward, Forward};
 pub use launch::{backward, forward};
 #[cfg(feature = "check")]
 pub(crate) use launch::{backward_with, forward_with};
-#[cfg(feature = "check")]
-pub use lock::abandon_lock;
 pub use step::{Step, missing as step_missing, step};
 #[cfg(feature = "check")]
 pub use tuning::Tuning;

@@ -1,31 +1,18 @@
 //! The arguments and launches that the forward and the backward pass share.
 
-use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-
 use cubecl::client::Client;
 use cubecl::ir::AddressType;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
 use super::buffers::SpanLaunch;
-use super::exchange::poison;
-use super::lock::{LockBuffers, exclusively};
 use super::plan::{Config, Form, Partition, choose, missing, partition};
 use super::tuning::Tuning;
 use crate::Error;
 use crate::cell::Problem;
 use crate::gpu::Dtype;
-
-/// A kernel of a device; forward and backward differ in their configuration.
-type Kernel = (String, Config, Dtype, AddressType);
-
-/// The kernels that each device has compiled.
-fn compiled() -> MutexGuard<'static, HashSet<Kernel>> {
-    static COMPILED: OnceLock<Mutex<HashSet<Kernel>>> = OnceLock::new();
-    let compiled = COMPILED.get_or_init(Default::default);
-    compiled.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::gpu::exchange::poison;
+use crate::gpu::lock::{LockBuffers, exclusively};
 
 /// The state that both passes share.
 pub(super) struct Pass<'a> {
@@ -216,17 +203,12 @@ impl<'a> Pass<'a> {
         let dim = CubeDim::new_2d(32, self.partition.product.planes as u32);
         let (batch, steps) = (self.problem.batch, self.problem.steps);
         let span = |steps, first| SpanLaunch::new(batch, steps, first);
-        let device = self.client.service_id().to_string();
-        let key = (device, config, self.dtype, self.address);
         let mut done = Ok(());
         exclusively(self.client, |exclusive| {
-            // Compiling may take longer than the lock's limit, so it must not happen while the lock is held: a launch of no
-            // steps only compiles.
-            if !compiled().contains(&key) {
-                let cubes = CubeCount::Static(1, 1, 1);
-                exclusive.launch_freely(|lock| done = launch(cubes, dim, span(0, 0), lock));
-                compiled().insert(key);
-            }
+            let kernel = (config, self.dtype, self.address);
+            exclusive.compile(&kernel, |lock| {
+                done = launch(CubeCount::Static(1, 1, 1), dim, span(0, 0), lock);
+            });
             let mut first = 0;
             while first < batch && done.is_ok() {
                 let groups = (batch - first).div_ceil(rows).min(self.partition.groups);

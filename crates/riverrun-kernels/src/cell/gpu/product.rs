@@ -10,16 +10,15 @@
 //! agree, thread `4 g + q` takes eight neighbours, 16 bytes, from `32 p + 8 q`: the first four serve one product, the
 //! others the next.
 //!
-//! In `f32` it is `m16n8k8` of TF32, which has 10 bits after the point, three times: each number is a TF32 and a
-//! remainder, and of the four products of those the last, some `2⁻²²` of the whole, is left out. The layout in registers
-//! is the same, with one number where there were two.
+//! In `f32` it is `m16n8k8` of TF32, three times, see [`accumulate`]. The layout in registers is the same, with one number where
+//! there were two.
 
 use cubecl::prelude::*;
 
-use super::exchange::{absent, expired, read_shared, wait};
-use super::lock::raise_fault;
+use crate::gpu::exchange::{absent, expired, read_shared, wait};
 use crate::gpu::fault::PATIENCE;
-use crate::gpu::mma::multiply_add;
+use crate::gpu::lock::raise_fault;
+use crate::gpu::mma::accumulate;
 use crate::gpu::storage::Storage;
 
 /// A product of a step: the values that change the generated code.
@@ -54,10 +53,7 @@ pub(super) struct Product {
 impl Product {
     /// Bytes of a number.
     pub(super) fn size(&self) -> usize {
-        match self.storage {
-            Storage::Plain => 4,
-            Storage::Bf16Words | Storage::F16Words => 2,
-        }
+        self.storage.size()
     }
 
     /// Numbers in 16 bytes, one read of a thread.
@@ -131,45 +127,6 @@ fn of_head(k: usize, part: &Part, #[comptime] product: Product) -> usize {
     } else {
         let own = comptime!(product.own);
         k / own * comptime!(product.hidden) + part.unit / own * own + k % own
-    }
-}
-
-/// Each number rounded to TF32, towards zero.
-#[cube]
-fn to_tf32<N: Size>(words: Vector<u32, N>) -> Vector<u32, N> {
-    words & Vector::<u32, N>::new(0xffff_e000u32)
-}
-
-/// The remainder of that rounding, which is exact.
-#[cube]
-fn remainder<N: Size>(words: Vector<u32, N>) -> Vector<u32, N> {
-    let whole = Vector::<f32, N>::reinterpret(words);
-    Vector::<u32, N>::reinterpret(whole - Vector::<f32, N>::reinterpret(to_tf32::<N>(words)))
-}
-
-/// Adds `a b` to a sum, to the precision of the storage type.
-#[cube]
-fn accumulate(
-    sums: &mut Array<Vector<f32, Const<4>>>,
-    #[comptime] at: usize,
-    a: Vector<u32, Const<4>>,
-    b_0: u32,
-    b_1: u32,
-    #[comptime] storage: Storage,
-) {
-    if comptime!(storage == Storage::Plain) {
-        let (high, low) = (to_tf32::<Const<4>>(a), remainder::<Const<4>>(a));
-        let b_0 = Vector::<u32, Const<1>>::new(b_0);
-        let b_1 = Vector::<u32, Const<1>>::new(b_1);
-        let high_0 = to_tf32::<Const<1>>(b_0).extract(0usize);
-        let high_1 = to_tf32::<Const<1>>(b_1).extract(0usize);
-        let low_0 = remainder::<Const<1>>(b_0).extract(0usize);
-        let low_1 = remainder::<Const<1>>(b_1).extract(0usize);
-        sums[at] = multiply_add(high, low_0, low_1, sums[at], storage);
-        sums[at] = multiply_add(low, high_0, high_1, sums[at], storage);
-        sums[at] = multiply_add(high, high_0, high_1, sums[at], storage);
-    } else {
-        sums[at] = multiply_add(a, b_0, b_1, sums[at], storage);
     }
 }
 

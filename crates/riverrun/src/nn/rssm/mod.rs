@@ -7,6 +7,7 @@ mod imagine;
 mod loss;
 mod observe;
 mod sample;
+mod sequence;
 mod state;
 
 use burn::module::Module;
@@ -19,6 +20,7 @@ pub use config::RssmConfig;
 pub use imagine::Imagined;
 pub use loss::KlLoss;
 pub use observe::Observed;
+pub use sequence::RssmForm;
 pub use state::RssmState;
 
 /// The recurrent state-space model of DreamerV3.
@@ -38,6 +40,8 @@ pub use state::RssmState;
 /// [`observe`](Self::observe) draws from the posterior, [`imagine`](Self::imagine) from the prior. Samples are one-hot, and the
 /// gradient passes to `p` as if they were `p`. Random numbers are functions of a key, see [`ops::uniform`](crate::ops::uniform):
 /// the same ones on every device, and other ones in a recorded step once the key's tensor has been refilled.
+///
+/// [`RssmForm`] chooses how `observe` runs: step by step, or without a graph of the steps and in one launch where the device can.
 ///
 /// Everything that does not depend on the state is computed for all steps at once: the products of tokens and actions, the
 /// random numbers, and the prior's logits.
@@ -92,6 +96,9 @@ pub struct Rssm {
     /// Weight of the uniform distribution mixed into every categorical.
     #[module(skip)]
     pub unimix: f64,
+    /// How it runs over observations.
+    #[module(skip)]
+    pub form: RssmForm,
 }
 
 impl Rssm {

@@ -1,9 +1,9 @@
 //! Observation: states drawn from the posterior.
 
-use burn::tensor::{FloatDType, Int, Tensor};
+use burn::tensor::{Bool, FloatDType, Int, Tensor};
 
 use super::dynamics::activate;
-use super::{KlLoss, Rssm, RssmState};
+use super::{KlLoss, Rssm, RssmForm, RssmState};
 use crate::nn::linear;
 use crate::ops::support::checks;
 use crate::{Error, Sequence};
@@ -50,6 +50,23 @@ impl Observed {
             free_nats,
         )
     }
+}
+
+/// What the steps are made of.
+#[derive(Clone)]
+pub(super) struct Inputs {
+    /// Encoded actions, `[B, T, hidden]`.
+    pub actions: Tensor<3>,
+    /// The posterior's first layer of the tokens, `[B, T, hidden]`.
+    pub tokens: Tensor<3>,
+    /// `[T, B, stoch, classes]`.
+    pub noise: Tensor<4>,
+    /// `[B, T]`.
+    pub reset: Option<Tensor<2, Bool>>,
+    /// `[B, T, 1]`: 0 at a reset, 1 elsewhere.
+    pub kept: Option<Tensor<3>>,
+    /// The state before the first step.
+    pub state: RssmState,
 }
 
 impl Rssm {
@@ -102,20 +119,16 @@ impl Rssm {
             ));
         }
         let (device, dtype) = (tokens.device(), FloatDType::from(tokens.dtype()));
-        let mut state = match sequence.state {
+        let state = match sequence.state {
             Some(state) => state,
             None => self.initial(batch, &device, dtype),
         };
         shape("deter", [batch, self.deter], state.deter.dims())?;
         shape("stoch", [batch, logits], state.stoch.dims())?;
-        // [B, T, 1]: 0 at a reset step.
-        let kept = match sequence.reset {
-            Some(reset) => {
-                shape("reset", [batch, steps], reset.dims())?;
-                Some(reset.bool_not().float().cast(dtype).unsqueeze_dim::<3>(2))
-            }
-            None => None,
-        };
+        if let Some(reset) = &sequence.reset {
+            shape("reset", [batch, steps], reset.dims())?;
+        }
+        let reset = sequence.reset;
         if steps == 0 {
             let empty = |width| Tensor::<3>::zeros([batch, 0, width], &device).cast(dtype);
             return Ok(Observed {
@@ -126,39 +139,66 @@ impl Rssm {
                 last: state,
             });
         }
+        // [B, T, 1]: 0 at a reset step.
+        let kept = reset.clone().map(|reset| {
+            let kept = reset.bool_not().float().cast(dtype);
+            kept.unsqueeze_dim::<3>(2)
+        });
         let actions = match &kept {
             Some(kept) => actions * kept.clone(),
             None => actions,
         };
-        let actions = self.encode_actions(actions);
-        let tokens = linear(&self.posterior_tokens, tokens);
-        let noise = self.noise(key, STREAM, [steps, batch], &state.deter);
+        let inputs = Inputs {
+            actions: self.encode_actions(actions),
+            tokens: linear(&self.posterior_tokens, tokens),
+            noise: self.noise(key, STREAM, [steps, batch], &state.deter),
+            reset,
+            kept,
+            state,
+        };
+        // No sequences: nothing to launch.
+        let form = if batch == 0 {
+            RssmForm::Steps
+        } else {
+            self.form
+        };
+        let [deter, stoch, posterior_logits] = match form {
+            RssmForm::Steps => self.observe_steps(inputs),
+            RssmForm::Sequence => self.observe_sequence(inputs),
+        };
+        let last = |x: &Tensor<3>| x.clone().narrow(1, steps - 1, 1).squeeze_dim(1);
+        Ok(Observed {
+            prior_logits: self.prior(deter.clone()),
+            last: RssmState::new(last(&deter), last(&stoch)),
+            deter,
+            stoch,
+            posterior_logits,
+        })
+    }
+
+    /// Deterministic states, samples and logits of all steps, one after the other.
+    pub(super) fn observe_steps(&self, inputs: Inputs) -> [Tensor<3>; 3] {
+        let mut state = inputs.state;
+        let [_, steps, _] = inputs.actions.dims();
         let at =
             |x: &Tensor<3>, t: usize| -> Tensor<2> { x.clone().narrow(1, t, 1).squeeze_dim(1) };
         let (mut deters, mut stochs, mut posteriors) = (vec![], vec![], vec![]);
         for t in 0..steps {
-            if let Some(kept) = &kept {
+            if let Some(kept) = &inputs.kept {
                 let kept = at(kept, t);
                 state = RssmState::new(state.deter * kept.clone(), state.stoch * kept);
             }
-            let deter = self.next(&state, at(&actions, t));
-            let inner = linear(&self.posterior_deter, deter.clone()) + at(&tokens, t);
+            let deter = self.next(&state, at(&inputs.actions, t));
+            let inner = linear(&self.posterior_deter, deter.clone()) + at(&inputs.tokens, t);
             let inner = activate(&self.posterior_norm, inner);
             let posterior = linear(&self.posterior_logits, inner);
-            let stoch = self.sample(posterior.clone(), &noise, t);
+            let stoch = self.sample(posterior.clone(), &inputs.noise, t);
             deters.push(deter.clone());
             stochs.push(stoch.clone());
             posteriors.push(posterior);
             state = RssmState::new(deter, stoch);
         }
-        let deter: Tensor<3> = Tensor::stack(deters, 1);
-        Ok(Observed {
-            prior_logits: self.prior(deter.clone()),
-            deter,
-            stoch: Tensor::stack(stochs, 1),
-            posterior_logits: Tensor::stack(posteriors, 1),
-            last: state,
-        })
+        [deters, stochs, posteriors].map(|steps| Tensor::stack(steps, 1))
     }
 }
 

@@ -28,9 +28,7 @@ pub(crate) use backend::{
     Weights,
 };
 pub use backend::{LinearSpec, WeightOrder};
-#[cfg(feature = "cube")]
-pub(crate) use product::batched;
-pub(crate) use product::{Factor, product};
+pub(crate) use product::{Factor, batched, product};
 pub use riverrun_kernels::gemm::Arithmetic;
 pub(crate) use route::ProductRoutes;
 pub use route::{ProductLibrary, Route, product_libraries};

@@ -6,24 +6,24 @@
 //! no flags, no fences and no barriers: a word is read and written whole, no word implies anything about another, and no
 //! place is used twice. A step costs one trip through the L2 cache instead of the two of a barrier.
 //!
-//! **Bound.** A wait that sees no result for [`PATIENCE`](crate::gpu::fault::PATIENCE) gives up: it raises the device's fault
+//! **Bound.** A wait that sees no result for [`PATIENCE`](super::fault::PATIENCE) gives up: it raises the device's fault
 //! word, and no later wait of that cube waits. The words are then used as they are, NaN. So no launch can hang, no wrong number
 //! can pass for a right one, and a sequence may be of any length: the clock restarts with every step.
 
 use cubecl::prelude::*;
 
-pub(super) use crate::gpu::address::{address, address_mut};
-use crate::gpu::fault::nanoseconds;
+pub(crate) use super::address::{address, address_mut};
+use super::fault::nanoseconds;
 
 /// The content of a place before it is written.
-pub(super) const ABSENT: u32 = u32::MAX;
+pub(crate) const ABSENT: u32 = u32::MAX;
 
 /// Polls between two looks at the clock.
 const POLLS: u32 = 256;
 
 /// Four words, whichever cube wrote them; each whole, in no order.
 #[cube]
-pub(super) fn read_shared(at: u64) -> Vector<u32, Const<4>> {
+pub(crate) fn read_shared(at: u64) -> Vector<u32, Const<4>> {
     let words: Vector<u32, Const<4>>;
     gpu_asm!("ld.relaxed.gpu.global.v4.u32 {}, [{}];", out(_) words, in(_) at);
     words
@@ -31,13 +31,13 @@ pub(super) fn read_shared(at: u64) -> Vector<u32, Const<4>> {
 
 /// A word for other cubes to read.
 #[cube]
-pub(super) fn write_shared(at: u64, word: u32) {
+pub(crate) fn write_shared(at: u64, word: u32) {
     gpu_asm!("st.relaxed.gpu.global.u32 [{}], {};", in(_) at, in(_) word);
 }
 
 /// A word, whichever cube wrote it.
 #[cube]
-pub(super) fn read_word(at: u64) -> u32 {
+pub(crate) fn read_word(at: u64) -> u32 {
     let word: u32;
     gpu_asm!("ld.relaxed.gpu.global.u32 {}, [{}];", out(_) word, in(_) at);
     word
@@ -45,7 +45,7 @@ pub(super) fn read_word(at: u64) -> u32 {
 
 /// Adds to a word; its value before.
 #[cube]
-pub(super) fn add_word(at: u64, term: u32) -> u32 {
+pub(crate) fn add_word(at: u64, term: u32) -> u32 {
     let before: u32;
     gpu_asm!("atom.relaxed.gpu.global.add.u32 {}, [{}], {};", out(_) before, in(_) at, in(_) term);
     before
@@ -53,7 +53,7 @@ pub(super) fn add_word(at: u64, term: u32) -> u32 {
 
 /// Replaces a word if it has the value `expected`; its value before.
 #[cube]
-pub(super) fn replace_word(at: u64, expected: u32, word: u32) -> u32 {
+pub(crate) fn replace_word(at: u64, expected: u32, word: u32) -> u32 {
     let before: u32;
     gpu_asm!("atom.relaxed.gpu.global.cas.b32 {}, [{}], {}, {};", out(_) before, in(_) at, in(_) expected, in(_) word);
     before
@@ -61,13 +61,13 @@ pub(super) fn replace_word(at: u64, expected: u32, word: u32) -> u32 {
 
 /// Starts to bring the line of `at` into the L2 cache.
 #[cube]
-pub(super) fn prefetch(at: u64) {
+pub(crate) fn prefetch(at: u64) {
     gpu_asm!("prefetch.global.L2 [{}];", in(_) at);
 }
 
 /// Whether one of the words has not been written yet.
 #[cube]
-pub(super) fn absent(words: Vector<u32, Const<4>>) -> bool {
+pub(crate) fn absent(words: Vector<u32, Const<4>>) -> bool {
     let a = words.extract(0usize).max(words.extract(1usize));
     let b = words.extract(2usize).max(words.extract(3usize));
     a.max(b) == ABSENT
@@ -75,14 +75,14 @@ pub(super) fn absent(words: Vector<u32, Const<4>>) -> bool {
 
 /// How long a thread has waited.
 #[derive(CubeType, Clone, Copy)]
-pub(super) struct Wait {
+pub(crate) struct Wait {
     polls: u32,
     since: u64,
 }
 
 /// A wait that begins.
 #[cube]
-pub(super) fn wait() -> Wait {
+pub(crate) fn wait() -> Wait {
     Wait {
         polls: 0u32,
         since: 0u64,
@@ -90,14 +90,14 @@ pub(super) fn wait() -> Wait {
 }
 
 #[cube]
-pub(super) fn restart(wait: &mut Wait) {
+pub(crate) fn restart(wait: &mut Wait) {
     wait.polls = 0u32;
     wait.since = 0u64;
 }
 
 /// Counts a failed poll; returns whether the wait has lasted longer than `limit`.
 #[cube]
-pub(super) fn expired(wait: &mut Wait, #[comptime] limit: u64) -> bool {
+pub(crate) fn expired(wait: &mut Wait, #[comptime] limit: u64) -> bool {
     let mut over = false;
     wait.polls += 1;
     if wait.polls % POLLS == 0 {
@@ -112,7 +112,7 @@ pub(super) fn expired(wait: &mut Wait, #[comptime] limit: u64) -> bool {
 
 /// Fills `words` with [`ABSENT`].
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn poison(words: &mut [Vector<u32, Const<4>>]) {
+pub(crate) fn poison(words: &mut [Vector<u32, Const<4>>]) {
     let mut at = ABSOLUTE_POS;
     let step = CUBE_COUNT * CUBE_DIM as usize;
     while at < words.len() {

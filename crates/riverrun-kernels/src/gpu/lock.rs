@@ -14,7 +14,8 @@
 //! holder. The words of a launch (its ticket, its count of finished cubes) are its own, so a failed launch does not disturb
 //! others.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cubecl::client::Client;
@@ -23,7 +24,7 @@ use cubecl::server::Handle;
 use cubecl_common::device::ServiceId;
 
 use super::exchange::*;
-use crate::gpu::fault::{PATIENCE, Scope, watch};
+use super::fault::{PATIENCE, Scope, watch};
 
 /// Words of a device. Kernels reach them by address: a launch that fails marks the buffers it would have written as
 /// unreadable, and these must outlive it.
@@ -51,13 +52,13 @@ const LOCK_LIMIT: u64 = PATIENCE + PATIENCE / 2;
 
 /// Raises the device's fault.
 #[cube]
-pub(super) fn raise_fault(control: u64) {
+pub(crate) fn raise_fault(control: u64) {
     write_shared(control + comptime!(4 * FAULT), 1u32);
 }
 
 /// Tells waiting launches that this one runs; to be called by one thread of the launch.
 #[cube]
-pub(super) fn report_progress(control: u64, step: usize) {
+pub(crate) fn report_progress(control: u64, step: usize) {
     write_shared(control + comptime!(4 * PROGRESS), step as u32 + 1u32);
 }
 
@@ -105,7 +106,7 @@ fn acquire(
 
 /// To be called by every thread at the end: the last cube of the launch gives the lock back.
 #[cube]
-pub(super) fn release(control: u64, launch_words: &mut [Atomic<u32>]) {
+pub(crate) fn release(control: u64, launch_words: &mut [Atomic<u32>]) {
     sync_cube();
     if UNIT_POS == 0 {
         let done = launch_words[DONE].fetch_add(1u32) + 1u32;
@@ -134,38 +135,38 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The buffers that a persistent launch needs for the lock.
-pub(super) struct LockBuffers {
+pub(crate) struct LockBuffers {
     control: Handle,
     launch_words: Handle,
 }
 
 impl LockBuffers {
-    pub(super) fn control(&self) -> BufferArg {
+    pub(crate) fn control(&self) -> BufferArg {
         // Safety: it was made with so many words.
         unsafe { BufferArg::from_raw_parts(self.control.clone(), CONTROL_WORDS) }
     }
 
-    pub(super) fn launch_words(&self) -> BufferArg {
+    pub(crate) fn launch_words(&self) -> BufferArg {
         // Safety: as above.
         unsafe { BufferArg::from_raw_parts(self.launch_words.clone(), LAUNCH_WORDS) }
     }
 }
 
 /// The right to make persistent launches on a device: no other thread has it meanwhile.
-pub(super) struct Exclusive<'a> {
+pub(crate) struct Exclusive<'a> {
     client: &'a Client,
     device: MutexGuard<'a, Device>,
 }
 
 /// Runs `work` with the right to make persistent launches on the client's device.
-pub(super) fn exclusively(client: &Client, work: impl FnOnce(&mut Exclusive)) {
+pub(crate) fn exclusively(client: &Client, work: impl FnOnce(&mut Exclusive)) {
     let device = devices()
         .entry(client.service_id())
         .or_insert_with(|| {
             let control = client.create_from_slice(&[0u8; CONTROL_WORDS * 4]);
             let scope = Scope::Device(client.service_id());
             watch(
-                "a cell in one launch",
+                "a sequence in one launch",
                 scope,
                 &control,
                 CONTROL_WORDS,
@@ -186,7 +187,7 @@ pub(super) fn exclusively(client: &Client, work: impl FnOnce(&mut Exclusive)) {
 impl Exclusive<'_> {
     /// Takes the device's lock in the current stream for the persistent launch that `launch` makes. It does not run where
     /// CubeCL cannot provide the launch's `input` and `output`, of at least a word each.
-    pub(super) fn launch(
+    pub(crate) fn launch(
         &mut self,
         input: &Handle,
         output: &Handle,
@@ -219,12 +220,21 @@ impl Exclusive<'_> {
         }
     }
 
-    /// Launches without the lock, for a launch that does not wait for others.
-    pub(super) fn launch_freely(&mut self, launch: impl FnOnce(&LockBuffers)) {
-        launch(&LockBuffers {
-            control: self.device.control.clone(),
-            launch_words: self.client.empty(LAUNCH_WORDS * 4),
-        });
+    /// Makes a launch that only compiles, without the lock, unless the device has this kernel already. Compiling may take longer
+    /// than the lock's limit, so it must not happen while the lock is held.
+    pub(crate) fn compile<K: Hash>(&mut self, kernel: &K, launch: impl FnOnce(&LockBuffers)) {
+        static COMPILED: OnceLock<Mutex<HashSet<u64>>> = OnceLock::new();
+        let mut hasher = DefaultHasher::new();
+        self.client.service_id().hash(&mut hasher);
+        std::any::type_name::<K>().hash(&mut hasher);
+        kernel.hash(&mut hasher);
+        let new = lock(COMPILED.get_or_init(Default::default)).insert(hasher.finish());
+        if new {
+            launch(&LockBuffers {
+                control: self.device.control.clone(),
+                launch_words: self.client.empty(LAUNCH_WORDS * 4),
+            });
+        }
     }
 }
 
