@@ -3,18 +3,23 @@
 use std::error::Error;
 
 use cubecl::client::Client;
-use riverrun_kernels::cell::gpu::{self, Backward, Forward};
-use riverrun_kernels::cell::{Cell, Problem};
+use riverrun_kernels::cell::gpu::{self, Backward, Forward, set_hand_over};
+use riverrun_kernels::cell::{Cell, HandOver, Problem};
 use riverrun_kernels::gpu::Dtype;
 
 use super::Writer;
 
 /// `[B, T, H]` and heads, and a name for each.
-const SHAPES: [(&str, [usize; 4]); 3] = [
+const SHAPES: [(&str, [usize; 4]); 5] = [
     ("1x512x256", [1, 512, 256, 1]),
     ("64x512x512", [64, 512, 512, 1]),
     ("16x512x1024by8", [16, 512, 1024, 8]),
+    ("64x512x1024", [64, 512, 1024, 1]),
+    ("16x512x2048", [16, 512, 2048, 1]),
 ];
+
+/// The shape at which other forms of the hand-over are written, and of a sample.
+const LARGE: [&str; 2] = ["64x512x1024", "16x512x2048"];
 
 /// The shape of a sample.
 const SAMPLE: &str = "64x512x512";
@@ -33,18 +38,51 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
                     continue;
                 }
                 let place = format!("{}/{name}-{}", cell.name(), dtype.name());
-                writer.write(&format!("{place}-forward"), |client| {
-                    let args = forward(client, &problem, dtype);
-                    gpu::forward(client, &problem, dtype, &args)
-                })?;
-                writer.write(&format!("{place}-backward"), |client| {
-                    let args = backward(client, &problem, dtype);
-                    gpu::backward(client, &problem, dtype, &args)
-                })?;
+                passes(writer, &place, &problem, dtype)?;
+            }
+        }
+    }
+    // The other forms of the hand-over.
+    for (n, cell) in Cell::all().into_iter().enumerate() {
+        for (name, [batch, steps, hidden, heads]) in SHAPES {
+            let problem = Problem::new(cell, batch, steps, hidden).with_heads(heads);
+            let dtype = Dtype::ALL[n % 3];
+            let wanted = match writer.sample {
+                true => name == LARGE[0],
+                false => LARGE.contains(&name),
+            };
+            if !wanted || gpu::missing(&writer.recorder.client, &problem, dtype).is_some() {
+                continue;
+            }
+            for form in HandOver::ALL {
+                if form == HandOver::default() || (writer.sample && form == HandOver::Clusters) {
+                    continue;
+                }
+                let place = format!("{}/{name}-{}-{}", cell.name(), dtype.name(), form.name());
+                set_hand_over(form);
+                let written = passes(writer, &place, &problem, dtype);
+                set_hand_over(HandOver::default());
+                written?;
             }
         }
     }
     Ok(())
+}
+
+fn passes(
+    writer: &mut Writer,
+    place: &str,
+    problem: &Problem,
+    dtype: Dtype,
+) -> Result<(), Box<dyn Error>> {
+    writer.write(&format!("{place}-forward"), |client| {
+        let args = forward(client, problem, dtype);
+        gpu::forward(client, problem, dtype, &args)
+    })?;
+    writer.write(&format!("{place}-backward"), |client| {
+        let args = backward(client, problem, dtype);
+        gpu::backward(client, problem, dtype, &args)
+    })
 }
 
 fn forward(client: &Client, problem: &Problem, dtype: Dtype) -> Forward {

@@ -2,6 +2,7 @@
 
 mod attention;
 mod cells;
+mod hand_over;
 mod recurrence;
 mod rollout;
 mod rssm;

@@ -52,11 +52,13 @@ pub mod check;
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+mod hand_over;
 #[cfg(feature = "check")]
 pub mod oracle;
 
 pub use arguments::{InputGrads, Inputs, Layer, LayerGrads, OutputGrads, Outputs};
 pub use cells::{Activation, Cell, ResetGate};
+pub use hand_over::HandOver;
 
 /// The problem: sizes, cell and direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

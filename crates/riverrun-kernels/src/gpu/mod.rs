@@ -16,6 +16,7 @@ pub(crate) mod group;
 pub(crate) mod lock;
 pub(crate) mod math;
 pub(crate) mod mma;
+pub(crate) mod residency;
 pub(crate) mod storage;
 pub(crate) mod words;
 

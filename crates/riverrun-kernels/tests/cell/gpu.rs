@@ -132,11 +132,7 @@ fn every_tuning() {
         for units in [16, 32] {
             for rows in [8, 16, 32] {
                 for planes in [8, 3] {
-                    let tuning = Tuning {
-                        units,
-                        rows,
-                        planes,
-                    };
+                    let tuning = Tuning::new(units, rows, planes);
                     let problem = Problem::new(cell, 37, 4, 160);
                     let case = Case::<bf16>::random(problem, Options::ALL, 3);
                     check(&client, Dtype::Bf16, &case, Some(tuning));

@@ -1,4 +1,4 @@
-//! The backward pass in one launch.
+//! The backward pass.
 //!
 //! As forward, from the last step to the first, with the columns of the weights: the cubes exchange the gradients of a
 //! step's pre-activations, and each makes the gradient of its hidden units' state from them. The gradients of the weights are one
@@ -15,27 +15,24 @@ use super::forward::{AHEAD, item, lengths_of, part};
 use super::gates::*;
 use super::plan::{Config, Form, time};
 use super::product::*;
+use super::shared_depth::*;
 use super::weights::load_weights;
 use crate::gpu::exchange::*;
 use crate::gpu::lock::{release, report_progress};
 use crate::gpu::words::*;
 
-#[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn persistent_backward<R: Numeric>(
-    input: BackwardInput,
+/// The whole pass, of one cube.
+#[cube]
+pub(super) fn backward_pass<R: Numeric>(
+    input: &BackwardInput,
     reset: &[R],
-    mut output: BackwardOutput,
+    output: &mut BackwardOutput,
     control: &[u32],
     launch_words: &mut [Atomic<u32>],
-    span: Span,
+    span: &Span,
     #[comptime] config: Config,
-    #[define(R)] _storage: ElemType,
 ) {
     let steps = span.steps;
-    // A launch of no steps is for compiling.
-    if steps == 0 {
-        terminate!();
-    }
     let product = comptime!(config.product);
     let second = comptime!(config.second);
     let hidden = comptime!(product.hidden);
@@ -44,7 +41,7 @@ pub(super) fn persistent_backward<R: Numeric>(
     let blocks = comptime!(config.saved);
     let saved_blocks = comptime!(blocks.max(1));
     let items = comptime!(config.items());
-    let part = part(&span, product);
+    let part = part(span, product);
     let mut spilled =
         Shared::<[Vector<u32, Const<4>>]>::new_slice(comptime!(product.spilled().max(1)));
     let weights = load_weights(&input.u_t, &mut spilled, &part, product);
@@ -60,6 +57,8 @@ pub(super) fn persistent_backward<R: Numeric>(
         Array::<Vector<u32, Const<4>>>::new(1usize)
     };
     let mut partial = Shared::<[f32]>::new_slice(comptime!(config.sums()));
+    let arrivals = join(config);
+    let mut sums = Array::<Pair>::new(comptime!(config.own_sums()));
     let control = address::<u32>(control);
     let d_a_at = address_mut::<u32>(&mut output.d_a);
     let d_h_at = address::<u32>(&input.d_h);
@@ -193,6 +192,12 @@ pub(super) fn persistent_backward<R: Numeric>(
             );
         }
         sync_cube();
+        if comptime!(product.cluster > 1) {
+            if back > 0 {
+                let round = round(back, false, config);
+                collect(&mut sums, &partial, arrivals, round, &part, product, config);
+            }
+        }
         #[unroll]
         for o in 0..items {
             let own = item(&part, o, product);
@@ -200,7 +205,7 @@ pub(super) fn persistent_backward<R: Numeric>(
                 let place = own.row * steps + t;
                 let mut arriving = direct[o];
                 if back > 0 {
-                    arriving += total(&partial, 0usize, own.pair, own.sequence, product);
+                    arriving += summed(&sums, &partial, 0usize, o, own.pair, own.sequence, product);
                 }
                 if comptime!(config.reset) {
                     if next_reset[o] {
@@ -309,11 +314,16 @@ pub(super) fn persistent_backward<R: Numeric>(
                 second,
             );
             sync_cube();
+            if comptime!(product.cluster > 1) {
+                let round = round(back, true, config);
+                collect(&mut sums, &partial, arrivals, round, &part, second, config);
+            }
             #[unroll]
             for o in 0..items {
                 let own = item(&part, o, product);
                 if own.inside {
-                    let d_gated = total(&partial, 0usize, own.pair, own.sequence, second);
+                    let d_gated =
+                        summed(&sums, &partial, 0usize, o, own.pair, own.sequence, second);
                     let r = unpack(saved[comptime!(o * saved_blocks)], product.storage);
                     let mut d_r = reset_gate_back(r, unpack(h_before[o], product.storage), d_gated);
                     if t < lengths[o] {
@@ -344,13 +354,17 @@ pub(super) fn persistent_backward<R: Numeric>(
         product,
     );
     sync_cube();
+    if comptime!(product.cluster > 1) {
+        let round = round(steps, false, config);
+        collect(&mut sums, &partial, arrivals, round, &part, product, config);
+    }
     #[unroll]
     for o in 0..items {
         let own = item(&part, o, product);
         if own.inside {
             let at = own.row * hidden + own.unit;
             let mut d = direct[o];
-            d += total(&partial, 0usize, own.pair, own.sequence, product);
+            d += summed(&sums, &partial, 0usize, o, own.pair, own.sequence, product);
             if comptime!(config.reset) {
                 if next_reset[o] {
                     d = zero;
@@ -373,6 +387,7 @@ pub(super) fn persistent_backward<R: Numeric>(
             }
         }
     }
+    leave(config);
     release(control, launch_words);
 }
 

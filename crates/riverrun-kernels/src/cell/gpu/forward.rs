@@ -1,4 +1,4 @@
-//! The forward pass in one launch.
+//! The forward pass.
 //!
 //! A cube owns some hidden units and 8 · `cols` sequences for the whole time: their rows of the weights and their state stay
 //! in registers. A step: read the state of all hidden units as the other cubes wrote it, multiply, add the planes' partial
@@ -14,6 +14,7 @@ use super::buffers::{ForwardInput, ForwardOutput, Span};
 use super::gates::*;
 use super::plan::{Config, Form, time};
 use super::product::*;
+use super::shared_depth::*;
 use super::weights::load_weights;
 use crate::gpu::exchange::*;
 use crate::gpu::lock::{release, report_progress};
@@ -37,10 +38,21 @@ pub(super) struct Item {
 #[cube]
 pub(super) fn part(span: &Span, #[comptime] product: Product) -> Part {
     let cubes = comptime!(product.hidden.div_ceil(product.units));
-    Part {
-        unit: (CUBE_POS % cubes) * comptime!(product.units),
-        row: span.first + CUBE_POS / cubes * comptime!(8 * product.cols),
-        batch: span.batch,
+    if comptime!(product.cluster > 1) {
+        let cluster = CUBE_POS / comptime!(product.cluster);
+        Part {
+            unit: (cluster % cubes) * comptime!(product.units),
+            row: span.first + cluster / cubes * comptime!(8 * product.cols),
+            batch: span.batch,
+            rank: CUBE_POS % comptime!(product.cluster),
+        }
+    } else {
+        Part {
+            unit: (CUBE_POS % cubes) * comptime!(product.units),
+            row: span.first + CUBE_POS / cubes * comptime!(8 * product.cols),
+            batch: span.batch,
+            rank: 0usize.runtime(),
+        }
     }
 }
 
@@ -48,9 +60,13 @@ pub(super) fn part(span: &Span, #[comptime] product: Product) -> Part {
 #[cube]
 pub(super) fn item(part: &Part, o: usize, #[comptime] product: Product) -> Item {
     let i = UNIT_POS as usize + o * comptime!(32 * product.planes);
-    let pair = i % comptime!(product.units / 2) * 2;
-    let sequence = i / comptime!(product.units / 2);
-    let unit = part.unit + pair;
+    let pair = i % comptime!(product.own_units() / 2) * 2;
+    let sequence = i / comptime!(product.own_units() / 2);
+    let unit = if comptime!(product.cluster > 1) {
+        part.unit + part.rank * comptime!(product.own_units()) + pair
+    } else {
+        part.unit + pair
+    };
     let row = part.row + sequence;
     Item {
         pair,
@@ -86,22 +102,18 @@ pub(super) fn lengths_of(
     own
 }
 
-#[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn persistent_forward<R: Numeric>(
-    input: ForwardInput,
+/// The whole pass, of one cube.
+#[cube]
+pub(super) fn forward_pass<R: Numeric>(
+    input: &ForwardInput,
     reset: &[R],
-    mut output: ForwardOutput,
+    output: &mut ForwardOutput,
     control: &[u32],
     launch_words: &mut [Atomic<u32>],
-    span: Span,
+    span: &Span,
     #[comptime] config: Config,
-    #[define(R)] _storage: ElemType,
 ) {
     let steps = span.steps;
-    // A launch of no steps is for compiling.
-    if steps == 0 {
-        terminate!();
-    }
     let product = comptime!(config.product);
     let second = comptime!(config.second);
     let hidden = comptime!(product.hidden);
@@ -113,7 +125,7 @@ pub(super) fn persistent_forward<R: Numeric>(
     });
     let blocks = comptime!(config.saved);
     let items = comptime!(config.items());
-    let part = part(&span, product);
+    let part = part(span, product);
     let mut spilled =
         Shared::<[Vector<u32, Const<4>>]>::new_slice(comptime!(product.spilled().max(1)));
     let weights = load_weights(&input.u, &mut spilled, &part, product);
@@ -129,6 +141,8 @@ pub(super) fn persistent_forward<R: Numeric>(
         Array::<Vector<u32, Const<4>>>::new(1usize)
     };
     let mut partial = Shared::<[f32]>::new_slice(comptime!(config.sums()));
+    let arrivals = join(config);
+    let mut sums = Array::<Pair>::new(comptime!(config.own_sums()));
     let control = address::<u32>(control);
     let h_at = address_mut::<u32>(&mut output.h);
     let gated_at = address_mut::<u32>(&mut output.gated);
@@ -240,6 +254,12 @@ pub(super) fn persistent_forward<R: Numeric>(
             );
         }
         sync_cube();
+        if comptime!(product.cluster > 1) {
+            if s > 0 || comptime!(config.h0) {
+                let round = round(s, false, config);
+                collect(&mut sums, &partial, arrivals, round, &part, product, config);
+            }
+        }
         if comptime!(config.two_products()) {
             #[unroll]
             for o in 0..items {
@@ -248,8 +268,8 @@ pub(super) fn persistent_forward<R: Numeric>(
                     let mut r = biases[0];
                     let mut z = biases[1];
                     if !zero_state[o] {
-                        r += total(&partial, 0usize, own.pair, own.sequence, product);
-                        z += total(&partial, 1usize, own.pair, own.sequence, product);
+                        r += summed(&sums, &partial, 0usize, o, own.pair, own.sequence, product);
+                        z += summed(&sums, &partial, 1usize, o, own.pair, own.sequence, product);
                     }
                     resets[o] = sigma(
                         unpack(inputs[comptime!(o * gates)], product.storage) + r,
@@ -284,6 +304,10 @@ pub(super) fn persistent_forward<R: Numeric>(
                 second,
             );
             sync_cube();
+            if comptime!(product.cluster > 1) {
+                let round = round(s, true, config);
+                collect(&mut sums, &partial, arrivals, round, &part, second, config);
+            }
         }
         #[unroll]
         for o in 0..items {
@@ -297,12 +321,13 @@ pub(super) fn persistent_forward<R: Numeric>(
                     a[gate] = biases[gate];
                 }
                 if comptime!(config.two_products()) {
-                    a[2] += total(&partial, 0usize, own.pair, own.sequence, second);
+                    a[2] += summed(&sums, &partial, 0usize, o, own.pair, own.sequence, second);
                 } else {
                     if !zero_state[o] {
                         #[unroll]
                         for gate in 0..gates {
-                            a[gate] += total(&partial, gate, own.pair, own.sequence, product);
+                            a[gate] +=
+                                summed(&sums, &partial, gate, o, own.pair, own.sequence, product);
                         }
                     }
                 }
@@ -391,6 +416,7 @@ pub(super) fn persistent_forward<R: Numeric>(
             }
         }
     }
+    leave(config);
     release(control, launch_words);
 }
 

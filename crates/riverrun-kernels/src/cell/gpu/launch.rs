@@ -2,9 +2,8 @@
 
 use cubecl::client::Client;
 
-use super::backward::persistent_backward;
 use super::buffers::*;
-use super::forward::persistent_forward;
+use super::kernels::*;
 use super::pass::Pass;
 use super::plan::{Config, Form};
 use super::tuning::Tuning;
@@ -88,7 +87,11 @@ pub(crate) fn forward_with(
         let (input, output, reset) = (input()?, output()?, pass.reset(&args.reset)?);
         // Safety: the buffers have the lengths that the kernel indexes.
         unsafe {
-            persistent_forward::launch_unchecked(
+            let launch = match config.product.cluster {
+                1 => persistent_forward::launch_unchecked,
+                _ => clustered_forward::launch_unchecked,
+            };
+            launch(
                 client,
                 count,
                 dim,
@@ -182,7 +185,11 @@ pub(crate) fn backward_with(
         let (input, output, reset) = (input()?, output()?, pass.reset(&args.reset)?);
         // Safety: as in `forward_with`.
         unsafe {
-            persistent_backward::launch_unchecked(
+            let launch = match config.product.cluster {
+                1 => persistent_backward::launch_unchecked,
+                _ => clustered_backward::launch_unchecked,
+            };
+            launch(
                 client,
                 count,
                 dim,

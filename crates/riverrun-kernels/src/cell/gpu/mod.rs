@@ -5,8 +5,9 @@
 //! | `weights`, `product` | the weights that a cube holds, and their product with the state |
 //! | `gates` | the cells' formulas |
 //! | `forward`, `backward` | the passes |
-//! | `buffers` | the kernels' arguments |
-//! | `plan`, `pass`, `launch` | from a problem to launches |
+//! | `shared_depth` | a product whose depth the cubes of a cluster share |
+//! | `kernels`, `buffers` | the kernels and their arguments |
+//! | `plan`, `estimate`, `pass`, `launch` | from a problem to launches |
 //! | `step` | a single step |
 //!
 //! How cubes that run at once read each other's results, and why one such launch runs at a time on a device: see `gpu::exchange` and
@@ -18,12 +19,15 @@
 mod args;
 mod backward;
 mod buffers;
+mod estimate;
 mod forward;
 mod gates;
+mod kernels;
 mod launch;
 mod pass;
 mod plan;
 mod product;
+mod shared_depth;
 mod step;
 mod tuning;
 mod weights;
@@ -37,6 +41,7 @@ pub(crate) use launch::{backward_with, forward_with};
 pub use step::{Step, missing as step_missing, step};
 #[cfg(feature = "check")]
 pub use tuning::Tuning;
+pub use tuning::{hand_over, set_hand_over};
 
 use cubecl::client::Client;
 

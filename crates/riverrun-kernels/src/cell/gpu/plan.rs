@@ -3,9 +3,11 @@
 use cubecl::client::Client;
 use cubecl::prelude::*;
 
+use super::estimate;
 use super::product::Product;
 use super::tuning::Tuning;
-use crate::cell::{Activation, Cell, Problem, ResetGate};
+use crate::cell::{Activation, Cell, HandOver, Problem, ResetGate};
+use crate::gpu::residency::clusters_at_once;
 use crate::gpu::storage::Storage;
 use crate::gpu::{Dtype, capability};
 
@@ -70,7 +72,20 @@ impl Config {
 
     /// Pairs of hidden units that each thread processes after the product.
     pub(super) fn items(&self) -> usize {
-        (self.product.units / 2 * 8 * self.product.cols).div_ceil(32 * self.product.planes)
+        self.product.items()
+    }
+
+    /// Pairs of sums that each thread keeps where the cubes of a cluster add them up.
+    pub(super) fn own_sums(&self) -> usize {
+        match self.product.cluster {
+            1 => 1,
+            _ => self.items() * self.product.gates.max(self.second.gates),
+        }
+    }
+
+    /// Shared words of 64 bits in which the sums of the others of a cluster arrive.
+    pub(super) fn exchanged(&self) -> usize {
+        self.product.exchanged().max(self.second.exchanged())
     }
 
     /// Shared words that the partial sums of a product take.
@@ -95,7 +110,7 @@ pub(super) struct Partition {
     pub product: Product,
     /// As [`Config::second`].
     pub second: Product,
-    /// Cubes for each group of 8 · `cols` sequences.
+    /// Cubes for each group of 8 · `cols` sequences, those of a cluster one by one.
     pub cubes: usize,
     /// Groups of sequences that run at once.
     pub groups: usize,
@@ -157,9 +172,15 @@ pub(super) fn partition(
     let own = problem.depth();
     let two_products = Form::of(problem.cell) == Form::GruResetBefore;
     let gates = problem.cell.gates();
-    let cubes = problem.hidden.div_ceil(tuning.units);
+    let cubes = tuning.cluster * problem.hidden.div_ceil(tuning.units);
     let astride = problem.heads > 1 && !own.is_multiple_of(tuning.units);
-    if cubes > processors || astride {
+    let uneven = !tuning.units.is_multiple_of(2 * tuning.cluster);
+    let at_once = match tuning.cluster {
+        1 => processors,
+        _ if !client.features().cube_cluster => return None,
+        cluster => cluster * clusters_at_once(client, cluster),
+    };
+    if cubes > at_once || astride || uneven {
         return None;
     }
     // Forward, the groups of rows of the weights; backward, those of the transposed weights' columns.
@@ -167,6 +188,8 @@ pub(super) fn partition(
         gates: if backward { 1 } else { count },
         first_gate: if backward { 0 } else { first },
         units: tuning.units,
+        cluster: tuning.cluster,
+        scouts: tuning.scouts,
         hidden: problem.hidden,
         own,
         row: if backward { gates * own } else { own },
@@ -182,6 +205,7 @@ pub(super) fn partition(
         false => (groups_of(0, gates), groups_of(0, gates)),
     };
     let blocks = product.depth.div_ceil(product.block());
+    let blocks = blocks.div_ceil(tuning.cluster);
     // A number of planes that divides the depth evenly, if there is one near the number asked for.
     product.planes = (tuning.planes.div_ceil(2)..=tuning.planes)
         .rev()
@@ -202,10 +226,11 @@ pub(super) fn partition(
     } else {
         second = product;
     }
+    shared_bytes += product.exchanged().max(second.exchanged()) * 8;
     if shared_bytes > shared {
         return None;
     }
-    let groups = problem.batch.div_ceil(8 * cols).min(processors / cubes);
+    let groups = problem.batch.div_ceil(8 * cols).min(at_once / cubes);
     Some(Partition {
         product,
         second,
@@ -214,10 +239,37 @@ pub(super) fn partition(
     })
 }
 
-/// The best for a pass of a problem, if it fits on the device, from measurements on an H200: of the partitions that take the
-/// fewest launches, the one whose cubes read the fewest bytes a step. Forward with few cubes, where reading is not the limit,
-/// it takes many small ones: each has less to add up.
+/// The best for a pass of a problem with this hand-over, if it fits on the device: the measured rule's for the default, for the
+/// others that of the least estimate.
 pub(super) fn choose(
+    client: &Client,
+    problem: &Problem,
+    dtype: Dtype,
+    backward: bool,
+    form: HandOver,
+) -> Option<Partition> {
+    if form == HandOver::default() {
+        return choose_whole(client, problem, dtype, backward);
+    }
+    let mut tunings = Tuning::candidates();
+    if form.clusters() {
+        tunings.extend(Tuning::clusters());
+    }
+    if form.scouts() {
+        let scouted: Vec<_> = tunings.iter().map(|own| own.with_scouts(true)).collect();
+        tunings.extend(scouted);
+    }
+    let cost = |partition: &Partition| estimate::step(partition, problem.batch);
+    tunings
+        .into_iter()
+        .filter_map(|tuning| partition(client, problem, dtype, backward, tuning))
+        .min_by(|a, b| cost(a).total_cmp(&cost(b)))
+}
+
+/// The best of the default form, from measurements on an H200: of the partitions that take the fewest launches, the one whose
+/// cubes read the fewest bytes a step. Forward with few cubes, where reading is not the limit, it takes many small ones: each
+/// has less to add up.
+fn choose_whole(
     client: &Client,
     problem: &Problem,
     dtype: Dtype,

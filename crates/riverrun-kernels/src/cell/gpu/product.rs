@@ -28,8 +28,12 @@ pub(super) struct Product {
     pub gates: usize,
     /// The first group.
     pub first_gate: usize,
-    /// Hidden units that a cube owns, a multiple of 16.
+    /// Hidden units that a cube multiplies for, a multiple of 16.
     pub units: usize,
+    /// Cubes that share the depth of these units' product, and the units: each runs the cell on its part of them.
+    pub cluster: usize,
+    /// A thread looks at one read of its plane's part of the state until it is there, before it reads the rest.
+    pub scouts: bool,
     /// Rows of a group, `H`.
     pub hidden: usize,
     /// Hidden units of a head, `H/N`; a multiple of [`Self::units`] where there are several heads.
@@ -66,9 +70,31 @@ impl Product {
         4 * self.quad()
     }
 
+    /// Planes that share the depth.
+    fn all_planes(&self) -> usize {
+        self.planes * self.cluster
+    }
+
     /// Blocks in depth that a plane takes.
     pub(super) fn blocks(&self) -> usize {
-        self.depth.div_ceil(self.block()).div_ceil(self.planes)
+        self.depth
+            .div_ceil(self.block())
+            .div_ceil(self.all_planes())
+    }
+
+    /// Hidden units on which a cube runs the cell.
+    pub(super) fn own_units(&self) -> usize {
+        self.units / self.cluster
+    }
+
+    /// Pairs of a hidden unit and its neighbour on which a cube runs the cell, over all its sequences.
+    pub(super) fn pairs(&self) -> usize {
+        self.own_units() / 2 * 8 * self.cols
+    }
+
+    /// Of those, what each thread processes.
+    pub(super) fn items(&self) -> usize {
+        self.pairs().div_ceil(32 * self.planes)
     }
 
     /// Blocks of 16 rows.
@@ -78,7 +104,7 @@ impl Product {
 
     /// Whether some plane's last block reaches past the end.
     fn ragged(&self) -> bool {
-        self.blocks() * self.planes * self.block() != self.depth
+        self.blocks() * self.all_planes() * self.block() != self.depth
     }
 
     /// Words from a hidden unit's partial sums to the next one's, chosen so that a plane's accesses fall on different
@@ -92,18 +118,40 @@ impl Product {
         self.planes * self.tiles() * 16 * self.stride()
     }
 
+    /// Bytes of states that a cube reads in a step.
+    pub(super) fn read_bytes(&self) -> usize {
+        8 * self.cols * self.depth / self.cluster * self.size()
+    }
+
+    /// Shared words of 64 bits in which the sums of the others of a cluster arrive: two rounds.
+    pub(super) fn exchanged(&self) -> usize {
+        2 * (self.cluster - 1) * self.gates * 2 * self.pairs()
+    }
+
     /// Shared vectors of four words that weights take.
     pub(super) fn spilled(&self) -> usize {
         self.tiles() * (self.blocks() - self.kept) * 2 * 32 * self.planes
     }
 }
 
-/// A cube's place: its first hidden unit, its first sequence, and the number of sequences.
+/// A cube's place: the first hidden unit that it multiplies for, its first sequence, the number of sequences, and its place
+/// in its cluster.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Part {
     pub unit: usize,
     pub row: usize,
     pub batch: usize,
+    pub rank: usize,
+}
+
+/// The plane's place among those that share the depth.
+#[cube]
+pub(super) fn plane_of(part: &Part, #[comptime] product: Product) -> usize {
+    if comptime!(product.cluster > 1) {
+        part.rank * comptime!(product.planes) + UNIT_POS_Y as usize
+    } else {
+        UNIT_POS_Y as usize
+    }
 }
 
 /// Index of a thread's weights of a block in shared memory.
@@ -128,6 +176,45 @@ fn of_head(k: usize, part: &Part, #[comptime] product: Product) -> usize {
         let own = comptime!(product.own);
         k / own * comptime!(product.hidden) + part.unit / own * own + k % own
     }
+}
+
+/// The numbers of a read from `k` on, of the sequence whose numbers are at `base`; zeros past the depth.
+#[cube]
+fn look(base: u64, k: usize, part: &Part, #[comptime] product: Product) -> Vector<u32, Const<4>> {
+    let mut words = Vector::<u32, Const<4>>::new(0u32);
+    if comptime!(product.ragged()) {
+        if k < comptime!(product.depth) {
+            let k = of_head(k, part, product);
+            words = read_shared(base + u64::cast_from(k * comptime!(product.size())));
+        }
+    } else {
+        let k = of_head(k, part, product);
+        words = read_shared(base + u64::cast_from(k * comptime!(product.size())));
+    }
+    words
+}
+
+/// Waits for one read of the plane's part of the state, another one for each thread: of all its depth, and of 8 sequences.
+/// It ends early rather than fail: what follows waits for everything, with a bound of its own.
+#[cube]
+fn scout(source: u64, stride: u64, part: &Part, awaited: bool, #[comptime] product: Product) {
+    let blocks = comptime!(product.blocks());
+    let column = UNIT_POS_X as usize / 4;
+    let row = (part.row + column).min(part.batch - 1);
+    let base = source + u64::cast_from(row) * stride;
+    let block = plane_of(part, product) * blocks + column * blocks / 8;
+    let k =
+        block * comptime!(product.block()) + UNIT_POS_X as usize % 4 * comptime!(product.quad());
+    let mut clock = wait();
+    let mut waiting = awaited;
+    while waiting {
+        waiting = absent(look(base, k, part, product));
+        if waiting {
+            waiting = !expired(&mut clock, PATIENCE / 4);
+        }
+    }
+    // The plane reads the rest together.
+    sync_plane();
 }
 
 /// Multiplies by the state of the cube's sequences, which are `stride` bytes apart from `source` on, and leaves the planes'
@@ -157,6 +244,9 @@ pub(super) fn multiply(
     for i in 0..comptime!(tiles * cols) {
         sums[i] = Vector::<f32, Const<4>>::new(0.0f32);
     }
+    if comptime!(product.scouts) {
+        scout(source, stride, part, awaited && !gave_up, product);
+    }
     // As many blocks at a time as keep the words within 64 registers.
     let block = comptime!((16 / cols).max(1).min(blocks));
     #[unroll]
@@ -166,6 +256,7 @@ pub(super) fn multiply(
         let mut words = Array::<Vector<u32, Const<4>>>::new(comptime!(count * cols));
         let mut clock = wait();
         let mut waiting = true;
+        let mut first_look = true;
         while waiting {
             waiting = false;
             #[unroll]
@@ -174,23 +265,21 @@ pub(super) fn multiply(
                 let base = source + u64::cast_from(row) * stride;
                 #[unroll]
                 for p in 0..count {
-                    let k = (UNIT_POS_Y as usize * blocks + comptime!(start + p))
+                    let at = comptime!(n * count + p);
+                    let k = (plane_of(part, product) * blocks + comptime!(start + p))
                         * comptime!(product.block())
                         + quarter * comptime!(product.quad());
-                    if comptime!(product.ragged()) {
-                        words[comptime!(n * count + p)] = Vector::<u32, Const<4>>::new(0u32);
-                        if k < comptime!(product.depth) {
-                            let k = of_head(k, part, product);
-                            words[comptime!(n * count + p)] =
-                                read_shared(base + u64::cast_from(k * comptime!(product.size())));
+                    if comptime!(product.scouts) {
+                        // What has come is not read again.
+                        if first_look || absent(words[at]) {
+                            words[at] = look(base, k, part, product);
                         }
                     } else {
-                        let k = of_head(k, part, product);
-                        words[comptime!(n * count + p)] =
-                            read_shared(base + u64::cast_from(k * comptime!(product.size())));
+                        words[at] = look(base, k, part, product);
                     }
                 }
             }
+            first_look = false;
             #[unroll]
             for i in 0..comptime!(count * cols) {
                 waiting = waiting || absent(words[i]);

@@ -5,7 +5,7 @@
 
 use cubecl::prelude::*;
 
-use super::product::{Part, Product, spilled_at};
+use super::product::{Part, Product, plane_of, spilled_at};
 
 /// This thread's weights in the product's layout; those that do not fit in registers go to `spilled`.
 #[cube]
@@ -28,7 +28,7 @@ pub(super) fn load_weights(
         let base = comptime!((product.first_gate + gate) * product.hidden) + first;
         #[unroll]
         for p in 0..blocks {
-            let k = (UNIT_POS_Y as usize * blocks + p) * comptime!(product.block())
+            let k = (plane_of(part, product) * blocks + p) * comptime!(product.block())
                 + quarter * comptime!(product.quad());
             let mut low = Vector::<u32, Const<4>>::new(0u32);
             let mut high = Vector::<u32, Const<4>>::new(0u32);
