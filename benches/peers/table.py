@@ -14,7 +14,7 @@ import sys
 # What tells one line from another, by what is measured.
 KEYS = {
     "recurrence": ("gate", "pass", "dtype", "batch", "steps", "dim"),
-    "cell": ("cell", "pass", "dtype", "batch", "steps", "hidden"),
+    "cell": ("cell", "pass", "dtype", "batch", "steps", "hidden", "heads"),
     "attention": ("pass", "dtype", "batch", "heads", "key_heads", "steps", "dim", "causal", "window"),
     "train": ("cell", "dtype", "width", "layers", "batch", "steps", "vocab"),
 }
@@ -36,7 +36,8 @@ def kind(rows):
 def column_of(row):
     program = row.get("program", "riverrun")
     if program == "riverrun":
-        return program
+        form = row.get("hand_over", "whole")
+        return program if form == "whole" else f"{program} {form}"
     return " ".join(filter(None, (program, row.get("routine"))))
 
 
@@ -57,6 +58,8 @@ def main():
         sys.exit(__doc__)
     for file in files:
         for row in file["rows"]:
+            if "us_per_step" in row:
+                row.setdefault("heads", 1)
             if "width" in row and "routine" in row and "cell" not in row:
                 row["cell"] = cell_of(row)
     kinds = {kind(file["rows"]) for file in files}
@@ -92,7 +95,7 @@ def main():
             ratio = f" ({time / ours:.2f} ×)" if ours and column != "riverrun" else ""
             return f"{time * 1e3:.4g}{ratio}"
 
-        peers = [(times[name], name) for name in columns if name != "riverrun" and name in times]
+        peers = [(times[name], name) for name in columns if not name.startswith("riverrun") and name in times]
         best = "—"
         if peers and ours:
             time, name = min(peers)

@@ -1,6 +1,7 @@
 //! `riverrun bench cell`: GRU, LSTM and Elman layers over sequences, forward, and forward and backward, beside the layers of
 //! `burn::nn` with the same weights on the same device, in turns; and single steps of a stream on the CPU.
 
+mod forms;
 mod peer;
 
 use std::io::{Write, stdout};
@@ -8,6 +9,7 @@ use std::time::Instant;
 
 use burn::tensor::{Distribution, Tensor, TensorData};
 use riverrun::nn::CellStream;
+use riverrun_kernels::cell::HandOver;
 use riverrun_train::Precision;
 use serde::Serialize;
 
@@ -34,8 +36,21 @@ struct Row {
     batch: usize,
     steps: usize,
     hidden: usize,
+    heads: usize,
+    /// Of riverrun's rows.
+    hand_over: &'static str,
     time: Timing,
     us_per_step: f64,
+}
+
+/// What a row is about.
+#[derive(Debug, Clone, Copy)]
+struct Subject {
+    cell: &'static str,
+    sizes: [usize; 3],
+    heads: usize,
+    precision: Precision,
+    hand_over: HandOver,
 }
 
 /// The file of `--json`.
@@ -57,6 +72,23 @@ pub fn run(args: &BenchCellArgs) -> Result<(), Failure> {
         let all = UNITS.iter().flat_map(|h| BATCHES.map(|b| [b, STEPS, *h]));
         shapes.extend(all);
     }
+    let forms = &args.hand_over;
+    if setup.is_cpu() && *forms != [HandOver::default()] {
+        return Err(Failure::User(
+            "--hand-over is for NVIDIA GPUs: cubes get states, CPU threads share them".into(),
+        ));
+    }
+    for (shape, &heads) in shapes
+        .iter()
+        .flat_map(|s| args.heads.iter().map(move |h| (s, h)))
+    {
+        if !shape[2].is_multiple_of(heads) {
+            return Err(Failure::User(format!(
+                "{heads} heads do not divide {} hidden units",
+                shape[2]
+            )));
+        }
+    }
     let mut out = stdout();
     writeln!(
         out,
@@ -65,29 +97,55 @@ pub fn run(args: &BenchCellArgs) -> Result<(), Failure> {
     )?;
     writeln!(
         out,
-        "{:<5} {:<5} {:<18} {:>4} {:>6} {:>5}  {:>12} {:>6} {:>9}  {:>12} {:>8}",
-        "cell", "type", "pass", "B", "T", "H", "median ms", "±", "µs/step", "burn::nn ms", "times"
+        "{:<5} {:<5} {:<18} {:>4} {:>6} {:>5} {:>5} {:<15}  {:>12} {:>6} {:>9}  {:>12} {:>8}",
+        "cell",
+        "type",
+        "pass",
+        "B",
+        "T",
+        "H",
+        "heads",
+        "hand-over",
+        "median ms",
+        "±",
+        "µs/step",
+        "burn::nn ms",
+        "times"
     )?;
     let mut rows = Vec::new();
     let mut refused = Refused::default();
     for cell in &args.cells {
-        for &sizes in &shapes {
-            let pair = Pair::new(cell, sizes[2], !args.alone, device)?;
+        for (&sizes, &heads) in shapes
+            .iter()
+            .flat_map(|s| args.heads.iter().map(move |h| (s, h)))
+        {
+            let pair = Pair::new(cell, sizes[2], heads, !args.alone, device)?;
             for &precision in &args.dtypes {
                 // The peer's first state is f32, whatever the dtype of its weights.
                 let pair = Pair {
                     ours: pair.ours.rounded(precision),
                     theirs: pair.theirs.clone().filter(|_| precision == Precision::F32),
                 };
-                measure(
-                    cell,
-                    sizes,
-                    &pair,
-                    precision,
-                    &setup,
-                    args.budget,
-                    (&mut rows, &mut refused),
-                )?;
+                for &hand_over in forms {
+                    let subject = Subject {
+                        cell,
+                        sizes,
+                        heads,
+                        precision,
+                        hand_over,
+                    };
+                    let (found, budget) = ((&mut rows, &mut refused), args.budget);
+                    let measured = match hand_over == forms[0] {
+                        true => Ok(()),
+                        false => forms::check(&subject, forms[0], &pair.ours, device),
+                    }
+                    .and_then(|()| {
+                        forms::ask(hand_over);
+                        measure(subject, &pair, &setup, budget, found)
+                    });
+                    forms::ask(HandOver::default());
+                    measured?;
+                }
             }
         }
     }
@@ -104,14 +162,19 @@ pub fn run(args: &BenchCellArgs) -> Result<(), Failure> {
 
 /// All passes of a layer at one size.
 fn measure(
-    cell: &'static str,
-    sizes @ [batch, steps, hidden]: [usize; 3],
+    subject: Subject,
     pair: &Pair,
-    precision: Precision,
     setup: &Setup,
     budget: f64,
     (rows, refused): (&mut Vec<Row>, &mut Refused),
 ) -> Result<(), Failure> {
+    let Subject {
+        cell,
+        sizes: sizes @ [batch, steps, hidden],
+        heads,
+        precision,
+        hand_over,
+    } = subject;
     let device = &setup.device;
     let x = Tensor::<3>::random(sizes, Distribution::Normal(0.0, 1.0), device);
     let x = x.cast(precision.dtype());
@@ -133,12 +196,17 @@ fn measure(
         batch,
         steps: count,
         hidden,
+        heads,
+        hand_over: hand_over.name(),
         time,
         us_per_step: time.median * 1e6 / count as f64,
     };
     let mut add = |pass, (own, peer): (Timing, Option<Timing>), count: usize| {
         let name = |program: &str| {
-            format!("{program} {cell} {precision} {pass}, B {batch} T {count} H {hidden}")
+            let form = hand_over.name();
+            format!(
+                "{program} {cell} {precision} {pass}, B {batch} T {count} H {hidden}, heads {heads}, {form}"
+            )
         };
         let peer = peer.filter(|peer| refused.admits(|| name("burn::nn"), peer));
         if !refused.admits(|| name("riverrun"), &own) {
@@ -153,8 +221,9 @@ fn measure(
         });
         writeln!(
             stdout(),
-            "{cell:<5} {:<5} {pass:<18} {batch:>4} {count:>6} {hidden:>5}  {:>12.4} {:>5.1}% {:>9.2}  {beside}",
+            "{cell:<5} {:<5} {pass:<18} {batch:>4} {count:>6} {hidden:>5} {heads:>5} {:<15}  {:>12.4} {:>5.1}% {:>9.2}  {beside}",
             precision.to_string(),
+            hand_over.name(),
             own.time.median * 1e3,
             own.time.spread() * 100.0,
             own.us_per_step,
@@ -200,7 +269,8 @@ fn measure(
     let once = || (both(ours), theirs.map(both));
     add("forward + backward", in_turns(budget, once), steps)?;
 
-    if on_cpu && precision == Precision::F32 {
+    // A stream has no heads.
+    if on_cpu && precision == Precision::F32 && heads == 1 {
         let mut stream = ours.stream(batch)?;
         let x: Vec<f32> = x.inner().narrow(1, 0, 1).into_data().iter().collect();
         let steps = |stream: &mut CellStream| {

@@ -3,7 +3,9 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn as burn_nn;
 use burn::tensor::{Device, Gradients, Tensor};
-use riverrun::nn::{CellStream, Gru, Lstm, Recurrent, Rnn, RnnConfig, Sequence};
+use riverrun::nn::{
+    CellStream, Gru, GruConfig, Lstm, LstmConfig, Recurrent, Rnn, RnnConfig, Sequence,
+};
 use riverrun::weights::{from_burn_gru, from_burn_lstm};
 use riverrun_train::Precision;
 
@@ -32,11 +34,25 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Layers from `hidden` features to `hidden` units, differentiable.
-    pub fn new(cell: &str, hidden: usize, peer: bool, device: &Device) -> Result<Self, Failure> {
+    /// Layers from `hidden` features to `hidden` units in `heads` heads, differentiable.
+    pub fn new(
+        cell: &str,
+        hidden: usize,
+        heads: usize,
+        peer: bool,
+        device: &Device,
+    ) -> Result<Self, Failure> {
         let device = &device.clone().autodiff();
         device.seed(7);
         let (ours, theirs) = match cell {
+            "gru" if heads > 1 => {
+                let config = GruConfig::new(hidden, hidden).with_heads(heads);
+                (Layer::Gru(config.init(device)), None)
+            }
+            "lstm" if heads > 1 => {
+                let config = LstmConfig::new(hidden, hidden).with_heads(heads);
+                (Layer::Lstm(config.init(device)), None)
+            }
             "gru" => {
                 let theirs = burn_nn::GruConfig::new(hidden, hidden, true).init(device);
                 let ours = Layer::Gru(from_burn_gru(&theirs)?);
@@ -48,7 +64,11 @@ impl Pair {
                 (ours, Some(Layer::BurnLstm(theirs)))
             }
             _ => (
-                Layer::Rnn(RnnConfig::new(hidden, hidden).init(device)),
+                Layer::Rnn(
+                    RnnConfig::new(hidden, hidden)
+                        .with_heads(heads)
+                        .init(device),
+                ),
                 None,
             ),
         };
