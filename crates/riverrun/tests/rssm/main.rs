@@ -97,6 +97,81 @@ fn a_key_decides_what_is_drawn() {
     assert!(all.iter().all(|n| *n == all[0]));
 }
 
+/// Fills every parameter with numbers that are the same on every device.
+struct Waves<'a> {
+    parameter: usize,
+    device: &'a Device,
+}
+
+impl ModuleMapper for Waves<'_> {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        self.parameter += 1;
+        let shape = param.dims();
+        let number = |i: usize| ((i * 37 + self.parameter * 11) % 23) as f32 / 22.0 - 0.5;
+        let data: Vec<f32> = (0..shape.iter().product()).map(number).collect();
+        let tensor = Tensor::from_data(TensorData::new(data, shape), self.device);
+        Param::from_tensor(tensor.require_grad())
+    }
+}
+
+/// A weighted sum of imagined deterministic states, with those of the samples where `stoch`, and its gradient of the actions.
+fn imagined(device: &Device, actions: &[f32], stoch: bool) -> (f64, Vec<f64>) {
+    let device = &device.clone().autodiff();
+    let model = small(device).map(&mut Waves {
+        parameter: 0,
+        device,
+    });
+    let shape = [2, actions.len() / 4, 2];
+    let actions = Tensor::<3>::from_data(TensorData::new(actions.to_vec(), shape), device);
+    let actions = actions.require_grad();
+    let start = model.initial(2, device, FloatDType::F32);
+    let found = model.imagine(actions.clone(), key([1, 2, 3, 4], device), start);
+    let states = if stoch { found.features() } else { found.deter };
+    let weights: Vec<f32> = (0..states.dims().iter().product())
+        .map(|i: usize| ((i * 29) % 17) as f32 / 8.0 - 1.0)
+        .collect();
+    let weights = Tensor::from_data(TensorData::new(weights, states.dims()), device);
+    let loss = (states * weights).sum();
+    let gradients = loss.backward();
+    let d_actions = actions.grad(&gradients).expect("a gradient");
+    (f64::from(loss.into_scalar::<f32>()), numbers(d_actions))
+}
+
+#[test]
+fn gradients_of_imagination_are_the_same_on_every_device() {
+    let actions: Vec<f32> = (0..12).map(|i| (i * 5 % 11) as f32 / 5.0 - 1.0).collect();
+    let mut first: Option<Vec<f64>> = None;
+    for (name, device) in devices() {
+        let (_, found) = imagined(&device, &actions, true);
+        // The first action reaches every later state.
+        assert!(
+            found[..2].iter().all(|x| x.abs() > 1e-4),
+            "{name}: {found:?}"
+        );
+        assert_close(&name, &found, first.get_or_insert(found.clone()), 1e-4);
+    }
+}
+
+#[test]
+fn an_imagined_state_follows_its_action() {
+    let Some((_, device)) = devices().into_iter().next() else {
+        return;
+    };
+    let actions = [0.3, -0.2, 0.5, 0.1];
+    let (_, found) = imagined(&device, &actions, false);
+    const STEP: f32 = 1e-2;
+    let slope = |i: usize| {
+        let at = |change: f32| {
+            let mut actions = actions;
+            actions[i] += change;
+            imagined(&device, &actions, false).0
+        };
+        (at(STEP) - at(-STEP)) / f64::from(2.0 * STEP)
+    };
+    let slopes: Vec<f64> = (0..actions.len()).map(slope).collect();
+    assert_close("slopes", &found, &slopes, 1e-3);
+}
+
 #[test]
 fn classes_come_up_as_often_as_they_should() {
     let device = Device::flex();
