@@ -7,13 +7,13 @@ use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
 use burn::tensor::{Tensor, TensorData};
 use riverrun::device::DeviceInfo;
-use riverrun::models::{LanguageModelConfig, RecurrentKind};
+use riverrun::models::{GriffinConfig, LanguageModelConfig, LanguageModelKind, RecurrentKind};
 use riverrun::nn::Sequence;
 use riverrun_train::hybrid::{Counts, Observation, Predictor, Preset, WINDOWS};
-use riverrun_train::tasks::{self, Batch, Corpus, XorConfig};
+use riverrun_train::tasks::{self, Batch, Corpus, Task, XorConfig};
 use riverrun_train::{
-    Error, Generator, Inputs, Learner, Objective, Observer, Precision, RunConfig, RunDir, Sampling,
-    Setup, Trainer, TrainingConfig, weights,
+    Dynamics, Error, Generator, Inputs, Learner, Objective, Observer, PendulumRun, Precision,
+    RunConfig, RunDir, Sampling, Setup, Trainer, TrainingConfig, weights,
 };
 
 /// A recording takes no work of other threads on its device: one test at a time.
@@ -111,6 +111,33 @@ fn train(device: &Device, dtype: Precision, recorded: bool) -> (Vec<f32>, Vec<f3
     let between = between.expect("there was a sixth step");
     losses.extend(between.into_data().iter::<f32>());
     (losses, weights(learner.model()))
+}
+
+/// The losses of some steps of a small world model of the pendulum, and the weights after them.
+fn train_pendulum(device: &Device, recorded: bool) -> (Vec<f32>, Vec<f32>) {
+    let mut run = PendulumRun::default();
+    (run.training.batch, run.training.context) = (2, 3);
+    (run.model.rssm.deter, run.model.rssm.hidden) = (16, 16);
+    let task = run.pendulum().unwrap();
+    let objective = Dynamics::new(run.model.clone());
+    let mut learner = Learner::new(objective, &run.training, device).unwrap();
+    if recorded {
+        learner.record_steps().unwrap();
+    }
+    let step = |n| {
+        let loss = learner.step(&task.train_batch(n), 3e-3, &mut |_| ());
+        loss.unwrap().into_scalar::<f32>()
+    };
+    ((0..6).map(step).collect(), weights(learner.model()))
+}
+
+#[test]
+fn recorded_steps_of_a_world_model_draw_and_learn_the_same() {
+    let Some((gpu, _alone)) = gpu() else { return };
+    train_pendulum(&gpu.device, false);
+    let usual = train_pendulum(&gpu.device, false);
+    assert!(usual.0.iter().all(|loss| loss.is_finite()));
+    assert_eq!(train_pendulum(&gpu.device, true), usual);
 }
 
 #[test]
@@ -234,8 +261,8 @@ struct Quiet;
 impl Observer for Quiet {}
 
 /// A run on a text that has been trained for a moment, on the CPU.
-fn run(cell: RecurrentKind) -> RunDir {
-    let name = format!("riverrun-recorded-{}-{cell}", std::process::id());
+fn run(kind: LanguageModelKind) -> RunDir {
+    let name = format!("riverrun-recorded-{}-{kind}", std::process::id());
     let dir = std::env::temp_dir().join(name);
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir).unwrap();
@@ -244,9 +271,12 @@ fn run(cell: RecurrentKind) -> RunDir {
     let sources = vec![text.to_str().unwrap().to_string()];
     let corpus = Corpus::read(&sources).unwrap();
     let mut config = RunConfig::text(sources, &corpus, 0.8);
-    config.model = LanguageModelConfig::new(config.model.sizes()[0], 8, 2)
-        .with_cell(cell)
-        .into();
+    let [vocab, ..] = config.model.sizes();
+    config.model = match kind {
+        // Attention in the third block, with a window that is full after a few steps.
+        LanguageModelKind::Griffin => GriffinConfig::new(vocab, 8, 3, 2).with_window(5).into(),
+        kind => kind.config(vocab, 8, 2, 8),
+    };
     config.training = TrainingConfig::new(2, 8, 3, 1e-2);
     let setup = Setup::language(&config, tasks::open(&config).unwrap()).unwrap();
     let cpu = riverrun::device::parse("cpu").unwrap();
@@ -276,18 +306,22 @@ fn samples(generator: &Generator, samples: usize, device: &Device, recorded: boo
 #[test]
 fn recorded_generation_gives_the_text_of_normal_steps() {
     let Some((gpu, _alone)) = gpu() else { return };
-    // A state, and a state beside a cell state.
-    for (cell, batch) in [(RecurrentKind::MinGru, 1), (RecurrentKind::Lstm, 3)] {
-        let dir = run(cell);
+    // A state, a state beside a cell state, and a cache of keys with the position.
+    for (kind, batch) in [
+        (RecurrentKind::MinGru.into(), 1),
+        (RecurrentKind::Lstm.into(), 3),
+        (LanguageModelKind::Griffin, 2),
+    ] {
+        let dir = run(kind);
         let open = || Generator::open(&dir, &gpu.device).unwrap();
         let (normal, recorded) = (open(), open().with_recorded_steps().unwrap());
         // Tunes.
         samples(&normal, batch, &gpu.device, false);
         let expected = samples(&normal, batch, &gpu.device, false);
-        assert_eq!(expected.len(), 20 * batch, "{cell}");
+        assert_eq!(expected.len(), 20 * batch, "{kind}");
         for _ in 0..2 {
             let found = samples(&recorded, batch, &gpu.device, true);
-            assert_eq!(found, expected, "{cell}, {batch} samples");
+            assert_eq!(found, expected, "{kind}, {batch} samples");
         }
         std::fs::remove_dir_all(dir.path()).unwrap();
     }
@@ -295,7 +329,7 @@ fn recorded_generation_gives_the_text_of_normal_steps() {
 
 #[test]
 fn generation_is_recorded_on_gpus_only() {
-    let dir = run(RecurrentKind::Gru);
+    let dir = run(RecurrentKind::Gru.into());
     let cpu = riverrun::device::parse("cpu").unwrap();
     let mut generator = Generator::open(&dir, &cpu).unwrap();
     let refused = generator.record_steps().unwrap_err().to_string();

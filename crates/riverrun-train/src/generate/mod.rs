@@ -4,6 +4,7 @@
 //! symbol, with the state carried. The state of a recurrent model or of Griffin does not grow with what was generated;
 //! GPT-2's is a cache of keys and values up to its number of positions, after which it goes on from the last half of them.
 
+mod carry;
 mod steps;
 
 use std::cmp::Reverse;
@@ -98,8 +99,8 @@ impl Generator {
     /// the same text, and faster, for launching a step's kernels takes longer than computing them.
     ///
     /// Each call of [`stream`](Self::stream) or [`samples`](Self::samples) records after a few normal steps; on CUDA nothing
-    /// else of the process may use the device meanwhile. If the device then refuses, or for a model with attention, whose
-    /// cache grows, a warning says so once, and normal steps go on.
+    /// else of the process may use the device meanwhile. Griffin's steps are recorded once its window is full. If the device
+    /// then refuses, or for GPT-2, whose cache grows, a warning says so once, and normal steps go on.
     ///
     /// # Errors
     /// [`Error::Recording`] on the CPU, which has no launches to record.

@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use riverrun::Recording;
-use riverrun::models::{AnyLanguageModel, AnyLmState, LmState, RecurrentState};
+use riverrun::models::{AnyLanguageModel, AnyLmState};
 use riverrun::nn::Sequence;
-use riverrun::ops::{overwrite, refill_int};
+use riverrun::ops::refill_int;
 
+use super::carry::{Place, at, carried, copied, settled};
 use crate::Error;
 
 /// Normal steps before one is recorded, as in training: compiling and tuning happen in the first.
@@ -38,6 +39,8 @@ pub(super) struct Steps<'a> {
 struct Recorder {
     /// Refilled with the tokens of each step.
     tokens: Option<Tensor<1, Int>>,
+    /// Refilled with the position of each step, where there is attention.
+    place: Option<Place>,
     /// Normal steps done.
     warm: usize,
     recording: Option<Recording>,
@@ -64,17 +67,13 @@ impl<'a> Steps<'a> {
             recorder: None,
             recorded,
         };
-        if !matches!(model, AnyLanguageModel::Recurrent(_)) {
+        if matches!(model, AnyLanguageModel::Gpt2(_)) {
             if recorded.load(Relaxed) {
-                all.refuse(&"a cache of keys changes its size from step to step");
+                all.refuse(&"a cache of keys without a window changes its size from step to step");
             }
         } else if steps > WARM_UP && recorded.load(Relaxed) {
             match Recording::prepare(device) {
-                Ok(()) => {
-                    // In memory of their own, which stays.
-                    all.state = all.state.take().map(copied);
-                    all.recorder = Some(Recorder::default());
-                }
+                Ok(()) => all.recorder = Some(Recorder::default()),
                 Err(error) => all.refuse(&error),
             }
         }
@@ -142,10 +141,23 @@ impl<'a> Steps<'a> {
     /// A normal step, the step that is recorded, or one of those that are run again.
     fn step_or_replay(&mut self, mut recorder: Recorder, data: TensorData) -> Result<(), Error> {
         let (device, model) = (self.device, self.model);
+        if recorder.tokens.is_none() {
+            let state = self.state.take().expect("the state is back after a step");
+            if !settled(model, &state) {
+                self.state = Some(state);
+                self.normal(data);
+                self.recorder = Some(recorder);
+                return Ok(());
+            }
+            recorder.place = Place::of(model, &state);
+            // In memory of its own, which stays.
+            self.state = Some(copied(state));
+        }
         let tokens = match recorder.tokens.take() {
             Some(before) => refill_int(before, data.clone()),
             None => Tensor::from_data(data.clone(), device),
         };
+        let turn = recorder.place.as_mut().map(Place::next);
         if let Some(recording) = &recorder.recording {
             replay(recording)?;
             recorder.tokens = Some(tokens);
@@ -155,7 +167,8 @@ impl<'a> Steps<'a> {
         recorder.tokens = Some(tokens.clone());
         let state = self.state.take().expect("the state is back after a step");
         let run = |state: AnyLmState| {
-            let (logits, after) = model.step(tokens, Some(state.clone()));
+            let start = at(state.clone(), turn);
+            let (logits, after) = model.step(tokens, Some(start));
             (logits, carried(state, after))
         };
         let wait = || -> Result<(), Error> {
@@ -210,37 +223,4 @@ fn read(
     let [samples, length, vocab] = logits.dims();
     let logits = logits.narrow(1, length - 1, 1).reshape([samples, vocab]);
     Ok((logits, state))
-}
-
-/// The states of all blocks, each made of its two.
-fn zip(state: LmState, with: LmState, each: impl Fn(Tensor<2>, Tensor<2>) -> Tensor<2>) -> LmState {
-    let blocks = state.blocks.into_iter().zip(with.blocks);
-    LmState {
-        blocks: blocks
-            .map(|(state, with)| RecurrentState {
-                h: each(state.h, with.h),
-                c: state.c.zip(with.c).map(|(state, with)| each(state, with)),
-            })
-            .collect(),
-    }
-}
-
-/// `after` in the memory of `state`.
-fn carried(state: AnyLmState, after: AnyLmState) -> AnyLmState {
-    match (state, after) {
-        (AnyLmState::Recurrent(state), AnyLmState::Recurrent(after)) => {
-            AnyLmState::Recurrent(zip(state, after, overwrite))
-        }
-        (_, after) => after,
-    }
-}
-
-fn copied(state: AnyLmState) -> AnyLmState {
-    match state {
-        AnyLmState::Recurrent(state) => {
-            let copy = zip(state.clone(), state, |state, _| state.mul_scalar(1.0));
-            AnyLmState::Recurrent(copy)
-        }
-        state => state,
-    }
 }

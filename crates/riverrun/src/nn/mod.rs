@@ -29,7 +29,7 @@ pub(crate) use cell_layer::like;
 
 pub use attention::{
     AttentionState, LocalAttention, LocalAttentionConfig, MultiHeadAttention,
-    MultiHeadAttentionConfig, Rotary,
+    MultiHeadAttentionConfig, Rotary, Turn,
 };
 pub use block_diagonal_rnn::{BlockDiagonalRnn, BlockDiagonalRnnConfig};
 pub use cell_layer::CellLayer;

@@ -6,4 +6,4 @@ mod rotary;
 
 pub use local::{LocalAttention, LocalAttentionConfig};
 pub use multi_head::{AttentionState, MultiHeadAttention, MultiHeadAttentionConfig};
-pub use rotary::Rotary;
+pub use rotary::{Rotary, Turn};

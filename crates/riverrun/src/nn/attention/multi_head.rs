@@ -5,7 +5,7 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Bool, Device, Tensor};
 
-use super::Rotary;
+use super::{Rotary, Turn};
 use crate::Error;
 use crate::nn::{Recurrent, Sequence, try_linear};
 use crate::ops::support::checks;
@@ -79,6 +79,9 @@ pub struct AttentionState {
     pub reset: Option<Tensor<2, Bool>>,
     /// The position of the next step.
     pub position: usize,
+    /// The angles of that position, for a single step, where they are kept in memory of their own; made from `position` when
+    /// absent, as a layer leaves it.
+    pub turn: Option<Turn>,
 }
 
 impl AttentionState {
@@ -191,6 +194,7 @@ impl Recurrent for MultiHeadAttention {
                 values: none(&device, dtype),
                 reset: None,
                 position: 0,
+                turn: None,
             });
             return Ok((x, state));
         }
@@ -202,8 +206,16 @@ impl Recurrent for MultiHeadAttention {
         let (q, k) = (part(0, heads), part(heads, key_heads));
         let v = part(heads + key_heads, key_heads);
         let position = sequence.state.as_ref().map_or(0, |state| state.position);
+        let turn = sequence
+            .state
+            .as_ref()
+            .and_then(|state| state.turn.as_ref());
+        let turn = turn.filter(|_| steps == 1);
         let (q, k) = match &self.rotary {
-            Some(rotary) => (rotary.turn(q, position), rotary.turn(k, position)),
+            Some(rotary) => (
+                rotary.turned(q, position, turn),
+                rotary.turned(k, position, turn),
+            ),
             None => (q, k),
         };
         let (earlier, earlier_values, marks) = match sequence.state {
@@ -238,12 +250,14 @@ impl Recurrent for MultiHeadAttention {
                 values: none(&device, dtype),
                 reset: None,
                 position: position + steps,
+                turn: None,
             },
             _ => AttentionState {
                 keys: keys.narrow(1, all - keep, keep),
                 values: values.narrow(1, all - keep, keep),
                 reset: reset.map(|reset| reset.narrow(1, all - keep, keep)),
                 position: position + steps,
+                turn: None,
             },
         };
         Ok((y, state))

@@ -6,6 +6,8 @@ use std::thread::{self, ThreadId};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
+use crate::ops::refill;
+
 /// Rotary positions: of the first `dims` channels of a head, channels `i` and `i + dims / 2` are turned by the angle
 /// `position · base^(-2i / dims)`, so that a product of query and key depends on their distance alone.
 ///
@@ -34,14 +36,39 @@ impl Rotary {
         self
     }
 
-    /// `x`, `[B, T, H, D]`, turned by its positions, of which `first` is that of step 0.
-    pub(super) fn turn(&self, x: Tensor<4>, first: usize) -> Tensor<4> {
+    /// The angles of a single step.
+    pub fn turn(&self, position: usize, device: &Device, dtype: DType) -> Turn {
+        let [cos, sin] = self.numbers(position, 1);
+        let tensor = |data| Tensor::from_data(data, (device, dtype));
+        Turn {
+            cos: tensor(cos),
+            sin: tensor(sin),
+        }
+    }
+
+    /// The angles of another position in the memory of `turn`, as a recorded step needs them.
+    ///
+    /// # Panics
+    /// For a turn of another number of channels; if another tensor shares the memory.
+    pub fn refill(&self, turn: Turn, position: usize) -> Turn {
+        let [cos, sin] = self.numbers(position, 1);
+        Turn {
+            cos: refill(turn.cos, cos),
+            sin: refill(turn.sin, sin),
+        }
+    }
+
+    /// `x`, `[B, T, H, D]`, turned by its positions, of which `first` is that of step 0; by `turn` where it is given.
+    pub(super) fn turned(&self, x: Tensor<4>, first: usize, turn: Option<&Turn>) -> Tensor<4> {
         let [_, steps, _, dim] = x.dims();
         let half = self.dims / 2;
         if half == 0 || x.dims().contains(&0) {
             return x;
         }
-        let [cos, sin] = self.tables(first, steps, &x.device(), x.dtype());
+        let [cos, sin] = match turn {
+            Some(turn) => [turn.cos.clone(), turn.sin.clone()],
+            None => self.tables(first, steps, &x.device(), x.dtype()),
+        };
         let (a, b) = (
             x.clone().narrow(3, 0, half),
             x.clone().narrow(3, half, half),
@@ -83,6 +110,12 @@ impl Rotary {
     }
 
     fn made(&self, first: usize, key: &Key) -> [Tensor<4>; 2] {
+        let tensor = |data| Tensor::from_data(data, (&key.device, key.dtype));
+        self.numbers(first, key.steps).map(tensor)
+    }
+
+    /// The cosines and sines of positions, `[1, T, 1, dims / 2]`.
+    fn numbers(&self, first: usize, steps: usize) -> [TensorData; 2] {
         let half = self.dims / 2;
         let angle = |n: usize| {
             let (step, i) = (n / half, n % half);
@@ -90,11 +123,20 @@ impl Rotary {
             (first + step) as f64 * rate
         };
         [f64::cos, f64::sin].map(|f| {
-            let numbers: Vec<f32> = (0..key.steps * half).map(|n| f(angle(n)) as f32).collect();
-            let numbers = TensorData::new(numbers, [1, key.steps, 1, half]);
-            Tensor::from_data(numbers, (&key.device, key.dtype))
+            let numbers: Vec<f32> = (0..steps * half).map(|n| f(angle(n)) as f32).collect();
+            TensorData::new(numbers, [1, steps, 1, half])
         })
     }
+}
+
+/// The angles of the next step of a stream, in memory of their own: a step that is recorded on a GPU takes no writes, so they
+/// are [refilled](Rotary::refill) before it.
+#[derive(Debug, Clone)]
+pub struct Turn {
+    /// `[1, 1, 1, dims / 2]`.
+    cos: Tensor<4>,
+    /// `[1, 1, 1, dims / 2]`.
+    sin: Tensor<4>,
 }
 
 /// A run has sequences of one length, or of two with those of its validation.
