@@ -162,12 +162,14 @@ part_recurrence() {
 
 part_rows() {
     measured norm 200 bench norm --dtypes f32,bf16
+    measured norm-small 100 bench norm --dtypes f32,bf16 --shapes 1024x768,2048x1024,4096x2048
+    measured gelu 100 bench gelu
     measured loss 200 bench loss --dtypes f32,bf16
 }
 
 part_linear() {
     measured linear 400 bench linear --dtypes bf16,f32 --routes choice \
-        --shapes 16384x256x512,16384x256x1024,16384x1024x256,65536x512x1024,65536x512x2048,65536x2048x512,16384x768x3072,16384x768x50257,16384x768x50304
+        --shapes 16384x256x512,16384x256x1024,16384x1024x256,65536x512x1024,65536x512x2048,65536x2048x512,16384x768x3072,16384x768x50257,16384x768x50304,512x1024x2048,1024x2048x4096,2048x4096x8192
 }
 
 # cuBLASLt's algorithms measured for the products of the models and kept, in a folder for this part alone; then the same

@@ -34,6 +34,8 @@ pub enum BenchCommand {
     Norm(BenchRowsArgs),
     /// The cross-entropy of logits: part of the copy bandwidth
     Loss(BenchRowsArgs),
+    /// GELU by itself, as an operation on tensors: part of the copy bandwidth
+    Gelu(BenchGeluArgs),
     /// Layers that recompute their states in the backward pass: memory against time
     #[command(alias = "checkpoints")]
     Recompute(BenchRecomputeArgs),
@@ -63,6 +65,7 @@ impl BenchCommand {
         match self {
             Self::Recurrence(args) => &args.common,
             Self::Norm(args) | Self::Loss(args) => &args.common,
+            Self::Gelu(args) => &args.common,
             Self::Recompute(args) => &args.common,
             Self::Cell(args) => &args.common,
             Self::Train(args) => &args.common,
@@ -95,6 +98,28 @@ pub struct BenchRowsArgs {
     /// Try these tunings too (GPU), separated by commas: norm bytes:per_thread:cube:cubes, loss bytes:ahead:per_thread:units
     #[arg(long, value_name = "TUNINGS", value_delimiter = ',')]
     pub tunings: Vec<String>,
+}
+
+/// Options of `riverrun bench gelu`.
+#[derive(Debug, Clone, Args)]
+#[command(
+    after_help = "A result that is wrong is not timed, and ends the run with exit code 1.\nExample:\n  riverrun bench gelu --device cuda:0 --shapes 8192x2048 --dtypes bf16"
+)]
+pub struct BenchGeluArgs {
+    /// Device and output file
+    #[command(flatten)]
+    pub common: Common,
+    /// Shapes RxD, separated by commas
+    #[arg(
+        long,
+        value_name = "SHAPES",
+        value_delimiter = ',',
+        default_value = "4096x1024,8192x2048,16384x4096"
+    )]
+    pub shapes: Vec<Sizes<2>>,
+    /// Storage types, separated by commas [default: f32,bf16 on a GPU, f32 on the CPU]
+    #[arg(long, value_name = "TYPES", value_delimiter = ',', value_enum)]
+    pub dtypes: Vec<Storage>,
 }
 
 /// Options of `riverrun bench cell`.

@@ -3,6 +3,8 @@
 //! `y = x/2 (1 + tanh u) = x σ(2u)`, `u = √(2/π) (x + 0.044715 x³)`, and
 //! `dy/dx = σ(2u) + x σ(2u) σ(-2u) 2u'`, `u' = √(2/π) (1 + 3 · 0.044715 x²)`.
 
+#[cfg(feature = "check")]
+pub mod check;
 pub mod cpu;
 #[cfg(feature = "check")]
 pub mod oracle;

@@ -6,6 +6,7 @@ mod cell;
 #[cfg(feature = "gpu")]
 mod device;
 mod encoder;
+mod gelu;
 mod host;
 mod hybrid;
 mod launches;
@@ -52,6 +53,7 @@ fn measure(what: &BenchCommand) -> Result<(), Failure> {
         BenchCommand::Encoder(args) => encoder::run(args),
         BenchCommand::Rssm(args) => rssm::run(args),
         BenchCommand::Hybrid(args) => hybrid::run(args),
+        BenchCommand::Gelu(args) => gelu::run(args),
         BenchCommand::Norm(args) => rows::run(args, rows::Operation::Norm),
         BenchCommand::Loss(args) => rows::run(args, rows::Operation::Loss),
     }
