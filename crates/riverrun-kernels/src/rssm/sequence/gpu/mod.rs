@@ -10,7 +10,7 @@
 //! | `draw` | the samples of a step, from its logits |
 //! | `buffers`, `launch` | from a problem to launches |
 //!
-//! Cubes exchange results as in [`crate::gpu::exchange`]; a step has five hand-overs forward: `e`, `x`, `d'`, `p`, `s'`; and six
+//! Cubes exchange results as in `gpu::exchange`; a step has five hand-overs forward: `e`, `x`, `d'`, `p`, `s'`; and six
 //! backward. The norms are computed by those who read: of `e` and `p` every reader has the whole row, of `x` the cubes also publish
 //! the sums of their squares. Backward gives the gradients of the layers' values; those of the weights are products over all steps,
 //! outside of the launch.
