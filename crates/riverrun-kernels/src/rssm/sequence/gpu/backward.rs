@@ -19,7 +19,7 @@ use cubecl::prelude::*;
 
 use super::buffers::{BackwardInput, BackwardOutput, Span};
 use super::draw;
-use super::forward::{Source, group_of, item, plain, row_sums};
+use super::parts::*;
 use super::plan::{Config, GROUP, Role};
 use super::product::*;
 use crate::gpu::exchange::{ABSENT, address, address_mut, write_shared};

@@ -5,6 +5,7 @@
 //! | `plan` | which cube computes what, and which weights it holds |
 //! | `pack` | the weights in the order in which threads read them |
 //! | `product` | rows of a matrix times the numbers of a few sequences |
+//! | `parts` | what both kernels do in a phase |
 //! | `forward`, `backward` | the kernels |
 //! | `scales` | the scales of the norms, for the backward pass |
 //! | `draw` | the samples of a step, from its logits |
@@ -28,6 +29,7 @@ mod draw;
 mod forward;
 mod launch;
 mod pack;
+mod parts;
 mod plan;
 mod product;
 mod scales;
