@@ -69,7 +69,7 @@ fn sequences(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
         ("200m", sized(8192, 1024, 64), false),
     ] {
         for dtype in Dtype::ALL {
-            // Of the large ones, the type that they are trained in.
+            // Large sizes in the type that they are trained in only.
             let skipped = name != "small" && dtype != Dtype::Bf16;
             let refused = sequence::gpu::missing(&writer.recorder.client, &problem, dtype);
             if skipped || refused.is_some() {

@@ -50,7 +50,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Of the next step; `None` for a model without attention. All layers of a model have the same angles.
+    /// The place of the next step; `None` for a model without attention. All layers of a model have the same angles.
     pub fn of(model: &AnyLanguageModel, state: &AnyLmState) -> Option<Self> {
         let (AnyLanguageModel::Griffin(model), AnyLmState::Griffin(state)) = (model, state) else {
             return None;

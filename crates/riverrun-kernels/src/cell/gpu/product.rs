@@ -92,7 +92,7 @@ impl Product {
         self.own_units() / 2 * 8 * self.cols
     }
 
-    /// Of those, what each thread processes.
+    /// Pairs per thread.
     pub(super) fn items(&self) -> usize {
         self.pairs().div_ceil(32 * self.planes)
     }

@@ -225,19 +225,19 @@ pub fn saved(
 /// The gradients of the layers' values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gradients {
-    /// Of `n(e₁)` and `n(e₂)`, `[B, T, H]`.
+    /// Gradients of `n(e₁)` and `n(e₂)`, `[B, T, H]`.
     pub e: [Vec<f64>; 2],
-    /// Of `n(x)`, `[G, B·T, W]`.
+    /// Gradient of `n(x)`, `[G, B·T, W]`.
     pub hidden: Vec<f64>,
-    /// `[G, B·T, 3W]`.
+    /// Gradient of the gates, `[G, B·T, 3W]`.
     pub gates: Vec<f64>,
-    /// Of `n(p)`, `[B, T, H]`.
+    /// Gradient of `n(p)`, `[B, T, H]`.
     pub posterior: Vec<f64>,
-    /// `[B, T, L]`.
+    /// Gradient of the logits, `[B, T, L]`.
     pub logits: Vec<f64>,
-    /// `[B, D]`.
+    /// Gradient of `d` before the first step, `[B, D]`.
     pub d0: Vec<f64>,
-    /// `[B, L]`.
+    /// Gradient of `s` before the first step, `[B, L]`.
     pub s0: Vec<f64>,
 }
 

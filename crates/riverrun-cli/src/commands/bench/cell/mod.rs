@@ -37,7 +37,7 @@ struct Row {
     steps: usize,
     hidden: usize,
     heads: usize,
-    /// Of riverrun's rows.
+    /// The hand-over between cubes with which the layer ran; without meaning in the rows of another library.
     hand_over: &'static str,
     time: Timing,
     us_per_step: f64,

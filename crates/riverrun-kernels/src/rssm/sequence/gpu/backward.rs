@@ -286,7 +286,7 @@ pub(super) fn sequence_backward<R: Numeric>(
         let runs = i < steps;
         let place = own.row * steps + t;
         let mut restart = false;
-        // Of the sequences that the thread reads, in the step after.
+        // Whether each sequence that the thread reads starts again in the step after.
         let mut restarts = Array::<bool>::new(cols);
         #[unroll]
         for n in 0..cols {

@@ -91,21 +91,21 @@ pub struct Backward {
 /// The gradients of the layers' values, and of the state before the first step.
 #[derive(Debug, Clone)]
 pub struct Gradients {
-    /// Of `n(e₁)`, `[B, T, H]`.
+    /// Gradient of `n(e₁)`, `[B, T, H]`.
     pub deter: Handle,
-    /// Of `n(e₂)`, `[B, T, H]`.
+    /// Gradient of `n(e₂)`, `[B, T, H]`.
     pub stoch: Handle,
-    /// Of `n(x)`, `[G, B·T, W]`.
+    /// Gradient of `n(x)`, `[G, B·T, W]`.
     pub hidden: Handle,
-    /// `[G, B·T, 3W]`.
+    /// Gradient of the gates, `[G, B·T, 3W]`.
     pub gates: Handle,
-    /// Of `n(p)`, `[B, T, H]`.
+    /// Gradient of `n(p)`, `[B, T, H]`.
     pub posterior: Handle,
-    /// `[B, T, L]`.
+    /// Gradient of the logits, `[B, T, L]`.
     pub logits: Handle,
-    /// `[B, D]`.
+    /// Gradient of `d` before the first step, `[B, D]`.
     pub d0: Handle,
-    /// `[B, L]`.
+    /// Gradient of `s` before the first step, `[B, L]`.
     pub s0: Handle,
 }
 

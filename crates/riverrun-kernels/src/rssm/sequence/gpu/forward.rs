@@ -235,7 +235,7 @@ pub(super) fn sequence_forward<R: Numeric>(
             at: select(later, base + u64::cast_from(deter) * size, s0_at),
             stride: select(later, rows, u64::cast_from(logits) * size),
         };
-        // Of the item's sequence, and of those that the thread reads.
+        // Whether the item's sequence starts again here, and each sequence that the thread reads.
         let mut restart = false;
         let mut restarts = Array::<bool>::new(cols);
         #[unroll]
@@ -253,7 +253,7 @@ pub(super) fn sequence_forward<R: Numeric>(
         }
         let place = own.row * steps + s;
 
-        // Of d and s.
+        // e, from d and s.
         if deter_group < comptime!(products.deter.groups) {
             failed = plain(
                 weights,

@@ -65,7 +65,7 @@ fn packed(
         offset: hidden * deter,
         ..layout
     };
-    // Of a matrix: its layout forward and backward, and its numbers.
+    // A matrix: its product, its layouts forward and backward, its buffer and its length.
     type Matrix<'a> = (Product, [Layout; 2], &'a Handle, usize);
     let dense = |product, handle, from: usize, to: usize| -> Matrix {
         (
