@@ -18,7 +18,8 @@
 use cubecl::prelude::*;
 
 use super::buffers::{BackwardInput, BackwardOutput, Span};
-use super::draw;
+use super::categorical::logits_group;
+use super::norm::*;
 use super::parts::*;
 use super::plan::{Config, GROUP, Role};
 use super::product::*;
@@ -92,92 +93,6 @@ fn of_norm(
     sync_cube();
     normalize_back(&of_x, quads, gamma, &own, &*norms, count, cols, product);
     failed
-}
-
-/// The gradient of the logits of a group, from that of the samples, whose part from the step after is in `partial`.
-#[cube]
-fn logits_group(
-    states: &[u32],
-    d_states: &[u32],
-    logits_at: u64,
-    partial: &[f32],
-    scores: &mut [f32],
-    exponentials: &mut [f32],
-    part: &Part,
-    group: usize,
-    t: usize,
-    span: &Span,
-    #[comptime] config: Config,
-) {
-    let storage = comptime!(config.storage);
-    let draws = comptime!(config.draws());
-    let items = comptime!(config.items());
-    let (deter, logits) = comptime!((config.deter, config.logits));
-    let first = group * draws;
-    let mut d_samples = Array::<Pair>::new(items);
-    let mut p = Array::<Pair>::new(items);
-    #[unroll]
-    for o in 0..items {
-        d_samples[o] = Pair::new(0.0f32);
-        p[o] = Pair::new(0.0f32);
-        let own = item(part, o, draws, config);
-        if own.inside {
-            let row = (own.row * span.steps + t) * comptime!(config.row()) + deter;
-            let unit = first + own.unit;
-            d_samples[o] = unpack(fetch(d_states, row + unit, storage), storage)
-                + total(
-                    partial,
-                    own.unit,
-                    own.sequence,
-                    comptime!(config.stride()),
-                    comptime!(config.products.stoch),
-                );
-            let l = unpack(fetch(states, row + logits + unit, storage), storage);
-            let place = draw::place(own.sequence, own.unit, config);
-            scores[place.own] = l.extract(0usize);
-            scores[place.own + 1] = l.extract(1usize);
-        }
-    }
-    sync_cube();
-    #[unroll]
-    for o in 0..items {
-        let own = item(part, o, draws, config);
-        if own.inside {
-            let place = draw::place(own.sequence, own.unit, config);
-            p[o] = draw::exponentials(&*scores, &place, config);
-            exponentials[place.own] = p[o].extract(0usize);
-            exponentials[place.own + 1] = p[o].extract(1usize);
-        }
-    }
-    sync_cube();
-    #[unroll]
-    for o in 0..items {
-        let own = item(part, o, draws, config);
-        if own.inside {
-            let place = draw::place(own.sequence, own.unit, config);
-            let sum = draw::sum(&*exponentials, &place, config);
-            p[o] /= Pair::new(sum);
-            let terms = p[o] * d_samples[o];
-            scores[place.own] = terms.extract(0usize);
-            scores[place.own + 1] = terms.extract(1usize);
-        }
-    }
-    sync_cube();
-    #[unroll]
-    for o in 0..items {
-        let own = item(part, o, draws, config);
-        if own.inside {
-            let place = draw::place(own.sequence, own.unit, config);
-            let mean = draw::sum(&*scores, &place, config);
-            let row = own.row * span.steps + t;
-            let unit = first + own.unit;
-            let at = row * comptime!(config.row()) + comptime!(deter + logits) + unit;
-            let of_sample =
-                Pair::new(1.0f32 - span.unimix) * p[o] * (d_samples[o] - Pair::new(mean));
-            let d_l = unpack(fetch(d_states, at, storage), storage) + of_sample;
-            publish(logits_at, row * logits + unit, pack(d_l, storage), storage);
-        }
-    }
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -378,31 +293,22 @@ pub(super) fn sequence_backward<R: Numeric>(
                     at: logits_at + u64::cast_from(t * logits) * size,
                     stride: u64::cast_from(steps * logits) * size,
                 };
-                failed = plain(
+                failed = publish_sums(
                     weights,
                     &held,
                     &mut partial,
                     &source,
+                    Pair::new(0.0f32),
+                    true,
+                    posterior_at,
+                    place * hidden,
                     &part,
                     posterior_group,
                     true,
                     failed,
-                    0usize,
                     products.logits,
                     config,
                 );
-                sync_cube();
-                if own.inside {
-                    let unit = posterior_group * comptime!(GROUP) + own.unit;
-                    let sum = total(&partial, own.unit, own.sequence, stride, products.logits);
-                    publish(
-                        posterior_at,
-                        place * hidden + unit,
-                        pack(sum, storage),
-                        storage,
-                    );
-                }
-                sync_cube();
             }
         }
 
@@ -650,60 +556,40 @@ pub(super) fn sequence_backward<R: Numeric>(
                 stride: u64::cast_from(steps * deter) * size,
             };
             if deter_group < comptime!(products.inputs_deter.groups) {
-                failed = plain(
+                failed = publish_sums(
                     weights,
                     &held,
                     &mut partial,
                     &source,
+                    Pair::new(0.0f32),
+                    true,
+                    deter_at,
+                    place * hidden,
                     &part,
                     deter_group,
                     true,
                     failed,
-                    0usize,
                     products.inputs_deter,
                     config,
                 );
-                sync_cube();
-                if own.inside {
-                    let at = place * hidden + deter_group * comptime!(GROUP) + own.unit;
-                    let sum = total(
-                        &partial,
-                        own.unit,
-                        own.sequence,
-                        stride,
-                        products.inputs_deter,
-                    );
-                    publish(deter_at, at, pack(sum, storage), storage);
-                }
-                sync_cube();
             }
             if stoch_group < comptime!(products.inputs_stoch.groups) {
-                failed = plain(
+                failed = publish_sums(
                     weights,
                     &held,
                     &mut partial,
                     &source,
+                    Pair::new(0.0f32),
+                    true,
+                    stoch_at,
+                    place * hidden,
                     &part,
                     stoch_group,
                     true,
                     failed,
-                    0usize,
                     products.inputs_stoch,
                     config,
                 );
-                sync_cube();
-                if own.inside {
-                    let at = place * hidden + stoch_group * comptime!(GROUP) + own.unit;
-                    let sum = total(
-                        &partial,
-                        own.unit,
-                        own.sequence,
-                        stride,
-                        products.inputs_stoch,
-                    );
-                    publish(stoch_at, at, pack(sum, storage), storage);
-                }
-                sync_cube();
             }
         }
     }

@@ -18,7 +18,8 @@
 use cubecl::prelude::*;
 
 use super::buffers::{Input, Output, Span};
-use super::draw;
+use super::categorical::draw_group;
+use super::norm::*;
 use super::parts::*;
 use super::plan::{Config, GROUP, Role};
 use super::product::*;
@@ -26,106 +27,7 @@ use crate::gpu::exchange::{ABSENT, address, address_mut, prefetch, write_shared}
 use crate::gpu::full_plane::shuffle_xor;
 use crate::gpu::lock::{release, report_progress};
 use crate::gpu::math::{sigmoid, tanh_number};
-use crate::gpu::words::{Pair, fetch, pack, publish, put, unpack};
-
-/// Logits and samples of a group, from the sums in `partial`.
-#[cube]
-fn draw_group(
-    bias: &[u32],
-    noise: &[f32],
-    states: &mut [u32],
-    states_at: u64,
-    partial: &[f32],
-    scores: &mut [f32],
-    exponentials: &mut [f32],
-    part: &Part,
-    group: usize,
-    s: usize,
-    span: &Span,
-    #[comptime] config: Config,
-) {
-    let storage = comptime!(config.storage);
-    let draws = comptime!(config.draws());
-    let items = comptime!(config.items());
-    let product = comptime!(config.products.logits);
-    let (deter, logits) = comptime!((config.deter, config.logits));
-    let first = group * draws;
-    let mut own_exponentials = Array::<Pair>::new(items);
-    let mut sums = Array::<f32>::new(items);
-    #[unroll]
-    for o in 0..items {
-        own_exponentials[o] = Pair::new(0.0f32);
-        sums[o] = 0.0f32;
-        let own = item(part, o, draws, config);
-        if own.inside {
-            let unit = first + own.unit;
-            let l = unpack(fetch(bias, unit, storage), storage)
-                + total(
-                    partial,
-                    own.unit,
-                    own.sequence,
-                    comptime!(config.stride()),
-                    product,
-                );
-            let words = pack(l, storage);
-            let row = (own.row * span.steps + s) * comptime!(config.row());
-            put(
-                states,
-                row + comptime!(deter + logits) + unit,
-                words,
-                storage,
-            );
-            let l = unpack(words, storage);
-            let place = draw::place(own.sequence, own.unit, config);
-            scores[place.own] = l.extract(0usize);
-            scores[place.own + 1] = l.extract(1usize);
-        }
-    }
-    sync_cube();
-    #[unroll]
-    for o in 0..items {
-        let own = item(part, o, draws, config);
-        if own.inside {
-            let place = draw::place(own.sequence, own.unit, config);
-            let e = draw::exponentials(&*scores, &place, config);
-            exponentials[place.own] = e.extract(0usize);
-            exponentials[place.own + 1] = e.extract(1usize);
-            own_exponentials[o] = e;
-        }
-    }
-    sync_cube();
-    #[unroll]
-    for o in 0..items {
-        let own = item(part, o, draws, config);
-        if own.inside {
-            let place = draw::place(own.sequence, own.unit, config);
-            sums[o] = draw::sum(&*exponentials, &place, config);
-            let at = (s * part.batch + own.row) * logits + first + own.unit;
-            let mut gumbel = Pair::new(0.0f32);
-            gumbel.insert(0usize, noise[at]);
-            gumbel.insert(1usize, noise[at + 1]);
-            let found = draw::scores(own_exponentials[o], sums[o], gumbel, span.unimix, config);
-            scores[place.own] = found.extract(0usize);
-            scores[place.own + 1] = found.extract(1usize);
-        }
-    }
-    sync_cube();
-    #[unroll]
-    for o in 0..items {
-        let own = item(part, o, draws, config);
-        if own.inside {
-            let place = draw::place(own.sequence, own.unit, config);
-            let sample = draw::sample(&*scores, &place, sums[o], config);
-            let row = (own.row * span.steps + s) * comptime!(config.row());
-            publish(
-                states_at,
-                row + deter + first + own.unit,
-                pack(sample, storage),
-                storage,
-            );
-        }
-    }
-}
+use crate::gpu::words::{Pair, fetch, pack, publish, unpack};
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn sequence_forward<R: Numeric>(
@@ -255,60 +157,42 @@ pub(super) fn sequence_forward<R: Numeric>(
 
         // e, from d and s.
         if deter_group < comptime!(products.deter.groups) {
-            failed = plain(
+            let unit = deter_group * comptime!(GROUP) + own.unit;
+            failed = publish_sums(
                 weights,
                 &held,
                 &mut partial,
                 &d_before,
+                unpack(fetch(&input.deter_bias, unit, storage), storage),
+                !restart,
+                e_at,
+                place * comptime!(2 * hidden),
                 &part,
                 deter_group,
                 later,
                 failed,
-                0usize,
                 products.deter,
                 config,
             );
-            sync_cube();
-            if own.inside {
-                let unit = deter_group * comptime!(GROUP) + own.unit;
-                let mut e = unpack(fetch(&input.deter_bias, unit, storage), storage);
-                if !restart {
-                    e += total(&partial, own.unit, own.sequence, stride, products.deter);
-                }
-                publish(
-                    e_at,
-                    place * comptime!(2 * hidden) + unit,
-                    pack(e, storage),
-                    storage,
-                );
-            }
-            sync_cube();
         }
         if stoch_group < comptime!(products.stoch.groups) {
-            failed = plain(
+            let unit = stoch_group * comptime!(GROUP) + own.unit;
+            failed = publish_sums(
                 weights,
                 &held,
                 &mut partial,
                 &s_before,
+                unpack(fetch(&input.stoch_bias, unit, storage), storage),
+                !restart,
+                e_at,
+                place * comptime!(2 * hidden) + hidden,
                 &part,
                 stoch_group,
                 later,
                 failed,
-                0usize,
                 products.stoch,
                 config,
             );
-            sync_cube();
-            if own.inside {
-                let unit = stoch_group * comptime!(GROUP) + own.unit;
-                let mut e = unpack(fetch(&input.stoch_bias, unit, storage), storage);
-                if !restart {
-                    e += total(&partial, own.unit, own.sequence, stride, products.stoch);
-                }
-                let at = place * comptime!(2 * hidden) + hidden + unit;
-                publish(e_at, at, pack(e, storage), storage);
-            }
-            sync_cube();
         }
 
         if with_units {
@@ -610,25 +494,22 @@ pub(super) fn sequence_forward<R: Numeric>(
                 at: states_at + u64::cast_from(s * numbers) * size,
                 stride: rows,
             };
-            failed = plain(
+            failed = publish_sums(
                 weights,
                 &held,
                 &mut partial,
                 &d_now,
+                p,
+                true,
+                p_at,
+                place * hidden,
                 &part,
                 posterior_group,
                 true,
                 failed,
-                0usize,
                 products.posterior,
                 config,
             );
-            sync_cube();
-            if own.inside {
-                p += total(&partial, own.unit, own.sequence, stride, products.posterior);
-                publish(p_at, place * hidden + unit, pack(p, storage), storage);
-            }
-            sync_cube();
         }
 
         // s'.

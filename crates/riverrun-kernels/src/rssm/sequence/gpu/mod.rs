@@ -5,11 +5,12 @@
 //! | `plan` | which cube computes what, and which weights it holds |
 //! | `pack` | the weights in the order in which threads read them |
 //! | `product` | rows of a matrix times the numbers of a few sequences |
+//! | `norm` | the norm of an input with its activation, and its gradient |
 //! | `parts` | what both kernels do in a phase |
 //! | `forward`, `backward` | the kernels |
 //! | `scales` | the scales of the norms, for the backward pass |
-//! | `draw` | the samples of a step, from its logits |
-//! | `buffers`, `launch` | from a problem to launches |
+//! | `categorical`, `draw` | the samples of a step from its logits, and the logits' gradient |
+//! | `buffers`, `pass`, `launch` | from a problem to launches |
 //!
 //! Cubes exchange results as in `gpu::exchange`; a step has five hand-overs forward: `e`, `x`, `d'`, `p`, `s'`; and six
 //! backward. The norms are computed by those who read: of `e` and `p` every reader has the whole row, of `x` the cubes also publish
@@ -25,11 +26,14 @@
 
 mod backward;
 mod buffers;
+mod categorical;
 mod draw;
 mod forward;
 mod launch;
+mod norm;
 mod pack;
 mod parts;
+mod pass;
 mod plan;
 mod product;
 mod scales;

@@ -1,10 +1,18 @@
 //! The weights in the order in which threads read them.
 
+use cubecl::client::Client;
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
+use cubecl::server::Handle;
 
+use super::plan::Config;
 use super::product::{Product, Quad};
 use crate::gpu::storage::{Storage, pair};
+use crate::gpu::{Dtype, address, buffer, grid};
+use crate::rssm::sequence::Weights;
+
+/// Threads of a cube.
+const UNITS: usize = 256;
 
 /// Where a matrix has the weight of a unit, a gate and a column: `offset + unit / width · block + unit % width · unit + gate · gate +
 /// column · column`.
@@ -99,4 +107,116 @@ pub(super) fn pack<F: Float>(
         );
         packed[i + comptime!(product.first)] = quad;
     }
+}
+
+/// A matrix `[depth, units]`, or blocks of such matrices, whose units are the rows of a product.
+fn columns(units: usize, depth: usize) -> Layout {
+    Layout {
+        offset: 0,
+        width: units,
+        block: units * depth,
+        unit: 1,
+        gate: None,
+        column: units,
+    }
+}
+
+/// A matrix `[units, depth]`, or blocks of such matrices.
+fn rows(units: usize, depth: usize) -> Layout {
+    Layout {
+        unit: depth,
+        column: 1,
+        ..columns(units, depth)
+    }
+}
+
+/// The matrices of the weights, in one buffer.
+pub(super) fn packed(
+    client: &Client,
+    config: &Config,
+    weights: &Weights<Handle>,
+    dtype: Dtype,
+    backward: bool,
+) -> Handle {
+    let (deter, hidden, logits, width) = (config.deter, config.hidden, config.logits, config.width);
+    let products = &config.products;
+    let gates = Layout {
+        block: 3 * width * width,
+        gate: Some(width),
+        column: 3 * width,
+        ..columns(width, width)
+    };
+    let below = |layout| Layout {
+        offset: hidden * deter,
+        ..layout
+    };
+    // A matrix: its product, its layouts forward and backward, its buffer and its length.
+    type Matrix<'a> = (Product, [Layout; 2], &'a Handle, usize);
+    let dense = |product, handle, from: usize, to: usize| -> Matrix {
+        (
+            product,
+            [columns(to, from), rows(from, to)],
+            handle,
+            from * to,
+        )
+    };
+    let inputs = [columns(deter, hidden), rows(hidden, deter)];
+    let all: [Matrix; 8] = [
+        (
+            products.gates,
+            [gates, rows(width, 3 * width)],
+            &weights.gates,
+            3 * deter * width,
+        ),
+        (
+            products.blocks,
+            [columns(width, width), rows(width, width)],
+            &weights.blocks,
+            deter * width,
+        ),
+        (
+            products.inputs_deter,
+            inputs,
+            &weights.inputs,
+            2 * hidden * deter,
+        ),
+        (
+            products.inputs_stoch,
+            inputs.map(below),
+            &weights.inputs,
+            2 * hidden * deter,
+        ),
+        dense(products.logits, &weights.logits, hidden, logits),
+        dense(products.stoch, &weights.stoch, logits, hidden),
+        dense(products.posterior, &weights.posterior, deter, hidden),
+        dense(products.deter, &weights.deter, deter, hidden),
+    ];
+    let to = client.empty(config.packed * 16);
+    let most = all.iter().map(|(_, _, _, numbers)| *numbers);
+    let address = address(
+        most.fold(config.packed * 16 / dtype.size(), usize::max),
+        dtype,
+    );
+    for (product, layouts, matrix, numbers) in all {
+        // The plan of shared memory does not matter here, and would compile kernels that are the same.
+        let product = Product {
+            held: None,
+            ..product
+        };
+        // SAFETY: the lengths have been checked, or are those of the buffer just made; the kernel indexes within them.
+        unsafe {
+            pack::launch_unchecked(
+                client,
+                grid(client, product.vectors().div_ceil(UNITS)),
+                CubeDim::new_1d(UNITS as u32),
+                address,
+                buffer(matrix, numbers, 1),
+                buffer(&to, config.packed, 1),
+                product,
+                layouts[usize::from(backward)],
+                dtype.elem(),
+            );
+        }
+    }
+    to
 }

@@ -6,12 +6,13 @@
 use cubecl::prelude::*;
 
 use super::buffers::Span;
-use super::plan::{Config, Role};
+use super::plan::{Config, GROUP, Role};
 use super::product::*;
 use crate::gpu::exchange::{absent, expired, read_shared, wait};
 use crate::gpu::fault::PATIENCE;
 use crate::gpu::full_plane::shuffle_xor;
 use crate::gpu::lock::raise_fault;
+use crate::gpu::words::{Pair, pack, publish};
 
 /// Blocks that a thread reads at a time of an input that needs no norm.
 const CHUNK: usize = 8;
@@ -102,6 +103,48 @@ pub(super) fn plain(
         );
     }
     leave(&sums, partial, cols, comptime!(config.stride()), product);
+    failed
+}
+
+/// A phase of one group: adds the product with an input that needs no norm to `start`, if it is `added`, and publishes the sums in
+/// rows from the number `at` of `to` on. Returns whether a wait has timed out.
+#[cube]
+pub(super) fn publish_sums(
+    weights: &[Quad],
+    held: &[Quad],
+    partial: &mut [f32],
+    source: &Source,
+    start: Pair,
+    added: bool,
+    to: u64,
+    at: usize,
+    part: &Part,
+    group: usize,
+    awaited: bool,
+    gave_up: bool,
+    #[comptime] product: Product,
+    #[comptime] config: Config,
+) -> bool {
+    let failed = plain(
+        weights, held, partial, source, part, group, awaited, gave_up, 0usize, product, config,
+    );
+    sync_cube();
+    let own = item(part, 0usize, GROUP, config);
+    if own.inside {
+        let mut sum = start;
+        if added {
+            sum += total(
+                &*partial,
+                own.unit,
+                own.sequence,
+                comptime!(config.stride()),
+                product,
+            );
+        }
+        let unit = group * comptime!(GROUP) + own.unit;
+        publish(to, at + unit, pack(sum, config.storage), config.storage);
+    }
+    sync_cube();
     failed
 }
 

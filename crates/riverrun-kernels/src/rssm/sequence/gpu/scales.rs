@@ -3,7 +3,7 @@
 use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
-use super::product::scale;
+use super::norm::scale;
 use crate::gpu::full_plane::shuffle_xor;
 
 /// `1 / √(mean x² + ε)` of each of the `rows` of `x`, `[rows, width]`, to `first` of `scales` on. Cubes of a plane, at least one for each
