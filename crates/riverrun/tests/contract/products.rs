@@ -3,13 +3,13 @@
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Tensor};
 use riverrun::check::backend::LinearOps;
-use riverrun::ops::linear::product_libraries;
+use riverrun::ops::linear::{Arithmetic, product_libraries};
 use riverrun::ops::{matmul, try_matmul};
 
 use super::random;
 use crate::common::{assert_close, devices, numbers};
 
-/// The kernels that a GPU with TF32 takes instead of its tensor cores, on whatever GPU there is, against `f64` sums.
+/// Products and batches of them without tensor cores, against `f64` sums.
 #[test]
 fn full_products_have_the_digits_of_f32() {
     for (name, device) in devices() {
@@ -26,8 +26,11 @@ fn full_products_have_the_digits_of_f32() {
                     true => random([batch, n, k], &device).swap_dims(1, 2),
                     false => random([batch, k, n], &device),
                 };
-                let product =
-                    Dispatch::full_matmul(a.clone().into_dispatch(), b.clone().into_dispatch());
+                let product = Dispatch::fixed_matmul(
+                    a.clone().into_dispatch(),
+                    b.clone().into_dispatch(),
+                    Arithmetic::Full,
+                );
                 let product = Tensor::<3>::from_dispatch(product);
                 assert_eq!(product.dims(), [batch, m, n]);
                 let (av, bv) = (numbers(a), numbers(b));

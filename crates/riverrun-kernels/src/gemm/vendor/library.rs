@@ -7,7 +7,7 @@ use cudarc::cublaslt::sys::{
     self, cublasComputeType_t, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t,
     cublasLtMatmulDescAttributes_t as Attribute, cublasLtMatmulHeuristicResult_t,
     cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute,
-    cublasLtMatrixLayout_t, cudaDataType,
+    cublasLtMatrixLayout_t, cublasLtMatrixLayoutAttribute_t as LayoutAttribute, cudaDataType,
 };
 use cudarc::driver::sys::CUstream;
 
@@ -47,7 +47,7 @@ impl Drop for Library {
     }
 }
 
-/// A stored matrix: columns contiguous, as cuBLASLt sees it.
+/// Stored matrices of one size: columns contiguous, as cuBLASLt sees them.
 pub(super) struct Matrix(cublasLtMatrixLayout_t);
 
 impl Matrix {
@@ -59,6 +59,22 @@ impl Matrix {
     ) -> Result<Self, String> {
         result::create_matrix_layout(dtype, rows as u64, columns as u64, stride as i64)
             .map(Self)
+            .map_err(refused("a matrix layout"))
+    }
+
+    /// `count` of them, `distance` elements from the start of one to that of the next.
+    pub fn batched(self, count: usize, distance: usize) -> Result<Self, String> {
+        self.set(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count as i32)?;
+        let offset = LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET;
+        self.set(offset, distance as i64)?;
+        Ok(self)
+    }
+
+    /// Sets an attribute. `T` must be the attribute's type.
+    fn set<T: Copy>(&self, attribute: LayoutAttribute, value: T) -> Result<(), String> {
+        let at = (&raw const value).cast::<c_void>();
+        // SAFETY: `value` outlives the call, which copies it.
+        unsafe { result::set_matrix_layout_attribute(self.0, attribute, at, size_of::<T>()) }
             .map_err(refused("a matrix layout"))
     }
 }

@@ -38,6 +38,19 @@ pub fn products_launched() -> usize {
     LAUNCHED.load(Ordering::Relaxed)
 }
 
+/// Several products of one size, computed by one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Batch {
+    /// The number of products, at least 1.
+    pub count: usize,
+    /// Elements from one matrix `A` to the next.
+    pub a: usize,
+    /// Elements from one matrix `B` to the next.
+    pub b: usize,
+    /// Elements from one matrix `D` to the next.
+    pub d: usize,
+}
+
 /// A product, apart from its buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Problem {
@@ -49,8 +62,12 @@ pub struct Problem {
     pub n: usize,
     /// The layout of `A`.
     pub a: Layout,
-    /// The layout of `B`. `D` and `pre` have contiguous rows without gaps.
+    /// The layout of `B`.
     pub b: Layout,
+    /// Elements from one row of `D` to the next, whose elements are contiguous. `pre` has rows without gaps.
+    pub d: usize,
+    /// More than one product; without an epilogue.
+    pub batch: Option<Batch>,
     /// The storage type of everything.
     pub dtype: Dtype,
     /// The arithmetic of `f32` products.
@@ -72,6 +89,8 @@ impl Problem {
             n,
             a: rows(k),
             b: rows(n),
+            d: n,
+            batch: None,
             dtype,
             arithmetic: Arithmetic::Full,
             epilogue,
@@ -80,7 +99,15 @@ impl Problem {
 
     /// Multiplications and additions.
     pub fn flops(&self) -> f64 {
-        2.0 * self.m as f64 * self.k as f64 * self.n as f64
+        let count = self.batch.map_or(1, |batch| batch.count);
+        2.0 * count as f64 * self.m as f64 * self.k as f64 * self.n as f64
+    }
+
+    /// The largest power of two, up to 256, that divides the bytes from each matrix of a batch to the next.
+    fn alignment(&self) -> u32 {
+        let distances = self.batch.map_or([0; 3], |batch| [batch.a, batch.b, batch.d]);
+        let bytes = distances.map(|distance| (distance * self.dtype.size()) as u64);
+        bytes.into_iter().fold(256, alignment)
     }
 }
 
@@ -114,10 +141,13 @@ impl Buffers {
             .flatten()
             .filter_map(|handle| handle.offset_start);
         // CubeCL allocates at multiples of 512 on CUDA.
-        offsets.fold(256, |least, offset| {
-            least.min(1 << offset.trailing_zeros().min(8))
-        })
+        offsets.fold(256, alignment)
     }
+}
+
+/// The lesser of an alignment of at most 256 bytes and that of an offset.
+fn alignment(least: u32, offset: u64) -> u32 {
+    least.min(1 << offset.trailing_zeros().min(8))
 }
 
 /// A chosen algorithm.
@@ -183,7 +213,7 @@ impl Vendor {
     /// # Errors
     /// Why not.
     pub fn supports(&self, problem: &Problem) -> Result<(), String> {
-        self.plan(problem, 256).map(|_| ())
+        self.plan(problem, problem.alignment()).map(|_| ())
     }
 
     /// The algorithm for a problem, chosen at the first call.
@@ -231,7 +261,8 @@ impl Vendor {
         buffers: Buffers,
     ) -> Result<(), String> {
         expect_sizes(problem, &buffers)?;
-        let plan = self.plan(problem, buffers.alignment())?;
+        let alignment = buffers.alignment().min(problem.alignment());
+        let plan = self.plan(problem, alignment)?;
         let epilogue = problem.epilogue;
         let workspace = plan.0.algorithm.workspace;
         let mut reads = vec![buffers.a, buffers.b];
@@ -310,8 +341,17 @@ struct Shared<T>(T);
 unsafe impl<T> Send for Shared<T> {}
 
 fn expect_sizes(problem: &Problem, buffers: &Buffers) -> Result<(), String> {
-    let Problem { m, k, n, .. } = *problem;
-    let extent = |rows: usize, columns: usize, layout: Layout| {
+    let Problem { m, k, n, d, .. } = *problem;
+    let batch = problem.batch.unwrap_or(Batch {
+        count: 1,
+        a: 0,
+        b: 0,
+        d: 0,
+    });
+    if problem.batch.is_some() && problem.epilogue != Epilogue::Plain {
+        return Err("a batch of products has no epilogue".into());
+    }
+    let extent = |rows: usize, columns: usize, layout: Layout, distance: usize| {
         let (lines, length) = match layout.order {
             Order::Rows => (rows, columns),
             Order::Columns => (columns, rows),
@@ -322,14 +362,20 @@ fn expect_sizes(problem: &Problem, buffers: &Buffers) -> Result<(), String> {
                 "a line of {length} elements in a stride of {stride}"
             ));
         }
+        let last = (batch.count.max(1) - 1).saturating_mul(distance);
         Ok((lines.max(1) - 1)
             .saturating_mul(layout.stride)
-            .saturating_add(length))
+            .saturating_add(length)
+            .saturating_add(last))
     };
-    if m == 0 || k == 0 || n == 0 {
+    if m == 0 || k == 0 || n == 0 || batch.count == 0 {
         return Err(format!(
-            "a product of [{m}, {k}] and [{k}, {n}] has nothing to compute"
+            "{} products of [{m}, {k}] and [{k}, {n}] have nothing to compute",
+            batch.count
         ));
+    }
+    if problem.epilogue.has_pre() && d != n {
+        return Err("the input of GELU has rows without gaps".into());
     }
     let vector = problem.epilogue.vector(m, n);
     if buffers.vector.is_some() != (vector > 0) {
@@ -338,13 +384,20 @@ fn expect_sizes(problem: &Problem, buffers: &Buffers) -> Result<(), String> {
     if buffers.pre.is_some() != problem.epilogue.has_pre() {
         return Err("the input of GELU is given where there is none, or missing".into());
     }
-    let whole = m.saturating_mul(n);
+    let rows = |stride| Layout {
+        order: Order::Rows,
+        stride,
+    };
     let sizes = [
-        ("A", Some(&buffers.a), extent(m, k, problem.a)?),
-        ("B", Some(&buffers.b), extent(k, n, problem.b)?),
-        ("D", Some(&buffers.d), whole),
+        ("A", Some(&buffers.a), extent(m, k, problem.a, batch.a)?),
+        ("B", Some(&buffers.b), extent(k, n, problem.b, batch.b)?),
+        ("D", Some(&buffers.d), extent(m, n, rows(d), batch.d)?),
         ("a bias or sums", buffers.vector.as_ref(), vector),
-        ("the input of GELU", buffers.pre.as_ref(), whole),
+        (
+            "the input of GELU",
+            buffers.pre.as_ref(),
+            m.saturating_mul(n),
+        ),
     ];
     expect(problem.dtype.size(), sizes).map_err(|error| error.to_string())
 }
@@ -400,11 +453,19 @@ fn choose(
         Order::Rows => Matrix::new(dtype, columns, rows, layout.stride),
         Order::Columns => Matrix::new(dtype, rows, columns, layout.stride),
     };
-    let matrices = [
+    let mut matrices = [
         stored(k, n, b)?,
         stored(m, k, a)?,
-        Matrix::new(dtype, n, m, n)?,
+        Matrix::new(dtype, n, m, problem.d)?,
     ];
+    if let Some(Batch { count, a, b, d }) = problem.batch {
+        let [first, second, result] = matrices;
+        matrices = [
+            first.batched(count, b)?,
+            second.batched(count, a)?,
+            result.batched(count, d)?,
+        ];
+    }
     let chosen = Chosen::new(library, description, matrices, (WORKSPACE, alignment), nth)?;
     Ok(Plan(chosen))
 }

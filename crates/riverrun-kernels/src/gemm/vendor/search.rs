@@ -69,6 +69,7 @@ fn name(problem: &Problem) -> String {
         dtype,
         arithmetic,
         epilogue,
+        ..
     } = problem;
     let dtype = dtype.name();
     format!("{dtype} {arithmetic:?} {m}x{k}x{n} {a:?} {b:?} {epilogue:?}")

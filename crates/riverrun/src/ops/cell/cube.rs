@@ -14,11 +14,11 @@ use cubecl::server::Handle;
 use riverrun_kernels::cell::gpu::{self, Backward, Forward, Step};
 use riverrun_kernels::cell::{Cell, Problem, ResetGate};
 
-use super::composed::{column_sums, rows};
+use super::composed::rows;
 use super::{
     CellInputs, CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients, StepInputs,
 };
-use crate::ops::linear::{Factor, batched, product};
+use crate::ops::linear::{self, LinearOps, batched};
 use crate::ops::support::cube::{dtype, empty_like, handle};
 use crate::ops::support::{Maybe, MaybeInt};
 
@@ -41,16 +41,19 @@ fn transposed(u: CubeTensor, problem: &Problem) -> CubeTensor {
     CubeBackend::float_reshape(u, Shape::new([problem.hidden, gates * own]))
 }
 
-/// The rows of `∂L/∂U` for the gates of `d_a`, `[B·T, G·H]`: of each head, its gates' gradients times its states.
-fn weight_gradient(d_a: CubeTensor, states: CubeTensor, problem: &Problem) -> CubeTensor {
+/// The rows of `∂L/∂U` for the gates of `d_a`, `[B·T, G·H]`: of each head, its gates' gradients times its states; and the sums
+/// of the columns of `d_a`.
+fn weight_gradient(
+    d_a: CubeTensor,
+    states: CubeTensor,
+    problem: &Problem,
+) -> (CubeTensor, CubeTensor) {
     let states = rows::<CubeBackend>(states);
     if problem.heads == 1 {
-        return product(
-            Factor::transposed(d_a),
-            Factor::<CubeBackend>::new(states),
-            None,
-        );
+        let (d_u, sums) = linear::weight_gradient::<CubeBackend>(d_a, states, true);
+        return (d_u, sums.expect("the sums were asked for"));
     }
+    let sums = CubeBackend::column_sums(d_a.clone());
     let (heads, own) = (problem.heads, problem.depth());
     let (rows, gates) = (d_a.shape()[0], d_a.shape()[1] / problem.hidden);
     let d_a = CubeBackend::float_reshape(d_a, Shape::new([rows, gates, heads, own]));
@@ -61,7 +64,8 @@ fn weight_gradient(d_a: CubeTensor, states: CubeTensor, problem: &Problem) -> Cu
     let d_u = batched::<CubeBackend>(d_a, states);
     let d_u = CubeBackend::float_reshape(d_u, Shape::new([heads, gates, own, own]));
     let d_u = CubeBackend::float_permute(d_u, &[1, 0, 2, 3]);
-    CubeBackend::float_reshape(d_u, Shape::new([gates * problem.hidden, own]))
+    let d_u = CubeBackend::float_reshape(d_u, Shape::new([gates * problem.hidden, own]));
+    (d_u, sums)
 }
 
 /// Columns of a matrix, as a matrix of their own.
@@ -197,20 +201,23 @@ impl CellOps for CubeBackend {
         };
         gpu::backward(&u.client, &problem, dtype, &args).unwrap_or_else(|error| panic!("{error}"));
         let d_rows = rows::<Self>(d_a.clone());
-        let d_u = match gated {
+        let (d_u, bias) = match gated {
             // The candidate's gate multiplied the gated state.
             Some(gated) => {
                 let (gates, candidate) = (0..2 * hidden, 2 * hidden..3 * hidden);
                 let gates = weight_gradient(columns(&d_rows, gates), before, &problem);
                 let candidate = weight_gradient(columns(&d_rows, candidate), gated, &problem);
-                CubeBackend::float_cat(vec![gates, candidate], 0)
+                (
+                    CubeBackend::float_cat(vec![gates.0, candidate.0], 0),
+                    CubeBackend::float_cat(vec![gates.1, candidate.1], 0),
+                )
             }
-            None => weight_gradient(d_rows.clone(), before, &problem),
+            None => weight_gradient(d_rows, before, &problem),
         };
         StepGradients {
             xg: d_x.unwrap_or(d_a),
             u: d_u,
-            bias: column_sums::<Self>(d_rows),
+            bias,
             h0: d_h0,
             c0: Maybe::from_option(d_c0),
         }

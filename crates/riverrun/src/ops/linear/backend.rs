@@ -1,7 +1,8 @@
 //! The backend extension trait of the linear layer. Default bodies are composed of the backend's own operations.
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, ExtensionType, backend_extension};
+use burn::backend::{Backend, ExtensionType, TensorMetadata, backend_extension};
+use burn::tensor::Shape;
 use riverrun_kernels::gemm::{Arithmetic, Epilogue};
 
 use super::product::batched;
@@ -178,7 +179,6 @@ mod fused {
 
     use super::*;
     use burn::backend::fusion::custom::TensorSpec;
-    use burn::tensor::Shape;
 
     use super::super::product::product_shape;
     use crate::ops::support::MaybeMetadata;
@@ -187,6 +187,12 @@ mod fused {
         let mut product = a.clone();
         product.shape = product_shape(&a.shape, &b.shape);
         product
+    }
+
+    pub(super) fn column_sums(x: &TensorSpec) -> TensorSpec {
+        let mut sums = x.clone();
+        sums.shape = Shape::new([x.shape[1]]);
+        sums
     }
 
     pub(super) fn product(
@@ -243,11 +249,23 @@ pub trait LinearOps: ElementwiseOps + ProductRoutes {
         batched::<Self>(a, b)
     }
 
-    /// `[.., m, k]` by `[.., k, n]` in `f32`, on devices where the backend's own matmul
-    /// rounds the factors (`ProductRoutes::rounds_f32`).
-    #[fusion(meta = |a, b| fused::matmul(a, b))]
-    fn full_matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
+    /// `[.., m, k]` by `[.., k, n]` with the same dimensions before them, by a kernel that is known without a measurement:
+    /// a batch by the vendor's library where there is one, anything else by the backend's own.
+    #[fusion(meta = |a, b, _arithmetic| fused::matmul(a, b))]
+    fn fixed_matmul(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        arithmetic: Arithmetic,
+    ) -> FloatTensor<Self> {
+        let _ = arithmetic;
         Self::float_matmul(a, b)
+    }
+
+    /// The sums of the columns of a matrix, `[R, N]` to `[N]`, in `f32` or wider.
+    #[fusion(meta = |x| fused::column_sums(x))]
+    fn column_sums(x: FloatTensor<Self>) -> FloatTensor<Self> {
+        let columns = Shape::new([x.shape()[1]]);
+        Self::float_reshape(Self::float_sum_dim(x, 0), columns)
     }
 
     /// `[.., I]` to `[.., O]`.

@@ -5,7 +5,7 @@ use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::Shape;
 use riverrun_kernels::gemm::Epilogue;
 
-use super::product::{Factor, product_with, serves, vendor};
+use super::product::{Factor, product_with, serves, vendor, weight_gradient_with};
 use super::{
     LinearGradients, LinearOps, LinearOutput, LinearSpec, MlpGradients, MlpOutput, ProductOutput,
     ProductSpec, WeightOrder, Weights, route,
@@ -152,22 +152,11 @@ fn weight_gradients<B: LinearOps>(
         };
     }
     let (x_rows, d_rows) = (rows::<B>(x.clone()), rows::<B>(d_pre.clone()));
-    let (a, b, sums) = match spec.weight {
-        WeightOrder::InputsFirst => (x_rows, d_rows, Epilogue::SumsOfB),
-        WeightOrder::OutputsFirst => (d_rows, x_rows, Epilogue::SumsOfA),
-    };
-    let (a, b) = (Factor::transposed(a), Factor::new(b));
-    if serves(&a, &b, spec) {
-        let epilogue = if with_bias { sums } else { Epilogue::Plain };
-        let output = vendor(a, b, [None, None], epilogue, spec);
-        return Weights {
-            weight: output.d,
-            bias: output.second,
-        };
-    }
+    let (weight, bias) =
+        weight_gradient_with::<B>(d_rows, x_rows, spec.weight, with_bias, spec);
     Weights {
-        weight: product_with(a, b, None, spec),
-        bias: Maybe::from_option(with_bias.then(|| B::linear_bias_backward(d_pre.clone()))),
+        weight,
+        bias: Maybe::from_option(bias),
     }
 }
 

@@ -2,8 +2,8 @@
 //! backward pass.
 //!
 //! On CUDA, cuBLASLt computes the products if it is installed: bias, GELU, GELU's derivative and the sums of a bias's gradient
-//! are part of the product and cost no pass over memory. Elsewhere the backend computes them, followed by
-//! [`gelu`](super::gelu). Sums are in `f32` or wider, and `f32` factors are not rounded unless [TF32](Arithmetic::Tf32) is
+//! are part of the product and cost no pass over memory. Elsewhere the backend computes them by one kernel that is known
+//! without a measurement, followed by [`gelu`](super::gelu). Sums are in `f32` or wider, and `f32` factors are not rounded unless [TF32](Arithmetic::Tf32) is
 //! asked for; [`product_libraries`] lists the library that computes the products of each dtype.
 
 #[cfg(feature = "autodiff")]
@@ -28,7 +28,7 @@ pub(crate) use backend::{
     Weights,
 };
 pub use backend::{LinearSpec, WeightOrder};
-pub(crate) use product::{Factor, batched, product};
+pub(crate) use product::{Factor, batched, product, weight_gradient};
 pub use riverrun_kernels::gemm::Arithmetic;
 pub(crate) use route::ProductRoutes;
 pub use route::{ProductLibrary, Route, product_libraries};

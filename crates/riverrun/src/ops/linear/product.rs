@@ -1,15 +1,15 @@
 //! The products of matrices: all products of this crate's operations go through here.
 //!
-//! Products of `f32` are computed in `f32` on every device unless TF32 was requested. On NVIDIA GPUs Burn's own matmul rounds
-//! the factors of an `f32` product to the 11 significant bits of TF32, for the tensor cores; there cuBLASLt computes it in
-//! `f32`, and without cuBLASLt a kernel that does not use tensor cores.
+//! Products of `f32` are computed in `f32` on every device unless TF32 was requested. On GPUs, cuBLASLt computes products where
+//! it is installed, and a kernel of CubeK with a fixed configuration elsewhere: nothing is tuned at run time, so the first step
+//! starts at once and two runs take the same kernels.
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata};
-use burn::tensor::{DType, Shape};
+use burn::tensor::Shape;
 use riverrun_kernels::gemm::{Arithmetic, Epilogue};
 
-use super::{LinearOps, LinearSpec, ProductOutput, ProductSpec, route};
+use super::{LinearOps, LinearSpec, ProductOutput, ProductSpec, WeightOrder, route};
 use crate::ops::support::Maybe;
 
 /// A factor of a product: a matrix, or the transpose of one.
@@ -91,6 +91,39 @@ pub(crate) fn batched<B: LinearOps>(a: FloatTensor<B>, b: FloatTensor<B>) -> Flo
     }
 }
 
+/// `dᵀ x`, `[O, I]`, the gradient of a weight from that of the outputs `d [R, O]` and the inputs `x [R, I]`; and the sums of
+/// the columns of `d`, `[O]`, the gradient of a bias.
+pub(crate) fn weight_gradient<B: LinearOps>(
+    d: FloatTensor<B>,
+    x: FloatTensor<B>,
+    with_sums: bool,
+) -> (FloatTensor<B>, Option<FloatTensor<B>>) {
+    let spec = LinearSpec::default();
+    weight_gradient_with::<B>(d, x, WeightOrder::OutputsFirst, with_sums, &spec)
+}
+
+/// [`weight_gradient`], in an order of the weight: `xᵀ d`, `[I, O]`, with [`WeightOrder::InputsFirst`].
+pub(super) fn weight_gradient_with<B: LinearOps>(
+    d: FloatTensor<B>,
+    x: FloatTensor<B>,
+    order: WeightOrder,
+    with_sums: bool,
+    spec: &LinearSpec,
+) -> (FloatTensor<B>, Option<FloatTensor<B>>) {
+    let (a, b, sums) = match order {
+        WeightOrder::InputsFirst => (x, d.clone(), Epilogue::SumsOfB),
+        WeightOrder::OutputsFirst => (d.clone(), x, Epilogue::SumsOfA),
+    };
+    let (a, b) = (Factor::<B>::transposed(a), Factor::new(b));
+    if serves(&a, &b, spec) {
+        let epilogue = if with_sums { sums } else { Epilogue::Plain };
+        let output = vendor(a, b, [None, None], epilogue, spec);
+        return (output.d, output.second.into_option());
+    }
+    let weight = product_with(a, b, None, spec);
+    (weight, with_sums.then(|| B::column_sums(d)))
+}
+
 fn matmul_with<B: LinearOps>(
     a: FloatTensor<B>,
     b: FloatTensor<B>,
@@ -101,11 +134,7 @@ fn matmul_with<B: LinearOps>(
     if a.shape().num_elements() == 0 || b.shape().num_elements() == 0 {
         return B::float_zeros(shape, &a.device(), a.dtype().into());
     }
-    let in_full = a.dtype() == DType::F32 && arithmetic == Arithmetic::Full;
-    match in_full && B::rounds_f32(&a.device()) {
-        true => B::full_matmul(a, b),
-        false => B::float_matmul(a, b),
-    }
+    B::fixed_matmul(a, b, arithmetic)
 }
 
 /// The shape of the product of two factors with the same batches.

@@ -34,12 +34,6 @@ pub trait ProductRoutes: Backend {
     fn exact_gelu() -> bool {
         false
     }
-
-    /// Whether the backend's own matmul rounds `f32` factors, to TF32.
-    fn rounds_f32(device: &<Self as BackendTypes>::Device) -> bool {
-        let _ = device;
-        false
-    }
 }
 
 #[cfg(feature = "autodiff")]
@@ -48,10 +42,6 @@ impl<B: ProductRoutes, C: burn_autodiff::checkpoint::strategy::CheckpointStrateg
 {
     fn vendor_missing(device: &B::Device, dtype: DType) -> Option<String> {
         B::vendor_missing(device, dtype)
-    }
-
-    fn rounds_f32(device: &B::Device) -> bool {
-        B::rounds_f32(device)
     }
 }
 
@@ -74,10 +64,6 @@ impl<B: ProductRoutes + burn::backend::fusion::FusionBackend> ProductRoutes
     fn vendor_missing(device: &B::Device, dtype: DType) -> Option<String> {
         B::vendor_missing(device, dtype)
     }
-
-    fn rounds_f32(device: &B::Device) -> bool {
-        B::rounds_f32(device)
-    }
 }
 
 impl ProductRoutes for Dispatch {
@@ -88,15 +74,6 @@ impl ProductRoutes for Dispatch {
         }
         let _ = (device, dtype);
         Some("not a CUDA device".into())
-    }
-
-    fn rounds_f32(device: &<Self as BackendTypes>::Device) -> bool {
-        #[cfg(feature = "cube")]
-        if let burn::backend::DispatchDevice::Cube(device) = device {
-            return burn_cubecl::CubeBackend::rounds_f32(device);
-        }
-        let _ = device;
-        false
     }
 }
 
@@ -124,15 +101,6 @@ impl ProductRoutes for burn_cubecl::CubeBackend {
     #[cfg(not(feature = "cuda"))]
     fn vendor_missing(_device: &burn_cubecl::CubeDevice, _dtype: DType) -> Option<String> {
         Some("this build is without the feature `cuda`".into())
-    }
-
-    fn rounds_f32(device: &burn_cubecl::CubeDevice) -> bool {
-        use cubecl::ir::{ElemType, FloatKind};
-        // Where a device knows TF32, the matmul of Burn rounds f32 to it: `cubek`'s `adjust_dtypes`.
-        let client = device.client();
-        client
-            .properties()
-            .supports_type(ElemType::Float(FloatKind::TF32))
     }
 }
 
@@ -216,10 +184,7 @@ pub fn product_libraries(device: &Device) -> Vec<ProductLibrary> {
                 (None, _) => "cuBLASLt, sums in f32",
                 (_, DType::F32 | DType::F64) if !on_gpu => "register tiles",
                 _ if !on_gpu => "Burn's CPU matmul",
-                (_, DType::F32) if Dispatch::rounds_f32(inner) => {
-                    "CubeK without tensor cores, in f32"
-                }
-                (_, DType::F32) => "CubeK, in f32",
+                (_, DType::F32) => "CubeK without tensor cores, in f32",
                 _ => "CubeK, sums in f32",
             };
             ProductLibrary {

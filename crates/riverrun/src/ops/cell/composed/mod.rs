@@ -13,7 +13,7 @@ use burn::tensor::Shape;
 use super::{
     CellGradients, CellInputs, CellOps, CellOutputGrads, CellSpec, CellStates, StepInputs,
 };
-use crate::ops::linear::{Factor, product};
+use crate::ops::linear::{Factor, product, weight_gradient};
 use crate::ops::support::Maybe;
 pub(super) use steps::{backward as steps_backward, forward as steps_forward};
 
@@ -27,12 +27,6 @@ pub(super) fn rows<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
 fn row<B: Backend>(bias: FloatTensor<B>) -> FloatTensor<B> {
     let shape = Shape::new([1, bias.shape()[0]]);
     B::float_reshape(bias, shape)
-}
-
-/// The sum over rows, `[R, N]` to `[N]`.
-pub(super) fn column_sums<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
-    let shape = Shape::new([tensor.shape()[1]]);
-    B::float_reshape(B::float_sum_dim(tensor, 0), shape)
 }
 
 fn step_inputs<B: Backend>(inputs: &CellInputs<B>, xg: FloatTensor<B>) -> StepInputs<B> {
@@ -80,9 +74,15 @@ pub(super) fn layer_backward<B: CellOps>(
     let xg = B::float_expand(xg, shape);
     let steps = B::cell_steps_backward(step_inputs(&inputs, xg), grads, spec);
     let d_xg = rows::<B>(steps.xg);
-    let (x, w) = if problem.outputs() == 0 {
-        let zeros = |like: &FloatTensor<B>| B::float_zeros(like.shape(), &device, dtype.into());
-        (want_x.then(|| zeros(&inputs.x)), zeros(&inputs.w))
+    let with_bias = inputs.bias_ih.as_ref().is_some();
+    let (x, w, bias_ih) = if problem.outputs() == 0 {
+        let zeros = |shape: Shape| B::float_zeros(shape, &device, dtype.into());
+        let bias = Shape::new([problem.gate_width()]);
+        (
+            want_x.then(|| zeros(inputs.x.shape())),
+            zeros(inputs.w.shape()),
+            with_bias.then(|| zeros(bias)),
+        )
     } else {
         let x = want_x.then(|| {
             let (d_xg, w) = (
@@ -91,23 +91,14 @@ pub(super) fn layer_backward<B: CellOps>(
             );
             B::float_reshape(product(d_xg, w, None), inputs.x.shape())
         });
-        let x_rows = Factor::<B>::new(rows::<B>(inputs.x.clone()));
-        let w = product(Factor::transposed(d_xg.clone()), x_rows, None);
-        (x, w)
-    };
-    let zero_bias = || {
-        let shape = Shape::new([problem.gate_width()]);
-        B::float_zeros(shape, &device, dtype.into())
+        let (w, bias) = weight_gradient::<B>(d_xg, rows::<B>(inputs.x.clone()), with_bias);
+        (x, w, bias)
     };
     CellGradients {
         x: Maybe::from_option(x),
         w,
         u: steps.u,
-        bias_ih: inputs.bias_ih.map(|_| match problem.outputs() {
-            0 => zero_bias(),
-            // Sums of 16-bit numbers are made in f32 by every backend that has them on a GPU.
-            _ => column_sums::<B>(d_xg),
-        }),
+        bias_ih: Maybe::from_option(bias_ih),
         bias_hh: inputs.bias_hh.map(|_| steps.bias),
         h0: inputs.h0.map(|_| steps.h0),
         c0: match steps.c0.into_option() {

@@ -6,7 +6,7 @@ use burn::tensor::Shape;
 use riverrun_kernels::cell::{Activation, Cell, Problem, ResetGate};
 
 use super::value::{Value, padded, reset_masks as masks};
-use super::{column_sums, row, rows};
+use super::{row, rows};
 use crate::ops::cell::{CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients, StepInputs};
 use crate::ops::support::Maybe;
 
@@ -409,7 +409,7 @@ pub(in super::super) fn backward<B: CellOps>(
     StepGradients {
         xg: narrow(d_x),
         u: narrow(d_u),
-        bias: narrow(Value(column_sums::<B>(d_a.0))),
+        bias: narrow(Value(B::column_sums(d_a.0))),
         h0: narrow(d.h),
         c0: Maybe::from_option(d.c.map(narrow)),
     }

@@ -1,11 +1,13 @@
-//! GPUs: cuBLASLt on CUDA, the backend's own products elsewhere.
+//! GPUs: cuBLASLt on CUDA, CubeK elsewhere.
 
-mod full;
+mod fixed;
+mod sums;
 #[cfg(feature = "cuda")]
 mod vendor;
 
 use burn::backend::tensor::FloatTensor;
 use burn_cubecl::CubeBackend;
+use riverrun_kernels::gemm::Arithmetic;
 
 use super::LinearOps;
 #[cfg(feature = "cuda")]
@@ -25,7 +27,19 @@ impl LinearOps for CubeBackend {
         vendor::product(a, b, [vector.into_option(), pre.into_option()], spec)
     }
 
-    fn full_matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
-        full::matmul(a, b)
+    fn fixed_matmul(
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        arithmetic: Arithmetic,
+    ) -> FloatTensor<Self> {
+        #[cfg(feature = "cuda")]
+        if let Some(product) = vendor::batched(&a, &b, arithmetic) {
+            return product;
+        }
+        fixed::matmul(a, b, arithmetic)
+    }
+
+    fn column_sums(x: FloatTensor<Self>) -> FloatTensor<Self> {
+        sums::columns(x)
     }
 }

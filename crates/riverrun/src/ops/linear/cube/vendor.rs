@@ -1,16 +1,17 @@
 //! A product by cuBLASLt; one without an algorithm there is composed.
 
 use burn::backend::TensorMetadata;
+use burn::backend::ops::FloatTensorOps;
 use burn::tensor::Shape;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
-use riverrun_kernels::gemm::vendor::{Buffers, Problem, Vendor};
-use riverrun_kernels::gemm::{Epilogue, Layout};
+use riverrun_kernels::gemm::vendor::{Batch, Buffers, Problem, Vendor};
+use riverrun_kernels::gemm::{Arithmetic, Epilogue, Layout, Order};
 
 use crate::ops::linear::{ProductOutput, ProductSpec, composed};
 use crate::ops::support::Maybe;
-use crate::ops::support::cube::{dtype, empty_like};
+use crate::ops::support::cube::{dtype, empty_like, known};
 
 /// The matrix with one dimension contiguous, and its layout; others are copied.
 fn matrix(tensor: CubeTensor) -> (CubeTensor, Layout) {
@@ -28,6 +29,76 @@ fn matrix(tensor: CubeTensor) -> (CubeTensor, Layout) {
             (tensor, layout)
         }
     }
+}
+
+/// A tensor of three dimensions as matrices with one dimension contiguous: their layout, and the elements from one to the next.
+/// Others are copied.
+fn matrices(tensor: &CubeTensor) -> (CubeTensor, Layout, usize) {
+    let layout = |tensor: &CubeTensor| {
+        let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
+        let layout = (shape.num_dims() == 3)
+            .then(|| Layout::of([shape[1], shape[2]], [strides[1], strides[2]]))??;
+        // A tensor that is expanded along its batch has one matrix, which the library reads again and again.
+        Some((layout, strides[0]))
+    };
+    let contiguous = || into_contiguous(tensor.clone());
+    let (tensor, found) = match layout(tensor) {
+        Some(found) => (tensor.clone(), found),
+        None => {
+            let tensor = contiguous();
+            let found = layout(&tensor).expect("contiguous matrices have contiguous rows");
+            (tensor, found)
+        }
+    };
+    (tensor, found.0, found.1)
+}
+
+/// The product of two batches `[G, m, k]` and `[G, k, n]`; `None` without the library, for other numbers of dimensions, and for
+/// types that it does not have.
+///
+/// A batch that lies between the rows of `a`, as blocks of features do, lies between the rows of the product too, so that
+/// joining the blocks again moves nothing.
+pub(super) fn batched(a: &CubeTensor, b: &CubeTensor, arithmetic: Arithmetic) -> Option<CubeTensor> {
+    if a.shape().num_dims() != 3 {
+        return None;
+    }
+    let dtype = known(a.dtype)?;
+    let vendor = Vendor::of(&a.client).ok()?;
+    let ([count, m, k], n) = ([a.shape()[0], a.shape()[1], a.shape()[2]], b.shape()[2]);
+    let ((a, a_layout, a_next), (b, b_layout, b_next)) = (matrices(a), matrices(b));
+    let between = a_layout.order == Order::Rows && a_next < a_layout.stride && m > 1;
+    let (row, next) = if between { (count * n, n) } else { (n, m * n) };
+    let problem = Problem {
+        a: a_layout,
+        b: b_layout,
+        d: row,
+        batch: Some(Batch {
+            count,
+            a: a_next,
+            b: b_next,
+            d: next,
+        }),
+        arithmetic,
+        ..Problem::new([m, k, n], dtype, Epilogue::Plain)
+    };
+    if let Err(reason) = vendor.supports(&problem) {
+        tracing::debug!(?problem, "no batch of products by cuBLASLt: {reason}");
+        return None;
+    }
+    let d = match between {
+        true => CubeBackend::float_swap_dims(empty_like(&a, Shape::new([m, count, n])), 0, 1),
+        false => empty_like(&a, Shape::new([count, m, n])),
+    };
+    let buffers = Buffers {
+        a: a.handle.clone(),
+        b: b.handle.clone(),
+        d: d.handle.clone(),
+        vector: None,
+        pre: None,
+    };
+    let launched = vendor.launch(&a.client, &problem, buffers);
+    launched.map_err(|reason| tracing::warn!("a batch of products by CubeK: {reason}")).ok()?;
+    Some(d)
 }
 
 /// The product `a b`; `vector` is the bias, `pre` the input of GELU.
