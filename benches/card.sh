@@ -261,9 +261,8 @@ part_encoder() { bench_of encoder; }
 part_rssm() {
     has bench rssm || return 0
     local size
-    # The first call compiles what Burn tries for the products of blocks; trying little leaves time to measure.
     for size in 12m 50m 200m; do
-        CUBECL_AUTOTUNE_LEVEL=minimal measured "rssm-$size" 300 bench rssm --sizes "$size" --dtypes bf16
+        measured "rssm-$size" 300 bench rssm --sizes "$size" --dtypes bf16
     done
 }
 part_attention() {

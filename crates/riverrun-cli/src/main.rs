@@ -51,6 +51,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => commands::bench::run(&args),
     })
     .unwrap_or_else(|_| Err(Failure::Bug("a fault of riverrun, please report it".into())));
+    riverrun::device::save_kernel_cache();
     let Err(failure) = result else {
         return ExitCode::SUCCESS;
     };

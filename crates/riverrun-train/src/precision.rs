@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::DynState;
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
 use riverrun::ops::overwrite;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,15 @@ pub enum Precision {
 }
 
 impl Precision {
+    /// The format of a run that asks for none: bfloat16 on a GPU that has it, 32-bit floats elsewhere. Opens the device.
+    pub fn of(device: &Device) -> Self {
+        let gpu = !riverrun::device::is_cpu(device);
+        match gpu && riverrun::device::supports(device, DType::BF16) {
+            true => Self::Bf16,
+            false => Self::F32,
+        }
+    }
+
     /// Burn's name for the format.
     pub fn dtype(self) -> FloatDType {
         match self {

@@ -14,7 +14,6 @@
 //! | `autodiff` (default) | gradients |
 //! | `cuda`, `rocm`, `vulkan`, `metal`, `webgpu`, `wgpu` | GPUs |
 //! | `store` (default) | weights from and to files |
-//! | `persistence` | compiled kernels saved from run to run |
 //! | `check` | checks on tensors, for tests; outside the stable interface |
 //!
 //! ```

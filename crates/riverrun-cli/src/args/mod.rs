@@ -23,7 +23,7 @@ use riverrun_train::tasks::SymbolKind;
 use riverrun_train::{DigitsNet, Precision};
 
 pub use hybrid::{BenchHybridArgs, HybridArgs, Rung};
-pub use names::{Sizes, Storage};
+pub use names::{Format, Sizes, Storage};
 pub use verify::{VerifyArgs, VerifyOp};
 pub use world_models::{BenchEncoderArgs, BenchRolloutArgs, BenchRssmArgs, BenchStepArgs};
 
@@ -66,7 +66,7 @@ pub enum Command {
     Generate(GenerateArgs),
     /// List the devices of this machine and the routine that each operation takes; with -v, the libraries of matmuls and attention too
     Devices,
-    /// Show or clear the file that keeps compiled kernels and tuning from run to run
+    /// Show or clear the folder that keeps compiled kernels from run to run
     Cache(CacheArgs),
     /// Check every kernel on this machine against the float64 oracle, forward and every gradient
     Verify(VerifyArgs),
@@ -85,9 +85,9 @@ pub struct CacheArgs {
 /// The actions on the kernel cache.
 #[derive(Debug, Clone, Copy, Subcommand)]
 pub enum CacheCommand {
-    /// The file, and what it holds by kind
+    /// The folder, and what it holds by kind
     List,
-    /// Remove the file: later programs compile and tune from the start
+    /// Empty the folder: later programs compile from the start
     Clear,
 }
 
@@ -169,9 +169,10 @@ pub struct TrainArgs {
     /// Seed of weights, batches and dropout [default: 0]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Format of the arithmetic: f32, f16 or bf16; weights and moments stay f32 [default: f32]
+    /// Format of the arithmetic: f32, f16, bf16, or auto, which is bf16 on a GPU that has it and f32 elsewhere; weights and
+    /// moments stay f32 [default: auto]
     #[arg(long, value_name = "FORMAT")]
-    pub dtype: Option<Precision>,
+    pub dtype: Option<Format>,
     /// States of the linear-recurrent layers saved for the backward pass: all, none, or one every N steps; the others are
     /// recomputed [default: all]
     #[arg(long, aliases = ["recompute", "checkpoints"], value_name = "all|none|N")]
@@ -222,6 +223,14 @@ pub struct TrainArgs {
 }
 
 impl TrainArgs {
+    /// The format of the arithmetic that was asked for by name.
+    pub fn precision(&self) -> Option<Precision> {
+        match self.dtype? {
+            Format::Auto => None,
+            Format::Of(precision) => Some(precision),
+        }
+    }
+
     /// The settings of hybrid training, where the run is to be hybrid.
     pub fn hybrid(&self) -> Option<HybridConfig> {
         let mut config = self.hybrid.config()?;

@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use riverrun_kernels::cell::HandOver;
 use riverrun_kernels::recurrence::{Gate, Routine};
+use riverrun_train::Precision;
 
 /// The type in which tensors are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -127,6 +128,29 @@ mod tests {
         assert_eq!(seconds("0.5"), Ok(0.5));
         for wrong in ["nan", "inf", "-1", "0", "1e9", "soon"] {
             assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}
+
+/// A format of arithmetic on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// That of [`Precision::of`] the device.
+    Auto,
+    /// This one.
+    Of(Precision),
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            _ => match name.parse() {
+                Ok(precision) => Ok(Self::Of(precision)),
+                Err(_) => Err("one of auto, f32, f16, bf16".into()),
+            },
         }
     }
 }

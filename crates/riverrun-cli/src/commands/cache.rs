@@ -1,4 +1,4 @@
-//! `riverrun cache`: the file that keeps compiled kernels and tuning from run to run.
+//! `riverrun cache`: the folder that keeps compiled kernels from run to run.
 
 use std::io::{Write, stdout};
 
@@ -8,7 +8,7 @@ use super::memory::megabytes;
 use crate::args::CacheCommand;
 use crate::failure::Failure;
 
-/// Shows or clears the file.
+/// Shows or clears the folder.
 pub fn run(what: CacheCommand) -> Result<(), Failure> {
     let mut out = stdout().lock();
     match (what, kernel_cache()) {
@@ -24,27 +24,26 @@ pub fn run(what: CacheCommand) -> Result<(), Failure> {
             }
         }
         (CacheCommand::Clear, None) => writeln!(out, "kernel cache: {}", summary())?,
-        (CacheCommand::Clear, Some(file)) => {
-            let file = file.display();
+        (CacheCommand::Clear, Some(folder)) => {
+            let folder = folder.display();
             let freed = clear_kernel_cache()
-                .map_err(|error| Failure::User(format!("{file} cannot be removed: {error}")))?;
-            writeln!(out, "kernel cache: {file} removed, {}", megabytes(freed))?;
+                .map_err(|error| Failure::User(format!("{folder} cannot be cleared: {error}")))?;
+            writeln!(out, "kernel cache: {folder} cleared, {}", megabytes(freed))?;
         }
     }
     Ok(())
 }
 
-/// The file with its size, or the reason why there is none.
+/// The folder with its size, or the reason why there is none.
 pub fn summary() -> String {
-    let Some(file) = kernel_cache() else {
-        return "none: this build keeps no kernels, or the folder cannot be written".into();
+    let Some(folder) = kernel_cache() else {
+        return "none: this build has no CUDA, or the folder cannot be written".into();
     };
-    let name = file.display();
-    match std::fs::metadata(&file) {
-        Ok(known) => {
-            let entries: u64 = cached_kernels().iter().map(|kind| kind.entries).sum();
-            format!("{name}, {entries} entries, {}", megabytes(known.len()))
-        }
-        Err(_) => format!("{name}, empty"),
+    let (folder, kinds) = (folder.display(), cached_kernels());
+    let entries: u64 = kinds.iter().map(|kind| kind.entries).sum();
+    let bytes: u64 = kinds.iter().map(|kind| kind.bytes).sum();
+    match entries {
+        0 => format!("{folder}, empty"),
+        _ => format!("{folder}, {entries} entries, {}", megabytes(bytes)),
     }
 }

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 /// Prints the memory of a run by use: of the options of `riverrun train`, or of a run that exists.
 pub fn run(args: &TrainArgs) -> Result<(), Failure> {
     let device = riverrun::device::parse(&args.device)?;
-    let config = train::configuration(args)?;
+    let config = train::configuration(&train::with_format(args)?)?;
     let plan = config.memory_plan()?;
     let mut out = stdout().lock();
     print(&mut out, &config, &plan)?;

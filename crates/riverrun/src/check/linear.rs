@@ -4,7 +4,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use riverrun_kernels::gemm::check::{LayerCase, Outcome};
 
 use crate::Error;
-use crate::ops::linear::{LinearSpec, WeightOrder, try_linear, try_mlp};
+use crate::ops::linear::{LinearSpec, WeightOrder, try_linear, try_matmul, try_mlp};
 
 fn tensor<const D: usize>(
     data: &[f64],
@@ -81,4 +81,46 @@ pub fn linear(
     }
     outcome.push(("d_x".into(), numbers(x.grad(&grads).expect("a gradient"))));
     Ok(outcome)
+}
+
+/// Runs cases of one layer each, of the same sizes and without biases, as one batch of products whose features lie side by
+/// side: `[R, G · I]` to `[R, G · O]`.
+///
+/// # Errors
+/// A dtype that the device lacks.
+pub fn blocks(cases: &[LayerCase], device: &Device, dtype: DType) -> Result<Vec<Outcome>, Error> {
+    let device = device.clone().autodiff();
+    let (count, rows) = (cases.len(), cases[0].rows);
+    let [inputs, outputs] = cases[0].layers[0].features;
+    let beside = |width: usize, of: &dyn Fn(&LayerCase) -> &[f64]| -> Tensor<3> {
+        let data: Vec<f64> = (0..rows)
+            .flat_map(|row| {
+                cases
+                    .iter()
+                    .flat_map(move |case| of(case)[row * width..][..width].iter().copied())
+            })
+            .collect();
+        tensor(&data, [rows, count, width], dtype, &device)
+    };
+    let x = beside(inputs, &|case| &case.x);
+    let d_y = beside(outputs, &|case| &case.d_y).detach();
+    let weights: Vec<f64> = cases
+        .iter()
+        .flat_map(|case| case.layers[0].weight.iter().copied())
+        .collect();
+    let weight = tensor(&weights, [count, inputs, outputs], dtype, &device);
+    let y = try_matmul(x.clone().swap_dims(0, 1), weight.clone())?.swap_dims(0, 1);
+    let grads = (y.clone() * d_y).sum().backward();
+    let [y, d_x] = [y, x.grad(&grads).expect("a gradient")].map(|x| numbers(x.swap_dims(0, 1)));
+    let d_weight = numbers(weight.grad(&grads).expect("a gradient"));
+    let of = |data: &[f64], size: usize, i: usize| data[i * size..][..size].to_vec();
+    Ok((0..count)
+        .map(|i| {
+            vec![
+                ("y".to_string(), of(&y, rows * outputs, i)),
+                ("d_weight 0".to_string(), of(&d_weight, inputs * outputs, i)),
+                ("d_x".to_string(), of(&d_x, rows * inputs, i)),
+            ]
+        })
+        .collect())
 }

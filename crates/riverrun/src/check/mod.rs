@@ -3,7 +3,7 @@
 
 mod linear;
 
-pub use linear::linear;
+pub use linear::{blocks, linear};
 
 /// The backend extensions under the functions on tensors, for tests of forms that no tensor reaches.
 pub mod backend {

@@ -16,7 +16,7 @@ mod products;
 use std::sync::OnceLock;
 
 use burn::backend::DispatchDevice;
-use burn::tensor::Device;
+use burn::tensor::{DType, Device};
 #[cfg(feature = "cube")]
 use burn_cubecl::CubeDevice;
 
@@ -24,11 +24,13 @@ pub(crate) use failure::one_line;
 pub use failure::{execution_error, read};
 pub use kernel_cache::{
     CachedKernels, cached_kernels, clear_kernel_cache, enable_kernel_cache, kernel_cache,
+    save_kernel_cache,
 };
 pub use memory::{Memory, memory};
 pub use products::keep_product_choices;
 
 use crate::Error;
+use crate::ops::support::checks;
 
 /// A device that this build can use on this machine.
 #[derive(Debug, Clone)]
@@ -173,6 +175,9 @@ pub fn parse(spec: &str) -> Result<Device, Error> {
             })
         }
     };
+    if found.as_ref().is_some_and(|info| !is_cpu(&info.device)) {
+        kernel_cache::load();
+    }
     found
         .map(|info| info.device)
         .ok_or_else(|| Error::NoDevice {
@@ -227,6 +232,11 @@ pub fn is_cpu(device: &Device) -> bool {
         #[allow(unreachable_patterns)]
         _ => false,
     }
+}
+
+/// Whether a device stores tensors of a dtype and computes with them. Opens a GPU.
+pub fn supports(device: &Device, dtype: DType) -> bool {
+    checks::supported("a tensor", device, dtype).is_ok()
 }
 
 /// Reports and clears a wait between thread blocks that timed out on this device and the calling thread's stream since the

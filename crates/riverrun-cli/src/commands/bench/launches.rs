@@ -24,7 +24,7 @@ pub(super) fn count<T>(call: impl FnOnce() -> T) -> (Option<usize>, T) {
     (Some(counter.0.load(Ordering::Relaxed)), found)
 }
 
-/// The number of different kernels that a call launches, those included that tuning tries, and its result.
+/// The number of different kernels that a call launches, and its result.
 #[cfg(feature = "gpu")]
 pub(super) fn kernels<T>(call: impl FnOnce() -> T) -> (Option<usize>, T) {
     let launched = cubecl::launched::LaunchedKernels::new();

@@ -40,7 +40,7 @@ struct Row {
 /// The measurements of a pass.
 #[derive(Debug, Serialize)]
 struct Found {
-    /// Seconds of the first call, which compiles and tunes.
+    /// Seconds of the first call, which compiles.
     first: f64,
     /// The different kernels that it launches; on a GPU.
     kernels: Option<usize>,

@@ -213,7 +213,7 @@ fn apply(args: &TrainArgs, config: &mut RunConfig) -> Result<(), Failure> {
     set(&args.warmup, &mut training.warmup);
     set(&args.weight_decay, &mut training.optimizer.weight_decay);
     set(&args.seed, &mut training.seed);
-    set(&args.dtype, &mut training.dtype);
+    set(&args.precision(), &mut training.dtype);
     set(&args.saved_states, &mut training.saved_states);
     set(&args.eval_every, &mut training.eval_every);
     if let Some(hybrid) = args.hybrid() {

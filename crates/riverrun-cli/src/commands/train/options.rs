@@ -48,7 +48,7 @@ fn set_training(args: &TrainArgs, training: &mut TrainingConfig) {
     set(&args.warmup, &mut training.warmup);
     set(&args.weight_decay, &mut training.optimizer.weight_decay);
     set(&args.seed, &mut training.seed);
-    set(&args.dtype, &mut training.dtype);
+    set(&args.precision(), &mut training.dtype);
     set(&args.eval_every, &mut training.eval_every);
     if let Some(hybrid) = args.hybrid() {
         training.hybrid = Some(hybrid);

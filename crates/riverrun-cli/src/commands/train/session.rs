@@ -63,12 +63,10 @@ pub fn train<O: Objective>(
     }
     if !riverrun::device::is_cpu(device) && !quiet {
         let saved = match riverrun::device::kernel_cache() {
-            Some(file) => format!(", and saved in {}", file.display()),
+            Some(folder) => format!(", and kept in {}", folder.display()),
             None => String::new(),
         };
-        eprintln!(
-            "preparing {spec}: kernels are compiled and some tuned in the first steps{saved}"
-        );
+        eprintln!("preparing {spec}: kernels are compiled in the first steps{saved}");
     }
     let mut progress = Watched::new(Progress::new(quiet), args.memory.then(|| device.clone()));
     let outcome = trainer.run(&mut progress, &stop)?;

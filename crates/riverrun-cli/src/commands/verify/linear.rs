@@ -12,7 +12,7 @@ use crate::failure::Failure;
 
 /// The kinds of layer, and on GPUs the vendor's matmuls alone.
 pub(super) fn forms(target: &Target) -> Vec<&'static str> {
-    let mut forms = vec!["linear", "linear-gelu", "mlp"];
+    let mut forms = vec!["linear", "linear-gelu", "mlp", "blocks"];
     if cfg!(feature = "cuda") && !target.is_cpu() {
         forms.push("cublaslt");
     }
@@ -25,7 +25,38 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
     if part.form == "cublaslt" {
         return vendor::verify(part, table);
     }
+    if part.form == "blocks" {
+        return by_storage!(part.storage, blocks(part, table));
+    }
     by_storage!(part.storage, layers(part, table))
+}
+
+/// Batches of products whose features lie side by side.
+fn blocks<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+    let mut row = Row::default();
+    for (i, [count, rows, inputs, outputs]) in [
+        [1, 5, 7, 3],
+        [3, 1, 4, 8],
+        [4, 16, 32, 24],
+        [8, 33, 64, 96],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let cases: Vec<LayerCase> = (0..count)
+            .map(|block| {
+                let seed = (100 * i + block) as u64;
+                LayerCase::random(rows, &[inputs, outputs], false, false, seed).rounded::<E>()
+            })
+            .collect();
+        let device = &part.target.info.device;
+        let run = || check::blocks(&cases, device, part.storage.dtype());
+        let (found, again) = (run()?, run()?);
+        for (case, (found, again)) in cases.iter().zip(found.iter().zip(&again)) {
+            row.case(&case.compare::<E>(found), again == found);
+        }
+    }
+    table.row(part.device(), part.form, E::NAME, "choice", row)
 }
 
 /// The layers' sizes: rows, then features.
@@ -56,7 +87,7 @@ fn sizes(long: bool) -> &'static [(usize, &'static [usize])] {
 }
 
 fn layers<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
-    // Burn's matmuls are tuned shape by shape on a GPU, for minutes: there only `--long` checks them.
+    // Many shapes of kernels that are taken where there is no cuBLASLt, to be compiled: only `--long` checks them.
     let routes: &[(&str, Option<Route>)] = match (part.target.is_cpu(), part.long) {
         (true, _) => &[("backend", Some(Route::Backend))],
         (false, false) => &[("choice", None), ("vendor", Some(Route::Vendor))],

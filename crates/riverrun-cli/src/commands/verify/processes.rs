@@ -143,10 +143,6 @@ pub(super) fn report(part: &Part<'_>) -> Result<(Vec<Line>, Vec<String>), String
     if part.long {
         command.arg("--long");
     }
-    // The speed of Burn's own kernels does not matter here, and tuning them takes longer than all checks.
-    if std::env::var_os("CUBECL_AUTOTUNE_LEVEL").is_none() {
-        command.env("CUBECL_AUTOTUNE_LEVEL", "minimal");
-    }
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

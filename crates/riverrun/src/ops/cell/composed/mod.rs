@@ -74,7 +74,7 @@ pub(super) fn layer_backward<B: CellOps>(
     let xg = B::float_expand(xg, shape);
     let steps = B::cell_steps_backward(step_inputs(&inputs, xg), grads, spec);
     let d_xg = rows::<B>(steps.xg);
-    let with_bias = inputs.bias_ih.as_ref().is_some();
+    let with_bias = matches!(inputs.bias_ih, Maybe::Some(_));
     let (x, w, bias_ih) = if problem.outputs() == 0 {
         let zeros = |shape: Shape| B::float_zeros(shape, &device, dtype.into());
         let bias = Shape::new([problem.gate_width()]);
