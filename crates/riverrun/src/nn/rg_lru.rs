@@ -8,6 +8,7 @@ use burn::tensor::{Bool, Device, Tensor};
 
 use super::{Recurrent, Sequence, gated, try_linear};
 use crate::Error;
+use crate::ops::linear::{scale_columns, shift_columns};
 use crate::ops::support::checks;
 use crate::ops::{Gate, SavedStates, try_gated_scan, try_matmul};
 
@@ -160,7 +161,7 @@ impl RgLru {
         let y = try_matmul(x, weight)?.reshape([blocks, rows, 2, part]);
         let y = y.permute([1, 2, 0, 3]).reshape([batch, steps, columns]);
         Ok(match &self.gates.bias {
-            Some(bias) => y + bias.val().reshape([1, 1, columns]),
+            Some(bias) => shift_columns(y, bias.val()),
             None => y,
         })
     }
@@ -241,7 +242,7 @@ impl Recurrent for RgLru {
             gates.clone().narrow(2, 0, hidden),
             gates.narrow(2, hidden, hidden),
         );
-        let mut rates = r * rate.unsqueeze();
+        let mut rates = scale_columns(r, rate);
         if !self.scale_first {
             rates = forgetting(rates, sequence.state.is_none(), sequence.reset.as_ref())?;
         }

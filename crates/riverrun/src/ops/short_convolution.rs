@@ -2,6 +2,7 @@
 
 use burn::tensor::{Bool, Tensor};
 
+use super::linear::{scale_columns, shift_columns};
 use super::support::checks;
 use crate::{Error, Sequence};
 
@@ -69,7 +70,7 @@ pub fn try_short_convolution(
         0 => x,
         _ => Tensor::cat(vec![start, x], 1),
     };
-    let mut y = bias.map(|bias| bias.reshape([1, 1, dim]));
+    let mut y: Option<Tensor<3>> = None;
     // Whether a restart lies between an input and the step: of the taps from the last to the first.
     let mut hidden: Option<Tensor<2, Bool>> = None;
     let mut state = Vec::with_capacity(before);
@@ -86,10 +87,11 @@ pub fn try_short_convolution(
             state.push(input.clone().narrow(1, steps - 1, 1));
         }
         let tap = weight.clone().narrow(0, taps - 1 - back, 1);
-        let term = input * tap.reshape([1, 1, dim]);
-        y = Some(match y {
-            Some(sum) => sum + term,
-            None => term,
+        let term = scale_columns(input, tap.reshape([dim]));
+        y = Some(match (y, &bias) {
+            (Some(sum), _) => sum + term,
+            (None, Some(bias)) => shift_columns(term, bias.clone()),
+            (None, None) => term,
         });
         if let Some(reset) = &sequence.reset {
             let marks = later(reset.clone(), back);

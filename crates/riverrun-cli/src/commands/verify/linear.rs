@@ -34,14 +34,10 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
 /// Batches of products whose features lie side by side.
 fn blocks<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
     let mut row = Row::default();
-    for (i, [count, rows, inputs, outputs]) in [
-        [1, 5, 7, 3],
-        [3, 1, 4, 8],
-        [4, 16, 32, 24],
-        [8, 33, 64, 96],
-    ]
-    .into_iter()
-    .enumerate()
+    for (i, [count, rows, inputs, outputs]) in
+        [[1, 5, 7, 3], [3, 1, 4, 8], [4, 16, 32, 24], [8, 33, 64, 96]]
+            .into_iter()
+            .enumerate()
     {
         let cases: Vec<LayerCase> = (0..count)
             .map(|block| {

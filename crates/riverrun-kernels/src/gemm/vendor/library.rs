@@ -64,7 +64,10 @@ impl Matrix {
 
     /// `count` of them, `distance` elements from the start of one to that of the next.
     pub fn batched(self, count: usize, distance: usize) -> Result<Self, String> {
-        self.set(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count as i32)?;
+        self.set(
+            LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+            count as i32,
+        )?;
         let offset = LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET;
         self.set(offset, distance as i64)?;
         Ok(self)

@@ -105,7 +105,9 @@ impl Problem {
 
     /// The largest power of two, up to 256, that divides the bytes from each matrix of a batch to the next.
     fn alignment(&self) -> u32 {
-        let distances = self.batch.map_or([0; 3], |batch| [batch.a, batch.b, batch.d]);
+        let distances = self
+            .batch
+            .map_or([0; 3], |batch| [batch.a, batch.b, batch.d]);
         let bytes = distances.map(|distance| (distance * self.dtype.size()) as u64);
         bytes.into_iter().fold(256, alignment)
     }

@@ -68,7 +68,10 @@ fn files(folder: &Path, compiler: &str) -> Vec<(PathBuf, u64)> {
         })
         .collect();
     files.sort();
-    files.into_iter().map(|(_, path, size)| (path, size)).collect()
+    files
+        .into_iter()
+        .map(|(_, path, size)| (path, size))
+        .collect()
 }
 
 /// The entries of a file, up to the first that is damaged.
@@ -83,7 +86,10 @@ fn entries(path: &Path) -> Vec<Entry> {
     let mut entries = Vec::new();
     while !rest.is_empty() {
         let Some((entry, after)) = entry(rest) else {
-            tracing::debug!("damaged, its kernels are compiled again: {}", path.display());
+            tracing::debug!(
+                "damaged, its kernels are compiled again: {}",
+                path.display()
+            );
             break;
         };
         entries.push(entry);
@@ -180,7 +186,9 @@ pub fn write(folder: &Path, compiler: &str, entries: &[Entry]) -> std::io::Resul
             out.write_all(part)?;
         }
     }
-    let file = out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+    let file = out
+        .into_inner()
+        .map_err(std::io::IntoInnerError::into_error)?;
     let mut name = file.path().as_os_str().to_owned();
     name.push(SUFFIX);
     file.persist(name).map(|_| ()).map_err(|error| error.error)

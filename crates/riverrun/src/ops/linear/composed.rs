@@ -12,8 +12,15 @@ use super::{
 };
 use crate::ops::support::Maybe;
 
+/// `[N]` as `[1, .., N]`, with the dimensions of another tensor.
+pub(super) fn row<B: Backend>(vector: FloatTensor<B>, like: &FloatTensor<B>) -> FloatTensor<B> {
+    let mut shape = vec![1; like.shape().num_dims()];
+    shape[like.shape().num_dims() - 1] = vector.shape()[0];
+    B::float_reshape(vector, Shape::from(shape))
+}
+
 /// `[.., N]` as `[R, N]`.
-fn rows<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
+pub(super) fn rows<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     let shape = tensor.shape();
     let (last, all) = (shape[shape.num_dims() - 1], shape.num_elements());
     match shape.num_dims() {
@@ -152,8 +159,7 @@ fn weight_gradients<B: LinearOps>(
         };
     }
     let (x_rows, d_rows) = (rows::<B>(x.clone()), rows::<B>(d_pre.clone()));
-    let (weight, bias) =
-        weight_gradient_with::<B>(d_rows, x_rows, spec.weight, with_bias, spec);
+    let (weight, bias) = weight_gradient_with::<B>(d_rows, x_rows, spec.weight, with_bias, spec);
     Weights {
         weight,
         bias: Maybe::from_option(bias),

@@ -58,7 +58,11 @@ fn matrices(tensor: &CubeTensor) -> (CubeTensor, Layout, usize) {
 ///
 /// A batch that lies between the rows of `a`, as blocks of features do, lies between the rows of the product too, so that
 /// joining the blocks again moves nothing.
-pub(super) fn batched(a: &CubeTensor, b: &CubeTensor, arithmetic: Arithmetic) -> Option<CubeTensor> {
+pub(super) fn batched(
+    a: &CubeTensor,
+    b: &CubeTensor,
+    arithmetic: Arithmetic,
+) -> Option<CubeTensor> {
     if a.shape().num_dims() != 3 {
         return None;
     }
@@ -97,7 +101,9 @@ pub(super) fn batched(a: &CubeTensor, b: &CubeTensor, arithmetic: Arithmetic) ->
         pre: None,
     };
     let launched = vendor.launch(&a.client, &problem, buffers);
-    launched.map_err(|reason| tracing::warn!("a batch of products by CubeK: {reason}")).ok()?;
+    launched
+        .map_err(|reason| tracing::warn!("a batch of products by CubeK: {reason}"))
+        .ok()?;
     Some(d)
 }
 
