@@ -186,17 +186,11 @@ part_embedding() {
 }
 
 part_cell() {
-    local shapes=1x1024x256,16x1024x256,64x1024x256,16x1024x512,64x1024x512,16x1024x1024,64x1024x1024,16x1024x2048
-    # Large sizes, where the forms of the hand-over between cubes differ.
-    local large=16x1024x1024,64x1024x1024,16x1024x2048,64x1024x2048 forms=whole,scouts,clusters,scouted-clusters
+    local shapes=1x1024x256,16x1024x256,64x1024x256,16x1024x512,64x1024x512,16x1024x1024,64x1024x1024,16x1024x2048,64x1024x2048
     measured cell 300 bench cell --alone --cells gru,lstm --dtypes bf16,f16 --budget 0.4 --shapes "$shapes"
-    measured cell-forms 500 bench cell --alone --cells gru,lstm --dtypes bf16 --budget 0.4 --shapes "$large" --hand-over "$forms"
-    measured cell-forms-f16 100 bench cell --alone --cells lstm --dtypes f16 --budget 0.4 --shapes 16x1024x1024 --hand-over "$forms"
-    measured cell-heads 200 bench cell --alone --cells gru,lstm --dtypes bf16 --budget 0.4 --shapes 16x1024x1024,16x1024x2048 --heads 1,8 \
-        --hand-over whole,scouts
-    peer cell-torch 300 cells.py --cells gru,lstm --dtypes bf16,f16 --budget 0.4 --shapes "$shapes,64x1024x2048"
-    table "GRU and LSTM layers" cell cell-torch
-    table "GRU and LSTM layers, forms of the hand-over" cell-forms cell-forms-f16 cell-heads cell-torch
+    measured cell-heads 200 bench cell --alone --cells gru,lstm --dtypes bf16 --budget 0.4 --shapes 16x1024x1024,16x1024x2048 --heads 1,8
+    peer cell-torch 300 cells.py --cells gru,lstm --dtypes bf16,f16 --budget 0.4 --shapes "$shapes"
+    table "GRU and LSTM layers" cell cell-heads cell-torch
 }
 
 part_step() {

@@ -5,14 +5,13 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use riverrun::models::LanguageModelKind;
 use riverrun::ops::SavedStates;
-use riverrun_kernels::cell::HandOver;
 use riverrun_kernels::recurrence::{Gate, Routine};
 use riverrun_train::Precision;
 
 use super::attention::BenchAttentionArgs;
 use super::common::Common;
 use super::hybrid::BenchHybridArgs;
-use super::names::{gate, hand_over, routine, seconds};
+use super::names::{gate, routine, seconds};
 use super::world_models::{BenchEncoderArgs, BenchRolloutArgs, BenchRssmArgs, BenchStepArgs};
 use super::{Sizes, Storage};
 use crate::model_shape::ModelShape;
@@ -148,10 +147,6 @@ pub struct BenchCellArgs {
     /// Heads of the recurrent weights, separated by commas; several have no layer of burn::nn beside them
     #[arg(long, value_name = "HEADS", value_delimiter = ',', default_value = "1", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub heads: Vec<usize>,
-    /// How cubes of an NVIDIA GPU get each other's states, separated by commas; each beside the first, which it is checked
-    /// against
-    #[arg(long, value_name = "FORMS", value_delimiter = ',', default_value = "whole", value_parser = hand_over())]
-    pub hand_over: Vec<HandOver>,
     /// Without the layers of burn::nn
     #[arg(long)]
     pub alone: bool,
