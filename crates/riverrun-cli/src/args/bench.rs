@@ -228,9 +228,6 @@ pub struct BenchTrainArgs {
     /// Time the kernels of a step too, and print the N slowest (GPU)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub kernels: usize,
-    /// Then measure cuBLASLt's algorithms for the matmuls of these models, and keep the fastest for later runs (CUDA)
-    #[arg(long)]
-    pub search: bool,
 }
 
 /// Options of `riverrun bench linear`.
@@ -260,9 +257,6 @@ pub struct BenchLinearArgs {
     /// Milliseconds for each measurement, at least
     #[arg(long, value_name = "MS", default_value_t = 200)]
     pub budget_ms: u64,
-    /// Then measure cuBLASLt's algorithms for these matmuls, and keep the fastest for later runs (CUDA)
-    #[arg(long)]
-    pub search: bool,
 }
 
 /// The library that computes the matmuls of a linear layer.

@@ -11,7 +11,6 @@
 mod failure;
 mod kernel_cache;
 mod memory;
-mod products;
 
 use std::sync::OnceLock;
 
@@ -26,7 +25,6 @@ pub use kernel_cache::{
     CachedKernels, cached_kernels, clear_kernel_cache, enable_kernel_cache, kernel_cache,
 };
 pub use memory::{Memory, memory};
-pub use products::keep_product_choices;
 
 use crate::Error;
 

@@ -18,7 +18,6 @@ use riverrun_train::tasks::Batch;
 use riverrun_train::{Learner, Part, RunConfig};
 use serde::Serialize;
 
-use super::search;
 use super::setup::Setup;
 use super::stats::{Refused, Timing};
 use crate::args::BenchTrainArgs;
@@ -81,9 +80,6 @@ struct Report<'a> {
 /// Measures and prints.
 pub fn run(args: &BenchTrainArgs) -> Result<(), Failure> {
     let setup = Setup::new(&args.common)?;
-    if args.search {
-        search::check(&setup)?;
-    }
     let (device, origin) = (&setup.device, &setup.origin);
     let spec = &origin.device;
     let shapes = match (args.shapes.is_empty(), setup.is_cpu()) {
@@ -125,9 +121,6 @@ pub fn run(args: &BenchTrainArgs) -> Result<(), Failure> {
                 rows.push(row);
             }
         }
-    }
-    if args.search {
-        search::run(&setup, &mut out)?;
     }
     match &args.common.json {
         Some(path) => {
