@@ -191,15 +191,15 @@ part_step() {
 }
 
 part_train() {
-    measured train-min-gru 200 bench train --graph --dtypes bf16
+    measured train-min-gru 200 bench train --graph --dtypes bf16 --kernels 12
     peer train-torch 500 train.py --routines "${PEERS:-compile,compile-graph,fused,fused-graph}"
     table "Training steps, minGRU" train-min-gru train-torch
 }
 
 part_train_cells() {
     local shapes=256x4x64x256x65,512x6x64x1024x65
-    measured train-gru 120 bench train --graph --dtypes bf16 --model gru --shapes $shapes
-    measured train-lstm 120 bench train --graph --dtypes bf16 --model lstm --shapes $shapes
+    measured train-gru 120 bench train --graph --dtypes bf16 --kernels 12 --model gru --shapes $shapes
+    measured train-lstm 120 bench train --graph --dtypes bf16 --kernels 12 --model lstm --shapes $shapes
     peer train-torch-cells 240 train.py --routines "${PEERS:-nn.GRU,nn.GRU-graph,nn.LSTM,nn.LSTM-graph}" --shapes $shapes
     table "Training steps, GRU and LSTM" train-gru train-lstm train-torch-cells
 }

@@ -225,7 +225,7 @@ pub struct BenchTrainArgs {
     /// Record a step's launches and run them again by one call a step (GPU)
     #[arg(long)]
     pub graph: bool,
-    /// Time the kernels of a step too, and print the N slowest (GPU)
+    /// Time the kernels of a step too, and print the N slowest; with --graph, of the same step without a recording (GPU)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub kernels: usize,
 }
