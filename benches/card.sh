@@ -3,7 +3,7 @@
 #
 #   benches/card.sh [--out DIR] [--device cuda:0] [--limit SECONDS] PART...
 #
-# Parts: verify long stress sanitizer memory recurrence rows linear embedding cell step train train_cells start generate rollout
+# Parts: verify long stress sanitizer memory recurrence rows linear cell step train train_cells start generate rollout
 #        encoder rssm attention hybrid; `all` is every one of them. `--peers no` leaves PyTorch out; PEERS names
 # the forms of PyTorch's training steps.
 #
@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do
         --limit) limit=$2; shift ;;
         --peers) peers=$2; shift ;;
         -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
-        all) parts+=(verify stress sanitizer memory recurrence rows linear embedding cell step train train_cells start generate
+        all) parts+=(verify stress sanitizer memory recurrence rows linear cell step train train_cells start generate
             rollout encoder rssm attention hybrid long) ;;
         *) parts+=("$1") ;;
     esac
@@ -170,11 +170,6 @@ part_rows() {
 part_linear() {
     measured linear 400 bench linear --dtypes bf16,f32 --routes choice \
         --shapes 16384x256x512,16384x256x1024,16384x1024x256,65536x512x1024,65536x512x2048,65536x2048x512,16384x768x3072,16384x768x50257,16384x768x50304,512x1024x2048,1024x2048x4096,2048x4096x8192
-}
-
-part_embedding() {
-    has bench embedding || return 0
-    measured embedding 200 bench embedding
 }
 
 part_cell() {

@@ -45,6 +45,7 @@ impl<'a> Pass<'a> {
         };
         let partition =
             partition.ok_or_else(|| refused("its cubes do not fit on the device".into()))?;
+        tracing::debug!(?problem, backward, sizes = ?partition.tuning(), "cell launch");
         let most = problem.outputs() * problem.cell.gates().max(problem.saved_blocks());
         Ok(Self {
             client,

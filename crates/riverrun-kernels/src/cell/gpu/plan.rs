@@ -125,7 +125,6 @@ impl Partition {
     }
 
     /// Its sizes.
-    #[cfg(feature = "check")]
     pub(super) fn tuning(&self) -> Tuning {
         let product = &self.product;
         Tuning::new(product.units, 8 * product.cols, product.planes)
