@@ -5,9 +5,9 @@ use std::ffi::c_void;
 use cudarc::cublaslt::result;
 use cudarc::cublaslt::sys::{
     self, cublasComputeType_t, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t,
-    cublasLtMatmulDescAttributes_t as Attribute, cublasLtMatmulHeuristicResult_t,
-    cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute,
-    cublasLtMatrixLayout_t, cudaDataType,
+    cublasLtMatmulDescAttributes_t as Attribute, cublasLtMatmulPreference_t,
+    cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute, cublasLtMatrixLayout_t,
+    cudaDataType,
 };
 use cudarc::driver::sys::CUstream;
 
