@@ -186,12 +186,12 @@ pub struct BenchRecomputeArgs {
         default_value = "f32"
     )]
     pub dtypes: Vec<Precision>,
-    /// Saved states: all, none, or one every N steps, separated by commas
+    /// Saved states: all, none, separated by commas
     #[arg(
         long,
         value_name = "STATES",
         value_delimiter = ',',
-        default_value = "all,64,256,none"
+        default_value = "all,none"
     )]
     pub saved_states: Vec<SavedStates>,
 }
