@@ -114,7 +114,7 @@ part_stress() {
 # Memory errors in every operation, races where shared memory is used. A part of `verify` a process, for the sanitizer
 # watches one process; half a dozen of them beside each other, each with a log of its own.
 part_sanitizer() {
-    local tool op all=${SANITIZER_OPS:-norm loss optimizer linear embedding recurrence:raw recurrence:min-gru cell:gru cell:lstm}
+    local tool op all=${SANITIZER_OPS:-norm loss optimizer linear embedding recurrence:raw recurrence:min-gru cell:gru cell:lstm attention rssm rollout encoder refill}
     command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin
     command -v compute-sanitizer >/dev/null || { echo "skipped: no compute-sanitizer" | tee -a "$log"; return 0; }
     for tool in memcheck racecheck; do
@@ -242,9 +242,8 @@ part_encoder() { bench_of encoder; }
 part_rssm() {
     has bench rssm || return 0
     local size
-    # The first call compiles what Burn tries for the products of blocks; trying little leaves time to measure.
     for size in 12m 50m 200m; do
-        CUBECL_AUTOTUNE_LEVEL=minimal measured "rssm-$size" 300 bench rssm --sizes "$size" --dtypes bf16
+        measured "rssm-$size" 300 bench rssm --sizes "$size" --dtypes bf16
     done
 }
 part_attention() {
