@@ -3,7 +3,7 @@
 #
 #   benches/card.sh [--out DIR] [--device cuda:0] [--limit SECONDS] PART...
 #
-# Parts: verify long stress sanitizer memory recurrence rows linear products embedding cell step train train_cells start generate rollout
+# Parts: verify long stress sanitizer memory recurrence rows linear cell step train train_cells start generate rollout
 #        encoder rssm attention hybrid; `all` is every one of them. `--peers no` leaves PyTorch out; PEERS names
 # the forms of PyTorch's training steps.
 #
@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do
         --limit) limit=$2; shift ;;
         --peers) peers=$2; shift ;;
         -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
-        all) parts+=(verify stress sanitizer memory recurrence rows linear products embedding cell step train train_cells start generate
+        all) parts+=(verify stress sanitizer memory recurrence rows linear cell step train train_cells start generate
             rollout encoder rssm attention hybrid long) ;;
         *) parts+=("$1") ;;
     esac
@@ -114,7 +114,7 @@ part_stress() {
 # Memory errors in every operation, races where shared memory is used. A part of `verify` a process, for the sanitizer
 # watches one process; half a dozen of them beside each other, each with a log of its own.
 part_sanitizer() {
-    local tool op all=${SANITIZER_OPS:-norm loss optimizer linear embedding recurrence:raw recurrence:min-gru cell:gru cell:lstm}
+    local tool op all=${SANITIZER_OPS:-norm loss optimizer linear embedding recurrence:raw recurrence:min-gru cell:gru cell:lstm attention rssm rollout encoder refill}
     command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin
     command -v compute-sanitizer >/dev/null || { echo "skipped: no compute-sanitizer" | tee -a "$log"; return 0; }
     for tool in memcheck racecheck; do
@@ -172,31 +172,12 @@ part_linear() {
         --shapes 16384x256x512,16384x256x1024,16384x1024x256,65536x512x1024,65536x512x2048,65536x2048x512,16384x768x3072,16384x768x50257,16384x768x50304,512x1024x2048,1024x2048x4096,2048x4096x8192
 }
 
-# cuBLASLt's algorithms measured for the products of the models and kept, in a folder for this part alone; then the same
-# models with them, to set beside those of the part `train`.
-part_products() {
-    XDG_CACHE_HOME=$work/products measured products-search 400 bench train --graph --dtypes bf16 --search
-    XDG_CACHE_HOME=$work/products measured products-train 200 bench train --graph --dtypes bf16
-    XDG_CACHE_HOME=$work/products measured products-linear 300 bench linear --dtypes bf16 --shapes 16384x256x512,16384x256x1024 --search
-}
-
-part_embedding() {
-    has bench embedding || return 0
-    measured embedding 200 bench embedding
-}
-
 part_cell() {
-    local shapes=1x1024x256,16x1024x256,64x1024x256,16x1024x512,64x1024x512,16x1024x1024,64x1024x1024,16x1024x2048
-    # Large sizes, where the forms of the hand-over between cubes differ.
-    local large=16x1024x1024,64x1024x1024,16x1024x2048,64x1024x2048 forms=whole,scouts,clusters,scouted-clusters
+    local shapes=1x1024x256,16x1024x256,64x1024x256,16x1024x512,64x1024x512,16x1024x1024,64x1024x1024,16x1024x2048,64x1024x2048
     measured cell 300 bench cell --alone --cells gru,lstm --dtypes bf16,f16 --budget 0.4 --shapes "$shapes"
-    measured cell-forms 500 bench cell --alone --cells gru,lstm --dtypes bf16 --budget 0.4 --shapes "$large" --hand-over "$forms"
-    measured cell-forms-f16 100 bench cell --alone --cells lstm --dtypes f16 --budget 0.4 --shapes 16x1024x1024 --hand-over "$forms"
-    measured cell-heads 200 bench cell --alone --cells gru,lstm --dtypes bf16 --budget 0.4 --shapes 16x1024x1024,16x1024x2048 --heads 1,8 \
-        --hand-over whole,scouts
-    peer cell-torch 300 cells.py --cells gru,lstm --dtypes bf16,f16 --budget 0.4 --shapes "$shapes,64x1024x2048"
-    table "GRU and LSTM layers" cell cell-torch
-    table "GRU and LSTM layers, forms of the hand-over" cell-forms cell-forms-f16 cell-heads cell-torch
+    measured cell-heads 200 bench cell --alone --cells gru,lstm --dtypes bf16 --budget 0.4 --shapes 16x1024x1024,16x1024x2048 --heads 1,8
+    peer cell-torch 300 cells.py --cells gru,lstm --dtypes bf16,f16 --budget 0.4 --shapes "$shapes"
+    table "GRU and LSTM layers" cell cell-heads cell-torch
 }
 
 part_step() {
@@ -205,15 +186,15 @@ part_step() {
 }
 
 part_train() {
-    measured train-min-gru 200 bench train --graph --dtypes bf16
+    measured train-min-gru 200 bench train --graph --dtypes bf16 --kernels 12
     peer train-torch 500 train.py --routines "${PEERS:-compile,compile-graph,fused,fused-graph}"
     table "Training steps, minGRU" train-min-gru train-torch
 }
 
 part_train_cells() {
     local shapes=256x4x64x256x65,512x6x64x1024x65
-    measured train-gru 120 bench train --graph --dtypes bf16 --model gru --shapes $shapes
-    measured train-lstm 120 bench train --graph --dtypes bf16 --model lstm --shapes $shapes
+    measured train-gru 120 bench train --graph --dtypes bf16 --kernels 12 --model gru --shapes $shapes
+    measured train-lstm 120 bench train --graph --dtypes bf16 --kernels 12 --model lstm --shapes $shapes
     peer train-torch-cells 240 train.py --routines "${PEERS:-nn.GRU,nn.GRU-graph,nn.LSTM,nn.LSTM-graph}" --shapes $shapes
     table "Training steps, GRU and LSTM" train-gru train-lstm train-torch-cells
 }

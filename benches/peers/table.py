@@ -36,8 +36,7 @@ def kind(rows):
 def column_of(row):
     program = row.get("program", "riverrun")
     if program == "riverrun":
-        form = row.get("hand_over", "whole")
-        return program if form == "whole" else f"{program} {form}"
+        return program
     return " ".join(filter(None, (program, row.get("routine"))))
 
 

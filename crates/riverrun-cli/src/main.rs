@@ -38,7 +38,6 @@ fn main() -> ExitCode {
     log_to_stderr(cli.verbosity);
     join_the_pool();
     riverrun::device::enable_kernel_cache();
-    riverrun::device::keep_product_choices();
     let quiet = cli.verbosity.quiet;
     // The panic hook has printed the reason; any panic is a bug.
     let result = panic::catch_unwind(|| match cli.command {

@@ -93,7 +93,7 @@ fn sizes_and_budgets_out_of_range_are_refused() {
 
 #[test]
 fn what_the_cpu_does_not_have_is_refused() {
-    let chained = riverrun_kernels::recurrence::Routine::ALL[1].name();
+    let look_back = riverrun_kernels::recurrence::Routine::ALL[1].name();
     refused(
         &[
             "bench",
@@ -101,7 +101,7 @@ fn what_the_cpu_does_not_have_is_refused() {
             "--device",
             "cpu",
             "--routine",
-            chained,
+            look_back,
         ],
         "for GPUs",
     );

@@ -5,14 +5,13 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use riverrun::models::LanguageModelKind;
 use riverrun::ops::SavedStates;
-use riverrun_kernels::cell::HandOver;
 use riverrun_kernels::recurrence::{Gate, Routine};
 use riverrun_train::Precision;
 
 use super::attention::BenchAttentionArgs;
 use super::common::Common;
 use super::hybrid::BenchHybridArgs;
-use super::names::{gate, hand_over, routine, seconds};
+use super::names::{gate, routine, seconds};
 use super::world_models::{BenchEncoderArgs, BenchRolloutArgs, BenchRssmArgs, BenchStepArgs};
 use super::{Sizes, Storage};
 use crate::model_shape::ModelShape;
@@ -148,10 +147,6 @@ pub struct BenchCellArgs {
     /// Heads of the recurrent weights, separated by commas; several have no layer of burn::nn beside them
     #[arg(long, value_name = "HEADS", value_delimiter = ',', default_value = "1", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
     pub heads: Vec<usize>,
-    /// How cubes of an NVIDIA GPU get each other's states, separated by commas; each beside the first, which it is checked
-    /// against
-    #[arg(long, value_name = "FORMS", value_delimiter = ',', default_value = "whole", value_parser = hand_over())]
-    pub hand_over: Vec<HandOver>,
     /// Without the layers of burn::nn
     #[arg(long)]
     pub alone: bool,
@@ -191,12 +186,12 @@ pub struct BenchRecomputeArgs {
         default_value = "f32"
     )]
     pub dtypes: Vec<Precision>,
-    /// Saved states: all, none, or one every N steps, separated by commas
+    /// Saved states: all, none, separated by commas
     #[arg(
         long,
         value_name = "STATES",
         value_delimiter = ',',
-        default_value = "all,64,256,none"
+        default_value = "all,none"
     )]
     pub saved_states: Vec<SavedStates>,
 }
@@ -230,12 +225,9 @@ pub struct BenchTrainArgs {
     /// Record a step's launches and run them again by one call a step (GPU)
     #[arg(long)]
     pub graph: bool,
-    /// Time the kernels of a step too, and print the N slowest (GPU)
+    /// Time the kernels of a step too, and print the N slowest; with --graph, of the same step without a recording (GPU)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub kernels: usize,
-    /// Then measure cuBLASLt's algorithms for the matmuls of these models, and keep the fastest for later runs (CUDA)
-    #[arg(long)]
-    pub search: bool,
 }
 
 /// Options of `riverrun bench linear`.
@@ -265,9 +257,6 @@ pub struct BenchLinearArgs {
     /// Milliseconds for each measurement, at least
     #[arg(long, value_name = "MS", default_value_t = 200)]
     pub budget_ms: u64,
-    /// Then measure cuBLASLt's algorithms for these matmuls, and keep the fastest for later runs (CUDA)
-    #[arg(long)]
-    pub search: bool,
 }
 
 /// The library that computes the matmuls of a linear layer.

@@ -173,9 +173,8 @@ pub struct TrainArgs {
     /// moments stay f32 [default: auto]
     #[arg(long, value_name = "FORMAT")]
     pub dtype: Option<Format>,
-    /// States of the linear-recurrent layers saved for the backward pass: all, none, or one every N steps; the others are
-    /// recomputed [default: all]
-    #[arg(long, aliases = ["recompute", "checkpoints"], value_name = "all|none|N")]
+    /// States of the linear-recurrent layers saved for the backward pass: all, or none, which recomputes them [default: all]
+    #[arg(long, aliases = ["recompute", "checkpoints"], value_name = "all|none")]
     pub saved_states: Option<SavedStates>,
     /// Symbols of the text: chars, bytes, or bpe with --vocabulary [default: chars, or bytes where there are more than 1024]
     #[arg(long, value_name = "KIND")]

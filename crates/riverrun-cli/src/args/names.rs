@@ -5,7 +5,6 @@ use std::str::FromStr;
 use burn::tensor::DType;
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use riverrun_kernels::cell::HandOver;
 use riverrun_kernels::recurrence::{Gate, Routine};
 use riverrun_train::Precision;
 
@@ -70,12 +69,6 @@ pub fn gate() -> impl TypedValueParser<Value = Gate> {
 pub fn routine() -> impl TypedValueParser<Value = Routine> {
     PossibleValuesParser::new(Routine::ALL.map(Routine::name))
         .try_map(|name| Routine::from_name(&name).ok_or("unknown routine"))
-}
-
-/// Parses the name of a form of the cells' hand-over.
-pub fn hand_over() -> impl TypedValueParser<Value = HandOver> {
-    PossibleValuesParser::new(HandOver::ALL.map(HandOver::name))
-        .try_map(|name| HandOver::from_name(&name).ok_or("unknown form"))
 }
 
 /// Parses a positive number of seconds.

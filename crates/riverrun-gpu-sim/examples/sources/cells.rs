@@ -3,8 +3,8 @@
 use std::error::Error;
 
 use cubecl::client::Client;
-use riverrun_kernels::cell::gpu::{self, Backward, Forward, set_hand_over};
-use riverrun_kernels::cell::{Cell, HandOver, Problem};
+use riverrun_kernels::cell::gpu::{self, Backward, Forward};
+use riverrun_kernels::cell::{Cell, Problem};
 use riverrun_kernels::gpu::Dtype;
 
 use super::Writer;
@@ -18,11 +18,8 @@ const SHAPES: [(&str, [usize; 4]); 5] = [
     ("16x512x2048", [16, 512, 2048, 1]),
 ];
 
-/// The shape at which other forms of the hand-over are written, and of a sample.
-const LARGE: [&str; 2] = ["64x512x1024", "16x512x2048"];
-
-/// The shape of a sample.
-const SAMPLE: &str = "64x512x512";
+/// The shapes of a sample: cubes that read all states, and that share them.
+const SAMPLES: [&str; 2] = ["64x512x512", "64x512x1024"];
 
 /// Both passes of every cell, shape and type that the routine runs.
 pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
@@ -31,7 +28,7 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
         for (name, [batch, steps, hidden, heads]) in SHAPES {
             let problem = Problem::new(cell, batch, steps, hidden).with_heads(heads);
             for dtype in Dtype::ALL {
-                if writer.sample && !(name == SAMPLE && dtype == Dtype::ALL[n % 3]) {
+                if writer.sample && !(SAMPLES.contains(&name) && dtype == Dtype::ALL[n % 3]) {
                     continue;
                 }
                 if gpu::missing(&writer.recorder.client, &problem, dtype).is_some() {
@@ -39,30 +36,6 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
                 }
                 let place = format!("{}/{name}-{}", cell.name(), dtype.name());
                 passes(writer, &place, &problem, dtype)?;
-            }
-        }
-    }
-    // The other forms of the hand-over.
-    for (n, cell) in Cell::all().into_iter().enumerate() {
-        for (name, [batch, steps, hidden, heads]) in SHAPES {
-            let problem = Problem::new(cell, batch, steps, hidden).with_heads(heads);
-            let dtype = Dtype::ALL[n % 3];
-            let wanted = match writer.sample {
-                true => name == LARGE[0],
-                false => LARGE.contains(&name),
-            };
-            if !wanted || gpu::missing(&writer.recorder.client, &problem, dtype).is_some() {
-                continue;
-            }
-            for form in HandOver::ALL {
-                if form == HandOver::default() || (writer.sample && form == HandOver::Clusters) {
-                    continue;
-                }
-                let place = format!("{}/{name}-{}-{}", cell.name(), dtype.name(), form.name());
-                set_hand_over(form);
-                let written = passes(writer, &place, &problem, dtype);
-                set_hand_over(HandOver::default());
-                written?;
             }
         }
     }

@@ -2,7 +2,7 @@
 
 mod attention;
 mod cells;
-mod hand_over;
+mod clusters;
 mod recurrence;
 mod rollout;
 mod rssm;

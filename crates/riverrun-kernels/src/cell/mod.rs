@@ -39,7 +39,8 @@
 //! of a product is one sum in the order of its index, so results do not depend on the number of threads, on the other sequences
 //! of the batch, or on how the steps are divided among calls; `∂L/∂U` alone is a blocked sum over `B·T`. On a GPU the product
 //! reads the state in the storage type, and saved values are in the storage type; sums, and the state outside the product, are
-//! in `f32` there too.
+//! in `f32` there too. On GPUs with clusters of cubes, several cubes add up one element of a large
+//! product, and the order of its sum depends on the size of the batch.
 //!
 //! Sources: Cho et al., *Learning Phrase Representations using RNN Encoder–Decoder* (2014), section 2.3 (GRU, reset before;
 //! its `z` is one minus the `z` of here); PyTorch's `nn.GRU` and cuDNN (reset after); Hochreiter & Schmidhuber, *Long Short-Term
@@ -52,13 +53,11 @@ pub mod check;
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
-mod hand_over;
 #[cfg(feature = "check")]
 pub mod oracle;
 
 pub use arguments::{InputGrads, Inputs, Layer, LayerGrads, OutputGrads, Outputs};
 pub use cells::{Activation, Cell, ResetGate};
-pub use hand_over::HandOver;
 
 /// The problem: sizes, cell and direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

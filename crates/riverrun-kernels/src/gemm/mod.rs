@@ -7,7 +7,6 @@
 
 #[cfg(feature = "check")]
 pub mod check;
-pub mod choices;
 pub mod cpu;
 #[cfg(feature = "check")]
 pub mod oracle;

@@ -8,8 +8,8 @@
 //!
 //! **Looks.** A look at states that are not there yet reads them for nothing, and where all cubes together read megabytes a step it
 //! keeps the L2 cache from the words that are on their way. A thread may therefore send a scout, one read for each of the parts
-//! it takes, and read everything when that is there; and the cubes of a cluster may read a part each (`shared_depth`). See
-//! [`HandOver`](crate::cell::HandOver).
+//! it takes, and read everything when that is there; and the cubes of a cluster may read a part each (`cell::gpu::shared_depth`).
+//! The sizes of a problem decide (`cell::gpu::plan`).
 //!
 //! **Bound.** A wait that sees no result for [`PATIENCE`](super::fault::PATIENCE) gives up: it raises the device's fault
 //! word, and no later wait of that cube waits. The words are then used as they are, NaN. So no launch can hang, no wrong number

@@ -24,12 +24,8 @@ impl Routine {
         }
     }
 
-    /// The routine of that name; `unit` and `chained` are names of earlier versions.
+    /// The routine of that name.
     pub fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "unit" => Some(Routine::Sequential),
-            "chained" => Some(Routine::LookBack),
-            _ => Self::ALL.into_iter().find(|routine| routine.name() == name),
-        }
+        Self::ALL.into_iter().find(|routine| routine.name() == name)
     }
 }

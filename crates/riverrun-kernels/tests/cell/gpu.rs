@@ -124,7 +124,7 @@ fn wide() {
     }
 }
 
-/// Every tuning that the rule may choose, and those that it does not.
+/// Every kind of tuning that the rule may choose, and those that it does not.
 #[test]
 fn every_tuning() {
     let Some(client) = client() else { return };
@@ -138,6 +138,17 @@ fn every_tuning() {
                     check(&client, Dtype::Bf16, &case, Some(tuning));
                 }
             }
+        }
+        let problem = Problem::new(cell, 37, 4, 160);
+        let case = Case::<bf16>::random(problem, Options::ALL, 3);
+        let scouts = Tuning::new(16, 16, 8).with_scouts(true);
+        check(&client, Dtype::Bf16, &case, Some(scouts));
+        if !client.features().cube_cluster {
+            continue;
+        }
+        for cubes in [2, 4, 8] {
+            let clusters = Tuning::new(16 * cubes, 8, 8).with_cluster(cubes);
+            check(&client, Dtype::Bf16, &case, Some(clusters));
         }
     }
 }

@@ -11,7 +11,6 @@
 mod failure;
 mod kernel_cache;
 mod memory;
-mod products;
 
 use std::sync::OnceLock;
 
@@ -27,7 +26,6 @@ pub use kernel_cache::{
     save_kernel_cache,
 };
 pub use memory::{Memory, memory};
-pub use products::keep_product_choices;
 
 use crate::Error;
 use crate::ops::support::checks;

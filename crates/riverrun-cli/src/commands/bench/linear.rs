@@ -15,7 +15,6 @@ use riverrun_kernels::check::Comparison;
 use riverrun_kernels::gemm::check::LayerCase;
 use serde::Serialize;
 
-use super::search;
 use super::setup::Setup;
 use super::stats::{Refused, Timing, repeat};
 use crate::args::{BenchLinearArgs, LinearRoute, Storage};
@@ -87,9 +86,6 @@ struct Measurement {
     time: Timing,
     host_us: f64,
     tflop_per_s: f64,
-    /// The speed of the vendor's matmul relative to the fastest of its algorithms for this shape; for `linear` on CUDA.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    of_best_algorithm: Option<f64>,
 }
 
 /// The file of `--json`.
@@ -105,9 +101,6 @@ struct Report<'a> {
 /// Measures and prints.
 pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
     let setup = Setup::new(&args.common)?;
-    if args.search {
-        search::check(&setup)?;
-    }
     let (device, cpu) = (&setup.device, setup.is_cpu());
     let shapes = match (args.shapes.is_empty(), cpu) {
         (true, true) => CPU.to_vec(),
@@ -122,18 +115,8 @@ pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
     let mut out = stdout();
     writeln!(
         out,
-        "{:<22} {:<5} {:>5} x {:>4} x {:>4}  {:<8} {:>11} {:>7} {:>10} {:>8} {:>8}",
-        "pass",
-        "type",
-        "rows",
-        "in",
-        "out",
-        "route",
-        "time us",
-        "+-",
-        "host us",
-        "TFLOP/s",
-        "of best"
+        "{:<22} {:<5} {:>5} x {:>4} x {:>4}  {:<8} {:>11} {:>7} {:>10} {:>8}",
+        "pass", "type", "rows", "in", "out", "route", "time us", "+-", "host us", "TFLOP/s"
     )?;
     let mut rows = Vec::new();
     let mut refused = Refused::default();
@@ -159,10 +142,6 @@ pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
                     Storage::F64 if cpu => bench.checked::<f64>(DType::F64)?,
                     Storage::F64 => return Err(Failure::User("GPUs have no f64 here".into())),
                 };
-                #[cfg(feature = "cuda")]
-                let of_best = vendor_part(&setup, storage, shape)?;
-                #[cfg(not(feature = "cuda"))]
-                let of_best: Option<f64> = None;
                 for pass in Pass::ALL {
                     let (time, host) =
                         bench.time(pass, dtype, Duration::from_millis(args.budget_ms));
@@ -173,11 +152,9 @@ pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
                     if !refused.admits(measurement, &time) {
                         continue;
                     }
-                    let of_best = of_best.filter(|_| pass == Pass::Linear);
-                    let part: String = of_best.map_or_else(String::new, percent);
                     writeln!(
                         out,
-                        "{:<22} {name:<5} {r:>5} x {i:>4} x {o:>4}  {:<8} {:>11.2} {:>6.1}% {:>10.2} {rate:>8.2} {part:>8}",
+                        "{:<22} {name:<5} {r:>5} x {i:>4} x {o:>4}  {:<8} {:>11.2} {:>6.1}% {:>10.2} {rate:>8.2}",
                         pass.name(),
                         route,
                         time.median * 1e6,
@@ -194,14 +171,10 @@ pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
                         time,
                         host_us: host * 1e6,
                         tflop_per_s: rate,
-                        of_best_algorithm: of_best,
                     });
                 }
             }
         }
-    }
-    if args.search {
-        search::run(&setup, &mut out)?;
     }
     match &args.common.json {
         Some(path) => {
@@ -214,59 +187,6 @@ pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
         }
         None => Ok(()),
     }
-}
-
-fn percent(part: f64) -> String {
-    format!("{:.1}%", 100.0 * part)
-}
-
-/// The speed of the vendor's matmul with a bias, relative to the fastest of its algorithms; `None` without the library.
-#[cfg(feature = "cuda")]
-fn vendor_part(
-    setup: &Setup,
-    storage: Storage,
-    [rows, inputs, outputs]: [usize; 3],
-) -> Result<Option<f64>, Failure> {
-    use super::device::{device_time, noise};
-    use riverrun_kernels::gemm::Epilogue;
-    use riverrun_kernels::gemm::vendor::{Buffers, Problem, Vendor};
-
-    /// Algorithms of the heuristics that are measured.
-    const MOST: usize = 12;
-
-    let Some((client, dtype)) = setup.client()?.zip(storage.on_gpu()) else {
-        return Ok(None);
-    };
-    let problem = Problem::new([rows, inputs, outputs], dtype, Epilogue::Bias);
-    let Ok(vendor) = Vendor::of(&client) else {
-        return Ok(None);
-    };
-    let some = |elements: usize| noise(&client, dtype, elements);
-    let buffers = Buffers {
-        a: some(rows * inputs),
-        b: some(inputs * outputs),
-        d: some(rows * outputs),
-        vector: Some(some(outputs)),
-        pre: None,
-    };
-    let chosen = vendor.preference(&problem);
-    let mut times = Vec::new();
-    for nth in 0..vendor.algorithms(&problem, MOST) {
-        vendor.prefer(&problem, nth).map_err(Failure::Bug)?;
-        let launch = || vendor.launch(&client, &problem, buffers.clone());
-        launch().map_err(Failure::Bug)?;
-        let time = device_time(&client, Duration::from_millis(20), || {
-            launch().expect("worked before");
-        });
-        times.push(time.median);
-    }
-    let Some(&time) = times.get(chosen) else {
-        return Ok(None);
-    };
-    vendor.prefer(&problem, chosen).map_err(Failure::Bug)?;
-    Ok(Some(
-        times.iter().fold(time, |best, &time| best.min(time)) / time,
-    ))
 }
 
 struct Bench<'a> {

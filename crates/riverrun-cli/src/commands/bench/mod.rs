@@ -16,7 +16,6 @@ mod recurrence;
 mod rollout;
 mod rows;
 mod rssm;
-mod search;
 mod setup;
 mod stats;
 mod step;

@@ -111,7 +111,7 @@ fn check<E: Element>(
 mod gpu {
     use bytemuck::Pod;
     use cubecl::client::Client;
-    use riverrun_kernels::cell::gpu::missing;
+    use riverrun_kernels::cell::gpu::{Tuning, missing};
     use riverrun_kernels::gpu::{Dtype, take_fault};
 
     use super::*;
@@ -144,6 +144,7 @@ mod gpu {
                     case.gpu(client, dtype, None)
                 })?;
                 table.row(part.device(), cell.name(), E::NAME, "persistent", row)?;
+                clusters::<E>(part, cell, client, dtype, table)?;
             }
         }
         // The routines of a layer are those above: what is left to check is how it calls them.
@@ -156,6 +157,26 @@ mod gpu {
         })?;
         table.row(part.device(), cell.name(), E::NAME, "layer", row)?;
         take_fault(client).map_err(|error| Failure::Bug(error.to_string()))
+    }
+
+    /// The persistent routine as large problems run it, on a small one.
+    fn clusters<E: Element + Pod>(
+        part: &Part<'_>,
+        cell: Cell,
+        client: &Client,
+        dtype: Dtype,
+        table: &mut Table,
+    ) -> Result<(), Failure> {
+        if !client.features().cube_cluster {
+            let what = format!("{} {} clusters", cell.name(), E::NAME);
+            return table.skip(part.device(), &what, "the device has no clusters of cubes");
+        }
+        let tuning = Tuning::new(32, 8, 4).with_cluster(4).with_scouts(true);
+        let problem = (3, Problem::new(cell, 9, 5, 72));
+        let row = check::<E>([problem], true, |case| {
+            case.gpu(client, dtype, Some(tuning))
+        })?;
+        table.row(part.device(), cell.name(), E::NAME, "clusters", row)
     }
 }
 

@@ -303,7 +303,7 @@ mod tests {
             device: "cuda:0".into(),
             what: "raw".into(),
             dtype: "f32".into(),
-            routine: "chained".into(),
+            routine: "look-back".into(),
             cases: 3,
             tensor: "h".into(),
             error: None,

@@ -1,4 +1,4 @@
-//! What a step takes by arithmetic: the rule for the forms of the hand-over that no card has measured. Derived, not measured.
+//! What a step takes by arithmetic: chooses among the sizes of cubes that share the depth of a product or have scouts.
 //!
 //! A step is a chain: the states of the step before are written, seen and read; multiplied; added up over the planes, and over
 //! the cubes of a cluster; the cell runs. Nanoseconds of an H200:
@@ -12,28 +12,11 @@
 //! | sums between cubes | 200, and 8 bytes each at 25 GB/s a cube |
 //!
 //! The rates of the L2 cache and of shared memory between cubes are published measurements of Hopper; the two of shared memory
-//! and of tensor cores are 128 bytes, and half of the peak of `wgmma`, a cycle at 1.75 GHz. For the default the estimate lies
-//! within a quarter of what layers of these sizes took on an H200, less their products outside the step.
+//! and of tensor cores are 128 bytes, and half of the peak of `wgmma`, a cycle at 1.75 GHz.
 //!
-//! **Where it points**, in 16 bits: microseconds of a step of the default, and of the best of all forms, which has scouts (s),
-//! clusters of 2 or 4 cubes (c), or cubes of half as many units (u).
-//!
-//! | cell, `H`, sequences | forward | | backward | |
-//! | --- | --- | --- | --- | --- |
-//! | LSTM, 1024, 16 | 2.5 | 2.2 u | 2.8 | 2.5 c |
-//! | LSTM, 1024, 64 | 5.0 | 4.8 s | 6.7 | 4.8 c, s |
-//! | LSTM, 2048, 16 | 4.7 | 4.5 s | 11.0 | 4.9 c, s |
-//! | LSTM, 2048, 64 | 18.7 | 17.9 s | 41.9 | 19.7 c, s |
-//! | GRU, 1024, 16 | 2.2 | 2.0 u | 2.4 | 2.3 c |
-//! | GRU, 1024, 64 | 3.5 | 3.5 | 5.3 | 4.1 c, s |
-//! | GRU, 2048, 16 | 4.3 | 3.9 c | 8.5 | 4.2 c, s |
-//! | GRU, 2048, 64 | 15.2 | 13.8 s | 32.0 | 16.8 c, s |
-//!
-//! Forward, a cluster's sums of every gate cost about what it saves in states. Backward, where the depth is that of all gates
-//! and the sums are those of one, clusters read a half or a quarter of what was the longest part. To send states instead of
-//! sums to the others' shared memory would cost more than to read them: that network carries 3.3 TB/s, published, where the L2
-//! cache delivers 5. What bounds the forward pass at `H` = 1024 and 64 sequences then is the product itself, on instructions
-//! that reach half of the tensor cores' peak, and its weights, of which half do not fit in registers.
+//! **Where it points**: forward, a cluster's sums of every gate cost about what it saves in states, and scouts alone or a cluster
+//! of two are the best. Backward, where the depth is that of all gates and the sums are those of one, clusters of two or four
+//! read a half or a quarter of what was the longest part. [`choose`](super::plan::choose) has what was measured.
 
 use super::plan::Partition;
 use crate::gpu::storage::Storage;

@@ -7,7 +7,7 @@
 //! | `forward`, `backward` | the passes |
 //! | `shared_depth` | a product whose depth the cubes of a cluster share |
 //! | `kernels`, `buffers` | the kernels and their arguments |
-//! | `plan`, `estimate`, `pass`, `launch` | from a problem to launches |
+//! | `plan`, `estimate`, `pass`, `launch` | from a problem to launches; `plan` has the rule that chooses their sizes |
 //! | `step` | a single step |
 //!
 //! How cubes that run at once read each other's results, and why one such launch runs at a time on a device: see `gpu::exchange` and
@@ -41,7 +41,6 @@ pub(crate) use launch::{backward_with, forward_with};
 pub use step::{Step, missing as step_missing, step};
 #[cfg(feature = "check")]
 pub use tuning::Tuning;
-pub use tuning::{hand_over, set_hand_over};
 
 use cubecl::client::Client;
 
@@ -51,4 +50,10 @@ use crate::gpu::Dtype;
 /// The reason why the persistent routine cannot run a problem on this device, if it cannot.
 pub fn missing(client: &Client, problem: &Problem, dtype: Dtype) -> Option<String> {
     plan::missing(client, problem, dtype)
+}
+
+/// The sizes that the rule chooses for a pass, if it fits on the device.
+#[cfg(feature = "check")]
+pub fn chosen(client: &Client, problem: &Problem, dtype: Dtype, backward: bool) -> Option<Tuning> {
+    plan::choose(client, problem, dtype, backward).map(|partition| partition.tuning())
 }

@@ -1,7 +1,5 @@
 //! The arguments and launches that the forward and the backward pass share.
 
-use std::sync::Once;
-
 use cubecl::client::Client;
 use cubecl::ir::AddressType;
 use cubecl::prelude::*;
@@ -9,33 +7,12 @@ use cubecl::server::Handle;
 
 use super::buffers::SpanLaunch;
 use super::plan::{Config, Form, Partition, choose, missing, partition};
-use super::tuning::{self, Tuning};
+use super::tuning::Tuning;
 use crate::Error;
-use crate::cell::{HandOver, Problem};
+use crate::cell::Problem;
 use crate::gpu::Dtype;
 use crate::gpu::exchange::poison;
 use crate::gpu::lock::{LockBuffers, exclusively};
-
-/// The form of the hand-over that is asked for, as far as the device has it.
-fn hand_over(client: &Client) -> HandOver {
-    static TOLD: Once = Once::new();
-    let asked = tuning::hand_over();
-    if !asked.clusters() || client.features().cube_cluster {
-        return asked;
-    }
-    let form = match asked.scouts() {
-        true => HandOver::Scouts,
-        false => HandOver::Whole,
-    };
-    TOLD.call_once(|| {
-        tracing::warn!(
-            asked = asked.name(),
-            form = form.name(),
-            "the device has no clusters of cubes"
-        );
-    });
-    form
-}
 
 /// The state that both passes share.
 pub(super) struct Pass<'a> {
@@ -64,10 +41,11 @@ impl<'a> Pass<'a> {
         }
         let partition = match tuning {
             Some(tuning) => partition(client, problem, dtype, backward, tuning),
-            None => choose(client, problem, dtype, backward, hand_over(client)),
+            None => choose(client, problem, dtype, backward),
         };
         let partition =
             partition.ok_or_else(|| refused("its cubes do not fit on the device".into()))?;
+        tracing::debug!(?problem, backward, sizes = ?partition.tuning(), "cell launch");
         let most = problem.outputs() * problem.cell.gates().max(problem.saved_blocks());
         Ok(Self {
             client,

@@ -1,8 +1,4 @@
-//! The sizes of the persistent routine, and the hand-over that is asked for.
-
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use crate::cell::HandOver;
+//! The sizes of the persistent routine.
 
 /// Sizes of a persistent launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,43 +41,28 @@ impl Tuning {
         self
     }
 
-    /// The sizes that the rule chooses from.
-    pub fn candidates() -> Vec<Self> {
+    /// Those of cubes that each read the states of all: the whole depth of their product.
+    pub fn whole() -> Vec<Self> {
+        Self::each(1).collect()
+    }
+
+    /// Those of cubes that may share the depth, and may have scouts.
+    pub fn shared() -> Vec<Self> {
         let mut all = Vec::new();
-        for units in [16, 32] {
-            for rows in [8, 16, 32] {
-                all.push(Self::new(units, rows, 8));
+        for scouts in [false, true] {
+            for cluster in [1, 2, 4, 8] {
+                all.extend(Self::each(cluster).map(|one| one.with_scouts(scouts)));
             }
         }
         all
     }
 
-    /// Those with clusters, of at least 16 units a cube.
-    pub fn clusters() -> Vec<Self> {
-        let mut all = Vec::new();
-        for cluster in [2, 4, 8] {
-            for units in [16, 32] {
-                for rows in [8, 16, 32] {
-                    all.push(Self::new(units * cluster, rows, 8).with_cluster(cluster));
-                }
-            }
-        }
-        all
+    /// Clusters of so many cubes, 16 or 32 units a cube.
+    fn each(cluster: usize) -> impl Iterator<Item = Self> {
+        [16, 32].into_iter().flat_map(move |units| {
+            [8, 16, 32]
+                .into_iter()
+                .map(move |rows| Self::new(units * cluster, rows, 8).with_cluster(cluster))
+        })
     }
-}
-
-/// The place in [`HandOver::ALL`] of the form that is asked for.
-static ASKED: AtomicUsize = AtomicUsize::new(0);
-
-/// Asks for a form of the hand-over for all launches of this process from now on. Forms other than the default have not been
-/// measured on a card yet.
-pub fn set_hand_over(form: HandOver) {
-    let at = HandOver::ALL.iter().position(|known| *known == form);
-    ASKED.store(at.unwrap_or(0), Ordering::Relaxed);
-}
-
-/// The form that is asked for.
-pub fn hand_over() -> HandOver {
-    let at = ASKED.load(Ordering::Relaxed);
-    HandOver::ALL.get(at).copied().unwrap_or_default()
 }

@@ -5,9 +5,9 @@ use std::ffi::c_void;
 use cudarc::cublaslt::result;
 use cudarc::cublaslt::sys::{
     self, cublasComputeType_t, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t,
-    cublasLtMatmulDescAttributes_t as Attribute, cublasLtMatmulHeuristicResult_t,
-    cublasLtMatmulPreference_t, cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute,
-    cublasLtMatrixLayout_t, cublasLtMatrixLayoutAttribute_t as LayoutAttribute, cudaDataType,
+    cublasLtMatmulDescAttributes_t as Attribute, cublasLtMatmulPreference_t,
+    cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute, cublasLtMatrixLayout_t,
+    cublasLtMatrixLayoutAttribute_t as LayoutAttribute, cudaDataType,
 };
 use cudarc::driver::sys::CUstream;
 
@@ -177,21 +177,18 @@ pub(super) struct Addresses {
 }
 
 impl Chosen {
-    /// Asks the heuristics for algorithms, best first, and takes the `nth` of them. Nothing is run or measured. The
-    /// algorithms may use `workspace` bytes, and buffers have `alignment`.
+    /// Takes the algorithm that the heuristics say is the best. Nothing is run or measured. It may use `workspace` bytes, and
+    /// buffers have `alignment`.
     pub fn new(
         library: &Library,
         description: Description,
         [a, b, d]: [Matrix; 3],
         (workspace, alignment): (usize, u32),
-        nth: usize,
     ) -> Result<Self, String> {
         let preference = Preference::new(workspace, alignment)?;
-        let mut found: Vec<cublasLtMatmulHeuristicResult_t> = Vec::with_capacity(nth + 1);
-        let mut count = 0;
-        // SAFETY: every object is alive, and `found` has room for as many results as are asked for.
-        let status = unsafe {
-            sys::cublasLtMatmulAlgoGetHeuristic(
+        // SAFETY: every object is alive.
+        let found = unsafe {
+            result::get_matmul_algo_heuristic(
                 library.0,
                 description.0,
                 a.0,
@@ -199,18 +196,9 @@ impl Chosen {
                 d.0,
                 d.0,
                 preference.0,
-                nth as i32 + 1,
-                found.as_mut_ptr(),
-                &raw mut count,
             )
-        };
-        status.result().map_err(refused("no algorithm"))?;
-        // SAFETY: the library has written `count` results, no more than were asked for.
-        unsafe { found.set_len((count as usize).min(nth + 1)) };
-        found.retain(|result| result.state.result().is_ok());
-        let found = found
-            .get(nth)
-            .ok_or_else(|| format!("cuBLASLt: no algorithm number {nth}"))?;
+        }
+        .map_err(refused("no algorithm"))?;
         let algorithm = Algorithm {
             algorithm: found.algo,
             workspace: found.workspaceSize,

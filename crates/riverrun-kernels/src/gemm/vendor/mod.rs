@@ -1,10 +1,9 @@
 //! Products by NVIDIA's cuBLASLt, on CubeCL's buffers and on CubeCL's stream (`gpu/cuda.rs` says how).
 //!
-//! The library is loaded at run time. For every problem its heuristics choose an algorithm once; nothing is timed unless a
-//! program [searches](Vendor::search). With one algorithm for a problem, two runs give the same bits.
+//! The library is loaded at run time. For every problem its heuristics choose an algorithm once; nothing is timed. With one
+//! algorithm for a problem, two runs give the same bits.
 
 mod library;
-mod search;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,8 +21,6 @@ use super::{Arithmetic, Epilogue, Layout, Order};
 use crate::gpu::cuda::{Device, device_of};
 use crate::gpu::{Dtype, expect};
 use library::{Addresses, Chosen, Description, Library, Matrix};
-use search::Kept;
-pub use search::keep_choices;
 
 /// Scratch memory that an algorithm may ask for: what cuBLAS itself takes on an H100.
 const WORKSPACE: usize = 32 << 20;
@@ -97,12 +94,6 @@ impl Problem {
         }
     }
 
-    /// Multiplications and additions.
-    pub fn flops(&self) -> f64 {
-        let count = self.batch.map_or(1, |batch| batch.count);
-        2.0 * count as f64 * self.m as f64 * self.k as f64 * self.n as f64
-    }
-
     /// The largest power of two, up to 256, that divides the bytes from each matrix of a batch to the next.
     fn alignment(&self) -> u32 {
         let distances = self
@@ -168,8 +159,6 @@ pub struct Vendor {
     device: Device,
     library: Library,
     plans: RwLock<Plans>,
-    /// The algorithms that were chosen in place of the heuristics' first.
-    kept: Kept,
 }
 
 // SAFETY: a cuBLASLt handle may be used by several threads at once.
@@ -191,11 +180,11 @@ impl Vendor {
         let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
         devices
             .entry(id)
-            .or_insert_with(|| Self::load(client, id).map(Arc::new))
+            .or_insert_with(|| Self::load(id).map(Arc::new))
             .clone()
     }
 
-    fn load(client: &Client, id: DeviceId) -> Result<Self, String> {
+    fn load(id: DeviceId) -> Result<Self, String> {
         if !Library::installed() {
             return Err("libcublasLt is not installed where the loader looks".into());
         }
@@ -206,7 +195,6 @@ impl Vendor {
             device,
             library,
             plans: RwLock::default(),
-            kept: Kept::open(client),
         })
     }
 
@@ -226,23 +214,10 @@ impl Vendor {
             return plan.clone();
         }
         drop(plans);
-        // A choice is one of the algorithms for aligned buffers.
-        let nth = match alignment {
-            256 => self.preference(problem),
-            _ => 0,
-        };
-        let plan = |nth| {
-            self.device
-                .ask(|| choose(&self.library, problem, alignment, nth).map(Arc::new))
-        };
         // Two threads may choose at once; they make the same choice.
-        let plan = plan(nth).or_else(|reason| match nth {
-            0 => Err(reason),
-            _ => {
-                tracing::warn!(?problem, "the chosen algorithm is ignored: {reason}");
-                plan(0)
-            }
-        });
+        let plan = self
+            .device
+            .ask(|| choose(&self.library, problem, alignment).map(Arc::new));
         let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
         if plans.len() >= PLANS {
             plans.clear();
@@ -404,13 +379,8 @@ fn expect_sizes(problem: &Problem, buffers: &Buffers) -> Result<(), String> {
     expect(problem.dtype.size(), sizes).map_err(|error| error.to_string())
 }
 
-/// Chooses the algorithm, the `nth` of those that the heuristics give, on the device's thread.
-fn choose(
-    library: &Library,
-    problem: &Problem,
-    alignment: u32,
-    nth: usize,
-) -> Result<Plan, String> {
+/// Chooses the algorithm, the first that the heuristics give, on the device's thread.
+fn choose(library: &Library, problem: &Problem, alignment: u32) -> Result<Plan, String> {
     let Problem {
         m,
         k,
@@ -468,7 +438,7 @@ fn choose(
             result.batched(count, d)?,
         ];
     }
-    let chosen = Chosen::new(library, description, matrices, (WORKSPACE, alignment), nth)?;
+    let chosen = Chosen::new(library, description, matrices, (WORKSPACE, alignment))?;
     Ok(Plan(chosen))
 }
 

@@ -8,7 +8,7 @@ use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
 
-use super::recompute::{RecomputedScan, Saved, Scan};
+use super::recompute::{RecomputedScan, Scan};
 use super::{GateInputs, RecurrenceOps, SavedStates, ScanGradients, ScanSpec};
 use crate::ops::support::Maybe;
 use crate::ops::support::autodiff::{Slot, Tracked, inner, outer, output, recomputed_output};
@@ -23,7 +23,8 @@ struct StatesSaved<B: Backend> {
     inputs: Vec<NodeId>,
     h0: Option<FloatTensor<B>>,
     reset: Option<FloatTensor<B>>,
-    h: Saved<B>,
+    /// Absent where they are recomputed.
+    h: Option<FloatTensor<B>>,
     d_h: Slot<B>,
     d_h_last: Slot<B>,
     spec: ScanSpec,
@@ -50,14 +51,15 @@ impl<B: RecurrenceOps, const N: usize> Backward<B, N> for States {
             1 => GateInputs::Packed(next()),
             _ => GateInputs::Separate(next(), next()),
         };
-        let scan = Scan {
+        let scan = Scan::<B> {
             inputs,
             h0: saved.h0,
             reset: saved.reset,
             spec: saved.spec,
         };
         let d_h = saved.d_h.take().unwrap_or_else(|| scan.zero_states());
-        let gradients = saved.h.backward(scan, d_h, saved.d_h_last.take());
+        let h = saved.h.unwrap_or_else(|| scan.forward());
+        let gradients = scan.backward(h, d_h, saved.d_h_last.take());
         let d_inputs = match gradients.inputs {
             GateInputs::Separate(a, b) => vec![a, b],
             GateInputs::Packed(x) => vec![x],
@@ -121,7 +123,7 @@ fn run<B: RecurrenceOps, C: CheckpointStrategy, const N: usize>(
                 inputs: inputs.iter().map(|input| prep.checkpoint(input)).collect(),
                 h0: start,
                 reset,
-                h: Saved::of(&h, spec),
+                h: (spec.saved_states == SavedStates::All).then(|| h.clone()),
                 d_h: d_h.clone(),
                 d_h_last: d_h_last.clone(),
                 spec,

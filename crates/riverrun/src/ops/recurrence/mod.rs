@@ -218,10 +218,6 @@ fn check(
     checks::optional("h0", reference, sequence.state.as_ref(), &[batch, dim])?;
     checks::reset(reference, sequence.reset.as_ref(), [batch, steps])?;
     checks::lengths(sequence.lengths.as_deref(), [batch, steps])?;
-    if options.saved_states == SavedStates::Every(0) {
-        let refusal = "states saved every 0 steps; expected 1 or more";
-        return Err(Error::Unsupported(refusal.into()));
-    }
     #[cfg(feature = "cube")]
     if let (Some(routine), Some(client)) =
         (options.routine, crate::device::client(&reference.device()))

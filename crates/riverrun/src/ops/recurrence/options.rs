@@ -8,21 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// The states that a differentiable scan saves for the backward pass, which recomputes the others. The inputs of the gate are
-/// always saved.
+/// Whether a differentiable scan saves its states for the backward pass or computes them again there. The inputs of the gate
+/// are always saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SavedStates {
     /// Saves all states: the most memory, nothing to recompute.
     #[default]
     All,
-    /// Saves the state before every `k`-th step, `k ≥ 1`: `1/k` of them. The backward pass goes through the segments from
-    /// the last to the first and holds the states of one at a time.
-    ///
-    /// In `f32` and `f64` on the CPU the gradients are bit for bit those of [`SavedStates::All`]. In 16-bit storage the
-    /// gradient passed from one segment to the one before it is rounded to the storage type, and GPUs may contract other
-    /// products and sums at the seams.
-    Every(usize),
     /// Saves no states: the backward pass runs the whole forward pass again and then has bit for bit the states of
     /// [`SavedStates::All`], on every device and in every type.
     None,
@@ -32,7 +25,6 @@ impl fmt::Display for SavedStates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SavedStates::All => f.write_str("all"),
-            SavedStates::Every(k) => write!(f, "{k}"),
             SavedStates::None => f.write_str("none"),
         }
     }
@@ -42,14 +34,13 @@ impl FromStr for SavedStates {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self, Error> {
-        match (name, name.parse()) {
-            ("all", _) => Ok(SavedStates::All),
-            ("none", _) => Ok(SavedStates::None),
-            (_, Ok(k)) if k > 0 => Ok(SavedStates::Every(k)),
+        match name {
+            "all" => Ok(SavedStates::All),
+            "none" => Ok(SavedStates::None),
             _ => Err(Error::Unknown {
                 what: "states to save",
                 name: name.into(),
-                known: "all, none, a number of steps".into(),
+                known: "all, none".into(),
             }),
         }
     }
@@ -63,7 +54,7 @@ pub struct ScanOptions {
     pub reverse: bool,
     /// The GPU routine; the measured choice when absent. Ignored on the CPU, which has one routine.
     pub routine: Option<Routine>,
-    /// The states saved for the backward pass.
+    /// Whether the states are saved for the backward pass.
     pub saved_states: SavedStates,
 }
 
@@ -85,7 +76,7 @@ impl ScanOptions {
         self
     }
 
-    /// Saves fewer states for the backward pass: memory against time.
+    /// Saves the states for the backward pass, or computes them again there: memory against time.
     ///
     /// It saves memory only where nothing else keeps the states: a sum does not keep them, a product with a weight does. On a
     /// device with Burn's own gradient checkpointing (`device.autodiff().gradient_checkpointing()`) the states are

@@ -1,7 +1,6 @@
 //! `riverrun bench cell`: GRU, LSTM and Elman layers over sequences, forward, and forward and backward, beside the layers of
 //! `burn::nn` with the same weights on the same device, in turns; and single steps of a stream on the CPU.
 
-mod forms;
 mod peer;
 
 use std::io::{Write, stdout};
@@ -9,7 +8,6 @@ use std::time::Instant;
 
 use burn::tensor::{Distribution, Tensor, TensorData};
 use riverrun::nn::CellStream;
-use riverrun_kernels::cell::HandOver;
 use riverrun_train::Precision;
 use serde::Serialize;
 
@@ -37,8 +35,6 @@ struct Row {
     steps: usize,
     hidden: usize,
     heads: usize,
-    /// The hand-over between cubes with which the layer ran; without meaning in the rows of another library.
-    hand_over: &'static str,
     time: Timing,
     us_per_step: f64,
 }
@@ -50,7 +46,6 @@ struct Subject {
     sizes: [usize; 3],
     heads: usize,
     precision: Precision,
-    hand_over: HandOver,
 }
 
 /// The file of `--json`.
@@ -72,12 +67,6 @@ pub fn run(args: &BenchCellArgs) -> Result<(), Failure> {
         let all = UNITS.iter().flat_map(|h| BATCHES.map(|b| [b, STEPS, *h]));
         shapes.extend(all);
     }
-    let forms = &args.hand_over;
-    if setup.is_cpu() && *forms != [HandOver::default()] {
-        return Err(Failure::User(
-            "--hand-over is for NVIDIA GPUs: cubes get states, CPU threads share them".into(),
-        ));
-    }
     for (shape, &heads) in shapes
         .iter()
         .flat_map(|s| args.heads.iter().map(move |h| (s, h)))
@@ -97,7 +86,7 @@ pub fn run(args: &BenchCellArgs) -> Result<(), Failure> {
     )?;
     writeln!(
         out,
-        "{:<5} {:<5} {:<18} {:>4} {:>6} {:>5} {:>5} {:<15}  {:>12} {:>6} {:>9}  {:>12} {:>8}",
+        "{:<5} {:<5} {:<18} {:>4} {:>6} {:>5} {:>5}  {:>12} {:>6} {:>9}  {:>12} {:>8}",
         "cell",
         "type",
         "pass",
@@ -105,7 +94,6 @@ pub fn run(args: &BenchCellArgs) -> Result<(), Failure> {
         "T",
         "H",
         "heads",
-        "hand-over",
         "median ms",
         "±",
         "µs/step",
@@ -126,26 +114,14 @@ pub fn run(args: &BenchCellArgs) -> Result<(), Failure> {
                     ours: pair.ours.rounded(precision),
                     theirs: pair.theirs.clone().filter(|_| precision == Precision::F32),
                 };
-                for &hand_over in forms {
-                    let subject = Subject {
-                        cell,
-                        sizes,
-                        heads,
-                        precision,
-                        hand_over,
-                    };
-                    let (found, budget) = ((&mut rows, &mut refused), args.budget);
-                    let measured = match hand_over == forms[0] {
-                        true => Ok(()),
-                        false => forms::check(&subject, forms[0], &pair.ours, device),
-                    }
-                    .and_then(|()| {
-                        forms::ask(hand_over);
-                        measure(subject, &pair, &setup, budget, found)
-                    });
-                    forms::ask(HandOver::default());
-                    measured?;
-                }
+                let subject = Subject {
+                    cell,
+                    sizes,
+                    heads,
+                    precision,
+                };
+                let found = (&mut rows, &mut refused);
+                measure(subject, &pair, &setup, args.budget, found)?;
             }
         }
     }
@@ -173,7 +149,6 @@ fn measure(
         sizes: sizes @ [batch, steps, hidden],
         heads,
         precision,
-        hand_over,
     } = subject;
     let device = &setup.device;
     let x = Tensor::<3>::random(sizes, Distribution::Normal(0.0, 1.0), device);
@@ -197,15 +172,13 @@ fn measure(
         steps: count,
         hidden,
         heads,
-        hand_over: hand_over.name(),
         time,
         us_per_step: time.median * 1e6 / count as f64,
     };
     let mut add = |pass, (own, peer): (Timing, Option<Timing>), count: usize| {
         let name = |program: &str| {
-            let form = hand_over.name();
             format!(
-                "{program} {cell} {precision} {pass}, B {batch} T {count} H {hidden}, heads {heads}, {form}"
+                "{program} {cell} {precision} {pass}, B {batch} T {count} H {hidden}, heads {heads}"
             )
         };
         let peer = peer.filter(|peer| refused.admits(|| name("burn::nn"), peer));
@@ -221,9 +194,8 @@ fn measure(
         });
         writeln!(
             stdout(),
-            "{cell:<5} {:<5} {pass:<18} {batch:>4} {count:>6} {hidden:>5} {heads:>5} {:<15}  {:>12.4} {:>5.1}% {:>9.2}  {beside}",
+            "{cell:<5} {:<5} {pass:<18} {batch:>4} {count:>6} {hidden:>5} {heads:>5}  {:>12.4} {:>5.1}% {:>9.2}  {beside}",
             precision.to_string(),
-            hand_over.name(),
             own.time.median * 1e3,
             own.time.spread() * 100.0,
             own.us_per_step,

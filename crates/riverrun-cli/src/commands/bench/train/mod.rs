@@ -18,7 +18,6 @@ use riverrun_train::tasks::Batch;
 use riverrun_train::{Learner, Part, RunConfig};
 use serde::Serialize;
 
-use super::search;
 use super::setup::Setup;
 use super::stats::{Refused, Timing};
 use crate::args::BenchTrainArgs;
@@ -62,10 +61,11 @@ struct Measurement {
     graph: bool,
     #[serde(flatten)]
     memory: Memory,
-    #[cfg(feature = "gpu")]
-    launches: Option<launches::Launches>,
     /// Loss of the first step and of the last.
     losses: [f64; 2],
+    /// Those of a step that is not recorded.
+    #[cfg(feature = "gpu")]
+    launches: Option<launches::Launches>,
 }
 
 /// The file of `--json`.
@@ -81,9 +81,6 @@ struct Report<'a> {
 /// Measures and prints.
 pub fn run(args: &BenchTrainArgs) -> Result<(), Failure> {
     let setup = Setup::new(&args.common)?;
-    if args.search {
-        search::check(&setup)?;
-    }
     let (device, origin) = (&setup.device, &setup.origin);
     let spec = &origin.device;
     let shapes = match (args.shapes.is_empty(), setup.is_cpu()) {
@@ -125,9 +122,6 @@ pub fn run(args: &BenchTrainArgs) -> Result<(), Failure> {
                 rows.push(row);
             }
         }
-    }
-    if args.search {
-        search::run(&setup, &mut out)?;
     }
     match &args.common.json {
         Some(path) => {
@@ -237,11 +231,6 @@ impl Bench {
         }
         let memory = self.memory.read();
         let [forward, backward, update] = self.parts(args.steps)?;
-        #[cfg(feature = "gpu")]
-        let launches = match riverrun::device::is_cpu(&self.device) || args.graph {
-            true => None,
-            false => Some(self.launches(args.kernels > 0)?),
-        };
         let last = self.loss()?;
         self.learned(args.model, first, last)?;
         let step = Timing::of(steps);
@@ -260,9 +249,9 @@ impl Bench {
             update,
             graph: args.graph,
             memory,
-            #[cfg(feature = "gpu")]
-            launches,
             losses: [first, last],
+            #[cfg(feature = "gpu")]
+            launches: self.launches(args)?,
         })
     }
 
@@ -285,11 +274,39 @@ impl Bench {
         Ok(parts.map(Timing::of))
     }
 
+    /// The launches of a step. The kernels of a recorded one cannot be told apart: where they are wanted, those of the same
+    /// model without a recording.
     #[cfg(feature = "gpu")]
-    fn launches(&mut self, timed: bool) -> Result<launches::Launches, Failure> {
+    fn launches(mut self, args: &BenchTrainArgs) -> Result<Option<launches::Launches>, Failure> {
+        let timed = args.kernels > 0;
+        if riverrun::device::is_cpu(&self.device) || args.graph && !timed {
+            return Ok(None);
+        }
+        if args.graph {
+            self = self.without_recording()?;
+        }
         let device = self.device.clone();
         let sync = || device.sync().map_err(failed);
-        launches::observe(timed, sync, || self.step(&mut |_| ()).map(drop))
+        launches::observe(timed, sync, || self.step(&mut |_| ()).map(drop)).map(Some)
+    }
+
+    /// The same model from its start, after a few steps. The memory of the recording is free by then.
+    #[cfg(feature = "gpu")]
+    fn without_recording(self) -> Result<Self, Failure> {
+        let Self {
+            learner,
+            config,
+            shape,
+            device,
+            ..
+        } = self;
+        drop(learner);
+        let mut other = Self::new(config, shape, &device, false)?;
+        for _ in 0..2 {
+            other.step(&mut |_| ())?;
+        }
+        other.sync()?;
+        Ok(other)
     }
 
     /// Random tokens cost `ln V` to guess, and a batch seen again and again is soon learned in part. Griffin starts higher:

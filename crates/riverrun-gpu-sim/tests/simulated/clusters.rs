@@ -1,11 +1,13 @@
-//! The forms of the cells' hand-over, against the measured form and the oracle.
+//! Cells whose cubes share the depth of a product or have scouts, against cubes that read everything and the oracle; and the
+//! rule that chooses.
 
 use cubecl::client::Client;
 use half::bf16;
 use riverrun_gpu_sim::simulated::{client, hold_back};
+use riverrun_gpu_sim::{Card, Recorder};
 use riverrun_kernels::cell::check::{Case, Options, compare};
-use riverrun_kernels::cell::gpu::{Tuning, hand_over, set_hand_over};
-use riverrun_kernels::cell::{Cell, HandOver, Problem, ResetGate};
+use riverrun_kernels::cell::gpu::{Tuning, chosen};
+use riverrun_kernels::cell::{Cell, Problem, ResetGate};
 use riverrun_kernels::gpu::{Dtype, take_fault};
 use riverrun_kernels::{Element, Error};
 
@@ -107,23 +109,53 @@ fn a_late_cube_of_a_cluster_is_an_error() {
     right(&client, Dtype::F32, &case, tuning);
 }
 
-/// What is asked for is what small problems, too, run by; and a tuning that does not fit is refused.
+/// A cluster that no device has.
 #[test]
-fn a_form_can_be_asked_for() {
+fn sizes_that_do_not_fit_are_refused() {
     let client = client();
-    let problem = Problem::new(Cell::Lstm, 2, 2, 32);
-    let case = Case::<f32>::random(problem, Options::NONE, 1);
-    let whole = case.gpu(&client, Dtype::F32, None).expect("runs").bits();
-    for form in HandOver::ALL {
-        set_hand_over(form);
-        assert_eq!(hand_over(), form);
-        let found = case.gpu(&client, Dtype::F32, None).expect("runs").bits();
-        assert!(found == whole, "no form gains anything here");
-    }
-    set_hand_over(HandOver::default());
+    let case = Case::<f32>::random(Problem::new(Cell::Lstm, 2, 2, 32), Options::NONE, 1);
     let tuning = Tuning::new(16, 8, 2).with_cluster(64);
     match case.gpu(&client, Dtype::F32, Some(tuning)) {
         Err(Error::Routine { .. }) => {}
         other => panic!("{:?}", other.map(|found| found.bits())),
     }
+}
+
+/// The faster form wherever both were measured on an H200, for each pass: whole, or its cluster and whether it has scouts.
+#[test]
+fn large_sizes_are_shared() {
+    let gru = Cell::Gru {
+        reset: ResetGate::After,
+    };
+    let h200 = client();
+    let whole = (1, false);
+    let of = |client: &Client, cell, dtype, [batch, hidden]: [usize; 2]| {
+        let problem = Problem::new(cell, batch, 1024, hidden);
+        [false, true].map(|backward| {
+            let tuning = chosen(client, &problem, dtype, backward).expect("a problem that fits");
+            (tuning.cluster, tuning.scouts)
+        })
+    };
+    for (cell, sizes, wanted) in [
+        (gru, [16, 1024], [whole, whole]),
+        (gru, [64, 1024], [whole, (4, false)]),
+        (gru, [16, 2048], [(2, false), (4, true)]),
+        (gru, [64, 2048], [(1, true), (4, true)]),
+        (Cell::Lstm, [16, 1024], [whole, (4, false)]),
+        (Cell::Lstm, [64, 1024], [(1, true), (2, true)]),
+    ] {
+        let found = of(&h200, cell, Dtype::Bf16, sizes);
+        assert_eq!(found, wanted, "{} {sizes:?}", cell.name());
+    }
+    for cell in [gru, Cell::Lstm] {
+        for sizes in [[16, 256], [16, 512], [1, 2048]] {
+            let found = of(&h200, cell, Dtype::F16, sizes);
+            assert_eq!(found, [whole; 2], "{} {sizes:?}", cell.name());
+        }
+    }
+    // A device without clusters.
+    let a100 = Card::ALL[1];
+    assert_eq!(a100.capability, 80);
+    let found = of(&Recorder::new(a100).client, gru, Dtype::Bf16, [64, 1024]);
+    assert_eq!(found, [whole; 2]);
 }
