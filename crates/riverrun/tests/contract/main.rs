@@ -7,6 +7,7 @@ mod common;
 mod embedding;
 mod empty;
 mod lengths;
+mod padding;
 mod products;
 mod refusals;
 
