@@ -28,7 +28,7 @@ pub(crate) mod support;
 pub use crate::sequence::Sequence;
 pub use adamw::{
     AdamwStep, AdamwTensors, LossScaleNumbers, adamw, adamw_numbers, clip_factor, square_sum,
-    try_clip_factor,
+    try_adamw, try_clip_factor,
 };
 pub use attention::{AttentionOptions, attention, try_attention};
 pub use block_diagonal::{block_diagonal_scan, try_block_diagonal_scan};

@@ -8,6 +8,7 @@ mod embedding;
 mod empty;
 mod lengths;
 mod padding;
+mod plain;
 mod products;
 mod refusals;
 
