@@ -97,8 +97,7 @@ impl Vendor {
         let mut choices = self.choices();
         choices.set(&name(problem), nth);
         drop(choices);
-        let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
-        plans.retain(|(known, _), _| known != problem);
+        self.plans.forget(|(known, _)| known == problem);
         Ok(())
     }
 
@@ -115,10 +114,9 @@ impl Vendor {
     /// The problems that this process has asked the library for, and that are large enough to differ by their algorithm, the
     /// largest first.
     pub fn problems(&self) -> Vec<Problem> {
-        let plans = self.plans.read().unwrap_or_else(PoisonError::into_inner);
-        let served = plans.iter().filter(|(_, plan)| plan.is_ok());
-        let mut problems: Vec<Problem> = served
-            .map(|((problem, _), _)| *problem)
+        let planned = self.plans.planned().into_iter();
+        let mut problems: Vec<Problem> = planned
+            .map(|(problem, _)| problem)
             .filter(|problem| problem.flops() >= WORTH_MEASURING)
             .collect();
         problems.sort_by_key(|problem| (std::cmp::Reverse(problem.flops() as u64), name(problem)));
