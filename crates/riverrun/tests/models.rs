@@ -6,7 +6,9 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::store::ModuleRecord;
 use burn::tensor::{Int, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
-use riverrun::models::{LanguageModel, LanguageModelConfig, RecurrentKind};
+use riverrun::models::{
+    GriffinConfig, LanguageModel, LanguageModelConfig, RecurrentKind, TemporalMixing,
+};
 use riverrun::nn::Sequence;
 use riverrun::ops::cross_entropy;
 
@@ -238,4 +240,22 @@ fn an_estimate_overflows_into_none() {
     assert!(size.training_bytes(32, 4).expect("a small model") > 16 * size.parameters);
     assert_eq!(size.training_bytes(u64::MAX, 4), None);
     assert_eq!(size.inference_bytes(u64::MAX, 4), None);
+}
+
+/// A first step without a factor does not depend on `Λ`, and neither does any other of a sequence of one.
+#[test]
+fn a_single_step_of_griffin_has_a_gradient_of_zeros() {
+    for (name, device) in devices() {
+        let device = device.autodiff();
+        let model = GriffinConfig::new(5, 8, 1, 2).init(&device);
+        let tokens = Tensor::<2, Int>::ones([1, 1], &device);
+        let (logits, _) = model.forward(tokens, Sequence::new());
+        let grads = logits.powi_scalar(2).sum().backward();
+        let TemporalMixing::Recurrence(recurrence) = &model.blocks[0].temporal else {
+            panic!("the first block is recurrent");
+        };
+        let gradient = recurrence.rg_lru.lambda.val().grad(&grads);
+        let gradient = numbers(gradient.expect("a gradient"));
+        assert_eq!(gradient, [0.0; 8], "{name}");
+    }
 }

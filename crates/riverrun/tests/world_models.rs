@@ -5,7 +5,8 @@ mod common;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use riverrun::ops::{
-    Decode, Ensemble, RunStates, encode_states, rollout, try_encode_states, try_rollout, uniform,
+    Decode, Ensemble, RunStates, encode_states, rollout, try_encode_states, try_rollout,
+    try_uniform, uniform,
 };
 use riverrun::{Error, Recording};
 use riverrun_kernels::encoder::Config;
@@ -232,6 +233,57 @@ fn random_numbers_are_the_same_on_every_device() {
             let words = [1, -1, 3, i32::MIN];
             let found = uniform(key(words, &device), 7, [20, 30, 10]);
             assert_eq!(numbers(found), expected, "{name}");
+        }
+    }
+}
+
+#[test]
+fn more_random_numbers_than_a_stream_has_are_refused() {
+    let device = Device::flex();
+    let draw = |shape: [usize; 3]| try_uniform(key([1, 2, 3, 4], &device), 0, shape);
+    for shape in [
+        [1 << 20, 1 << 20, 1 << 30],
+        [1 << 16, 1 << 16, 2],
+        [usize::MAX; 3],
+    ] {
+        assert!(
+            matches!(draw(shape), Err(Error::Unsupported(_))),
+            "{shape:?}"
+        );
+    }
+    assert_eq!(draw([3, 0, 5]).expect("no numbers").dims(), [3, 0, 5]);
+}
+
+#[test]
+fn an_ensemble_of_nobody_forecasts_nothing() {
+    let case = Case::random(Problem::new(0, 8, 3).with_features(2), 1);
+    for (name, device) in devices() {
+        for device in [device.clone(), device.autodiff()] {
+            let mut given = given(&case, &device);
+            given.ensemble.u = given.ensemble.u.set_require_grad(device.is_autodiff());
+            let Given {
+                ensemble,
+                h0,
+                features,
+                loss,
+            } = given;
+            for steps in [0, 3] {
+                let decode = Decode::LogLoss;
+                let (h0, features, loss) = (h0.clone(), features.clone(), loss.clone());
+                let found = try_rollout(&ensemble, h0, features, loss, steps, decode);
+                let found = found.expect("arguments that fit");
+                assert_eq!(found.trajectory.dims(), [0, steps + 1], "{name}");
+                assert_eq!(found.norm.dims(), [0, steps], "{name}");
+                assert_eq!(found.delta.dims(), [0, 10], "{name}");
+                assert_eq!(found.entropy.dims(), [0], "{name}");
+                assert!(found.read().1.trajectory.is_empty(), "{name}");
+                if device.is_autodiff() {
+                    let grads = (found.trajectory.sum() + found.delta.sum()).backward();
+                    if let Some(gradient) = ensemble.u.grad(&grads) {
+                        assert_eq!(gradient.dims(), ensemble.u.dims(), "{name}");
+                    }
+                }
+            }
         }
     }
 }

@@ -25,8 +25,9 @@ pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
     let prompt = args.prompt.as_bytes();
     let mut out = stdout().lock();
     if args.batch != 1 {
-        let mut samples = vec![prompt.to_vec(); args.batch.min(1 << 16)];
-        for symbols in generator.samples(prompt, sampling, args.batch)? {
+        let steps = generator.samples(prompt, sampling, args.batch)?;
+        let mut samples = vec![prompt.to_vec(); args.batch];
+        for symbols in steps {
             for (sample, symbol) in samples.iter_mut().zip(symbols?) {
                 sample.extend_from_slice(symbol);
             }

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 pub fn run(args: &TrainArgs) -> Result<(), Failure> {
     let device = riverrun::device::parse(&args.device)?;
     let config = train::configuration(&train::with_format(args)?)?;
-    let plan = config.memory_plan()?;
+    let plan = config.memory_plan_on(&device)?;
     let mut out = stdout().lock();
     print(&mut out, &config, &plan)?;
     let spec = riverrun::device::name(&device);
@@ -47,6 +47,9 @@ fn print(out: &mut impl Write, config: &RunConfig, plan: &MemoryPlan) -> Result<
         megabytes(plan.activations)
     )?;
     writeln!(out, "working      {}", megabytes(plan.working))?;
+    if plan.scratch > 0 {
+        writeln!(out, "scratch      {}", megabytes(plan.scratch))?;
+    }
     writeln!(out, "peak         {}", megabytes(plan.peak()))?;
     Ok(())
 }

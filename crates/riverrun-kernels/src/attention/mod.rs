@@ -1,4 +1,5 @@
-//! Scaled dot-product attention with tiles: memory in proportion to `T`, never to `T·S`.
+//! Scaled dot-product attention with tiles: memory in proportion to `T`, never to `T·S` but for the scratch memory of cuDNN's
+//! backward pass (`vendor`).
 //!
 //! ```text
 //! s_ij = scale · q_i·k_j                      q: [B, T, H, D]    k, v: [B, S, Hk, D]
@@ -120,10 +121,12 @@ pub struct Problem {
     pub window: Option<usize>,
     /// The cap of the scores, above 0.
     pub softcap: Option<f64>,
+    /// Whether two backward passes give the same bits.
+    pub deterministic: bool,
 }
 
 impl Problem {
-    /// Without mask or cap, `scale = 1 / √D`.
+    /// Without mask or cap, `scale = 1 / √D`, deterministic.
     pub fn new(shape: Shape) -> Self {
         Self {
             shape,
@@ -131,6 +134,7 @@ impl Problem {
             causal: false,
             window: None,
             softcap: None,
+            deterministic: true,
         }
     }
 

@@ -3,8 +3,10 @@
 //! The cubes of a cluster run at once, by the hardware's promise, and write into each other's shared memory. A result
 //! travels as one word of 64 bits, the number and the step that it belongs to ([`send`]); a reader polls the place in its
 //! own shared memory until the step is there ([`receive`]). So a word is its own flag: no word implies anything about
-//! another, and there are no fences and no barriers between the first ([`meet`]) and the last. A wait needs no bound, since
-//! no cube that is waited for can be left out.
+//! another, and there are no fences and no barriers between the first ([`meet`]) and the last.
+//!
+//! These waits have no time limit, unlike those between the cubes of a grid (`fault.rs`): a cube of a grid may be left out, one
+//! of a cluster may not, and reading the clock would lengthen a loop that ends after some 0.2 µs.
 //!
 //! A place is written again, for the next step, only by those that have seen a later result of everyone who reads it: that
 //! is for the kernel to make sure of.

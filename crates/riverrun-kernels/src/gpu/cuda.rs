@@ -74,17 +74,17 @@ impl Device {
 
     /// Runs `task` on the device's thread, with the device's context current, and waits for it. Work that the device
     /// has not finished is not waited for.
-    pub fn ask<R: Send>(
+    pub fn ask<R: Send, E: From<String> + Send>(
         &self,
-        task: impl FnOnce() -> Result<R, String> + Send,
-    ) -> Result<R, String> {
+        task: impl FnOnce() -> Result<R, E> + Send,
+    ) -> Result<R, E> {
         let context = Context(self.context);
         self.handle
             .submit_blocking(move |_| {
                 context.make_current()?;
                 task()
             })
-            .unwrap_or_else(|error| Err(format!("the device's thread is gone: {error:?}")))
+            .unwrap_or_else(|error| Err(format!("the device's thread is gone: {error:?}").into()))
     }
 
     /// Enqueues work that reads and writes these buffers, and returns at once. `task` gets the stream and the addresses

@@ -4,6 +4,7 @@
 //! raises a word of its device. So no launch hangs, and no wrong number passes for a right one. [`take_fault`] reads
 //! those words; a training loop calls it where it reads the loss.
 
+use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use cubecl::client::Client;
@@ -54,6 +55,18 @@ struct Watched {
     control: Handle,
     words: usize,
     word: usize,
+    /// The streams whose launches raise it, as far as they are known.
+    streams: HashSet<StreamKey>,
+    /// Those of them that have yet to hear of a fault that another stream has found.
+    untold: HashSet<StreamKey>,
+}
+
+impl Watched {
+    /// A fault that `stream` has found, of any of the streams.
+    fn found_by(&mut self, stream: StreamKey) {
+        let others = self.streams.iter().filter(|&&other| other != stream);
+        self.untold.extend(others);
+    }
 }
 
 fn watched() -> MutexGuard<'static, Vec<Watched>> {
@@ -81,43 +94,73 @@ pub(crate) fn watch(
         control: control.clone(),
         words,
         word,
+        streams: HashSet::new(),
+        untold: HashSet::new(),
     });
+}
+
+/// Says that launches of `stream` raise a fault word.
+pub(crate) fn watch_stream(operation: &'static str, scope: Scope, stream: StreamKey) {
+    let mut watched = watched();
+    let known = |one: &&mut Watched| (one.operation, one.scope) == (operation, scope);
+    if let Some(one) = watched.iter_mut().find(known) {
+        one.streams.insert(stream);
+    }
 }
 
 /// Reports and clears a wait between cubes that has given up on this device and the calling thread's stream since the last
 /// call: of the look-back and of the sequences that run in one launch. Reads a word of each back, so it waits for the
 /// stream; does nothing during a recording.
 ///
-/// Such a launch writes NaN from the wait on; the error distinguishes that from NaN in the data.
+/// Such a launch writes NaN from the wait on; the error distinguishes that from NaN in the data. A word of a whole device does not
+/// say which stream's launch it was: its fault is reported to every stream that has made such launches, once to each.
 ///
 /// # Errors
-/// [`Error::Handover`] for the first operation with a fault, [`Error::Read`] if the read fails.
+/// [`Error::Handover`] for an operation with a fault, [`Error::Read`] if the read fails.
 pub fn take_fault(client: &Client) -> Result<(), Error> {
     if client.is_capturing() {
         return Ok(());
     }
-    let scopes = [
-        Scope::Stream(StreamKey::current(client)),
-        Scope::Device(client.service_id()),
-    ];
-    let found: Vec<(&'static str, Handle, usize, usize)> = watched()
-        .iter()
-        .filter(|one| scopes.contains(&one.scope))
-        .map(|one| (one.operation, one.control.clone(), one.words, one.word))
-        .collect();
+    let stream = StreamKey::current(client);
+    let scopes = [Scope::Stream(stream), Scope::Device(client.service_id())];
     let mut fault = None;
-    for (operation, control, words, word) in found {
-        let bytes = client
-            .read_one(control.clone())
-            .map_err(|error| Error::Read {
-                device: client.name().into(),
-                reason: format!("{error:?}"),
-            })?;
-        if bytes.len() < words * 4 || bytes[word * 4..][..4] == [0; 4] {
+    let mut asked = Vec::new();
+    for one in watched().iter_mut() {
+        if !scopes.contains(&one.scope) {
             continue;
         }
-        clear(client, &control, words, word);
-        fault = fault.or(Some(operation));
+        if one.untold.remove(&stream) {
+            fault = Some(one.operation);
+        }
+        asked.push((
+            one.operation,
+            one.scope,
+            one.control.clone(),
+            one.words,
+            one.word,
+        ));
+    }
+    if asked.is_empty() {
+        return Ok(());
+    }
+    let taken = client.empty(4 * asked.len());
+    for (i, (_, _, control, words, word)) in asked.iter().enumerate() {
+        take(client, (control, *words, *word), (&taken, asked.len(), i));
+    }
+    let bytes = client.read_one(taken).map_err(|error| Error::Read {
+        device: client.name().into(),
+        reason: format!("{error:?}"),
+    })?;
+    let mut watched = watched();
+    for ((operation, scope, ..), word) in asked.into_iter().zip(bytes.chunks_exact(4)) {
+        if word == [0; 4] {
+            continue;
+        }
+        fault = Some(operation);
+        let known = |one: &&mut Watched| (one.operation, one.scope) == (operation, scope);
+        if let Some(one) = watched.iter_mut().find(known) {
+            one.found_by(stream);
+        }
     }
     match fault {
         Some(operation) => Err(Error::Handover {
@@ -128,23 +171,29 @@ pub fn take_fault(client: &Client) -> Result<(), Error> {
     }
 }
 
-/// Writes 0 to one word.
+/// Writes a word to `taken` and 0 in its place, at once: a fault that comes between the two would be lost.
 #[cube(launch_unchecked)]
-fn clear_word(control: &mut [u32], word: usize) {
+fn take_word(control: &mut [Atomic<u32>], taken: &mut [u32], word: usize, at: usize) {
     if ABSOLUTE_POS == 0 {
-        control[word] = 0u32;
+        taken[at] = control[word].exchange(0u32);
     }
 }
 
-fn clear(client: &Client, control: &Handle, words: usize, word: usize) {
-    // SAFETY: the buffer has `words` words, as its owner has said, and `word` is one of them.
+fn take(
+    client: &Client,
+    (control, words, word): (&Handle, usize, usize),
+    (taken, count, at): (&Handle, usize, usize),
+) {
+    // SAFETY: the buffers have so many words, of `control` as its owner has said, and `word` and `at` are among them.
     unsafe {
-        clear_word::launch_unchecked(
+        take_word::launch_unchecked(
             client,
             CubeCount::Static(1, 1, 1),
             CubeDim::new_1d(1),
             BufferArg::from_raw_parts(control.clone(), words),
+            BufferArg::from_raw_parts(taken.clone(), count),
             word,
+            at,
         );
     }
 }
@@ -161,11 +210,20 @@ pub(crate) fn nanoseconds() -> u64 {
 mod tests {
     use super::*;
 
+    /// One test at a time: each takes what is raised on the device.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     #[test]
     fn a_fault_is_reported_once_and_names_its_operation() {
         let Some(client) = crate::gpu::tests::client() else {
             return;
         };
+        let _alone = alone();
         let scope = Scope::Stream(StreamKey::current(&client));
         let raised: &[u32] = &[7, 1];
         let control = client.create_from_slice(bytemuck::cast_slice(raised));
@@ -185,6 +243,7 @@ mod tests {
         let Some(client) = crate::gpu::tests::client() else {
             return;
         };
+        let _alone = alone();
         let control = client.create_from_slice(&[1, 0, 0, 0]);
         let other = StreamKey {
             device: client.service_id(),
@@ -192,5 +251,34 @@ mod tests {
         };
         watch("elsewhere", Scope::Stream(other), &control, 1, 0);
         assert_eq!(take_fault(&client), Ok(()));
+    }
+
+    #[test]
+    fn a_fault_of_the_device_is_reported_to_every_stream_that_may_have_raised_it() {
+        let Some(client) = crate::gpu::tests::client() else {
+            return;
+        };
+        let _alone = alone();
+        let scope = Scope::Device(client.service_id());
+        let control = client.create_from_slice(&[1, 0, 0, 0]);
+        watch("of all", scope, &control, 1, 0);
+        let here = StreamKey::current(&client);
+        let there = StreamKey {
+            stream: here.stream + 1,
+            ..here
+        };
+        for stream in [here, there] {
+            watch_stream("of all", scope, stream);
+        }
+        assert!(take_fault(&client).is_err());
+        assert_eq!(take_fault(&client), Ok(()));
+        let untold = |stream: StreamKey| {
+            let mut all = watched();
+            let mut ours = all.iter_mut().filter(|one| one.operation == "of all");
+            ours.any(|one| one.untold.remove(&stream))
+        };
+        assert!(!untold(here));
+        assert!(untold(there));
+        assert!(!untold(there));
     }
 }

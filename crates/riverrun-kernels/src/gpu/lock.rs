@@ -24,7 +24,7 @@ use cubecl::server::Handle;
 use cubecl_common::device::ServiceId;
 
 use super::exchange::*;
-use super::fault::{PATIENCE, Scope, watch};
+use super::fault::{PATIENCE, Scope, StreamKey, watch, watch_stream};
 
 /// Words of a device. Kernels reach them by address: a launch that fails marks the buffers it would have written as
 /// unreadable, and these must outlive it.
@@ -46,6 +46,9 @@ const TICKET: usize = 0;
 const DONE: usize = 1;
 /// Never read.
 const IGNORED: usize = 2;
+
+/// The name of a fault.
+const OPERATION: &str = "a sequence in one launch";
 
 /// Nanoseconds without progress after which the holder of the lock is passed over: more than its own waits take.
 const LOCK_LIMIT: u64 = PATIENCE + PATIENCE / 2;
@@ -160,24 +163,19 @@ pub(crate) struct Exclusive<'a> {
 
 /// Runs `work` with the right to make persistent launches on the client's device.
 pub(crate) fn exclusively(client: &Client, work: impl FnOnce(&mut Exclusive)) {
+    let scope = Scope::Device(client.service_id());
     let device = devices()
         .entry(client.service_id())
         .or_insert_with(|| {
             let control = client.create_from_slice(&[0u8; CONTROL_WORDS * 4]);
-            let scope = Scope::Device(client.service_id());
-            watch(
-                "a sequence in one launch",
-                scope,
-                &control,
-                CONTROL_WORDS,
-                FAULT as usize,
-            );
+            watch(OPERATION, scope, &control, CONTROL_WORDS, FAULT as usize);
             Arc::new(Mutex::new(Device {
                 control,
                 last: None,
             }))
         })
         .clone();
+    watch_stream(OPERATION, scope, StreamKey::current(client));
     work(&mut Exclusive {
         client,
         device: lock(&device),

@@ -16,6 +16,8 @@ pub(crate) mod group;
 pub(crate) mod lock;
 pub(crate) mod math;
 pub(crate) mod mma;
+#[cfg(feature = "cuda")]
+pub(crate) mod plans;
 pub(crate) mod residency;
 pub(crate) mod storage;
 pub(crate) mod words;

@@ -176,10 +176,31 @@ impl Problem {
                 "the linear decoder needs S = H = {}, found S = {}",
                 self.hidden, self.stochastic
             )
+        } else if !self.is_addressable() {
+            format!("no memory holds {self:?}")
         } else {
             return Ok(());
         };
         Err(Error::Rollout { reason })
+    }
+
+    /// Whether `usize` counts the bytes of every buffer.
+    fn is_addressable(&self) -> bool {
+        let members = self.members.max(1);
+        let sizes = [
+            4 * HEADS,
+            members,
+            self.hidden,
+            self.hidden.max(self.features),
+        ];
+        let weights = sizes
+            .iter()
+            .try_fold(1usize, |n, &size| n.checked_mul(size));
+        let steps = self.steps.checked_mul(2);
+        let rest = self.hidden.saturating_mul(2).saturating_add(2 + DELTAS);
+        let row = steps.and_then(|steps| steps.checked_add(rest));
+        let bytes = row.and_then(|row| row.checked_mul(4)?.checked_mul(members));
+        weights.is_some() && bytes.is_some()
     }
 
     /// The index in `h` of the logit of class `i`.

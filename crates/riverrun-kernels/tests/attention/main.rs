@@ -88,6 +88,116 @@ fn cpu_is_right_with_every_option() {
     }
 }
 
+/// The gradients of queries and keys by the textbook's softmax in `f32`: `ds = p (dp - Σ p dp)` with the matrices in memory.
+fn naive(case: &Case) -> [Vec<f64>; 2] {
+    let shape = case.problem.shape;
+    let (heads, dim) = (shape.heads, shape.dim);
+    assert!(heads == shape.key_heads && shape.queries == shape.keys && case.reset.is_none());
+    let scale = case.problem.scale as f32;
+    let row = |x: &[f64], b: usize, i: usize, h: usize| -> Vec<f32> {
+        let at = ((b * shape.queries + i) * heads + h) * dim;
+        x[at..][..dim].iter().map(|&x| x as f32).collect()
+    };
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).fold(0.0, |sum, (a, b)| sum + a * b);
+    let mut found = [vec![0.0; case.q.len()], vec![0.0; case.k.len()]];
+    for (b, h) in (0..shape.batch).flat_map(|b| (0..heads).map(move |h| (b, h))) {
+        for i in 0..shape.queries {
+            let window = case.problem.window.unwrap_or(usize::MAX);
+            let end = if case.problem.causal {
+                i + 1
+            } else {
+                shape.keys
+            };
+            let keys = (i + 1).saturating_sub(window)..end;
+            let (q, d_o) = (row(&case.q, b, i, h), row(&case.d_o, b, i, h));
+            let scores: Vec<f32> = keys
+                .clone()
+                .map(|j| dot(&q, &row(&case.k, b, j, h)) * scale)
+                .collect();
+            let top = scores.iter().copied().fold(f32::MIN, f32::max);
+            let weights: Vec<f32> = scores.iter().map(|s| (s - top).exp()).collect();
+            let total: f32 = weights.iter().sum();
+            let p: Vec<f32> = weights.iter().map(|w| w / total).collect();
+            let d_p: Vec<f32> = keys
+                .clone()
+                .map(|j| dot(&d_o, &row(&case.v, b, j, h)))
+                .collect();
+            let delta = dot(&p, &d_p);
+            for (j, (p, d_p)) in keys.zip(p.iter().zip(d_p)) {
+                let d_s = p * (d_p - delta) * scale;
+                let k = row(&case.k, b, j, h);
+                for d in 0..dim {
+                    let at = |row: usize| ((b * shape.queries + row) * heads + h) * dim + d;
+                    found[0][at(i)] += f64::from(d_s * k[d]);
+                    found[1][at(j)] += f64::from(d_s * q[d]);
+                }
+            }
+        }
+    }
+    found
+}
+
+fn largest(found: &[f64], expected: &[f64]) -> f64 {
+    let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+    differences.fold(0.0, f64::max)
+}
+
+#[test]
+fn a_query_with_one_key_has_no_gradient() {
+    for sizes in [
+        [1, 4, 4, 2, 2, 64],
+        [2, 70, 70, 3, 1, 20],
+        [4, 1, 1, 2, 2, 64],
+    ] {
+        let options = Options {
+            causal: true,
+            window: Some(1),
+            ..Options::default()
+        };
+        let mut case = Case::random(shape(sizes), options, 3);
+        case.problem.scale = 1.0;
+        let rounded = case.rounded::<f32>();
+        for found in [rounded.cpu::<f32>(), case.cpu::<f64>()] {
+            let found = found.expect("a problem it can run");
+            assert!(found.d_q.iter().all(|&d| d == 0.0), "{sizes:?} d_q");
+            assert!(found.d_k.iter().all(|&d| d == 0.0), "{sizes:?} d_k");
+        }
+        // Every step is a document.
+        case.problem.window = None;
+        case.reset = Some(vec![true; sizes[0] * sizes[2]]);
+        let found = case.rounded::<f32>().cpu::<f32>();
+        let found = found.expect("a problem it can run");
+        assert!(found.d_q.iter().chain(&found.d_k).all(|&d| d == 0.0));
+    }
+}
+
+#[test]
+fn sharp_attention_is_as_precise_as_the_textbooks() {
+    for (factor, seed) in [(1.0, 1), (3.0, 2), (10.0, 3), (40.0, 4)] {
+        for causal in [false, true] {
+            let options = Options {
+                causal,
+                ..Options::default()
+            };
+            let sizes = shape([2, 48, 48, 2, 2, 64]);
+            let case = Case::sharp(sizes, options, factor, seed).rounded::<f32>();
+            let truth = case.oracle();
+            let found = case.cpu::<f32>().expect("a problem it can run");
+            let naive = naive(&case);
+            for (what, found, naive, truth) in [
+                ("d_q", &found.d_q, &naive[0], &truth.d_q),
+                ("d_k", &found.d_k, &naive[1], &truth.d_k),
+            ] {
+                let (error, allowed) = (largest(found, truth), 2.0 * largest(naive, truth));
+                assert!(
+                    error <= allowed,
+                    "{what} of queries and keys times {factor}: {error:e}, allowed {allowed:e}"
+                );
+            }
+        }
+    }
+}
+
 /// Steps of a stream, whose keys and values are not packed.
 #[test]
 fn cpu_is_right_for_a_few_queries_of_many_keys() {

@@ -19,6 +19,14 @@ fn sizes_that_do_not_fit_are_refused() {
     linear.stochastic = 3;
     assert!(reason(linear).contains("linear"));
     assert_eq!(Problem::new(0, 4, 0).check(), Ok(()));
+    for huge in [
+        Problem::new(1 << 40, 1 << 20, 0),
+        Problem::new(2, 4, usize::MAX),
+        Problem::new(usize::MAX, 4, 1),
+        Problem::new(1, 4, 1).with_features(usize::MAX),
+    ] {
+        assert!(reason(huge).contains("memory"), "{huge:?}");
+    }
     assert_eq!(Problem::new(5, 256, 50).combined(), 288);
 }
 

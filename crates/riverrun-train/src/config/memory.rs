@@ -1,12 +1,14 @@
 //! The memory of a language model's run: a lower bound, by which a run is refused, and an estimate.
 
+use burn::tensor::Device;
 use riverrun::models::AnyLanguageModelConfig;
+use riverrun::ops::{AttentionOptions, attention_scratch};
 
 use crate::{Error, Precision, RunConfig, TaskConfig};
 
 /// The bytes that a training run of a language model takes, by use.
 ///
-/// On a GPU the sum is the peak of the memory pools, but for scratch memory of libraries and what the pools leave unused; on the
+/// On a GPU the sum is the peak of the memory pools, but for other scratch memory of libraries and what the pools leave unused; on the
 /// CPU the program itself comes to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -27,6 +29,8 @@ pub struct MemoryPlan {
     pub activations: u64,
     /// The gradients of a block's widest activations, of one block at a time.
     pub working: u64,
+    /// The scratch memory of an attention's backward pass, of one block at a time.
+    pub scratch: u64,
 }
 
 impl MemoryPlan {
@@ -39,6 +43,7 @@ impl MemoryPlan {
             self.moments,
             self.activations,
             self.working,
+            self.scratch,
         ];
         parts.into_iter().fold(0, u64::saturating_add)
     }
@@ -65,7 +70,35 @@ impl RunConfig {
             moments: all(parameters, 8),
             activations: all(all(size.saved_per_token, tokens), bytes),
             working: all(all(self.widest(), tokens), bytes),
+            scratch: 0,
         })
+    }
+
+    /// [`memory_plan`](Self::memory_plan) with the scratch memory that the libraries of a device take for attention.
+    ///
+    /// # Errors
+    /// Those of [`memory_plan`](Self::memory_plan).
+    pub fn memory_plan_on(&self, device: &Device) -> Result<MemoryPlan, Error> {
+        let mut plan = self.memory_plan()?;
+        if let Some(sizes) = self.attention() {
+            let dtype = self.training.dtype.dtype().into();
+            let options = AttentionOptions::causal();
+            plan.scratch = attention_scratch(device, dtype, sizes, options) as u64;
+        }
+        Ok(plan)
+    }
+
+    /// The sizes `[B, T, H, D]` of the attention of a block, if the model has any.
+    fn attention(&self) -> Option<[usize; 4]> {
+        let (width, heads) = match &self.model {
+            AnyLanguageModelConfig::Griffin(model) => (model.width, model.heads),
+            AnyLanguageModelConfig::Gpt2(model) => (model.width, model.heads),
+            _ => return None,
+        };
+        let training = &self.training;
+        let rows = training.batch / training.accumulate.max(1);
+        let steps = usize::try_from(self.length()).ok()?;
+        Some([rows, steps, heads, width.checked_div(heads)?])
     }
 
     /// Numbers of a token: the MLP's inner features, or the inputs and states of the recurrence.

@@ -8,6 +8,8 @@ use burn::tensor::{Device, Int, Tensor};
 use super::{AnyRecurrent, RecurrentKind, RecurrentState};
 use crate::Error;
 use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence, linear, mlp};
+use crate::ops::support::checks;
+use crate::ops::support::lengths::without_padding;
 use crate::ops::{SavedStates, dropout};
 
 /// Configuration of [`Block`].
@@ -131,15 +133,13 @@ impl Recurrent for Block {
         x: Tensor<3>,
         sequence: Sequence<RecurrentState>,
     ) -> Result<(Tensor<3>, RecurrentState), Error> {
-        let ([batch, steps, width], [expected]) = (x.dims(), self.norm_cell.gamma.dims());
-        if width != expected {
-            return Err(Error::Shape {
-                what: "x",
-                expected: vec![batch, steps, expected],
-                found: vec![batch, steps, width],
-            });
-        }
+        let ([batch, steps, _], gamma) = (x.dims(), self.norm_cell.gamma.val());
+        checks::fits("x", &gamma, &x, &[batch, steps, gamma.dims()[0]])?;
+        let lengths = sequence.lengths.clone();
+        let x = without_padding(x, lengths.as_deref())?;
         let (x, branch, state) = self.run_open(x, None, sequence, None)?;
-        Ok((x + branch, state))
+        // Norms and the MLP make something of zeros.
+        let y = without_padding(x + branch, lengths.as_deref())?;
+        Ok((y, state))
     }
 }

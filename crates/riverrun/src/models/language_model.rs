@@ -10,6 +10,8 @@ use super::head::Head;
 use super::{Block, BlockConfig, RecurrentKind, RecurrentState};
 use crate::Error;
 use crate::nn::{RmsNorm, RmsNormConfig, Sequence};
+use crate::ops::support::checks;
+use crate::ops::support::lengths::padding;
 use crate::ops::{self, SavedStates};
 
 /// Configuration of [`LanguageModel`].
@@ -165,6 +167,13 @@ impl LanguageModel {
         key: Option<Tensor<1, Int>>,
     ) -> Result<(Tensor<3>, LmState), Error> {
         let starts = starts(sequence.state.map(|state| state.blocks), self.blocks.len())?;
+        let (sizes, lengths) = (tokens.dims(), sequence.lengths.as_deref());
+        checks::lengths(lengths, sizes)?;
+        // A padded token need not be one of the vocabulary.
+        let tokens = match padding(lengths, sizes[1], &tokens.device()) {
+            Some(padding) => tokens.mask_fill(padding.reshape(sizes), 0),
+            None => tokens,
+        };
         let x = ops::try_embedding(self.embedding.weight.val(), tokens)?;
         let (mut x, mut branch) = (x, None);
         let mut states = Vec::with_capacity(self.blocks.len());

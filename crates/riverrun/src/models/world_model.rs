@@ -128,7 +128,7 @@ impl WorldModel {
         self.decode(self.rssm.imagine(actions, key, state).features())
     }
 
-    /// The losses of sequences that start from the zero state.
+    /// The losses of sequences that start from the zero state; NaN where there are no sequences or no steps.
     ///
     /// # Panics
     /// If the shapes do not fit together.

@@ -7,6 +7,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::{Recurrent, Sequence, linear, try_linear};
 use crate::Error;
+use crate::ops::support::lengths::without_padding;
 use crate::ops::{ScanOptions, try_block_diagonal_scan};
 
 /// Configuration of [`BlockDiagonalRnn`].
@@ -127,6 +128,7 @@ impl Recurrent for BlockDiagonalRnn {
         sequence: Sequence<Tensor<2>>,
     ) -> Result<(Tensor<3>, Tensor<2>), Error> {
         let options = ScanOptions::new().with_reverse(self.reverse);
+        let x = without_padding(x, sequence.lengths.as_deref())?;
         let b = try_linear(&self.input, x.clone())?;
         try_block_diagonal_scan(self.matrices(x), b, sequence, options)
     }

@@ -6,6 +6,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::{Sequence, try_linear};
 use crate::Error;
+use crate::ops::support::lengths::without_padding;
 use crate::ops::{Gate, SavedStates, ScanOptions, try_gated_scan};
 
 /// The options of a layer's scan.
@@ -24,6 +25,7 @@ pub(super) fn run(
     sequence: Sequence<Tensor<2>>,
 ) -> Result<(Tensor<3>, Tensor<2>), Error> {
     let options = options(reverse, saved_states);
+    let x = without_padding(x, sequence.lengths.as_deref())?;
     try_gated_scan(try_linear(projection, x)?, gate, sequence, options)
 }
 

@@ -7,8 +7,8 @@ pub use crate::sequence::Sequence;
 
 /// A layer that runs over sequences, over their chunks, and step by step.
 ///
-/// In `f32` and `f64` a sequence, its chunks one after the other, and its steps one after the other give the same numbers; on
-/// the CPU the recurrences agree bit for bit. In `f16` and `bf16` the state that leaves a call is rounded to the storage type,
+/// In `f32` and `f64` a sequence, its chunks one after the other, and its steps one after the other agree within rounding; on the
+/// CPU the recurrences, but not attention, agree bit for bit. In `f16` and `bf16` the state that leaves a call is rounded to the storage type,
 /// while inside a call it is carried in `f32`: chunks and steps agree with the whole within that rounding.
 pub trait Recurrent {
     /// The state carried from one step to the next.

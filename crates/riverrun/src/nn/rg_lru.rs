@@ -4,12 +4,13 @@ use burn::config::Config;
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::{relu, sigmoid};
-use burn::tensor::{Bool, Device, Tensor};
+use burn::tensor::{Bool, Device, Int, Tensor};
 
 use super::{Recurrent, Sequence, gated, try_linear};
 use crate::Error;
 use crate::ops::linear::{scale_columns, shift_columns};
 use crate::ops::support::checks;
+use crate::ops::support::lengths::without_padding;
 use crate::ops::{Gate, SavedStates, try_gated_scan, try_matmul};
 
 /// The paper's `c`: with its recurrence gate fully open, a channel decays by `e^(-c softplus(Λ))` a step.
@@ -177,23 +178,19 @@ fn forgetting(
     reset: Option<&Tensor<2, Bool>>,
 ) -> Result<Tensor<3>, Error> {
     let [batch, steps, hidden] = rates.dims();
-    let rates = match reset {
-        Some(reset) => {
-            checks::reset(&rates, Some(reset), [batch, steps])?;
-            let mask = reset.clone().unsqueeze_dim::<3>(2);
-            rates.mask_fill(mask.expand([batch, steps, hidden]), NO_MEMORY)
-        }
-        None => rates,
+    checks::reset(&rates, reset, [batch, steps])?;
+    let first = starts.then(|| {
+        let steps = Tensor::<1, Int>::arange(0..steps as i64, &rates.device());
+        steps.equal_elem(0).unsqueeze::<2>()
+    });
+    let mask = match (first, reset) {
+        (Some(first), Some(reset)) => first.expand([batch, steps]).bool_or(reset.clone()),
+        (Some(first), None) => first,
+        (None, Some(reset)) => reset.clone(),
+        (None, None) => return Ok(rates),
     };
-    if !starts {
-        return Ok(rates);
-    }
-    let options = (&rates.device(), rates.dtype());
-    let first = Tensor::full([batch, 1, hidden], NO_MEMORY, options);
-    Ok(match steps {
-        1 => first,
-        _ => Tensor::cat(vec![first, rates.narrow(1, 1, steps - 1)], 1),
-    })
+    let mask = mask.unsqueeze_dim::<3>(2).expand([batch, steps, hidden]);
+    Ok(rates.mask_fill(mask, NO_MEMORY))
 }
 
 /// `ln(1 + e^x)`, accurate where the result is small and without overflow where it is large.
@@ -220,6 +217,7 @@ impl Recurrent for RgLru {
         x: Tensor<3>,
         sequence: Sequence<Tensor<2>>,
     ) -> Result<(Tensor<3>, Tensor<2>), Error> {
+        let x = without_padding(x, sequence.lengths.as_deref())?;
         let x = match &self.input {
             Some(input) => try_linear(input, x)?,
             None => x,

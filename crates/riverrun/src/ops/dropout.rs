@@ -4,6 +4,7 @@
 use burn::tensor::{Int, Tensor};
 
 use super::random::try_uniform;
+use super::support::checks;
 use crate::Error;
 
 /// Sets each element to 0 with probability `probability`, and divides the others by `1 - probability`. The choice is a function
@@ -25,7 +26,7 @@ pub fn dropout<const D: usize>(
 /// [`dropout`].
 ///
 /// # Errors
-/// A probability that is not at least 0 and below 1; those of [`try_uniform`].
+/// A probability that is not at least 0 and below 1; a key on another device; those of [`try_uniform`].
 pub fn try_dropout<const D: usize>(
     x: Tensor<D>,
     probability: f64,
@@ -40,6 +41,7 @@ pub fn try_dropout<const D: usize>(
     if probability == 0.0 {
         return Ok(x);
     }
+    checks::device("key", &x.device(), &key.device())?;
     let stays = try_uniform(key.inner(), stream, x.dims())?.greater_equal_elem(probability);
     let mask = stays.float().mul_scalar(1.0 / (1.0 - probability));
     let mask: Tensor<D> = mask.cast(x.dtype());

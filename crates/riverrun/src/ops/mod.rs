@@ -2,7 +2,8 @@
 //!
 //! Every recurrence here has the same contract. Layout `[B, T, D]` with channels last; any `B, T ≥ 0`, `D ≥ 1`;
 //! storage `f32`, `f16` or `bf16` (`f64` on the CPU) with `f32` carries. Gradients flow to every input, to
-//! the initial state, and from the last state. Results are bit-equal from run to run. See
+//! the initial state, and from the last state. Results are bit-equal from run to run, but for the
+//! gradients of attention that [need not be](AttentionOptions::deterministic). See
 //! [`riverrun_kernels::recurrence`] for the mathematics and the order of steps.
 
 mod adamw;
@@ -28,9 +29,9 @@ pub(crate) mod support;
 pub use crate::sequence::Sequence;
 pub use adamw::{
     AdamwStep, AdamwTensors, LossScaleNumbers, adamw, adamw_numbers, clip_factor, square_sum,
-    try_clip_factor,
+    try_adamw, try_clip_factor,
 };
-pub use attention::{AttentionOptions, attention, try_attention};
+pub use attention::{AttentionOptions, attention, attention_scratch, try_attention};
 pub use block_diagonal::{block_diagonal_scan, try_block_diagonal_scan};
 pub use cell::{
     Activation, Cell, CellOptions, CellState, CellWeights, ResetGate, cell_layer, try_cell_layer,

@@ -9,6 +9,7 @@ use riverrun::nn::{MultiHeadAttentionConfig, Recurrent, Sequence};
 use riverrun::ops::cross_entropy;
 use riverrun::weights::{attention_from_pytorch, gpt2_from_huggingface, griffin_from_huggingface};
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
 use crate::common::{assert_close, devices, numbers};
 use crate::golden::{field, tensor};
@@ -147,6 +148,82 @@ fn griffin_computes_what_transformers_does() {
         // The file's weights of a norm are added to 1, and so were the gradients.
         let offset = |name: &str| f64::from(u8::from(name.ends_with("gamma")));
         assert_gradients(&name, &model, &gradients, &expected, offset);
+    }
+}
+
+/// A safetensors file like another, with a copy of one of its tensors whose numbers `change` may change, by its index.
+fn with_copy(of: &str, from: &str, to: &str, change: impl Fn(usize, f32) -> f32) -> NamedTempFile {
+    let bytes = std::fs::read(file(of)).expect(of);
+    let (size, rest) = bytes.split_at(8);
+    let size = u64::from_le_bytes(size.try_into().expect("eight bytes")) as usize;
+    let (header, data) = rest.split_at(size);
+    let mut header: Value = serde_json::from_slice(header).expect("a header");
+    let mut tensor = header[from].clone();
+    assert_eq!(tensor["dtype"], "F32");
+    let offset = |i: usize| tensor["data_offsets"][i].as_u64().expect("a number") as usize;
+    let numbers = data[offset(0)..offset(1)].chunks_exact(4).enumerate();
+    let copy = numbers.flat_map(|(i, bytes)| {
+        change(i, f32::from_le_bytes(bytes.try_into().expect("four bytes"))).to_le_bytes()
+    });
+    let copy: Vec<u8> = copy.collect();
+    let mut data = data.to_vec();
+    match from == to {
+        true => data[offset(0)..offset(1)].copy_from_slice(&copy),
+        false => {
+            tensor["data_offsets"] = Value::from(vec![data.len(), data.len() + copy.len()]);
+            header[to] = tensor;
+            data.extend(copy);
+        }
+    }
+    let header = header.to_string();
+    let size = (header.len() as u64).to_le_bytes();
+    let file = tempfile::Builder::new().suffix(".safetensors").tempfile();
+    let file = file.expect("a file");
+    let whole = [&size[..], header.as_bytes(), &data].concat();
+    std::fs::write(file.path(), whole).expect("a file");
+    file
+}
+
+#[test]
+fn a_head_of_its_own_and_numbers_that_are_not_finite_are_refused() {
+    let device = devices().remove(0).1;
+    let case: Value = serde_json::from_str(include_str!("../golden/gpt2.json")).unwrap();
+    let [vocab, width, layers, heads, positions] =
+        ["vocab", "width", "layers", "heads", "positions"].map(|name| size(&case, name));
+    let config = Gpt2Config::new(vocab, width, layers, heads).with_positions(positions);
+    let gpt2 = |from: &str, to: &str, change: fn(usize, f32) -> f32| {
+        let file = with_copy("gpt2/weights.safetensors", from, to, change);
+        let loaded = gpt2_from_huggingface(config.init(&device), file.path());
+        loaded.map(drop).map_err(|error| error.to_string())
+    };
+    let case: Value = serde_json::from_str(include_str!("../golden/griffin.json")).unwrap();
+    let [vocab, width, layers, heads, window] =
+        ["vocab", "width", "layers", "heads", "window"].map(|name| size(&case, name));
+    let config = GriffinConfig::new(vocab, width, layers, heads).with_window(window);
+    let griffin = |from: &str, to: &str, change: fn(usize, f32) -> f32| {
+        let file = with_copy("griffin/weights.safetensors", from, to, change);
+        let loaded = griffin_from_huggingface(config.init(&device), file.path());
+        loaded.map(drop).map_err(|error| error.to_string())
+    };
+    type Load<'a> = &'a dyn Fn(&str, &str, fn(usize, f32) -> f32) -> Result<(), String>;
+    let models: [(Load, &str); 2] = [
+        (&gpt2, "transformer.wte.weight"),
+        (&griffin, "model.embed_tokens.weight"),
+    ];
+    for (load, table) in models {
+        const HEAD: &str = "lm_head.weight";
+        assert_eq!(load(table, HEAD, |_, x| x), Ok(()));
+        for change in [|_, _| 0.0, |i, x| if i == 7 { x + 1e-6 } else { x }] {
+            let refused = load(table, HEAD, change).expect_err("another head");
+            assert!(refused.contains(HEAD), "{refused}");
+        }
+        for change in [
+            |_, _| f32::NAN,
+            |i, x| if i == 5 { f32::INFINITY } else { x },
+        ] {
+            let refused = load(table, table, change).expect_err("no number");
+            assert!(refused.contains(table), "{refused}");
+        }
     }
 }
 

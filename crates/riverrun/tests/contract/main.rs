@@ -7,6 +7,8 @@ mod common;
 mod embedding;
 mod empty;
 mod lengths;
+mod padding;
+mod plain;
 mod products;
 mod refusals;
 

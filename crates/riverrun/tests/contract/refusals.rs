@@ -1,6 +1,8 @@
 //! What cannot be done is an error, before anything is launched.
 
 use burn::tensor::{Bool, FloatDType, Tensor};
+use riverrun::models::{BlockConfig, GriffinConfig, RecurrentKind};
+use riverrun::nn::Recurrent;
 use riverrun::ops::linear::{LinearSpec, try_linear, try_mlp};
 use riverrun::ops::{
     Cell, CellOptions, CellWeights, ScanOptions, try_add_rms_norm, try_block_diagonal_scan,
@@ -91,6 +93,36 @@ fn resets_live_with_the_inputs() {
     let sequence = Sequence::new().with_reset(far);
     let refused = try_cell_layer(x, weights, cell, sequence, CellOptions::new());
     assert!(matches!(refused, Err(Error::Device { what: "reset", .. })));
+}
+
+#[test]
+fn a_block_refuses_what_does_not_go_with_its_weights() {
+    for (name, device) in devices() {
+        let block = BlockConfig::new(4, RecurrentKind::MinGru).init(&device);
+        let griffin = GriffinConfig::new(5, 4, 3, 2).init(&device);
+        let run = |x: &Tensor<3>| {
+            let of_griffin = griffin.blocks.iter();
+            let of_griffin =
+                of_griffin.map(|block| block.try_run(x.clone(), Sequence::new()).map(drop));
+            let mut all: Vec<Result<(), Error>> = of_griffin.collect();
+            all.push(block.try_run(x.clone(), Sequence::new()).map(drop));
+            all
+        };
+        for refused in run(&Tensor::zeros([2, 3, 5], &device)) {
+            assert!(
+                matches!(refused, Err(Error::Shape { what: "x", .. })),
+                "{name} {refused:?}"
+            );
+        }
+        if device.supports_dtype(FloatDType::F16) {
+            for refused in run(&Tensor::<3>::zeros([2, 3, 4], &device).cast(FloatDType::F16)) {
+                assert!(
+                    matches!(refused, Err(Error::Dtype { what: "x", .. })),
+                    "{name} {refused:?}"
+                );
+            }
+        }
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod edges;
 mod formulas;
 #[allow(dead_code)]
 #[path = "../golden/mod.rs"]

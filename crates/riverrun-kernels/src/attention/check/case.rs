@@ -124,6 +124,15 @@ impl Case {
         }
     }
 
+    /// [`random`](Self::random) with queries and keys `factor` times as large: with a large one, most queries have all their weight
+    /// on one key.
+    pub fn sharp(shape: Shape, options: Options, factor: f64, seed: u64) -> Self {
+        let mut case = Self::random(shape, options, seed);
+        let numbers = case.q.iter_mut().chain(&mut case.k);
+        numbers.for_each(|x| *x *= factor);
+        case
+    }
+
     /// The same with every number rounded to a storage type.
     pub fn rounded<E: Element>(&self) -> Self {
         let round = |x: &Vec<f64>| rounded::<E>(x);

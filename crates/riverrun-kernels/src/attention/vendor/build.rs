@@ -6,6 +6,7 @@ use super::ids::{data, pointwise, reduce};
 use super::library::Library;
 use super::{Direction, Key};
 use crate::gpu::Dtype;
+use crate::gpu::plans::Refusal;
 
 struct Sizes<'a> {
     key: &'a Key,
@@ -41,29 +42,29 @@ impl Sizes<'_> {
         [b, h, t, t]
     }
 
-    fn queries(&self, graph: &mut Graph, slot: Slot) -> Result<Tensor, String> {
+    fn queries(&self, graph: &mut Graph, slot: Slot) -> Result<Tensor, Refusal> {
         let heads = self.key.shape.heads;
         graph.buffer(slot, self.of(heads), self.strides(heads), self.io())
     }
 
-    fn keys(&self, graph: &mut Graph, slot: Slot) -> Result<Tensor, String> {
+    fn keys(&self, graph: &mut Graph, slot: Slot) -> Result<Tensor, Refusal> {
         let heads = self.key.shape.key_heads;
         graph.buffer(slot, self.of(heads), self.strides(heads), self.io())
     }
 
     /// The same memory, read as the transposed matrix.
-    fn keys_transposed(&self, graph: &mut Graph, slot: Slot) -> Result<Tensor, String> {
+    fn keys_transposed(&self, graph: &mut Graph, slot: Slot) -> Result<Tensor, Refusal> {
         let heads = self.key.shape.key_heads;
         let (sizes, strides) = (transposed(self.of(heads)), transposed(self.strides(heads)));
         graph.buffer(slot, sizes, strides, self.io())
     }
 
-    fn numbers(&self, graph: &mut Graph, slot: Slot) -> Result<Tensor, String> {
+    fn numbers(&self, graph: &mut Graph, slot: Slot) -> Result<Tensor, Refusal> {
         graph.buffer(slot, self.rows(), contiguous(self.rows()), data::FLOAT)
     }
 
     /// `a b` for each query head; with fewer key heads, the sum over each group.
-    fn grouped(&self, graph: &mut Graph, a: Tensor, b: Tensor, out: Tensor) -> Result<(), String> {
+    fn grouped(&self, graph: &mut Graph, a: Tensor, b: Tensor, out: Tensor) -> Result<(), Refusal> {
         let shape = self.key.shape;
         if shape.heads == shape.key_heads {
             return graph.product(a, b, out);
@@ -75,7 +76,7 @@ impl Sizes<'_> {
 }
 
 /// The graph of a pass.
-pub(super) fn graph(library: &'static Library, key: &Key) -> Result<Graph, String> {
+pub(super) fn graph(library: &'static Library, key: &Key) -> Result<Graph, Refusal> {
     let mut graph = Graph::new(library);
     let sizes = Sizes { key };
     match key.direction {
@@ -86,7 +87,7 @@ pub(super) fn graph(library: &'static Library, key: &Key) -> Result<Graph, Strin
 }
 
 /// `o = softmax(mask(scale · q kᵀ)) v`.
-fn forward(graph: &mut Graph, sizes: &Sizes<'_>) -> Result<(), String> {
+fn forward(graph: &mut Graph, sizes: &Sizes<'_>) -> Result<(), Refusal> {
     let key = sizes.key;
     let q = sizes.queries(graph, Slot::Q)?;
     let k = sizes.keys_transposed(graph, Slot::K)?;
@@ -104,7 +105,7 @@ fn forward(graph: &mut Graph, sizes: &Sizes<'_>) -> Result<(), String> {
 
 /// The formulas of [`attention`](crate::attention). `ordered`: `dq` comes from a product with the whole of `ds`, which goes through
 /// the workspace; else it is summed up by atomics.
-fn backward(graph: &mut Graph, sizes: &Sizes<'_>, ordered: bool) -> Result<(), String> {
+fn backward(graph: &mut Graph, sizes: &Sizes<'_>, ordered: bool) -> Result<(), Refusal> {
     let key = sizes.key;
     let heads = key.shape.heads;
     let q = sizes.queries(graph, Slot::Q)?;

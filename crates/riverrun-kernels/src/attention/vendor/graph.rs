@@ -2,6 +2,7 @@
 
 use super::ids::{attribute, data, descriptor, kind, pointwise, reduce};
 use super::library::{Descriptor, Library, Raw};
+use crate::gpu::plans::Refusal;
 
 /// Sizes or strides: sequences, heads, rows, columns.
 pub(super) type Four = [i64; 4];
@@ -91,7 +92,7 @@ impl Graph {
         strides: Four,
         data: u32,
         place: Place,
-    ) -> Result<Tensor, String> {
+    ) -> Result<Tensor, Refusal> {
         let number = self.tensors.len() as i64 + 1;
         let tensor = Descriptor::new(self.library, descriptor::TENSOR, "a tensor")?;
         tensor
@@ -125,17 +126,17 @@ impl Graph {
         sizes: Four,
         strides: Four,
         data: u32,
-    ) -> Result<Tensor, String> {
+    ) -> Result<Tensor, Refusal> {
         self.tensor(sizes, strides, data, Place::Buffer(slot))
     }
 
     /// A number of the host's.
-    pub fn value(&mut self, value: f32) -> Result<Tensor, String> {
+    pub fn value(&mut self, value: f32) -> Result<Tensor, Refusal> {
         self.tensor([1; 4], [1; 4], data::FLOAT, Place::Value(value))
     }
 
     /// A tensor between operations.
-    pub fn between(&mut self, sizes: Four, data: u32) -> Result<Tensor, String> {
+    pub fn between(&mut self, sizes: Four, data: u32) -> Result<Tensor, Refusal> {
         self.tensor(sizes, contiguous(sizes), data, Place::Virtual)
     }
 
@@ -145,7 +146,7 @@ impl Graph {
         sizes: Four,
         strides: Four,
         data: u32,
-    ) -> Result<Tensor, String> {
+    ) -> Result<Tensor, Refusal> {
         self.tensor(sizes, strides, data, Place::Virtual)
     }
 
@@ -161,7 +162,7 @@ impl Graph {
         axis: Option<i64>,
         inputs: &[Tensor],
         out: Tensor,
-    ) -> Result<(), String> {
+    ) -> Result<(), Refusal> {
         let part = Descriptor::new(
             self.library,
             descriptor::POINTWISE,
@@ -211,7 +212,7 @@ impl Graph {
         (compute, data): (u32, u32),
         axis: Option<i64>,
         inputs: &[Tensor],
-    ) -> Result<Tensor, String> {
+    ) -> Result<Tensor, Refusal> {
         let first = &self.tensors[inputs[0].0];
         let (sizes, strides) = (first.sizes, first.strides);
         let out = self.tensor(sizes, strides, data, Place::Virtual)?;
@@ -220,12 +221,12 @@ impl Graph {
     }
 
     /// The same in `f32`.
-    pub fn map(&mut self, mode: u32, inputs: &[Tensor]) -> Result<Tensor, String> {
+    pub fn map(&mut self, mode: u32, inputs: &[Tensor]) -> Result<Tensor, Refusal> {
         self.pointwise(mode, (data::FLOAT, data::FLOAT), None, inputs)
     }
 
     /// `out = a b`, the matrices of each head.
-    pub fn product(&mut self, a: Tensor, b: Tensor, out: Tensor) -> Result<(), String> {
+    pub fn product(&mut self, a: Tensor, b: Tensor, out: Tensor) -> Result<(), Refusal> {
         let part = Descriptor::new(self.library, descriptor::MATMUL, "a product")?;
         part.set(attribute::MATMUL_COMP_TYPE, kind::DATA_TYPE, &[data::FLOAT])?;
         let part = part.finalized()?;
@@ -241,7 +242,7 @@ impl Graph {
     }
 
     /// `out` = `x` reduced over the dimensions in which `out` has size 1, or over groups of heads.
-    pub fn reduce(&mut self, operator: u32, x: Tensor, out: Tensor) -> Result<(), String> {
+    pub fn reduce(&mut self, operator: u32, x: Tensor, out: Tensor) -> Result<(), Refusal> {
         let part = Descriptor::new(self.library, descriptor::REDUCTION, "a reduction")?;
         part.set(
             attribute::REDUCTION_COMP_TYPE,
@@ -266,7 +267,7 @@ impl Graph {
     }
 
     /// `x` with its last two dimensions exchanged.
-    pub fn transpose(&mut self, x: Tensor, data: u32) -> Result<Tensor, String> {
+    pub fn transpose(&mut self, x: Tensor, data: u32) -> Result<Tensor, Refusal> {
         let known = &self.tensors[x.0];
         let (sizes, strides) = (transposed(known.sizes), transposed(known.strides));
         let out = self.tensor(sizes, strides, data, Place::Virtual)?;
@@ -289,7 +290,7 @@ impl Graph {
         scores: Tensor,
         causal: bool,
         window: Option<usize>,
-    ) -> Result<Tensor, String> {
+    ) -> Result<Tensor, Refusal> {
         let mut scores = scores;
         if causal {
             let [row, column] = self.indices(scores)?;
@@ -321,20 +322,20 @@ impl Graph {
         Ok(scores)
     }
 
-    fn indices(&mut self, scores: Tensor) -> Result<[Tensor; 2], String> {
+    fn indices(&mut self, scores: Tensor) -> Result<[Tensor; 2], Refusal> {
         let types = (data::FLOAT, data::INT32);
         let row = self.pointwise(pointwise::GEN_INDEX, types, Some(2), &[scores])?;
         let column = self.pointwise(pointwise::GEN_INDEX, types, Some(3), &[scores])?;
         Ok([row, column])
     }
 
-    fn select(&mut self, scores: Tensor, seen: Tensor) -> Result<Tensor, String> {
+    fn select(&mut self, scores: Tensor, seen: Tensor) -> Result<Tensor, Refusal> {
         let never = self.value(f32::NEG_INFINITY)?;
         self.map(pointwise::BINARY_SELECT, &[scores, never, seen])
     }
 
     /// The softmax of each row, in `data`; the log-sum-exp goes to `lse`.
-    pub fn softmax(&mut self, scores: Tensor, lse: Tensor, data: u32) -> Result<Tensor, String> {
+    pub fn softmax(&mut self, scores: Tensor, lse: Tensor, data: u32) -> Result<Tensor, Refusal> {
         let sizes = self.tensors[scores.0].sizes;
         let [b, h, rows, _] = sizes;
         let largest = self.between([b, h, rows, 1], data::FLOAT)?;
@@ -351,7 +352,7 @@ impl Graph {
     }
 
     /// The finished graph.
-    pub fn finalized(&self, handle: Raw) -> Result<Descriptor, String> {
+    pub fn finalized(&self, handle: Raw) -> Result<Descriptor, Refusal> {
         let graph = Descriptor::new(self.library, descriptor::OPERATIONGRAPH, "a graph")?;
         let operations: Vec<Raw> = self.operations.iter().map(Descriptor::raw).collect();
         graph.set(

@@ -1,5 +1,6 @@
 //! The key of a cached plan, and the problems that cuDNN is not asked for.
 
+use super::Sums;
 use crate::attention::{Problem, Shape};
 use crate::gpu::Dtype;
 
@@ -88,6 +89,21 @@ pub(super) fn refusal_backward(shape: Shape, version: usize) -> Result<(), Strin
         );
     }
     Ok(())
+}
+
+/// How a backward pass adds up the gradients of the queries, with `room` bytes of scratch memory.
+///
+/// # Errors
+/// Why it does not, for a deterministic problem without room.
+pub(super) fn sums(problem: &Problem, room: usize) -> Result<Sums, String> {
+    let bytes = ordered_bytes(problem.shape);
+    match (bytes <= room, problem.deterministic) {
+        (true, _) => Ok(Sums::Ordered),
+        (false, false) => Ok(Sums::Atomic),
+        (false, true) => Err(format!(
+            "the same bits each time take cuDNN {bytes} bytes of scratch memory, more than the {room} that it is given              (in any order, with attention that need not be deterministic, it takes less)"
+        )),
+    }
 }
 
 /// Bytes of scratch memory that a backward pass in order takes: `ds` in the storage type.
@@ -186,6 +202,20 @@ mod tests {
         assert!(refusal_backward(short, 91_400).is_err());
         assert!(refusal_backward(short, 91_900).is_ok());
         assert!(refusal_backward(Shape::same(1, 384, 1, 8), 91_400).is_ok());
+    }
+
+    #[test]
+    fn what_has_to_be_deterministic_is_never_summed_up_in_any_order() {
+        let plain = problem();
+        let bytes = ordered_bytes(plain.shape);
+        assert_eq!(sums(&plain, bytes), Ok(Sums::Ordered));
+        assert!(sums(&plain, bytes - 1).unwrap_err().contains("same bits"));
+        let loose = Problem {
+            deterministic: false,
+            ..plain
+        };
+        assert_eq!(sums(&loose, bytes), Ok(Sums::Ordered));
+        assert_eq!(sums(&loose, bytes - 1), Ok(Sums::Atomic));
     }
 
     #[test]

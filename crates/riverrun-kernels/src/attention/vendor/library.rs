@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use libloading::os::unix::{Library as Object, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
 
 use super::ids::kind;
+use crate::gpu::plans::Refusal;
 
 /// An object of cuDNN's.
 pub(super) type Raw = *mut c_void;
@@ -131,7 +132,7 @@ impl Library {
     }
 
     /// A handle on the device whose context is current. It lives as long as the process.
-    pub fn handle(&self) -> Result<Raw, String> {
+    pub fn handle(&self) -> Result<Raw, Refusal> {
         let mut handle = null_mut();
         // SAFETY: writes the handle.
         self.check(
@@ -145,7 +146,7 @@ impl Library {
     ///
     /// # Safety
     /// Both are alive, and no other thread uses the handle.
-    pub unsafe fn set_stream(&self, handle: Raw, stream: Raw) -> Result<(), String> {
+    pub unsafe fn set_stream(&self, handle: Raw, stream: Raw) -> Result<(), Refusal> {
         // SAFETY: the caller's promise.
         let status = unsafe { (self.functions.set_stream)(handle, stream) };
         self.check(status, "a stream")
@@ -161,13 +162,13 @@ impl Library {
         handle: Raw,
         plan: &Descriptor,
         pack: &Descriptor,
-    ) -> Result<(), String> {
+    ) -> Result<(), Refusal> {
         // SAFETY: the caller's promise.
         let status = unsafe { (self.functions.execute)(handle, plan.raw, pack.raw) };
         self.check(status, "running a plan")
     }
 
-    fn check(&self, status: Status, what: &str) -> Result<(), String> {
+    fn check(&self, status: Status, what: &str) -> Result<(), Refusal> {
         if status == 0 {
             return Ok(());
         }
@@ -186,11 +187,15 @@ impl Library {
         };
         let (name, last) = (name.to_string_lossy(), last.to_string_lossy());
         let last: Vec<&str> = last.split_whitespace().collect();
-        Err(format!(
-            "cuDNN: {what}: {name} ({status}) {}",
-            last.join(" ")
-        ))
+        let reason = format!("cuDNN: {what}: {name} ({status}) {}", last.join(" "));
+        Err(Refusal::of_status(reason, is_lasting(status)))
     }
+}
+
+/// Whether a status says that the library does not have what was asked for: bad parameters and what is not supported, but no
+/// errors of initialisation, memory or compilation.
+fn is_lasting(status: Status) -> bool {
+    (2000..4000).contains(&status)
 }
 
 fn open(file: impl AsRef<OsStr>, scope: c_int) -> Result<Object, String> {
@@ -250,7 +255,7 @@ impl Drop for Descriptor {
 
 impl Descriptor {
     /// A descriptor of a type; `what` names it in errors.
-    pub fn new(library: &'static Library, of: u32, what: &'static str) -> Result<Self, String> {
+    pub fn new(library: &'static Library, of: u32, what: &'static str) -> Result<Self, Refusal> {
         let mut raw = null_mut();
         // SAFETY: writes the descriptor.
         let status = unsafe { (library.functions.create_descriptor)(of, &raw mut raw) };
@@ -264,7 +269,7 @@ impl Descriptor {
     }
 
     /// Sets an attribute to values of a kind, whose C type is `T`.
-    pub fn set<T: Copy>(&self, attribute: u32, kind: u32, values: &[T]) -> Result<&Self, String> {
+    pub fn set<T: Copy>(&self, attribute: u32, kind: u32, values: &[T]) -> Result<&Self, Refusal> {
         let count = values.len() as i64;
         // SAFETY: the library reads `count` values of the kind.
         let status = unsafe {
@@ -285,12 +290,12 @@ impl Descriptor {
     }
 
     /// Sets an attribute to another descriptor, which must outlive this one's use.
-    pub fn link(&self, attribute: u32, other: &Descriptor) -> Result<&Self, String> {
+    pub fn link(&self, attribute: u32, other: &Descriptor) -> Result<&Self, Refusal> {
         self.set(attribute, kind::BACKEND_DESCRIPTOR, &[other.raw])
     }
 
     /// Checks the attributes; from now on they cannot be set.
-    pub fn finalized(self) -> Result<Self, String> {
+    pub fn finalized(self) -> Result<Self, Refusal> {
         // SAFETY: the descriptor is alive, and so are those that it is linked to.
         let status = unsafe { (self.library.functions.finalize)(self.raw) };
         self.library.check(status, self.what)?;
@@ -298,7 +303,7 @@ impl Descriptor {
     }
 
     /// Reads values of an attribute, no more than there is room for, and says how many there are.
-    pub fn get<T>(&self, attribute: u32, kind: u32, into: &mut [T]) -> Result<usize, String> {
+    pub fn get<T>(&self, attribute: u32, kind: u32, into: &mut [T]) -> Result<usize, Refusal> {
         let mut count = 0i64;
         let at = match into.is_empty() {
             true => null_mut(),
@@ -324,6 +329,13 @@ impl Descriptor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_supported_stays_so() {
+        let [initialised, parameter, supported, memory] = [1001, 2000, 3003, 4004].map(is_lasting);
+        assert!(parameter && supported);
+        assert!(!initialised && !memory);
+    }
 
     #[test]
     fn a_library_that_is_switched_off_missing_or_another_one_is_a_reason() {

@@ -8,7 +8,8 @@
 //! Taken are `f16` and `bf16`, as many keys as queries, any grouping of heads, causal masks and windows.
 //!
 //! **The same bits.** A backward pass keeps `ds`, `2 B H T²` bytes, in scratch memory, and two runs give the same bits. Where that
-//! is more than a sixteenth of the device's memory, `dq` is summed up by atomics instead, and a warning says so.
+//! is more than a sixteenth of the device's memory, a deterministic problem is refused, and `dq` of any other is summed up by
+//! atomics, in `4 B H T D` bytes.
 //!
 //! **NaN.** The products run over tiles of keys, with factors of 0 for keys that a query does not see. A NaN in `k` or `v` therefore
 //! reaches every query of its sequence that sees another key of the tile. The other routes keep it from queries that do not see it.
@@ -20,8 +21,7 @@ mod key;
 mod library;
 mod plan;
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, Once, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock};
 
 use cubecl::client::Client;
 use cubecl::server::Handle;
@@ -30,6 +30,7 @@ use cubecl_common::device::DeviceId;
 use super::Problem;
 use super::gpu::{Backward, Forward};
 use crate::gpu::cuda::{Device, device_of};
+use crate::gpu::plans::{Plans, Refusal};
 use crate::gpu::{Dtype, expect};
 use graph::Slot;
 use key::{Direction, Key, ordered_bytes, refusal, refusal_backward};
@@ -69,8 +70,6 @@ impl<T: Copy> Shared<T> {
     }
 }
 
-type Plans = HashMap<Key, Result<Arc<Shared<Plan>>, String>>;
-
 /// cuDNN on one device.
 pub struct Vendor {
     device: Device,
@@ -78,7 +77,7 @@ pub struct Vendor {
     handle: Shared<Raw>,
     /// Bytes that a backward pass may take.
     room: usize,
-    plans: RwLock<Plans>,
+    plans: Plans<Key, Shared<Plan>>,
 }
 
 impl Vendor {
@@ -87,20 +86,17 @@ impl Vendor {
     /// # Errors
     /// The reason why there is none: no CUDA device, no library or one that is switched off, or an error of the library.
     pub fn of(client: &Client) -> Result<Arc<Self>, String> {
-        static DEVICES: Mutex<BTreeMap<DeviceId, Result<Arc<Vendor>, String>>> =
-            Mutex::new(BTreeMap::new());
+        static DEVICES: LazyLock<Plans<DeviceId, Vendor>> = LazyLock::new(Plans::new);
         let Some(id) = device_of(client) else {
             return Err("not a CUDA device".into());
         };
-        let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
-        devices
-            .entry(id)
-            .or_insert_with(|| Self::load(client, id).map(Arc::new))
-            .clone()
+        DEVICES
+            .find(&id)
+            .unwrap_or_else(|| DEVICES.keep(id, Self::load(client, id)))
     }
 
-    fn load(client: &Client, id: DeviceId) -> Result<Self, String> {
-        let library = Library::get()?;
+    fn load(client: &Client, id: DeviceId) -> Result<Self, Refusal> {
+        let library = Library::get().map_err(Refusal::lasting)?;
         let device = Device::new(id)?;
         let handle = device.ask(|| library.handle().map(Shared))?;
         let memory = client.properties().memory.max_memory();
@@ -111,7 +107,7 @@ impl Vendor {
             library,
             handle,
             room: usize::try_from(room).unwrap_or(usize::MAX),
-            plans: RwLock::default(),
+            plans: Plans::new(),
         })
     }
 
@@ -122,24 +118,22 @@ impl Vendor {
 
     /// The plan of a pass, compiled at the first call.
     fn plan(&self, key: Key) -> Result<Arc<Shared<Plan>>, String> {
-        let plans = self.plans.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(plan) = plans.get(&key) {
-            return plan.clone();
+        if let Some(plan) = self.plans.find(&key) {
+            return plan;
         }
-        if plans.len() >= PLANS {
+        if self.plans.len() >= PLANS {
             return Err(format!("{PLANS} plans of cuDNN are kept, and no more"));
         }
-        drop(plans);
         // Two threads may compile at once; the second plan is dropped unused.
         let plan = self.device.ask(|| {
             let handle = self.handle.get();
-            Plan::new(self.library, handle, &key).map(|plan| Arc::new(Shared(plan)))
+            Plan::new(self.library, handle, &key).map(Shared)
         });
-        if let Err(reason) = &plan {
+        if let Err(refusal) = &plan {
+            let reason = refusal.to_string();
             tracing::info!(?key, reason, "no plan of cuDNN");
         }
-        let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
-        plans.entry(key).or_insert(plan).clone()
+        self.plans.keep(key, plan)
     }
 
     /// Enqueues a forward pass on the stream of `args.o`, and returns at once. An error of the device comes with the reading
@@ -177,10 +171,10 @@ impl Vendor {
     }
 
     /// Enqueues a backward pass on the stream of `args.d_q`, as [`forward`](Self::forward). Without `sums`, they are ordered where the
-    /// scratch memory is at most a sixteenth of the device's, and else atomic, which a warning says once.
+    /// scratch memory is at most a sixteenth of the device's, and else atomic if the problem need not be deterministic.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward).
+    /// As [`forward`](Self::forward); without `sums`, a deterministic problem whose sums have no room.
     pub fn backward(
         self: &Arc<Self>,
         client: &Client,
@@ -205,7 +199,10 @@ impl Vendor {
         ];
         fitting(dtype.size(), &buffers)?;
         fitting(4, &[("lse", &args.lse, rows)])?;
-        let sums = sums.unwrap_or_else(|| self.sums(problem));
+        let sums = match sums {
+            Some(sums) => sums,
+            None => key::sums(problem, self.room)?,
+        };
         let ordered = sums == Sums::Ordered;
         let plan = self.plan(Key::new(problem, dtype, Direction::Backward { ordered }))?;
         let reads = vec![
@@ -229,20 +226,15 @@ impl Vendor {
         Ok(())
     }
 
-    /// The same bits each time, wherever the scratch memory allows.
-    fn sums(&self, problem: &Problem) -> Sums {
-        if ordered_bytes(problem.shape) <= self.room {
-            return Sums::Ordered;
+    /// Bytes of scratch memory that the backward pass of a problem takes; 0 for one that is refused.
+    pub fn scratch(&self, problem: &Problem, dtype: Dtype) -> usize {
+        let taken = refusal(problem, dtype, false)
+            .and_then(|()| refusal_backward(problem.shape, self.library.version()));
+        match taken.and_then(|()| key::sums(problem, self.room)) {
+            Ok(Sums::Ordered) => ordered_bytes(problem.shape),
+            Ok(Sums::Atomic) => problem.shape.query_elements().saturating_mul(4),
+            Err(_) => 0,
         }
-        static SAID: Once = Once::new();
-        SAID.call_once(|| {
-            let steps = problem.shape.queries;
-            tracing::warn!(
-                "attention over {steps} steps adds up gradients by atomics, in any order: two runs differ in rounding \
-                 (RIVERRUN_CUDNN=off keeps to kernels that do not)"
-            );
-        });
-        Sums::Atomic
     }
 
     /// Enqueues a plan with its buffers and its scratch memory, which is memory of the pool like any other: each call has its own,
@@ -268,10 +260,11 @@ impl Vendor {
                 let scratch = writes.get(outputs.len()).copied().unwrap_or(0);
                 // SAFETY: this is the device's thread; the buffers have been checked or made for the problem, and the stream keeps
                 // them until it has run the work.
-                unsafe {
+                let done = unsafe {
                     plan.0
                         .run((vendor.handle.get(), stream.cast()), &slots, scratch)
-                }
+                };
+                done.map_err(String::from)
             });
     }
 }

@@ -4,6 +4,7 @@ use super::graph::{Graph, Slot};
 use super::ids::{attribute, descriptor, heuristics, kind};
 use super::library::{Descriptor, Library, Raw};
 use super::{Key, build};
+use crate::gpu::plans::Refusal;
 
 /// A compiled graph.
 pub(super) struct Plan {
@@ -19,10 +20,10 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Compiles the graph of a pass by the first engine that takes it. It takes some tenths of a second for a new shape.
-    pub fn new(library: &'static Library, handle: Raw, key: &Key) -> Result<Self, String> {
+    pub fn new(library: &'static Library, handle: Raw, key: &Key) -> Result<Self, Refusal> {
         let made_of = build::graph(library, key)?;
         let graph = made_of.finalized(handle)?;
-        let mut refused = Vec::new();
+        let mut refused: Vec<Refusal> = Vec::new();
         for mode in [heuristics::MODE_A, heuristics::FALLBACK] {
             let found = configurations(library, &graph, mode);
             for configuration in found.unwrap_or_else(|reason| {
@@ -44,8 +45,12 @@ impl Plan {
                 }
             }
         }
-        let reason = refused.into_iter().next();
-        Err(reason.unwrap_or_else(|| "cuDNN: no engine has this attention".into()))
+        // If one engine may take it later, it is asked again.
+        let lasting = refused.iter().all(Refusal::is_lasting);
+        Err(match refused.first() {
+            Some(first) => Refusal::of_status(first.to_string(), lasting),
+            None => Refusal::lasting("cuDNN: no engine has this attention"),
+        })
     }
 
     /// Puts the work on a stream. `slots` has the address of every buffer that the graph names.
@@ -59,7 +64,7 @@ impl Plan {
         (handle, stream): (Raw, Raw),
         slots: &[u64; Slot::COUNT],
         workspace: u64,
-    ) -> Result<(), String> {
+    ) -> Result<(), Refusal> {
         let named = self.made_of.slots.iter();
         let (mut numbers, mut addresses): (Vec<i64>, Vec<u64>) = named
             .map(|&(number, slot)| (number, slots[slot as usize]))
@@ -94,7 +99,7 @@ fn configurations(
     library: &'static Library,
     graph: &Descriptor,
     mode: u32,
-) -> Result<Vec<Descriptor>, String> {
+) -> Result<Vec<Descriptor>, Refusal> {
     let asked = Descriptor::new(library, descriptor::ENGINEHEUR, "the heuristics")?;
     asked
         .link(attribute::ENGINEHEUR_OPERATION_GRAPH, graph)?
@@ -116,7 +121,7 @@ fn compiled(
     library: &'static Library,
     configuration: &Descriptor,
     handle: Raw,
-) -> Result<(Descriptor, usize), String> {
+) -> Result<(Descriptor, usize), Refusal> {
     let plan = Descriptor::new(library, descriptor::EXECUTION_PLAN, "a plan")?;
     plan.set(attribute::EXECUTION_PLAN_HANDLE, kind::HANDLE, &[handle])?;
     plan.link(attribute::EXECUTION_PLAN_ENGINE_CONFIG, configuration)?;

@@ -7,13 +7,28 @@ use cudarc::cublaslt::sys::{
     self, cublasComputeType_t, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t,
     cublasLtMatmulDescAttributes_t as Attribute, cublasLtMatmulPreference_t,
     cublasLtMatmulPreferenceAttributes_t as PreferenceAttribute, cublasLtMatrixLayout_t,
-    cublasLtMatrixLayoutAttribute_t as LayoutAttribute, cudaDataType,
+    cublasLtMatrixLayoutAttribute_t as LayoutAttribute, cublasStatus_t, cudaDataType,
 };
 use cudarc::driver::sys::CUstream;
 
-/// The message of a failed call.
-fn refused(what: &str) -> impl Fn(result::CublasError) -> String {
-    move |error| format!("cuBLASLt: {what}: {:?}", error.0)
+use crate::gpu::plans::Refusal;
+
+/// The refusal of a failed call.
+fn refused(what: &str) -> impl Fn(result::CublasError) -> Refusal {
+    move |error| {
+        let reason = format!("cuBLASLt: {what}: {:?}", error.0);
+        Refusal::of_status(reason, is_lasting(error.0))
+    }
+}
+
+/// Whether a status says that the library does not have what was asked for: no errors of initialisation or memory.
+fn is_lasting(status: cublasStatus_t) -> bool {
+    matches!(
+        status,
+        cublasStatus_t::CUBLAS_STATUS_INVALID_VALUE
+            | cublasStatus_t::CUBLAS_STATUS_ARCH_MISMATCH
+            | cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED
+    )
 }
 
 /// The library, opened for one device.
@@ -27,7 +42,7 @@ impl Library {
     }
 
     /// Opens the library for the device whose context is current.
-    pub fn open() -> Result<Self, String> {
+    pub fn open() -> Result<Self, Refusal> {
         result::create_handle()
             .map(Self)
             .map_err(refused("opening"))
@@ -56,14 +71,14 @@ impl Matrix {
         rows: usize,
         columns: usize,
         stride: usize,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, Refusal> {
         result::create_matrix_layout(dtype, rows as u64, columns as u64, stride as i64)
             .map(Self)
             .map_err(refused("a matrix layout"))
     }
 
     /// `count` of them, `distance` elements from the start of one to that of the next.
-    pub fn batched(self, count: usize, distance: usize) -> Result<Self, String> {
+    pub fn batched(self, count: usize, distance: usize) -> Result<Self, Refusal> {
         self.set(
             LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
             count as i32,
@@ -74,7 +89,7 @@ impl Matrix {
     }
 
     /// Sets an attribute. `T` must be the attribute's type.
-    fn set<T: Copy>(&self, attribute: LayoutAttribute, value: T) -> Result<(), String> {
+    fn set<T: Copy>(&self, attribute: LayoutAttribute, value: T) -> Result<(), Refusal> {
         let at = (&raw const value).cast::<c_void>();
         // SAFETY: `value` outlives the call, which copies it.
         unsafe { result::set_matrix_layout_attribute(self.0, attribute, at, size_of::<T>()) }
@@ -93,14 +108,14 @@ impl Drop for Matrix {
 pub(super) struct Description(cublasLtMatmulDesc_t);
 
 impl Description {
-    pub fn new(arithmetic: cublasComputeType_t) -> Result<Self, String> {
+    pub fn new(arithmetic: cublasComputeType_t) -> Result<Self, Refusal> {
         result::create_matmul_desc(arithmetic, cudaDataType::CUDA_R_32F)
             .map(Self)
             .map_err(refused("a product"))
     }
 
     /// Sets an attribute. `T` must be the attribute's type.
-    pub fn set<T: Copy>(&self, attribute: Attribute, value: T) -> Result<(), String> {
+    pub fn set<T: Copy>(&self, attribute: Attribute, value: T) -> Result<(), Refusal> {
         let at = (&raw const value).cast::<c_void>();
         // SAFETY: `value` outlives the call, which copies it.
         unsafe { result::set_matmul_desc_attribute(self.0, attribute, at, size_of::<T>()) }
@@ -119,7 +134,7 @@ impl Drop for Description {
 struct Preference(cublasLtMatmulPreference_t);
 
 impl Preference {
-    fn new(workspace: usize, alignment: u32) -> Result<Self, String> {
+    fn new(workspace: usize, alignment: u32) -> Result<Self, Refusal> {
         let this = Self(result::create_matmul_pref().map_err(refused("a preference"))?);
         this.set(
             PreferenceAttribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
@@ -136,7 +151,7 @@ impl Preference {
         Ok(this)
     }
 
-    fn set<T: Copy>(&self, attribute: PreferenceAttribute, value: T) -> Result<(), String> {
+    fn set<T: Copy>(&self, attribute: PreferenceAttribute, value: T) -> Result<(), Refusal> {
         let at = (&raw const value).cast::<c_void>();
         // SAFETY: `value` outlives the call, which copies it.
         unsafe { result::set_matmul_pref_attribute(self.0, attribute, at, size_of::<T>()) }
@@ -184,7 +199,7 @@ impl Chosen {
         description: Description,
         [a, b, d]: [Matrix; 3],
         (workspace, alignment): (usize, u32),
-    ) -> Result<Self, String> {
+    ) -> Result<Self, Refusal> {
         let preference = Preference::new(workspace, alignment)?;
         // SAFETY: every object is alive.
         let found = unsafe {
@@ -222,7 +237,7 @@ impl Chosen {
         library: &Library,
         at: Addresses,
         stream: CUstream,
-    ) -> Result<(), String> {
+    ) -> Result<(), Refusal> {
         let (one, zero) = (1.0f32, 0.0f32);
         // SAFETY: the caller's promise; the two factors are read before the call returns.
         unsafe {
@@ -246,5 +261,18 @@ impl Chosen {
             )
         }
         .map_err(refused("a product"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_want_of_memory_may_pass() {
+        let lasting = |status| refused("a product")(result::CublasError(status)).is_lasting();
+        assert!(lasting(cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED));
+        assert!(!lasting(cublasStatus_t::CUBLAS_STATUS_ALLOC_FAILED));
+        assert!(!lasting(cublasStatus_t::CUBLAS_STATUS_NOT_INITIALIZED));
     }
 }

@@ -5,9 +5,8 @@
 
 mod library;
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock};
 
 use cubecl::client::Client;
 use cubecl::server::Handle;
@@ -19,6 +18,7 @@ use cudarc::cublaslt::sys::{
 
 use super::{Arithmetic, Epilogue, Layout, Order};
 use crate::gpu::cuda::{Device, device_of};
+use crate::gpu::plans::{Plans, Refusal};
 use crate::gpu::{Dtype, expect};
 use library::{Addresses, Chosen, Description, Library, Matrix};
 
@@ -152,13 +152,11 @@ unsafe impl Send for Plan {}
 // SAFETY: as above.
 unsafe impl Sync for Plan {}
 
-type Plans = HashMap<(Problem, u32), Result<Arc<Plan>, String>>;
-
 /// cuBLASLt on one device.
 pub struct Vendor {
     device: Device,
     library: Library,
-    plans: RwLock<Plans>,
+    plans: Plans<(Problem, u32), Plan>,
 }
 
 // SAFETY: a cuBLASLt handle may be used by several threads at once.
@@ -172,21 +170,19 @@ impl Vendor {
     /// # Errors
     /// The reason why there is none: no CUDA device, no library, or an error of the library.
     pub fn of(client: &Client) -> Result<Arc<Self>, String> {
-        static DEVICES: Mutex<BTreeMap<DeviceId, Result<Arc<Vendor>, String>>> =
-            Mutex::new(BTreeMap::new());
+        static DEVICES: LazyLock<Plans<DeviceId, Vendor>> = LazyLock::new(Plans::new);
         let Some(id) = device_of(client) else {
             return Err("not a CUDA device".into());
         };
-        let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
-        devices
-            .entry(id)
-            .or_insert_with(|| Self::load(id).map(Arc::new))
-            .clone()
+        DEVICES
+            .find(&id)
+            .unwrap_or_else(|| DEVICES.keep(id, Self::load(id)))
     }
 
-    fn load(id: DeviceId) -> Result<Self, String> {
+    fn load(id: DeviceId) -> Result<Self, Refusal> {
         if !Library::installed() {
-            return Err("libcublasLt is not installed where the loader looks".into());
+            let reason = "libcublasLt is not installed where the loader looks";
+            return Err(Refusal::lasting(reason));
         }
         let device = Device::new(id)?;
         let library = device.ask(|| Library::open().map(Shared))?.0;
@@ -194,7 +190,7 @@ impl Vendor {
         Ok(Self {
             device,
             library,
-            plans: RwLock::default(),
+            plans: Plans::new(),
         })
     }
 
@@ -209,20 +205,17 @@ impl Vendor {
     /// The algorithm for a problem, chosen at the first call.
     fn plan(&self, problem: &Problem, alignment: u32) -> Result<Arc<Plan>, String> {
         let key = (*problem, alignment);
-        let plans = self.plans.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(plan) = plans.get(&key) {
-            return plan.clone();
+        if let Some(plan) = self.plans.find(&key) {
+            return plan;
         }
-        drop(plans);
         // Two threads may choose at once; they make the same choice.
         let plan = self
             .device
-            .ask(|| choose(&self.library, problem, alignment).map(Arc::new));
-        let mut plans = self.plans.write().unwrap_or_else(PoisonError::into_inner);
-        if plans.len() >= PLANS {
-            plans.clear();
+            .ask(|| choose(&self.library, problem, alignment));
+        if self.plans.len() >= PLANS {
+            self.plans.clear();
         }
-        plans.entry(key).or_insert(plan).clone()
+        self.plans.keep(key, plan)
     }
 
     /// Enqueues a product on the stream of `buffers.d`, and returns at once. An error of the device comes with the
@@ -282,7 +275,7 @@ impl Vendor {
                 };
                 // SAFETY: `expect_sizes` has checked the buffers, the choice is valid for their alignment, and the stream keeps
                 // them until it has run the work.
-                unsafe { plan.0.launch(&vendor.library, addresses, stream) }
+                unsafe { plan.0.launch(&vendor.library, addresses, stream) }.map_err(String::from)
             });
         Ok(())
     }
@@ -380,7 +373,7 @@ fn expect_sizes(problem: &Problem, buffers: &Buffers) -> Result<(), String> {
 }
 
 /// Chooses the algorithm, the first that the heuristics give, on the device's thread.
-fn choose(library: &Library, problem: &Problem, alignment: u32) -> Result<Plan, String> {
+fn choose(library: &Library, problem: &Problem, alignment: u32) -> Result<Plan, Refusal> {
     let Problem {
         m,
         k,
@@ -405,11 +398,13 @@ fn choose(library: &Library, problem: &Problem, alignment: u32) -> Result<Plan, 
         Epilogue::Gelu { .. } | Epilogue::GeluBackward { .. }
     );
     if gelu && problem.dtype == Dtype::F32 && problem.arithmetic == Arithmetic::Full {
-        return Err("cuBLASLt: its GELU has fewer digits than f32".into());
+        let reason = "cuBLASLt: its GELU has fewer digits than f32";
+        return Err(Refusal::lasting(reason));
     }
     // It chooses algorithms for other types too, and refuses to run them.
     if epilogue.has_pre() && !n.is_multiple_of(8) {
-        return Err("cuBLASLt: what GELU took has rows of a multiple of 8 numbers".into());
+        let reason = "cuBLASLt: what GELU took has rows of a multiple of 8 numbers";
+        return Err(Refusal::lasting(reason));
     }
     let description = Description::new(arithmetic)?;
     // cuBLASLt has columns contiguous, so it computes D^T = B^T A^T: its first matrix is our second. One whose rows

@@ -33,7 +33,14 @@ pub fn missing(client: &Client, problem: &Problem, routine: Routine) -> Option<S
         Routine::Cube => None,
         Routine::Cluster => {
             let clusters = ptx(client) && client.properties().features.cube_cluster;
-            (!clusters).then(|| "the device has no clusters of cubes".into())
+            let most = client.properties().hardware.max_cube_count.0 as usize / CUBES;
+            if !clusters {
+                Some("the device has no clusters of cubes".into())
+            } else if problem.members > most {
+                Some(format!("a launch has {most} clusters at most"))
+            } else {
+                None
+            }
         }
     }
 }
@@ -68,6 +75,13 @@ fn share(problem: &Problem) -> cluster::Config {
         resident: registers <= most,
         ..config
     }
+}
+
+/// Numbers of the longest buffer.
+fn longest(problem: &Problem) -> usize {
+    let lengths = problem.lengths().map(|(_, length)| length);
+    let rows = problem.members * problem.row();
+    lengths.into_iter().fold(rows, usize::max)
 }
 
 /// Runs every member; all results are written.
@@ -149,7 +163,7 @@ fn run_cube(client: &Client, problem: &Problem, args: &Buffers) {
             client,
             grid(client, problem.members),
             config.group.dim(),
-            address(u.max(w), Dtype::F32),
+            address(longest(problem), Dtype::F32),
             vector,
             buffer(&args.w, w, 1),
             buffer(&args.u, u, vector),
@@ -175,7 +189,7 @@ fn run_cluster(client: &Client, problem: &Problem, args: &Buffers) {
             client,
             CubeCount::Static((problem.members * CUBES) as u32, 1, 1),
             CubeDim::new_2d(32, config.planes as u32),
-            address(u.max(w), Dtype::F32),
+            address(longest(problem), Dtype::F32),
             buffer(&args.w, w, 1),
             buffer(&args.u, u, 1),
             buffer(&args.bias, bias, 1),
@@ -187,5 +201,29 @@ fn run_cluster(client: &Client, problem: &Problem, args: &Buffers) {
             problem.steps,
             config,
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cubecl::ir::AddressType;
+
+    use super::*;
+
+    #[test]
+    fn indices_reach_the_longest_buffer() {
+        let width = |problem: &Problem| address(longest(problem), Dtype::F32);
+        let problem = Problem::new(4, 64, 10);
+        assert_eq!(width(&problem), AddressType::U32);
+        let long = Problem {
+            steps: 1 << 28,
+            ..problem
+        };
+        assert_eq!(width(&long), AddressType::U64);
+        let wide = Problem {
+            features: 1 << 26,
+            ..problem
+        };
+        assert_eq!(width(&wide), AddressType::U64);
     }
 }

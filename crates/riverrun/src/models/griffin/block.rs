@@ -6,6 +6,7 @@ use burn::tensor::Tensor;
 
 use crate::Error;
 use crate::nn::{AttentionState, LocalAttention, Recurrent, RgLru, RmsNorm, Sequence, try_linear};
+use crate::ops::support::checks;
 use crate::ops::{gelu, try_short_convolution};
 
 /// The recurrent block: `W_out (gelu(W_y x) ∘ RG-LRU(conv(W_x x)))`.
@@ -118,6 +119,8 @@ impl Recurrent for GriffinBlock {
         x: Tensor<3>,
         sequence: Sequence<GriffinBlockState>,
     ) -> Result<(Tensor<3>, GriffinBlockState), Error> {
+        let ([batch, steps, _], gamma) = (x.dims(), self.temporal_norm.gamma.val());
+        checks::fits("x", &gamma, &x, &[batch, steps, gamma.dims()[0]])?;
         let normed = self.temporal_norm.forward(x.clone());
         let (reset, lengths) = (sequence.reset, sequence.lengths);
         let (y, state) = match &self.temporal {

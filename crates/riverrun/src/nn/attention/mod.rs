@@ -1,5 +1,6 @@
 //! Attention layers.
 
+mod kept;
 mod local;
 mod multi_head;
 mod rotary;

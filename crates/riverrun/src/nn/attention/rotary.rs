@@ -6,6 +6,7 @@ use std::thread::{self, ThreadId};
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
+use super::kept::Kept;
 use crate::ops::refill;
 
 /// Rotary positions: of the first `dims` channels of a head, channels `i` and `i + dims / 2` are turned by the angle
@@ -86,7 +87,7 @@ impl Rotary {
     /// The cosines and sines of positions, `[1, T, 1, dims / 2]`. Those of sequences from their start are kept: training asks
     /// for the same ones at each step, and a step that is recorded on a GPU takes no writes from the host.
     fn tables(&self, first: usize, steps: usize, device: &Device, dtype: DType) -> [Tensor<4>; 2] {
-        static KEPT: Mutex<Vec<(Key, [Tensor<4>; 2])>> = Mutex::new(Vec::new());
+        static KEPT: Mutex<Kept<Key, [Tensor<4>; 2]>> = Mutex::new(Kept::new());
         let key = Key {
             rotary: *self,
             steps,
@@ -98,15 +99,7 @@ impl Rotary {
             return self.made(first, &key);
         }
         let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, tables)) = kept.iter().find(|(other, _)| *other == key) {
-            return tables.clone();
-        }
-        let tables = self.made(first, &key);
-        if kept.len() == MOST_KEPT {
-            kept.remove(0);
-        }
-        kept.push((key, tables.clone()));
-        tables
+        kept.get(key, records(device), |key| self.made(first, key))
     }
 
     fn made(&self, first: usize, key: &Key) -> [Tensor<4>; 2] {
@@ -139,8 +132,14 @@ pub struct Turn {
     sin: Tensor<4>,
 }
 
-/// A run has sequences of one length, or of two with those of its validation.
-const MOST_KEPT: usize = 4;
+/// Whether the device records launches.
+#[allow(unused_variables)]
+fn records(device: &Device) -> bool {
+    #[cfg(feature = "cube")]
+    return crate::device::client(device).is_some_and(|client| client.is_capturing());
+    #[cfg(not(feature = "cube"))]
+    false
+}
 
 /// The key of a table. Threads do not share tables: on a GPU each thread has its own queue.
 #[derive(PartialEq)]

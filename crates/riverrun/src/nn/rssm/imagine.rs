@@ -1,11 +1,11 @@
 //! Imagination: states drawn from the prior, without observations.
 
-use burn::tensor::{FloatDType, Int, Tensor};
+use burn::tensor::{Int, Tensor};
 
-use super::observe::shape;
+use super::state::beside;
 use super::{Rssm, RssmState};
 use crate::Error;
-use crate::ops::support::checks;
+use crate::nn::linear;
 
 /// The random-number stream of imagination.
 const STREAM: u32 = 1;
@@ -29,7 +29,7 @@ pub struct Imagined {
 impl Imagined {
     /// Both parts of every state, `[B, T, deter + stoch · classes]`.
     pub fn features(&self) -> Tensor<3> {
-        Tensor::cat(vec![self.deter.clone(), self.stoch.clone()], 2)
+        beside(&self.deter, &self.stoch)
     }
 }
 
@@ -47,7 +47,8 @@ impl Rssm {
     /// [`imagine`](Self::imagine).
     ///
     /// # Errors
-    /// Shapes that do not fit together; a dtype that the device lacks, `f64` on a GPU among them.
+    /// Shapes, dtypes or devices that do not fit together and to the weights; weights in a dtype that the device lacks, `f64` on a
+    /// GPU among them; more than `2^32` random numbers.
     pub fn try_imagine(
         &self,
         actions: Tensor<3>,
@@ -55,20 +56,20 @@ impl Rssm {
         state: RssmState,
     ) -> Result<Imagined, Error> {
         let [batch, steps, _] = actions.dims();
-        let [d_action, _] = self.action_input.weight.dims();
-        shape("actions", [batch, steps, d_action], actions.dims())?;
-        checks::supported("actions", &actions.device(), actions.dtype())?;
-        self.check_state(batch, &state)?;
+        self.check([batch, steps], &actions, &key, Some(&state))?;
+        if batch * steps == 0 {
+            return Ok(self.imagine_nothing(actions, state));
+        }
         let encoded = self.encode_actions(actions.clone());
         let at = |t: usize| -> Tensor<2> { encoded.clone().narrow(1, t, 1).squeeze_dim(1) };
-        Ok(self.roll(steps, key, state, actions, |t, _| at(t)))
+        self.roll(steps, key, state, actions, |t, _| at(t))
     }
 
     /// Imagines `steps` steps, taking in each state the actions `[B, d_action]` that `policy` returns for the step's index and
-    /// the state.
+    /// the state. Without sequences the policy is not asked.
     ///
     /// # Panics
-    /// If a state or an action has the wrong shape.
+    /// If a key, a state or an action does not fit; for more than `2^32` random numbers.
     pub fn imagine_with(
         &self,
         mut policy: impl FnMut(usize, &RssmState) -> Tensor<2>,
@@ -77,28 +78,39 @@ impl Rssm {
         state: RssmState,
     ) -> Imagined {
         let [batch, _] = state.deter.dims();
-        self.check_state(batch, &state)
+        let weight = self.action_input.weight.val();
+        let [d_action, _] = weight.dims();
+        // No actions are known yet.
+        let known = if batch == 0 { steps } else { 0 };
+        let none = Tensor::<3>::zeros([batch, known, d_action], (&weight.device(), weight.dtype()));
+        self.check([batch, known], &none, &key, Some(&state))
             .unwrap_or_else(|error| panic!("RSSM: {error}"));
-        let [d_action, _] = self.action_input.weight.dims();
+        if batch * steps == 0 {
+            return self.imagine_nothing(none, state);
+        }
         let mut actions = Vec::with_capacity(steps);
-        let none = Tensor::<3>::zeros([batch, 0, d_action], &state.deter.device())
-            .cast(FloatDType::from(state.deter.dtype()));
-        let mut imagined = self.roll(steps, key, state, none, |t, state| {
+        let imagined = self.roll(steps, key, state, none, |t, state| {
             let action = policy(t, state);
             assert_eq!(action.dims(), [batch, d_action], "the policy's action");
             actions.push(action.clone());
             self.encode_actions(action)
         });
-        if steps > 0 {
-            imagined.actions = Tensor::stack(actions, 1);
-        }
+        let mut imagined = imagined.unwrap_or_else(|error| panic!("RSSM: {error}"));
+        imagined.actions = Tensor::stack(actions, 1);
         imagined
     }
 
-    fn check_state(&self, batch: usize, state: &RssmState) -> Result<(), Error> {
-        shape("deter", [batch, self.deter], state.deter.dims())?;
-        let logits = self.stoch * self.classes;
-        shape("stoch", [batch, logits], state.stoch.dims())
+    /// The states of no steps or no sequences.
+    fn imagine_nothing(&self, actions: Tensor<3>, state: RssmState) -> Imagined {
+        let inner = linear(&self.action_input, actions.clone());
+        let [deter, prior_logits] = self.nothing(inner);
+        Imagined {
+            deter,
+            stoch: prior_logits.clone(),
+            prior_logits,
+            actions,
+            last: state,
+        }
     }
 
     fn roll(
@@ -108,22 +120,9 @@ impl Rssm {
         mut state: RssmState,
         actions: Tensor<3>,
         mut encoded: impl FnMut(usize, &RssmState) -> Tensor<2>,
-    ) -> Imagined {
+    ) -> Result<Imagined, Error> {
         let [batch, _] = state.deter.dims();
-        if steps == 0 {
-            let dtype = FloatDType::from(state.deter.dtype());
-            let device = state.deter.device();
-            let empty = |width| Tensor::<3>::zeros([batch, 0, width], &device).cast(dtype);
-            let logits = self.stoch * self.classes;
-            return Imagined {
-                deter: empty(self.deter),
-                stoch: empty(logits),
-                prior_logits: empty(logits),
-                actions,
-                last: state,
-            };
-        }
-        let noise = self.noise(key, STREAM, [steps, batch], &state.deter);
+        let noise = self.noise(key, STREAM, [steps, batch], &state.deter)?;
         let (mut deters, mut stochs, mut priors) = (vec![], vec![], vec![]);
         for t in 0..steps {
             let action = encoded(t, &state);
@@ -135,12 +134,12 @@ impl Rssm {
             priors.push(prior);
             state = RssmState::new(deter, stoch);
         }
-        Imagined {
+        Ok(Imagined {
             deter: Tensor::stack(deters, 1),
             stoch: Tensor::stack(stochs, 1),
             prior_logits: Tensor::stack(priors, 1),
             actions,
             last: state,
-        }
+        })
     }
 }

@@ -24,7 +24,7 @@ impl KlLoss {
 }
 
 impl Rssm {
-    /// The losses of posterior and prior logits `[B, T, stoch · classes]`.
+    /// The losses of posterior and prior logits `[B, T, stoch · classes]`; NaN where there are no states.
     pub fn kl(&self, posterior: Tensor<3>, prior: Tensor<3>, free_nats: f64) -> KlLoss {
         let [batch, steps, _] = posterior.dims();
         let split = |x: Tensor<3>| x.reshape([batch, steps, self.stoch, self.classes]);

@@ -1,6 +1,7 @@
 //! The recurrent state-space model of DreamerV3: a world model with a deterministic and a stochastic state.
 
 mod block_linear;
+mod checks;
 mod config;
 mod dynamics;
 mod imagine;

@@ -3,6 +3,7 @@
 use burn::tensor::{Bool, FloatDType, Int, Tensor};
 
 use super::dynamics::activate;
+use super::state::beside;
 use super::{KlLoss, Rssm, RssmForm, RssmState};
 use crate::nn::linear;
 use crate::ops::support::checks;
@@ -30,7 +31,7 @@ pub struct Observed {
 impl Observed {
     /// Both parts of every state, `[B, T, deter + stoch · classes]`.
     pub fn features(&self) -> Tensor<3> {
-        Tensor::cat(vec![self.deter.clone(), self.stoch.clone()], 2)
+        beside(&self.deter, &self.stoch)
     }
 
     /// The state after step `t` of every sequence.
@@ -52,7 +53,7 @@ impl Observed {
     }
 }
 
-/// What the steps are made of.
+/// Inputs of the steps.
 #[derive(Clone)]
 pub(super) struct Inputs {
     /// Encoded actions, `[B, T, hidden]`.
@@ -63,8 +64,6 @@ pub(super) struct Inputs {
     pub noise: Tensor<4>,
     /// `[B, T]`.
     pub reset: Option<Tensor<2, Bool>>,
-    /// `[B, T, 1]`: 0 at a reset, 1 elsewhere.
-    pub kept: Option<Tensor<3>>,
     /// The state before the first step.
     pub state: RssmState,
 }
@@ -77,7 +76,7 @@ impl Rssm {
     /// - `actions`: the actions that led to the observations, `[B, T, d_action]`.
     /// - `key`: the key of the random numbers, `[4]`. Calls with the same key draw the same numbers.
     /// - `sequence`: the initial state, zero if absent, and resets `[B, T]`: at a reset step the state and the action are taken
-    ///   as 0.
+    ///   as 0, whatever they are; a NaN ends there.
     ///
     /// Gradients flow to every input, the initial state included. All tensors have the dtype of the weights; categoricals are
     /// computed in f32.
@@ -98,7 +97,8 @@ impl Rssm {
     /// [`observe`](Self::observe).
     ///
     /// # Errors
-    /// Shapes that do not fit together; a dtype that the device lacks, `f64` on a GPU among them; lengths in `sequence`.
+    /// Shapes, dtypes or devices that do not fit together and to the weights; weights in a dtype that the device lacks, `f64` on a
+    /// GPU among them; lengths in `sequence`; more than `2^32` random numbers.
     pub fn try_observe(
         &self,
         tokens: Tensor<3>,
@@ -107,62 +107,42 @@ impl Rssm {
         sequence: Sequence<RssmState>,
     ) -> Result<Observed, Error> {
         let [batch, steps, _] = tokens.dims();
-        let logits = self.stoch * self.classes;
-        let [d_tokens, _] = self.posterior_tokens.weight.dims();
-        let [d_action, _] = self.action_input.weight.dims();
-        shape("tokens", [batch, steps, d_tokens], tokens.dims())?;
-        shape("actions", [batch, steps, d_action], actions.dims())?;
-        checks::supported("tokens", &tokens.device(), tokens.dtype())?;
+        let weight = self.posterior_tokens.weight.val();
+        let expected = [batch, steps, weight.dims()[0]];
+        checks::fits("tokens", &weight, &tokens, &expected)?;
+        self.check([batch, steps], &actions, &key, sequence.state.as_ref())?;
+        checks::reset(&tokens, sequence.reset.as_ref(), [batch, steps])?;
         if sequence.lengths.is_some() {
             return Err(Error::Unsupported(
                 "an RSSM takes resets and no lengths: pad sequences and mask their losses".into(),
             ));
         }
-        let (device, dtype) = (tokens.device(), FloatDType::from(tokens.dtype()));
         let state = match sequence.state {
             Some(state) => state,
-            None => self.initial(batch, &device, dtype),
+            None => self.initial(batch, &tokens.device(), FloatDType::from(tokens.dtype())),
         };
-        shape("deter", [batch, self.deter], state.deter.dims())?;
-        shape("stoch", [batch, logits], state.stoch.dims())?;
-        if let Some(reset) = &sequence.reset {
-            shape("reset", [batch, steps], reset.dims())?;
-        }
-        let reset = sequence.reset;
-        if steps == 0 {
-            let empty = |width| Tensor::<3>::zeros([batch, 0, width], &device).cast(dtype);
+        let tokens = linear(&self.posterior_tokens, tokens);
+        if batch * steps == 0 {
+            let [deter, prior_logits] = self.nothing(tokens.clone());
+            let posterior_logits = linear(&self.posterior_logits, tokens);
             return Ok(Observed {
-                deter: empty(self.deter),
-                stoch: empty(logits),
-                posterior_logits: empty(logits),
-                prior_logits: empty(logits),
+                deter,
+                stoch: posterior_logits.clone(),
+                posterior_logits,
+                prior_logits,
                 last: state,
             });
         }
-        // [B, T, 1]: 0 at a reset step.
-        let kept = reset.clone().map(|reset| {
-            let kept = reset.bool_not().float().cast(dtype);
-            kept.unsqueeze_dim::<3>(2)
-        });
-        let actions = match &kept {
-            Some(kept) => actions * kept.clone(),
-            None => actions,
-        };
+        let reset = sequence.reset;
+        let actions = cleared(actions, reset.clone().map(|reset| reset.unsqueeze_dim(2)));
         let inputs = Inputs {
             actions: self.encode_actions(actions),
-            tokens: linear(&self.posterior_tokens, tokens),
-            noise: self.noise(key, STREAM, [steps, batch], &state.deter),
+            noise: self.noise(key, STREAM, [steps, batch], &state.deter)?,
+            tokens,
             reset,
-            kept,
             state,
         };
-        // No sequences: nothing to launch.
-        let form = if batch == 0 {
-            RssmForm::Steps
-        } else {
-            self.form
-        };
-        let [deter, stoch, posterior_logits] = match form {
+        let [deter, stoch, posterior_logits] = match self.form {
             RssmForm::Steps => self.observe_steps(inputs),
             RssmForm::Sequence => self.observe_sequence(inputs),
         };
@@ -176,6 +156,14 @@ impl Rssm {
         })
     }
 
+    /// Deterministic states and the prior's logits where there are no steps or no sequences, from an empty `[B, T, hidden]`: made
+    /// of it, so that a backward pass through them finds a graph.
+    pub(super) fn nothing(&self, inner: Tensor<3>) -> [Tensor<3>; 2] {
+        let [batch, steps, _] = inner.dims();
+        let deter = inner.reshape([batch, steps, self.deter]);
+        [deter.clone(), self.prior(deter)]
+    }
+
     /// Deterministic states, samples and logits of all steps, one after the other.
     pub(super) fn observe_steps(&self, inputs: Inputs) -> [Tensor<3>; 3] {
         let mut state = inputs.state;
@@ -184,10 +172,8 @@ impl Rssm {
             |x: &Tensor<3>, t: usize| -> Tensor<2> { x.clone().narrow(1, t, 1).squeeze_dim(1) };
         let (mut deters, mut stochs, mut posteriors) = (vec![], vec![], vec![]);
         for t in 0..steps {
-            if let Some(kept) = &inputs.kept {
-                let kept = at(kept, t);
-                state = RssmState::new(state.deter * kept.clone(), state.stoch * kept);
-            }
+            let reset = || inputs.reset.clone().map(|reset| reset.narrow(1, t, 1));
+            state = RssmState::new(cleared(state.deter, reset()), cleared(state.stoch, reset()));
             let deter = self.next(&state, at(&inputs.actions, t));
             let inner = linear(&self.posterior_deter, deter.clone()) + at(&inputs.tokens, t);
             let inner = activate(&self.posterior_norm, inner);
@@ -202,17 +188,13 @@ impl Rssm {
     }
 }
 
-pub(super) fn shape<const D: usize>(
-    what: &'static str,
-    expected: [usize; D],
-    found: [usize; D],
-) -> Result<(), Error> {
-    if expected == found {
-        return Ok(());
+/// `x` with zeros where the mask is true, whatever was there.
+pub(super) fn cleared<const D: usize>(x: Tensor<D>, mask: Option<Tensor<D, Bool>>) -> Tensor<D> {
+    match mask {
+        Some(mask) => {
+            let shape = x.dims();
+            x.mask_fill(mask.expand(shape), 0.0)
+        }
+        None => x,
     }
-    Err(Error::Shape {
-        what,
-        expected: expected.to_vec(),
-        found: found.to_vec(),
-    })
 }

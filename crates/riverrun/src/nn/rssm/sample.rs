@@ -4,8 +4,9 @@ use burn::tensor::activation::{log_softmax, softmax};
 use burn::tensor::{FloatDType, Int, Tensor};
 
 use super::Rssm;
+use crate::Error;
 use crate::ops::rssm::draw_one_hot;
-use crate::ops::uniform;
+use crate::ops::try_uniform;
 
 impl Rssm {
     /// The noise of a run from the Gumbel distribution, `[T, B, stoch, classes]`: on the device of the key, and tracked by autodiff
@@ -16,14 +17,13 @@ impl Rssm {
         stream: u32,
         [steps, batch]: [usize; 2],
         like: &Tensor<2>,
-    ) -> Tensor<4> {
-        let key = if key.is_autodiff() { key.inner() } else { key };
+    ) -> Result<Tensor<4>, Error> {
         let shape = [steps, batch, self.stoch, self.classes];
-        let gumbel = -(-uniform(key, stream, shape).log()).log();
-        match like.is_autodiff() {
+        let gumbel = -(-try_uniform(key.inner(), stream, shape)?.log()).log();
+        Ok(match like.is_autodiff() {
             true => Tensor::from_inner(gumbel),
             false => gumbel,
-        }
+        })
     }
 
     /// `0.99 softmax + 0.01 / classes` of logits `[.., stoch, classes]`, in f32.

@@ -26,8 +26,6 @@ pub enum RssmForm {
     /// The steps without a graph: in one launch where [`Rssm::one_launch_missing`] has no reason against it, otherwise one after
     /// the other, which is logged at level `debug`. The backward pass goes through the steps once, in one launch likewise, without making gradients of
     /// weights; those are products over all steps.
-    ///
-    /// In one launch a NaN in a state ends at a reset.
     Sequence,
 }
 
@@ -183,13 +181,18 @@ impl Rssm {
     pub(super) fn observe_sequence(&self, inputs: Inputs) -> [Tensor<3>; 3] {
         let [batch, steps, _] = inputs.actions.dims();
         let problem = self.problem([batch, steps]);
-        let tracked = self.deter_input.weight.val().is_autodiff();
+        // The encodings depend on the weights.
+        let tracked = [&inputs.actions, &inputs.tokens]
+            .iter()
+            .any(|x| x.is_autodiff())
+            || [&inputs.state.deter, &inputs.state.stoch]
+                .iter()
+                .any(|x| x.is_autodiff());
         let given = Inputs {
             actions: plain(inputs.actions.clone()),
             tokens: plain(inputs.tokens.clone()),
             noise: plain(inputs.noise.clone()),
-            reset: inputs.reset.clone(),
-            kept: inputs.kept.clone().map(plain),
+            reset: inputs.reset.clone().map(Tensor::inner),
             state: RssmState::new(
                 plain(inputs.state.deter.clone()),
                 plain(inputs.state.stoch.clone()),
@@ -223,7 +226,10 @@ impl Rssm {
         let after = |from: usize, width: usize| states.clone().narrow(2, from, width);
         let before = |first: &Tensor<2>, after: Tensor<3>| -> Tensor<3> {
             let first = first.clone().detach().unsqueeze_dim(1);
-            let before = Tensor::cat(vec![first, after.narrow(1, 0, steps - 1)], 1);
+            let before = match steps {
+                1 => first,
+                _ => Tensor::cat(vec![first, after.narrow(1, 0, steps - 1)], 1),
+            };
             match &inputs.reset {
                 Some(reset) => {
                     let mask: Tensor<3, Bool> = reset.clone().unsqueeze_dim(2);

@@ -22,7 +22,7 @@ impl RssmState {
 
     /// Both parts side by side, `[B, deter + stoch · classes]`: the input of decoders and policies.
     pub fn features(&self) -> Tensor<2> {
-        Tensor::cat(vec![self.deter.clone(), self.stoch.clone()], 1)
+        beside(&self.deter, &self.stoch)
     }
 
     /// The state of every sequence `times` times in a row: for drawing several futures of each.
@@ -49,4 +49,15 @@ impl Rssm {
         let zeros = |width: usize| Tensor::<2>::zeros([batch, width], device).cast(dtype);
         RssmState::new(zeros(self.deter), zeros(self.stoch * self.classes))
     }
+}
+
+/// Both parts side by side, along the last dimension.
+pub(super) fn beside<const D: usize>(deter: &Tensor<D>, stoch: &Tensor<D>) -> Tensor<D> {
+    let mut shape = deter.dims();
+    shape[D - 1] += stoch.dims()[D - 1];
+    // Burn's backward pass through a part of an empty tensor fails.
+    if shape.contains(&0) {
+        return deter.clone().reshape(shape);
+    }
+    Tensor::cat(vec![deter.clone(), stoch.clone()], D - 1)
 }

@@ -12,6 +12,7 @@ mod members;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, DispatchTensor, ExtensionType, backend_extension};
 use burn::tensor::{DType, Device, Tensor};
+use riverrun_kernels::adamw::NUMBERS;
 pub use riverrun_kernels::adamw::Step as AdamwStep;
 use riverrun_kernels::adamw::clip::SCALE_NUMBERS;
 pub use riverrun_kernels::adamw::clip::Scale as LossScaleNumbers;
@@ -30,15 +31,16 @@ pub struct AdamwTensors {
     second: DispatchTensor,
     rounded: Option<DispatchTensor>,
     dtype: DType,
+    device: Device,
     decays: bool,
 }
 
 impl AdamwTensors {
-    /// From a parameter, its gradient in any float dtype, and its moments; `decays` applies weight decay. None of the tensors
-    /// may be on an autodiff device.
+    /// From a parameter, its gradient in `f32`, `f16` or `bf16`, and its moments; `decays` applies weight decay.
     ///
     /// # Errors
-    /// A shape that differs from the parameter's; a parameter or moments that are not in `f32`.
+    /// A shape that differs from the parameter's; a parameter or moments that are not in `f32`; tensors that are not on one device
+    /// without autodiff.
     pub fn try_new<const D: usize>(
         parameter: Tensor<D>,
         gradient: Tensor<D>,
@@ -50,11 +52,22 @@ impl AdamwTensors {
         checks::dtype("parameter", DType::F32, parameter.dtype())?;
         checks::shape("gradient", &shape, &gradient.dims())?;
         checks::supported("gradient", &device, gradient.dtype())?;
+        if gradient.dtype() == DType::F64 {
+            return Err(Error::Dtype {
+                what: "gradient",
+                expected: "F32, F16 or BF16".into(),
+                found: format!("{:?}", gradient.dtype()),
+            });
+        }
         checks::device("gradient", &device, &gradient.device())?;
+        checks::plain("parameter", &device)?;
+        checks::plain("gradient", &gradient.device())?;
         for (what, moment) in [("first moment", &first), ("second moment", &second)] {
             checks::fits(what, &parameter, moment, &shape)?;
+            checks::plain(what, &moment.device())?;
         }
         Ok(Self {
+            device,
             dtype: gradient.dtype(),
             parameter: parameter.into_dispatch(),
             gradient: gradient.into_dispatch(),
@@ -69,12 +82,13 @@ impl AdamwTensors {
     /// with in its next step.
     ///
     /// # Errors
-    /// A shape that differs from the parameter's, or a dtype that differs from the gradient's.
+    /// A shape or device that differs from the parameter's, an autodiff device, or a dtype that differs from the gradient's.
     pub fn try_with_rounded<const D: usize>(mut self, rounded: Tensor<D>) -> Result<Self, Error> {
         let parameter = Tensor::<D>::from_dispatch(self.parameter.clone());
         checks::shape("rounded parameter", &parameter.dims(), &rounded.dims())?;
         checks::dtype("rounded parameter", self.dtype, rounded.dtype())?;
-        checks::device("rounded parameter", &parameter.device(), &rounded.device())?;
+        checks::device("rounded parameter", &self.device, &rounded.device())?;
+        checks::plain("rounded parameter", &rounded.device())?;
         self.rounded = Some(rounded.into_dispatch());
         Ok(self)
     }
@@ -96,12 +110,34 @@ impl AdamwTensors {
 /// A factor of 0 marks gradients that overflowed: the step is skipped and nothing changes. Nothing is read back from the
 /// device. Tensors without another owner are updated in place.
 ///
+/// # Panics
+/// Where [`try_adamw`] returns an error.
+///
 /// Source: Loshchilov & Hutter, *Decoupled Weight Decay Regularization* (2019), algorithm 2.
 pub fn adamw(
     tensors: Vec<AdamwTensors>,
     factor: Tensor<1>,
     numbers: Tensor<1>,
 ) -> Vec<AdamwTensors> {
+    try_adamw(tensors, factor, numbers).unwrap_or_else(|error| panic!("adamw: {error}"))
+}
+
+/// [`adamw`].
+///
+/// # Errors
+/// A factor or numbers of the wrong shape or dtype, or on an autodiff device; tensors on different devices. Nothing has changed
+/// then.
+pub fn try_adamw(
+    tensors: Vec<AdamwTensors>,
+    factor: Tensor<1>,
+    numbers: Tensor<1>,
+) -> Result<Vec<AdamwTensors>, Error> {
+    checks::shape("factor", &[1], &factor.dims())?;
+    checks::dtype("factor", DType::F32, factor.dtype())?;
+    checks::plain("factor", &factor.device())?;
+    checks::fits("numbers", &factor, &numbers, &[NUMBERS])?;
+    checks::plain("numbers", &numbers.device())?;
+    together(&tensors, &factor.device())?;
     let (factor, numbers) = (factor.into_dispatch(), numbers.into_dispatch());
     let mut updated: Vec<Option<AdamwTensors>> = tensors.iter().map(|_| None).collect();
     let mut waiting: Vec<Option<AdamwTensors>> = tensors.into_iter().map(Some).collect();
@@ -112,7 +148,7 @@ pub fn adamw(
         for (n, &i) in group.iter().enumerate() {
             let tensors = waiting[i].take().expect("in one group");
             decays |= u32::from(tensors.decays) << n;
-            rest.push((tensors.dtype, tensors.decays));
+            rest.push((tensors.dtype, tensors.device, tensors.decays));
             group_tensors.push(Member {
                 parameter: tensors.parameter,
                 gradient: tensors.gradient,
@@ -124,7 +160,9 @@ pub fn adamw(
         let group_tensors = Members::from_vec(group_tensors);
         let (factor, numbers) = (factor.clone(), numbers.clone());
         let done = <Dispatch as OptimizerOps>::adamw(group_tensors, factor, numbers, decays);
-        for ((i, member), (dtype, decays)) in group.into_iter().zip(done.into_vec()).zip(rest) {
+        for ((i, member), (dtype, device, decays)) in
+            group.into_iter().zip(done.into_vec()).zip(rest)
+        {
             updated[i] = Some(AdamwTensors {
                 parameter: member.parameter,
                 gradient: member.gradient,
@@ -132,11 +170,18 @@ pub fn adamw(
                 second: member.second,
                 rounded: member.rounded.into_option(),
                 dtype,
+                device,
                 decays,
             });
         }
     }
-    updated.into_iter().flatten().collect()
+    Ok(updated.into_iter().flatten().collect())
+}
+
+/// Refuses tensors on another device.
+fn together(tensors: &[AdamwTensors], device: &Device) -> Result<(), Error> {
+    let mut devices = tensors.iter().map(|tensors| &tensors.device);
+    devices.try_for_each(|found| checks::device("parameter", device, found))
 }
 
 /// The numbers of a step for [`adamw`], on `device`.
@@ -145,7 +190,12 @@ pub fn adamw_numbers(step: AdamwStep, device: &Device) -> Tensor<1> {
 }
 
 /// `Σ g²` over the gradients of all tensors, `[1]` in `f32`; `None` without tensors.
+///
+/// # Panics
+/// For tensors on different devices.
 pub fn square_sum(tensors: &[AdamwTensors]) -> Option<Tensor<1>> {
+    let first = tensors.first()?;
+    together(tensors, &first.device).unwrap_or_else(|error| panic!("square_sum: {error}"));
     let waiting: Vec<Option<AdamwTensors>> = tensors.iter().cloned().map(Some).collect();
     let mut total: Option<DispatchTensor> = None;
     for group in groups(&waiting) {
@@ -179,7 +229,7 @@ pub fn clip_factor(
 /// [`clip_factor`].
 ///
 /// # Errors
-/// Squares or a scale of the wrong shape or dtype, or on different devices.
+/// Squares or a scale of the wrong shape or dtype, on different devices, or on an autodiff device.
 pub fn try_clip_factor(
     squares: Tensor<1>,
     bound: f64,
@@ -187,7 +237,11 @@ pub fn try_clip_factor(
 ) -> Result<(Tensor<1>, Option<Tensor<1>>), Error> {
     checks::shape("squares", &[1], &squares.dims())?;
     checks::dtype("squares", DType::F32, squares.dtype())?;
+    checks::plain("squares", &squares.device())?;
     checks::optional("scale", &squares, scale.as_ref(), &[SCALE_NUMBERS])?;
+    if let Some(scale) = &scale {
+        checks::plain("scale", &scale.device())?;
+    }
     let scale = Maybe::from_option(scale.map(Tensor::into_dispatch));
     let clipped =
         <Dispatch as OptimizerOps>::clip_factor(squares.into_dispatch(), scale, bound as f32);

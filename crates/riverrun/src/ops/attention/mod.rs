@@ -1,4 +1,4 @@
-//! Scaled dot-product attention, in memory proportional to the steps.
+//! Scaled dot-product attention, in memory proportional to the steps but for the scratch memory of cuDNN's backward pass.
 
 #[cfg(feature = "autodiff")]
 mod autodiff;
@@ -9,9 +9,11 @@ mod flex;
 #[cfg(all(feature = "cuda", unix))]
 mod route;
 
+#[cfg(all(feature = "cuda", unix))]
+use burn::backend::DispatchDevice;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, ExtensionType, backend_extension};
-use burn::tensor::{Bool, Tensor};
+use burn::tensor::{Bool, DType, Device, Tensor};
 use riverrun_kernels::attention::{Problem, Shape};
 
 use super::support::map::map_tensors;
@@ -19,7 +21,7 @@ use super::support::{Maybe, checks};
 use crate::Error;
 
 /// The mask and the scaling of an [`attention`].
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct AttentionOptions {
     /// Whether a query sees no later key.
@@ -30,6 +32,21 @@ pub struct AttentionOptions {
     pub scale: Option<f64>,
     /// With a cap `c`, `c tanh(s / c)` takes the place of the score `s`; above 0.
     pub softcap: Option<f64>,
+    /// Whether two backward passes give the same bits, as all other operations' do; true by default. Without it, cuDNN takes long
+    /// sequences too, whose gradients it adds up in any order.
+    pub deterministic: bool,
+}
+
+impl Default for AttentionOptions {
+    fn default() -> Self {
+        Self {
+            causal: false,
+            window: None,
+            scale: None,
+            softcap: None,
+            deterministic: true,
+        }
+    }
 }
 
 impl AttentionOptions {
@@ -66,6 +83,23 @@ impl AttentionOptions {
         self.softcap = softcap;
         self
     }
+
+    /// With the same bits from each backward pass, or not necessarily.
+    pub fn with_deterministic(mut self, deterministic: bool) -> Self {
+        self.deterministic = deterministic;
+        self
+    }
+
+    /// The problem of these options.
+    fn problem(&self, shape: Shape) -> Problem {
+        let mut problem = Problem::new(shape);
+        problem.scale = self.scale.unwrap_or(problem.scale);
+        problem.causal = self.causal;
+        problem.window = self.window;
+        problem.softcap = self.softcap;
+        problem.deterministic = self.deterministic;
+        problem
+    }
 }
 
 /// Scaled dot-product attention, `softmax(scale · q kᵀ) v` for each head, without the matrix of scores in memory: tiles of
@@ -86,6 +120,12 @@ impl AttentionOptions {
 /// 128 and a multiple of 64, without `reset` and cap; the kernels of this crate compute everything else. A sequence's NaN in `k`
 /// or `v` may reach queries of that sequence before it there. `RIVERRUN_CUDNN=off` in the environment leaves cuDNN out, and a path
 /// names its library.
+///
+/// # Scratch memory
+/// cuDNN's backward pass takes `2 B H T²` bytes for gradients with the same bits each time ([`attention_scratch`]). Where that is
+/// more than a sixteenth of the device's memory, the kernels of this crate compute them, slower and in memory proportional to `T`,
+/// and a warning says so; [without](AttentionOptions::deterministic) the same bits cuDNN adds them up in any order, in `4 B H T D`
+/// bytes.
 ///
 /// # Panics
 /// Where [`try_attention`] returns an error.
@@ -142,11 +182,7 @@ pub fn try_attention(
         key_heads,
         dim,
     };
-    let mut problem = Problem::new(shape);
-    problem.scale = options.scale.unwrap_or(problem.scale);
-    problem.causal = options.causal;
-    problem.window = options.window;
-    problem.softcap = options.softcap;
+    let problem = options.problem(shape);
     problem.check(reset.is_some())?;
     let dtype = q.dtype();
     let reset = reset.map(|reset| reset.float().cast(dtype).into_dispatch());
@@ -158,6 +194,26 @@ pub fn try_attention(
         problem,
     );
     Ok(Tensor::from_dispatch(o))
+}
+
+/// Bytes of scratch memory that the backward pass of an attention of `q`, `k` and `v`, `[B, T, H, D]` in `dtype`, takes on a
+/// device, besides its gradients: cuDNN's, and 0 where the kernels of this crate compute it.
+#[allow(unused_variables)]
+pub fn attention_scratch(
+    device: &Device,
+    dtype: DType,
+    [batch, steps, heads, dim]: [usize; 4],
+    options: AttentionOptions,
+) -> usize {
+    #[cfg(all(feature = "cuda", unix))]
+    if let DispatchDevice::Cube(cube) = device.clone().without_autodiff().as_dispatch()
+        && let Some(dtype) = super::support::cube::known(dtype)
+    {
+        let problem = options.problem(Shape::same(batch, steps, heads, dim));
+        let vendor = route::vendor(&cube.client(), cube, &problem, dtype, false);
+        return vendor.map_or(0, |vendor| vendor.scratch(&problem, dtype));
+    }
+    0
 }
 
 /// Gradients of an attention.

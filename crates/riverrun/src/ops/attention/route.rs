@@ -1,12 +1,13 @@
 //! The choice of the routine that computes an attention on a GPU: cuDNN where it is installed and takes the problem, else
 //! the kernels of this crate. `RIVERRUN_CUDNN=off` leaves cuDNN out.
 
-use std::sync::{Arc, Once};
+use std::collections::HashSet;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use burn_cubecl::CubeDevice;
 use cubecl::client::Client;
-use riverrun_kernels::attention::Problem;
 use riverrun_kernels::attention::vendor::Vendor;
+use riverrun_kernels::attention::{Problem, Shape};
 use riverrun_kernels::gpu::Dtype;
 
 /// The fewest steps, and what they are a multiple of, for which cuDNN is asked. A shape that it has not met takes some tenths of a
@@ -36,26 +37,40 @@ pub(super) fn vendor(
         return None;
     }
     let found = Vendor::of(client);
-    if let Err(reason) = &found {
-        static SAID: Once = Once::new();
-        SAID.call_once(|| tracing::warn!("attention is by riverrun's own kernels: {reason}"));
+    if let Err(reason) = &found
+        && is_news(None, reason)
+    {
+        tracing::warn!("attention is by riverrun's own kernels: {reason}");
     }
     found.ok()
 }
 
-/// Says once that cuDNN was asked and refused.
+/// Says that cuDNN was asked and refused, once for each shape and reason.
 pub(super) fn refused(problem: &Problem, reason: &str) {
-    static SAID: Once = Once::new();
-    SAID.call_once(|| {
-        let shape = problem.shape;
+    let shape = problem.shape;
+    if is_news(Some(shape), reason) {
         tracing::warn!(?shape, "attention is by riverrun's own kernels: {reason}");
-    });
+    }
+}
+
+/// Whether this has not been said yet.
+fn is_news(shape: Option<Shape>, reason: &str) -> bool {
+    static SAID: LazyLock<Mutex<HashSet<(Option<Shape>, String)>>> = LazyLock::new(Mutex::default);
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    said.insert((shape, reason.into()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use riverrun_kernels::attention::Shape;
+
+    #[test]
+    fn every_shape_and_every_reason_is_said_once() {
+        let [one, other] = [64, 128].map(|steps| Some(Shape::same(1, steps, 1, 8)));
+        assert!(is_news(one, "no memory") && is_news(other, "no memory"));
+        assert!(is_news(one, "not supported") && is_news(None, "no library"));
+        assert!(!is_news(one, "no memory") && !is_news(other, "no memory"));
+    }
 
     #[test]
     fn the_library_is_asked_for_whole_sequences_in_16_bits() {

@@ -14,7 +14,7 @@ use burn::tensor::{Int, Tensor};
 use super::support::checks;
 use crate::Error;
 
-/// Mean cross-entropy in nats, `[1]`: `mean(log Σ_v exp x_n[v] - x_n[target_n])` over the rows that count.
+/// Mean cross-entropy in nats, `[1]`: `mean(log Σ_v exp x_n[v] - x_n[target_n])` over the rows that count; NaN where none does.
 ///
 /// # Arguments
 /// - `logits`: `[N, V]`, any float dtype. They are read as they are, with no copy in a wider type; sums and result are in

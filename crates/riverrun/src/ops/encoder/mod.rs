@@ -68,35 +68,24 @@ pub fn encode_states(states: RunStates) -> Tensor<2> {
 /// [`encode_states`].
 ///
 /// # Errors
-/// Shapes that do not fit together, histories of fewer than 32 values, dtypes other than f32.
+/// Shapes or devices that do not fit together, histories of fewer than 32 values, dtypes other than f32.
 pub fn try_encode_states(states: RunStates) -> Result<Tensor<2>, Error> {
     let [runs, losses] = states.losses.dims();
     let gradients = states.gradients.dims()[1];
-    checks::shape("gradients", &[runs, gradients], &states.gradients.dims())?;
-    checks::shape("scalars", &[runs, SCALARS], &states.scalars.dims())?;
+    checks::dtype("losses", DType::F32, states.losses.dtype())?;
+    for (what, tensor, each) in [
+        ("gradients", &states.gradients, gradients),
+        ("scalars", &states.scalars, SCALARS),
+    ] {
+        checks::fits(what, &states.losses, tensor, &[runs, each])?;
+    }
     if losses.min(gradients) < 32 {
         return Err(riverrun_kernels::Error::Encoder {
             reason: format!("histories of {losses} and {gradients} places, expected 32 or more"),
         }
         .into());
     }
-    for (what, tensor) in [
-        ("losses", &states.losses),
-        ("gradients", &states.gradients),
-        ("scalars", &states.scalars),
-    ] {
-        if tensor.dtype() != DType::F32 {
-            return Err(Error::Dtype {
-                what,
-                expected: "F32".into(),
-                found: format!("{:?}", tensor.dtype()),
-            });
-        }
-    }
-    let plain = |tensor: Tensor<2>| match tensor.is_autodiff() {
-        true => tensor.inner().into_dispatch(),
-        false => tensor.into_dispatch(),
-    };
+    let plain = |tensor: Tensor<2>| tensor.inner().into_dispatch();
     Ok(Tensor::from_dispatch(
         <Dispatch as EncoderOps>::encode_states(
             plain(states.losses),

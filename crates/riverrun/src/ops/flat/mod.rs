@@ -29,13 +29,14 @@ impl FlatTensor {
     /// of its coefficients in [`add_directions`].
     ///
     /// # Errors
-    /// [`Error::Dtype`] for another dtype.
+    /// [`Error::Dtype`] for another dtype, [`Error::Device`] for a tensor on an autodiff device.
     pub fn try_new<const D: usize>(
         tensor: Tensor<D>,
         start: usize,
         group: usize,
     ) -> Result<Self, Error> {
         checks::dtype("a tensor", DType::F32, tensor.dtype())?;
+        checks::plain("a tensor", &tensor.device())?;
         let place = FlatPlace {
             start,
             len: tensor.dims().iter().product(),
@@ -94,6 +95,7 @@ pub fn try_add_directions(
 ) -> Result<Vec<FlatTensor>, Error> {
     let [groups, _] = coefficients.dims();
     checks::dtype("coefficients", DType::F32, coefficients.dtype())?;
+    checks::plain("coefficients", &coefficients.device())?;
     checks::shape(
         "coefficients",
         &[groups, directions.len()],
@@ -112,6 +114,7 @@ pub fn try_add_directions(
     };
     for direction in directions {
         checks::fits("a direction", &coefficients, direction, &first.dims())?;
+        checks::plain("a direction", &direction.device())?;
     }
     inside(&tensors, first)?;
     if let Some(tensor) = tensors.iter().find(|tensor| tensor.place.group >= groups) {
@@ -143,7 +146,7 @@ pub fn from_flat(tensors: Vec<FlatTensor>, vector: &Tensor<1>) -> Vec<FlatTensor
 /// [`from_flat`].
 ///
 /// # Errors
-/// [`Error::Dtype`]; [`Error::Kernel`] for a place outside of the vector. Nothing has changed then.
+/// [`Error::Dtype`]; [`Error::Device`] for tensors that are not on one device without autodiff; [`Error::Kernel`] for a place outside of the vector. Nothing has changed then.
 pub fn try_from_flat(
     tensors: Vec<FlatTensor>,
     vector: &Tensor<1>,
@@ -169,7 +172,7 @@ pub fn to_flat(tensors: &[FlatTensor], vector: Tensor<1>) -> Tensor<1> {
 /// [`to_flat`].
 ///
 /// # Errors
-/// [`Error::Dtype`]; [`Error::Kernel`] for a place outside of the vector. Nothing has changed then.
+/// [`Error::Dtype`]; [`Error::Device`] for tensors that are not on one device without autodiff; [`Error::Kernel`] for a place outside of the vector. Nothing has changed then.
 pub fn try_to_flat(tensors: &[FlatTensor], vector: Tensor<1>) -> Result<Tensor<1>, Error> {
     inside(tensors, &vector)?;
     let mut vector = vector.into_dispatch();
@@ -184,6 +187,7 @@ pub fn try_to_flat(tensors: &[FlatTensor], vector: Tensor<1>) -> Result<Tensor<1
 /// Refuses places outside of a vector.
 fn inside(tensors: &[FlatTensor], vector: &Tensor<1>) -> Result<(), Error> {
     checks::dtype("a vector", DType::F32, vector.dtype())?;
+    checks::plain("a vector", &vector.device())?;
     let [total] = vector.dims();
     for tensor in tensors {
         checks::device("a vector", &tensor.device, &vector.device())?;

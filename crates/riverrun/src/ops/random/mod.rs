@@ -38,14 +38,15 @@ pub fn try_uniform<const D: usize>(
     shape: [usize; D],
 ) -> Result<Tensor<D>, Error> {
     checks::shape("key", &[KEY], &key.dims())?;
-    let numbers: usize = shape.iter().product();
-    if numbers > 1 << 32 {
+    let mut sizes = shape.iter().map(|&size| size.max(1));
+    let numbers = sizes.try_fold(1usize, usize::checked_mul);
+    if numbers.is_none_or(|numbers| numbers > 1 << 32) {
         return Err(Error::Unsupported(format!(
-            "a stream has 2^32 random numbers, {numbers} were asked for"
+            "a stream has 2^32 random numbers, {shape:?} were asked for"
         )));
     }
     let tracked = key.is_autodiff();
-    let key = if tracked { key.inner() } else { key };
+    let key = key.inner();
     let shape = Shape::new(shape);
     let numbers = <Dispatch as RandomOps>::counter_uniform(key.into_dispatch(), stream, shape);
     let numbers = Tensor::from_dispatch(numbers);

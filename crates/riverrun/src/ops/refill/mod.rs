@@ -7,7 +7,7 @@ mod flex;
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, backend_extension};
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use super::support::checks;
 use crate::Error;
@@ -24,12 +24,14 @@ pub fn refill<const D: usize>(tensor: Tensor<D>, data: TensorData) -> Tensor<D> 
 /// [`refill`].
 ///
 /// # Errors
-/// [`Error::Shape`] for data of another shape.
+/// [`Error::Shape`] for data of another shape, [`Error::Dtype`] for data that cannot be converted, [`Error::Device`] for a tensor
+/// on an autodiff device.
 ///
 /// # Panics
 /// If another tensor shares the memory.
 pub fn try_refill<const D: usize>(tensor: Tensor<D>, data: TensorData) -> Result<Tensor<D>, Error> {
-    checks::shape("data", &tensor.dims(), data.shape())?;
+    checks::plain("tensor", &tensor.device())?;
+    let data = converted(data, &tensor.dims(), tensor.dtype())?;
     let filled = <Dispatch as RefillOps>::refill(tensor.into_dispatch(), data);
     Ok(Tensor::from_dispatch(filled))
 }
@@ -46,7 +48,8 @@ pub fn overwrite<const D: usize>(tensor: Tensor<D>, with: Tensor<D>) -> Tensor<D
 /// [`overwrite`].
 ///
 /// # Errors
-/// [`Error::Shape`] for a tensor of another shape, [`Error::Dtype`] for one of another dtype.
+/// [`Error::Shape`] for a tensor of another shape, [`Error::Dtype`] for one of another dtype, [`Error::Device`] for one on
+/// another device or on an autodiff device.
 ///
 /// # Panics
 /// If another tensor shares the memory.
@@ -54,8 +57,9 @@ pub fn try_overwrite<const D: usize>(
     tensor: Tensor<D>,
     with: Tensor<D>,
 ) -> Result<Tensor<D>, Error> {
-    checks::shape("with", &tensor.dims(), &with.dims())?;
-    checks::dtype("with", tensor.dtype(), with.dtype())?;
+    checks::plain("tensor", &tensor.device())?;
+    checks::plain("with", &with.device())?;
+    checks::fits("with", &tensor, &with, &tensor.dims())?;
     let tensor = <Dispatch as RefillOps>::overwrite(tensor.into_dispatch(), with.into_dispatch());
     Ok(Tensor::from_dispatch(tensor))
 }
@@ -71,7 +75,8 @@ pub fn refill_int<const D: usize>(tensor: Tensor<D, Int>, data: TensorData) -> T
 /// [`refill_int`].
 ///
 /// # Errors
-/// [`Error::Shape`] for data of another shape.
+/// [`Error::Shape`] for data of another shape, [`Error::Dtype`] for data that cannot be converted, [`Error::Device`] for a tensor
+/// on an autodiff device.
 ///
 /// # Panics
 /// If another tensor shares the memory.
@@ -79,9 +84,21 @@ pub fn try_refill_int<const D: usize>(
     tensor: Tensor<D, Int>,
     data: TensorData,
 ) -> Result<Tensor<D, Int>, Error> {
-    checks::shape("data", &tensor.dims(), data.shape())?;
+    checks::plain("tensor", &tensor.device())?;
+    let data = converted(data, &tensor.dims(), tensor.dtype())?;
     let filled = <Dispatch as RefillOps>::refill_int(tensor.into_dispatch(), data);
     Ok(Tensor::from_dispatch(filled))
+}
+
+/// Data of this shape, in this dtype.
+fn converted(data: TensorData, shape: &[usize], dtype: DType) -> Result<TensorData, Error> {
+    checks::shape("data", shape, data.shape())?;
+    let found = data.dtype();
+    data.try_cast(dtype).map_err(|_| Error::Dtype {
+        what: "data",
+        expected: format!("{dtype:?}"),
+        found: format!("{found:?}"),
+    })
 }
 
 /// [`refill`] on a backend. Shapes have been checked.

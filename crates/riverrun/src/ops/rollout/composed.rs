@@ -7,7 +7,7 @@ use riverrun_kernels::rollout::{Decode, Problem};
 use super::Ensemble;
 use crate::ops::linear::matmul;
 
-/// `[E, R]`, see [`Outcome::from_rows`](riverrun_kernels::rollout::Outcome::from_rows).
+/// `[E, R]`, `E ≥ 1`, see [`Outcome::from_rows`](riverrun_kernels::rollout::Outcome::from_rows).
 pub(super) fn rows(
     problem: &Problem,
     ensemble: Ensemble,
@@ -40,7 +40,7 @@ pub(super) fn rows(
         mask[0] = 0.0;
         let mask = Tensor::<1>::from_floats(mask.as_slice(), &device).cast(features.dtype());
         let f: Tensor<3> = (features.clone() * mask).reshape([1, problem.features, 1]);
-        let f = f.repeat_dim(0, members.max(1)).narrow(0, 0, members);
+        let f = f.repeat_dim(0, members);
         let products: Tensor<2> = matmul(ensemble.w.clone(), f).squeeze_dim(2);
         products + ensemble.bias
     };

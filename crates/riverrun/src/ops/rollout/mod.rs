@@ -77,6 +77,23 @@ pub struct Rollout {
 }
 
 impl Rollout {
+    /// Of no members, from a `[0, 1]` that depends on what a gradient is asked of: Burn has no backward pass of an empty slice.
+    fn of_nobody(problem: Problem, nothing: Tensor<2>) -> Self {
+        let part = |length: usize| match length {
+            0 => Tensor::zeros([0, 0], (&nothing.device(), nothing.dtype())),
+            _ => nothing.clone().reshape([0, length]),
+        };
+        Self {
+            trajectory: part(problem.steps + 1),
+            state: part(problem.combined()),
+            entropy: nothing.clone().reshape([0]),
+            norm: part(problem.steps),
+            delta: part(HEADS - 1),
+            rows: part(problem.row()),
+            problem,
+        }
+    }
+
     fn from_rows(problem: Problem, rows: Tensor<2>) -> Self {
         let steps = problem.steps;
         let mut start = 0;
@@ -161,6 +178,11 @@ pub fn try_rollout(
     let autodiff = [&w, &u].iter().any(|x| x.is_autodiff())
         || [&bias, &heads, &h0].iter().any(|x| x.is_autodiff())
         || [&features, &loss].iter().any(|x| x.is_autodiff());
+    if problem.members == 0 {
+        let [w, u] = [w, u].map(|x| x.reshape([0, 1]));
+        let nothing = w + u + bias.reshape([0, 1]) + h0.reshape([0, 1]);
+        return Ok(Rollout::of_nobody(problem, nothing));
+    }
     if let Some(reason) = uncovered(&problem, &w, autodiff) {
         tracing::debug!(reason, ?problem, "rollout out of tensor operations");
         let ensemble = Ensemble { w, u, bias, heads };

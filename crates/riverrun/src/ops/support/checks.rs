@@ -41,6 +41,18 @@ pub(crate) fn device(what: &'static str, expected: &Device, found: &Device) -> R
     })
 }
 
+/// Refuses a tensor on an autodiff device, for an operation that has no gradient.
+pub(crate) fn plain(what: &'static str, found: &Device) -> Result<(), Error> {
+    if !found.is_autodiff() {
+        return Ok(());
+    }
+    Err(Error::Device {
+        what,
+        expected: format!("{:?}, without autodiff", found.clone().inner()),
+        found: format!("{found:?}"),
+    })
+}
+
 /// Refuses a tensor that does not go with `reference`: of another shape than `expected`, of another dtype, on another device.
 pub(crate) fn fits<const R: usize, const D: usize>(
     what: &'static str,

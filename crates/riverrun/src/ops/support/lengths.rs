@@ -2,6 +2,9 @@
 
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 
+use super::checks;
+use crate::Error;
+
 /// `[B, T, 1]`: the padded steps; none where every sequence has all `T` steps.
 pub(crate) fn padding(
     lengths: Option<&[usize]>,
@@ -28,6 +31,20 @@ pub(crate) fn fill(x: Tensor<3>, padding: &Tensor<3, Bool>, value: f64) -> Tenso
         return x;
     }
     x.mask_fill(padding.clone().expand(shape), value)
+}
+
+/// `x` with zeros at the padded steps: what layers multiply before their scan. The gradient of a weight is a sum over all steps,
+/// in which a padded NaN would count even where the gradient of its step is 0.
+///
+/// # Errors
+/// Lengths that do not fit.
+pub(crate) fn without_padding(x: Tensor<3>, lengths: Option<&[usize]>) -> Result<Tensor<3>, Error> {
+    let [batch, steps, _] = x.dims();
+    checks::lengths(lengths, [batch, steps])?;
+    Ok(match padding(lengths, steps, &x.device()) {
+        Some(padding) => fill(x, &padding, 0.0),
+        None => x,
+    })
 }
 
 /// The resets, except those at padded steps, which would clear the state held there.

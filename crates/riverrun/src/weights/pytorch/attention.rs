@@ -16,8 +16,8 @@ use crate::nn::MultiHeadAttention;
 /// - `prefix`: what precedes `in_proj_weight` in the file's names, with its dot. Tensors with other names are ignored.
 ///
 /// # Errors
-/// A tensor that is missing, that the layer does not have (`bias_k`, the separate projections of `kdim`), or that has another
-/// shape, by its name; a file that cannot be read; a layer with what PyTorch's lacks: grouped heads, rotary positions, heads that
+/// A tensor that is missing, that the layer does not have (`bias_k`, the separate projections of `kdim`), that has another shape,
+/// or that holds a number that is not finite, by its name; a file that cannot be read; a layer with what PyTorch's lacks: grouped heads, rotary positions, heads that
 /// are not as wide together as the model.
 pub fn attention_from_pytorch(
     mut layer: MultiHeadAttention,

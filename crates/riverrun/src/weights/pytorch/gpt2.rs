@@ -5,6 +5,7 @@ use std::path::Path;
 use burn::nn::Linear;
 
 use super::Source;
+use super::source::put;
 use crate::Error;
 use crate::models::Gpt2;
 use crate::nn::LayerNorm;
@@ -14,13 +15,14 @@ use crate::nn::LayerNorm;
 /// # Arguments
 /// - `model`: a model of the file's sizes; its weights are replaced.
 /// - `path`: `.safetensors`, or else what `torch.save` writes for a state dict. Names may begin with `transformer.`. The masks
-///   `attn.bias` and `attn.masked_bias` and the head, which is the embedding, are ignored.
+///   `attn.bias` and `attn.masked_bias` are ignored; a head is compared with the embedding, whose weights it shares.
 ///
 /// # Errors
-/// A tensor that is missing, that the model does not have, or that has another shape, by its name; a file that cannot be read.
+/// A tensor that is missing, that the model does not have, that has another shape, or that holds a number that is not finite, by its
+/// name; a head with weights of its own; a file that cannot be read.
 pub fn gpt2_from_huggingface(mut model: Gpt2, path: impl AsRef<Path>) -> Result<Gpt2, Error> {
     let mut source = Source::open(path.as_ref())?;
-    let ignored = [".attn.bias", ".attn.masked_bias", "lm_head.weight"];
+    let ignored = [".attn.bias", ".attn.masked_bias"];
     source
         .tensors
         .retain(|name, _| !ignored.iter().any(|end| name.ends_with(end)));
@@ -29,7 +31,10 @@ pub fn gpt2_from_huggingface(mut model: Gpt2, path: impl AsRef<Path>) -> Result<
         true => PREFIX,
         false => "",
     };
-    source.replace(&mut model.tokens, format!("{prefix}wte.weight"))?;
+    let shape = model.tokens.val().dims();
+    let table = source.take(&format!("{prefix}wte.weight"), &shape)?;
+    source.tied_head(&table)?;
+    put(&mut model.tokens, table);
     source.replace(&mut model.positions, format!("{prefix}wpe.weight"))?;
     for (n, block) in model.blocks.iter_mut().enumerate() {
         let name = |part: &str| format!("{prefix}h.{n}.{part}");

@@ -16,18 +16,20 @@ use crate::nn::{MultiHeadAttention, RmsNorm};
 /// - `model`: a model of the file's sizes, with as many blocks of the gates as the file has heads, which is the default; its
 ///   weights are replaced. RecurrentGemma rounds the factor of the embedding to bfloat16: see
 ///   [`GriffinConfig::embedding_scale`](crate::models::GriffinConfig::embedding_scale).
-/// - `path`: `.safetensors`, or else what `torch.save` writes for a state dict. The head, which is the embedding, is ignored.
+/// - `path`: `.safetensors`, or else what `torch.save` writes for a state dict. A head is compared with the embedding, whose weights it shares.
 ///
 /// # Errors
-/// A tensor that is missing, that the model does not have, or that has another shape, by its name; a file that cannot be read.
+/// A tensor that is missing, that the model does not have, that has another shape, or that holds a number that is not finite, by its
+/// name; a head with weights of its own; a file that cannot be read.
 pub fn griffin_from_huggingface(
     mut model: Griffin,
     path: impl AsRef<Path>,
 ) -> Result<Griffin, Error> {
     let mut source = Source::open(path.as_ref())?;
-    source.tensors.remove("lm_head.weight");
-    let table = &mut model.embedding.weight;
-    source.replace(table, "model.embed_tokens.weight".into())?;
+    let shape = model.embedding.weight.val().dims();
+    let table = source.take("model.embed_tokens.weight", &shape)?;
+    source.tied_head(&table)?;
+    put(&mut model.embedding.weight, table);
     for (n, block) in model.blocks.iter_mut().enumerate() {
         let name = |part: &str| format!("model.layers.{n}.{part}");
         norm(

@@ -40,8 +40,8 @@ const CHECKSUM: &str = "riverrun.checksum";
 ///   `nn.RNNCell` (`weight_ih`, without `_l0`) are accepted too.
 ///
 /// # Errors
-/// A tensor that is missing, that the layer does not have, or that has another shape, by its name; a file that cannot be read,
-/// or one written by [`to_pytorch`] whose tensors no longer match their checksum; a projection or peepholes; a GRU that resets
+/// A tensor that is missing, that the layer does not have, that has another shape, or that holds a number that is not finite, by
+/// its name; a file that cannot be read, or one written by [`to_pytorch`] whose tensors no longer match their checksum; a projection or peepholes; a GRU that resets
 /// before the product, or a layer of several heads, which PyTorch does not have.
 pub fn from_pytorch<L: PyTorchLayer>(
     mut layer: L,

@@ -55,10 +55,32 @@ impl Source {
             let reason = format!("tensor `{name}` holds {:?}, not floats", tensor.dtype);
             return Err(Error::File { file, reason });
         }
-        bridge::into_data(tensor).map_err(|error| Error::File {
-            file,
+        let data = bridge::into_data(tensor).map_err(|error| Error::File {
+            file: file.clone(),
             reason: error.to_string(),
-        })
+        })?;
+        if !data.iter::<f64>().all(f64::is_finite) {
+            let reason = format!("tensor `{name}` holds numbers that are not finite");
+            return Err(Error::File { file, reason });
+        }
+        Ok(data)
+    }
+
+    /// Refuses a head that is not the table of the embedding, `table`.
+    pub(super) fn tied_head(&mut self, table: &TensorData) -> Result<(), Error> {
+        const HEAD: &str = "lm_head.weight";
+        let mut names = self.tensors.keys();
+        let Some(name) = names.find(|name| name.ends_with(HEAD)).cloned() else {
+            return Ok(());
+        };
+        let head = self.take(&name, table.shape())?;
+        if !head.iter::<f64>().eq(table.iter::<f64>()) {
+            let file = &self.file;
+            return Err(Error::Unsupported(format!(
+                "{file}: tensor `{name}` is not the embedding's: a head of its own is not supported"
+            )));
+        }
+        Ok(())
     }
 
     /// Puts a tensor of a parameter's shape into it.

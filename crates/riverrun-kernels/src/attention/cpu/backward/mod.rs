@@ -11,11 +11,13 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::blocks::{View, Wide};
+use super::scores::numbers;
 use crate::attention::Problem;
 use crate::buffer::Buffer;
 use crate::error::expect_length;
 use crate::simd::level::Level;
 use crate::simd::real::Real;
+use crate::simd::vector::Vector;
 use crate::threads::Shared;
 use crate::{Element, Error};
 
@@ -129,7 +131,7 @@ impl<E: Element> WithSimd for Run<'_, '_, E> {
         let (q, d_o) = (side(q.get()), side(d_o.get()));
         let side = |data| view(data, shape.keys, shape.key_heads);
         let (k, v) = (side(k.get()), side(v.get()));
-        let delta = delta(problem, args.o, d_o);
+        let delta = delta(simd, problem, args.o, d_o);
         let given = Given {
             problem,
             q,
@@ -152,20 +154,53 @@ impl<E: Element> WithSimd for Run<'_, '_, E> {
 }
 
 /// `δ`, `[B, H, T]`.
-fn delta<E: Element>(problem: &Problem, o: &[E], d_o: View<'_, E::Acc>) -> Buffer<E::Acc> {
+fn delta<S: Simd, E: Element>(
+    simd: S,
+    problem: &Problem,
+    o: &[E],
+    d_o: View<'_, E::Acc>,
+) -> Buffer<E::Acc> {
     let shape = problem.shape;
     let mut delta = Buffer::scratch(shape.rows());
     let heads = delta.as_mut_slice().par_chunks_mut(shape.queries.max(1));
     heads.enumerate().for_each(|(lane, delta)| {
-        let (sequence, head) = (lane / shape.heads, lane % shape.heads);
-        for (i, delta) in delta.iter_mut().enumerate() {
-            let o = &o[d_o.start(sequence, i, head)..][..shape.dim];
-            let above = d_o.row(sequence, i, head);
-            let terms = o.iter().zip(above).map(|(o, &d)| o.widen() * d);
-            *delta = terms.fold(E::Acc::ZERO, |sum, term| sum + term);
-        }
+        let place = [lane / shape.heads, lane % shape.heads];
+        simd.vectorize(Deltas {
+            o,
+            d_o,
+            place,
+            delta,
+        });
     });
     delta
+}
+
+/// `δ` of a head. The sums are those of a tile's products, term by term in the order of the channels: where a query has all its
+/// weight on one key, `o` is that key's value, and `dp - δ` is 0 exactly.
+struct Deltas<'a, E: Element> {
+    o: &'a [E],
+    d_o: View<'a, E::Acc>,
+    /// Sequence and head.
+    place: [usize; 2],
+    delta: &'a mut [E::Acc],
+}
+
+impl<E: Element> WithSimd for Deltas<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let [sequence, head] = self.place;
+        for (i, delta) in self.delta.iter_mut().enumerate() {
+            let above = self.d_o.row(sequence, i, head);
+            let o = &self.o[self.d_o.start(sequence, i, head)..][..above.len()];
+            let mut sum = Vector::splat(simd, E::Acc::ZERO);
+            for (o, &d) in o.iter().zip(above) {
+                sum = Vector::splat(simd, o.widen()).mul_add(Vector::splat(simd, d), sum);
+            }
+            *delta = numbers(sum)[0];
+        }
+    }
 }
 
 /// Rounds to storage.

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, Scalar, TensorMetadata};
+use burn::backend::{Backend, Scalar, TensorMetadata, get_device_settings};
 use burn::tensor::{Shape, Slice};
 use riverrun_kernels::norm::{Kind, Spec};
 use riverrun_kernels::rssm::sequence::Problem;
@@ -174,8 +174,12 @@ pub(super) fn backward<B: RssmSequenceOps>(
                 // What the step got from before it counts unless it starts again.
                 let slices = [0..batch, t..t + 1].map(Slice::from);
                 let reset = B::float_slice(reset.clone(), &slices);
-                let kept = B::float_add_scalar(B::float_neg(reset), Scalar::Float(1.0));
-                before.map(|d| B::float_mul(d, kept.clone()))
+                let settings = get_device_settings::<B>(&reset.device());
+                let mask = B::float_not_equal_elem(reset, Scalar::Float(0.0), settings.bool_dtype);
+                before.map(|d| {
+                    let mask = B::bool_expand(mask.clone(), d.shape());
+                    B::float_mask_fill(d, mask, Scalar::Float(0.0))
+                })
             }
             Maybe::None => before,
         });
