@@ -113,6 +113,34 @@ fn train(device: &Device, dtype: Precision, recorded: bool) -> (Vec<f32>, Vec<f3
     (losses, weights(learner.model()))
 }
 
+/// A batch of another shape, which is refused in the steps before the recording and after, changes nothing.
+#[test]
+fn a_batch_of_another_shape_is_refused_and_nothing_lost() {
+    let Some((gpu, _alone)) = gpu() else { return };
+    let config = config(Precision::F32);
+    let short = |n: usize| {
+        let mut batch = batch(n);
+        batch.length -= 1;
+        batch.inputs.truncate(batch.rows * batch.length);
+        batch
+    };
+    let run = |refused: &[usize]| -> (Vec<f32>, Vec<f32>) {
+        let mut learner = Learner::language(&config, &gpu.device).unwrap();
+        learner.record_steps().unwrap();
+        let mut losses = Vec::new();
+        for n in 0..8 {
+            if refused.contains(&n) {
+                let error = learner.step(&short(n), 0.01, &mut |_| ()).unwrap_err();
+                assert!(matches!(error, Error::Recording(_)), "{error}");
+            }
+            let loss = learner.step(&batch(n), 0.01, &mut |_| ()).unwrap();
+            losses.push(loss.into_scalar::<f32>());
+        }
+        (losses, weights(learner.model()))
+    };
+    assert_eq!(run(&[1, 3, 5, 6]), run(&[]));
+}
+
 /// The losses of some steps of a small world model of the pendulum, and the weights after them.
 fn train_pendulum(device: &Device, recorded: bool) -> (Vec<f32>, Vec<f32>) {
     let mut run = PendulumRun::default();

@@ -45,6 +45,31 @@ impl Recorder {
         })
     }
 
+    /// Puts the parts of a batch into the memory of those before.
+    ///
+    /// # Errors
+    /// For a batch of another shape, which changes nothing. Any other error ends the recording: the next step starts a new one.
+    fn refill(&mut self, parts: Vec<(Vec<TensorData>, Draw)>) -> Result<(), Error> {
+        if parts.len() != self.inputs.len() {
+            return Err(Error::Recording(format!(
+                "a batch in {} parts follows batches in {}",
+                parts.len(),
+                self.inputs.len()
+            )));
+        }
+        for (inputs, (tensors, _)) in self.inputs.iter().zip(&parts) {
+            inputs.fit(tensors)?;
+        }
+        // The recorded launches read the inputs where they are: without them there is nothing to replay.
+        let (recorded, warm) = (self.recorded.take(), std::mem::take(&mut self.warm));
+        let inputs = std::mem::take(&mut self.inputs).into_iter().zip(parts);
+        self.inputs = inputs
+            .map(|(inputs, (tensors, draw))| inputs.refilled(tensors, draw))
+            .collect::<Result<_, _>>()?;
+        (self.recorded, self.warm) = (recorded, warm);
+        Ok(())
+    }
+
     /// One step on the parts of a batch: see [`Learner::step`](super::Learner::step).
     pub fn step<O: Objective>(
         &mut self,
@@ -59,10 +84,7 @@ impl Recorder {
             Recording::prepare(&device)?;
             self.inputs = core.inputs(parts);
         } else {
-            let inputs = std::mem::take(&mut self.inputs).into_iter().zip(parts);
-            self.inputs = inputs
-                .map(|(inputs, (tensors, draw))| inputs.refilled(tensors, draw))
-                .collect::<Result<_, _>>()?;
+            self.refill(parts)?;
         }
         core.optimizer.announce(lr, &device)?;
         let loss = match &self.recorded {

@@ -78,15 +78,23 @@ impl Inputs {
         }
     }
 
+    /// Checks that a batch has the shapes of this one.
+    pub(crate) fn fit(&self, tensors: &[TensorData]) -> Result<(), Error> {
+        let shapes = |shapes: Vec<&[usize]>| format!("{shapes:?}");
+        let found: Vec<&[usize]> = tensors.iter().map(|data| &data.shape()[..]).collect();
+        let expected: Vec<&[usize]> = self.slots.iter().map(|slot| &slot.shape[..]).collect();
+        if found == expected {
+            return Ok(());
+        }
+        Err(Error::Recording(format!(
+            "a batch of tensors of the shapes {} follows batches of {}",
+            shapes(found),
+            shapes(expected)
+        )))
+    }
+
     /// Replaces the batch by another one of the same shapes, in the same memory.
     pub(crate) fn refilled(self, tensors: Vec<TensorData>, draw: Draw) -> Result<Self, Error> {
-        if tensors.len() != self.slots.len() {
-            return Err(Error::Recording(format!(
-                "a batch of {} tensors follows batches of {}",
-                tensors.len(),
-                self.slots.len()
-            )));
-        }
         let slots = self.slots.into_iter().zip(tensors);
         Ok(Self {
             slots: slots

@@ -48,4 +48,4 @@ pub use recurrent::{Recurrent, Sequence};
 pub use rg_lru::{RgLru, RgLruConfig};
 pub use rms_norm::{RmsNorm, RmsNormConfig};
 pub use rnn::{Rnn, RnnConfig};
-pub use rssm::{BlockLinear, Imagined, KlLoss, Observed, Rssm, RssmConfig, RssmForm, RssmState};
+pub use rssm::{BlockLinear, Imagined, KlLoss, Observed, Rssm, RssmConfig, RssmState};

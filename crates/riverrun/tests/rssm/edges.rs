@@ -2,13 +2,11 @@
 
 use burn::tensor::{Bool, DType, Device, FloatDType, Tensor, TensorData};
 use riverrun::models::WorldModelConfig;
-use riverrun::nn::{Rssm, RssmConfig, RssmForm, RssmState};
+use riverrun::nn::{Rssm, RssmConfig, RssmState};
 use riverrun::{Error, Sequence};
 
 use super::common::{assert_close, devices, numbers};
-use super::{inputs, key, small};
-
-const FORMS: [RssmForm; 2] = [RssmForm::Steps, RssmForm::Sequence];
+use super::{FORMS, Form, inputs, key, small};
 
 /// Sets one number of `[B, T, N]`.
 fn with(x: &Tensor<3>, at: [usize; 3], value: f32) -> Tensor<3> {
@@ -23,14 +21,14 @@ fn a_nan_ends_at_a_reset() {
     for (name, device) in devices() {
         for device in [device.clone(), device.autodiff()] {
             for form in FORMS {
-                let model = small(&device).with_form(form);
+                let model = small(&device);
                 let (tokens, actions) = inputs(2, 4, &device);
                 let marks = [[true, false, true, false], [true, false, false, true]];
                 let reset = Tensor::<2, Bool>::from_data(marks, &device);
                 let run = |tokens, actions, state| {
                     let sequence = Sequence::new().with_reset(reset.clone()).with_state(state);
-                    let found =
-                        model.observe(tokens, actions, key([1, 2, 3, 4], &device), sequence);
+                    let key = key([1, 2, 3, 4], &device);
+                    let found = form.observe(&model, tokens, actions, key, sequence);
                     [found.deter, found.stoch, found.posterior_logits]
                 };
                 let state = |value: f32| {
@@ -70,7 +68,7 @@ fn a_gradient_that_is_not_a_number_ends_at_a_reset() {
     for (name, device) in devices() {
         let device = &device.autodiff();
         for form in FORMS {
-            let model = small(device).with_form(form);
+            let model = small(device);
             let (tokens, actions) = inputs(1, 3, device);
             let start = RssmState::new(
                 Tensor::zeros([1, 16], device).require_grad(),
@@ -78,7 +76,8 @@ fn a_gradient_that_is_not_a_number_ends_at_a_reset() {
             );
             let reset = Tensor::<2, Bool>::from_data([[false, true, false]], device);
             let sequence = Sequence::new().with_reset(reset).with_state(start.clone());
-            let found = model.observe(tokens, actions, key([1, 2, 3, 4], device), sequence);
+            let key = key([1, 2, 3, 4], device);
+            let found = form.observe(&model, tokens, actions, key, sequence);
             let after = found.deter.narrow(1, 1, 2) * f32::NAN;
             let grads = after.sum().backward();
             for state in [start.deter, start.stoch] {
@@ -94,12 +93,12 @@ fn a_single_step_is_alike_in_both_forms() {
     for (name, device) in devices() {
         let device = &device.autodiff();
         let model = small(device);
-        let run = |form| {
-            let model = model.clone().with_form(form);
+        let run = |form: Form| {
             let (tokens, actions) = inputs(2, 1, device);
             let tokens = tokens.require_grad();
             let sequence = Sequence::new();
-            let found = model.observe(tokens.clone(), actions, key([1, 2, 3, 4], device), sequence);
+            let key = key([1, 2, 3, 4], device);
+            let found = form.observe(&model, tokens.clone(), actions, key, sequence);
             let grads =
                 (found.features().powi_scalar(2).sum() + found.prior_logits.sum()).backward();
             let gradient = |x: Option<Tensor<3>>| numbers(x.expect("a gradient"));
@@ -122,11 +121,11 @@ fn gradients_flow_to_the_inputs_of_frozen_weights() {
     let plain = Device::flex();
     let device = &plain.clone().autodiff();
     let frozen = small(&plain);
-    let run = |form| {
-        let model = frozen.clone().with_form(form);
+    let run = |form: Form| {
         let (tokens, actions) = inputs(2, 3, &plain);
         let tokens = Tensor::from_inner(tokens).require_grad();
-        let found = model.observe(
+        let found = form.observe(
+            &frozen,
             tokens.clone(),
             Tensor::from_inner(actions),
             key([1, 2, 3, 4], device),
@@ -143,7 +142,7 @@ fn no_steps_and_no_sequences_have_a_backward_pass() {
     for (name, device) in devices() {
         let device = &device.autodiff();
         for form in FORMS {
-            let model = small(device).with_form(form);
+            let model = small(device);
             for [batch, steps] in [[0, 5], [2, 0], [0, 0]] {
                 let what = format!("{name} {form:?} B {batch} T {steps}");
                 let tokens = Tensor::<3>::ones([batch, steps, 3], device).require_grad();
@@ -152,7 +151,7 @@ fn no_steps_and_no_sequences_have_a_backward_pass() {
                 let reset = Tensor::<2, Bool>::full([batch, steps], true, device);
                 let start = || model.initial(batch, device, FloatDType::F32);
                 let sequence = Sequence::new().with_reset(reset).with_state(start());
-                let found = model.observe(tokens.clone(), actions.clone(), key(), sequence);
+                let found = form.observe(&model, tokens.clone(), actions.clone(), key(), sequence);
                 assert_eq!(found.features().dims(), [batch, steps, 36], "{what}");
                 assert_eq!(found.last.deter.dims(), [batch, 16], "{what}");
                 let loss = found.features().sum() + found.prior_logits.clone().sum();

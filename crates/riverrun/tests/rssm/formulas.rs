@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 use riverrun::Sequence;
-use riverrun::nn::{Rssm, RssmConfig, RssmForm, RssmState};
+use riverrun::nn::{Rssm, RssmConfig, RssmState};
 use serde_json::Value;
 
 use crate::common::{assert_close, devices, numbers};
 use crate::golden::{field, tensor};
-use crate::key;
+use crate::{FORMS, key};
 
 fn cases() -> Value {
     serde_json::from_str(include_str!("../golden/rssm.json")).expect("golden values")
@@ -95,9 +95,8 @@ fn states_losses_and_gradients_are_those_of_the_formulas() {
     let sizes = ["batch", "steps", "tokens", "actions", "deter"].map(|name| size(&case, name));
     let [batch, steps, tokens, actions, deter] = sizes;
     let logits = size(&case, "stoch") * size(&case, "classes");
-    let forms = [RssmForm::Steps, RssmForm::Sequence];
     let runs = devices().into_iter().flat_map(|(name, device)| {
-        forms.map(|form| (format!("{name} {form:?}"), device.clone(), form))
+        FORMS.map(|form| (format!("{name} {form:?}"), device.clone(), form))
     });
     for (name, device, form) in runs {
         let device = device.autodiff();
@@ -107,7 +106,7 @@ fn states_losses_and_gradients_are_those_of_the_formulas() {
             path: Path::default(),
             loaded: 0,
         };
-        let model: Rssm = config(&case).init(&device).with_form(form).map(&mut load);
+        let model: Rssm = config(&case).init(&device).map(&mut load);
         assert_eq!(load.loaded, case["weights"].as_object().unwrap().len());
         let words: Vec<i32> = field(&case, "key").iter().map(|x| *x as i32).collect();
         let key = key(words.try_into().unwrap(), &device);
@@ -122,7 +121,8 @@ fn states_losses_and_gradients_are_those_of_the_formulas() {
             tensor(&case, "deter0", [batch, deter], &device),
             tensor(&case, "stoch0", [batch, logits], &device),
         );
-        let observed = model.observe(
+        let observed = form.observe(
+            &model,
             tensor(&case, "tokens", [batch, steps, tokens], &device),
             tensor(&case, "actions", [batch, steps, actions], &device),
             key.clone(),

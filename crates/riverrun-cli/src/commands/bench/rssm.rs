@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Distribution, FloatDType, Int, Tensor};
-use riverrun::nn::{Rssm, RssmConfig, RssmForm};
+use riverrun::nn::{Rssm, RssmConfig};
 use riverrun::{Recording, Sequence};
 use serde::Serialize;
 
@@ -25,7 +25,7 @@ struct Row {
     size: String,
     dtype: &'static str,
     parameters: usize,
-    /// `observe`, forward and backward, step by step; `sequence`, the same as a sequence, see [`RssmForm`]; `imagine`, forward.
+    /// `observe`, forward and backward; `imagine`, forward.
     pass: &'static str,
     batch: usize,
     steps: usize,
@@ -51,7 +51,7 @@ struct Found {
     recorded: Option<Timing>,
     /// The reason why it is not recorded.
     not_recorded: Option<String>,
-    /// The reason why a sequence does not run in one launch.
+    /// The reason why its steps do not run in one launch.
     not_in_one_launch: Option<String>,
 }
 
@@ -116,7 +116,7 @@ pub fn run(args: &BenchRssmArgs) -> Result<(), Failure> {
     let mut out = stdout();
     writeln!(
         out,
-        "{}: {}; copy {:.0} GB/s; observe, sequence: forward and backward, imagine: forward",
+        "{}: {}; copy {:.0} GB/s; observe: forward and backward, imagine: forward",
         setup.origin.device,
         setup.origin.name,
         copy / 1e9
@@ -187,17 +187,9 @@ pub fn run(args: &BenchRssmArgs) -> Result<(), Failure> {
             let found = time_imagine(&model, imagined, format, &device);
             add("imagine", imagined, core + prior, found)?;
             let tracked = model.clone().map(&mut Track);
-            for (pass, form) in [
-                ("observe", RssmForm::Steps),
-                ("sequence", RssmForm::Sequence),
-            ] {
-                let tracked = tracked.clone().with_form(form);
-                let mut found = time_observe(&tracked, observed, format, &device);
-                if form == RssmForm::Sequence {
-                    found.not_in_one_launch = tracked.one_launch_missing(observed[0]);
-                }
-                add(pass, observed, 2 * (core + posterior), found)?;
-            }
+            let mut found = time_observe(&tracked, observed, format, &device);
+            found.not_in_one_launch = tracked.one_launch_missing(observed[0]);
+            add("observe", observed, 2 * (core + posterior), found)?;
         }
     }
     let Some(path) = &args.common.json else {

@@ -3,18 +3,20 @@
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use riverrun::Sequence;
-use riverrun::nn::{Rssm, RssmConfig, RssmForm};
+use riverrun::nn::{Rssm, RssmConfig};
 use riverrun_kernels::check::{Comparison, distance, largest};
 
+#[cfg(feature = "gpu")]
+use super::part::by_storage;
 use super::part::{Part, Target};
 use super::table::{Row, Table};
 use super::tensors::Copied;
 use crate::args::Storage;
 use crate::failure::Failure;
 
-/// Observing step by step and as a sequence, and imagining. One part: they share most of their kernels, which take longer to
+/// Observing and imagining. One part: they share most of their kernels, which take longer to
 /// compile than all else takes.
-const FORMS: [&str; 3] = ["observe", "sequence", "imagine"];
+const FORMS: [&str; 2] = ["observe", "imagine"];
 
 pub(super) fn forms(_: &Target) -> Vec<&'static str> {
     vec!["rssm"]
@@ -81,13 +83,8 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
     });
     let model = start.map(&mut Copied { device, dtype });
     for form in FORMS {
-        let (mut model, mut routine) = (model.clone(), "tensors");
-        if form == "sequence" {
-            model = model.with_form(RssmForm::Sequence);
-            if model.one_launch_missing(SIZES[0]).is_none() {
-                routine = "one launch";
-            }
-        }
+        let in_one = form == "observe" && model.one_launch_missing(SIZES[0]).is_none();
+        let routine = if in_one { "one launch" } else { "tensors" };
         let models = [&exact, &model];
         let (comparisons, same) = compare(models, form, [&host, device], dtype, epsilon);
         let mut row = Row::default();
@@ -98,7 +95,70 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
         };
         table.row(part.device(), form, name, routine, row)?;
     }
+    #[cfg(feature = "gpu")]
+    by_storage!(part.storage, one_launch(part, table))?;
     Ok(())
+}
+
+/// The steps in one launch: states and logits, the draws, and every gradient, in `f64` with the samples that were found.
+#[cfg(feature = "gpu")]
+fn one_launch<E: riverrun_kernels::Element>(
+    part: &Part<'_>,
+    table: &mut Table,
+) -> Result<(), Failure> {
+    use riverrun_kernels::rssm::sequence::check::Case;
+    use riverrun_kernels::rssm::sequence::{Problem, gpu};
+
+    let Some((client, dtype)) = part.gpu() else {
+        return Ok(());
+    };
+    let small = |batch, steps| Problem {
+        batch,
+        steps,
+        deter: 64,
+        hidden: 32,
+        stoch: 4,
+        classes: 8,
+        blocks: 2,
+        unimix: 0.01,
+        epsilons: [1e-4; 4],
+    };
+    if let Some(reason) = gpu::missing(client, &small(1, 1), dtype) {
+        return table.skip(part.device(), "one launch", &reason);
+    }
+    let mut row = Row::default();
+    for (seed, (problem, resets)) in [
+        (small(3, 7), true),
+        (small(9, 2), false),
+        (small(17, 3), true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let case = Case::random::<E>(problem, resets, seed as u64);
+        let forward = || {
+            case.gpu(client, dtype)
+                .map_err(|error| Failure::Bug(error.to_string()))
+        };
+        let (found, again) = (forward()?, forward()?);
+        let redrawn = case.redrawn(client, dtype, &found);
+        let redrawn = redrawn.map_err(|error| Failure::Bug(error.to_string()))?;
+        let samples = case.columns(&found, problem.deter..problem.deter + problem.logits());
+        row.case(
+            &case.compare::<E>(&found),
+            found == again && samples == redrawn,
+        );
+        let backward = || {
+            let gradients = case.gpu_backward::<E>(client, dtype, &found);
+            gradients.map_err(|error| Failure::Bug(error.to_string()))
+        };
+        let (gradients, again) = (backward()?, backward()?);
+        row.case(
+            &case.compare_backward::<E>(&found, &gradients),
+            gradients == again,
+        );
+    }
+    table.row(part.device(), "gradients", E::NAME, "one launch", row)
 }
 
 /// The model beside the exact one, and whether two runs of it give the same bits.

@@ -4,7 +4,7 @@ use burn::config::Config;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::Device;
 
-use super::{BlockLinear, Rssm, RssmForm};
+use super::{BlockLinear, Rssm};
 use crate::Error;
 use crate::nn::RmsNormConfig;
 
@@ -143,7 +143,6 @@ impl RssmConfig {
             stoch: self.stoch,
             classes: self.classes,
             unimix: self.unimix,
-            form: RssmForm::default(),
         })
     }
 }

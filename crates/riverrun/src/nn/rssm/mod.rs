@@ -21,7 +21,6 @@ pub use config::RssmConfig;
 pub use imagine::Imagined;
 pub use loss::KlLoss;
 pub use observe::Observed;
-pub use sequence::RssmForm;
 pub use state::RssmState;
 
 /// The recurrent state-space model of DreamerV3.
@@ -42,7 +41,7 @@ pub use state::RssmState;
 /// gradient passes to `p` as if they were `p`. Random numbers are functions of a key, see [`ops::uniform`](crate::ops::uniform):
 /// the same ones on every device, and other ones in a recorded step once the key's tensor has been refilled.
 ///
-/// [`RssmForm`] chooses how `observe` runs: step by step, or without a graph of the steps and in one launch where the device can.
+/// `observe` runs in one launch where the device can ([`one_launch_missing`](Self::one_launch_missing)).
 ///
 /// Everything that does not depend on the state is computed for all steps at once: the products of tokens and actions, the
 /// random numbers, and the prior's logits.
@@ -97,9 +96,6 @@ pub struct Rssm {
     /// Weight of the uniform distribution mixed into every categorical.
     #[module(skip)]
     pub unimix: f64,
-    /// How it runs over observations.
-    #[module(skip)]
-    pub form: RssmForm,
 }
 
 impl Rssm {

@@ -4,7 +4,7 @@ use burn::tensor::{Bool, FloatDType, Int, Tensor};
 
 use super::dynamics::activate;
 use super::state::beside;
-use super::{KlLoss, Rssm, RssmForm, RssmState};
+use super::{KlLoss, Rssm, RssmState};
 use crate::nn::linear;
 use crate::ops::support::checks;
 use crate::{Error, Sequence};
@@ -106,6 +106,32 @@ impl Rssm {
         key: Tensor<1, Int>,
         sequence: Sequence<RssmState>,
     ) -> Result<Observed, Error> {
+        self.observed(tokens, actions, key, sequence, Self::observe_sequence)
+    }
+
+    /// [`try_observe`](Self::try_observe) with a graph of every step, which other forms are held against.
+    ///
+    /// # Errors
+    /// As `try_observe`.
+    #[cfg(feature = "check")]
+    pub fn observe_by_steps(
+        &self,
+        tokens: Tensor<3>,
+        actions: Tensor<3>,
+        key: Tensor<1, Int>,
+        sequence: Sequence<RssmState>,
+    ) -> Result<Observed, Error> {
+        self.observed(tokens, actions, key, sequence, Self::observe_steps)
+    }
+
+    fn observed(
+        &self,
+        tokens: Tensor<3>,
+        actions: Tensor<3>,
+        key: Tensor<1, Int>,
+        sequence: Sequence<RssmState>,
+        run: impl Fn(&Self, Inputs) -> [Tensor<3>; 3],
+    ) -> Result<Observed, Error> {
         let [batch, steps, _] = tokens.dims();
         let weight = self.posterior_tokens.weight.val();
         let expected = [batch, steps, weight.dims()[0]];
@@ -142,10 +168,7 @@ impl Rssm {
             reset,
             state,
         };
-        let [deter, stoch, posterior_logits] = match self.form {
-            RssmForm::Steps => self.observe_steps(inputs),
-            RssmForm::Sequence => self.observe_sequence(inputs),
-        };
+        let [deter, stoch, posterior_logits] = run(self, inputs);
         let last = |x: &Tensor<3>| x.clone().narrow(1, steps - 1, 1).squeeze_dim(1);
         Ok(Observed {
             prior_logits: self.prior(deter.clone()),

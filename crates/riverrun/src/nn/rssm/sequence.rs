@@ -1,4 +1,8 @@
-//! Observation without a graph of its steps.
+//! Observation without a graph of its steps: in one launch where [`Rssm::one_launch_missing`] has no reason against it, otherwise
+//! one step after the other. The backward pass goes through the steps once, in one launch likewise, without making gradients of
+//! weights; those are products over all steps. On an H200 in bf16, forward and backward over 16 x 64 steps, this takes 3.3 and
+//! 5.1 ms in one launch with 12 and 50 million parameters, and 20.6 ms step by step with 200 million, where a graph of every step
+//! takes 11.4, 16.3 and 32.4 ms.
 
 use burn::backend::Dispatch;
 use burn::module::{Module, ModuleMapper, Param};
@@ -14,20 +18,6 @@ use crate::ops::linear::{LinearSpec, linear as product};
 use crate::ops::rssm::sequence::{RssmCuts, RssmInputs, RssmSaved, RssmSequenceOps, RssmWeights};
 use crate::ops::rssm::{silu, silu_blocks};
 use crate::ops::support::Maybe;
-
-/// How an [`Rssm`] runs over a sequence of observations. Samples and states are the same but for rounding; the random numbers are
-/// the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum RssmForm {
-    /// Step by step, with a graph of every step.
-    #[default]
-    Steps,
-    /// The steps without a graph: in one launch where [`Rssm::one_launch_missing`] has no reason against it, otherwise one after
-    /// the other, which is logged at level `debug`. The backward pass goes through the steps once, in one launch likewise, without making gradients of
-    /// weights; those are products over all steps.
-    Sequence,
-}
 
 /// The same weights without autodiff.
 struct Plain;
@@ -65,14 +55,8 @@ fn normalized<const D: usize>(norm: &RmsNorm, x: Tensor<D>) -> [Tensor<D>; 3] {
 }
 
 impl Rssm {
-    /// With this form of [`observe`](Self::observe).
-    pub fn with_form(mut self, form: RssmForm) -> Self {
-        self.form = form;
-        self
-    }
-
-    /// The reason why the device of the weights cannot run `batch` sequences in one launch with [`RssmForm::Sequence`], if it
-    /// cannot: it takes an NVIDIA GPU of compute capability 8.0, blocks, `hidden` and `stoch · classes` of multiples of 16, and 2, 4, 8 or a
+    /// The reason why the device of the weights cannot run `batch` sequences in one launch, if it cannot:
+    /// it takes an NVIDIA GPU of compute capability 8.0, blocks, `hidden` and `stoch · classes` of multiples of 16, and 2, 4, 8 or a
     /// multiple of 16 classes.
     pub fn one_launch_missing(&self, batch: usize) -> Option<String> {
         let weight = self.deter_input.weight.val();
