@@ -3,7 +3,7 @@
 #
 #   benches/card.sh [--out DIR] [--device cuda:0] [--limit SECONDS] PART...
 #
-# Parts: verify long stress sanitizer memory recurrence rows linear cell step train train_cells start generate rollout
+# Parts: verify long stress sanitizer memory recurrence rows linear cell step train train_cells train_attention start generate rollout
 #        encoder rssm attention hybrid; `all` is every one of them. `--peers no` leaves PyTorch out; PEERS names
 # the forms of PyTorch's training steps.
 #
@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do
         --limit) limit=$2; shift ;;
         --peers) peers=$2; shift ;;
         -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
-        all) parts+=(verify stress sanitizer memory recurrence rows linear cell step train train_cells start generate
+        all) parts+=(verify stress sanitizer memory recurrence rows linear cell step train train_cells train_attention start generate
             rollout encoder rssm attention hybrid long) ;;
         *) parts+=("$1") ;;
     esac
@@ -199,14 +199,25 @@ part_train_cells() {
     table "Training steps, GRU and LSTM" train-gru train-lstm train-torch-cells
 }
 
+part_train_attention() {
+    measured train-gpt2 120 bench train --graph --dtypes bf16 --kernels 12 --model gpt2 --shapes 768x12x16x1024x50257
+    measured train-griffin 120 bench train --graph --dtypes bf16 --kernels 12 --model griffin --shapes 512x6x64x1024x65
+}
+
 # Seconds to the first step, with an empty cache of kernels and with a kept one.
 part_start() {
-    local cell
-    for cell in min-gru gru; do
-        XDG_CACHE_HOME=$work/cache-$cell CUDA_CACHE_PATH=$work/cache-$cell/nv \
-            measured "start-$cell-empty" 60 bench train --model "$cell" --dtypes bf16 --steps 3 --shapes 256x4x64x256x65
-        XDG_CACHE_HOME=$work/cache-$cell CUDA_CACHE_PATH=$work/cache-$cell/nv \
-            measured "start-$cell-kept" 60 bench train --model "$cell" --dtypes bf16 --steps 3 --shapes 256x4x64x256x65
+    local model shape kept
+    for model in min-gru gru lstm gpt2 griffin; do
+        shape=256x4x64x256x65
+        case $model in gpt2 | griffin) shape=256x3x16x256x65 ;; esac
+        for kept in empty kept; do
+            XDG_CACHE_HOME=$work/cache-$model CUDA_CACHE_PATH=$work/cache-$model/nv \
+                measured "start-$model-$kept" 60 bench train --model "$model" --dtypes bf16 --steps 3 --shapes "$shape"
+        done
+    done
+    for kept in empty kept; do
+        XDG_CACHE_HOME=$work/cache-rssm CUDA_CACHE_PATH=$work/cache-rssm/nv \
+            measured "start-rssm-$kept" 60 bench rssm --sizes 12m --dtypes bf16
     done
 }
 

@@ -150,23 +150,27 @@ fn no_steps_and_no_sequences_have_a_backward_pass() {
                 let key = || key([1, 2, 3, 4], device);
                 let reset = Tensor::<2, Bool>::full([batch, steps], true, device);
                 let start = || model.initial(batch, device, FloatDType::F32);
-                let sequence = Sequence::new().with_reset(reset).with_state(start());
-                let found = form.observe(&model, tokens.clone(), actions.clone(), key(), sequence);
+                let observe = || {
+                    let sequence = Sequence::new().with_reset(reset.clone());
+                    let sequence = sequence.with_state(start());
+                    form.observe(&model, tokens.clone(), actions.clone(), key(), sequence)
+                };
+                let found = observe();
                 assert_eq!(found.features().dims(), [batch, steps, 36], "{what}");
                 assert_eq!(found.last.deter.dims(), [batch, 16], "{what}");
-                let loss = found.features().sum() + found.prior_logits.clone().sum();
-                let grads = (loss + found.posterior_logits.clone().sum()).backward();
+                let loss = found.features().sum() + found.prior_logits.sum();
+                let grads = (loss + found.posterior_logits.sum()).backward();
                 let weight = model.posterior_logits.weight.val();
                 let gradient = numbers(weight.grad(&grads).expect("a gradient"));
                 assert!(gradient.iter().all(|&d| d == 0.0), "{what}");
                 if let Some(gradient) = tokens.grad(&grads) {
                     assert_eq!(gradient.dims(), tokens.dims(), "{what}");
                 }
-                let kl = found.kl(&model, 1.0);
-                assert!(numbers(kl.total())[0].is_nan(), "{what}");
-                let _ = kl.total().backward();
+                let kl = observe().kl(&model, 1.0).total();
+                assert!(numbers(kl.clone())[0].is_nan(), "{what}");
+                let _ = kl.backward();
                 for imagined in [
-                    model.imagine(actions, key(), start()),
+                    model.imagine(actions.clone(), key(), start()),
                     model.imagine_with(
                         |_, state| Tensor::zeros([state.deter.dims()[0], 2], device),
                         steps,
