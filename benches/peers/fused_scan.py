@@ -92,7 +92,8 @@ min_gru.register_autograd(
 
 
 # RG-LRU, with the blocks of its gates as their product leaves them: `[G, B, T, 2 P]`, recurrence beside input, G P = D. Their
-# biases `[2, D]` are added here, and the sums over time of the gradients of biases and rates stay in registers.
+# biases `[2, D]` are added here, and the sums over time of the gradients of biases and rates stay in registers. A program's channels
+# lie within one block, so that its loads are contiguous.
 
 # The largest slope of the square root, as in the authors' code.
 STEEPEST = tl.constexpr(1000.0)
@@ -107,14 +108,22 @@ def decay_and_root(rates):
     return decay, tl.sqrt(tl.where(s < 0.1, near, 1 - decay * decay))
 
 
-@triton.autotune(TUNINGS, key=["steps", "dim"])
+@triton.jit
+def place(dim, part, WIDTH: tl.constexpr):
+    """A program's sequence, its block of the gates, and its channels within that."""
+    tiles = tl.cdiv(part, WIDTH)
+    each = dim // part * tiles
+    program = tl.program_id(0)
+    block = (program % each // tiles).to(tl.int64)
+    return (program // each).to(tl.int64), block, program % tiles * WIDTH + tl.arange(0, WIDTH)
+
+
+@triton.autotune(TUNINGS, key=["steps", "dim", "part"])
 @triton.jit
 def rg_lru_forward_kernel(gates, x, bias, rate, h, rows, steps, dim, part, WIDTH: tl.constexpr, AHEAD: tl.constexpr):
-    blocks = tl.cdiv(dim, WIDTH)
-    sequence = (tl.program_id(0) // blocks).to(tl.int64)
-    channel = tl.program_id(0) % blocks * WIDTH + tl.arange(0, WIDTH)
-    inside = channel < dim
-    gate = gates + (channel // part).to(tl.int64) * rows * 2 * part + channel % part
+    sequence, block, within = place(dim, part, WIDTH)
+    channel, inside = block * part + within, within < part
+    gate = gates + block * rows * 2 * part + within
     bias_r = tl.load(bias + channel, mask=inside, other=0.0).to(tl.float32)
     bias_i = tl.load(bias + dim + channel, mask=inside, other=0.0).to(tl.float32)
     speed = tl.load(rate + channel, mask=inside, other=0.0).to(tl.float32)
@@ -129,16 +138,14 @@ def rg_lru_forward_kernel(gates, x, bias, rate, h, rows, steps, dim, part, WIDTH
         tl.store(h + row * dim + channel, state.to(h.dtype.element_ty), mask=inside)
 
 
-@triton.autotune(TUNINGS, key=["steps", "dim"])
+@triton.autotune(TUNINGS, key=["steps", "dim", "part"])
 @triton.jit
 def rg_lru_backward_kernel(
     gates, x, bias, rate, h, d_h, d_gates, d_x, d_sums, rows, steps, dim, part, WIDTH: tl.constexpr, AHEAD: tl.constexpr
 ):
-    blocks = tl.cdiv(dim, WIDTH)
-    sequence = (tl.program_id(0) // blocks).to(tl.int64)
-    channel = tl.program_id(0) % blocks * WIDTH + tl.arange(0, WIDTH)
-    inside = channel < dim
-    place = (channel // part).to(tl.int64) * rows * 2 * part + channel % part
+    sequence, block, within = place(dim, part, WIDTH)
+    channel, inside = block * part + within, within < part
+    to_gate = block * rows * 2 * part + within
     bias_r = tl.load(bias + channel, mask=inside, other=0.0).to(tl.float32)
     bias_i = tl.load(bias + dim + channel, mask=inside, other=0.0).to(tl.float32)
     speed = tl.load(rate + channel, mask=inside, other=0.0).to(tl.float32)
@@ -147,8 +154,8 @@ def rg_lru_backward_kernel(
     for back in tl.range(0, steps, num_stages=AHEAD):
         t = steps - 1 - back
         row = sequence * steps + t
-        r = tl.sigmoid(tl.load(gates + place + row * 2 * part, mask=inside, other=0.0).to(tl.float32) + bias_r)
-        i = tl.sigmoid(tl.load(gates + place + row * 2 * part + part, mask=inside, other=0.0).to(tl.float32) + bias_i)
+        r = tl.sigmoid(tl.load(gates + to_gate + row * 2 * part, mask=inside, other=0.0).to(tl.float32) + bias_r)
+        i = tl.sigmoid(tl.load(gates + to_gate + row * 2 * part + part, mask=inside, other=0.0).to(tl.float32) + bias_i)
         value = tl.load(x + row * dim + channel, mask=inside, other=0.0).to(tl.float32)
         before = tl.load(h + (row - 1) * dim + channel, mask=inside & (t > 0), other=0.0).to(tl.float32)
         adjoint += tl.load(d_h + row * dim + channel, mask=inside, other=0.0).to(tl.float32)
@@ -162,7 +169,7 @@ def rg_lru_backward_kernel(
         sum_speed += d_rates * r
         sum_r += d_r
         sum_i += d_i
-        out = d_gates + place + row * 2 * part
+        out = d_gates + to_gate + row * 2 * part
         tl.store(out, d_r.to(d_gates.dtype.element_ty), mask=inside)
         tl.store(out + part, d_i.to(d_gates.dtype.element_ty), mask=inside)
         tl.store(d_x + row * dim + channel, (d_u * i).to(d_x.dtype.element_ty), mask=inside)
@@ -178,7 +185,8 @@ def rg_lru(gates: torch.Tensor, x: torch.Tensor, bias: torch.Tensor, rate: torch
     batch, steps, dim = x.shape
     gates, x, bias = gates.contiguous(), x.contiguous(), bias.contiguous()
     h = torch.empty_like(x)
-    rg_lru_forward_kernel[grid(batch, dim)](gates, x, bias, rate, h, batch * steps, steps, dim, dim // len(gates))
+    part = dim // len(gates)
+    rg_lru_forward_kernel[grid(batch * len(gates), part)](gates, x, bias, rate, h, batch * steps, steps, dim, part)
     return h
 
 
@@ -191,7 +199,8 @@ def rg_lru_backward(
     gates, x, bias, d_h = gates.contiguous(), x.contiguous(), bias.contiguous(), d_h.contiguous()
     d_gates, d_x, d_sums = torch.empty_like(gates), torch.empty_like(x), rate.new_empty(batch, 3, dim, dtype=torch.float32)
     part = dim // len(gates)
-    rg_lru_backward_kernel[grid(batch, dim)](gates, x, bias, rate, h, d_h, d_gates, d_x, d_sums, batch * steps, steps, dim, part)
+    call = rg_lru_backward_kernel[grid(batch * len(gates), part)]
+    call(gates, x, bias, rate, h, d_h, d_gates, d_x, d_sums, batch * steps, steps, dim, part)
     return d_gates, d_x, d_sums
 
 
