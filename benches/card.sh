@@ -5,7 +5,7 @@
 #
 # Parts: verify long stress sanitizer memory recurrence rows linear cell step train train_cells train_attention start generate rollout
 #        encoder rssm attention hybrid; `all` is every one of them. `--peers no` leaves PyTorch out; PEERS names
-# the forms of PyTorch's training steps.
+# the forms of PyTorch's training steps, but for those of train_attention.
 #
 # RIVERRUN is the program [default: target/release/riverrun], COMMIT the commit it was built from [default: that of the
 # checkout]. The folder (--out, else $OUT, else ./card) receives
@@ -200,8 +200,12 @@ part_train_cells() {
 }
 
 part_train_attention() {
-    measured train-gpt2 120 bench train --graph --dtypes bf16 --kernels 12 --model gpt2 --shapes 768x12x16x1024x50257
-    measured train-griffin 120 bench train --graph --dtypes bf16 --kernels 12 --model griffin --shapes 512x6x64x1024x65
+    local griffin=512x6x64x1024x65,256x3x16x256x65 gpt2=768x12x16x1024x50257
+    measured train-griffin 120 bench train --graph --dtypes bf16 --kernels 12 --model griffin --shapes $griffin
+    measured train-gpt2 120 bench train --graph --dtypes bf16 --kernels 12 --model gpt2 --shapes $gpt2
+    peer train-torch-griffin 300 train.py --routines griffin-fused-graph,griffin-compile-graph --shapes $griffin
+    peer train-torch-gpt2 150 train.py --routines gpt2-compile,gpt2-compile-graph --shapes $gpt2
+    table "Training steps, Griffin and GPT-2" train-griffin train-gpt2 train-torch-griffin train-torch-gpt2
 }
 
 # Seconds to the first step, with an empty cache of kernels and with a kept one.
@@ -256,6 +260,8 @@ part_rssm() {
     for size in 12m 50m 200m; do
         measured "rssm-$size" 300 bench rssm --sizes "$size" --dtypes bf16
     done
+    peer rssm-torch 300 rssm.py --sizes 12m,50m,200m --dtypes bf16
+    table "Recurrent state-space model" rssm-12m rssm-50m rssm-200m rssm-torch
 }
 part_attention() {
     has bench attention || return 0

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Results of `riverrun bench recurrence|cell|train|attention --json` and of the scripts beside this one, merged into one
+"""Results of `riverrun bench recurrence|cell|train|attention|rssm --json` and of the scripts beside this one, merged into one
 Markdown table on standard output.
 
     python3 table.py riverrun.json torch.json > table.md
@@ -16,14 +16,21 @@ KEYS = {
     "recurrence": ("gate", "pass", "dtype", "batch", "steps", "dim"),
     "cell": ("cell", "pass", "dtype", "batch", "steps", "hidden", "heads"),
     "attention": ("pass", "dtype", "batch", "heads", "key_heads", "steps", "dim", "causal", "window"),
+    "rssm": ("size", "pass", "dtype", "batch", "steps"),
     "train": ("cell", "dtype", "width", "layers", "batch", "steps", "vocab"),
 }
 
 
 def cell_of(row):
-    """The recurrent layer of a model: PyTorch's nn.GRU stands beside our gru, every form of minGRU beside min-gru."""
-    layers = {"nn.GRU": "gru", "nn.LSTM": "lstm"}
-    return layers.get(row["routine"].removesuffix("-graph"), "min-gru")
+    """The model: PyTorch's nn.GRU stands beside our gru, every form of Griffin beside griffin, every form of minGRU beside min-gru."""
+    layers = {"nn.GRU": "gru", "nn.LSTM": "lstm", "griffin": "griffin", "gpt2": "gpt2"}
+    return layers.get(row["routine"].split("-")[0], "min-gru")
+
+
+def seconds(row):
+    """Of the forms in which a row was measured, the fastest: as called, or recorded and replayed."""
+    times = (row.get("time", row.get("step")), row.get("recorded"))
+    return min(time["median"] for time in times if time)
 
 
 def kind(rows):
@@ -61,6 +68,9 @@ def main():
                 row.setdefault("heads", 1)
             if "width" in row and "routine" in row and "cell" not in row:
                 row["cell"] = cell_of(row)
+            # The same work in another form.
+            if "size" in row and row.get("pass") == "sequence":
+                row["pass"] = "observe"
     kinds = {kind(file["rows"]) for file in files}
     if len(kinds) > 1:
         sys.exit(f"files of several kinds: {', '.join(sorted(kinds))}")
@@ -72,7 +82,7 @@ def main():
             if column not in columns:
                 columns.append(column)
             line = lines.setdefault(tuple(row[key] for key in keys), {})
-            time = row.get("time", row.get("step"))["median"]
+            time = seconds(row)
             line[column] = min(time, line.get(column, time))
     if keys[0] == "pass":
         lines = with_sums(lines)

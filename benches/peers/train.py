@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Training steps of minGRU language models in PyTorch, beside `riverrun bench train` on the same machine.
+"""Training steps of language models in PyTorch, beside `riverrun bench train` on the same machine.
 
 The model is the one that riverrun trains: an embedding; blocks of RMSNorm, minGRU, residual, RMSNorm, an MLP four times as wide
 with tanh-GELU, residual; RMSNorm and a projection to the vocabulary. The recurrence is in log space, as its paper writes it
@@ -9,13 +9,17 @@ with tanh-GELU, residual; RMSNorm and a projection to the vocabulary. The recurr
   compile       through torch.compile
   fused         the recurrence as one Triton kernel each way (fused_scan.py), the rest through torch.compile
   nn.GRU        PyTorch's GRU in minGRU's place, the rest through torch.compile; nn.LSTM likewise
+  griffin-...   Griffin (griffin.py): griffin-eager, griffin-compile, and griffin-fused, its RG-LRU a Triton kernel each way
+  gpt2-...      GPT-2 (gpt2.py): gpt2-eager, gpt2-compile
   ...-graph     one of these with the whole step (forward, backward, clipping, optimizer) recorded as one CUDA graph
 
-A step is timed from the batch on the device to the end of the device's work.
+A step is timed from the batch on the device to the end of the device's work. A model whose loss does not start near that of a
+random guess, or does not fall, is not timed; a fused recurrence is held against float64 before.
 """
 
 import argparse
 import json
+import math
 import os
 import statistics
 import sys
@@ -24,6 +28,7 @@ import time
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 ROUTINES = {
     "cuda": "compile,compile-graph,fused,fused-graph,nn.GRU,nn.GRU-graph,nn.LSTM,nn.LSTM-graph",
@@ -100,36 +105,63 @@ class Model(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
+# The fastest first; what the device or the problem excludes is passed over.
+ATTENTION = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+def build(routine, shape, device):
+    """The model of a routine without its suffix `-graph`, the form that runs, and how far above a guess its loss may start."""
+    width, layers, _, steps, vocab = shape
+    family, _, form = routine.rpartition("-")
+    above = 0.2 * math.log(vocab)
+    if form == "fused":
+        import fused_scan
+    if family == "griffin":
+        import griffin
+
+        operator = fused_scan.rg_lru if form == "fused" else griffin.rg_lru
+        griffin.check(device, operator)
+        model = griffin.Griffin(width, layers, steps, vocab, operator).to(device)
+        model.prepare(device, steps)
+        # It first expects the token that it has just read: its logits have the embedding's weights.
+        above = width**0.5
+    elif family == "gpt2":
+        import gpt2
+
+        model = gpt2.Gpt2(width, layers, steps, vocab).to(device)
+    else:
+        if form == "fused":
+            fused_scan.check(device)
+        model = Model(width, layers, vocab, RECURRENT[routine]).to(device)
+    return model, model if form == "eager" else torch.compile(model, dynamic=False), above
+
+
 def record(step):
-    """The step as one CUDA graph, after the steps that compile, tune and allocate."""
+    """The step as one CUDA graph, after the steps that compile, tune and allocate; the losses of the first of them and, once it
+    is replayed, of the last."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(4):
+        first = step()
+        for _ in range(3):
             step()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        step()
-    return graph.replay
+        last = step()
+    return graph.replay, first, last
 
 
 def measure(routine, shape, dtype, device, steps):
-    width, layers, batch, length, vocab = shape
+    _, _, batch, length, vocab = shape
     cuda = device.type == "cuda"
     wait = torch.cuda.synchronize if cuda else (lambda: None)
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    if routine.startswith("fused"):
-        import fused_scan
-
-        fused_scan.check(device)
     torch._dynamo.reset()
     recorded = routine.endswith("-graph")
-    recurrent = routine.removesuffix("-graph")
-    model = Model(width, layers, vocab, RECURRENT[recurrent]).to(device)
-    run = model if recurrent == "eager" else torch.compile(model)
+    model, run, above = build(routine.removesuffix("-graph"), shape, device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True, capturable=recorded)
     inputs, targets = torch.randint(0, vocab, (2, batch, length), device=device)
 
@@ -140,21 +172,27 @@ def measure(routine, shape, dtype, device, steps):
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        return loss.detach()
 
     start = time.perf_counter()
-    call = record(step) if recorded else step
+    call, first_loss, last_loss = record(step) if recorded else (step, step(), None)
+
+    wait()
+    first = time.perf_counter() - start
 
     def timed():
         start = time.perf_counter()
-        call()
+        loss = call()
         wait()
-        return time.perf_counter() - start
+        return time.perf_counter() - start, loss
 
-    timed()
-    first = time.perf_counter() - start
-    for _ in range(3):
-        timed()
-    seconds = sorted(timed() for _ in range(steps))
+    for _ in range(4):
+        _, loss = timed()
+    losses = [first_loss.item(), (last_loss if recorded else loss).item()]
+    guess = math.log(vocab)
+    if not (0.8 * guess < losses[0] < guess + above and losses[1] < losses[0]):
+        raise RuntimeError(f"the loss went from {losses[0]:.4f} to {losses[1]:.4f}, a guess has {guess:.4f}")
+    seconds = sorted(timed()[0] for _ in range(steps))
     at = lambda part: seconds[round((len(seconds) - 1) * part)]
     median = statistics.median(seconds)
     return {
@@ -163,6 +201,7 @@ def measure(routine, shape, dtype, device, steps):
         "first_step": first,
         "peak_bytes": torch.cuda.max_memory_allocated() if cuda else None,
         "parameters": sum(p.numel() for p in model.parameters()),
+        "losses": losses,
     }
 
 
@@ -186,15 +225,16 @@ def main():
         for dtype in dtypes.split(","):
             for routine in (args.routines or ROUTINES[device.type]).split(","):
                 try:
-                    found = measure(routine, shape, formats[dtype], device, args.steps)
+                    with sdpa_kernel(ATTENTION, set_priority=True):
+                        found = measure(routine, shape, formats[dtype], device, args.steps)
                 except Exception as error:  # A compiler that is missing, or memory: the others go on.
-                    print(f"{text:<24} {dtype:<5} {routine:<13} failed: {str(error)[:120]}", flush=True)
+                    print(f"{text:<24} {dtype:<5} {routine:<21} failed: {str(error)[:120]}", flush=True)
                     continue
                 names = ("width", "layers", "batch", "steps", "vocab")
                 rows.append(dict(zip(names, shape)) | dict(program="torch", routine=routine, dtype=dtype) | found)
                 peak = f"{found['peak_bytes'] / 1e6:.0f} MB" if found["peak_bytes"] else ""
                 print(
-                    f"{text:<24} {dtype:<5} {routine:<13} {found['tokens_per_s'] / 1e3:9.1f} ktok/s"
+                    f"{text:<24} {dtype:<5} {routine:<21} {found['tokens_per_s'] / 1e3:9.1f} ktok/s"
                     f" {found['step']['median'] * 1e3:9.2f} ms/step  first {found['first_step']:.1f} s  {peak}",
                     flush=True,
                 )
