@@ -13,12 +13,12 @@ use cubecl::prelude::*;
 use pulp::Simd;
 
 #[cfg(feature = "gpu")]
-use super::gpu::{Affine, InputGradients, Math};
+use super::gpu::{Affine, InputGradients};
 #[cfg(feature = "check")]
 use super::reference::{NaiveStep, Step, round};
 use super::{Coefficients, Formula, Gate, Visitor};
 #[cfg(feature = "gpu")]
-use crate::gpu::math::{exp_of_negative, inverse_square_root, larger_or_nan, square_root};
+use crate::gpu::math::{exp_of_negative, reciprocal, square_root};
 use crate::recurrence::cost::{ELEMENTARY, Pass};
 use crate::simd::real::Real;
 use crate::simd::vector::Vector as SimdVector;
@@ -150,59 +150,32 @@ impl Coefficients<2> for RgLru {
 #[cfg(feature = "gpu")]
 const SERIES_END: f32 = 0.5;
 
-/// The upper end of the first two terms of the series in 16 bits.
+/// The `√(1 - a²)` at which its slope reaches the largest one used.
 #[cfg(feature = "gpu")]
-const TERMS_END: f32 = 1.0 / 128.0;
+const LEAST_SCALE: f32 = 0.5 / Gate::STEEPEST_ROOT as f32;
 
-/// `1 / √(1 - a²)` where the slope of the root reaches the largest one used.
-#[cfg(feature = "gpu")]
-const LARGEST_INVERSE: f32 = 2.0 * Gate::STEEPEST_ROOT as f32;
-
-/// The coefficient of a rate of decay, which counts as 0 where it is negative.
-#[cfg(feature = "gpu")]
-#[derive(CubeType, Clone, Copy)]
-struct Decay<N: Size> {
-    /// `a = e^-s`.
-    a: Vector<f32, N>,
-    /// `1 - a²`.
-    rest: Vector<f32, N>,
-}
-
-/// `a = e^-s` and `1 - a²`.
+/// `a = e^-s` and `√(1 - a²)` as `b`, for a rate of decay, which counts as 0 where it is negative.
 ///
 /// `1 - a² = 2 a sinh s`: the series of the hyperbolic sine up to `s⁷` where the difference would cancel, with a remainder
-/// under `2⁻²⁶`. The device's own hyperbolic functions are differences of exponentials on some drivers. In 16 bits
-/// `1 - a² = 2 s - 2 s² + …` is cut there, much closer to 0: the remainder and what the difference loses from there on are under
-/// `2⁻¹⁴`.
+/// under `2⁻²⁶`. The device's own hyperbolic functions are differences of exponentials on some drivers.
 #[cfg(feature = "gpu")]
 #[cube]
-fn decay<N: Size>(s: Vector<f32, N>, #[comptime] math: Math) -> Decay<N> {
+fn decay_and_scale<N: Size>(s: Vector<f32, N>, #[comptime] ptx: bool) -> Affine<N> {
     let zero = Vector::<f32, N>::new(0.0f32);
     let one = Vector::<f32, N>::new(1.0f32);
-    let two = Vector::<f32, N>::new(2.0f32);
-    if comptime!(math.narrow) {
-        let s = larger_or_nan::<N>(s, zero);
-        let a = exp_of_negative::<N>(s, math.ptx);
-        let near = s * fma(s, Vector::<f32, N>::new(-2.0f32), two);
-        let end = Vector::<f32, N>::new(TERMS_END);
-        Decay::<N> {
-            a,
-            rest: select_many(s.less_than(&end), near, fma(-a, a, one)),
-        }
-    } else {
-        let s = select_many(s.less_than(&zero), zero, s);
-        let a = exp_of_negative::<N>(s, math.ptx);
-        // Twice the series of `sinh s / s`.
-        let square = s * s;
-        let series = Vector::<f32, N>::new(0.016_666_668f32)
-            + square * Vector::<f32, N>::new(0.000_396_825_4f32);
-        let series = Vector::<f32, N>::new(0.333_333_34f32) + square * series;
-        let near = s * a * (two + square * series);
-        let end = Vector::<f32, N>::new(SERIES_END);
-        Decay::<N> {
-            a,
-            rest: select_many(s.less_than(&end), near, fma(-a, a, one)),
-        }
+    let end = Vector::<f32, N>::new(SERIES_END);
+    let s = select_many(s.less_than(&zero), zero, s);
+    let a = exp_of_negative::<N>(s, ptx);
+    // Twice the series of `sinh s / s`.
+    let square = s * s;
+    let series = Vector::<f32, N>::new(0.016_666_668f32)
+        + square * Vector::<f32, N>::new(0.000_396_825_4f32);
+    let series = Vector::<f32, N>::new(0.333_333_34f32) + square * series;
+    let near = s * a * (Vector::<f32, N>::new(2.0f32) + square * series);
+    let rest = select_many(s.less_than(&end), near, fma(zero - a, a, one));
+    Affine::<N> {
+        a,
+        b: square_root::<N>(rest, ptx),
     }
 }
 
@@ -213,12 +186,12 @@ pub(super) fn coefficients<N: Size>(
     u: Vector<f32, N>,
     _none: Vector<f32, N>,
     #[comptime] _gate: RgLru,
-    #[comptime] math: Math,
+    #[comptime] ptx: bool,
 ) -> Affine<N> {
-    let decay = decay::<N>(s, math);
+    let decay = decay_and_scale::<N>(s, ptx);
     Affine::<N> {
         a: decay.a,
-        b: square_root::<N>(decay.rest, math.ptx) * u,
+        b: decay.b * u,
     }
 }
 
@@ -231,20 +204,18 @@ pub(super) fn gradients<N: Size>(
     h_prev: Vector<f32, N>,
     d: Vector<f32, N>,
     #[comptime] _gate: RgLru,
-    #[comptime] math: Math,
+    #[comptime] ptx: bool,
 ) -> InputGradients<N> {
     let zero = Vector::<f32, N>::new(0.0f32);
-    let decay = decay::<N>(s, math);
-    // The root is the product of its inverse and its square; the bound makes that 0 where the square is.
-    let smallest = Vector::<f32, N>::new(f32::MIN_POSITIVE);
-    let inverse = inverse_square_root::<N>(decay.rest.max(smallest), math.ptx);
+    let decay = decay_and_scale::<N>(s, ptx);
     // min(1 / (2 scale), STEEPEST_ROOT), twice.
-    let twice_slope = inverse.min(Vector::<f32, N>::new(LARGEST_INVERSE));
+    let least = Vector::<f32, N>::new(LEAST_SCALE);
+    let twice_slope = reciprocal::<N>(decay.b.max(least), ptx);
     let d_s = d * decay.a * (decay.a * u * twice_slope - h_prev);
     InputGradients::<N> {
         a: decay.a,
         d0: select_many(s.less_than(&zero), zero, d_s),
-        d1: d * (decay.rest * inverse),
+        d1: d * decay.b,
         d2: zero,
     }
 }

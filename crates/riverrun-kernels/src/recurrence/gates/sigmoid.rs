@@ -5,7 +5,7 @@ use cubecl::prelude::*;
 use pulp::Simd;
 
 #[cfg(feature = "gpu")]
-use super::gpu::{Affine, InputGradients, Math};
+use super::gpu::{Affine, InputGradients};
 #[cfg(feature = "check")]
 use super::reference::{self, NaiveStep, Step, naive_sigmoid, round};
 use super::{Coefficients, Formula, SATURATED, Visitor};
@@ -108,10 +108,10 @@ pub(super) fn coefficients<N: Size>(
     b: Vector<f32, N>,
     _none: Vector<f32, N>,
     #[comptime] _gate: Sigmoid,
-    #[comptime] math: Math,
+    #[comptime] ptx: bool,
 ) -> Affine<N> {
     Affine::<N> {
-        a: sigmoid::<N>(k_a, math.ptx),
+        a: sigmoid::<N>(k_a, ptx),
         b,
     }
 }
@@ -125,10 +125,10 @@ pub(super) fn gradients<N: Size>(
     h_prev: Vector<f32, N>,
     d: Vector<f32, N>,
     #[comptime] _gate: Sigmoid,
-    #[comptime] math: Math,
+    #[comptime] ptx: bool,
 ) -> InputGradients<N> {
     let one = Vector::<f32, N>::new(1.0f32);
-    let a = sigmoid::<N>(k_a, math.ptx);
+    let a = sigmoid::<N>(k_a, ptx);
     InputGradients::<N> {
         a,
         d0: d * h_prev * (a * (one - a)),

@@ -32,8 +32,7 @@ pub(super) fn reduce_chunks_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
     let tiles = (end - start).div_ceil(comptime!(config.len));
     for i in 0..tiles {
         let place = tile_place(&at, start + i * comptime!(config.len));
-        let tile =
-            load_forward::<S, R, W, N>(inputs, reset, &geometry, &place, !config.whole, config);
+        let tile = load_forward::<S, R, W, N>(inputs, reset, &geometry, &place, config);
         let run = reduce_forward::<S, W, N>(&tile, config);
         let total = run_then::<N>(&Run::<N> { a, h: b, cut }, &run, config.reset);
         a = total.a;
@@ -75,16 +74,8 @@ pub(super) fn reduce_chunks_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
     let tiles = (end - start).div_ceil(comptime!(config.len));
     for i in 0..tiles {
         let place = tile_place(&at, start + i * comptime!(config.len));
-        let tile = load_backward::<S, R, W>(
-            inputs,
-            states,
-            reset,
-            &geometry,
-            &place,
-            !config.whole,
-            config,
-        );
-        let run = reduce_backward::<S, W, N>(&tile, config);
+        let tile = load_backward::<S, R, W>(inputs, states, reset, &geometry, &place, config);
+        let run = reduce_backward::<S, W, N>(&tile, &geometry, place.first, config);
         let total = run_then::<N>(&Run::<N> { a, h: b, cut }, &run, config.reset);
         a = total.a;
         b = total.h;

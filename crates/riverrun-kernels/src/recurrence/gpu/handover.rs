@@ -48,15 +48,19 @@ pub(super) struct TilePosition {
     pub exists: bool,
 }
 
-/// The cube's number in order of starting, for one of its threads. The last one puts the ticket back to zero for the next
-/// launch.
+/// The cube's number in order of starting. The last one puts the ticket back to zero for the next launch.
 #[cube]
 pub(super) fn draw_ticket(control: &mut [Atomic<u32>]) -> u32 {
-    let drawn = control[TICKET].fetch_add(1u32);
-    if drawn as usize + 1 == CUBE_COUNT {
-        control[TICKET].store(0u32);
+    let mut ticket = Shared::<u32>::new();
+    if UNIT_POS == 0 {
+        let drawn = control[TICKET].fetch_add(1u32);
+        *ticket = drawn;
+        if drawn as usize + 1 == CUBE_COUNT {
+            control[TICKET].store(0u32);
+        }
     }
-    drawn
+    sync_cube();
+    *ticket
 }
 
 /// Publishes a vector, a word for each channel.

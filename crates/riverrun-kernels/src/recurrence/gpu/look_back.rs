@@ -25,35 +25,22 @@ fn tile_position(
     let lanes = comptime!(LANES as u32);
     let tiles_per_row = u32::cast_from(geometry.cols.div_ceil(LANES));
     let tiles = u32::cast_from(tiling.batches) * tiles_per_row;
-    // One thread divides for all.
-    let mut found = Shared::<[u32]>::new_slice(3usize);
-    if UNIT_POS == 0 {
-        let id = draw_ticket(control);
-        let tile = id % tiles;
-        found[0] = id / tiles;
-        found[1] = tile / tiles_per_row;
-        found[2] = tile % tiles_per_row;
-    }
-    sync_cube();
-    let (chunk, batch, column) = (found[0], found[1], found[2]);
-    let col = (column * lanes + UNIT_POS_X) as usize;
-    let len = comptime!(config.len);
-    let mut first = (chunk as usize * comptime!(planes) + UNIT_POS_Y as usize) * len;
-    let inside = col < geometry.cols && first < geometry.steps;
-    if comptime!(config.whole) {
-        // Planes past the end read the last tile and write nothing.
-        first = first.min(geometry.steps - len);
-    }
+    let id = draw_ticket(control);
+    let chunk = id / tiles;
+    let tile = id % tiles;
+    let batch = tile / tiles_per_row;
+    let col = ((tile % tiles_per_row) * lanes + UNIT_POS_X) as usize;
     TilePosition {
         chunk: chunk as usize,
         chunks: tiling.chunks,
-        tile: (batch * tiles_per_row + column) as usize,
+        tile: tile as usize,
         tiles: tiles as usize,
         place: Place {
             batch: batch as usize,
             col: col.min(geometry.cols - 1),
-            first,
-            inside,
+            first: (chunk as usize * comptime!(planes) + UNIT_POS_Y as usize)
+                * comptime!(config.len),
+            inside: col < geometry.cols,
         },
         exists: (chunk as usize) < tiling.chunks,
     }
@@ -77,8 +64,7 @@ pub(super) fn look_back_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
     if !at.exists {
         terminate!();
     }
-    let tile =
-        load_forward::<S, R, W, N>(inputs, reset, &geometry, &at.place, !config.whole, config);
+    let tile = load_forward::<S, R, W, N>(inputs, reset, &geometry, &at.place, config);
     let run = reduce_forward::<S, W, N>(&tile, config);
     let mut start = Vector::<f32, N>::new(0.0f32);
     if comptime!(config.initial) {
@@ -97,7 +83,7 @@ pub(super) fn look_back_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
         lookback,
         config,
     );
-    apply_forward::<S, W, N>(&tile, state, h, &geometry, &at.place, !config.whole, config);
+    apply_forward::<S, W, N>(&tile, state, h, &geometry, &at.place, config);
 }
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -119,16 +105,8 @@ pub(super) fn look_back_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
     if !at.exists {
         terminate!();
     }
-    let tile = load_backward::<S, R, W>(
-        inputs,
-        states,
-        reset,
-        &geometry,
-        &at.place,
-        !config.whole,
-        config,
-    );
-    let run = reduce_backward::<S, W, N>(&tile, config);
+    let tile = load_backward::<S, R, W>(inputs, states, reset, &geometry, &at.place, config);
+    let run = reduce_backward::<S, W, N>(&tile, &geometry, at.place.first, config);
     let slot = at.place.batch * geometry.cols + at.place.col;
     let mut start = Vector::<f32, N>::new(0.0f32);
     if comptime!(config.initial) {
@@ -144,16 +122,9 @@ pub(super) fn look_back_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
         lookback,
         config,
     );
-    let state = apply_backward::<S, W, N>(
-        &tile,
-        state,
-        outputs,
-        &geometry,
-        &at.place,
-        !config.whole,
-        config,
-    );
-    if at.place.inside && at.place.first + comptime!(config.len) >= geometry.steps {
+    let state = apply_backward::<S, W, N>(&tile, state, outputs, &geometry, &at.place, config);
+    if at.place.inside && at.chunk + 1 == at.chunks && UNIT_POS_Y as usize == comptime!(planes - 1)
+    {
         outputs.d_h0[slot] = narrow::<S, W, N>(state, config.storage);
     }
 }

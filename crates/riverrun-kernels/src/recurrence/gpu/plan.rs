@@ -106,7 +106,6 @@ impl Plan {
                 h0,
                 reset,
                 len: tuning.len,
-                whole: shape.steps.is_multiple_of(tuning.len),
                 storage,
                 registers: tuning.registers,
                 ptx,
@@ -133,7 +132,9 @@ impl Plan {
 
     pub(super) fn geometry(&self, steps: usize) -> GeometryLaunch {
         let [g0, g1, g2] = self.geometry;
-        GeometryLaunch::new(self.cols, steps, g0.0, g0.1, g0.2, g1.0, g1.1, g1.2, g2.0)
+        GeometryLaunch::new(
+            self.cols, steps, g0.0, g0.1, g0.2, g1.0, g1.1, g1.2, g2.0, g2.1, g2.2,
+        )
     }
 
     pub(super) fn input(&self, i: usize) -> BufferArg {

@@ -1,5 +1,5 @@
-//! One thread for each vector of channels (and chunk of time): loops over its steps. It keeps `len` of them in registers and
-//! reads the one `len` steps later as soon as it has taken one, so that as many loads are always in flight.
+//! One thread for each vector of channels (and chunk of time): loops over its steps, `len` of them in
+//! registers at a time so that their loads are in flight together.
 //!
 //! With one chunk this is the routine for short sequences or many lanes. With several, it is the last
 //! phase of [`super::chunked`]: each chunk starts from the state that the phase before wrote for it.
@@ -69,23 +69,13 @@ pub(super) fn sequential_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
     } else if comptime!(config.initial) {
         state = widen::<S, W, N>(initial[at.batch * geometry.cols + at.col], config.storage);
     }
-    let len = comptime!(config.len);
-    let mut place = tile_place(&at, at.chunk * chunking.chunk_len);
-    let end = (place.first + chunking.chunk_len).min(geometry.steps);
-    if place.first + len <= end {
-        let mut tile = load_forward::<S, R, W, N>(inputs, reset, &geometry, &place, false, config);
-        while place.first + 2 * len <= end {
-            state = advance_forward::<S, R, W, N>(
-                &mut tile, state, inputs, reset, h, &geometry, &place, config,
-            );
-            place.first += len;
-        }
-        state = apply_forward::<S, W, N>(&tile, state, h, &geometry, &place, false, config);
-        place.first += len;
-    }
-    if comptime!(!config.whole) && place.first < end {
-        let tile = load_forward::<S, R, W, N>(inputs, reset, &geometry, &place, true, config);
-        apply_forward::<S, W, N>(&tile, state, h, &geometry, &place, true, config);
+    let start = at.chunk * chunking.chunk_len;
+    let end = (start + chunking.chunk_len).min(geometry.steps);
+    let tiles = (end - start).div_ceil(comptime!(config.len));
+    for i in 0..tiles {
+        let place = tile_place(&at, start + i * comptime!(config.len));
+        let tile = load_forward::<S, R, W, N>(inputs, reset, &geometry, &place, config);
+        state = apply_forward::<S, W, N>(&tile, state, h, &geometry, &place, config);
     }
 }
 
@@ -115,24 +105,13 @@ pub(super) fn sequential_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
     } else if comptime!(config.initial) {
         state = widen::<S, W, N>(initial[slot], config.storage);
     }
-    let len = comptime!(config.len);
-    let mut place = tile_place(&at, at.chunk * chunking.chunk_len);
-    let end = (place.first + chunking.chunk_len).min(geometry.steps);
-    if place.first + len <= end {
-        let mut tile =
-            load_backward::<S, R, W>(inputs, states, reset, &geometry, &place, false, config);
-        while place.first + 2 * len <= end {
-            state = advance_backward::<S, R, W, N>(
-                &mut tile, state, inputs, states, reset, outputs, &geometry, &place, config,
-            );
-            place.first += len;
-        }
-        state = apply_backward::<S, W, N>(&tile, state, outputs, &geometry, &place, false, config);
-        place.first += len;
-    }
-    if comptime!(!config.whole) && place.first < end {
-        let tile = load_backward::<S, R, W>(inputs, states, reset, &geometry, &place, true, config);
-        state = apply_backward::<S, W, N>(&tile, state, outputs, &geometry, &place, true, config);
+    let start = at.chunk * chunking.chunk_len;
+    let end = (start + chunking.chunk_len).min(geometry.steps);
+    let tiles = (end - start).div_ceil(comptime!(config.len));
+    for i in 0..tiles {
+        let place = tile_place(&at, start + i * comptime!(config.len));
+        let tile = load_backward::<S, R, W>(inputs, states, reset, &geometry, &place, config);
+        state = apply_backward::<S, W, N>(&tile, state, outputs, &geometry, &place, config);
     }
     if end == geometry.steps {
         outputs.d_h0[slot] = narrow::<S, W, N>(state, config.storage);

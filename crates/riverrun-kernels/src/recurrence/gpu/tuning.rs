@@ -45,10 +45,12 @@ impl Tuning {
         let odd = problem.shape.dim % 2 == 1;
         let (vector, len, planes) = match (routine, backward) {
             // One channel a thread: rows of an odd width.
-            (Routine::LookBack, _) if odd && !narrow => (1, 16, 8),
-            (Routine::LookBack, false) if lanes <= 4096 && narrow => (2, 32, 8),
-            (Routine::LookBack, true) if lanes <= 4096 && narrow => (2, 16, 8),
-            (Routine::LookBack, false) if lanes <= 512 => (1, 32, 8),
+            (Routine::LookBack, _) if odd && !narrow => (1, 16, 16),
+            (Routine::LookBack, true) if lanes <= 512 && narrow => (2, 32, 16),
+            (Routine::LookBack, false) if lanes <= 512 && !narrow => (1, 32, 8),
+            (Routine::LookBack, _) if lanes <= 512 => (2, 16, 16),
+            (Routine::LookBack, false) if lanes <= 4096 && narrow => (2, 32, 16),
+            (Routine::LookBack, true) if lanes <= 4096 && narrow => (4, 16, 16),
             (Routine::LookBack, _) if lanes <= 4096 => (2, 16, 16),
             (Routine::LookBack, true) if !narrow && !raw => (2, 8, 8),
             (Routine::LookBack, false) if !narrow && inputs == 3 => (2, 8, 8),
@@ -61,38 +63,24 @@ impl Tuning {
             (Routine::LookBack, true) if raw => (2, 16, 8),
             (Routine::LookBack, true) if inputs == 2 => (4, 8, 8),
             (Routine::LookBack, true) => (2, 8, 4),
-            (Routine::Sequential, false) if narrow && raw => (2, 32, 8),
-            (Routine::Sequential, true) if narrow && inputs == 3 => (2, 8, 8),
-            (Routine::Sequential, _) if narrow => (2, 16, 8),
-            (Routine::Sequential, false) => (1, 16, 8),
             (_, false) => (1, 8, 8),
             (_, true) => (2, 16, 8),
         };
         let cheap = problem.gate.cheap();
-        // Raw inputs are the coefficients, and the other routines need these once.
-        let registers = if raw || routine != Routine::LookBack || (narrow && cheap) {
+        // Raw inputs are the coefficients.
+        let registers = if raw || (routine == Routine::LookBack && narrow && cheap) {
             Registers::Inputs
         } else {
             Registers::Coefficients
-        };
-        // No more steps than there are, as far as the kernels of many lengths are the same.
-        let len = len.min(problem.shape.steps.next_power_of_two().max(8));
-        // Tiles of a group, where a hop from tile to tile would take longer than memory takes for the tiles of all lanes.
-        let lookback = match lanes {
-            ..=512 if narrow => 4,
-            ..=512 => 1,
-            ..=2048 if narrow => 2,
-            ..=4096 if narrow => 1,
-            _ => 0,
         };
         let mut tuning = Self {
             vector,
             len,
             registers,
             planes,
-            lookback,
+            lookback: usize::from(lanes <= 512),
             chunk: chunk.next_multiple_of(len),
-            cube: SEQUENTIAL_CUBE,
+            cube: 64,
         };
         if routine == Routine::LookBack {
             tuning.fit(problem, dtype, backward);
@@ -100,9 +88,8 @@ impl Tuning {
         tuning
     }
 
-    /// Makes the tile fit into 128 registers a thread. More spill in a cube of 16 planes, which costs several times the tile's
-    /// own memory traffic, and leave one cube of 8 planes to a multiprocessor, which then waits for that cube's loads. In 16
-    /// bits, elements take registers of their own while they are converted.
+    /// Makes the tile of a cube of 16 planes fit into its registers, of which a thread then has 128: spilling costs several
+    /// times the tile's own memory traffic.
     fn fit(&mut self, problem: &Problem, dtype: Dtype, backward: bool) {
         let inputs = problem.gate.inputs();
         // For a step and channel: the inputs that the gradients need, `∂L/∂h` and `h`; or the values that forward keeps.
@@ -112,8 +99,7 @@ impl Tuning {
             (false, Registers::Inputs) => dtype.size() * inputs,
             (false, Registers::Coefficients) => 8,
         };
-        let (planes, kept) = if dtype.size() == 2 { (8, 72) } else { (16, 96) };
-        while self.planes >= planes && self.vector * self.len * bytes > 4 * kept {
+        while self.planes >= 16 && self.vector * self.len * bytes > 4 * KEPT {
             // As many steps as possible, since each tile has a hand-over; but whole lines of memory.
             if self.vector * dtype.size() > 4 {
                 self.vector /= 2;
@@ -124,5 +110,5 @@ impl Tuning {
     }
 }
 
-/// Threads of a cube, for the routines other than look-back.
-pub(super) const SEQUENTIAL_CUBE: u32 = 64;
+/// Registers of 128 that a tile may take; the rest is for addresses, the state and temporaries.
+const KEPT: usize = 96;

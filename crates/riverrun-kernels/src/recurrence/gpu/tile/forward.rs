@@ -1,8 +1,5 @@
 //! Steps of the forward pass.
 
-// A length that is known when the kernel is compiled leaves the comparison out.
-#![allow(clippy::if_same_then_else)]
-
 use cubecl::prelude::*;
 
 use super::*;
@@ -18,15 +15,13 @@ pub(crate) struct ForwardTile<S: Numeric, W: Size, N: Size> {
     b: Array<Vector<f32, N>>,
 }
 
-/// Loads a tile, which reaches past the end only where `tail` says so. Steps past the end read the last row; nothing
-/// after them looks at the state.
+/// Loads a tile. Steps past the end read the last row; nothing after them looks at the state.
 #[cube]
 pub(crate) fn load_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
     inputs: &GateInputs<S, W>,
     reset: &[R],
     geometry: &Geometry,
     at: &Place,
-    #[comptime] tail: bool,
     #[comptime] config: Config,
 ) -> ForwardTile<S, W, N> {
     let len = comptime!(config.len);
@@ -35,9 +30,7 @@ pub(crate) fn load_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
         a: Array::<Vector<f32, N>>::new(len),
         b: Array::<Vector<f32, N>>::new(len),
     };
-    if comptime!(!tail) {
-        fill_forward::<S, R, W>(&mut tile.inputs, inputs, reset, geometry, at, false, config);
-    } else if at.first + len <= geometry.steps {
+    if at.first + len <= geometry.steps {
         fill_forward::<S, R, W>(&mut tile.inputs, inputs, reset, geometry, at, false, config);
     } else {
         fill_forward::<S, R, W>(&mut tile.inputs, inputs, reset, geometry, at, true, config);
@@ -66,25 +59,10 @@ fn fill_forward<S: Numeric, R: Numeric, W: Size>(
     let order = comptime!(forward_order(tail, config));
     #[unroll]
     for u in 0..comptime!(config.len) {
-        fill_step::<S, R, W>(tile, inputs, reset, geometry, at, u, order, config);
-    }
-}
-
-/// Reads step `u` of the tile.
-#[cube]
-fn fill_step<S: Numeric, R: Numeric, W: Size>(
-    tile: &mut InputTile<S, W>,
-    inputs: &GateInputs<S, W>,
-    reset: &[R],
-    geometry: &Geometry,
-    at: &Place,
-    #[comptime] u: usize,
-    #[comptime] order: Order,
-    #[comptime] config: Config,
-) {
-    read_inputs::<S, W>(tile, inputs, geometry, at, u, order, true, config);
-    if comptime!(config.reset) {
-        read_reset::<S, R, W>(tile, reset, geometry, at, u, order);
+        read_inputs::<S, W>(tile, inputs, geometry, at, u, order, true, config);
+        if comptime!(config.reset) {
+            read_reset::<S, R, W>(tile, reset, geometry, at, u, order);
+        }
     }
 }
 
@@ -103,7 +81,7 @@ fn computed<S: Numeric, W: Size, N: Size>(
     #[comptime] config: Config,
 ) -> Affine<N> {
     let (x0, x1, x2) = widened::<S, W, N>(tile, u, true, config);
-    coefficients::<N>(x0, x1, x2, config.gate, config.math())
+    coefficients::<N>(x0, x1, x2, config.gate, config.ptx)
 }
 
 /// The coefficients of step `u`.
@@ -159,103 +137,50 @@ pub(crate) fn apply_forward<S: Numeric, W: Size, N: Size>(
     h: &mut [Vector<S, W>],
     geometry: &Geometry,
     at: &Place,
-    #[comptime] tail: bool,
     #[comptime] config: Config,
 ) -> Vector<f32, N> {
-    let mut state = state;
+    let mut last = state;
     if at.inside {
-        #[unroll]
-        for u in 0..comptime!(config.len) {
-            let coefficients = step::<S, W, N>(tile, u, config);
-            state = write_step::<S, W, N>(
-                &tile.inputs,
-                coefficients,
-                state,
-                h,
-                geometry,
-                at,
-                u,
-                tail,
-                config,
-            );
+        if at.first + comptime!(config.len) <= geometry.steps {
+            last = write_forward::<S, W, N>(tile, state, h, geometry, at, false, config);
+        } else {
+            last = write_forward::<S, W, N>(tile, state, h, geometry, at, true, config);
         }
     }
-    state
+    last
 }
 
-/// Runs the state through a tile of inputs that lies inside, and reads the tile after it into the same registers: each step
-/// as soon as the one before it in them has been taken, so that `len` steps are always on their way.
 #[cube]
-pub(crate) fn advance_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
-    tile: &mut ForwardTile<S, W, N>,
-    state: Vector<f32, N>,
-    inputs: &GateInputs<S, W>,
-    reset: &[R],
-    h: &mut [Vector<S, W>],
-    geometry: &Geometry,
-    at: &Place,
-    #[comptime] config: Config,
-) -> Vector<f32, N> {
-    let order = comptime!(forward_order(false, config));
-    let next = next_place(at, config);
-    let mut state = state;
-    #[unroll]
-    for u in 0..comptime!(config.len) {
-        let coefficients = computed::<S, W, N>(&tile.inputs, u, config);
-        state = write_step::<S, W, N>(
-            &tile.inputs,
-            coefficients,
-            state,
-            h,
-            geometry,
-            at,
-            u,
-            false,
-            config,
-        );
-        fill_step::<S, R, W>(
-            &mut tile.inputs,
-            inputs,
-            reset,
-            geometry,
-            &next,
-            u,
-            order,
-            config,
-        );
-    }
-    state
-}
-
-/// Takes step `u` and writes the state after it, if it is not past the end.
-#[cube]
-fn write_step<S: Numeric, W: Size, N: Size>(
-    tile: &InputTile<S, W>,
-    step: Affine<N>,
+fn write_forward<S: Numeric, W: Size, N: Size>(
+    tile: &ForwardTile<S, W, N>,
     state: Vector<f32, N>,
     h: &mut [Vector<S, W>],
     geometry: &Geometry,
     at: &Place,
-    #[comptime] u: usize,
     #[comptime] tail: bool,
     #[comptime] config: Config,
 ) -> Vector<f32, N> {
     let mut state = state;
-    if comptime!(config.reset) {
-        state = select(tile.cut[u] != 0, Vector::new(0.0f32), state);
-    }
-    state = fma(step.a, state, step.b);
-    let (cols, steps) = (geometry.cols, geometry.steps);
-    let order = comptime!(forward_order(false, config));
+    let cols = geometry.cols;
+    let steps = geometry.steps;
+    let order = comptime!(forward_order(tail, config));
     let base = at.batch * steps * cols + at.col;
-    if comptime!(tail) {
-        if at.first + u < steps {
+    #[unroll]
+    for u in 0..comptime!(config.len) {
+        if comptime!(config.reset) {
+            state = select(tile.inputs.cut[u] != 0, Vector::new(0.0f32), state);
+        }
+        let step = step::<S, W, N>(tile, u, config);
+        state = fma(step.a, state, step.b);
+        if comptime!(tail) {
+            if at.first + u < steps {
+                h[element(base, cols, at.first, u, steps, order)] =
+                    narrow::<S, W, N>(state, config.storage);
+            }
+        } else {
             h[element(base, cols, at.first, u, steps, order)] =
                 narrow::<S, W, N>(state, config.storage);
         }
-    } else {
-        h[element(base, cols, at.first, u, steps, order)] =
-            narrow::<S, W, N>(state, config.storage);
     }
     state
 }

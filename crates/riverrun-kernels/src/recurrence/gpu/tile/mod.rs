@@ -8,8 +8,8 @@
 mod backward;
 mod forward;
 
-pub(crate) use backward::{advance_backward, apply_backward, load_backward, reduce_backward};
-pub(crate) use forward::{advance_forward, apply_forward, load_forward, reduce_forward};
+pub(crate) use backward::{apply_backward, load_backward, reduce_backward};
+pub(crate) use forward::{apply_forward, load_forward, reduce_forward};
 
 use cubecl::prelude::*;
 
@@ -17,7 +17,6 @@ use super::buffers::GateInputs;
 use super::storage::{Storage, widen};
 use super::tuning::Registers;
 use crate::recurrence::Gate;
-use crate::recurrence::gates::gpu::Math;
 
 /// Where the elements lie. Everything counts in vectors of channels.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
@@ -26,7 +25,7 @@ pub(crate) struct Geometry {
     pub cols: usize,
     /// Steps, `T`.
     pub steps: usize,
-    /// First element, stride of a sequence and stride of a step of each input. Three are packed, and have their strides in common.
+    /// First element, stride of a sequence and stride of a step of each input.
     pub offset_0: usize,
     pub batch_0: usize,
     pub step_0: usize,
@@ -34,6 +33,8 @@ pub(crate) struct Geometry {
     pub batch_1: usize,
     pub step_1: usize,
     pub offset_2: usize,
+    pub batch_2: usize,
+    pub step_2: usize,
 }
 
 /// Parameters of the generated code.
@@ -50,8 +51,6 @@ pub(crate) struct Config {
     pub reset: bool,
     /// Steps a thread keeps in registers.
     pub len: usize,
-    /// The number of steps is a multiple of `len`, so that no tile reaches past the end.
-    pub whole: bool,
     /// How it keeps them.
     pub storage: Storage,
     /// The values of a step that the forward pass keeps.
@@ -68,13 +67,6 @@ impl Config {
 
     pub(crate) fn needs_p2(&self) -> bool {
         self.gate.inputs() == 3
-    }
-
-    pub(crate) fn math(&self) -> Math {
-        Math {
-            ptx: self.ptx,
-            narrow: self.storage != Storage::Plain,
-        }
     }
 }
 
@@ -131,17 +123,6 @@ pub(crate) struct Place {
     pub inside: bool,
 }
 
-/// The tile after `at`.
-#[cube]
-fn next_place(at: &Place, #[comptime] config: Config) -> Place {
-    Place {
-        batch: at.batch,
-        col: at.col,
-        first: at.first + comptime!(config.len),
-        inside: at.inside,
-    }
-}
-
 /// The order in which a tile takes its steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Order {
@@ -182,22 +163,15 @@ fn read_inputs<S: Numeric, W: Size>(
     #[comptime] second: bool,
     #[comptime] config: Config,
 ) {
-    let steps = geometry.steps;
     let base = geometry.offset_0 + at.batch * geometry.batch_0 + at.col;
-    tile.p0[u] = inputs.in0[element(base, geometry.step_0, at.first, u, steps, order)];
-    // Packed inputs have their strides in common: the compiler then computes the products once.
-    let (batch_1, step_1) = if comptime!(config.packed) {
-        (geometry.batch_0, geometry.step_0)
-    } else {
-        (geometry.batch_1, geometry.step_1)
-    };
+    tile.p0[u] = inputs.in0[element(base, geometry.step_0, at.first, u, geometry.steps, order)];
     if comptime!(second) {
-        let base = geometry.offset_1 + at.batch * batch_1 + at.col;
-        tile.p1[u] = inputs.in1[element(base, step_1, at.first, u, steps, order)];
+        let base = geometry.offset_1 + at.batch * geometry.batch_1 + at.col;
+        tile.p1[u] = inputs.in1[element(base, geometry.step_1, at.first, u, geometry.steps, order)];
     }
     if comptime!(config.needs_p2()) {
-        let base = geometry.offset_2 + at.batch * batch_1 + at.col;
-        tile.p2[u] = inputs.in2[element(base, step_1, at.first, u, steps, order)];
+        let base = geometry.offset_2 + at.batch * geometry.batch_2 + at.col;
+        tile.p2[u] = inputs.in2[element(base, geometry.step_2, at.first, u, geometry.steps, order)];
     }
 }
 
