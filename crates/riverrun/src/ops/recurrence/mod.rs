@@ -226,6 +226,7 @@ fn check(
         let routine = routine.name();
         return Err(riverrun_kernels::Error::Routine { routine, reason }.into());
     }
+    let _ = options;
     Ok(())
 }
 
