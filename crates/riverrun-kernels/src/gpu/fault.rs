@@ -57,7 +57,7 @@ struct Watched {
     word: usize,
     /// The streams whose launches raise it, as far as they are known.
     streams: HashSet<StreamKey>,
-    /// Those of them that have yet to hear of a fault that another stream has found.
+    /// The streams that have not yet been told of a fault found by another stream.
     untold: HashSet<StreamKey>,
 }
 

@@ -275,7 +275,7 @@ const SHARED_FROM: usize = 4_000_000;
 /// | GRU, 16 × 2048 | 8.4 | 5.61 | **4.63** | 25.2 | 9.13 | **6.70** |
 /// | GRU, 64 × 2048 | 16.8 | 17.16 | **15.71** | 50.3 | 29.56 | **23.84** |
 ///
-/// Of 16 sequences of 256 and 512 units in f16 a step reads 1 MB at most, and both take the same time up to 4 %. A device without
+/// With 16 sequences of 256 or 512 units in f16, a step reads at most 1 MB, and both take the same time up to 4 %. A device without
 /// clusters of cubes has no measurement, and its cubes read all.
 pub(super) fn choose(
     client: &Client,

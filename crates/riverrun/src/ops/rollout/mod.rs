@@ -77,7 +77,7 @@ pub struct Rollout {
 }
 
 impl Rollout {
-    /// Of no members, from a `[0, 1]` that depends on what a gradient is asked of: Burn has no backward pass of an empty slice.
+    /// The forecast without members, from a `[0, 1]` tensor that depends on the inputs with gradients: Burn has no backward pass of an empty slice.
     fn of_nobody(problem: Problem, nothing: Tensor<2>) -> Self {
         let part = |length: usize| match length {
             0 => Tensor::zeros([0, 0], (&nothing.device(), nothing.dtype())),
