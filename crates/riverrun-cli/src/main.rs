@@ -6,6 +6,7 @@ mod allocator;
 mod args;
 mod commands;
 mod failure;
+mod fault;
 mod hints;
 mod model_shape;
 mod origin;
@@ -39,7 +40,8 @@ fn main() -> ExitCode {
     join_the_pool();
     riverrun::device::enable_kernel_cache();
     let quiet = cli.verbosity.quiet;
-    // The panic hook has printed the reason; any panic is a bug.
+    fault::keep();
+    // Any panic is a bug.
     let result = panic::catch_unwind(|| match cli.command {
         Command::Train(args) => commands::train::run(&args, quiet),
         Command::Plan(args) => commands::plan::run(&args),
@@ -55,7 +57,8 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     };
     match &failure {
-        Failure::User(_) | Failure::Bug(_) => eprintln!("error: {failure}"),
+        Failure::User(_) => eprintln!("error: {failure}"),
+        Failure::Bug(_) => eprintln!("error: {failure}{}", fault::faults()),
         Failure::Interrupted | Failure::OutputClosed => {}
     }
     ExitCode::from(failure.exit_code())

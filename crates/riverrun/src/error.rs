@@ -34,6 +34,12 @@ pub enum Error {
         /// The device found.
         found: String,
     },
+    /// A tensor to be overwritten in its memory that has a clone.
+    #[error("{what}: a clone shares its memory")]
+    Shared {
+        /// The argument.
+        what: &'static str,
+    },
     /// Work that could not be recorded or run again: see [`Recording`](crate::Recording).
     #[error("recording of launches: {0}")]
     Recording(String),

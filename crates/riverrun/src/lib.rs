@@ -49,7 +49,7 @@ pub mod weights;
 
 pub use burn;
 pub use error::Error;
-pub use recording::Recording;
+pub use recording::{Preparation, Recording};
 pub use riverrun_kernels::Error as KernelError;
 pub use sequence::Sequence;
 

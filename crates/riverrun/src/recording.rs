@@ -1,6 +1,9 @@
 //! Launches recorded once and replayed by one call, without their cost on the host: CUDA and HIP graphs, and CubeCL's
 //! substitute on WebGPU's runtimes.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ThreadId;
+
 use burn::backend::{Backend, BackendGraph, Dispatch, ExecutionError};
 use burn::tensor::Device;
 
@@ -13,61 +16,61 @@ use crate::device::one_line;
 /// (inputs are refilled between replays, see [`crate::ops::refill`]), and takes all its memory from the pools that earlier
 /// runs of the same work have filled. The recording holds the memory it touches until it is dropped.
 ///
-/// On CUDA, nothing else of the process may use the device from [`record`](Self::record)'s beginning to its end: CubeCL
+/// On CUDA, nothing else of the process may use the device from [`record`](Preparation::record)'s beginning to its end: CubeCL
 /// captures in CUDA's global mode, in which another thread's wait for a result fails, and spoils the recording. Replays run
 /// beside anything.
+///
+/// An update in place ([`crate::ops::adamw`]) of a tensor that shares its memory writes to a copy, and a recorded copy would
+/// start from the same old numbers at each replay. Such a recording can be replayed once: see [`repeats`](Self::repeats).
 pub struct Recording {
     graph: BackendGraph<Dispatch>,
     device: Device,
+    /// Whether updates wrote to copies.
+    copies: bool,
+    replayed: AtomicBool,
 }
 
 impl Recording {
-    /// Prepares a device for one recording. Run the work a few times after this, each time waiting for its end, so that
-    /// everything is compiled, tuned and allocated.
+    /// Prepares the calling thread's stream of a device for one recording. Run the work a few times after this, each time
+    /// waiting for its end, so that everything is compiled and allocated; then record it.
     ///
     /// # Errors
-    /// [`Error::Recording`] while another recording is in progress.
-    pub fn prepare(device: &Device) -> Result<(), Error> {
-        Dispatch::graph_prepare(device.as_dispatch()).map_err(failed)
+    /// [`Error::Recording`] on a device without recordings, and while the thread has another preparation.
+    pub fn prepare(device: &Device) -> Result<Preparation, Error> {
+        if crate::device::is_cpu(device) {
+            return Err(Error::Recording(
+                "there are no launches to record on the CPU".into(),
+            ));
+        }
+        Dispatch::graph_prepare(device.as_dispatch()).map_err(failed)?;
+        Ok(Preparation {
+            device: device.clone(),
+            thread: std::thread::current().id(),
+            used: false,
+        })
     }
 
-    /// Records what `work` launches, without running it. Returns what `work` returns; its tensors have values after the
-    /// first [`replay`](Self::replay).
-    ///
-    /// If `work` panics, the device leaves the recording mode before the panic continues.
-    ///
-    /// # Errors
-    /// [`Error::Recording`] on a device without recordings, before `work` is called; or for work that cannot be recorded: its
-    /// results are lost; the device stays usable, and can record again after another [`prepare`](Self::prepare).
-    pub fn record<T>(device: &Device, work: impl FnOnce() -> T) -> Result<(Self, T), Error> {
-        Self::try_record(device, || Ok(work()))
-    }
-
-    /// [`record`](Self::record) for work that can fail.
-    ///
-    /// # Errors
-    /// Those of [`record`](Self::record), and the error of `work`: the device has left the recording mode then.
-    pub fn try_record<T, E: From<Error>>(
-        device: &Device,
-        work: impl FnOnce() -> Result<T, E>,
-    ) -> Result<(Self, T), E> {
-        Dispatch::graph_start_capture(device.as_dispatch()).map_err(failed)?;
-        let capture = Capture { device };
-        let output = work()?;
-        let graph = capture.stop()?;
-        let device = device.clone();
-        Ok((Self { graph, device }, output))
+    /// Whether each replay goes on from the one before; `false` if an update wrote to a copy of a shared tensor, so that the
+    /// second replay would start from the numbers that the first one started from.
+    pub fn repeats(&self) -> bool {
+        !self.copies
     }
 
     /// Runs the recorded launches again, after all work queued on the device before. Does not wait.
     ///
     /// # Errors
-    /// [`Error::Recording`] if the device refuses.
+    /// [`Error::Recording`] if the device refuses, and at the second replay of a recording that does not
+    /// [repeat](Self::repeats).
     ///
     /// # Safety
     /// Every tensor that the recorded work read or wrote without creating it still has the memory it had: none has been
     /// dropped or replaced.
     pub unsafe fn replay(&self) -> Result<(), Error> {
+        if self.replayed.swap(true, Ordering::Relaxed) && self.copies {
+            return Err(Error::Recording(
+                "an update wrote to a copy of a tensor that shares its memory: another replay would repeat the last one".into(),
+            ));
+        }
         // SAFETY: the caller's.
         unsafe { Dispatch::graph_replay(self.device.as_dispatch(), &self.graph) }.map_err(failed)
     }
@@ -78,6 +81,64 @@ impl std::fmt::Debug for Recording {
         f.debug_struct("Recording")
             .field("device", &self.device)
             .finish_non_exhaustive()
+    }
+}
+
+/// A stream that is ready to record: see [`Recording::prepare`]. Dropping it on its thread ends the preparation.
+#[derive(Debug)]
+pub struct Preparation {
+    device: Device,
+    thread: ThreadId,
+    used: bool,
+}
+
+impl Preparation {
+    /// Records what `work` launches, without running it. Returns what `work` returns; its tensors have values after the
+    /// first [`replay`](Recording::replay).
+    ///
+    /// If `work` panics, the device leaves the recording mode before the panic continues.
+    ///
+    /// # Errors
+    /// [`Error::Recording`] for work that cannot be recorded: its results are lost; the device stays usable, and can record
+    /// again after another [`prepare`](Recording::prepare).
+    pub fn record<T>(self, work: impl FnOnce() -> T) -> Result<(Recording, T), Error> {
+        self.try_record(|| Ok(work()))
+    }
+
+    /// [`record`](Self::record) for work that can fail.
+    ///
+    /// # Errors
+    /// Those of [`record`](Self::record), and the error of `work`: the device has left the recording mode then.
+    pub fn try_record<T, E: From<Error>>(
+        mut self,
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<(Recording, T), E> {
+        Dispatch::graph_start_capture(self.device.as_dispatch()).map_err(failed)?;
+        self.used = true;
+        // Those of the runs before.
+        copies();
+        let capture = Capture {
+            device: &self.device,
+        };
+        let output = work()?;
+        let recording = Recording {
+            graph: capture.stop()?,
+            copies: copies() > 0,
+            device: self.device.clone(),
+            replayed: AtomicBool::new(false),
+        };
+        Ok((recording, output))
+    }
+}
+
+impl Drop for Preparation {
+    fn drop(&mut self) {
+        // On another thread this would end that one's preparation.
+        if !self.used && self.thread == std::thread::current().id() {
+            drop(Capture {
+                device: &self.device,
+            });
+        }
     }
 }
 
@@ -102,6 +163,14 @@ impl Drop for Capture<'_> {
             tracing::debug!("discarded a recording: {}", one_line(error.reason()));
         }
     }
+}
+
+/// The copies made in place of updates since the last call.
+fn copies() -> usize {
+    #[cfg(feature = "cube")]
+    return crate::ops::support::cube::copies::take();
+    #[cfg(not(feature = "cube"))]
+    0
 }
 
 fn failed(error: ExecutionError) -> Error {

@@ -4,7 +4,8 @@ mod common;
 
 use burn::tensor::{Device, Tensor};
 use common::{assert_close, devices, numbers};
-use riverrun::{Error, Recording, device};
+use riverrun::ops::{AdamwStep, AdamwTensors, adamw, adamw_numbers};
+use riverrun::{Error, Preparation, Recording, device};
 
 fn gpu() -> Option<Device> {
     let found = devices().into_iter().find(|(name, _)| name != "cpu");
@@ -32,12 +33,13 @@ fn a_device_goes_on_after_an_allocation_that_failed() {
 }
 
 /// Runs `work` as often as a recording needs it to be run before.
-fn warm_up(device: &Device, work: impl Fn()) {
-    Recording::prepare(device).expect("no other recording");
+fn warm_up(device: &Device, work: impl Fn()) -> Preparation {
+    let prepared = Recording::prepare(device).expect("no other recording");
     for _ in 0..4 {
         work();
         device.sync().expect("the work runs");
     }
+    prepared
 }
 
 #[test]
@@ -46,25 +48,28 @@ fn a_recording_whose_work_fails_leaves_the_device_usable() {
     let x = Tensor::<1>::from_floats([1.0, 2.0, 3.0], &gpu);
     let double = || x.clone() * 2.0;
     for _ in 0..2 {
-        warm_up(&gpu, || drop(double()));
+        // Ended by dropping it.
+        drop(warm_up(&gpu, || drop(double())));
+        let prepared = warm_up(&gpu, || drop(double()));
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            Recording::record(&gpu, || {
-                let _lost = double();
-                panic!("in the middle of a recording");
-            })
-            .map(|(recording, ())| drop(recording))
+            prepared
+                .record(|| {
+                    let _lost = double();
+                    panic!("in the middle of a recording");
+                })
+                .map(|(recording, ())| drop(recording))
         }));
         assert!(panicked.is_err());
         works(&gpu);
-        warm_up(&gpu, || drop(double()));
-        let refused = Recording::try_record(&gpu, || {
+        let prepared = warm_up(&gpu, || drop(double()));
+        let refused = prepared.try_record(|| {
             let _lost = double();
             Err::<(), Error>(Error::Unsupported("in the middle of a recording".into()))
         });
         assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
         works(&gpu);
-        warm_up(&gpu, || drop(double()));
-        let (recording, y) = Recording::record(&gpu, double).expect("a recording after failures");
+        let prepared = warm_up(&gpu, || drop(double()));
+        let (recording, y) = prepared.record(double).expect("a recording after failures");
         // SAFETY: `x`, which the recorded work reads, is alive and unchanged.
         unsafe { recording.replay() }.expect("a replay");
         assert_eq!(numbers(y), [2.0, 4.0, 6.0]);
@@ -72,11 +77,59 @@ fn a_recording_whose_work_fails_leaves_the_device_usable() {
 }
 
 #[test]
+fn an_update_of_a_weight_with_a_clone_is_replayed_once() {
+    let Some(gpu) = gpu() else { return };
+    let [gradient, factor] = [3, 1].map(|len| Tensor::<1>::ones([len], &gpu));
+    let step = AdamwStep {
+        lr: 0.5,
+        beta_1: 0.9,
+        beta_2: 0.999,
+        epsilon: 1e-8,
+        weight_decay: 0.0,
+        time: 1,
+    };
+    let steps = adamw_numbers(step, &gpu);
+    let update = |weight: Tensor<1>| {
+        let moments = [(); 2].map(|()| gradient.clone() * 0.0);
+        let tensors = AdamwTensors::try_new(weight, gradient.clone(), moments, false);
+        let tensors = vec![tensors.expect("tensors that fit")];
+        let updated = adamw(tensors, factor.clone(), steps.clone()).remove(0);
+        updated.into_tensors::<1>().0
+    };
+    let weight = || Tensor::<1>::from_floats([1.0, 2.0, 3.0], &gpu);
+    for shared in [false, true] {
+        let weights: Vec<Tensor<1>> = (0..5).map(|_| weight()).collect();
+        let mut weights = weights.into_iter();
+        let mut run = || {
+            let weight = weights.next().expect("one for each run");
+            let clone = shared.then(|| weight.clone());
+            (update(weight), clone)
+        };
+        let prepared = Recording::prepare(&gpu).expect("no other recording");
+        for _ in 0..4 {
+            numbers(run().0);
+        }
+        let (recording, (updated, clone)) = prepared.record(run).expect("a recording");
+        assert_eq!(recording.repeats(), !shared);
+        // SAFETY: the weight or its clone, the gradient, the factor and the numbers are alive and unchanged.
+        unsafe { recording.replay() }.expect("a replay");
+        assert_close("updated", &numbers(updated), &[0.5, 1.5, 2.5], 1e-5);
+        if let Some(clone) = clone {
+            assert_eq!(numbers(clone), [1.0, 2.0, 3.0]);
+            // SAFETY: as above.
+            let again = unsafe { recording.replay() };
+            assert!(matches!(again, Err(Error::Recording(_))), "{again:?}");
+        }
+    }
+    works(&gpu);
+}
+
+#[test]
 fn the_cpu_has_no_recordings_and_says_so_before_the_work() {
     let Some((_, cpu)) = devices().into_iter().find(|(name, _)| name == "cpu") else {
         return;
     };
-    let result = Recording::record(&cpu, || unreachable!("refused before"));
+    let result = Recording::prepare(&cpu);
     assert!(matches!(result.map(|_| ()), Err(Error::Recording(_))));
     let memory = device::memory(&cpu);
     if cfg!(target_os = "linux") {

@@ -8,7 +8,7 @@ use riverrun::ops::{
     FlatTensor, ScanDirection, ScanOptions, add_directions, from_flat, linear_scan,
     linear_scan_gradients, linear_scan_hvp, overwrite, refill, refill_int, to_flat,
     try_add_directions, try_from_flat, try_gated_scan, try_linear_scan, try_linear_scan_hvp,
-    try_overwrite, try_refill, try_to_flat,
+    try_overwrite, try_refill, try_refill_int, try_to_flat,
 };
 use riverrun::{Error, Sequence};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape, hvp, oracle};
@@ -354,6 +354,13 @@ fn a_tensor_is_refilled_with_other_numbers() {
 
         let integers = Tensor::<1, Int>::from_data(TensorData::from([1i32, 2, 3]), &device);
         let integers = refill_int(integers, TensorData::from([7i64, -8, 9]));
+        if !riverrun::device::is_cpu(&device) {
+            let clone = integers.clone();
+            let data = || TensorData::from([7i64, -8, 9]);
+            let shared = try_refill_int(integers.clone(), data());
+            assert!(matches!(shared, Err(Error::Shared { .. })), "{name}");
+            drop(clone);
+        }
         let found: Vec<i64> = integers.into_data().iter::<i64>().collect();
         assert_eq!(found, [7, -8, 9], "{name}");
     }

@@ -293,14 +293,14 @@ fn recorded_random_numbers_follow_their_key() {
     for (name, device) in devices() {
         let words = key([1, 2, 3, 4], &device);
         let draw = || uniform(words.clone(), 0, [100]) * 2.0;
-        if Recording::prepare(&device).is_err() {
+        let Ok(prepared) = Recording::prepare(&device) else {
             println!("skipped: {name} has no recordings");
             continue;
-        }
+        };
         for _ in 0..3 {
             numbers(draw());
         }
-        let recorded = Recording::record(&device, draw);
+        let recorded = prepared.record(draw);
         let (recording, out) = match recorded {
             Ok(recorded) => recorded,
             Err(error) => {

@@ -102,6 +102,12 @@ impl Shape {
         self.batch.saturating_mul(self.keys)
     }
 
+    /// Heads of a step that holds queries, keys and values: `H + 2 Hk`.
+    pub fn packed_heads(self) -> usize {
+        let keys = self.key_heads.saturating_mul(2);
+        self.heads.saturating_add(keys)
+    }
+
     /// Query heads that read one key head.
     pub fn group(self) -> usize {
         self.heads / self.key_heads

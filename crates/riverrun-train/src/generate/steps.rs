@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use riverrun::Recording;
 use riverrun::models::{AnyLanguageModel, AnyLmState};
 use riverrun::nn::Sequence;
-use riverrun::ops::refill_int;
+use riverrun::ops::try_refill_int;
+use riverrun::{Preparation, Recording};
 
 use super::carry::{Place, at, carried, copied, settled};
 use crate::Error;
@@ -35,8 +35,9 @@ pub(super) struct Steps<'a> {
 }
 
 /// The way from normal steps to recorded ones.
-#[derive(Default)]
 struct Recorder {
+    /// Until a step is recorded.
+    prepared: Option<Preparation>,
     /// Refilled with the tokens of each step.
     tokens: Option<Tensor<1, Int>>,
     /// Refilled with the position of each step, where there is attention.
@@ -73,7 +74,15 @@ impl<'a> Steps<'a> {
             }
         } else if steps > WARM_UP && recorded.load(Relaxed) {
             match Recording::prepare(device) {
-                Ok(()) => all.recorder = Some(Recorder::default()),
+                Ok(prepared) => {
+                    all.recorder = Some(Recorder {
+                        prepared: Some(prepared),
+                        tokens: None,
+                        place: None,
+                        warm: 0,
+                        recording: None,
+                    });
+                }
                 Err(error) => all.refuse(&error),
             }
         }
@@ -154,7 +163,7 @@ impl<'a> Steps<'a> {
             self.state = Some(copied(state));
         }
         let tokens = match recorder.tokens.take() {
-            Some(before) => refill_int(before, data.clone()),
+            Some(before) => try_refill_int(before, data.clone())?,
             None => Tensor::from_data(data.clone(), device),
         };
         let turn = recorder.place.as_mut().map(Place::next);
@@ -186,7 +195,9 @@ impl<'a> Steps<'a> {
         let spare = copied(state.clone());
         // What was refilled above is written now: a recording takes no writes.
         wait()?;
-        match Recording::record(device, || run(state)) {
+        let prepared = recorder.prepared.take();
+        let prepared = prepared.expect("a step is recorded once");
+        match prepared.record(|| run(state)) {
             Ok((recording, (logits, state))) => {
                 replay(&recording)?;
                 (self.logits, self.state) = (logits, Some(state));
@@ -205,7 +216,7 @@ impl<'a> Steps<'a> {
 
 fn replay(recording: &Recording) -> Result<(), Error> {
     // SAFETY: the recorded step reads the model, which is borrowed and so neither changes nor goes; the tokens, which are
-    // refilled in place or panic; and the state, which it overwrites in place or would have panicked. It writes its logits.
+    // refilled in place or refused; and the state, which it overwrites in place or would have panicked. It writes its logits.
     // All of these live in the `Steps` that has the recording.
     Ok(unsafe { recording.replay() }?)
 }

@@ -4,22 +4,25 @@
 //! are refilled before each run. Weights, moments and the loss scale are updated in place. So the recorded launches find
 //! everything at its address and compute the next step.
 
+use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
-use riverrun::Recording;
+use riverrun::{Preparation, Recording};
 
 use super::core::{Core, Part};
 use crate::Error;
 use crate::objective::{Draw, Inputs, Objective};
 
-/// Steps that run normally before one is recorded: the first compiles and tunes, and from the second on a fusing backend has
-/// chosen its kernels.
+/// Steps that run normally before one is recorded: the first compiles, and from the second on a fusing backend has chosen its
+/// kernels.
 const WARM_UP: usize = 3;
 
 /// The state of recording: normal steps first, then the recorded one.
 pub(super) struct Recorder {
     /// The first batch's tensors by part, refilled with those of each later batch.
     inputs: Vec<Inputs>,
-    /// Steps done without recording.
+    /// Until a step is recorded.
+    prepared: Option<Preparation>,
+    /// Steps done since the preparation.
     warm: usize,
     /// The recorded step, and the tensor that each replay writes its loss to.
     recorded: Option<(Recording, Tensor<1>)>,
@@ -40,16 +43,34 @@ impl Recorder {
         }
         Ok(Self {
             inputs: Vec::new(),
+            prepared: None,
             warm: 0,
             recorded: None,
         })
     }
 
-    /// Puts the parts of a batch into the memory of those before.
+    /// Starts again, with inputs in memory of their own.
+    fn restart<M: Module>(
+        &mut self,
+        core: &Core<M>,
+        parts: Vec<(Vec<TensorData>, Draw)>,
+    ) -> Result<(), Error> {
+        (self.recorded, self.prepared, self.warm) = (None, None, 0);
+        self.prepared = Some(Recording::prepare(&core.plain_device())?);
+        self.inputs = core.inputs(parts);
+        Ok(())
+    }
+
+    /// Puts the parts of a batch into the memory of those before, or starts again if that memory is shared.
     ///
     /// # Errors
-    /// For a batch of another shape, which changes nothing. Any other error ends the recording: the next step starts a new one.
-    fn refill(&mut self, parts: Vec<(Vec<TensorData>, Draw)>) -> Result<(), Error> {
+    /// For a batch of another shape or dtype, which changes nothing. Any other error ends the recording: the next step starts a
+    /// new one.
+    fn refill<M: Module>(
+        &mut self,
+        core: &Core<M>,
+        parts: Vec<(Vec<TensorData>, Draw)>,
+    ) -> Result<(), Error> {
         if parts.len() != self.inputs.len() {
             return Err(Error::Recording(format!(
                 "a batch in {} parts follows batches in {}",
@@ -59,6 +80,10 @@ impl Recorder {
         }
         for (inputs, (tensors, _)) in self.inputs.iter().zip(&parts) {
             inputs.fit(tensors)?;
+        }
+        if !self.inputs.iter().all(Inputs::can_mut) {
+            tracing::warn!("a clone of a batch is alive: steps are recorded again");
+            return self.restart(core, parts);
         }
         // The recorded launches read the inputs where they are: without them there is nothing to replay.
         let (recorded, warm) = (self.recorded.take(), std::mem::take(&mut self.warm));
@@ -80,11 +105,9 @@ impl Recorder {
         done: &mut dyn FnMut(Part),
     ) -> Result<Tensor<1>, Error> {
         let device = core.plain_device();
-        if self.warm == 0 {
-            Recording::prepare(&device)?;
-            self.inputs = core.inputs(parts);
-        } else {
-            self.refill(parts)?;
+        match self.warm {
+            0 => self.restart(core, parts)?,
+            _ => self.refill(core, parts)?,
         }
         core.optimizer.announce(lr, &device)?;
         let loss = match &self.recorded {
@@ -98,10 +121,19 @@ impl Recorder {
                 // What was refilled above is written now: a recording takes no writes.
                 synced(&device)?;
                 let run = || core.run(objective, &self.inputs, lr, done);
-                let (recording, loss) = Recording::record(&device, run)?;
+                // After an error the next step starts again.
+                let warm = std::mem::take(&mut self.warm);
+                let prepared = self.prepared.take().expect("a step is recorded once");
+                let (recording, loss) = prepared.record(run)?;
                 replay(&recording)?;
                 let saved = loss.clone();
-                self.recorded = Some((recording, loss));
+                if recording.repeats() {
+                    (self.recorded, self.warm) = (Some((recording, loss)), warm);
+                } else {
+                    tracing::warn!(
+                        "a clone of a weight or moment is alive: steps are recorded again"
+                    );
+                }
                 saved
             }
             Some((recording, loss)) => {
@@ -126,8 +158,8 @@ fn synced(device: &Device) -> Result<(), Error> {
 
 fn replay(recording: &Recording) -> Result<(), Error> {
     // SAFETY: the recorded step reads and writes the core's weights, moments and loss scale, which the recorded update and
-    // no other changes, and in place, or it would have panicked; the batch's tensors and the optimizer's numbers, which are
-    // refilled in place or panic; and the loss. All live in the learner and in its recorder, and no weights are put in the
+    // no other changes, and in place, or the recording is not kept; the batch's tensors and the optimizer's numbers, which are
+    // refilled in place or refused; and the loss. All live in the learner and in its recorder, and no weights are put in the
     // place of others while there is a recorder.
     Ok(unsafe { recording.replay() }?)
 }

@@ -1,5 +1,6 @@
 //! The tensors of a batch on the device.
 
+use burn::backend::TensorMetadata;
 use burn::tensor::{Device, DispatchTensor, FloatDType, Int, Tensor, TensorData};
 use rand::RngCore;
 use rand_chacha::ChaCha8Rng;
@@ -78,19 +79,36 @@ impl Inputs {
         }
     }
 
-    /// Checks that a batch has the shapes of this one.
+    /// Checks that a batch has the shapes of this one, and floats and integers where this one has them.
     pub(crate) fn fit(&self, tensors: &[TensorData]) -> Result<(), Error> {
-        let shapes = |shapes: Vec<&[usize]>| format!("{shapes:?}");
-        let found: Vec<&[usize]> = tensors.iter().map(|data| &data.shape()[..]).collect();
-        let expected: Vec<&[usize]> = self.slots.iter().map(|slot| &slot.shape[..]).collect();
+        let found = tensors.iter();
+        let found: Vec<(&[usize], bool)> = found
+            .map(|data| (&data.shape()[..], data.dtype().is_float()))
+            .collect();
+        let slots = self.slots.iter();
+        let expected: Vec<(&[usize], bool)> =
+            slots.map(|slot| (&slot.shape[..], slot.float)).collect();
         if found == expected {
             return Ok(());
         }
+        let list = |tensors: Vec<(&[usize], bool)>| {
+            let kind = |float| if float { "floats" } else { "integers" };
+            let tensors = tensors.into_iter();
+            let tensors: Vec<String> = tensors
+                .map(|(shape, float)| format!("{} {shape:?}", kind(float)))
+                .collect();
+            tensors.join(", ")
+        };
         Err(Error::Recording(format!(
-            "a batch of tensors of the shapes {} follows batches of {}",
-            shapes(found),
-            shapes(expected)
+            "a batch of {} follows batches of {}",
+            list(found),
+            list(expected)
         )))
+    }
+
+    /// Whether no clone of a tensor is alive, so that the memory can be [refilled](Self::refilled).
+    pub(crate) fn can_mut(&self) -> bool {
+        self.slots.iter().all(|slot| slot.tensor.can_mut()) && self.key.can_mut()
     }
 
     /// Replaces the batch by another one of the same shapes, in the same memory.

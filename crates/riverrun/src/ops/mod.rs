@@ -31,7 +31,10 @@ pub use adamw::{
     AdamwStep, AdamwTensors, LossScaleNumbers, adamw, adamw_numbers, clip_factor, square_sum,
     try_adamw, try_clip_factor,
 };
-pub use attention::{AttentionOptions, attention, attention_scratch, try_attention};
+pub use attention::{
+    AttentionOptions, attention, attention_scratch, packed_attention, try_attention,
+    try_packed_attention,
+};
 pub use block_diagonal::{block_diagonal_scan, try_block_diagonal_scan};
 pub use cell::{
     Activation, Cell, CellOptions, CellState, CellWeights, ResetGate, cell_layer, try_cell_layer,

@@ -292,21 +292,16 @@ fn recorded<T>(
     call: impl Fn() -> T,
     run: impl Fn() -> f64,
 ) -> Result<Timing, riverrun::Error> {
-    if riverrun::device::is_cpu(device) {
-        return Err(riverrun::Error::Recording(
-            "there are no launches to record on the CPU".into(),
-        ));
-    }
     let wait = || {
         let synced = device.sync();
         synced.map_err(|error| riverrun::device::execution_error(device, &error))
     };
-    Recording::prepare(device)?;
+    let prepared = Recording::prepare(device)?;
     for _ in 0..WARM_UP {
         run();
     }
     wait()?;
-    let (recording, _kept) = Recording::record(device, call)?;
+    let (recording, _kept) = prepared.record(call)?;
     let mut failed = None;
     let time = repeat(Duration::from_secs(1), || {
         let start = Instant::now();

@@ -81,7 +81,7 @@ mod vendor {
     //! cuDNN's attention, of the problems that it is asked for.
 
     use cubecl::client::Client;
-    use riverrun_kernels::attention::vendor::{Sums, Vendor};
+    use riverrun_kernels::attention::vendor::{Layout, Sums, Vendor};
     use riverrun_kernels::gpu::Dtype;
 
     use super::*;
@@ -97,8 +97,12 @@ mod vendor {
             let reason = "cuDNN's attention is for 16 bits";
             return table.skip(part.device(), "cudnn f32", reason);
         }
-        for sums in [Sums::Ordered, Sums::Atomic] {
-            by_storage!(part.storage, rows(part, client, dtype, sums, table))?;
+        for way in [
+            (Sums::Ordered, Layout::Separate),
+            (Sums::Atomic, Layout::Separate),
+            (Sums::Ordered, Layout::Packed),
+        ] {
+            by_storage!(part.storage, rows(part, client, dtype, way, table))?;
         }
         Ok(())
     }
@@ -107,7 +111,7 @@ mod vendor {
         part: &Part<'_>,
         client: &Client,
         dtype: Dtype,
-        sums: Sums,
+        (sums, layout): (Sums, Layout),
         table: &mut Table,
     ) -> Result<(), Failure> {
         // B, T, H, Hk, D, and the number of the options: causal, a window too, or neither.
@@ -130,13 +134,13 @@ mod vendor {
             };
             let options = Options::nth(options, steps);
             let case = Case::random(shape, options, 40 + n as u64).rounded::<E>();
-            match case.vendor(client, dtype, Some(sums)) {
+            match case.vendor(client, dtype, Some(sums), layout) {
                 Ok(found) if sums == Sums::Atomic => {
                     row.case(&case.compare::<E>(&found, &case.oracle()), true);
                 }
                 Ok(found) => {
                     let again = case
-                        .vendor(client, dtype, Some(sums))
+                        .vendor(client, dtype, Some(sums), layout)
                         .map_err(Failure::Bug)?;
                     row.case(
                         &case.compare::<E>(&found, &case.oracle()),
@@ -153,9 +157,10 @@ mod vendor {
         if row.is_empty() && refused.is_some() {
             return Ok(());
         }
-        let routine = match sums {
-            Sums::Ordered => "cudnn",
-            Sums::Atomic => "cudnn-atomic",
+        let routine = match (sums, layout) {
+            (_, Layout::Packed) => "cudnn-packed",
+            (Sums::Ordered, _) => "cudnn",
+            (Sums::Atomic, _) => "cudnn-atomic",
         };
         table.row(part.device(), "attention", E::NAME, routine, row)
     }

@@ -218,6 +218,8 @@ impl Job {
             }
             Self::Training(config, recorded) => {
                 let alone = recording.write().unwrap_or_else(PoisonError::into_inner);
+                // Until the learner, which is dropped first, is gone: dropping a recording waits for the device.
+                let _beside;
                 let mut learner = Learner::language(config, device)?;
                 if *recorded {
                     learner.record_steps()?;
@@ -230,7 +232,7 @@ impl Job {
                 };
                 (0..UNTIL_RECORDED).try_for_each(&mut step)?;
                 drop(alone);
-                let _beside = beside();
+                _beside = beside();
                 (UNTIL_RECORDED..STEPS).try_for_each(&mut step)?;
                 bits(vec![losses])
             }

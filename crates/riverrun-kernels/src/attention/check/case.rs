@@ -229,7 +229,7 @@ impl Case {
         )
     }
 
-    /// By cuDNN, likewise, with sums of its own choice or these.
+    /// By cuDNN, likewise, with sums of its own choice or these, from inputs in one tensor or in several.
     ///
     /// # Errors
     /// The reason why the library is missing or does not take the problem.
@@ -239,15 +239,75 @@ impl Case {
         client: &Client,
         dtype: Dtype,
         sums: Option<vendor::Sums>,
+        layout: vendor::Layout,
     ) -> Result<Outcome, String> {
         let vendor = vendor::Vendor::of(client)?;
         let problem = &self.problem;
-        self.on_gpu(
-            client,
-            dtype,
-            |args| vendor.forward(client, problem, dtype, args),
-            |args| vendor.backward(client, problem, dtype, args, sums),
-        )
+        let forward = |args: &_| vendor.forward(client, problem, dtype, args, layout);
+        let backward = |args: &_| vendor.backward(client, problem, dtype, args, sums, layout);
+        if layout == vendor::Layout::Separate {
+            return self.on_gpu(client, dtype, forward, backward);
+        }
+        let shape = problem.shape;
+        let row = shape.packed_heads() * shape.dim;
+        let elements = shape.marks() * row;
+        let qkv = upload(client, dtype, &self.packed());
+        let d_qkv = poison(client, dtype, elements);
+        let parts = |qkv| vendor::packed_parts(qkv, shape, dtype);
+        let ([q, k, v], [d_q, d_k, d_v]) = (parts(&qkv), parts(&d_qkv));
+        let forward_packed = |args: &gpu::Forward| {
+            forward(&gpu::Forward {
+                q: q.clone(),
+                k: k.clone(),
+                v: v.clone(),
+                reset: args.reset.clone(),
+                o: args.o.clone(),
+                lse: args.lse.clone(),
+            })
+        };
+        let backward_packed = |args: &gpu::Backward| {
+            backward(&gpu::Backward {
+                q: q.clone(),
+                k: k.clone(),
+                v: v.clone(),
+                reset: args.reset.clone(),
+                o: args.o.clone(),
+                lse: args.lse.clone(),
+                d_o: args.d_o.clone(),
+                d_q: d_q.clone(),
+                d_k: d_k.clone(),
+                d_v: d_v.clone(),
+            })
+        };
+        let mut outcome = self.on_gpu(client, dtype, forward_packed, backward_packed)?;
+        let d_qkv = download(client, dtype, d_qkv, elements);
+        let (keys, dim) = (shape.key_heads, shape.dim);
+        let part = |first: usize, heads: usize| -> Vec<f64> {
+            let rows = d_qkv.chunks(row);
+            rows.flat_map(|row| row[first * dim..][..heads * dim].iter().copied())
+                .collect()
+        };
+        outcome.d_q = part(0, shape.heads);
+        outcome.d_k = part(shape.heads, keys);
+        outcome.d_v = part(shape.heads + keys, keys);
+        Ok(outcome)
+    }
+
+    /// Queries, keys and values of each step beside each other.
+    #[cfg(all(feature = "cuda", unix))]
+    fn packed(&self) -> Vec<f64> {
+        let shape = self.problem.shape;
+        let rows = |x: &[f64], heads: usize| -> Vec<Vec<f64>> {
+            x.chunks(heads * shape.dim).map(<[f64]>::to_vec).collect()
+        };
+        let keys = shape.key_heads;
+        let (q, k, v) = (
+            rows(&self.q, shape.heads),
+            rows(&self.k, keys),
+            rows(&self.v, keys),
+        );
+        let rows = q.into_iter().zip(k).zip(v);
+        rows.flat_map(|((q, k), v)| [q, k, v].concat()).collect()
     }
 
     #[cfg(feature = "gpu")]

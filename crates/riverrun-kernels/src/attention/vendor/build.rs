@@ -1,10 +1,10 @@
 //! The graphs of attention, in the forms that cuDNN's fused engines know. Shapes are `[B, H, T, D]` with the strides of
-//! `[B, T, H, D]` in memory.
+//! `[B, T, H, D]` in memory; of packed inputs and gradients, with those of `[B, T, H + 2 Hk, D]`.
 
 use super::graph::{Four, Graph, Slot, Tensor, contiguous, transposed};
 use super::ids::{data, pointwise, reduce};
 use super::library::Library;
-use super::{Direction, Key};
+use super::{Direction, Key, Layout};
 use crate::gpu::Dtype;
 use crate::gpu::plans::Refusal;
 
@@ -26,7 +26,18 @@ impl Sizes<'_> {
         [shape.batch, heads, shape.queries, shape.dim].map(|size| size as i64)
     }
 
+    /// The strides of an input or its gradient.
     fn strides(&self, heads: usize) -> Four {
+        let shape = self.key.shape;
+        let heads = match self.key.layout {
+            Layout::Separate => heads,
+            Layout::Packed => shape.packed_heads(),
+        };
+        self.dense(heads)
+    }
+
+    /// The strides of `[B, T, heads, D]`.
+    fn dense(&self, heads: usize) -> Four {
         let [_, heads, steps, dim] = self.of(heads);
         [steps * heads * dim, dim, heads * dim, 1]
     }
@@ -45,6 +56,12 @@ impl Sizes<'_> {
     fn queries(&self, graph: &mut Graph, slot: Slot) -> Result<Tensor, Refusal> {
         let heads = self.key.shape.heads;
         graph.buffer(slot, self.of(heads), self.strides(heads), self.io())
+    }
+
+    /// `o` and its gradient.
+    fn results(&self, graph: &mut Graph, slot: Slot) -> Result<Tensor, Refusal> {
+        let heads = self.key.shape.heads;
+        graph.buffer(slot, self.of(heads), self.dense(heads), self.io())
     }
 
     fn keys(&self, graph: &mut Graph, slot: Slot) -> Result<Tensor, Refusal> {
@@ -92,7 +109,7 @@ fn forward(graph: &mut Graph, sizes: &Sizes<'_>) -> Result<(), Refusal> {
     let q = sizes.queries(graph, Slot::Q)?;
     let k = sizes.keys_transposed(graph, Slot::K)?;
     let v = sizes.keys(graph, Slot::V)?;
-    let o = sizes.queries(graph, Slot::O)?;
+    let o = sizes.results(graph, Slot::O)?;
     let lse = sizes.numbers(graph, Slot::Lse)?;
     let scores = graph.between(sizes.scores(), data::FLOAT)?;
     graph.product(q, k, scores)?;
@@ -111,8 +128,8 @@ fn backward(graph: &mut Graph, sizes: &Sizes<'_>, ordered: bool) -> Result<(), R
     let q = sizes.queries(graph, Slot::Q)?;
     let k = sizes.keys_transposed(graph, Slot::K)?;
     let v = sizes.keys_transposed(graph, Slot::V)?;
-    let o = sizes.queries(graph, Slot::O)?;
-    let d_o = sizes.queries(graph, Slot::DO)?;
+    let o = sizes.results(graph, Slot::O)?;
+    let d_o = sizes.results(graph, Slot::DO)?;
     let lse = sizes.numbers(graph, Slot::Lse)?;
     let d_q = sizes.queries(graph, Slot::DQ)?;
     let d_k = sizes.keys(graph, Slot::DK)?;
@@ -196,11 +213,13 @@ mod tests {
                 window,
                 ..Problem::new(shape)
             };
-            for direction in directions {
-                let key = Key::new(&problem, dtype, direction);
-                let graph =
-                    graph(library, &key).and_then(|graph| graph.finalized(std::ptr::null_mut()));
-                assert!(graph.is_ok(), "{key:?}: {:?}", graph.err());
+            for layout in [Layout::Separate, Layout::Packed] {
+                for direction in directions {
+                    let key = Key::new(&problem, dtype, direction, layout);
+                    let graph = graph(library, &key)
+                        .and_then(|graph| graph.finalized(std::ptr::null_mut()));
+                    assert!(graph.is_ok(), "{key:?}: {:?}", graph.err());
+                }
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The key of a cached plan, and the problems that cuDNN is not asked for.
 
-use super::Sums;
+use super::{Layout, Sums};
 use crate::attention::{Problem, Shape};
 use crate::gpu::Dtype;
 
@@ -18,6 +18,7 @@ pub(super) enum Direction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub direction: Direction,
+    pub layout: Layout,
     pub shape: Shape,
     pub dtype: Dtype,
     pub causal: bool,
@@ -28,9 +29,10 @@ pub(super) struct Key {
 
 impl Key {
     /// The plan of a problem that [`refusal`] lets pass.
-    pub fn new(problem: &Problem, dtype: Dtype, direction: Direction) -> Self {
+    pub fn new(problem: &Problem, dtype: Dtype, direction: Direction, layout: Layout) -> Self {
         Self {
             direction,
+            layout,
             shape: problem.shape,
             dtype,
             causal: problem.causal,
@@ -127,7 +129,10 @@ mod tests {
 
     #[test]
     fn what_changes_a_plan_changes_its_key() {
-        let key = |problem: &Problem| Key::new(problem, Dtype::Bf16, Direction::Forward);
+        let of = |problem: &Problem, dtype, direction| {
+            Key::new(problem, dtype, direction, Layout::Separate)
+        };
+        let key = |problem: &Problem| of(problem, Dtype::Bf16, Direction::Forward);
         let plain = problem();
         assert_eq!(key(&plain), key(&plain.clone()));
         assert_eq!(key(&plain).scale(), 0.125);
@@ -149,12 +154,14 @@ mod tests {
         };
         assert_eq!(key(&wide), key(&plain));
         for direction in [true, false].map(|ordered| Direction::Backward { ordered }) {
-            assert_ne!(Key::new(&plain, Dtype::Bf16, direction), key(&plain));
+            assert_ne!(of(&plain, Dtype::Bf16, direction), key(&plain));
         }
-        assert_ne!(
-            Key::new(&plain, Dtype::F16, Direction::Forward),
-            key(&plain)
-        );
+        assert_ne!(of(&plain, Dtype::F16, Direction::Forward), key(&plain));
+        let packed = Key {
+            layout: Layout::Packed,
+            ..key(&plain)
+        };
+        assert_ne!(packed, key(&plain));
     }
 
     #[test]

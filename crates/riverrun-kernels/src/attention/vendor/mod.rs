@@ -27,8 +27,8 @@ use cubecl::client::Client;
 use cubecl::server::Handle;
 use cubecl_common::device::DeviceId;
 
-use super::Problem;
 use super::gpu::{Backward, Forward};
+use super::{Problem, Shape};
 use crate::gpu::cuda::{Device, device_of};
 use crate::gpu::plans::{Plans, Refusal};
 use crate::gpu::{Dtype, expect};
@@ -36,6 +36,22 @@ use graph::Slot;
 use key::{Direction, Key, ordered_bytes, refusal, refusal_backward};
 use library::{Library, Raw};
 use plan::Plan;
+
+/// Where queries, keys and values lie, and their gradients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// In tensors of their own, `[B, T, H, D]` and `[B, T, Hk, D]`.
+    Separate,
+    /// Beside each other in one tensor, `[B, T, H + 2 Hk, D]`: see [`packed_parts`].
+    Packed,
+}
+
+/// Queries, keys and values of a tensor `[B, T, H + 2 Hk, D]`, for [`Layout::Packed`].
+pub fn packed_parts(qkv: &Handle, shape: Shape, dtype: Dtype) -> [Handle; 3] {
+    let first = |heads: usize| (heads * shape.dim * dtype.size()) as u64;
+    [0, shape.heads, shape.heads + shape.key_heads]
+        .map(|heads| qkv.clone().offset_start(first(heads)))
+}
 
 /// How a backward pass adds up the gradients of the queries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,6 +163,7 @@ impl Vendor {
         problem: &Problem,
         dtype: Dtype,
         args: &Forward,
+        layout: Layout,
     ) -> Result<(), String> {
         refusal(problem, dtype, args.reset.is_some())?;
         let shape = problem.shape;
@@ -159,7 +176,7 @@ impl Vendor {
         ];
         fitting(dtype.size(), &buffers)?;
         fitting(4, &[("lse", &args.lse, shape.rows())])?;
-        let plan = self.plan(Key::new(problem, dtype, Direction::Forward))?;
+        let plan = self.plan(Key::new(problem, dtype, Direction::Forward, layout))?;
         let reads = vec![
             (Slot::Q, args.q.clone()),
             (Slot::K, args.k.clone()),
@@ -182,6 +199,7 @@ impl Vendor {
         dtype: Dtype,
         args: &Backward,
         sums: Option<Sums>,
+        layout: Layout,
     ) -> Result<(), String> {
         refusal(problem, dtype, args.reset.is_some())?;
         let shape = problem.shape;
@@ -204,7 +222,12 @@ impl Vendor {
             None => key::sums(problem, self.room)?,
         };
         let ordered = sums == Sums::Ordered;
-        let plan = self.plan(Key::new(problem, dtype, Direction::Backward { ordered }))?;
+        let plan = self.plan(Key::new(
+            problem,
+            dtype,
+            Direction::Backward { ordered },
+            layout,
+        ))?;
         let reads = vec![
             (Slot::Q, args.q.clone()),
             (Slot::K, args.k.clone()),

@@ -9,7 +9,7 @@ use super::{Rotary, Turn};
 use crate::Error;
 use crate::nn::{Recurrent, Sequence, try_linear};
 use crate::ops::support::checks;
-use crate::ops::{AttentionOptions, try_attention};
+use crate::ops::{AttentionOptions, try_attention, try_packed_attention};
 
 /// Configuration of [`MultiHeadAttention`].
 #[derive(Config, Debug)]
@@ -199,31 +199,23 @@ impl Recurrent for MultiHeadAttention {
             return Ok((x, state));
         }
         let qkv = try_linear(&self.qkv, x)?;
-        let part = |first: usize, heads: usize| {
-            let part = qkv.clone().narrow(2, first * dim, heads * dim);
-            part.reshape([batch, steps, heads, dim])
-        };
-        let (q, k) = (part(0, heads), part(heads, key_heads));
+        let qkv = qkv.reshape([batch, steps, heads + 2 * key_heads, dim]);
+        let part = |first: usize, heads: usize| qkv.clone().narrow(2, first, heads);
+        let k = part(heads, key_heads);
         let v = part(heads + key_heads, key_heads);
         let position = sequence.state.as_ref().map_or(0, |state| state.position);
-        let turn = sequence
-            .state
-            .as_ref()
-            .and_then(|state| state.turn.as_ref());
+        let turn = sequence.state.as_ref().and_then(|state| state.turn.clone());
         let turn = turn.filter(|_| steps == 1);
-        let (q, k) = match &self.rotary {
-            Some(rotary) => (
-                rotary.turned(q, position, turn),
-                rotary.turned(k, position, turn),
-            ),
-            None => (q, k),
+        let turned = |x: Tensor<4>| match &self.rotary {
+            Some(rotary) => rotary.turned(x, position, turn.as_ref()),
+            None => x,
         };
         let (earlier, earlier_values, marks) = match sequence.state {
             Some(state) => (Some(state.keys), Some(state.values), state.reset),
             None => (None, None, None),
         };
         let kept = earlier.as_ref().map_or(0, |keys| keys.dims()[1]);
-        let (keys, values) = (joined(earlier, k), joined(earlier_values, v));
+        let (keys, values) = (joined(earlier, turned(k)), joined(earlier_values, v));
         let unmarked = |steps| Tensor::<2, Bool>::full([batch, steps], false, &device);
         let reset = match (marks, sequence.reset) {
             (None, None) => None,
@@ -236,7 +228,13 @@ impl Recurrent for MultiHeadAttention {
             )),
             (_, new) => new,
         };
-        let o = try_attention(q, keys.clone(), values.clone(), reset.clone(), self.options)?;
+        let o = match kept == 0 && self.rotary.is_none() {
+            true => try_packed_attention(qkv, key_heads, reset.clone(), self.options)?,
+            false => {
+                let q = turned(part(0, heads));
+                try_attention(q, keys.clone(), values.clone(), reset.clone(), self.options)?
+            }
+        };
         let y = try_linear(&self.out, o.reshape([batch, steps, heads * dim]))?;
         let all = kept + steps;
         let keep = match (self.options.causal, self.options.window) {

@@ -6,7 +6,7 @@ use burn::tensor::Shape;
 use burn_flex::FlexTensor;
 use riverrun_kernels::attention::{Problem, cpu};
 
-use super::{AttentionGradients, AttentionOps};
+use super::{AttentionGradients, AttentionOps, packed};
 use crate::ops::support::Maybe;
 use crate::ops::support::flex::{Storage, by_dtype, contiguous, dense, mask, zeros};
 
@@ -96,5 +96,24 @@ impl AttentionOps for Flex {
         let outputs = [o, lse, d_o].map(|x| x.to_contiguous());
         let reset = dense(reset);
         by_dtype!(dtype, backward(&problem, &inputs, &reset, &outputs))
+    }
+
+    fn packed_attention_forward(
+        qkv: FloatTensor<Self>,
+        reset: Maybe<Self>,
+        problem: Problem,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        packed::forward(qkv, reset, problem)
+    }
+
+    fn packed_attention_backward(
+        qkv: FloatTensor<Self>,
+        reset: Maybe<Self>,
+        o: FloatTensor<Self>,
+        lse: FloatTensor<Self>,
+        d_o: FloatTensor<Self>,
+        problem: Problem,
+    ) -> FloatTensor<Self> {
+        packed::backward(qkv, reset, [o, lse, d_o], problem)
     }
 }

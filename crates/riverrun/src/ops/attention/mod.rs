@@ -6,6 +6,7 @@ mod autodiff;
 mod cube;
 #[cfg(feature = "flex")]
 mod flex;
+mod packed;
 #[cfg(all(feature = "cuda", unix))]
 mod route;
 
@@ -196,6 +197,50 @@ pub fn try_attention(
     Ok(Tensor::from_dispatch(o))
 }
 
+/// [`attention`] of as many queries as keys that come from one projection: `qkv`, `[B, T, H + 2 Hk, D]`, holds queries beside keys
+/// beside values. cuDNN reads them where they are and writes their gradients beside each other; the kernels of this crate copy them.
+///
+/// # Panics
+/// Where [`try_packed_attention`] returns an error.
+pub fn packed_attention(
+    qkv: Tensor<4>,
+    key_heads: usize,
+    reset: Option<Tensor<2, Bool>>,
+    options: AttentionOptions,
+) -> Tensor<4> {
+    try_packed_attention(qkv, key_heads, reset, options)
+        .unwrap_or_else(|error| panic!("packed_attention: {error}"))
+}
+
+/// [`packed_attention`].
+///
+/// # Errors
+/// As [`try_attention`]; fewer heads than twice the key heads and one.
+pub fn try_packed_attention(
+    qkv: Tensor<4>,
+    key_heads: usize,
+    reset: Option<Tensor<2, Bool>>,
+    options: AttentionOptions,
+) -> Result<Tensor<4>, Error> {
+    let [batch, steps, heads, dim] = qkv.dims();
+    checks::supported("qkv", &qkv.device(), qkv.dtype())?;
+    checks::reset(&qkv, reset.as_ref(), [batch, steps])?;
+    // No heads are left for queries, or too few: the check of the problem says so.
+    let heads = heads.saturating_sub(key_heads.saturating_mul(2));
+    let shape = Shape {
+        key_heads,
+        ..Shape::same(batch, steps, heads, dim)
+    };
+    let problem = options.problem(shape);
+    problem.check(reset.is_some())?;
+    let dtype = qkv.dtype();
+    let reset = reset.map(|reset| reset.float().cast(dtype).into_dispatch());
+    let reset = Maybe::from_option(reset);
+    let (o, _lse) =
+        <Dispatch as AttentionOps>::packed_attention_forward(qkv.into_dispatch(), reset, problem);
+    Ok(Tensor::from_dispatch(o))
+}
+
 /// Bytes of scratch memory that the backward pass of an attention of `q`, `k` and `v`, `[B, T, H, D]` in `dtype`, takes on a
 /// device, besides its gradients: cuDNN's, and 0 where the kernels of this crate compute it.
 #[allow(unused_variables)]
@@ -238,13 +283,19 @@ map_tensors!(AttentionGradients {
 mod fused {
     //! The shapes of the outputs, which fusion needs before an operation runs.
 
-    use super::AttentionGradientsMetadata;
+    use super::{AttentionGradientsMetadata, Problem};
     use burn::backend::fusion::custom::TensorSpec;
     use burn::tensor::{DType, Shape};
 
     pub(super) fn output(q: &TensorSpec) -> (TensorSpec, TensorSpec) {
         let rows = Shape::new([q.shape[0], q.shape[2], q.shape[1]]);
         (q.clone(), TensorSpec::new(rows, DType::F32))
+    }
+
+    pub(super) fn packed(qkv: &TensorSpec, problem: &Problem) -> (TensorSpec, TensorSpec) {
+        let [batch, steps, dim] = [qkv.shape[0], qkv.shape[1], qkv.shape[3]];
+        let o = Shape::new([batch, steps, problem.shape.heads, dim]);
+        output(&TensorSpec::new(o, qkv.dtype))
     }
 
     pub(super) fn gradients(q: &TensorSpec, k: &TensorSpec) -> AttentionGradientsMetadata {
@@ -287,4 +338,23 @@ pub trait AttentionOps: Backend {
         d_o: FloatTensor<Self>,
         problem: Problem,
     ) -> AttentionGradients<Self>;
+
+    /// [`attention_forward`](Self::attention_forward) of packed inputs.
+    #[fusion(meta = |qkv, _reset, problem| fused::packed(qkv, problem))]
+    fn packed_attention_forward(
+        qkv: FloatTensor<Self>,
+        #[extension_type] reset: Maybe<Self>,
+        problem: Problem,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// The gradient of the packed inputs.
+    #[fusion(meta = |qkv, _reset, _o, _lse, _d_o, _problem| qkv.clone())]
+    fn packed_attention_backward(
+        qkv: FloatTensor<Self>,
+        #[extension_type] reset: Maybe<Self>,
+        o: FloatTensor<Self>,
+        lse: FloatTensor<Self>,
+        d_o: FloatTensor<Self>,
+        problem: Problem,
+    ) -> FloatTensor<Self>;
 }

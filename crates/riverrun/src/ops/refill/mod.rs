@@ -7,7 +7,7 @@ mod flex;
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, Dispatch, backend_extension};
-use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use super::support::checks;
 use crate::Error;
@@ -16,7 +16,7 @@ use crate::Error;
 /// after all earlier work of the device. Not for tensors on an autodiff device.
 ///
 /// # Panics
-/// Where [`try_refill`] returns an error, or if another tensor shares the memory.
+/// Where [`try_refill`] returns an error.
 pub fn refill<const D: usize>(tensor: Tensor<D>, data: TensorData) -> Tensor<D> {
     try_refill(tensor, data).unwrap_or_else(|error| panic!("refill: {error}"))
 }
@@ -25,13 +25,14 @@ pub fn refill<const D: usize>(tensor: Tensor<D>, data: TensorData) -> Tensor<D> 
 ///
 /// # Errors
 /// [`Error::Shape`] for data of another shape, [`Error::Dtype`] for data that cannot be converted, [`Error::Device`] for a tensor
-/// on an autodiff device.
+/// on an autodiff device, [`Error::Shared`] for one on a GPU that has a clone.
 ///
 /// # Panics
-/// If another tensor shares the memory.
+/// If a view shares the memory, such as a reshaped tensor.
 pub fn try_refill<const D: usize>(tensor: Tensor<D>, data: TensorData) -> Result<Tensor<D>, Error> {
     checks::plain("tensor", &tensor.device())?;
     let data = converted(data, &tensor.dims(), tensor.dtype())?;
+    alone(tensor.can_mut(), &tensor.device())?;
     let filled = <Dispatch as RefillOps>::refill(tensor.into_dispatch(), data);
     Ok(Tensor::from_dispatch(filled))
 }
@@ -40,7 +41,7 @@ pub fn try_refill<const D: usize>(tensor: Tensor<D>, data: TensorData) -> Result
 /// GPU nothing is waited for. Not for tensors on an autodiff device.
 ///
 /// # Panics
-/// Where [`try_overwrite`] returns an error, and if another tensor shares the memory.
+/// Where [`try_overwrite`] returns an error.
 pub fn overwrite<const D: usize>(tensor: Tensor<D>, with: Tensor<D>) -> Tensor<D> {
     try_overwrite(tensor, with).unwrap_or_else(|error| panic!("overwrite: {error}"))
 }
@@ -49,10 +50,10 @@ pub fn overwrite<const D: usize>(tensor: Tensor<D>, with: Tensor<D>) -> Tensor<D
 ///
 /// # Errors
 /// [`Error::Shape`] for a tensor of another shape, [`Error::Dtype`] for one of another dtype, [`Error::Device`] for one on
-/// another device or on an autodiff device.
+/// another device or on an autodiff device, [`Error::Shared`] for a tensor on a GPU that has a clone.
 ///
 /// # Panics
-/// If another tensor shares the memory.
+/// If a view shares the memory, such as a reshaped tensor.
 pub fn try_overwrite<const D: usize>(
     tensor: Tensor<D>,
     with: Tensor<D>,
@@ -60,6 +61,7 @@ pub fn try_overwrite<const D: usize>(
     checks::plain("tensor", &tensor.device())?;
     checks::plain("with", &with.device())?;
     checks::fits("with", &tensor, &with, &tensor.dims())?;
+    alone(tensor.can_mut(), &tensor.device())?;
     let tensor = <Dispatch as RefillOps>::overwrite(tensor.into_dispatch(), with.into_dispatch());
     Ok(Tensor::from_dispatch(tensor))
 }
@@ -67,7 +69,7 @@ pub fn try_overwrite<const D: usize>(
 /// [`refill`] for integers.
 ///
 /// # Panics
-/// Where [`try_refill_int`] returns an error, or if another tensor shares the memory.
+/// Where [`try_refill_int`] returns an error.
 pub fn refill_int<const D: usize>(tensor: Tensor<D, Int>, data: TensorData) -> Tensor<D, Int> {
     try_refill_int(tensor, data).unwrap_or_else(|error| panic!("refill_int: {error}"))
 }
@@ -76,18 +78,27 @@ pub fn refill_int<const D: usize>(tensor: Tensor<D, Int>, data: TensorData) -> T
 ///
 /// # Errors
 /// [`Error::Shape`] for data of another shape, [`Error::Dtype`] for data that cannot be converted, [`Error::Device`] for a tensor
-/// on an autodiff device.
+/// on an autodiff device, [`Error::Shared`] for one on a GPU that has a clone.
 ///
 /// # Panics
-/// If another tensor shares the memory.
+/// If a view shares the memory, such as a reshaped tensor.
 pub fn try_refill_int<const D: usize>(
     tensor: Tensor<D, Int>,
     data: TensorData,
 ) -> Result<Tensor<D, Int>, Error> {
     checks::plain("tensor", &tensor.device())?;
     let data = converted(data, &tensor.dims(), tensor.dtype())?;
+    alone(tensor.can_mut(), &tensor.device())?;
     let filled = <Dispatch as RefillOps>::refill_int(tensor.into_dispatch(), data);
     Ok(Tensor::from_dispatch(filled))
+}
+
+/// Refuses a tensor with a clone, but for the CPU, which returns a new tensor.
+fn alone(can_mut: bool, device: &Device) -> Result<(), Error> {
+    match can_mut || crate::device::is_cpu(device) {
+        true => Ok(()),
+        false => Err(Error::Shared { what: "tensor" }),
+    }
 }
 
 /// Data of this shape, in this dtype.

@@ -1,7 +1,5 @@
 //! Helpers for CUDA, ROCm, Vulkan, Metal and WebGPU.
 
-use std::time::{Duration, Instant};
-
 use burn::backend::ops::IntTensorOps;
 use burn::tensor::{DType, IntDType, Shape};
 use burn_cubecl::CubeBackend;
@@ -57,36 +55,62 @@ pub(crate) fn integers(tensor: CubeTensor) -> (CubeTensor, ElemType) {
     (into_contiguous(tensor), ElemType::Int(kind))
 }
 
-/// A contiguous tensor that may be written to: itself, if nobody else holds it.
+/// A contiguous tensor that may be written to: itself, if nobody else holds it, else a copy.
 pub(crate) fn own(tensor: CubeTensor) -> CubeTensor {
     let tensor = into_contiguous(tensor);
-    if tensor.can_mut() {
+    if is_alone(&tensor) {
         return tensor;
     }
-    // A copy would be updated at every run of the recorded launches, from the same old numbers.
-    assert!(
-        !tensor.client.is_capturing(),
-        "what an update writes shares its memory while launches are recorded"
-    );
+    if tensor.client.is_capturing() {
+        copies::count();
+    }
     tensor.copy()
 }
 
-/// How long memory may stay shared until it counts as that of another tensor: longer than the device's thread, which releases
-/// what finished work held, takes to compile kernels.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The tensor in the memory where it is, which no other tensor shares.
+/// The tensor in the memory where it is, which no other tensor shares. Callers have refused tensors that have a clone.
 pub(crate) fn own_memory(tensor: CubeTensor) -> CubeTensor {
     let tensor = into_contiguous(tensor);
-    // Work of other streams that the device has not finished may hold the memory for a moment.
-    let start = Instant::now();
-    while !tensor.can_mut() {
-        let waited = start.elapsed();
-        assert!(
-            waited < PATIENCE,
-            "a tensor to be written to in its memory shares it"
-        );
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    assert!(
+        is_alone(&tensor),
+        "a tensor to be written to in its memory shares it with a view"
+    );
     tensor
+}
+
+/// Whether no other tensor has this one's memory. The device's thread holds new memory for a moment while it finds a place for
+/// it, so a shared tensor is looked at again after all that was queued before.
+fn is_alone(tensor: &CubeTensor) -> bool {
+    // Nothing runs if the device's thread is gone: the launch that follows reports it.
+    tensor.can_mut() || tensor.client.exclusive(|| ()).is_ok() && tensor.can_mut()
+}
+
+/// Copies made in place of updates, while launches are recorded. A recorded copy starts from the same old numbers at each
+/// replay: see [`Recording`](crate::Recording).
+pub(crate) mod copies {
+    use std::collections::HashMap;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    use burn_fusion::stream::StreamId;
+
+    static COPIES: Mutex<Option<HashMap<StreamId, usize>>> = Mutex::new(None);
+
+    fn all() -> MutexGuard<'static, Option<HashMap<StreamId, usize>>> {
+        COPIES.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more on this thread's stream.
+    pub(super) fn count() {
+        let mut copies = all();
+        let copies = copies.get_or_insert_default();
+        *copies.entry(StreamId::current()).or_default() += 1;
+    }
+
+    /// Those of this thread's stream since the last call.
+    pub(crate) fn take() -> usize {
+        let mut copies = all();
+        let copies = copies
+            .as_mut()
+            .and_then(|copies| copies.remove(&StreamId::current()));
+        copies.unwrap_or(0)
+    }
 }

@@ -9,7 +9,7 @@ use riverrun_kernels::attention::Problem;
 use riverrun_kernels::attention::check::{Case, Outcome};
 use riverrun_kernels::attention::gpu::{Backward, Forward, backward, forward};
 #[cfg(all(feature = "cuda", unix))]
-use riverrun_kernels::attention::vendor::{Sums, Vendor};
+use riverrun_kernels::attention::vendor::{Layout, Sums, Vendor};
 use riverrun_kernels::gpu::Dtype;
 
 use super::{Table, right, shapes, short};
@@ -127,7 +127,7 @@ impl Routine {
                 .gpu(client, dtype, None)
                 .map_err(|error| error.to_string()),
             #[cfg(all(feature = "cuda", unix))]
-            Self::Cudnn(_, sums) => case.vendor(client, dtype, *sums),
+            Self::Cudnn(_, sums) => case.vendor(client, dtype, *sums, Layout::Separate),
         }
     }
 
@@ -143,7 +143,9 @@ impl Routine {
                 forward(client, problem, dtype, args, None).map_err(|error| error.to_string())
             }
             #[cfg(all(feature = "cuda", unix))]
-            Self::Cudnn(vendor, _) => vendor.forward(client, problem, dtype, args),
+            Self::Cudnn(vendor, _) => {
+                vendor.forward(client, problem, dtype, args, Layout::Separate)
+            }
         }
     }
 
@@ -159,7 +161,9 @@ impl Routine {
                 backward(client, problem, dtype, args, None).map_err(|error| error.to_string())
             }
             #[cfg(all(feature = "cuda", unix))]
-            Self::Cudnn(vendor, sums) => vendor.backward(client, problem, dtype, args, *sums),
+            Self::Cudnn(vendor, sums) => {
+                vendor.backward(client, problem, dtype, args, *sums, Layout::Separate)
+            }
         }
     }
 }
