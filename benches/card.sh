@@ -108,7 +108,10 @@ part_long() {
 
 part_stress() {
     verifies stress || { echo "skipped: no stress" | tee -a "$log"; return 0; }
-    measured stress 300 verify --op stress
+    local n
+    for n in $(seq 20); do
+        measured "stress-$n" 120 verify --op stress
+    done
 }
 
 # Memory errors in every operation, races where shared memory is used. A part of `verify` a process, for the sanitizer

@@ -5,14 +5,14 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::{sigmoid, tanh};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use riverrun_train::tasks::Task;
 use riverrun_train::{
-    Error, Inputs, Learner, Objective, Observer, Outcome, RunDir, Setup, Trainer, TrainingConfig,
-    weights,
+    Error, Generator, Inputs, Learner, Objective, Observer, Outcome, RunDir, Setup, Trainer,
+    TrainingConfig, weights,
 };
 use serde::{Deserialize, Serialize};
 
@@ -238,4 +238,54 @@ fn norms_of_gradients_come_by_module() {
     assert_eq!(names, ["hidden", "out"]);
     let sum: f64 = norms.groups.values().map(|norm| norm * norm).sum();
     assert!(norms.total > 0.0 && (sum.sqrt() - norms.total).abs() < 1e-6);
+}
+
+/// A model with weights in `f64`.
+struct Wide;
+
+impl Objective for Wide {
+    type Model = Linear;
+    type Batch = ();
+
+    fn init(&self, device: &Device) -> Linear {
+        let weight = Tensor::ones([1, 1], (device, DType::F64));
+        Linear {
+            weight: Param::from_tensor(weight),
+            bias: None,
+        }
+    }
+
+    fn tensors(&self, (): &()) -> Vec<TensorData> {
+        Vec::new()
+    }
+
+    fn loss(&self, model: &Linear, _: &Inputs) -> Tensor<1> {
+        model.weight.val().sum()
+    }
+
+    fn draws(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn weights_that_are_not_f32_are_refused() {
+    let error = Learner::new(Wide, &config().training, &Device::flex()).err();
+    assert!(
+        matches!(&error, Some(Error::Unsupported(reason)) if reason.contains("F64")),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn text_is_not_generated_by_a_run_of_another_task() {
+    let scratch = Scratch::new("no-text");
+    let dir = RunDir::create(&scratch.0).unwrap();
+    dir.write_config(&serde_json::json!({ "task": { "kind": "xor" } }))
+        .unwrap();
+    let error = Generator::open(&dir, &Device::flex()).err().unwrap();
+    assert!(
+        matches!(&error, Error::Unsupported(reason) if reason.contains("the task xor, which has no language model")),
+        "{error}"
+    );
 }

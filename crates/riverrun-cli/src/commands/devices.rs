@@ -109,7 +109,7 @@ fn gpu(out: &mut impl Write, client: &cubecl::client::Client) -> Result<(), Fail
         ("long (16x4096x256)", Shape::new(16, 4096, 256)),
     ] {
         let problem = Problem::new(shape, Gate::Raw);
-        match Routine::choose(client, &problem, None) {
+        match Routine::choose(client, &problem, Dtype::F32, None) {
             Ok(routine) => writeln!(out, "  recurrence, {what}: {}", routine.name())?,
             Err(error) => writeln!(out, "  recurrence, {what}: none, {error}")?,
         }

@@ -43,10 +43,10 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
     for (n, gate) in GATES.into_iter().enumerate() {
         for (name, [batch, steps, dim]) in SHAPES {
             let problem = Problem::new(Shape::new(batch, steps, dim), gate);
-            let chosen = Routine::choose(&writer.recorder.client, &problem, None)?;
-            let wanted = |routine: &Routine| *routine == chosen || name == EVERY_ROUTINE;
-            for routine in Routine::ALL.into_iter().filter(wanted) {
-                for dtype in Dtype::ALL {
+            for dtype in Dtype::ALL {
+                let chosen = Routine::choose(&writer.recorder.client, &problem, dtype, None)?;
+                let wanted = |routine: &Routine| *routine == chosen || name == EVERY_ROUTINE;
+                for routine in Routine::ALL.into_iter().filter(wanted) {
                     if writer.sample && !(name == EVERY_ROUTINE && dtype == Dtype::ALL[n % 3]) {
                         continue;
                     }

@@ -86,6 +86,8 @@ fn call(statement: &str) -> Result<String, String> {
         "ex2.approx.ftz.f32" => one("exp2f"),
         "rcp.approx.ftz.f32" => one("1.0f / "),
         "sqrt.approx.ftz.f32" => one("sqrtf"),
+        "rsqrt.approx.ftz.f32" => one("rsqrt"),
+        "max.NaN.ftz.f32" => one("sim::larger_or_nan"),
         "shfl.sync.bfly.b32" => {
             format!("{} = __shfl_xor_sync(-1, {}, {})", to[0], from[0], from[1])
         }

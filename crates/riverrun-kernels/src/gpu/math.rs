@@ -29,6 +29,50 @@ fn square_root_ptx(x: f32) -> f32 {
     y
 }
 
+#[cube]
+fn inverse_square_root_ptx(x: f32) -> f32 {
+    let y: f32;
+    gpu_asm!("rsqrt.approx.ftz.f32 {}, {};", out(_) y, in(_) x, options(pure, nomem));
+    y
+}
+
+/// Needs compute capability 8.0.
+#[cube]
+fn larger_or_nan_ptx(x: f32, y: f32) -> f32 {
+    let z: f32;
+    gpu_asm!("max.NaN.ftz.f32 {}, {}, {};", out(_) z, in(_) x, in(_) y, options(pure, nomem));
+    z
+}
+
+/// The larger of two numbers, NaN if one of them is; on NVIDIA GPUs from compute capability 8.0 on.
+#[cube]
+pub(crate) fn larger_or_nan<N: Size>(x: Vector<f32, N>, y: Vector<f32, N>) -> Vector<f32, N> {
+    let mut z = Vector::<f32, N>::new(0.0f32);
+    #[unroll]
+    for i in 0..N::value() {
+        z.insert(i, larger_or_nan_ptx(x.extract(i), y.extract(i)));
+    }
+    z
+}
+
+/// `1 / √x`, of a normal number.
+#[cube]
+pub(crate) fn inverse_square_root<N: Size>(
+    x: Vector<f32, N>,
+    #[comptime] ptx: bool,
+) -> Vector<f32, N> {
+    if comptime!(ptx) {
+        let mut y = Vector::<f32, N>::new(0.0f32);
+        #[unroll]
+        for i in 0..N::value() {
+            y.insert(i, inverse_square_root_ptx(x.extract(i)));
+        }
+        y
+    } else {
+        Vector::<f32, N>::new(1.0f32) / x.sqrt()
+    }
+}
+
 /// `√x`.
 #[cube]
 pub(crate) fn square_root<N: Size>(x: Vector<f32, N>, #[comptime] ptx: bool) -> Vector<f32, N> {

@@ -39,6 +39,11 @@ pub enum TaskConfig {
     Text(TextConfig),
 }
 
+impl TaskConfig {
+    /// The names of the tasks, `task.kind` in a run's configuration.
+    pub const NAMES: [&str; 2] = ["selective-copy", "text"];
+}
+
 fn one() -> usize {
     1
 }

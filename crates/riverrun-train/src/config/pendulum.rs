@@ -74,8 +74,16 @@ impl PendulumRun {
             return Err(Error::value("format", self.format, known));
         }
         self.training.check()?;
+        self.model.check()?;
+        let widths = [self.model.d_observation, self.model.rssm.d_action];
+        if widths != [OBSERVED, 1] {
+            let reason = format!("the task has {OBSERVED} and 1");
+            let widths = format!("{widths:?}");
+            return Err(Error::value("d_observation and d_action", widths, reason));
+        }
         let task = Box::new(self.pendulum()?);
-        let objective = Dynamics::new(self.model.clone());
+        let (sequences, steps) = (self.training.batch, self.training.context);
+        let objective = Dynamics::new(self.model.clone()).with_batches(sequences, steps);
         Setup::new(objective, task, self.training.clone(), self)
     }
 }

@@ -65,6 +65,14 @@ impl Generator {
     /// # Errors
     /// A folder that is no run, or holds no model, or whose task is not text; a damaged file.
     pub fn open(dir: &RunDir, device: &Device) -> Result<Self, Error> {
+        if let Some(task) = dir.task()?
+            && !TaskConfig::NAMES.contains(&task.as_str())
+        {
+            return Err(Error::Unsupported(format!(
+                "{} was trained on the task {task}, which has no language model: only a run on text can generate text",
+                dir.path().display()
+            )));
+        }
         let config: RunConfig = dir.config()?;
         config.check()?;
         config.check_vocab()?;

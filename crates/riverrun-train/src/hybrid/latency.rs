@@ -147,7 +147,11 @@ pub fn host_pieces() -> Vec<Piece> {
 /// A device that fails.
 pub fn device_pieces(device: &Device) -> Result<Vec<Piece>, Error> {
     let training = TrainingConfig::new(64, 1, 1, 1e-3);
-    let digits = Learner::new(DigitsObjective(DigitsNet::Conv), &training, device)?;
+    let digits = Learner::new(
+        DigitsObjective::new(DigitsNet::Conv, training.batch),
+        &training,
+        device,
+    )?;
     let mut config = RunConfig::selective_copy();
     let [vocab, ..] = config.model.sizes();
     config.model = riverrun::models::LanguageModelConfig::new(vocab, 512, 4).into();

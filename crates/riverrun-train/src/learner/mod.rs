@@ -8,7 +8,7 @@ mod recorder;
 use std::sync::Mutex;
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 
 use crate::objective::{self, Draw, Inputs, Language, Objective};
 use crate::{Error, Optimizer, RunConfig, TrainingConfig, memory};
@@ -45,7 +45,7 @@ impl<O: Objective> Learner<O> {
     /// A fresh model that has seen nothing.
     ///
     /// # Errors
-    /// A device that lacks the format, or the memory.
+    /// A device that lacks the format, or the memory; a model whose weights are not `f32`.
     pub fn new(objective: O, config: &TrainingConfig, device: &Device) -> Result<Self, Error> {
         let precision = config.dtype;
         if !device.supports_dtype(precision.dtype()) {
@@ -58,7 +58,7 @@ impl<O: Objective> Learner<O> {
         if let Some(bytes) = objective.bytes() {
             memory::check("a training step", bytes, device)?;
         }
-        let model = fresh_model(&objective, config.seed, device);
+        let model = fresh_model(&objective, config.seed, device)?;
         let optimizer = Optimizer::new(&config.optimizer);
         Ok(Self {
             objective,
@@ -267,7 +267,10 @@ impl<O: Objective> Learner<O> {
 }
 
 /// Seeds, initializes, and materializes a model with autodiff.
-fn fresh_model<O: Objective>(objective: &O, seed: u64, device: &Device) -> O::Model {
+///
+/// # Errors
+/// [`Error::Unsupported`] for weights that are not `f32`.
+fn fresh_model<O: Objective>(objective: &O, seed: u64, device: &Device) -> Result<O::Model, Error> {
     // Backends have one generator for the whole process, and Burn fills parameters on first use: two runs that start at
     // once must not draw from each other's numbers.
     static INITIALIZING: Mutex<()> = Mutex::new(());
@@ -275,15 +278,23 @@ fn fresh_model<O: Objective>(objective: &O, seed: u64, device: &Device) -> O::Mo
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner());
 
-    struct Materialize;
+    /// With the dtype of a weight that is not `f32`.
+    struct Materialize(Option<DType>);
     impl ModuleVisitor for Materialize {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let _ = param.val();
+            let dtype = param.val().dtype();
+            self.0 = self.0.or((dtype != DType::F32).then_some(dtype));
         }
     }
     let device = device.clone().autodiff();
     device.seed(seed);
     let model = objective.init(&device);
-    model.visit(&mut Materialize);
-    model
+    let mut materialize = Materialize(None);
+    model.visit(&mut materialize);
+    match materialize.0 {
+        None => Ok(model),
+        Some(dtype) => Err(Error::Unsupported(format!(
+            "a model that learns has weights in F32, found {dtype:?}; the format of its arithmetic is an option of the training"
+        ))),
+    }
 }

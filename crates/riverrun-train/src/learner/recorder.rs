@@ -117,6 +117,11 @@ impl Recorder {
                 synced(&device)?;
                 loss
             }
+            None if !core.optimizer.have_one_time() => {
+                return Err(Error::Recording(
+                    "some parameters have had fewer gradients than others, and need other numbers in each step".into(),
+                ));
+            }
             None => {
                 // What was refilled above is written now: a recording takes no writes.
                 synced(&device)?;

@@ -155,7 +155,18 @@ fn order(device: &Device) -> Tensor<1, Int> {
 
 /// Learns digits by cross-entropy.
 #[derive(Debug, Clone, Copy)]
-pub struct DigitsObjective(pub DigitsNet);
+pub struct DigitsObjective {
+    net: DigitsNet,
+    /// Images of a batch.
+    images: usize,
+}
+
+impl DigitsObjective {
+    /// An objective with a model of this kind and batches of `images`.
+    pub fn new(net: DigitsNet, images: usize) -> Self {
+        Self { net, images }
+    }
+}
 
 impl DigitsObjective {
     fn logits(&self, model: &DigitsModel, inputs: &Inputs) -> (Tensor<3>, Tensor<2, Int>) {
@@ -171,7 +182,7 @@ impl Objective for DigitsObjective {
     type Batch = Images;
 
     fn init(&self, device: &Device) -> DigitsModel {
-        DigitsModel::new(self.0, device)
+        DigitsModel::new(self.net, device)
     }
 
     fn tensors(&self, images: &Images) -> Vec<TensorData> {
@@ -205,6 +216,16 @@ impl Objective for DigitsObjective {
 
     fn draws(&self) -> bool {
         false
+    }
+
+    fn bytes(&self) -> Option<u128> {
+        // Of each image its pixels, and what the first layer makes of them.
+        let first = match self.net {
+            DigitsNet::Conv => 16 * (SIDE - 4) * (SIDE - 4),
+            DigitsNet::Rows => SIDE * HIDDEN,
+            DigitsNet::Pixels => PIXELS * HIDDEN,
+        };
+        Some(4 * (PIXELS + first) as u128 * self.images as u128)
     }
 }
 

@@ -10,12 +10,20 @@ use crate::tasks::{OBSERVED, PendulumBatch};
 #[derive(Debug, Clone)]
 pub struct Dynamics {
     model: WorldModelConfig,
+    /// Steps of a batch.
+    steps: u128,
 }
 
 impl Dynamics {
     /// An objective with a model of these sizes.
     pub fn new(model: WorldModelConfig) -> Self {
-        Self { model }
+        Self { model, steps: 0 }
+    }
+
+    /// With batches of this many sequences of so many steps, for [`bytes`](Objective::bytes).
+    pub fn with_batches(mut self, sequences: usize, steps: usize) -> Self {
+        self.steps = (sequences as u128).saturating_mul(steps as u128);
+        self
     }
 }
 
@@ -47,5 +55,16 @@ impl Objective for Dynamics {
 
     fn draws(&self) -> bool {
         false
+    }
+
+    fn bytes(&self) -> Option<u128> {
+        let rssm = &self.model.rssm;
+        // Weights, gradients and two moments; of each step the observation, both states and both sets of logits.
+        let weights = self.model.parameters().saturating_mul(16);
+        let logits = (rssm.stoch as u128).saturating_mul(rssm.classes as u128);
+        let step = logits.saturating_mul(3).saturating_add(rssm.deter as u128);
+        let step = step.saturating_add((rssm.hidden + rssm.d_tokens + OBSERVED) as u128);
+        let steps = step.saturating_mul(4).saturating_mul(self.steps);
+        Some(weights.saturating_add(steps))
     }
 }

@@ -56,8 +56,10 @@ pub struct Optimizer {
     steps: usize,
     /// Steps that a recording has done since the states were counted.
     replayed: usize,
-    /// The numbers of the next step, in a place that stays.
-    announced: Option<Tensor<1>>,
+    /// The numbers of the next step, in a place that stays, and its time.
+    announced: Option<(Tensor<1>, usize)>,
+    /// Whether the last step used other numbers too, of parameters that had taken fewer steps.
+    apart: bool,
     /// Whether the norm of each step's gradients is kept, and that of the last.
     keeping: bool,
     square: Option<Tensor<1>>,
@@ -74,6 +76,7 @@ impl Optimizer {
             steps: 0,
             replayed: 0,
             announced: None,
+            apart: false,
             keeping: false,
             square: None,
             adaptive: None,
@@ -108,6 +111,9 @@ impl Optimizer {
     ///
     /// The norm is taken after the scale is divided out. Where it is not finite, as after an overflow in
     /// f16, nothing moves, though the step counts in the correction of the moments. Nothing is read back from the device.
+    ///
+    /// # Panics
+    /// For a model whose weights are not `f32`.
     pub fn step<M: Module>(
         &mut self,
         lr: f64,
@@ -161,11 +167,15 @@ impl Optimizer {
             group.1.push(tensors);
         }
         let mut updated = HashMap::new();
+        self.apart = false;
         for (time, (places, tensors)) in by_time {
             self.steps = self.steps.max(time);
-            let numbers = match self.announced.clone() {
-                Some(numbers) => numbers,
-                None => adamw_numbers(self.numbers(lr, time), &factor.device()),
+            let numbers = match &self.announced {
+                Some((numbers, next)) if *next == time => numbers.clone(),
+                announced => {
+                    self.apart |= announced.is_some();
+                    adamw_numbers(self.numbers(lr, time), &factor.device())
+                }
             };
             let tensors = adamw(tensors, factor.clone(), numbers);
             updated.extend(
@@ -194,15 +204,23 @@ impl Optimizer {
         }
     }
 
-    /// Writes the numbers of the next step, for which all parameters have taken the same steps so far, to the place where
-    /// that step and all later ones look for them.
+    /// Writes the numbers of the next step to the place where that step and all later ones look for them. Parameters that have
+    /// taken fewer steps than others have numbers of their own, without such a place: see
+    /// [`have_one_time`](Self::have_one_time).
     pub(crate) fn announce(&mut self, lr: f64, device: &Device) -> Result<(), Error> {
-        let step = self.numbers(lr, self.steps + self.replayed + 1);
-        self.announced = Some(match self.announced.take() {
-            Some(place) => try_refill(place, TensorData::from(step.numbers()))?,
+        let time = self.steps + self.replayed + 1;
+        let step = self.numbers(lr, time);
+        let numbers = match self.announced.take() {
+            Some((place, _)) => try_refill(place, TensorData::from(step.numbers()))?,
             None => adamw_numbers(step, device),
-        });
+        };
+        self.announced = Some((numbers, time));
         Ok(())
+    }
+
+    /// Whether all parameters of the last step had taken the same number of steps, so that it can be recorded.
+    pub(crate) fn have_one_time(&self) -> bool {
+        !self.apart
     }
 
     /// Counts a step that a recording has done.
@@ -301,5 +319,45 @@ impl ModuleVisitor for WriteMoment<'_> {
                 states.insert(param.id, DynState::create(AdamWState::new(momentum), D));
             }
         }
+    }
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::Device;
+
+    use super::*;
+
+    #[test]
+    fn a_parameter_with_fewer_steps_has_numbers_of_its_own() {
+        let device = Device::flex();
+        let tracked = device.clone().autodiff();
+        tracked.seed(1);
+        let start = LinearConfig::new(3, 2).init(&tracked);
+        let run = |announced: bool| -> (Vec<f32>, bool) {
+            let mut optimizer = Optimizer::new(&OptimizerConfig::default());
+            let mut scale = LossScale::new(crate::Precision::F32, &tracked);
+            let mut model: Linear = start.clone();
+            for step in 0..3 {
+                if announced {
+                    optimizer.announce(0.1, &device).unwrap();
+                }
+                let mut loss = model.weight.val().powi_scalar(2).sum();
+                if step > 0 {
+                    let bias = model.bias.as_ref().expect("a bias");
+                    loss = loss + (bias.val() - 3.0).powi_scalar(2).sum();
+                }
+                let mut gradients = loss.backward();
+                let gradients = GradientsParams::from_module(&mut gradients, &model);
+                model = optimizer.step(0.1, model, gradients, &mut scale);
+            }
+            let bias = model.bias.as_ref().expect("a bias").val();
+            let numbers = bias.into_data().iter::<f32>().collect();
+            (numbers, optimizer.have_one_time())
+        };
+        let (expected, found) = (run(false), run(true));
+        assert_eq!(found.0, expected.0);
+        assert!(!found.1);
     }
 }

@@ -6,8 +6,8 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::silu;
 use burn::tensor::{Device, FloatDType, Int, Tensor};
 
-use crate::Sequence;
 use crate::nn::{Observed, RmsNorm, RmsNormConfig, Rssm, RssmConfig, RssmState, linear};
+use crate::{Error, Sequence};
 
 /// Configuration of [`WorldModel`].
 #[derive(Config, Debug, PartialEq)]
@@ -69,13 +69,10 @@ impl WorldModelConfig {
     /// A model with fresh weights.
     ///
     /// # Panics
-    /// If [`RssmConfig::try_init`] refuses the sizes, or if `sigma` is not above 0.
+    /// Where [`check`](Self::check) returns an error.
     pub fn init(&self, device: &Device) -> WorldModel {
-        assert!(
-            self.sigma > 0.0,
-            "sigma has to be above 0, is {}",
-            self.sigma
-        );
+        self.check()
+            .unwrap_or_else(|error| panic!("world model: {error}"));
         let rssm = self.rssm.init(device);
         let norm = |width| RmsNormConfig::new(width).init(device);
         let (tokens, hidden) = (self.rssm.d_tokens, self.rssm.hidden);
@@ -90,6 +87,38 @@ impl WorldModelConfig {
             sigma: self.sigma,
             free_nats: self.free_nats,
         }
+    }
+}
+
+impl WorldModelConfig {
+    /// Checks the sizes and the options; nothing is allocated.
+    ///
+    /// # Errors
+    /// Those of [`RssmConfig::check`]; an observation of no features, a `sigma` that is not above 0, free nats below 0.
+    pub fn check(&self) -> Result<(), Error> {
+        self.rssm.check()?;
+        let refuse = |reason: String| Err(Error::Unsupported(reason));
+        if self.d_observation == 0 || u64::try_from(self.parameters()).is_err() {
+            return refuse(format!("an observation of {} features", self.d_observation));
+        }
+        if !(self.sigma > 0.0 && self.sigma.is_finite()) {
+            return refuse(format!("sigma has to be above 0, is {}", self.sigma));
+        }
+        if !(self.free_nats >= 0.0 && self.free_nats.is_finite()) {
+            return refuse(format!(
+                "free nats have to be at least 0, are {}",
+                self.free_nats
+            ));
+        }
+        Ok(())
+    }
+
+    /// The trainable numbers of the matrices, without overflow: a lower bound of all.
+    pub fn parameters(&self) -> u128 {
+        let rssm = &self.rssm;
+        let ends = (rssm.d_tokens as u128).saturating_add(rssm.hidden as u128);
+        let ends = ends.saturating_mul(self.d_observation as u128);
+        rssm.parameters().saturating_add(ends)
     }
 }
 

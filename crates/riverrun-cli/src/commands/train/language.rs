@@ -40,7 +40,7 @@ pub fn configuration(args: &TrainArgs) -> Result<RunConfig, Failure> {
         true => super::folder(args)?.task()?,
         false => args.task.clone(),
     };
-    if let Some(name) = task.filter(|name| !["selective-copy", "text"].contains(&name.as_str())) {
+    if let Some(name) = task.filter(|name| !TaskConfig::NAMES.contains(&name.as_str())) {
         return Err(Failure::User(format!(
             "the task {name} has no language model, and no plan"
         )));

@@ -235,25 +235,27 @@ pub(super) fn layer<E: Element>(case: &Case<E>, device: &Device, storage: Storag
     }
     let gradients = loss.backward();
     let numbers = |data: TensorData| data.iter::<f64>().map(E::from_f64).collect::<Vec<E>>();
+    let truth = case.to::<f64>().oracle().expect("a problem that fits");
+    // An absent input has no gradient to compare; a lost gradient is compared as NaN.
     macro_rules! gradient {
-        ($tensor:expr) => {
-            $tensor
-                .as_ref()
-                .and_then(|tensor| tensor.grad(&gradients))
-                .map(|gradient| numbers(gradient.into_data()))
+        ($tensor:expr, $truth:expr) => {
+            match &$tensor {
+                None => $truth.into_iter().map(E::from_f64).collect::<Vec<E>>(),
+                Some(tensor) => match tensor.grad(&gradients) {
+                    Some(gradient) => numbers(gradient.into_data()),
+                    None => vec![E::from_f64(f64::NAN); $truth.len()],
+                },
+            }
         };
     }
-    // Absent inputs have no gradient to compare.
-    let truth = case.to::<f64>().oracle().expect("a problem that fits");
-    let rounded = |x: Vec<f64>| x.into_iter().map(E::from_f64).collect::<Vec<E>>();
     Results {
         h: numbers(h.into_data()),
         h_last: numbers(last.h.into_data()),
         c_last: last.c.map_or(Vec::new(), |c| numbers(c.into_data())),
-        d_xg: gradient!(Some(&x)).expect("a gradient of the input"),
-        d_u: gradient!(Some(&u)).expect("a gradient of the weights"),
-        d_bias: gradient!(bias).unwrap_or_else(|| rounded(truth.d_bias)),
-        d_h0: gradient!(h0).unwrap_or_else(|| rounded(truth.d_h0)),
-        d_c0: gradient!(c0).unwrap_or_else(|| rounded(truth.d_c0)),
+        d_xg: gradient!(Some(&x), truth.d_xg),
+        d_u: gradient!(Some(&u), truth.d_u),
+        d_bias: gradient!(bias, truth.d_bias),
+        d_h0: gradient!(h0, truth.d_h0),
+        d_c0: gradient!(c0, truth.d_c0),
     }
 }

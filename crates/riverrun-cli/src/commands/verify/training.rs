@@ -83,16 +83,36 @@ fn train(config: &RunConfig, device: &Device, recorded: bool) -> Result<Outcome,
     })
 }
 
-/// The largest difference; NaN where one side alone is NaN.
+/// The largest difference; NaN where a number is NaN, and infinite for another count of numbers.
 fn difference(found: &[f32], expected: &[f32]) -> f64 {
+    if found.len() != expected.len() {
+        return f64::INFINITY;
+    }
     let pairs = found.iter().zip(expected);
-    let apart = pairs.filter(|(found, expected)| found.to_bits() != expected.to_bits());
-    let sizes = apart.map(|(found, expected)| f64::from((found - expected).abs()));
-    sizes.fold(0.0, |worst, size| {
-        if size.is_nan() || size > worst {
-            size
-        } else {
-            worst
+    let sizes = pairs.map(|(found, expected)| f64::from((found - expected).abs()));
+    sizes.fold(0.0, |worst: f64, size| {
+        match worst.is_nan() || size <= worst {
+            true => worst,
+            false => size,
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::difference;
+
+    #[test]
+    fn a_nan_or_a_missing_number_is_a_difference() {
+        assert_eq!(difference(&[1.0, 2.5], &[1.0, 2.0]), 0.5);
+        assert_eq!(difference(&[1.0], &[1.0, 2.0]), f64::INFINITY);
+        let nan = f32::NAN;
+        for (found, expected) in [
+            ([nan, 9.0], [nan, 1.0]),
+            ([1.0, nan], [1.0, 2.0]),
+            ([nan, 0.0], [0.0, 0.0]),
+        ] {
+            assert!(difference(&found, &expected).is_nan());
+        }
+    }
 }

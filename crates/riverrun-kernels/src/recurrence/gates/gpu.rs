@@ -2,6 +2,16 @@
 
 use cubecl::prelude::*;
 
+/// How a gate computes its results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Math {
+    /// The device runs PTX.
+    pub ptx: bool,
+    /// Inputs and results have 16 bits, and the device runs PTX of compute capability 8.0: an error of `2⁻¹⁴` of a coefficient
+    /// is then a thirtieth of that of its storage.
+    pub narrow: bool,
+}
+
 /// The step `S -> a S + b`.
 #[derive(CubeType, Clone, Copy)]
 pub(crate) struct Affine<N: Size> {

@@ -12,7 +12,7 @@ use super::candidate::{Activation, CpuG, CpuIdentity, CpuTanh};
 #[cfg(feature = "gpu")]
 use super::candidate::{activate, activate_slope};
 #[cfg(feature = "gpu")]
-use super::gpu::{Affine, InputGradients};
+use super::gpu::{Affine, InputGradients, Math};
 #[cfg(feature = "check")]
 use super::reference::{self, NaiveStep, Step, naive_sigmoid, round};
 use super::{Candidate, Coefficients, Formula, SATURATED, Visitor};
@@ -132,12 +132,12 @@ pub(super) fn coefficients<N: Size>(
     k_h: Vector<f32, N>,
     _none: Vector<f32, N>,
     #[comptime] gate: MinGru,
-    #[comptime] ptx: bool,
+    #[comptime] math: Math,
 ) -> Affine<N> {
-    let z = sigmoid::<N>(k_z, ptx);
+    let z = sigmoid::<N>(k_z, math.ptx);
     Affine::<N> {
         a: Vector::<f32, N>::new(1.0f32) - z,
-        b: z * activate::<N>(k_h, gate.candidate, ptx),
+        b: z * activate::<N>(k_h, gate.candidate, math.ptx),
     }
 }
 
@@ -150,11 +150,11 @@ pub(super) fn gradients<N: Size>(
     h_prev: Vector<f32, N>,
     d: Vector<f32, N>,
     #[comptime] gate: MinGru,
-    #[comptime] ptx: bool,
+    #[comptime] math: Math,
 ) -> InputGradients<N> {
     let one = Vector::<f32, N>::new(1.0f32);
-    let z = sigmoid::<N>(k_z, ptx);
-    let c = activate::<N>(k_h, gate.candidate, ptx);
+    let z = sigmoid::<N>(k_z, math.ptx);
+    let c = activate::<N>(k_h, gate.candidate, math.ptx);
     InputGradients::<N> {
         a: one - z,
         d0: d * (c - h_prev) * (z * (one - z)),

@@ -16,7 +16,7 @@ use super::candidate::{Activation, CpuG, CpuIdentity, CpuTanh};
 #[cfg(feature = "gpu")]
 use super::candidate::{activate, activate_slope};
 #[cfg(feature = "gpu")]
-use super::gpu::{Affine, InputGradients};
+use super::gpu::{Affine, InputGradients, Math};
 #[cfg(feature = "check")]
 use super::reference::{self, NaiveStep, Step, naive_sigmoid, round};
 use super::{Candidate, Coefficients, Formula, SATURATED, Visitor};
@@ -309,19 +309,19 @@ pub(super) fn coefficients<N: Size>(
     k_i: Vector<f32, N>,
     k_h: Vector<f32, N>,
     #[comptime] gate: MinLstm,
-    #[comptime] ptx: bool,
+    #[comptime] math: Math,
 ) -> Affine<N> {
-    let c = activate::<N>(k_h, gate.candidate, ptx);
+    let c = activate::<N>(k_h, gate.candidate, math.ptx);
     if comptime!(gate.normalized) {
-        let gates = normalized_gates::<N>(k_f, k_i, ptx);
+        let gates = normalized_gates::<N>(k_f, k_i, math.ptx);
         Affine::<N> {
             a: gates.f,
             b: gates.i * c,
         }
     } else {
         Affine::<N> {
-            a: sigmoid::<N>(k_f, ptx),
-            b: sigmoid::<N>(k_i, ptx) * c,
+            a: sigmoid::<N>(k_f, math.ptx),
+            b: sigmoid::<N>(k_i, math.ptx) * c,
         }
     }
 }
@@ -335,24 +335,23 @@ pub(super) fn gradients<N: Size>(
     h_prev: Vector<f32, N>,
     d: Vector<f32, N>,
     #[comptime] gate: MinLstm,
-    #[comptime] ptx: bool,
+    #[comptime] math: Math,
 ) -> InputGradients<N> {
     let one = Vector::<f32, N>::new(1.0f32);
-    let zero = Vector::<f32, N>::new(0.0f32);
-    let c = activate::<N>(k_h, gate.candidate, ptx);
+    let c = activate::<N>(k_h, gate.candidate, math.ptx);
     let slope = activate_slope::<N>(k_h, c, gate.candidate);
     if comptime!(gate.normalized) {
-        let gates = normalized_gates::<N>(k_f, k_i, ptx);
-        let u = d * (h_prev - c) * gates.r;
+        let gates = normalized_gates::<N>(k_f, k_i, math.ptx);
+        let u = d * (c - h_prev) * gates.r;
         InputGradients::<N> {
             a: gates.f,
-            d0: u * (gates.f * gates.e_f),
-            d1: (zero - u) * (gates.i * gates.e_i),
+            d0: -u * (gates.f * gates.e_f),
+            d1: u * (gates.i * gates.e_i),
             d2: d * gates.i * slope,
         }
     } else {
-        let f = sigmoid::<N>(k_f, ptx);
-        let i = sigmoid::<N>(k_i, ptx);
+        let f = sigmoid::<N>(k_f, math.ptx);
+        let i = sigmoid::<N>(k_i, math.ptx);
         InputGradients::<N> {
             a: f,
             d0: d * h_prev * (f * (one - f)),

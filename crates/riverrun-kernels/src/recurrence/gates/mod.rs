@@ -162,7 +162,7 @@ macro_rules! gates {
         mod on_gpu {
             use cubecl::prelude::*;
 
-            use super::gpu::{Affine, InputGradients};
+            use super::gpu::{Affine, InputGradients, Math};
             use super::*;
 
             /// The coefficients `(a, b)` of a step.
@@ -172,11 +172,11 @@ macro_rules! gates {
                 p1: Vector<f32, N>,
                 p2: Vector<f32, N>,
                 #[comptime] gate: Gate,
-                #[comptime] ptx: bool,
+                #[comptime] math: Math,
             ) -> Affine<N> {
                 match gate {
                     $(Gate::$name $({ $($field),* })? => super::$module::coefficients::<N>(
-                        p0, p1, p2, comptime!(super::$module::$name $({ $($field),* })?), ptx,
+                        p0, p1, p2, comptime!(super::$module::$name $({ $($field),* })?), math,
                     ),)*
                 }
             }
@@ -190,11 +190,11 @@ macro_rules! gates {
                 h_prev: Vector<f32, N>,
                 d: Vector<f32, N>,
                 #[comptime] gate: Gate,
-                #[comptime] ptx: bool,
+                #[comptime] math: Math,
             ) -> InputGradients<N> {
                 match gate {
                     $(Gate::$name $({ $($field),* })? => super::$module::gradients::<N>(
-                        p0, p1, p2, h_prev, d, comptime!(super::$module::$name $({ $($field),* })?), ptx,
+                        p0, p1, p2, h_prev, d, comptime!(super::$module::$name $({ $($field),* })?), math,
                     ),)*
                 }
             }

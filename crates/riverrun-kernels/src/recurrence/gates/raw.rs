@@ -7,7 +7,7 @@ use cubecl::prelude::*;
 use pulp::Simd;
 
 #[cfg(feature = "gpu")]
-use super::gpu::{Affine, InputGradients};
+use super::gpu::{Affine, InputGradients, Math};
 #[cfg(feature = "check")]
 use super::reference::{NaiveStep, Step, round};
 use super::{Coefficients, Formula, Visitor};
@@ -109,7 +109,7 @@ pub(super) fn coefficients<N: Size>(
     b: Vector<f32, N>,
     _none: Vector<f32, N>,
     #[comptime] _gate: Raw,
-    #[comptime] _ptx: bool,
+    #[comptime] _math: Math,
 ) -> Affine<N> {
     Affine::<N> { a, b }
 }
@@ -123,7 +123,7 @@ pub(super) fn gradients<N: Size>(
     h_prev: Vector<f32, N>,
     d: Vector<f32, N>,
     #[comptime] _gate: Raw,
-    #[comptime] _ptx: bool,
+    #[comptime] _math: Math,
 ) -> InputGradients<N> {
     InputGradients::<N> {
         a,

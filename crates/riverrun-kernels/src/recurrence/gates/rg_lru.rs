@@ -13,12 +13,14 @@ use cubecl::prelude::*;
 use pulp::Simd;
 
 #[cfg(feature = "gpu")]
-use super::gpu::{Affine, InputGradients};
+use super::gpu::{Affine, InputGradients, Math};
 #[cfg(feature = "check")]
 use super::reference::{NaiveStep, Step, round};
 use super::{Coefficients, Formula, Gate, Visitor};
 #[cfg(feature = "gpu")]
-use crate::gpu::math::{exp_of_negative, reciprocal, square_root};
+use crate::gpu::math::{
+    exp_of_negative, inverse_square_root, larger_or_nan, reciprocal, square_root,
+};
 use crate::recurrence::cost::{ELEMENTARY, Pass};
 use crate::simd::real::Real;
 use crate::simd::vector::Vector as SimdVector;
@@ -150,32 +152,91 @@ impl Coefficients<2> for RgLru {
 #[cfg(feature = "gpu")]
 const SERIES_END: f32 = 0.5;
 
-/// The `√(1 - a²)` at which its slope reaches the largest one used.
+/// The upper end of the first two terms of the series in 16 bits.
+#[cfg(feature = "gpu")]
+const TERMS_END: f32 = 1.0 / 128.0;
+
+/// The `√(1 - a²)` at which its slope reaches the largest one used, and its inverse.
 #[cfg(feature = "gpu")]
 const LEAST_SCALE: f32 = 0.5 / Gate::STEEPEST_ROOT as f32;
+#[cfg(feature = "gpu")]
+const LARGEST_INVERSE: f32 = 2.0 * Gate::STEEPEST_ROOT as f32;
 
-/// `a = e^-s` and `√(1 - a²)` as `b`, for a rate of decay, which counts as 0 where it is negative.
+/// The coefficient of a rate of decay, which counts as 0 where it is negative.
+#[cfg(feature = "gpu")]
+#[derive(CubeType, Clone, Copy)]
+struct Decay<N: Size> {
+    /// `a = e^-s`.
+    a: Vector<f32, N>,
+    /// `1 - a²`.
+    rest: Vector<f32, N>,
+}
+
+/// `a = e^-s` and `1 - a²`.
 ///
 /// `1 - a² = 2 a sinh s`: the series of the hyperbolic sine up to `s⁷` where the difference would cancel, with a remainder
-/// under `2⁻²⁶`. The device's own hyperbolic functions are differences of exponentials on some drivers.
+/// under `2⁻²⁶`. The device's own hyperbolic functions are differences of exponentials on some drivers. In 16 bits
+/// `1 - a² = 2 s - 2 s² + …` is cut there, much closer to 0: the remainder and what the difference loses from there on are under
+/// `2⁻¹⁴`.
 #[cfg(feature = "gpu")]
 #[cube]
-fn decay_and_scale<N: Size>(s: Vector<f32, N>, #[comptime] ptx: bool) -> Affine<N> {
+fn decay<N: Size>(s: Vector<f32, N>, #[comptime] math: Math) -> Decay<N> {
     let zero = Vector::<f32, N>::new(0.0f32);
     let one = Vector::<f32, N>::new(1.0f32);
-    let end = Vector::<f32, N>::new(SERIES_END);
-    let s = select_many(s.less_than(&zero), zero, s);
-    let a = exp_of_negative::<N>(s, ptx);
-    // Twice the series of `sinh s / s`.
-    let square = s * s;
-    let series = Vector::<f32, N>::new(0.016_666_668f32)
-        + square * Vector::<f32, N>::new(0.000_396_825_4f32);
-    let series = Vector::<f32, N>::new(0.333_333_34f32) + square * series;
-    let near = s * a * (Vector::<f32, N>::new(2.0f32) + square * series);
-    let rest = select_many(s.less_than(&end), near, fma(zero - a, a, one));
-    Affine::<N> {
-        a,
-        b: square_root::<N>(rest, ptx),
+    let two = Vector::<f32, N>::new(2.0f32);
+    if comptime!(math.narrow) {
+        let s = larger_or_nan::<N>(s, zero);
+        let a = exp_of_negative::<N>(s, math.ptx);
+        let near = s * fma(s, Vector::<f32, N>::new(-2.0f32), two);
+        let end = Vector::<f32, N>::new(TERMS_END);
+        Decay::<N> {
+            a,
+            rest: select_many(s.less_than(&end), near, fma(-a, a, one)),
+        }
+    } else {
+        let s = select_many(s.less_than(&zero), zero, s);
+        let a = exp_of_negative::<N>(s, math.ptx);
+        // Twice the series of `sinh s / s`.
+        let square = s * s;
+        let series = Vector::<f32, N>::new(0.016_666_668f32)
+            + square * Vector::<f32, N>::new(0.000_396_825_4f32);
+        let series = Vector::<f32, N>::new(0.333_333_34f32) + square * series;
+        let near = s * a * (two + square * series);
+        let end = Vector::<f32, N>::new(SERIES_END);
+        Decay::<N> {
+            a,
+            rest: select_many(s.less_than(&end), near, fma(zero - a, a, one)),
+        }
+    }
+}
+
+/// `√(1 - a²)` and twice its slope, `1 / √(1 - a²)`, bounded.
+#[cfg(feature = "gpu")]
+#[derive(CubeType, Clone, Copy)]
+struct Root<N: Size> {
+    value: Vector<f32, N>,
+    twice_slope: Vector<f32, N>,
+}
+
+/// The root of a decay's rest: in 16 bits by one instruction, the inverse root, of which the root is the product with the square.
+#[cfg(feature = "gpu")]
+#[cube]
+fn root<N: Size>(rest: Vector<f32, N>, #[comptime] math: Math) -> Root<N> {
+    if comptime!(math.narrow) {
+        // The bound makes the product 0 where the square is.
+        let smallest = Vector::<f32, N>::new(f32::MIN_POSITIVE);
+        let inverse = inverse_square_root::<N>(rest.max(smallest), math.ptx);
+        Root::<N> {
+            value: rest * inverse,
+            twice_slope: inverse.min(Vector::<f32, N>::new(LARGEST_INVERSE)),
+        }
+    } else {
+        let value = square_root::<N>(rest, math.ptx);
+        let least = Vector::<f32, N>::new(LEAST_SCALE);
+        Root::<N> {
+            value,
+            twice_slope: reciprocal::<N>(value.max(least), math.ptx),
+        }
     }
 }
 
@@ -186,12 +247,12 @@ pub(super) fn coefficients<N: Size>(
     u: Vector<f32, N>,
     _none: Vector<f32, N>,
     #[comptime] _gate: RgLru,
-    #[comptime] ptx: bool,
+    #[comptime] math: Math,
 ) -> Affine<N> {
-    let decay = decay_and_scale::<N>(s, ptx);
+    let decay = decay::<N>(s, math);
     Affine::<N> {
         a: decay.a,
-        b: decay.b * u,
+        b: square_root::<N>(decay.rest, math.ptx) * u,
     }
 }
 
@@ -204,18 +265,16 @@ pub(super) fn gradients<N: Size>(
     h_prev: Vector<f32, N>,
     d: Vector<f32, N>,
     #[comptime] _gate: RgLru,
-    #[comptime] ptx: bool,
+    #[comptime] math: Math,
 ) -> InputGradients<N> {
     let zero = Vector::<f32, N>::new(0.0f32);
-    let decay = decay_and_scale::<N>(s, ptx);
-    // min(1 / (2 scale), STEEPEST_ROOT), twice.
-    let least = Vector::<f32, N>::new(LEAST_SCALE);
-    let twice_slope = reciprocal::<N>(decay.b.max(least), ptx);
-    let d_s = d * decay.a * (decay.a * u * twice_slope - h_prev);
+    let decay = decay::<N>(s, math);
+    let root = root::<N>(decay.rest, math);
+    let d_s = d * decay.a * (decay.a * u * root.twice_slope - h_prev);
     InputGradients::<N> {
         a: decay.a,
         d0: select_many(s.less_than(&zero), zero, d_s),
-        d1: d * decay.b,
+        d1: d * root.value,
         d2: zero,
     }
 }

@@ -5,7 +5,7 @@ use cubecl::prelude::*;
 use pulp::Simd;
 
 #[cfg(feature = "gpu")]
-use super::gpu::{Affine, InputGradients};
+use super::gpu::{Affine, InputGradients, Math};
 #[cfg(feature = "check")]
 use super::reference::{self, NaiveStep, Step, naive_sigmoid, round};
 use super::{Coefficients, Formula, SATURATED, Visitor};
@@ -108,10 +108,10 @@ pub(super) fn coefficients<N: Size>(
     b: Vector<f32, N>,
     _none: Vector<f32, N>,
     #[comptime] _gate: Sigmoid,
-    #[comptime] ptx: bool,
+    #[comptime] math: Math,
 ) -> Affine<N> {
     Affine::<N> {
-        a: sigmoid::<N>(k_a, ptx),
+        a: sigmoid::<N>(k_a, math.ptx),
         b,
     }
 }
@@ -125,10 +125,10 @@ pub(super) fn gradients<N: Size>(
     h_prev: Vector<f32, N>,
     d: Vector<f32, N>,
     #[comptime] _gate: Sigmoid,
-    #[comptime] ptx: bool,
+    #[comptime] math: Math,
 ) -> InputGradients<N> {
     let one = Vector::<f32, N>::new(1.0f32);
-    let a = sigmoid::<N>(k_a, ptx);
+    let a = sigmoid::<N>(k_a, math.ptx);
     InputGradients::<N> {
         a,
         d0: d * h_prev * (a * (one - a)),

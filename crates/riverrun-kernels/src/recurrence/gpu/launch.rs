@@ -174,7 +174,7 @@ pub fn forward(
     dtype.check(client)?;
     problem.check(problem.gate.inputs())?;
     args.check(problem, dtype)?;
-    let routine = Routine::choose(client, problem, routine)?;
+    let routine = Routine::choose(client, problem, dtype, routine)?;
     let shape = problem.shape;
     if shape.elements() == 0 {
         return Ok(routine);
@@ -292,7 +292,7 @@ pub fn backward(
     dtype.check(client)?;
     problem.check(problem.gate.inputs())?;
     args.check(problem, dtype)?;
-    let routine = Routine::choose(client, problem, routine)?;
+    let routine = Routine::choose(client, problem, dtype, routine)?;
     let shape = problem.shape;
     if shape.elements() == 0 {
         let d_h_last = args.d_h_last.as_ref();

@@ -2,7 +2,7 @@
 //!
 //! | routine | reads inputs | needs | good for |
 //! | --- | --- | --- | --- |
-//! | [`Routine::Sequential`] | once | nothing | short sequences |
+//! | [`Routine::Sequential`] | once | nothing | short sequences; in 16 bits, gates with lanes for every thread of the device |
 //! | [`Routine::LookBack`] | once | CUDA or ROCm, atomic 64-bit words | everything longer |
 //! | [`Routine::Chunked`] | twice | nothing | long sequences elsewhere |
 
@@ -20,15 +20,16 @@ mod workspace;
 
 pub use args::{Backward, Forward, Inputs, Strided};
 pub use launch::{backward, forward};
+use tuning::SEQUENTIAL_CUBE;
 pub use tuning::{Registers, Tuning};
 
 use cubecl::client::Client;
 use cubecl::ir::features::AtomicUsage;
 use cubecl::ir::{ElemType, Type, UIntKind};
 
-use super::{Problem, Routine};
+use super::{Gate, Problem, Routine};
 use crate::Error;
-use crate::gpu::storage;
+use crate::gpu::{Dtype, storage};
 
 impl Routine {
     /// Why this device cannot run the routine, if it cannot.
@@ -66,6 +67,7 @@ impl Routine {
     pub fn choose(
         client: &Client,
         problem: &Problem,
+        dtype: Dtype,
         forced: Option<Routine>,
     ) -> Result<Self, Error> {
         if let Some(routine) = forced {
@@ -82,6 +84,10 @@ impl Routine {
         // longer one too.
         let short = if shape.state() >= 1 << 14 { 128 } else { 64 };
         let routine = if shape.steps <= short {
+            Routine::Sequential
+        } else if problem.gate != Gate::Raw && dtype.size() == 2 && fills(client, shape.state()) {
+            // Coefficients are then computed once for each pass, where look-back computes them twice, and in 16 bits instructions
+            // are what bounds the kernels.
             Routine::Sequential
         } else if Routine::LookBack.missing(client).is_none() {
             Routine::LookBack
@@ -101,3 +107,18 @@ impl Routine {
         Ok(routine)
     }
 }
+
+/// Whether one thread for every two lanes keeps all multiprocessors of a device busy to the end.
+fn fills(client: &Client, lanes: usize) -> bool {
+    let Some(multiprocessors) = client.properties().hardware.num_streaming_multiprocessors else {
+        return false;
+    };
+    let cubes = lanes / (2 * SEQUENTIAL_CUBE as usize);
+    let at_once = RESIDENT * multiprocessors as usize;
+    let waves = cubes.div_ceil(at_once).max(1);
+    // The last wave may leave a seventh of the device idle.
+    7 * cubes >= 6 * waves * at_once
+}
+
+/// Cubes of [`SEQUENTIAL_CUBE`] threads that a multiprocessor holds at 255 registers a thread.
+const RESIDENT: usize = 4;

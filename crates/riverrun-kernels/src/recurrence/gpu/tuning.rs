@@ -63,12 +63,14 @@ impl Tuning {
             (Routine::LookBack, true) if raw => (2, 16, 8),
             (Routine::LookBack, true) if inputs == 2 => (4, 8, 8),
             (Routine::LookBack, true) => (2, 8, 4),
+            (Routine::Sequential, false) if narrow && inputs == 2 && !raw => (2, 32, 8),
+            (Routine::Sequential, _) if narrow && !raw => (2, 16, 8),
             (_, false) => (1, 8, 8),
             (_, true) => (2, 16, 8),
         };
         let cheap = problem.gate.cheap();
-        // Raw inputs are the coefficients.
-        let registers = if raw || (routine == Routine::LookBack && narrow && cheap) {
+        // Raw inputs are the coefficients; look-back needs these twice, the sequential routine once.
+        let registers = if raw || narrow && (cheap || routine == Routine::Sequential) {
             Registers::Inputs
         } else {
             Registers::Coefficients
@@ -80,7 +82,7 @@ impl Tuning {
             planes,
             lookback: usize::from(lanes <= 512),
             chunk: chunk.next_multiple_of(len),
-            cube: 64,
+            cube: SEQUENTIAL_CUBE,
         };
         if routine == Routine::LookBack {
             tuning.fit(problem, dtype, backward);
@@ -112,3 +114,6 @@ impl Tuning {
 
 /// Registers of 128 that a tile may take; the rest is for addresses, the state and temporaries.
 const KEPT: usize = 96;
+
+/// Threads of a cube, for the routines other than look-back.
+pub(super) const SEQUENTIAL_CUBE: u32 = 64;

@@ -59,7 +59,7 @@ impl DigitsRun {
         }
         self.training.check()?;
         let task = Digits::new(&self.data, self.training.batch, self.training.seed)?;
-        let objective = DigitsObjective(self.net);
+        let objective = DigitsObjective::new(self.net, self.training.batch);
         Setup::new(objective, Box::new(task), self.training.clone(), self)
     }
 }

@@ -41,6 +41,9 @@ pub struct RssmConfig {
     pub epsilon: f64,
 }
 
+/// Dense layers before the prior's logits, each of which takes time to make, however narrow it is.
+const MOST_LAYERS: usize = 1000;
+
 impl RssmConfig {
     fn sized(
         d_tokens: usize,
@@ -82,32 +85,9 @@ impl RssmConfig {
     /// [`init`](Self::init).
     ///
     /// # Errors
-    /// A size of 0, a `deter` that is not a multiple of `blocks`, a `unimix` outside `[0, 1)`.
+    /// Those of [`check`](Self::check).
     pub fn try_init(&self, device: &Device) -> Result<Rssm, Error> {
-        let sizes = [
-            self.d_tokens,
-            self.d_action,
-            self.deter,
-            self.hidden,
-            self.stoch,
-            self.classes,
-            self.blocks,
-        ];
-        if sizes.contains(&0) {
-            return Err(Error::Unsupported(format!("a size of 0 in {self:?}")));
-        }
-        if !self.deter.is_multiple_of(self.blocks) {
-            return Err(Error::Unsupported(format!(
-                "{} deterministic numbers do not make {} blocks",
-                self.deter, self.blocks
-            )));
-        }
-        if !(0.0..1.0).contains(&self.unimix) {
-            return Err(Error::Unsupported(format!(
-                "unimix has to be in [0, 1), is {}",
-                self.unimix
-            )));
-        }
+        self.check()?;
         let linear = |from: usize, to: usize| LinearConfig::new(from, to).init(device);
         let bare =
             |from, to| -> Linear { LinearConfig::new(from, to).with_bias(false).init(device) };
@@ -144,5 +124,70 @@ impl RssmConfig {
             classes: self.classes,
             unimix: self.unimix,
         })
+    }
+
+    /// Checks the sizes and the options; nothing is allocated.
+    ///
+    /// # Errors
+    /// A size of 0 or whose products leave 64 bits, a `deter` that is not a multiple of `blocks`, a `unimix` outside `[0, 1)`, an
+    /// `epsilon` that is not above 0.
+    pub fn check(&self) -> Result<(), Error> {
+        let sizes = [
+            self.d_tokens,
+            self.d_action,
+            self.deter,
+            self.hidden,
+            self.stoch,
+            self.classes,
+            self.blocks,
+        ];
+        if sizes.contains(&0) {
+            return Err(Error::Unsupported(format!("a size of 0 in {self:?}")));
+        }
+        if !self.deter.is_multiple_of(self.blocks) {
+            return Err(Error::Unsupported(format!(
+                "{} deterministic numbers do not make {} blocks",
+                self.deter, self.blocks
+            )));
+        }
+        if !(0.0..1.0).contains(&self.unimix) {
+            return Err(Error::Unsupported(format!(
+                "unimix has to be in [0, 1), is {}",
+                self.unimix
+            )));
+        }
+        if !(self.epsilon > 0.0 && self.epsilon.is_finite()) {
+            return Err(Error::Unsupported(format!(
+                "epsilon has to be above 0, is {}",
+                self.epsilon
+            )));
+        }
+        match u64::try_from(self.parameters()) {
+            Ok(_) if self.prior_layers <= MOST_LAYERS => Ok(()),
+            _ => Err(Error::Unsupported(format!("sizes too large in {self:?}"))),
+        }
+    }
+
+    /// The trainable numbers of the matrices, without overflow.
+    pub(crate) fn parameters(&self) -> u128 {
+        let product = |factors: &[usize]| {
+            let factors = factors.iter().map(|&factor| factor as u128);
+            factors.fold(1, u128::saturating_mul)
+        };
+        let (deter, hidden) = (self.deter, self.hidden);
+        let logits = self.stoch.saturating_mul(self.classes);
+        let block = deter / self.blocks.max(1);
+        let inner = self.prior_layers.saturating_sub(1);
+        [
+            product(&[deter, hidden, 2]),
+            product(&[logits, hidden, 2]),
+            product(&[self.d_action, hidden]),
+            product(&[self.d_tokens, hidden]),
+            product(&[3, hidden, deter]),
+            product(&[4, deter, block]),
+            product(&[inner, hidden, hidden]),
+        ]
+        .into_iter()
+        .fold(0, u128::saturating_add)
     }
 }

@@ -232,9 +232,10 @@ impl<'a> Bench<'a> {
         Ok(())
     }
 
-    /// Checks the same gate, routine and tuning on a narrow problem of the same number of steps (up to a bound).
+    /// Checks the same gate, routine and tuning on a narrow problem of the same number of steps, up to a bound: a power of two,
+    /// so that tiles divide it as they divide a larger one.
     fn check(&self, routine: Option<Routine>, tuning: Option<Tuning>) -> Result<(), Failure> {
-        let routine = Routine::choose(self.client, &self.problem, routine)
+        let routine = Routine::choose(self.client, &self.problem, self.dtype, routine)
             .map_err(|error| Failure::User(error.to_string()))?;
         let Shape { steps, dim, .. } = self.problem.shape;
         let widths = [64, 32, 16, 8, 4, 2];
@@ -242,7 +243,7 @@ impl<'a> Bench<'a> {
             .into_iter()
             .find(|width| dim % width == 0)
             .unwrap_or(1);
-        let small = Problem::new(Shape::new(2, steps.min(5000), width), self.problem.gate);
+        let small = Problem::new(Shape::new(2, steps.min(4096), width), self.problem.gate);
         match self.dtype {
             Dtype::F32 => self.compare::<f32>(small, routine, tuning),
             Dtype::F16 => self.compare::<f16>(small, routine, tuning),

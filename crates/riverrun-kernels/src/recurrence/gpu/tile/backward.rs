@@ -53,42 +53,58 @@ fn fill_backward<S: Numeric, R: Numeric, W: Size>(
     #[comptime] tail: bool,
     #[comptime] config: Config,
 ) {
+    #[unroll]
+    for u in 0..comptime!(config.len) {
+        fill_step::<S, R, W>(tile, inputs, states, reset, geometry, at, u, tail, config);
+    }
+}
+
+/// Reads step `u` of the tile.
+#[cube]
+fn fill_step<S: Numeric, R: Numeric, W: Size>(
+    tile: &mut BackwardTile<S, W>,
+    inputs: &GateInputs<S, W>,
+    states: &StateGradients<S, W>,
+    reset: &[R],
+    geometry: &Geometry,
+    at: &Place,
+    #[comptime] u: usize,
+    #[comptime] tail: bool,
+    #[comptime] config: Config,
+) {
     let cols = geometry.cols;
     let steps = geometry.steps;
     let base = at.batch * steps * cols + at.col;
     let order = comptime!(backward_order(tail, config));
     let second = comptime!(config.backward_needs_p1());
-    #[unroll]
-    for u in 0..comptime!(config.len) {
-        read_inputs::<S, W>(
-            &mut tile.inputs,
-            inputs,
-            geometry,
-            at,
-            u,
-            order,
-            second,
-            config,
-        );
-        tile.g[u] = states.d_h[element(base, cols, at.first, u, steps, order)];
-        if comptime!(tail) {
-            if at.first + u + 1 < steps {
-                let before = row_of(at.first + u + 1, steps, order.down);
-                tile.h_prev[u] = states.h[base + before * cols];
-            } else if comptime!(config.h0) {
-                tile.h_prev[u] = states.h0[at.batch * cols + at.col];
-            } else {
-                tile.h_prev[u] = Vector::new(S::from_int(0));
-            }
+    read_inputs::<S, W>(
+        &mut tile.inputs,
+        inputs,
+        geometry,
+        at,
+        u,
+        order,
+        second,
+        config,
+    );
+    tile.g[u] = states.d_h[element(base, cols, at.first, u, steps, order)];
+    if comptime!(tail) {
+        if at.first + u + 1 < steps {
+            let before = row_of(at.first + u + 1, steps, order.down);
+            tile.h_prev[u] = states.h[base + before * cols];
+        } else if comptime!(config.h0) {
+            tile.h_prev[u] = states.h0[at.batch * cols + at.col];
         } else {
-            let before = comptime!(u + 1);
-            tile.h_prev[u] = states.h[element(base, cols, at.first, before, steps, order)];
+            tile.h_prev[u] = Vector::new(S::from_int(0));
         }
-        if comptime!(config.reset) {
-            read_reset::<S, R, W>(&mut tile.inputs, reset, geometry, at, u, order);
-            if tile.inputs.cut[u] != 0 {
-                tile.h_prev[u] = Vector::new(S::from_int(0));
-            }
+    } else {
+        let before = comptime!(u + 1);
+        tile.h_prev[u] = states.h[element(base, cols, at.first, before, steps, order)];
+    }
+    if comptime!(config.reset) {
+        read_reset::<S, R, W>(&mut tile.inputs, reset, geometry, at, u, order);
+        if tile.inputs.cut[u] != 0 {
+            tile.h_prev[u] = Vector::new(S::from_int(0));
         }
     }
 }
@@ -143,7 +159,7 @@ fn then_back<S: Numeric, W: Size, N: Size>(
 ) -> Run<N> {
     let second = comptime!(config.backward_needs_p1());
     let (x0, x1, x2) = widened::<S, W, N>(&tile.inputs, u, second, config);
-    let a = coefficients::<N>(x0, x1, x2, config.gate, config.ptx).a;
+    let a = coefficients::<N>(x0, x1, x2, config.gate, config.math()).a;
     let mut run_a = run.a * a;
     let mut run_h = a * (widen::<S, W, N>(tile.g[u], config.storage) + run.h);
     let mut run_cut = run.cut;
@@ -177,15 +193,34 @@ pub(crate) fn apply_backward<S: Numeric, W: Size, N: Size>(
         if at.first + comptime!(config.len) <= geometry.steps {
             #[unroll]
             for u in 0..comptime!(config.len) {
-                state =
-                    write_backward::<S, W, N>(tile, state, outputs, geometry, at, u, false, config);
+                state = write_backward::<S, W, N>(
+                    &tile.inputs,
+                    tile.g[u],
+                    tile.h_prev[u],
+                    state,
+                    outputs,
+                    geometry,
+                    at,
+                    u,
+                    false,
+                    config,
+                );
             }
         } else {
             #[unroll]
             for u in 0..comptime!(config.len) {
                 if at.first + u < geometry.steps {
                     state = write_backward::<S, W, N>(
-                        tile, state, outputs, geometry, at, u, true, config,
+                        &tile.inputs,
+                        tile.g[u],
+                        tile.h_prev[u],
+                        state,
+                        outputs,
+                        geometry,
+                        at,
+                        u,
+                        true,
+                        config,
                     );
                 }
             }
@@ -194,10 +229,49 @@ pub(crate) fn apply_backward<S: Numeric, W: Size, N: Size>(
     state
 }
 
+/// Runs the state backwards through a tile, and reads the tile after it into the same registers, as [`advance_forward`] does.
+/// Both tiles and the lane are inside, and the tile after it does not hold the first step of the forward order.
+#[cube]
+pub(crate) fn advance_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
+    tile: &mut BackwardTile<S, W>,
+    state: Vector<f32, N>,
+    inputs: &GateInputs<S, W>,
+    states: &StateGradients<S, W>,
+    reset: &[R],
+    outputs: &mut InputGradients<S, W>,
+    geometry: &Geometry,
+    at: &Place,
+    #[comptime] config: Config,
+) -> Vector<f32, N> {
+    let next = next_place(at, config);
+    let mut state = state;
+    #[unroll]
+    for u in 0..comptime!(config.len) {
+        state = write_backward::<S, W, N>(
+            &tile.inputs,
+            tile.g[u],
+            tile.h_prev[u],
+            state,
+            outputs,
+            geometry,
+            at,
+            u,
+            false,
+            config,
+        );
+        fill_step::<S, R, W>(
+            tile, inputs, states, reset, geometry, &next, u, false, config,
+        );
+    }
+    state
+}
+
 /// Step `u`: writes its gradients, returns the state before it.
 #[cube]
 fn write_backward<S: Numeric, W: Size, N: Size>(
-    tile: &BackwardTile<S, W>,
+    tile: &InputTile<S, W>,
+    g: Vector<S, W>,
+    h_prev: Vector<S, W>,
     state: Vector<f32, N>,
     outputs: &mut InputGradients<S, W>,
     geometry: &Geometry,
@@ -207,13 +281,13 @@ fn write_backward<S: Numeric, W: Size, N: Size>(
     #[comptime] config: Config,
 ) -> Vector<f32, N> {
     let second = comptime!(config.backward_needs_p1());
-    let (x0, x1, x2) = widened::<S, W, N>(&tile.inputs, u, second, config);
-    let d = widen::<S, W, N>(tile.g[u], config.storage) + state;
-    let h_prev = widen::<S, W, N>(tile.h_prev[u], config.storage);
-    let grads = gradients::<N>(x0, x1, x2, h_prev, d, config.gate, config.ptx);
+    let (x0, x1, x2) = widened::<S, W, N>(tile, u, second, config);
+    let d = widen::<S, W, N>(g, config.storage) + state;
+    let h_prev = widen::<S, W, N>(h_prev, config.storage);
+    let grads = gradients::<N>(x0, x1, x2, h_prev, d, config.gate, config.math());
     let mut state = grads.a * d;
     if comptime!(config.reset) {
-        state = select(tile.inputs.cut[u] != 0, Vector::new(0.0f32), state);
+        state = select(tile.cut[u] != 0, Vector::new(0.0f32), state);
     }
     let inputs = comptime!(if config.packed {
         config.gate.inputs()

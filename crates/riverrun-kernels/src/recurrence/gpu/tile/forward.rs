@@ -59,10 +59,25 @@ fn fill_forward<S: Numeric, R: Numeric, W: Size>(
     let order = comptime!(forward_order(tail, config));
     #[unroll]
     for u in 0..comptime!(config.len) {
-        read_inputs::<S, W>(tile, inputs, geometry, at, u, order, true, config);
-        if comptime!(config.reset) {
-            read_reset::<S, R, W>(tile, reset, geometry, at, u, order);
-        }
+        fill_step::<S, R, W>(tile, inputs, reset, geometry, at, u, order, config);
+    }
+}
+
+/// Reads step `u` of the tile.
+#[cube]
+fn fill_step<S: Numeric, R: Numeric, W: Size>(
+    tile: &mut InputTile<S, W>,
+    inputs: &GateInputs<S, W>,
+    reset: &[R],
+    geometry: &Geometry,
+    at: &Place,
+    #[comptime] u: usize,
+    #[comptime] order: Order,
+    #[comptime] config: Config,
+) {
+    read_inputs::<S, W>(tile, inputs, geometry, at, u, order, true, config);
+    if comptime!(config.reset) {
+        read_reset::<S, R, W>(tile, reset, geometry, at, u, order);
     }
 }
 
@@ -81,7 +96,7 @@ fn computed<S: Numeric, W: Size, N: Size>(
     #[comptime] config: Config,
 ) -> Affine<N> {
     let (x0, x1, x2) = widened::<S, W, N>(tile, u, true, config);
-    coefficients::<N>(x0, x1, x2, config.gate, config.ptx)
+    coefficients::<N>(x0, x1, x2, config.gate, config.math())
 }
 
 /// The coefficients of step `u`.
@@ -167,11 +182,8 @@ fn write_forward<S: Numeric, W: Size, N: Size>(
     let base = at.batch * steps * cols + at.col;
     #[unroll]
     for u in 0..comptime!(config.len) {
-        if comptime!(config.reset) {
-            state = select(tile.inputs.cut[u] != 0, Vector::new(0.0f32), state);
-        }
         let step = step::<S, W, N>(tile, u, config);
-        state = fma(step.a, state, step.b);
+        state = taken::<S, W, N>(&tile.inputs, step, state, u, config);
         if comptime!(tail) {
             if at.first + u < steps {
                 h[element(base, cols, at.first, u, steps, order)] =
@@ -181,6 +193,60 @@ fn write_forward<S: Numeric, W: Size, N: Size>(
             h[element(base, cols, at.first, u, steps, order)] =
                 narrow::<S, W, N>(state, config.storage);
         }
+    }
+    state
+}
+
+/// The state after step `u`.
+#[cube]
+fn taken<S: Numeric, W: Size, N: Size>(
+    tile: &InputTile<S, W>,
+    step: Affine<N>,
+    state: Vector<f32, N>,
+    #[comptime] u: usize,
+    #[comptime] config: Config,
+) -> Vector<f32, N> {
+    let mut state = state;
+    if comptime!(config.reset) {
+        state = select(tile.cut[u] != 0, Vector::new(0.0f32), state);
+    }
+    fma(step.a, state, step.b)
+}
+
+/// Runs the state through a tile of inputs, and reads the tile after it into the same registers: each step as soon as the one
+/// before it in them has been taken, so that `len` steps are always on their way. Both tiles and the lane are inside.
+#[cube]
+pub(crate) fn advance_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
+    tile: &mut ForwardTile<S, W, N>,
+    state: Vector<f32, N>,
+    inputs: &GateInputs<S, W>,
+    reset: &[R],
+    h: &mut [Vector<S, W>],
+    geometry: &Geometry,
+    at: &Place,
+    #[comptime] config: Config,
+) -> Vector<f32, N> {
+    let order = comptime!(forward_order(false, config));
+    let next = next_place(at, config);
+    let (cols, steps) = (geometry.cols, geometry.steps);
+    let base = at.batch * steps * cols + at.col;
+    let mut state = state;
+    #[unroll]
+    for u in 0..comptime!(config.len) {
+        let step = computed::<S, W, N>(&tile.inputs, u, config);
+        state = taken::<S, W, N>(&tile.inputs, step, state, u, config);
+        h[element(base, cols, at.first, u, steps, order)] =
+            narrow::<S, W, N>(state, config.storage);
+        fill_step::<S, R, W>(
+            &mut tile.inputs,
+            inputs,
+            reset,
+            geometry,
+            &next,
+            u,
+            order,
+            config,
+        );
     }
     state
 }

@@ -8,8 +8,8 @@
 mod backward;
 mod forward;
 
-pub(crate) use backward::{apply_backward, load_backward, reduce_backward};
-pub(crate) use forward::{apply_forward, load_forward, reduce_forward};
+pub(crate) use backward::{advance_backward, apply_backward, load_backward, reduce_backward};
+pub(crate) use forward::{advance_forward, apply_forward, load_forward, reduce_forward};
 
 use cubecl::prelude::*;
 
@@ -17,6 +17,7 @@ use super::buffers::GateInputs;
 use super::storage::{Storage, widen};
 use super::tuning::Registers;
 use crate::recurrence::Gate;
+use crate::recurrence::gates::gpu::Math;
 
 /// Where the elements lie. Everything counts in vectors of channels.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
@@ -67,6 +68,13 @@ impl Config {
 
     pub(crate) fn needs_p2(&self) -> bool {
         self.gate.inputs() == 3
+    }
+
+    pub(crate) fn math(&self) -> Math {
+        Math {
+            ptx: self.ptx,
+            narrow: self.storage != Storage::Plain,
+        }
     }
 }
 
@@ -121,6 +129,17 @@ pub(crate) struct Place {
     pub first: usize,
     /// Whether the channels exist; a thread whose channels do not exist reads those before them and writes nothing.
     pub inside: bool,
+}
+
+/// The tile after `at`.
+#[cube]
+fn next_place(at: &Place, #[comptime] config: Config) -> Place {
+    Place {
+        batch: at.batch,
+        col: at.col,
+        first: at.first + comptime!(config.len),
+        inside: at.inside,
+    }
 }
 
 /// The order in which a tile takes its steps.
