@@ -54,13 +54,7 @@ fn a_hybrid_run_is_trained_gone_on_with_and_measured() {
     fs::write(&settings, r#"{"warm_up": 50, "confidence": 0.5}"#).unwrap();
     let out = scratch.path("run");
     let xor = ["train", "--task", "xor", "--device", "cpu", "-q"];
-    let hybrid = [
-        "--hybrid",
-        &settings,
-        "--predictor",
-        "linear-fit",
-        "--check",
-    ];
+    let hybrid = ["--hybrid", &settings, "--predictor", "linear", "--check"];
     let more = [
         "--without",
         "bandit,corrector",
@@ -154,9 +148,9 @@ fn parts_and_rungs_are_measured() {
     )
     .unwrap();
     let rungs = ["--rungs", "text,digits", "--steps", "10"];
-    let more = ["--text", &corpus, "--predictors", "linear-fit"];
+    let more = ["--text", &corpus, "--predictors", "linear"];
     let text = bench(&[&rungs[..], &more].concat());
-    for row in ["text    plain", "text    linear-fit", "digits  linear-fit"] {
+    for row in ["text    plain", "text    linear", "digits  linear"] {
         assert!(text.contains(row), "{row}: {text}");
     }
     let refused = complains(&["bench", "hybrid", "--rungs", "text", "--device", "cpu"]);
@@ -170,7 +164,7 @@ fn senseless_hybrid_options_are_refused() {
     let with = |more: &[&str]| complains(&[&xor[..], more].concat());
     assert!(with(&["--hybrid", "reckless"]).contains("balanced"));
     assert!(with(&["--hybrid", "no-such-file.json"]).contains("--hybrid"));
-    assert!(with(&["--predictor", "mlp"]).contains("--hybrid"));
+    assert!(with(&["--predictor", "linear"]).contains("--hybrid"));
     assert!(with(&["--hybrid", "balanced", "--without", "brakes"]).contains("bandit"));
     let scratch = Scratch::new("odd");
     let settings = scratch.path("settings.json");

@@ -98,7 +98,7 @@ Examples:
   riverrun train shakespeare.txt            a character model of a text
   cat *.txt | riverrun train - --out runs/all --device cuda:0 --dtype bf16
   riverrun train --resume --out runs/all    go on after Ctrl-C
-  riverrun train --task xor --hybrid balanced --predictor linear-fit
+  riverrun train --task xor --hybrid balanced --predictor linear
 
 The run's folder receives config.json, metrics.jsonl, checkpoint/, best/, loss.svg and loss.png.";
 
@@ -210,7 +210,7 @@ pub struct TrainArgs {
     /// Hybrid training
     #[command(flatten)]
     pub hybrid: HybridArgs,
-    /// Predictor of a hybrid run: last-update, linear-fit, linear, mlp or rssm [default: last-update]
+    /// Predictor of a hybrid run: last-update or linear [default: last-update]
     #[arg(long, value_name = "NAME", requires = "hybrid")]
     pub predictor: Option<PredictorKind>,
     /// Folder of the run [default: runs/TASK-001, -002, ...]

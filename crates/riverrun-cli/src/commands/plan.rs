@@ -50,6 +50,9 @@ fn print(out: &mut impl Write, config: &RunConfig, plan: &MemoryPlan) -> Result<
     if plan.scratch > 0 {
         writeln!(out, "scratch      {}", megabytes(plan.scratch))?;
     }
+    if plan.hybrid > 0 {
+        writeln!(out, "hybrid       {}", megabytes(plan.hybrid))?;
+    }
     writeln!(out, "peak         {}", megabytes(plan.peak()))?;
     Ok(())
 }

@@ -260,7 +260,7 @@ static uint16_t to_bf16(float x) {
 __attribute__((target("f16c"))) static float from_f16(uint16_t x) { return _cvtsh_ss(x); }
 __attribute__((target("f16c"))) static uint16_t to_f16(float x) { return x != x ? 0x7fff : _cvtss_sh(x, 0); }
 
-static float larger_or_nan(float a, float b) { return isnan(a) || isnan(b) ? NAN : fmaxf(a, b); }
+static float larger_or_nan(float a, float b) { return a != a || b != b ? NAN : fmaxf(a, b); }
 
 // Two numbers to a word, the first above.
 static uint32_t pack_bf16(float high, float low) { return (uint32_t)to_bf16(high) << 16 | to_bf16(low); }

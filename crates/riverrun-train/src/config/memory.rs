@@ -31,7 +31,12 @@ pub struct MemoryPlan {
     pub working: u64,
     /// The scratch memory of an attention's backward pass, of one block at a time.
     pub scratch: u64,
+    /// The earlier weights and updates that [hybrid](crate::hybrid) training keeps.
+    pub hybrid: u64,
 }
+
+/// Copies of the weights that hybrid training keeps.
+const HYBRID: u64 = 10;
 
 impl MemoryPlan {
     /// All of it.
@@ -44,6 +49,7 @@ impl MemoryPlan {
             self.activations,
             self.working,
             self.scratch,
+            self.hybrid,
         ];
         parts.into_iter().fold(0, u64::saturating_add)
     }
@@ -71,6 +77,10 @@ impl RunConfig {
             activations: all(all(size.saved_per_token, tokens), bytes),
             working: all(all(self.widest(), tokens), bytes),
             scratch: 0,
+            hybrid: match self.training.hybrid {
+                Some(_) => all(parameters, 4 * HYBRID),
+                None => 0,
+            },
         })
     }
 
@@ -158,7 +168,8 @@ impl RunConfig {
         };
         let activations = tokens.saturating_mul(features).saturating_mul(size);
         // Weights, two moments, gradients.
-        (4 * self.weight_bytes().min(u128::MAX / 8)).saturating_add(activations)
+        let copies = 4 + self.training.hybrid.as_ref().map_or(0, |_| HYBRID.into());
+        (copies * self.weight_bytes().min(u128::MAX / 16)).saturating_add(activations)
     }
 
     /// The tokens of a training sequence.
@@ -198,5 +209,15 @@ mod tests {
         let before = config.step_bytes();
         config.training.accumulate = 4;
         assert!(config.step_bytes() < before);
+    }
+
+    #[test]
+    fn what_hybrid_training_keeps_is_counted() {
+        let mut config = RunConfig::selective_copy();
+        let (plain, least) = (config.memory_plan().unwrap(), config.step_bytes());
+        config.training.hybrid = Some(crate::hybrid::HybridConfig::default());
+        let plan = config.memory_plan().unwrap();
+        assert_eq!(plan.peak(), plain.peak() + 10 * plain.weights);
+        assert_eq!(config.step_bytes(), least + 10 * config.weight_bytes());
     }
 }

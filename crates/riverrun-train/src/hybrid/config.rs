@@ -42,14 +42,8 @@ pub enum PredictorKind {
     /// The mean of the last updates, continued: momentum without a gradient.
     #[default]
     LastUpdate,
-    /// A line through each weight group's last updates.
-    LinearFit,
     /// Ridge regression from the 64 features of the training state.
     Linear,
-    /// A multilayer perceptron from the 64 features.
-    Mlp,
-    /// An ensemble of five recurrent world models of the training run.
-    Rssm,
 }
 
 impl Default for HybridConfig {
@@ -124,22 +118,13 @@ impl FromStr for Preset {
 
 impl PredictorKind {
     /// All predictors, the cheapest first.
-    pub const ALL: [PredictorKind; 5] = [
-        PredictorKind::LastUpdate,
-        PredictorKind::LinearFit,
-        PredictorKind::Linear,
-        PredictorKind::Mlp,
-        PredictorKind::Rssm,
-    ];
+    pub const ALL: [PredictorKind; 2] = [PredictorKind::LastUpdate, PredictorKind::Linear];
 
     /// The name users type.
     pub fn name(self) -> &'static str {
         match self {
             PredictorKind::LastUpdate => "last-update",
-            PredictorKind::LinearFit => "linear-fit",
             PredictorKind::Linear => "linear",
-            PredictorKind::Mlp => "mlp",
-            PredictorKind::Rssm => "rssm",
         }
     }
 }

@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::Device;
 
-use super::controller::{Controller, MOST_COPIES, Window};
+use super::controller::{Controller, Window};
 use super::corrector::{Corrector, Situation};
 use super::features::{Features, Step};
 use super::observation::{Gram, KEPT, Observation, WINDOWS};
@@ -265,7 +265,6 @@ fn observe(controller: &mut Controller, n: u64) {
         gradients: &steps.map(|step| f64::from(step.gradient)),
         lrs: &[1e-3; 5],
         products: Some(vec![products(n); GROUPS]),
-        copies: MOST_COPIES,
     });
 }
 

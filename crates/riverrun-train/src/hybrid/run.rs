@@ -205,7 +205,6 @@ impl Hybrid {
             lrs: &self.lrs,
             products: whole.then(|| rows.collect()),
             // Updates, base, weights and moments.
-            copies: self.trail.updates().count() + 4,
         });
         self.lrs.clear();
         if verdict.recovery.restores() {

@@ -2,7 +2,7 @@
 
 use super::Controller;
 use super::history::{add_steps, push, recent};
-use super::state::{MOST_COPIES, Verdict, Window};
+use super::state::{Verdict, Window};
 use crate::hybrid::bandit::HORIZONS;
 use crate::hybrid::features::Step;
 use crate::hybrid::invariants::{Snapshot, violations};
@@ -182,10 +182,8 @@ impl Controller {
             losses: &state.losses,
             gradients: &state.gradients,
             bound: EXPLODING,
-            successor: true,
             corrections: &state.checked.corrections,
             intervals: &state.checked.intervals,
-            memory: (window.copies, MOST_COPIES),
             weights: square,
         });
         for violation in found {

@@ -18,7 +18,7 @@ use super::predictors::{Predictor, predictor};
 use history::recent;
 use state::State;
 
-pub use state::{Counts, MOST_COPIES, Status, Window};
+pub use state::{Counts, Status, Window};
 
 /// Bounds of each parameter's gradient norm, relative to the parameter's own: as a rule, and while the run diverges.
 const CLIP: [f64; 2] = [0.04, 0.01];

@@ -138,8 +138,6 @@ pub struct Window<'a> {
     /// For each layer group, the inner products of its update with those before it and, last, with itself; none for a window
     /// that the end of the run has cut short.
     pub products: Option<Vec<[f64; KEPT]>>,
-    /// Copies of the weights and moments that are kept.
-    pub copies: usize,
 }
 
 /// The action after a window.
@@ -150,6 +148,3 @@ pub struct Verdict {
     /// Whether the weights are good enough to return to.
     pub keep: bool,
 }
-
-/// Most copies of the weights and moments: updates, their base, weights and two moments to return to.
-pub const MOST_COPIES: usize = KEPT + 4;

@@ -61,7 +61,6 @@ fn drive(
                     gradients: &gradients,
                     lrs: &vec![0.005; losses.len()],
                     products: Some(toy.products()),
-                    copies: MOST_COPIES,
                 });
                 if verdict.recovery.restores() {
                     toy.weights = toy.kept;
@@ -139,12 +138,12 @@ fn nan_losses_never_reach_a_prediction() {
         49 => f64::NAN,
         _ => loss,
     };
-    let (controller, toy) = drive(controller(PredictorKind::LinearFit), 400, broken);
+    let (controller, toy) = drive(controller(PredictorKind::Linear), 400, broken);
     assert!(toy.weights.iter().all(|w| w.is_finite()));
     assert!(controller.confidence().is_finite());
     assert!(controller.state.counts.skipped > 0);
     // What is saved can be read again: JSON has no NaN.
-    let mut other = Controller::new(config(PredictorKind::LinearFit));
+    let mut other = Controller::new(config(PredictorKind::Linear));
     other.load(controller.save()).unwrap();
     assert_eq!(other.state, controller.state);
 }
@@ -279,7 +278,7 @@ fn phases_at_the_edges() {
     assert_eq!(long.status().phases, [(Phase::WarmUp, 300)]);
     // No step, and fewer than a window.
     for steps in [0, 3] {
-        let (found, _) = drive(controller(PredictorKind::Rssm), steps, |_, _, loss| loss);
+        let (found, _) = drive(controller(PredictorKind::Linear), steps, |_, _, loss| loss);
         assert_eq!(found.state.counts.real, steps);
     }
 }
@@ -298,7 +297,6 @@ fn repeated_divergence_ends_the_run() {
             gradients: &losses,
             lrs: &[0.1; 5],
             products: Some(vec![[f64::NAN; KEPT]]),
-            copies: 1,
         });
         assert!(!verdict.keep);
         answers.push(verdict.recovery);
@@ -329,7 +327,7 @@ fn every_part_can_be_switched_off() {
 #[test]
 fn parts_do_what_they_say() {
     let with = |change: fn(&mut HybridConfig)| {
-        let mut config = config(PredictorKind::LinearFit);
+        let mut config = config(PredictorKind::Linear);
         change(&mut config);
         drive(Controller::new(config), 800, |_, _, loss| loss).0
     };
@@ -369,7 +367,7 @@ fn parts_do_what_they_say() {
 #[test]
 fn controllers_run_in_threads() {
     let run = || {
-        let (controller, toy) = drive(controller(PredictorKind::Rssm), 400, |_, _, loss| loss);
+        let (controller, toy) = drive(controller(PredictorKind::Linear), 400, |_, _, loss| loss);
         (controller.save(), toy.weights)
     };
     let alone = run();

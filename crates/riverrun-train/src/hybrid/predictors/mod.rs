@@ -5,15 +5,9 @@
 
 mod last_update;
 mod linear;
-mod linear_fit;
-mod mlp;
-mod rssm;
 
 pub use last_update::LastUpdate;
 use linear::Linear;
-use linear_fit::LinearFit;
-use mlp::Mlp;
-use rssm::Rssm;
 
 use super::PredictorKind;
 use super::observation::{Gram, Observation, RECENT, WINDOWS};
@@ -51,10 +45,7 @@ pub trait Predictor: Send {
 pub fn predictor(kind: PredictorKind) -> Box<dyn Predictor> {
     match kind {
         PredictorKind::LastUpdate => Box::new(LastUpdate),
-        PredictorKind::LinearFit => Box::new(LinearFit),
         PredictorKind::Linear => Box::new(Linear::default()),
-        PredictorKind::Mlp => Box::new(Mlp::default()),
-        PredictorKind::Rssm => Box::new(Rssm::default()),
     }
 }
 
