@@ -54,6 +54,10 @@ fn main() -> ExitCode {
     .unwrap_or_else(|_| Err(Failure::Bug("a fault of riverrun, please report it".into())));
     riverrun::device::save_kernel_cache();
     let Err(failure) = result else {
+        let faults = fault::faults();
+        if !faults.is_empty() {
+            eprintln!("warning: something panicked, and the command went on{faults}");
+        }
         return ExitCode::SUCCESS;
     };
     match &failure {

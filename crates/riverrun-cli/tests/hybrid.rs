@@ -57,7 +57,7 @@ fn a_hybrid_run_is_trained_gone_on_with_and_measured() {
     let hybrid = ["--hybrid", &settings, "--predictor", "linear", "--check"];
     let more = [
         "--without",
-        "bandit,corrector",
+        "bandit,fallback",
         "--with",
         "health,clipping",
         "--steps",
@@ -103,7 +103,7 @@ fn a_hybrid_run_is_trained_gone_on_with_and_measured() {
         "plain",
         "last-update",
         "78 % of the backward passes",
-        "linear, no residuals",
+        "linear, no bandit",
         "change of 23466 weights applied",
     ] {
         assert!(text.contains(what), "{what}: {text}");
@@ -128,8 +128,6 @@ fn parts_and_rungs_are_measured() {
     let text = bench(&[&xor[..], &["--ablate", "--json", &results]].concat());
     let results = fs::read_to_string(results).unwrap();
     for part in [
-        "residuals",
-        "corrector",
         "confidence",
         "bandit",
         "plateau",

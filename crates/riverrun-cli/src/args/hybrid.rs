@@ -17,10 +17,10 @@ pub struct HybridArgs {
     /// Parts of a hybrid run to switch on, separated by commas: plateau, health, clipping
     #[arg(long, value_name = "PARTS", value_delimiter = ',', requires = "hybrid", value_parser = part)]
     with: Vec<String>,
-    /// Parts of a hybrid run to switch off, separated by commas: residuals, corrector, confidence, bandit, fallback
+    /// Parts of a hybrid run to switch off, separated by commas: confidence, bandit, fallback
     #[arg(long, value_name = "PARTS", value_delimiter = ',', requires = "hybrid", value_parser = part)]
     without: Vec<String>,
-    /// Check seven invariants of a hybrid run at every window of steps
+    /// Check the invariants of a hybrid run at every window of steps
     #[arg(long, requires = "hybrid")]
     check: bool,
 }

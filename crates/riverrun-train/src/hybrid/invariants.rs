@@ -11,8 +11,6 @@ pub struct Snapshot<'a> {
     pub gradients: &'a [f64],
     /// Gradient norms that count as bounded, in multiples of their mean.
     pub bound: f64,
-    /// Errors of predicted losses without and with correction, relative.
-    pub corrections: &'a [(f64, f64)],
     /// Errors of predicted losses, and the half-widths of their intervals.
     pub intervals: &'a [(f64, f64)],
     /// The square of the last update: NaN or infinite where it has brought that to the weights.
@@ -35,9 +33,6 @@ pub enum Violation {
     /// A phase follows one that it must not follow.
     #[error("a phase was skipped")]
     PhaseSkipped,
-    /// Corrected errors are above the others by more than 5 %.
-    #[error("corrections made the predicted losses worse on average")]
-    CorrectionHarms,
     /// More errors are outside than inside.
     #[error("fewer than half of the predicted losses are inside their intervals")]
     OutsideInterval,
@@ -68,17 +63,6 @@ pub fn violations(seen: &Snapshot<'_>) -> Vec<Violation> {
     if !seen.gradients.iter().all(|norm| *norm <= most) {
         found.push(Violation::GradientUnbounded);
     }
-    if seen.corrections.len() >= ENOUGH {
-        let without: f64 = seen
-            .corrections
-            .iter()
-            .map(|(without, _)| without.abs())
-            .sum();
-        let with: f64 = seen.corrections.iter().map(|(_, with)| with.abs()).sum();
-        if with.is_nan() || with > 1.05 * without {
-            found.push(Violation::CorrectionHarms);
-        }
-    }
     if seen.intervals.len() >= ENOUGH {
         let inside = seen
             .intervals
@@ -104,7 +88,6 @@ mod tests {
             losses,
             gradients,
             bound: 100.0,
-            corrections: &[],
             intervals: &[],
             weights: 0.5,
         }
@@ -126,16 +109,8 @@ mod tests {
             violations(&healthy(&falling, &broken)),
             [Violation::GradientUnbounded]
         );
-        let harm = [(0.1, 0.5); 20];
         let outside = [(0.5, 0.1); 20];
         let cases = [
-            (
-                Snapshot {
-                    corrections: &harm,
-                    ..fine
-                },
-                Violation::CorrectionHarms,
-            ),
             (
                 Snapshot {
                     intervals: &outside,

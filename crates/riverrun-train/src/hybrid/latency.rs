@@ -4,14 +4,12 @@ use burn::module::Module;
 use burn::tensor::Device;
 
 use super::controller::{Controller, Window};
-use super::corrector::{Corrector, Situation};
 use super::features::{Features, Step};
 use super::observation::{Gram, KEPT, Observation, WINDOWS};
 use super::phase::Phase;
 use super::predictors::predictor;
-use super::residuals::Residual;
 use super::trail::{Groups, Trail};
-use super::{FEATURES, HybridConfig, PredictorKind};
+use super::{HybridConfig, PredictorKind};
 use crate::{DigitsNet, DigitsObjective, Error, Learner, Objective, RunConfig, TrainingConfig};
 
 /// Layer groups of a situation: about those of a language model.
@@ -51,7 +49,7 @@ impl Piece {
     }
 }
 
-/// The pieces that the host computes: features, phases, confidence, predictors, corrector.
+/// The pieces that the host computes: features, phases, confidence, predictors.
 pub fn host_pieces() -> Vec<Piece> {
     let mut pieces = Vec::new();
     for history in [0, 10, 100, 256] {
@@ -111,31 +109,6 @@ pub fn host_pieces() -> Vec<Piece> {
                 std::hint::black_box(taught.predict(&seen, f64::from(steps) / 5.0));
             }));
         }
-    }
-    for stored in [10, 50, 1000] {
-        let mut corrector = Corrector::default();
-        (0..stored).for_each(|n| corrector.learn(residual(n)));
-        let (mut learning, mut n) = (corrector.clone(), stored);
-        pieces.push(Piece::new(
-            format!("residual added to {stored}"),
-            100,
-            move || {
-                n += 1;
-                learning.learn(residual(n));
-            },
-        ));
-        let features = situation(3).features;
-        pieces.push(Piece::new(
-            format!("correction from {stored} residuals"),
-            10,
-            move || {
-                let at = Situation {
-                    step: 2000,
-                    features: &features,
-                };
-                std::hint::black_box(corrector.of_lengths(at, true, GROUPS));
-            },
-        ));
     }
     pieces
 }
@@ -231,16 +204,6 @@ fn situation(n: u64) -> Observation {
         loss: f64::from(step(64 * n).loss),
         lr_ratio: 1.0,
         groups: (0..GROUPS).map(gram).collect(),
-    }
-}
-
-fn residual(n: u64) -> Residual {
-    let feature = |i: usize| (n as f32 * 0.3 + i as f32).sin();
-    Residual {
-        step: n,
-        features: (0..FEATURES).map(feature).collect(),
-        confidence: 0.9,
-        errors: vec![0.05; GROUPS],
     }
 }
 

@@ -14,8 +14,6 @@
 //! noise of the batches takes from it, the errors of the losses predicted so far and the steadiness of the loss make the
 //! confidence, and the confidence the length of a prediction.
 //!
-//! **What is corrected.** The errors of earlier predictions, found again by the features of the situation, change a prediction
-//! by a fifth at most: the length by layer group, and the predicted loss by which the prediction is judged.
 //! [`Parts`] of the method are switched on and off by the settings.
 //!
 //! **What is kept** on the device: the weights at the last window, four to five updates, and the weights and moments to go
@@ -31,7 +29,6 @@ mod bandit;
 mod confidence;
 mod config;
 mod controller;
-mod corrector;
 mod features;
 mod health;
 mod invariants;
@@ -44,7 +41,6 @@ mod parts;
 mod phase;
 mod plateau;
 mod predictors;
-mod residuals;
 mod run;
 mod trail;
 

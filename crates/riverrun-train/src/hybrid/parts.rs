@@ -6,11 +6,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parts {
-    /// Corrections use the residuals of the most similar earlier predictions. Without them, they come from the linear model
-    /// alone.
-    pub residuals: bool,
-    /// Predicted losses and lengths are corrected by the errors of earlier predictions.
-    pub corrector: bool,
     /// Confidence decides whether to predict, and for how many steps. Without it, every phase of real steps is followed by
     /// the longest prediction.
     pub confidence: bool,
@@ -25,15 +20,13 @@ pub struct Parts {
     pub clipping: bool,
     /// A predictor that is no better than the continued last update is replaced by it.
     pub fallback: bool,
-    /// Seven invariants are checked at every window.
+    /// The invariants are checked at every window.
     pub check: bool,
 }
 
 impl Parts {
     /// The parts of an ablation: all but the checks.
-    pub const NAMES: [&str; 8] = [
-        "residuals",
-        "corrector",
+    pub const NAMES: [&str; 6] = [
         "confidence",
         "bandit",
         "plateau",
@@ -70,8 +63,6 @@ impl Parts {
 
     fn switched(mut self, name: &str, on: bool) -> Result<Self, String> {
         let part = match name {
-            "residuals" => &mut self.residuals,
-            "corrector" => &mut self.corrector,
             "confidence" => &mut self.confidence,
             "bandit" => &mut self.bandit,
             "plateau" => &mut self.plateau,
@@ -91,8 +82,6 @@ impl Parts {
 impl Default for Parts {
     fn default() -> Self {
         Self {
-            residuals: true,
-            corrector: true,
             confidence: true,
             bandit: true,
             plateau: false,

@@ -260,9 +260,7 @@ impl Case {
                 q: q.clone(),
                 k: k.clone(),
                 v: v.clone(),
-                reset: args.reset.clone(),
-                o: args.o.clone(),
-                lse: args.lse.clone(),
+                ..args.clone()
             })
         };
         let backward_packed = |args: &gpu::Backward| {
@@ -270,13 +268,10 @@ impl Case {
                 q: q.clone(),
                 k: k.clone(),
                 v: v.clone(),
-                reset: args.reset.clone(),
-                o: args.o.clone(),
-                lse: args.lse.clone(),
-                d_o: args.d_o.clone(),
                 d_q: d_q.clone(),
                 d_k: d_k.clone(),
                 d_v: d_v.clone(),
+                ..args.clone()
             })
         };
         let mut outcome = self.on_gpu(client, dtype, forward_packed, backward_packed)?;

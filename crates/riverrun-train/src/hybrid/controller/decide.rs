@@ -5,7 +5,6 @@ use super::history::{add_steps, noise, recent};
 use super::state::Pending;
 use crate::hybrid::PredictorKind;
 use crate::hybrid::bandit::HORIZONS;
-use crate::hybrid::corrector::Situation;
 use crate::hybrid::invariants::Violation;
 use crate::hybrid::observation::WINDOWS;
 use crate::hybrid::phase::{Action, Phase};
@@ -50,7 +49,6 @@ impl Controller {
     /// last updates that is added to the weights. It counts as applied. `lr_ratio` is their mean learning rate over that of
     /// the last window.
     pub fn predict(&mut self, steps: u64, lr_ratio: f64) -> Vec<[f64; WINDOWS]> {
-        let confidence = self.confidence();
         let context = self.context();
         let seen = self.state.last.clone();
         let mut seen = seen.expect("phases predict from an observation");
@@ -65,20 +63,6 @@ impl Controller {
         if !finite || groups.len() != seen.groups.len() {
             groups = vec![[0.0; WINDOWS]; seen.groups.len()];
         }
-        let parts = self.config.parts;
-        let at = Situation {
-            step: seen.step,
-            features: &seen.features,
-        };
-        if parts.corrector {
-            let factors = self
-                .state
-                .lengths
-                .of_lengths(at, parts.residuals, groups.len());
-            for (group, factor) in groups.iter_mut().zip(factors) {
-                *group = group.map(|weight| weight * factor);
-            }
-        }
         let state = &mut self.state;
         state.counts.predictions += 1;
         state.counts.predicted += steps;
@@ -87,25 +71,16 @@ impl Controller {
         }
         add_steps(&mut state.phases_since, Phase::Predict, steps);
         let recent = recent(&state.losses);
-        let loss = (seen.loss + slope(recent.iter().copied()) * steps as f64).max(0.0);
-        let mut predicted = loss;
-        if parts.corrector {
-            let ends = (seen.loss, loss);
-            predicted += state.corrector.of_loss(at, parts.residuals, ends);
-        }
+        let predicted = (seen.loss + slope(recent.iter().copied()) * steps as f64).max(0.0);
         let tried = |arm: &usize| HORIZONS[*arm] <= steps;
         state.pending = Some(Pending {
-            step: seen.step,
             steps,
-            confidence,
             before: seen.loss,
             noise: noise(recent),
             predicted,
-            uncorrected: loss,
             arm: (0..HORIZONS.len()).rev().find(tried).unwrap_or(0),
             context,
             after: Vec::new(),
-            features: seen.features,
         });
         state.moved = true;
         groups

@@ -11,7 +11,6 @@ use crate::hybrid::observation::{Gram, KEPT, Observation, Products, WINDOWS};
 use crate::hybrid::phase::Phase;
 use crate::hybrid::plateau::slope;
 use crate::hybrid::predictors::{LastUpdate, Predictor};
-use crate::hybrid::residuals::Residual;
 
 impl Controller {
     /// Takes in a window of real steps.
@@ -95,25 +94,15 @@ impl Controller {
         let error = (after - pending.predicted) / scale;
         state.error = if error.is_finite() { error } else { 1.0 };
         state.confidence.observe_error(error);
-        let off = (after - pending.uncorrected) / scale;
         // What two means of as many losses differ by, where nothing has happened.
         let spread = self.config.sigma * pending.noise * (2.0 / count).sqrt();
         if self.config.parts.check && after.is_finite() {
-            let (predicted, uncorrected) = (after - pending.predicted, after - pending.uncorrected);
-            let width = spread + (pending.before - pending.uncorrected).abs();
-            state.checked.corrections.push((uncorrected, predicted));
-            state.checked.intervals.push((predicted, width));
-        }
-        if self.config.parts.corrector {
-            state.corrector.learn(Residual {
-                step: pending.step,
-                features: pending.features,
-                confidence: pending.confidence,
-                errors: vec![off],
-            });
+            let width = spread + (pending.before - pending.predicted).abs();
+            let interval = (after - pending.predicted, width);
+            state.checked.intervals.push(interval);
         }
         // The improvement that as many real steps would have brought, by the slope of the loss.
-        let expected = (pending.before - pending.uncorrected).max(1e-3 * scale);
+        let expected = (pending.before - pending.predicted).max(1e-3 * scale);
         let gained = (pending.before - after) / expected;
         let longest = HORIZONS[HORIZONS.len() - 1] as f64;
         let reward = gained.clamp(-1.0, 1.0) * (pending.steps as f64 / longest).min(1.0);
@@ -125,7 +114,6 @@ impl Controller {
 
     /// Takes in a window's update: judges what would have been predicted, and learns.
     fn take_update(&mut self, window: &Window<'_>, newest: &[[f64; KEPT]]) {
-        let (confidence, uses_plain) = (self.confidence(), self.plain());
         let state = &mut self.state;
         state.products.resize(newest.len(), Products::default());
         for (products, newest) in state.products.iter_mut().zip(newest) {
@@ -148,18 +136,6 @@ impl Controller {
             let plain = LastUpdate.predict(before, 1.0);
             state.judge.add(&state.products, &chosen, &plain);
             self.predictor.learn(before, &seen);
-            if self.config.parts.corrector {
-                let used = if uses_plain { &plain } else { &chosen };
-                let pairs = state.products.iter().zip(used);
-                state.lengths.learn(Residual {
-                    step: before.step,
-                    features: before.features.clone(),
-                    confidence,
-                    errors: pairs
-                        .map(|(products, weights)| length_error(products, weights))
-                        .collect(),
-                });
-            }
         }
         if !state.moved
             && let (Some(forecast), Some(before)) = (state.forecast, &state.last)
@@ -182,22 +158,11 @@ impl Controller {
             losses: &state.losses,
             gradients: &state.gradients,
             bound: EXPLODING,
-            corrections: &state.checked.corrections,
             intervals: &state.checked.intervals,
             weights: square,
         });
         for violation in found {
             *state.checked.found.entry(violation).or_default() += 1;
         }
-    }
-}
-
-/// The length that a group's newest update had along the predicted one, relative to it, less 1; 0 where nothing was predicted.
-fn length_error(products: &Products, weights: &[f64; WINDOWS]) -> f64 {
-    let (predicted, both, _) = products.compare(weights);
-    let error = both / predicted - 1.0;
-    match predicted > 0.0 && error.is_finite() {
-        true => error.clamp(-1.0, 1.0),
-        false => 0.0,
     }
 }

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::hybrid::bandit::{Bandit, CONTEXT};
 use crate::hybrid::confidence::Confidence;
-use crate::hybrid::corrector::Corrector;
 use crate::hybrid::features::Features;
 use crate::hybrid::invariants::Violation;
 use crate::hybrid::judge::Judge;
@@ -24,9 +23,6 @@ pub(super) struct State {
     pub judge: Judge,
     pub bandit: Bandit,
     pub plateau: Plateau,
-    /// Corrects predicted losses, and predicted lengths by layer group.
-    pub corrector: Corrector,
-    pub lengths: Corrector,
     pub features: Features,
     /// Inner products of the last updates, one set for each layer group; `updates` counts the updates in them, up to [`KEPT`].
     pub products: Vec<Products>,
@@ -62,7 +58,6 @@ pub(super) struct State {
 /// The values that the invariants are checked against, beyond those of the run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Checked {
-    pub corrections: Vec<(f64, f64)>,
     pub intervals: Vec<(f64, f64)>,
     pub found: BTreeMap<Violation, u64>,
 }
@@ -70,15 +65,11 @@ pub(super) struct Checked {
 /// A prediction that was applied.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Pending {
-    pub step: u64,
     pub steps: u64,
-    pub features: Vec<f32>,
-    pub confidence: f64,
-    /// The loss before it, the deviation of one loss, the loss predicted, and the same without correction.
+    /// The loss before it, the deviation of one loss, and the loss predicted.
     pub before: f64,
     pub noise: f64,
     pub predicted: f64,
-    pub uncorrected: f64,
     pub arm: usize,
     pub context: [f64; CONTEXT],
     /// Losses of the real steps since.

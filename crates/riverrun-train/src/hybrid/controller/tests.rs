@@ -341,19 +341,12 @@ fn parts_do_what_they_say() {
     );
     let sure = with(|config| (config.confidence, config.parts.confidence) = (1.0, false));
     assert!(sure.state.counts.predictions > 0);
-    // Errors are learned, and only where they are used.
-    let corrected = with(|_| ());
-    assert_ne!(corrected.state.lengths, Default::default());
-    assert_ne!(corrected.state.corrector, Default::default());
-    let uncorrected = with(|config| config.parts.corrector = false);
-    assert_eq!(uncorrected.state.lengths, Default::default());
-    assert_eq!(uncorrected.state.corrector, Default::default());
     // Bounds of gradients: tighter while the run diverges.
     let mut clipped = with(|config| config.parts.clipping = true);
     assert_eq!(clipped.clip(), Some(CLIP[0]));
     clipped.state.level = Level::Warning;
     assert_eq!(clipped.clip(), Some(CLIP[1]));
-    assert_eq!(corrected.clip(), None);
+    assert_eq!(with(|_| ()).clip(), None);
     // Bad health: no prediction.
     let mut ill = with(|config| config.parts.health = true);
     assert!(ill.state.counts.predictions > 0);

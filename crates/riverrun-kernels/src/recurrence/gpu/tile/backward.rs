@@ -103,9 +103,6 @@ fn fill_step<S: Numeric, R: Numeric, W: Size>(
     }
     if comptime!(config.reset) {
         read_reset::<S, R, W>(&mut tile.inputs, reset, geometry, at, u, order);
-        if tile.inputs.cut[u] != 0 {
-            tile.h_prev[u] = Vector::new(S::from_int(0));
-        }
     }
 }
 
@@ -283,7 +280,11 @@ fn write_backward<S: Numeric, W: Size, N: Size>(
     let second = comptime!(config.backward_needs_p1());
     let (x0, x1, x2) = widened::<S, W, N>(tile, u, second, config);
     let d = widen::<S, W, N>(g, config.storage) + state;
-    let h_prev = widen::<S, W, N>(h_prev, config.storage);
+    let mut h_prev = widen::<S, W, N>(h_prev, config.storage);
+    if comptime!(config.reset) {
+        // Here and not where it is read: the reading waits for nothing.
+        h_prev = select(tile.cut[u] != 0, Vector::new(0.0f32), h_prev);
+    }
     let grads = gradients::<N>(x0, x1, x2, h_prev, d, config.gate, config.math());
     let mut state = grads.a * d;
     if comptime!(config.reset) {
