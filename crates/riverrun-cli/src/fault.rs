@@ -1,4 +1,4 @@
-//! What panicked: one line in place of the runtime's message for each thread.
+//! The panic hook: it keeps the reasons of panics, for one line at the end of the command.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic;
@@ -7,7 +7,7 @@ use std::thread;
 
 static FAULTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// The most that are kept: the first is the cause.
+/// The most that are kept: panics of other threads often follow from the first.
 const KEPT: usize = 3;
 
 /// Keeps the reasons of panics, of any thread, for [`faults`]. With `RUST_BACKTRACE` set, each prints its backtrace too.
