@@ -23,9 +23,12 @@ pub mod gpu;
 pub mod norm;
 pub mod random;
 pub mod recurrence;
+pub mod rg_lru;
 pub mod rollout;
+pub mod rotary;
 pub mod rows;
 pub mod rssm;
+pub mod short_convolution;
 mod simd;
 mod threads;
 

@@ -5,11 +5,11 @@ use std::error::Error;
 use cubecl::client::Client;
 use riverrun_kernels::block_diagonal::{self, gpu as blocks};
 use riverrun_kernels::gpu::Dtype;
-use riverrun_kernels::{adamw, cross_entropy, flat, norm};
+use riverrun_kernels::{adamw, cross_entropy, flat, norm, rg_lru, rotary, short_convolution};
 
 use super::Writer;
 
-/// Norms, cross-entropy, AdamW, block-diagonal recurrences.
+/// Norms, cross-entropy, AdamW, block-diagonal recurrences, and what stands around an RG-LRU and attention.
 pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
     for dtype in Dtype::ALL {
         if !dtype.supported(&writer.recorder.client) {
@@ -18,7 +18,7 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
         let name = dtype.name();
         // In a sample each operation has one of the types.
         let wanted = |n: usize| !writer.sample || dtype == Dtype::ALL[n % 3];
-        let all: Vec<bool> = (0..5).map(wanted).collect();
+        let all: Vec<bool> = (0..8).map(wanted).collect();
         for (n, kind) in norm::Kind::ALL.into_iter().enumerate() {
             if !all[n] {
                 continue;
@@ -54,6 +54,33 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
                 block_diagonal(client, dtype)
             })?;
         }
+        if all[5] {
+            writer.write(&format!("convolution/{name}"), |client| {
+                convolution(client, dtype)
+            })?;
+        }
+        if all[6] {
+            writer.write(&format!("rg-lru-gates/{name}"), |client| {
+                gates(client, dtype)
+            })?;
+        }
+        if all[7] {
+            writer.write(&format!("rotary/{name}"), |client| {
+                let problem = rotary::Problem {
+                    rows: 64,
+                    heads: 10,
+                    dim: 64,
+                    steps: 32,
+                    pairs: 16,
+                    turned: 9,
+                    back: false,
+                };
+                let empty = |numbers: usize| client.empty(numbers * dtype.size());
+                let (x, y) = (empty(problem.elements()), empty(problem.elements()));
+                let (cos, sin) = (empty(problem.angles()), empty(problem.angles()));
+                rotary::gpu::turn(client, &problem, dtype, &x, [&cos, &sin], &y)
+            })?;
+        }
     }
     writer.write("flat/f32", |client| {
         flat::check::Case::random(&[300, 7], flat::DIRECTIONS, 1)
@@ -64,6 +91,76 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
         adamw::check::ClipCase::new(true).gpu(client);
         Ok(())
     })
+}
+
+fn convolution(client: &Client, dtype: Dtype) -> Result<(), riverrun_kernels::Error> {
+    use short_convolution::gpu::{Backward, Forward, backward, forward};
+
+    let shape = short_convolution::Shape {
+        batch: 2,
+        steps: 70,
+        dim: 64,
+        taps: 4,
+    };
+    let empty = |numbers: usize| client.empty(numbers * dtype.size());
+    let all = || empty(shape.elements());
+    let (state, reset) = (Some(empty(shape.state())), Some(empty(shape.rows())));
+    let weight = empty(shape.weights());
+    let args = Forward {
+        x: all(),
+        weight: weight.clone(),
+        bias: Some(empty(shape.dim)),
+        state: state.clone(),
+        reset: reset.clone(),
+        y: all(),
+        last: empty(shape.state()),
+    };
+    forward(client, shape, dtype, &args)?;
+    let args = Backward {
+        x: all(),
+        weight,
+        state,
+        reset,
+        d_y: all(),
+        d_last: Some(empty(shape.state())),
+        d_x: all(),
+        d_weight: empty(shape.weights()),
+        d_bias: empty(shape.dim),
+        d_state: empty(shape.state()),
+    };
+    backward(client, shape, dtype, &args)
+}
+
+fn gates(client: &Client, dtype: Dtype) -> Result<(), riverrun_kernels::Error> {
+    use rg_lru::gpu::{Gradients, Inputs, backward, forward};
+
+    let problem = rg_lru::Problem {
+        batch: 2,
+        steps: 70,
+        dim: 64,
+        forget: true,
+        first: true,
+    };
+    let empty = |numbers: usize| client.empty(numbers * dtype.size());
+    let all = || empty(problem.elements());
+    let inputs = Inputs {
+        p: all(),
+        q: all(),
+        x: all(),
+        bias: Some(empty(2 * problem.dim)),
+        rate: empty(problem.dim),
+        reset: Some(empty(problem.rows())),
+    };
+    let out = empty(2 * problem.elements());
+    forward(client, &problem, dtype, &inputs, &out)?;
+    let gradients = Gradients {
+        p: all(),
+        q: all(),
+        x: all(),
+        bias: empty(2 * problem.dim),
+        rate: empty(problem.dim),
+    };
+    backward(client, &problem, dtype, &inputs, &out, &gradients)
 }
 
 fn block_diagonal(client: &Client, dtype: Dtype) -> Result<(), riverrun_kernels::Error> {

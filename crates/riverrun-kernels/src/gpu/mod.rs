@@ -20,6 +20,7 @@ pub(crate) mod mma;
 pub(crate) mod plans;
 pub(crate) mod residency;
 pub(crate) mod storage;
+pub(crate) mod strips;
 pub(crate) mod words;
 
 pub(crate) use buffer::{address, buffer, expect, grid, vector_width};

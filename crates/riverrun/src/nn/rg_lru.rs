@@ -3,15 +3,14 @@
 use burn::config::Config;
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
-use burn::tensor::activation::{relu, sigmoid};
-use burn::tensor::{Bool, Device, Int, Tensor};
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Tensor};
 
 use super::{Recurrent, Sequence, gated, try_linear};
 use crate::Error;
-use crate::ops::linear::{scale_columns, shift_columns};
 use crate::ops::support::checks;
 use crate::ops::support::lengths::without_padding;
-use crate::ops::{Gate, SavedStates, try_gated_scan, try_matmul};
+use crate::ops::{self, Gate, LinearSpec, SavedStates, rg_lru_gates, try_gated_scan, try_matmul};
 
 /// The paper's `c`: with its recurrence gate fully open, a channel decays by `e^(-c softplus(Λ))` a step.
 const SHARPNESS: f64 = 8.0;
@@ -138,59 +137,26 @@ impl RgLru {
         self.run(x, Sequence::from(state))
     }
 
-    /// The inputs of the gates' sigmoids, `[B, T, 2 d_hidden]`.
-    fn gate_inputs(&self, x: Tensor<3>) -> Result<Tensor<3>, Error> {
+    /// `W_r x` and `W_i x`, each `[B, T, d_hidden]`.
+    fn products(&self, x: &Tensor<3>) -> Result<[Tensor<3>; 2], Error> {
         let [part, columns] = self.gates.weight.dims();
         let hidden = columns / 2;
-        if part == hidden {
-            return try_linear(&self.gates, x);
-        }
         let [batch, steps, width] = x.dims();
         checks::shape("x", &[batch, steps, hidden], &[batch, steps, width])?;
         let (blocks, rows) = (hidden / part, batch * steps);
-        if rows == 0 {
-            return Ok(Tensor::zeros(
-                [batch, steps, columns],
-                (&x.device(), x.dtype()),
-            ));
-        }
-        let weight = self.gates.weight.val().reshape([part, 2, blocks, part]);
-        let weight = weight
-            .permute([2, 0, 1, 3])
-            .reshape([blocks, part, 2 * part]);
-        let x = x.reshape([rows, blocks, part]).swap_dims(0, 1);
-        let y = try_matmul(x, weight)?.reshape([blocks, rows, 2, part]);
-        let y = y.permute([1, 2, 0, 3]).reshape([batch, steps, columns]);
-        Ok(match &self.gates.bias {
-            Some(bias) => shift_columns(y, bias.val()),
-            None => y,
-        })
+        let product = |gate: usize| {
+            let weight = self.gates.weight.val().narrow(1, gate * hidden, hidden);
+            if blocks == 1 {
+                return ops::try_linear(x.clone(), weight, None, LinearSpec::default());
+            }
+            // A block of features lies between the rows of the others, in `x` and in the product: nothing is copied.
+            let weight = weight.reshape([part, blocks, part]).swap_dims(0, 1);
+            let x = x.clone().reshape([rows, blocks, part]).swap_dims(0, 1);
+            let y = try_matmul(x, weight)?;
+            Ok(y.swap_dims(0, 1).reshape([batch, steps, hidden]))
+        };
+        Ok([product(0)?, product(1)?])
     }
-}
-
-/// The decay at a step whose state before it has no influence: there `a_t` vanishes and `√(1 - a_t²)` is 1.
-const NO_MEMORY: f64 = 100.0;
-
-/// The decays `[B, T, H]` with [`NO_MEMORY`] at the first step, if the sequence starts here, and at steps that restart.
-fn forgetting(
-    rates: Tensor<3>,
-    starts: bool,
-    reset: Option<&Tensor<2, Bool>>,
-) -> Result<Tensor<3>, Error> {
-    let [batch, steps, hidden] = rates.dims();
-    checks::reset(&rates, reset, [batch, steps])?;
-    let first = starts.then(|| {
-        let steps = Tensor::<1, Int>::arange(0..steps as i64, &rates.device());
-        steps.equal_elem(0).unsqueeze::<2>()
-    });
-    let mask = match (first, reset) {
-        (Some(first), Some(reset)) => first.expand([batch, steps]).bool_or(reset.clone()),
-        (Some(first), None) => first,
-        (None, Some(reset)) => reset.clone(),
-        (None, None) => return Ok(rates),
-    };
-    let mask = mask.unsqueeze_dim::<3>(2).expand([batch, steps, hidden]);
-    Ok(rates.mask_fill(mask, NO_MEMORY))
 }
 
 /// `ln(1 + e^x)`, accurate where the result is small and without overflow where it is large.
@@ -227,24 +193,21 @@ impl Recurrent for RgLru {
             let refusal = "an RG-LRU in reverse whose first step has no factor";
             return Err(Error::Unsupported(refusal.into()));
         }
-        let gates = self.gate_inputs(x.clone())?;
         let [batch, steps, hidden] = x.dims();
+        checks::reset(&x, sequence.reset.as_ref(), [batch, steps])?;
         if batch * steps == 0 {
-            // Without elements there are no gate inputs, and the backward passes of Burn's operations below fail on empty
-            // tensors.
+            // The backward passes of Burn's operations below fail on empty tensors.
+            let gates = Tensor::zeros([batch, steps, 2 * hidden], (&x.device(), x.dtype()));
             return try_gated_scan(gates, Gate::RgLru, sequence, options);
         }
+        let [p, q] = self.products(&x)?;
         let rate = softplus(self.lambda.val()).mul_scalar(SHARPNESS);
-        let gates = sigmoid(gates);
-        let (r, i) = (
-            gates.clone().narrow(2, 0, hidden),
-            gates.narrow(2, hidden, hidden),
-        );
-        let mut rates = scale_columns(r, rate);
-        if !self.scale_first {
-            rates = forgetting(rates, sequence.state.is_none(), sequence.reset.as_ref())?;
-        }
-        let inputs = Tensor::cat(vec![rates, i * x], 2);
+        let restarts = match self.scale_first {
+            true => (false, None),
+            false => (sequence.state.is_none(), sequence.reset.clone()),
+        };
+        let bias = self.gates.bias.as_ref().map(|bias| bias.val());
+        let inputs = rg_lru_gates([p, q, x], bias, rate, restarts)?;
         try_gated_scan(inputs, Gate::RgLru, sequence, options)
     }
 }

@@ -21,7 +21,9 @@ mod norm;
 mod random;
 mod recurrence;
 mod refill;
+mod rg_lru;
 mod rollout;
+mod rotary;
 pub(crate) mod rssm;
 mod short_convolution;
 pub(crate) mod support;
@@ -47,7 +49,7 @@ pub use flat::{
     FlatPlace, FlatTensor, add_directions, from_flat, to_flat, try_add_directions, try_from_flat,
     try_to_flat,
 };
-pub use gelu::{gelu, try_gelu};
+pub use gelu::{geglu, gelu, try_gelu};
 pub use linear::{LinearSpec, linear, matmul, mlp, try_linear, try_matmul, try_mlp};
 pub use norm::{
     NormKind, NormSpec, add_norm, add_rms_norm, layer_norm, norm, rms_norm, try_add_norm,
@@ -60,5 +62,7 @@ pub use recurrence::{
     try_linear_scan, try_linear_scan_gradients, try_linear_scan_hvp, try_min_gru, try_min_lstm,
 };
 pub use refill::{overwrite, refill, refill_int, try_overwrite, try_refill, try_refill_int};
+pub use rg_lru::rg_lru_gates;
 pub use rollout::{Decode, Ensemble, Rollout, rollout, try_rollout};
+pub use rotary::rotary;
 pub use short_convolution::{short_convolution, try_short_convolution};

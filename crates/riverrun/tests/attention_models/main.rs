@@ -2,6 +2,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod gates;
 #[cfg(feature = "store")]
 #[path = "../golden/mod.rs"]
 mod golden;

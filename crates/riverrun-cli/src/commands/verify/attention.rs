@@ -1,16 +1,19 @@
-//! Attention: the result, the log-sum-exp and every gradient, under every mask.
+//! Attention: the result, the log-sum-exp and every gradient, under every mask; and rotary positions.
 
+use riverrun::ops::rotary;
 use riverrun_kernels::Element;
 use riverrun_kernels::attention::Shape;
 use riverrun_kernels::attention::check::{Case, Options};
+use riverrun_kernels::check::{roundings, worst};
 
 use super::part::{Part, Target, by_storage};
 use super::table::{Row, Table};
+use super::tensors::{download, gradient, random, same_bits, upload};
 use crate::failure::Failure;
 
-/// The kernels of riverrun, and on GPUs cuDNN's.
+/// The kernels of riverrun, and on GPUs cuDNN's; rotary positions.
 pub(super) fn forms(target: &Target) -> Vec<&'static str> {
-    let mut forms = vec!["attention"];
+    let mut forms = vec!["attention", "rotary"];
     if cfg!(all(feature = "cuda", unix)) && !target.is_cpu() {
         forms.push("cudnn");
     }
@@ -23,7 +26,63 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
     if part.form == "cudnn" {
         return vendor::verify(part, table);
     }
-    by_storage!(part.storage, rows(part, table))
+    match part.form {
+        "rotary" => by_storage!(part.storage, turned(part, table)),
+        _ => by_storage!(part.storage, rows(part, table)),
+    }
+}
+
+/// Some heads turned and some copied, whole vectors and not, with one angle and with one for each step.
+fn turned<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+    let device = part.target.info.device.clone().autodiff();
+    let mut row = Row::default();
+    // B, T, H, D, pairs, heads that are turned.
+    let cases = [
+        [1, 1, 1, 2, 1, 1],
+        [2, 7, 3, 10, 3, 2],
+        [2, 33, 10, 64, 16, 9],
+    ];
+    for (n, [batch, steps, heads, dim, pairs, first]) in cases.into_iter().enumerate() {
+        let (all, tables) = (batch * steps * heads * dim, steps * pairs);
+        let numbers = |k: u64, count| random::<E>(40 * n as u64 + k, count, 1.0);
+        let [x, d_y] = [0, 1].map(|k| numbers(k, all));
+        let [cos, sin] = [2, 3].map(|k| numbers(k, tables));
+        let run = || -> Result<_, Failure> {
+            let shape = [batch, steps, heads, dim];
+            let leaf = upload(&x, shape, part.storage, &device).require_grad();
+            let angles = [&cos, &sin].map(|x| upload(x, [steps, pairs], part.storage, &device));
+            let y = rotary(leaf.clone(), angles, first)?;
+            let d_y = upload(&d_y, shape, part.storage, &device);
+            let gradients = (y.clone() * d_y).sum().backward();
+            Ok([download(y), gradient(&leaf, &gradients)])
+        };
+        let turn = |x: &[f64], sign: f64| -> Vec<f64> {
+            let at = |i: usize| {
+                let (c, head, t) = (i % dim, i / dim % heads, i / dim / heads % steps);
+                let angle = |c: usize| (cos[t * pairs + c], sign * sin[t * pairs + c]);
+                match (head < first, c / pairs) {
+                    (true, 0) => x[i] * angle(c).0 - x[i + pairs] * angle(c).1,
+                    (true, 1) => {
+                        let (cos, sin) = angle(c - pairs);
+                        x[i] * cos + x[i - pairs] * sin
+                    }
+                    _ => x[i],
+                }
+            };
+            (0..all).map(at).collect()
+        };
+        let (found, again) = (run()?, run()?);
+        let (rounding, arithmetic) = roundings::<E>();
+        // Two products of numbers below 1, and their sum.
+        let near = |x: f64| rounding(x) + 2.0 * arithmetic;
+        let (y, d_x) = (turn(&x, 1.0), turn(&d_y, -1.0));
+        let verdicts = [
+            worst("y", &found[0], &y, |i| near(y[i])),
+            worst("d_x", &found[1], &d_x, |i| near(d_x[i])),
+        ];
+        row.case(&verdicts, same_bits(&found, &again));
+    }
+    table.row(part.device(), "rotary", E::NAME, "op", row)
 }
 
 fn rows<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {

@@ -18,6 +18,7 @@ mod processes;
 mod recompute;
 mod recurrence;
 mod refill;
+mod rg_lru;
 mod rollout;
 mod rows;
 mod rssm;
@@ -114,7 +115,7 @@ const OPERATIONS: &[Operation] = &[
     Operation {
         op: VerifyOp::Gelu,
         storages: &Storage::ALL,
-        forms: |_| vec!["gelu"],
+        forms: |_| vec!["gelu", "geglu"],
         check: gelu::verify,
         weight: 0,
         shared: None,
@@ -150,8 +151,11 @@ const OPERATIONS: &[Operation] = &[
     Operation {
         op: VerifyOp::Conv,
         storages: &Storage::ALL,
-        forms: |_| vec!["convolution"],
-        check: convolution::verify,
+        forms: |_| vec!["convolution", "rg-lru gates"],
+        check: |part, table| match part.form {
+            "convolution" => convolution::verify(part, table),
+            _ => rg_lru::verify(part, table),
+        },
         weight: 1,
         shared: None,
         long: None,

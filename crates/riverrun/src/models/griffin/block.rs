@@ -7,7 +7,7 @@ use burn::tensor::Tensor;
 use crate::Error;
 use crate::nn::{AttentionState, LocalAttention, Recurrent, RgLru, RmsNorm, Sequence, try_linear};
 use crate::ops::support::checks;
-use crate::ops::{gelu, try_short_convolution};
+use crate::ops::{geglu, try_short_convolution};
 
 /// The recurrent block: `W_out (gelu(W_y x) ∘ RG-LRU(conv(W_x x)))`.
 #[derive(Module, Debug)]
@@ -105,23 +105,25 @@ impl GriffinRecurrence {
             lengths: sequence.lengths,
         };
         let (branch, h) = self.rg_lru.try_run(branch, start)?;
-        let gate = gelu(try_linear(&self.linear_y, x)?);
-        let y = try_linear(&self.linear_out, gate * branch)?;
+        let gate = try_linear(&self.linear_y, x)?;
+        let y = try_linear(&self.linear_out, geglu(gate, branch)?)?;
         Ok((y, GriffinBlockState::Recurrence { inputs, h }))
     }
 }
 
-impl Recurrent for GriffinBlock {
-    type State = GriffinBlockState;
-
-    fn try_run(
+impl GriffinBlock {
+    /// The block on `x + branch`, without its own last addition: returns the two terms, which the next norm adds in its own pass
+    /// over memory.
+    pub(super) fn run_open(
         &self,
         x: Tensor<3>,
+        branch: Option<Tensor<3>>,
         sequence: Sequence<GriffinBlockState>,
-    ) -> Result<(Tensor<3>, GriffinBlockState), Error> {
-        let ([batch, steps, _], gamma) = (x.dims(), self.temporal_norm.gamma.val());
-        checks::fits("x", &gamma, &x, &[batch, steps, gamma.dims()[0]])?;
-        let normed = self.temporal_norm.forward(x.clone());
+    ) -> Result<(Tensor<3>, Tensor<3>, GriffinBlockState), Error> {
+        let (normed, x) = match branch {
+            Some(branch) => self.temporal_norm.forward_sum(x, branch),
+            None => (self.temporal_norm.forward(x.clone()), x),
+        };
         let (reset, lengths) = (sequence.reset, sequence.lengths);
         let (y, state) = match &self.temporal {
             TemporalMixing::Recurrence(recurrence) => {
@@ -153,8 +155,23 @@ impl Recurrent for GriffinBlock {
             }
         };
         let (normed, x) = self.channel_norm.forward_sum(x, y);
-        let gate = gelu(try_linear(&self.gate, normed.clone())?);
-        let inner = gate * try_linear(&self.up, normed)?;
-        Ok((x + try_linear(&self.down, inner)?, state))
+        let gate = try_linear(&self.gate, normed.clone())?;
+        let inner = geglu(gate, try_linear(&self.up, normed)?)?;
+        Ok((x, try_linear(&self.down, inner)?, state))
+    }
+}
+
+impl Recurrent for GriffinBlock {
+    type State = GriffinBlockState;
+
+    fn try_run(
+        &self,
+        x: Tensor<3>,
+        sequence: Sequence<GriffinBlockState>,
+    ) -> Result<(Tensor<3>, GriffinBlockState), Error> {
+        let ([batch, steps, _], gamma) = (x.dims(), self.temporal_norm.gamma.val());
+        checks::fits("x", &gamma, &x, &[batch, steps, gamma.dims()[0]])?;
+        let (x, branch, state) = self.run_open(x, None, sequence)?;
+        Ok((x + branch, state))
     }
 }

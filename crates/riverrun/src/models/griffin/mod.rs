@@ -10,7 +10,7 @@ use burn::tensor::{Int, Tensor};
 use super::forward::{language_model, starts};
 use super::head::Head;
 use crate::Error;
-use crate::nn::{Recurrent, RmsNorm, Sequence};
+use crate::nn::{RmsNorm, Sequence};
 use crate::ops::{self, SavedStates};
 
 pub use block::{GriffinBlock, GriffinBlockState, GriffinRecurrence, TemporalMixing};
@@ -92,6 +92,7 @@ impl Griffin {
         let starts = starts(sequence.state.map(|state| state.blocks), layers)?;
         let table = self.embedding.weight.val();
         let mut x = ops::try_embedding(table.clone(), tokens)? * self.embedding_scale;
+        let mut branch: Option<Tensor<3>> = None;
         let mut blocks = Vec::with_capacity(layers);
         for (block, state) in self.blocks.iter().zip(starts) {
             let start = Sequence {
@@ -99,11 +100,14 @@ impl Griffin {
                 reset: sequence.reset.clone(),
                 lengths: sequence.lengths.clone(),
             };
-            let (y, state) = block.try_run(x, start)?;
-            x = y;
+            let (sum, y, state) = block.run_open(x, branch, start)?;
+            (x, branch) = (sum, Some(y));
             blocks.push(state);
         }
-        let x = self.norm.forward(x);
+        let x = match branch {
+            Some(branch) => self.norm.forward_sum(x, branch).0,
+            None => self.norm.forward(x),
+        };
         let logits = Head::Tied(table).logits(x, self.logit_cap, padded)?;
         Ok((logits, GriffinState { blocks }))
     }

@@ -200,22 +200,22 @@ impl Recurrent for MultiHeadAttention {
         }
         let qkv = try_linear(&self.qkv, x)?;
         let qkv = qkv.reshape([batch, steps, heads + 2 * key_heads, dim]);
-        let part = |first: usize, heads: usize| qkv.clone().narrow(2, first, heads);
-        let k = part(heads, key_heads);
-        let v = part(heads + key_heads, key_heads);
         let position = sequence.state.as_ref().map_or(0, |state| state.position);
         let turn = sequence.state.as_ref().and_then(|state| state.turn.clone());
         let turn = turn.filter(|_| steps == 1);
-        let turned = |x: Tensor<4>| match &self.rotary {
-            Some(rotary) => rotary.turned(x, position, turn.as_ref()),
-            None => x,
+        let qkv = match &self.rotary {
+            Some(rotary) => rotary.turned(qkv, heads + key_heads, position, turn.as_ref())?,
+            None => qkv,
         };
+        let part = |first: usize, heads: usize| qkv.clone().narrow(2, first, heads);
+        let k = part(heads, key_heads);
+        let v = part(heads + key_heads, key_heads);
         let (earlier, earlier_values, marks) = match sequence.state {
             Some(state) => (Some(state.keys), Some(state.values), state.reset),
             None => (None, None, None),
         };
         let kept = earlier.as_ref().map_or(0, |keys| keys.dims()[1]);
-        let (keys, values) = (joined(earlier, turned(k)), joined(earlier_values, v));
+        let (keys, values) = (joined(earlier, k), joined(earlier_values, v));
         let unmarked = |steps| Tensor::<2, Bool>::full([batch, steps], false, &device);
         let reset = match (marks, sequence.reset) {
             (None, None) => None,
@@ -228,10 +228,10 @@ impl Recurrent for MultiHeadAttention {
             )),
             (_, new) => new,
         };
-        let o = match kept == 0 && self.rotary.is_none() {
-            true => try_packed_attention(qkv, key_heads, reset.clone(), self.options)?,
-            false => {
-                let q = turned(part(0, heads));
+        let o = match kept {
+            0 => try_packed_attention(qkv, key_heads, reset.clone(), self.options)?,
+            _ => {
+                let q = part(0, heads);
                 try_attention(q, keys.clone(), values.clone(), reset.clone(), self.options)?
             }
         };

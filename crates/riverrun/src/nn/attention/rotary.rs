@@ -7,7 +7,8 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::kept::Kept;
-use crate::ops::refill;
+use crate::Error;
+use crate::ops::{self, refill};
 
 /// Rotary positions: of the first `dims` channels of a head, channels `i` and `i + dims / 2` are turned by the angle
 /// `position · base^(-2i / dims)`, so that a product of query and key depends on their distance alone.
@@ -59,35 +60,29 @@ impl Rotary {
         }
     }
 
-    /// `x`, `[B, T, H, D]`, turned by its positions, of which `first` is that of step 0; by `turn` where it is given.
-    pub(super) fn turned(&self, x: Tensor<4>, first: usize, turn: Option<&Turn>) -> Tensor<4> {
-        let [_, steps, _, dim] = x.dims();
-        let half = self.dims / 2;
-        if half == 0 || x.dims().contains(&0) {
-            return x;
+    /// `x`, `[B, T, H, D]`, its first heads turned by their positions, of which `first` is that of step 0; by `turn` where it is
+    /// given.
+    pub(super) fn turned(
+        &self,
+        x: Tensor<4>,
+        heads: usize,
+        first: usize,
+        turn: Option<&Turn>,
+    ) -> Result<Tensor<4>, Error> {
+        if self.dims < 2 {
+            return Ok(x);
         }
-        let [cos, sin] = match turn {
+        let angles = match turn {
             Some(turn) => [turn.cos.clone(), turn.sin.clone()],
-            None => self.tables(first, steps, &x.device(), x.dtype()),
+            None => self.tables(first, x.dims()[1], &x.device(), x.dtype()),
         };
-        let (a, b) = (
-            x.clone().narrow(3, 0, half),
-            x.clone().narrow(3, half, half),
-        );
-        let mut parts = vec![
-            a.clone() * cos.clone() - b.clone() * sin.clone(),
-            b * cos + a * sin,
-        ];
-        if dim > 2 * half {
-            parts.push(x.narrow(3, 2 * half, dim - 2 * half));
-        }
-        Tensor::cat(parts, 3)
+        ops::rotary(x, angles, heads)
     }
 
-    /// The cosines and sines of positions, `[1, T, 1, dims / 2]`. Those of sequences from their start are kept: training asks
+    /// The cosines and sines of positions, `[T, dims / 2]`. Those of sequences from their start are kept: training asks
     /// for the same ones at each step, and a step that is recorded on a GPU takes no writes from the host.
-    fn tables(&self, first: usize, steps: usize, device: &Device, dtype: DType) -> [Tensor<4>; 2] {
-        static KEPT: Mutex<Kept<Key, [Tensor<4>; 2]>> = Mutex::new(Kept::new());
+    fn tables(&self, first: usize, steps: usize, device: &Device, dtype: DType) -> [Tensor<2>; 2] {
+        static KEPT: Mutex<Kept<Key, [Tensor<2>; 2]>> = Mutex::new(Kept::new());
         let key = Key {
             rotary: *self,
             steps,
@@ -102,12 +97,12 @@ impl Rotary {
         kept.get(key, records(device), |key| self.made(first, key))
     }
 
-    fn made(&self, first: usize, key: &Key) -> [Tensor<4>; 2] {
+    fn made(&self, first: usize, key: &Key) -> [Tensor<2>; 2] {
         let tensor = |data| Tensor::from_data(data, (&key.device, key.dtype));
         self.numbers(first, key.steps).map(tensor)
     }
 
-    /// The cosines and sines of positions, `[1, T, 1, dims / 2]`.
+    /// The cosines and sines of positions, `[T, dims / 2]`.
     fn numbers(&self, first: usize, steps: usize) -> [TensorData; 2] {
         let half = self.dims / 2;
         let angle = |n: usize| {
@@ -117,7 +112,7 @@ impl Rotary {
         };
         [f64::cos, f64::sin].map(|f| {
             let numbers: Vec<f32> = (0..steps * half).map(|n| f(angle(n)) as f32).collect();
-            TensorData::new(numbers, [1, steps, 1, half])
+            TensorData::new(numbers, [steps, half])
         })
     }
 }
@@ -126,10 +121,10 @@ impl Rotary {
 /// are [refilled](Rotary::refill) before it.
 #[derive(Debug, Clone)]
 pub struct Turn {
-    /// `[1, 1, 1, dims / 2]`.
-    cos: Tensor<4>,
-    /// `[1, 1, 1, dims / 2]`.
-    sin: Tensor<4>,
+    /// `[1, dims / 2]`.
+    cos: Tensor<2>,
+    /// `[1, dims / 2]`.
+    sin: Tensor<2>,
 }
 
 /// Whether the device records launches.

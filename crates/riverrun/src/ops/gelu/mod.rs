@@ -1,4 +1,4 @@
-//! GELU, one operation with its own backward pass.
+//! GELU, alone and as a gate: one operation each, with its own backward pass.
 //!
 //! On the CPU it runs as a fused kernel of [`riverrun_kernels`]; on GPUs it is composed of the backend's own operations,
 //! in `f32`, for fusion to join.
@@ -36,6 +36,22 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 pub fn try_gelu<const D: usize>(x: Tensor<D>) -> Result<Tensor<D>, Error> {
     checks::supported("x", &x.device(), x.dtype())?;
     let y = <Dispatch as ElementwiseOps>::gelu_tanh(x.into_dispatch());
+    Ok(Tensor::from_dispatch(y))
+}
+
+/// `gelu(gate) ∘ x`, with GELU in its tanh form: what a GEGLU layer multiplies.
+///
+/// # Arguments
+/// - `gate`, `x`: `[..]`, any float dtype, the same shape. The backward pass saves both and nothing else.
+///
+/// # Errors
+/// Shapes, dtypes or devices that do not fit; a dtype that the device lacks.
+///
+/// Source: Shazeer, *GLU Variants Improve Transformer* (2020), section 2.
+pub fn geglu<const D: usize>(gate: Tensor<D>, x: Tensor<D>) -> Result<Tensor<D>, Error> {
+    checks::supported("gate", &gate.device(), gate.dtype())?;
+    checks::fits("x", &gate, &x, &gate.dims())?;
+    let y = <Dispatch as ElementwiseOps>::geglu(gate.into_dispatch(), x.into_dispatch());
     Ok(Tensor::from_dispatch(y))
 }
 
@@ -81,6 +97,24 @@ pub trait ElementwiseOps: Backend {
         let slope = scale(Self::float_add(add(tanh, 1.0), bend), 0.5);
         let d_x = Self::float_mul(slope, Self::float_cast(d_y, FloatDType::F32));
         Self::float_cast(d_x, dtype.into())
+    }
+
+    /// See [`geglu`].
+    #[fusion(default)]
+    fn geglu(gate: FloatTensor<Self>, x: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::float_mul(Self::gelu_tanh(gate), x)
+    }
+
+    /// The gradients of the gate and of `x`. GELU is computed again, in the same pass over memory.
+    #[fusion(default)]
+    fn geglu_backward(
+        gate: FloatTensor<Self>,
+        x: FloatTensor<Self>,
+        d_y: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let d_x = Self::float_mul(d_y.clone(), Self::gelu_tanh(gate.clone()));
+        let d_gate = Self::gelu_tanh_backward(gate, Self::float_mul(d_y, x));
+        (d_gate, d_x)
     }
 }
 

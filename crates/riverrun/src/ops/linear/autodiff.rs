@@ -2,14 +2,13 @@
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, TensorMetadata};
-use burn::tensor::Shape;
 use burn_autodiff::NodeId;
 use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
-use super::{LinearOps, LinearSpec, Weights, composed};
+use super::{LinearOps, LinearSpec, Weights};
 use crate::ops::support::Maybe;
 use crate::ops::support::autodiff::{inner, node_or, register};
 
@@ -145,93 +144,7 @@ impl<B: LinearOps> Backward<B, 2> for Matmul {
     }
 }
 
-/// Parents: the rows, and the vector that multiplies each of them.
-#[derive(Debug)]
-struct Scale;
-
-impl<B: LinearOps> Backward<B, 2> for Scale {
-    /// Checkpointed: the parents.
-    type State = [NodeId; 2];
-
-    fn backward(
-        self,
-        ops: Ops<Self::State, 2>,
-        grads: &mut Gradients,
-        checkpointer: &mut Checkpointer,
-    ) {
-        let d = grads.consume::<B>(&ops.node);
-        let [x, scale] = ops
-            .state
-            .map(|id| checkpointer.retrieve_node_output::<FloatTensor<B>>(id));
-        let parents = ops.parents.map(|parent| parent.map(|parent| parent.id));
-        let d_x = parents[0].map(|_| B::scale_columns(d.clone(), scale));
-        let d_scale = parents[1].map(|_| sums::<B>(B::float_mul(d, x)));
-        register::<B, 2>(parents, [d_x, d_scale], grads);
-    }
-}
-
-/// Parents: the rows, and the vector that is added to each of them.
-#[derive(Debug)]
-struct Shift;
-
-impl<B: LinearOps> Backward<B, 2> for Shift {
-    type State = ();
-
-    fn backward(
-        self,
-        ops: Ops<Self::State, 2>,
-        grads: &mut Gradients,
-        _checkpointer: &mut Checkpointer,
-    ) {
-        let d = grads.consume::<B>(&ops.node);
-        let parents = ops.parents.map(|parent| parent.map(|parent| parent.id));
-        let d_shift = parents[1].map(|_| sums::<B>(d.clone()));
-        register::<B, 2>(parents, [Some(d), d_shift], grads);
-    }
-}
-
-/// The sums over all dimensions but the last; zeros over no rows.
-fn sums<B: LinearOps>(x: FloatTensor<B>) -> FloatTensor<B> {
-    let shape = x.shape();
-    match shape.num_elements() {
-        0 => {
-            let columns = Shape::new([shape[shape.num_dims() - 1]]);
-            B::float_zeros(columns, &x.device(), x.dtype().into())
-        }
-        _ => B::column_sums(composed::rows::<B>(x)),
-    }
-}
-
 impl<B: LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C> {
-    fn scale_columns(x: FloatTensor<Self>, scale: FloatTensor<Self>) -> FloatTensor<Self> {
-        let nodes = [x.node(), scale.node()];
-        let prep = Backward::<B, 2>::prepare::<C>(Scale, nodes).compute_bound();
-        match prep.stateful() {
-            OpsKind::Tracked(mut prep) => {
-                let saved = [&x, &scale].map(|parent| prep.checkpoint(parent));
-                prep.finish(
-                    saved,
-                    B::scale_columns(x.into_primitive(), scale.into_primitive()),
-                )
-            }
-            OpsKind::UnTracked(prep) => {
-                prep.finish(B::scale_columns(x.into_primitive(), scale.into_primitive()))
-            }
-        }
-    }
-
-    fn shift_columns(x: FloatTensor<Self>, shift: FloatTensor<Self>) -> FloatTensor<Self> {
-        let nodes = [x.node(), shift.node()];
-        let prep = Backward::<B, 2>::prepare::<C>(Shift, nodes).compute_bound();
-        let y = |x: FloatTensor<Self>, shift: FloatTensor<Self>| {
-            B::shift_columns(x.into_primitive(), shift.into_primitive())
-        };
-        match prep.stateful() {
-            OpsKind::Tracked(prep) => prep.finish((), y(x, shift)),
-            OpsKind::UnTracked(prep) => prep.finish(y(x, shift)),
-        }
-    }
-
     fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
         let nodes = [a.node(), b.node()];
         let prep = Backward::<B, 2>::prepare::<C>(Matmul, nodes).compute_bound();

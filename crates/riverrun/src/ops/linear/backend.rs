@@ -268,20 +268,6 @@ pub trait LinearOps: ElementwiseOps + ProductRoutes {
         Self::float_reshape(Self::float_sum_dim(x, 0), columns)
     }
 
-    /// `x ∘ scale` with `x` `[.., N]` and `scale` `[N]`.
-    #[fusion(default)]
-    fn scale_columns(x: FloatTensor<Self>, scale: FloatTensor<Self>) -> FloatTensor<Self> {
-        let row = composed::row::<Self>(scale, &x);
-        Self::float_mul(x, row)
-    }
-
-    /// `x + shift` with `x` `[.., N]` and `shift` `[N]`.
-    #[fusion(default)]
-    fn shift_columns(x: FloatTensor<Self>, shift: FloatTensor<Self>) -> FloatTensor<Self> {
-        let row = composed::row::<Self>(shift, &x);
-        Self::float_add(x, row)
-    }
-
     /// `[.., I]` to `[.., O]`.
     #[fusion(default)]
     fn linear_layer(

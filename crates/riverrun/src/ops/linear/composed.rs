@@ -12,13 +12,6 @@ use super::{
 };
 use crate::ops::support::Maybe;
 
-/// `[N]` as `[1, .., N]`, with the dimensions of another tensor.
-pub(super) fn row<B: Backend>(vector: FloatTensor<B>, like: &FloatTensor<B>) -> FloatTensor<B> {
-    let mut shape = vec![1; like.shape().num_dims()];
-    shape[like.shape().num_dims() - 1] = vector.shape()[0];
-    B::float_reshape(vector, Shape::from(shape))
-}
-
 /// `[.., N]` as `[R, N]`.
 pub(super) fn rows<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     let shape = tensor.shape();

@@ -151,18 +151,6 @@ pub fn try_mlp<const D: usize>(
     Ok(Tensor::from_dispatch(y))
 }
 
-/// `x ∘ scale` with `x` `[.., N]` and `scale` `[N]`, whose gradient is made by one kernel over all rows.
-pub(crate) fn scale_columns<const D: usize>(x: Tensor<D>, scale: Tensor<1>) -> Tensor<D> {
-    let (x, scale) = (x.into_dispatch(), scale.into_dispatch());
-    Tensor::from_dispatch(<Dispatch as LinearOps>::scale_columns(x, scale))
-}
-
-/// `x + shift` with `x` `[.., N]` and `shift` `[N]`; otherwise as [`scale_columns`].
-pub(crate) fn shift_columns<const D: usize>(x: Tensor<D>, shift: Tensor<1>) -> Tensor<D> {
-    let (x, shift) = (x.into_dispatch(), shift.into_dispatch());
-    Tensor::from_dispatch(<Dispatch as LinearOps>::shift_columns(x, shift))
-}
-
 fn weights(weight: Tensor<2>, bias: Option<Tensor<1>>) -> Weights<Dispatch> {
     Weights {
         weight: weight.into_dispatch(),
