@@ -2,6 +2,7 @@
 
 use burn::tensor::Tensor;
 
+use crate::ops::linear::WeightOrder;
 use crate::ops::{self, LinearSpec};
 use crate::{Error, device};
 
@@ -29,11 +30,11 @@ pub(super) enum Head {
 }
 
 impl Head {
-    /// `[width, vocab + padding]`; the padding is 0.
-    fn weight(self, padding: usize) -> Tensor<2> {
-        let (weight, dim) = match self {
-            Self::Tied(weight) => (weight, 0),
-            Self::Own(weight) => (weight, 1),
+    /// The weight with `padding` more outputs, which are 0, and which of its dimensions comes first.
+    fn weight(self, padding: usize) -> (Tensor<2>, LinearSpec) {
+        let (weight, dim, order) = match self {
+            Self::Tied(weight) => (weight, 0, WeightOrder::OutputsFirst),
+            Self::Own(weight) => (weight, 1, WeightOrder::InputsFirst),
         };
         let weight = match padding {
             0 => weight,
@@ -44,10 +45,7 @@ impl Head {
                 Tensor::cat(vec![weight, zeros], dim)
             }
         };
-        match dim {
-            0 => weight.transpose(),
-            _ => weight,
-        }
+        (weight, LinearSpec::default().with_weight(order))
     }
 
     /// Logits `[B, T, vocab]` of `x`, `[B, T, width]`, under a cap if there is one. With `padded`, on a GPU, in the form that it
@@ -73,12 +71,12 @@ impl Head {
             let low = Tensor::<1>::zeros([padding], options) + ABSENT;
             Tensor::cat(vec![Tensor::zeros([vocab], options), low], 0)
         });
-        let weight = self.weight(padding);
+        let (weight, spec) = self.weight(padding);
         let Some(cap) = cap else {
-            return ops::try_linear(x, weight, bias, LinearSpec::default());
+            return ops::try_linear(x, weight, bias, spec);
         };
         // The low logits come after the cap, which would raise them.
-        let logits = ops::try_linear(x, weight, None, LinearSpec::default())?;
+        let logits = ops::try_linear(x, weight, None, spec)?;
         let logits = (logits / cap).tanh() * cap;
         Ok(match bias {
             Some(bias) => logits + bias.unsqueeze(),

@@ -12,6 +12,22 @@ use crate::norm::Kind;
 struct Row<S: Numeric, W: Size> {
     x: Array<Vector<S, W>>,
     d_y: Array<Vector<S, W>>,
+    /// Where it is read [ahead](Config::ahead).
+    d_sum: Array<Vector<S, W>>,
+}
+
+#[cube]
+fn row<S: Numeric, W: Size>(#[comptime] config: Config) -> Row<S, W> {
+    let ahead = comptime!(if config.ahead() {
+        config.per_thread
+    } else {
+        1usize
+    });
+    Row::<S, W> {
+        x: Array::<Vector<S, W>>::new(config.per_thread),
+        d_y: Array::<Vector<S, W>>::new(config.per_thread),
+        d_sum: Array::<Vector<S, W>>::new(ahead),
+    }
 }
 
 #[cube]
@@ -19,6 +35,7 @@ fn read<S: Numeric, W: Size>(
     row: &mut Row<S, W>,
     x: &[Vector<S, W>],
     d_y: &[Vector<S, W>],
+    d_sum: &[Vector<S, W>],
     base: usize,
     cols: usize,
     #[comptime] config: Config,
@@ -28,6 +45,9 @@ fn read<S: Numeric, W: Size>(
         let at = position(k, cols, config);
         row.x[k] = x[base + at.col];
         row.d_y[k] = d_y[base + at.col];
+        if comptime!(config.ahead()) {
+            row.d_sum[k] = d_sum[base + at.col];
+        }
     }
 }
 
@@ -65,15 +85,10 @@ pub(super) fn norm_backward<S: Numeric, W: Size, N: Size>(
     let step = CUBE_COUNT * comptime!(config.group.rows);
     let first = CUBE_POS * comptime!(config.group.rows) + UNIT_POS_Y as usize;
     let last = sizes.rows - 1;
-    let mut held = Row::<S, W> {
-        x: Array::<Vector<S, W>>::new(per_thread),
-        d_y: Array::<Vector<S, W>>::new(per_thread),
-    };
-    let mut next = Row::<S, W> {
-        x: Array::<Vector<S, W>>::new(per_thread),
-        d_y: Array::<Vector<S, W>>::new(per_thread),
-    };
-    read::<S, W>(&mut held, x, d_y, first.min(last) * cols, cols, config);
+    let mut held = row::<S, W>(config);
+    let mut next = row::<S, W>(config);
+    let start = first.min(last) * cols;
+    read::<S, W>(&mut held, x, d_y, d_sum, start, cols, config);
     for pass in 0..sizes.rows.div_ceil(step) {
         let row = pass * step + first;
         let there = row < sizes.rows;
@@ -83,6 +98,7 @@ pub(super) fn norm_backward<S: Numeric, W: Size, N: Size>(
             &mut next,
             x,
             d_y,
+            d_sum,
             (row + step).min(last) * cols,
             cols,
             config,
@@ -161,7 +177,9 @@ pub(super) fn norm_backward<S: Numeric, W: Size, N: Size>(
             let d = widen::<S, W, N>(held.d_y[k], config.storage);
             let g = widen::<S, W, N>(weights[k], config.storage) * d;
             let mut out = (g - shift - c * pull) * scale;
-            if comptime!(config.residual) {
+            if comptime!(config.ahead()) {
+                out += widen::<S, W, N>(held.d_sum[k], config.storage);
+            } else if comptime!(config.residual) {
                 out += widen::<S, W, N>(d_sum[base + at.col], config.storage);
             }
             if there && at.inside {
@@ -176,6 +194,9 @@ pub(super) fn norm_backward<S: Numeric, W: Size, N: Size>(
         for k in 0..per_thread {
             held.x[k] = next.x[k];
             held.d_y[k] = next.d_y[k];
+            if comptime!(config.ahead()) {
+                held.d_sum[k] = next.d_sum[k];
+            }
         }
     }
     let outputs = comptime!(if config.beta { 2usize } else { 1usize });

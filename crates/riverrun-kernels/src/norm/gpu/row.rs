@@ -35,6 +35,12 @@ impl Config {
         self.kind == Kind::Layer && self.whole
     }
 
+    /// Whether the gradient of the sum is read with the next row, or when it is added. Of 16384 rows of 768 in bf16, read ahead:
+    /// 0.034 ms in place of 0.041 (RMSNorm), and 0.046 in place of 0.036 (LayerNorm, which has more numbers in registers).
+    pub(crate) fn ahead(&self) -> bool {
+        self.residual && self.kind == Kind::Rms
+    }
+
     /// The most numbers in one reduction of the backward pass.
     pub(crate) fn numbers(&self) -> usize {
         match self.kind {
