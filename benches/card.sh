@@ -5,7 +5,7 @@
 #
 # Parts: verify long stress sanitizer memory recurrence rows linear cell step train train_cells train_attention start generate rollout
 #        encoder rssm attention hybrid; `all` is every one of them. `--peers no` leaves PyTorch out; PEERS names
-# the forms of PyTorch's training steps, but for those of train_attention.
+# the forms of PyTorch's training steps, but for those of train_attention [default: the fastest one, a CUDA graph].
 #
 # RIVERRUN is the program [default: target/release/riverrun], COMMIT the commit it was built from [default: that of the
 # checkout]. The folder (--out, else $OUT, else ./card) receives
@@ -159,7 +159,7 @@ part_recurrence() {
     local gated=64x512x256,64x4096x1024
     measured recurrence-raw 200 bench recurrence --gates raw --dtypes f32,bf16 --shapes "$shapes"
     measured recurrence-gated 200 bench recurrence --gates min-gru,min-lstm,rg-lru --dtypes f32,bf16 --shapes "$gated"
-    peer recurrence-torch 240 recurrence.py --gates raw,min-gru --dtypes bf16 --shapes 4x4096x5120,64x512x256
+    peer recurrence-torch 240 recurrence.py --gates raw,min-gru --dtypes bf16 --shapes 4x4096x5120,64x512x256 --peers compiled,triton
     table "Linear recurrences" recurrence-raw recurrence-gated recurrence-torch
 }
 
@@ -190,7 +190,7 @@ part_step() {
 
 part_train() {
     measured train-min-gru 200 bench train --graph --dtypes bf16 --kernels 12
-    peer train-torch 500 train.py --routines "${PEERS:-compile,compile-graph,fused,fused-graph}"
+    peer train-torch 500 train.py --routines "${PEERS:-fused-graph}"
     table "Training steps, minGRU" train-min-gru train-torch
 }
 
@@ -198,7 +198,7 @@ part_train_cells() {
     local shapes=256x4x64x256x65,512x6x64x1024x65
     measured train-gru 120 bench train --graph --dtypes bf16 --kernels 12 --model gru --shapes $shapes
     measured train-lstm 120 bench train --graph --dtypes bf16 --kernels 12 --model lstm --shapes $shapes
-    peer train-torch-cells 240 train.py --routines "${PEERS:-nn.GRU,nn.GRU-graph,nn.LSTM,nn.LSTM-graph}" --shapes $shapes
+    peer train-torch-cells 240 train.py --routines "${PEERS:-nn.GRU-graph,nn.LSTM-graph}" --shapes $shapes
     table "Training steps, GRU and LSTM" train-gru train-lstm train-torch-cells
 }
 
@@ -206,8 +206,8 @@ part_train_attention() {
     local griffin=512x6x64x1024x65,256x3x16x256x65 gpt2=768x12x16x1024x50257
     measured train-griffin 120 bench train --graph --dtypes bf16 --kernels 12 --model griffin --shapes $griffin
     measured train-gpt2 120 bench train --graph --dtypes bf16 --kernels 12 --model gpt2 --shapes $gpt2
-    peer train-torch-griffin 300 train.py --routines griffin-fused-graph,griffin-compile-graph --shapes $griffin
-    peer train-torch-gpt2 150 train.py --routines gpt2-compile,gpt2-compile-graph --shapes $gpt2
+    peer train-torch-griffin 300 train.py --routines griffin-fused-graph --shapes $griffin
+    peer train-torch-gpt2 150 train.py --routines gpt2-compile-graph --shapes $gpt2
     table "Training steps, Griffin and GPT-2" train-griffin train-gpt2 train-torch-griffin train-torch-gpt2
 }
 
@@ -268,8 +268,9 @@ part_rssm() {
 }
 part_attention() {
     has bench attention || return 0
-    measured attention 400 bench attention
-    peer attention-torch 400 attention.py
+    local shapes=4x12x1024x64,8x16x2048x64,2x16x4096x128,2x16x16384x128,2x16x16384x128@1024
+    measured attention 400 bench attention --dtypes bf16 --shapes $shapes
+    peer attention-torch 400 attention.py --dtypes bf16 --shapes $shapes
     table "Attention" attention attention-torch
 }
 part_hybrid() {

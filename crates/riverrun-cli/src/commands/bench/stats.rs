@@ -35,6 +35,17 @@ impl Timing {
         }
     }
 
+    /// The same of one of `count` equal parts.
+    pub fn divided(self, count: usize) -> Self {
+        let part = |seconds: f64| seconds / count as f64;
+        Self {
+            median: part(self.median),
+            low: part(self.low),
+            high: part(self.high),
+            ..self
+        }
+    }
+
     /// Half the distance between the 20th and the 80th percentile, as a part of the median.
     pub fn spread(&self) -> f64 {
         (self.high - self.low) / 2.0 / self.median

@@ -1,6 +1,6 @@
-//! `riverrun bench step`: a single step of a layer, as a stream makes it: on the device, with the states there; on this
-//! machine's CPU, with the weights packed; and a step of many that one launch makes on the device, where they are known in
-//! advance.
+//! `riverrun bench step`: a single step of a layer, as a stream makes it: on the device, with the states there, launched one by
+//! one and replayed from a recording; on this machine's CPU, with the weights packed; and a step of many that one launch makes on
+//! the device, where they are known in advance.
 
 use std::io::{Write, stdout};
 use std::time::{Duration, Instant};
@@ -26,6 +26,8 @@ struct Row {
     /// A step on the device, and how many launches it is.
     device: Option<Timing>,
     launches: Option<usize>,
+    /// A step on the device, one of many in a recording.
+    recorded: Option<Timing>,
     /// A step of a stream on the CPU.
     cpu: Timing,
     /// A step of many in one launch, its input product left out.
@@ -88,13 +90,15 @@ pub fn run(args: &BenchStepArgs) -> Result<(), Failure> {
     )?;
     writeln!(
         out,
-        "{:<16} {:>4} {:>5}  {:>9} {:>6} {:>8}  {:>9} {:>6} {:>7}  {:>9} {:>6}  {:>10} {:>8} {:>7}",
+        "{:<16} {:>4} {:>5}  {:>9} {:>6} {:>8}  {:>11} {:>6}  {:>9} {:>6} {:>7}  {:>9} {:>6}  {:>10} {:>8} {:>7}",
         "cell",
         "B",
         "H",
         "device us",
         "±",
         "launches",
+        "recorded us",
+        "±",
         "CPU us",
         "±",
         "times",
@@ -112,15 +116,19 @@ pub fn run(args: &BenchStepArgs) -> Result<(), Failure> {
                 let problem = Problem::new(cell, batch, 1, hidden);
                 let name = |what: &str| format!("{what}, {} B {batch} H {hidden}", cell.name());
                 let cpu = cpu(&problem, args.input)?;
-                let (device, of_many) = device(&setup, &problem, args)?;
-                let launches = device.map(|(_, launches)| launches);
-                let device = device.map(|(time, _)| time);
-                let device = device.filter(|time| refused.admits(|| name("device"), time));
+                let Device {
+                    single,
+                    launches,
+                    recorded,
+                    of_many,
+                } = device(&setup, &problem, args)?;
+                let device = single.filter(|time| refused.admits(|| name("device"), time));
+                let recorded = recorded.filter(|time| refused.admits(|| name("recorded"), time));
                 let of_many = of_many.filter(|time| refused.admits(|| name("many"), time));
                 if !refused.admits(|| name("CPU"), &cpu) {
                     continue;
                 }
-                let best = device.unwrap_or(cpu).median;
+                let best = recorded.or(device).unwrap_or(cpu).median;
                 let rate = bytes(&problem, args.input) as f64 / best;
                 let row = Row {
                     cell: cell.name(),
@@ -129,6 +137,7 @@ pub fn run(args: &BenchStepArgs) -> Result<(), Failure> {
                     input: args.input,
                     device,
                     launches,
+                    recorded,
                     cpu,
                     of_many,
                     states_per_second: (batch * hidden) as f64 / best,
@@ -161,15 +170,18 @@ fn line(row: &Row) -> String {
         None => format!("{:>9} {:>6}", "-", "-"),
     };
     let launches = row.launches.map_or("-".into(), |n| n.to_string());
-    let times = row.device.map_or("-".into(), |device| {
-        format!("{:.2}", row.cpu.median / device.median)
+    let best = row.recorded.or(row.device);
+    let times = best.map_or("-".into(), |best| {
+        format!("{:.2}", row.cpu.median / best.median)
     });
     format!(
-        "{:<16} {:>4} {:>5}  {} {launches:>8}  {} {times:>7}  {}  {:>10.2} {:>8.0} {:>6.1}%",
+        "{:<16} {:>4} {:>5}  {} {launches:>8}  {:>2}{}  {} {times:>7}  {}  {:>10.2} {:>8.0} {:>6.1}%",
         row.cell,
         row.batch,
         row.hidden,
         time(row.device),
+        "",
+        time(row.recorded),
         time(Some(row.cpu)),
         time(row.of_many),
         row.states_per_second / 1e6,
@@ -239,13 +251,19 @@ fn cpu(problem: &Problem, width: usize) -> Result<Timing, Failure> {
     }))
 }
 
-/// A step on the device with its launches, and a step of many in one launch.
-type Device = (Option<(Timing, usize)>, Option<Timing>);
+/// What was measured on the device.
+#[derive(Default)]
+struct Device {
+    single: Option<Timing>,
+    launches: Option<usize>,
+    recorded: Option<Timing>,
+    of_many: Option<Timing>,
+}
 
 #[cfg(not(feature = "gpu"))]
 fn device(setup: &Setup, _: &Problem, _: &BenchStepArgs) -> Result<Device, Failure> {
     setup.only_f32_on_cpu(&[])?;
-    Ok((None, None))
+    Ok(Device::default())
 }
 
 #[cfg(feature = "gpu")]
@@ -256,7 +274,7 @@ fn device(setup: &Setup, problem: &Problem, args: &BenchStepArgs) -> Result<Devi
     use riverrun_kernels::gpu::Dtype;
 
     let Some(client) = setup.client()? else {
-        return Ok((None, None));
+        return Ok(Device::default());
     };
     let user = |error: riverrun_kernels::Error| Failure::User(error.to_string());
     let case = StepCase::<f32>::random(*problem, args.input, GIVEN, 1);
@@ -280,18 +298,55 @@ fn device(setup: &Setup, problem: &Problem, args: &BenchStepArgs) -> Result<Devi
     let run = |args_of: &Step| {
         step(&client, problem, args.input, Dtype::F32, args_of).expect("ran before");
     };
-    let mut time = super::device::device_time(&client, Duration::from_millis(100), || {
+    let pair = || {
         run(&there);
         run(&back);
-    });
-    for seconds in [&mut time.median, &mut time.low, &mut time.high] {
-        *seconds /= 2.0;
-    }
+    };
+    let single = super::device::device_time(&client, Duration::from_millis(100), pair);
     let before = Cell::Gru {
         reset: ResetGate::Before,
     };
     let launches = 1 + usize::from(problem.cell == before);
-    Ok((Some((time, launches)), of_many(&client, problem, args)))
+    Ok(Device {
+        single: Some(single.divided(2)),
+        launches: Some(launches),
+        recorded: recorded(&setup.device, &client, pair)?,
+        of_many: of_many(&client, problem, args),
+    })
+}
+
+/// A step from a recording of many pairs of steps; `None` where nothing can be recorded.
+#[cfg(feature = "gpu")]
+fn recorded(
+    device: &burn::tensor::Device,
+    client: &cubecl::client::Client,
+    pair: impl Fn(),
+) -> Result<Option<Timing>, Failure> {
+    use cubecl::future::block_on;
+    use riverrun::Recording;
+
+    const PAIRS: usize = 128;
+    let wait = || block_on(client.sync()).map_err(|error| Failure::Bug(format!("{error:?}")));
+    let preparation = match Recording::prepare(device) {
+        Ok(preparation) => preparation,
+        Err(reason) => {
+            tracing::debug!("no recorded steps: {reason}");
+            return Ok(None);
+        }
+    };
+    pair();
+    wait()?;
+    let (recording, ()) = preparation.record(|| (0..PAIRS).for_each(|_| pair()))?;
+    let replay = || -> Result<f64, Failure> {
+        let start = Instant::now();
+        // SAFETY: the buffers of the steps are alive.
+        unsafe { recording.replay() }?;
+        wait()?;
+        Ok(start.elapsed().as_secs_f64() / (2 * PAIRS) as f64)
+    };
+    replay()?;
+    let time = || replay().expect("replayed before");
+    Ok(Some(repeat(Duration::from_millis(100), time)))
 }
 
 /// A step of many in one launch, without the input product.
@@ -324,11 +379,8 @@ fn of_many(
         c_last: (problem.cell == Cell::Lstm).then(|| empty(problem.state())),
         saved: None,
     };
-    let mut time = super::device::device_time(client, Duration::from_millis(100), || {
+    let time = super::device::device_time(client, Duration::from_millis(100), || {
         forward(client, &problem, Dtype::F32, &args_of).expect("nothing is missing");
     });
-    for seconds in [&mut time.median, &mut time.low, &mut time.high] {
-        *seconds /= args.steps as f64;
-    }
-    Some(time)
+    Some(time.divided(args.steps))
 }
