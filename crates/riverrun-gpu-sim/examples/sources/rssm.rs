@@ -26,7 +26,18 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
             let [gates, d_gates] = [0, 1].map(|_| client.empty(48 * dtype.size()));
             gpu::activate(client, dtype, blocks, &x, &y)?;
             gpu::activate_backward(client, dtype, blocks, [&x, &y], &d_x)?;
-            gpu::step(client, dtype, blocks, [&gates, &x], &y)?;
+            gpu::step(
+                client,
+                dtype,
+                blocks,
+                gpu::Gates::in_blocks(&gates, blocks),
+                &x,
+                &y,
+            )?;
+            let norms = [(&x, 1e-4), (&x, 1e-4)];
+            let inputs = gpu::Rows::Three([&x, &x, &x], norms);
+            let rows = [blocks.batch, blocks.width];
+            gpu::norm_silu(client, dtype, rows, inputs, &gates)?;
             let given = [&gates, &x, &y];
             gpu::step_backward(client, dtype, blocks, given, [&d_gates, &d_x])
         })?;

@@ -227,7 +227,8 @@ mod on_a_gpu {
         let [y, d_x, next, d_gates, d_before] = &found;
         gpu::activate(client, dtype, blocks, x, y).unwrap();
         gpu::activate_backward(client, dtype, blocks, [x, d_y], d_x).unwrap();
-        gpu::step(client, dtype, blocks, [gates, before], next).unwrap();
+        let gates_of = gpu::Gates::in_blocks(gates, blocks);
+        gpu::step(client, dtype, blocks, gates_of, before, next).unwrap();
         let back = [gates, before, d_next];
         gpu::step_backward(client, dtype, blocks, back, [d_gates, d_before]).unwrap();
         let read = |n: usize| download(client, dtype, found[n].clone(), sizes[n]);

@@ -1,6 +1,6 @@
 //! What stands around the recurrence and the attention of Griffin: the gates of the RG-LRU, GELU as a gate, rotary positions.
 
-use super::{assert_close, devices, numbers};
+use crate::common::{assert_close, devices, numbers};
 use burn::tensor::{Bool, Device, Distribution, Tensor, TensorData};
 use riverrun::ops::{geglu, gelu, rg_lru_gates, rotary};
 use riverrun_kernels::rg_lru::{Problem, oracle};

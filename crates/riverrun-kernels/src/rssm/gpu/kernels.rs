@@ -58,27 +58,149 @@ pub(super) fn activate_backward<F: Float>(
     }
 }
 
+/// Number `c` of block `g` of state `b` of the gates is at `b * state + g * block + c`, without its bias, `[G, 3W]`.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn step<F: Float>(
     gates: &[F],
+    bias: &[F],
     before: &[F],
     next: &mut [F],
     batch: usize,
     blocks: usize,
     width: usize,
+    state: usize,
+    block: usize,
+    #[comptime] biased: bool,
     #[comptime] ptx: bool,
     #[define(F)] _dtype: ElemType,
 ) {
     let k = ABSOLUTE_POS;
     if k < batch * blocks * width {
-        let at = in_blocks(k, batch, blocks, width, 3usize);
-        let r = sigmoid_number(f32::cast_from(gates[at]), ptx);
-        let c = f32::cast_from(gates[at + width]);
-        let u = f32::cast_from(gates[at + 2 * width]) - 1.0f32;
+        let number = k % (blocks * width);
+        let (own, column) = (number / width, number % width);
+        let at = k / (blocks * width) * state + own * block + column;
+        let mut r = f32::cast_from(gates[at]);
+        let mut c = f32::cast_from(gates[at + width]);
+        let mut u = f32::cast_from(gates[at + 2 * width]) - 1.0f32;
+        if comptime!(biased) {
+            let first = own * 3 * width + column;
+            r += f32::cast_from(bias[first]);
+            c += f32::cast_from(bias[first + width]);
+            u += f32::cast_from(bias[first + 2 * width]);
+        }
         let d = f32::cast_from(before[k]);
         let keep = sigmoid_number(0.0f32 - u, ptx);
-        let new = sigmoid_number(u, ptx) * tanh_number(r * c, ptx) + keep * d;
+        let new = sigmoid_number(u, ptx) * tanh_number(sigmoid_number(r, ptx) * c, ptx) + keep * d;
         next[k] = F::cast_from(new);
+    }
+}
+
+/// The sum of the squares of a cube's threads.
+#[cube]
+fn sum_over_cube(own: f32, #[comptime] units: usize) -> f32 {
+    let mut shared = Shared::<[f32]>::new_slice(units);
+    let at = UNIT_POS as usize;
+    shared[at] = own;
+    sync_cube();
+    #[unroll]
+    for k in 0..comptime!(units.ilog2()) {
+        let half = comptime!(units >> (k + 1));
+        if at < half {
+            shared[at] = shared[at] + shared[at + half];
+        }
+        sync_cube();
+    }
+    shared[0]
+}
+
+/// One of the parts of a row of the step's inputs.
+#[cube]
+fn part_of<F: Float>(
+    first: &[F],
+    second: &[F],
+    third: &[F],
+    part: usize,
+    at: usize,
+    #[comptime] form: Normed,
+) -> f32 {
+    if comptime!(form == Normed::Three) {
+        if part == 0 {
+            f32::cast_from(first[at])
+        } else if part == 1 {
+            f32::cast_from(second[at])
+        } else {
+            f32::cast_from(third[at])
+        }
+    } else if comptime!(form == Normed::Sum) {
+        f32::cast_from(first[at]) + f32::cast_from(second[at])
+    } else {
+        f32::cast_from(first[at])
+    }
+}
+
+/// What a row of [`norm_silu`] is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Normed {
+    /// The first tensor.
+    One,
+    /// The sum of the first two.
+    Sum,
+    /// The first two beside each other, each with a norm of its own, and the third, which is copied.
+    Three,
+}
+
+/// `silu(RMSNorm(x))`, a cube for each row, or each part of one.
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(super) fn norm_silu<F: Float>(
+    first: &[F],
+    second: &[F],
+    third: &[F],
+    gamma: &[F],
+    other_gamma: &[F],
+    y: &mut [F],
+    rows: usize,
+    width: usize,
+    epsilon: f32,
+    other_epsilon: f32,
+    #[comptime] form: Normed,
+    #[comptime] units: usize,
+    #[comptime] ptx: bool,
+    #[define(F)] _dtype: ElemType,
+) {
+    let parts = comptime!(if form == Normed::Three {
+        3usize
+    } else {
+        1usize
+    });
+    let part = CUBE_POS % parts;
+    let there = CUBE_POS / parts < rows;
+    let row = (CUBE_POS / parts).min(rows - 1);
+    let each = width.div_ceil(units);
+    let mut squares = 0.0f32;
+    for k in 0..each {
+        let column = k * units + UNIT_POS as usize;
+        if column < width {
+            let v = part_of::<F>(first, second, third, part, row * width + column, form);
+            squares = fma(v, v, squares);
+        }
+    }
+    let mean = sum_over_cube(squares, units) / f32::cast_from(width);
+    let scale = (mean + select(part == 0, epsilon, other_epsilon)).inverse_sqrt();
+    for k in 0..each {
+        let column = k * units + UNIT_POS as usize;
+        if there && column < width {
+            let v = part_of::<F>(first, second, third, part, row * width + column, form);
+            let mut out = v;
+            if part < 2 {
+                let mut weight = f32::cast_from(gamma[column]);
+                if comptime!(form == Normed::Three) {
+                    weight = select(part == 0, weight, f32::cast_from(other_gamma[column]));
+                }
+                let n = v * scale * weight;
+                out = n * sigmoid_number(n, ptx);
+            }
+            y[(row * parts + part) * width + column] = F::cast_from(out);
+        }
     }
 }
 

@@ -102,7 +102,30 @@ pub fn activate_backward(
     Ok(())
 }
 
-/// The next states `[B, D]` from the gates `[G, B, 3W]` and the states.
+/// The gates of a step as a product left them.
+#[derive(Debug, Clone, Copy)]
+pub struct Gates<'a> {
+    /// Rows of `3W` contiguous numbers.
+    pub gates: &'a Handle,
+    /// Numbers from a block of one state to that of the next, and from one block of a state to the next.
+    pub strides: [usize; 2],
+    /// `[G, 3W]`, to be added.
+    pub bias: Option<&'a Handle>,
+}
+
+impl<'a> Gates<'a> {
+    /// `[G, B, 3W]`, contiguous, the bias within.
+    pub fn in_blocks(gates: &'a Handle, blocks: Blocks) -> Self {
+        let row = 3 * blocks.width;
+        Self {
+            gates,
+            strides: [row, blocks.batch * row],
+            bias: None,
+        }
+    }
+}
+
+/// The next states `[B, D]` from the gates and the states.
 ///
 /// # Errors
 /// As [`activate`].
@@ -110,12 +133,21 @@ pub fn step(
     client: &Client,
     dtype: Dtype,
     blocks: Blocks,
-    [gates, before]: [&Handle; 2],
+    gates: Gates<'_>,
+    before: &Handle,
     next: &Handle,
 ) -> Result<(), Error> {
     let n = blocks.numbers();
+    let [state, block] = gates.strides;
+    let row = 3 * blocks.width;
+    let last = |count: usize, stride: usize| (count.max(1) - 1).saturating_mul(stride);
+    let extent = row + last(blocks.batch, state) + last(blocks.blocks, block);
+    let of_gates = if n == 0 { 0 } else { extent };
+    let bias = gates.bias.unwrap_or(before);
+    let of_bias = gates.bias.map_or(n, |_| blocks.blocks * row);
     let buffers = [
-        ("gates", gates, 3 * n),
+        ("gates", gates.gates, of_gates),
+        ("bias", bias, of_bias),
         ("before", before, n),
         ("next", next, n),
     ];
@@ -128,13 +160,85 @@ pub fn step(
             client,
             grid,
             threads(),
-            address(3 * n, dtype),
-            buffer(gates, 3 * n, 1),
+            address(extent, dtype),
+            buffer(gates.gates, extent, 1),
+            buffer(bias, of_bias, 1),
             buffer(before, n, 1),
             buffer(next, n, 1),
             blocks.batch,
             blocks.blocks,
             blocks.width,
+            state,
+            block,
+            gates.bias.is_some(),
+            ptx(client),
+            dtype.elem(),
+        );
+    }
+    Ok(())
+}
+
+/// What [`norm_silu`] reads: rows of `width` numbers, each with the weights and the epsilon of a norm.
+#[derive(Debug, Clone, Copy)]
+pub enum Rows<'a> {
+    /// `silu(RMSNorm(x))`.
+    One(&'a Handle, (&'a Handle, f64)),
+    /// `silu(RMSNorm(x + z))`.
+    Sum([&'a Handle; 2], (&'a Handle, f64)),
+    /// `silu(RMSNorm(x))`, `silu(RMSNorm(z))` and the third rows as they are, beside each other.
+    Three([&'a Handle; 3], [(&'a Handle, f64); 2]),
+}
+
+/// Norms and activations in one launch, `[rows, width]`, or `[rows, 3 width]` of three.
+///
+/// # Errors
+/// As [`activate`].
+pub fn norm_silu(
+    client: &Client,
+    dtype: Dtype,
+    [rows, width]: [usize; 2],
+    given: Rows<'_>,
+    y: &Handle,
+) -> Result<(), Error> {
+    let n = rows.saturating_mul(width);
+    let (form, [x, z, third], [own, other]) = match given {
+        Rows::One(x, norm) => (kernels::Normed::One, [x; 3], [norm; 2]),
+        Rows::Sum([x, z], norm) => (kernels::Normed::Sum, [x, z, x], [norm; 2]),
+        Rows::Three(tensors, norms) => (kernels::Normed::Three, tensors, norms),
+    };
+    let parts = if form == kernels::Normed::Three { 3 } else { 1 };
+    let buffers = [
+        ("x", x, n),
+        ("the second rows", z, n),
+        ("the third rows", third, n),
+        ("gamma", own.0, width),
+        ("the second gamma", other.0, width),
+        ("y", y, n.saturating_mul(parts)),
+    ];
+    if prepare(client, dtype, n, &buffers)?.is_none() {
+        return Ok(());
+    }
+    let most = client.properties().hardware.max_units_per_cube as usize;
+    let units = 1 << width.clamp(1, 256.min(most)).ilog2();
+    // SAFETY: as in `activate`.
+    unsafe {
+        kernels::norm_silu::launch_unchecked(
+            client,
+            grid(client, rows * parts),
+            CubeDim::new_1d(units as u32),
+            address(n.saturating_mul(parts), dtype),
+            buffer(x, n, 1),
+            buffer(z, n, 1),
+            buffer(third, n, 1),
+            buffer(own.0, width, 1),
+            buffer(other.0, width, 1),
+            buffer(y, n * parts, 1),
+            rows,
+            width,
+            own.1 as f32,
+            other.1 as f32,
+            form,
+            units,
             ptx(client),
             dtype.elem(),
         );

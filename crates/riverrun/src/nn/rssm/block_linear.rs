@@ -41,11 +41,16 @@ impl BlockLinear {
 
     /// `[G, B, in / G]` to `[G, B, out / G]`.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        let y = matmul(x, self.weight.val());
+        let y = self.product(x);
         match &self.bias {
             Some(bias) => y + bias.val(),
             None => y,
         }
+    }
+
+    /// [`forward`](Self::forward) without the bias.
+    pub(super) fn product(&self, x: Tensor<3>) -> Tensor<3> {
+        matmul(x, self.weight.val())
     }
 }
 

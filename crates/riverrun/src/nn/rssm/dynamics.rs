@@ -5,11 +5,22 @@ use burn::tensor::Tensor;
 use super::block_linear::{from_blocks, to_blocks};
 use super::{Rssm, RssmState};
 use crate::nn::{RmsNorm, linear};
-use crate::ops::rssm::{gated_step, silu, silu_blocks};
+use crate::ops::rssm::{gated_step, norm_silu, silu, step_inputs};
 
 /// `silu(RMSNorm(x))`.
 pub(super) fn activate<const D: usize>(norm: &RmsNorm, x: Tensor<D>) -> Tensor<D> {
-    silu(norm.forward(x))
+    let shape = x.dims();
+    if shape.contains(&0) {
+        return silu(norm.forward(x));
+    }
+    let width = shape[D - 1];
+    let rows = shape[..D - 1].iter().product::<usize>();
+    norm_silu(x.reshape([rows, width]), None, weights(norm)).reshape(shape)
+}
+
+/// The weights and the epsilon of a norm.
+fn weights(norm: &RmsNorm) -> (Tensor<1>, f64) {
+    (norm.gamma.val(), norm.epsilon)
 }
 
 impl Rssm {
@@ -26,19 +37,24 @@ impl Rssm {
     pub(super) fn next(&self, state: &RssmState, action: Tensor<2>) -> Tensor<2> {
         let blocks = self.gates.blocks();
         let deter = state.deter.clone();
-        let inputs = vec![
-            activate(&self.deter_norm, linear(&self.deter_input, deter.clone())),
-            activate(
-                &self.stoch_norm,
-                linear(&self.stoch_input, state.stoch.clone()),
-            ),
+        let inputs = [
+            linear(&self.deter_input, deter.clone()),
+            linear(&self.stoch_input, state.stoch.clone()),
             action,
         ];
-        let dense = linear(&self.hidden_inputs, Tensor::cat(inputs, 1));
+        let inputs = step_inputs(
+            inputs,
+            [weights(&self.deter_norm), weights(&self.stoch_norm)],
+        );
+        let dense = linear(&self.hidden_inputs, inputs);
         let own = self.hidden_blocks.forward(to_blocks(deter.clone(), blocks));
-        let x = self.hidden_norm.forward(from_blocks(own) + dense);
-        let gates = self.gates.forward(silu_blocks(x, blocks));
-        gated_step(gates, deter)
+        let x = norm_silu(from_blocks(own), Some(dense), weights(&self.hidden_norm));
+        let gates = self.gates.product(to_blocks(x, blocks));
+        gated_step(
+            gates,
+            self.gates.bias.as_ref().map(|bias| bias.val()),
+            deter,
+        )
     }
 
     /// The prior's logits `[.., stoch · classes]` of deterministic states `[.., deter]`.

@@ -6,10 +6,11 @@ use burn::tensor::Shape;
 use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::into_contiguous;
 use riverrun_kernels::Error;
-use riverrun_kernels::rssm::gpu;
+use riverrun_kernels::rssm::gpu::{self, Gates, Rows};
 
 use super::{RssmOps, blocks_of, draw_of};
-use crate::ops::support::cube::{dtype, empty_like};
+use crate::ops::support::Maybe;
+use crate::ops::support::cube::{dtype, empty_like, handle};
 
 fn done(result: Result<(), Error>) {
     result.unwrap_or_else(|error| panic!("{error}"));
@@ -45,10 +46,70 @@ impl RssmOps for CubeBackend {
         let (gates, before) = (into_contiguous(gates), into_contiguous(before));
         let sizes = blocks_of(&before.shape(), gates.shape()[0]);
         let next = empty_like(&before, before.shape());
-        let given = [&gates.handle, &before.handle];
         let (client, dtype) = (&before.client, dtype(&before));
-        done(gpu::step(client, dtype, sizes, given, &next.handle));
+        let gates = Gates::in_blocks(&gates.handle, sizes);
+        let (before, out) = (&before.handle, &next.handle);
+        done(gpu::step(client, dtype, sizes, gates, before, out));
         next
+    }
+
+    fn biased_step(
+        gates: FloatTensor<Self>,
+        bias: Maybe<Self>,
+        before: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let before = into_contiguous(before);
+        let sizes = blocks_of(&before.shape(), gates.shape()[0]);
+        // A product may lie in blocks or in states.
+        let rows = gates.meta.strides()[2] == 1;
+        let gates = if rows { gates } else { into_contiguous(gates) };
+        let strides = gates.meta.strides();
+        let (next, bias) = (empty_like(&before, before.shape()), handle(bias));
+        let gates = Gates {
+            gates: &gates.handle,
+            strides: [strides[1], strides[0]],
+            bias: bias.as_ref(),
+        };
+        let (client, dtype) = (&before.client, dtype(&before));
+        let (before, out) = (&before.handle, &next.handle);
+        done(gpu::step(client, dtype, sizes, gates, before, out));
+        next
+    }
+
+    fn norm_silu(
+        x: FloatTensor<Self>,
+        z: Maybe<Self>,
+        gamma: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> FloatTensor<Self> {
+        let (x, gamma) = (into_contiguous(x), into_contiguous(gamma));
+        let (y, z) = (empty_like(&x, x.shape()), handle(z));
+        let norm = (&gamma.handle, epsilon);
+        let rows = match &z {
+            Some(z) => Rows::Sum([&x.handle, z], norm),
+            None => Rows::One(&x.handle, norm),
+        };
+        let shape = [x.shape()[0], x.shape()[1]];
+        done(gpu::norm_silu(&x.client, dtype(&x), shape, rows, &y.handle));
+        y
+    }
+
+    fn step_inputs(
+        x: FloatTensor<Self>,
+        z: FloatTensor<Self>,
+        rest: FloatTensor<Self>,
+        gamma_x: FloatTensor<Self>,
+        gamma_z: FloatTensor<Self>,
+        epsilon_x: f64,
+        epsilon_z: f64,
+    ) -> FloatTensor<Self> {
+        let [x, z, rest, gamma_x, gamma_z] = [x, z, rest, gamma_x, gamma_z].map(into_contiguous);
+        let shape = [x.shape()[0], x.shape()[1]];
+        let y = empty_like(&x, Shape::new([shape[0], 3 * shape[1]]));
+        let norms = [(&gamma_x.handle, epsilon_x), (&gamma_z.handle, epsilon_z)];
+        let rows = Rows::Three([&x.handle, &z.handle, &rest.handle], norms);
+        done(gpu::norm_silu(&x.client, dtype(&x), shape, rows, &y.handle));
+        y
     }
 
     fn gated_step_backward(

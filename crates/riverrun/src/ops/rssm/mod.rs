@@ -9,10 +9,13 @@ mod flex;
 pub(crate) mod sequence;
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, Dispatch, backend_extension};
+use burn::backend::{Dispatch, TensorMetadata, backend_extension};
 use burn::tensor::Tensor;
 #[cfg(any(feature = "flex", feature = "cube"))]
 use riverrun_kernels::rssm::{Blocks, Draw};
+
+use super::norm::{NormKind, NormOps, NormSpec};
+use super::support::Maybe;
 
 /// `x σ(x)` of every number.
 pub(crate) fn silu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
@@ -35,11 +38,45 @@ pub(crate) fn silu_blocks(x: Tensor<2>, blocks: usize) -> Tensor<3> {
     ))
 }
 
-/// The next states `[B, D]` from gates `[G, B, 3D / G]` and states `[B, D]`.
-pub(crate) fn gated_step(gates: Tensor<3>, before: Tensor<2>) -> Tensor<2> {
-    Tensor::from_dispatch(<Dispatch as RssmOps>::gated_step(
+/// The next states `[B, D]` from gates `[G, B, 3D / G]`, to which a bias `[G, 1, 3D / G]` is added, and states `[B, D]`.
+pub(crate) fn gated_step(
+    gates: Tensor<3>,
+    bias: Option<Tensor<3>>,
+    before: Tensor<2>,
+) -> Tensor<2> {
+    Tensor::from_dispatch(<Dispatch as RssmOps>::biased_step(
         gates.into_dispatch(),
+        Maybe::from_option(bias.map(Tensor::into_dispatch)),
         before.into_dispatch(),
+    ))
+}
+
+/// `silu(RMSNorm(x + z))` of rows `[R, D]`, with the weights `[D]` and the epsilon of the norm.
+pub(crate) fn norm_silu(x: Tensor<2>, z: Option<Tensor<2>>, norm: (Tensor<1>, f64)) -> Tensor<2> {
+    if x.dims().contains(&0) {
+        return x;
+    }
+    Tensor::from_dispatch(<Dispatch as RssmOps>::norm_silu(
+        x.into_dispatch(),
+        Maybe::from_option(z.map(Tensor::into_dispatch)),
+        norm.0.into_dispatch(),
+        norm.1,
+    ))
+}
+
+/// `[n(x) ; n(z) ; rest]` of rows `[R, D]`, with `n` as in [`norm_silu`], each with a norm of its own: `[R, 3 D]`.
+pub(crate) fn step_inputs(
+    [x, z, rest]: [Tensor<2>; 3],
+    [of_x, of_z]: [(Tensor<1>, f64); 2],
+) -> Tensor<2> {
+    Tensor::from_dispatch(<Dispatch as RssmOps>::step_inputs(
+        x.into_dispatch(),
+        z.into_dispatch(),
+        rest.into_dispatch(),
+        of_x.0.into_dispatch(),
+        of_z.0.into_dispatch(),
+        of_x.1,
+        of_z.1,
     ))
 }
 
@@ -92,6 +129,10 @@ mod fused {
         let [batch, width] = [x.shape[0], x.shape[1] / blocks];
         TensorSpec::new(Shape::new([blocks, batch, width]), x.dtype)
     }
+
+    pub(super) fn three(x: &TensorSpec) -> TensorSpec {
+        TensorSpec::new(Shape::new([x.shape[0], 3 * x.shape[1]]), x.dtype)
+    }
 }
 
 /// The operations on a backend. Shapes and dtypes have been checked.
@@ -101,7 +142,55 @@ mod fused {
     Fusion: cfg(feature = "cube"),
     Autodiff: cfg(feature = "autodiff"),
 )]
-pub trait RssmOps: Backend {
+pub trait RssmOps: NormOps {
+    /// See [`norm_silu`].
+    #[fusion(meta = |x, _z, _gamma, _epsilon| x.clone())]
+    fn norm_silu(
+        x: FloatTensor<Self>,
+        #[extension_type] z: Maybe<Self>,
+        gamma: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> FloatTensor<Self> {
+        let x = match z.into_option() {
+            Some(z) => Self::float_add(x, z),
+            None => x,
+        };
+        let kind = NormKind::Rms;
+        let (shape, spec) = (x.shape(), NormSpec { kind, epsilon });
+        let y = Self::activate_blocks(Self::norm(x, gamma, Maybe::None, spec), 1);
+        Self::float_reshape(y, shape)
+    }
+
+    /// See [`step_inputs`].
+    #[fusion(meta = |x, _z, _rest, _gamma_x, _gamma_z, _epsilon_x, _epsilon_z| fused::three(x))]
+    fn step_inputs(
+        x: FloatTensor<Self>,
+        z: FloatTensor<Self>,
+        rest: FloatTensor<Self>,
+        gamma_x: FloatTensor<Self>,
+        gamma_z: FloatTensor<Self>,
+        epsilon_x: f64,
+        epsilon_z: f64,
+    ) -> FloatTensor<Self> {
+        let x = Self::norm_silu(x, Maybe::None, gamma_x, epsilon_x);
+        let z = Self::norm_silu(z, Maybe::None, gamma_z, epsilon_z);
+        Self::float_cat(vec![x, z, rest], 1)
+    }
+
+    /// See [`gated_step`](gated_step()).
+    #[fusion(meta = |_gates, _bias, before| before.clone())]
+    fn biased_step(
+        gates: FloatTensor<Self>,
+        #[extension_type] bias: Maybe<Self>,
+        before: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let gates = match bias.into_option() {
+            Some(bias) => Self::float_add(gates, bias),
+            None => gates,
+        };
+        Self::gated_step(gates, before)
+    }
+
     /// `x σ(x)`, `[B, D]` to `[G, B, D / G]`.
     #[fusion(meta = |x, blocks| fused::blocks(x, *blocks))]
     fn activate_blocks(x: FloatTensor<Self>, blocks: usize) -> FloatTensor<Self>;
