@@ -106,7 +106,7 @@ fn sum_over_cube(own: f32, #[comptime] units: usize) -> f32 {
     for k in 0..comptime!(units.ilog2()) {
         let half = comptime!(units >> (k + 1));
         if at < half {
-            shared[at] = shared[at] + shared[at + half];
+            shared[at] += shared[at + half];
         }
         sync_cube();
     }
