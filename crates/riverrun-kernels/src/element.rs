@@ -8,8 +8,9 @@ use crate::simd::real::Real;
 
 /// Declares a trait whose functions are kernels, implemented for every storage type by the generic functions on the right.
 ///
-/// [`Element`] has these traits as supertraits: a call like `E::attend(..)` is then a call into this crate. The generic
-/// function itself would be compiled again, with all its instruction sets, in every crate that calls it.
+/// The functions of an operation take elements with its trait: a call like `E::attend(..)` is then a call into this crate. The
+/// generic function itself would be compiled again, with all its instruction sets, in every crate that calls it. All traits
+/// together are [`CpuElement`](crate::CpuElement).
 macro_rules! compiled_here {
     ($trait:ident<$e:ident> { $($functions:tt)* }) => {
         compiled_here!(@declare $trait $e $($functions)*);
@@ -22,7 +23,7 @@ macro_rules! compiled_here {
         $(fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $out:ty = $body:ident;)+) => {
         #[doc(hidden)]
         #[allow(missing_docs)]
-        pub trait $trait<$e: $crate::Element> {
+        pub trait $trait<$e: $crate::Element>: $crate::Element {
             $(fn $name($($arg: $type),*) -> $out;)+
         }
     };
@@ -44,21 +45,7 @@ pub(crate) use compiled_here;
 ///
 /// Arithmetic and carries run in [`Element::Acc`]: `f32` for the types up to 32 bits, `f64` for `f64`.
 pub trait Element:
-    bytemuck::Pod
-    + Send
-    + Sync
-    + Default
-    + PartialEq
-    + std::fmt::Debug
-    + 'static
-    + crate::attention::cpu::Kernels<Self>
-    + crate::block_diagonal::cpu::Kernels<Self>
-    + crate::cell::cpu::Kernels<Self>
-    + crate::cross_entropy::cpu::Kernels<Self>
-    + crate::gemm::cpu::Kernels<Self>
-    + crate::norm::cpu::Kernels<Self>
-    + crate::recurrence::cpu::Kernels<Self>
-    + crate::rssm::cpu::Kernels<Self>
+    bytemuck::Pod + Send + Sync + Default + PartialEq + std::fmt::Debug + 'static
 {
     /// The type of arithmetic and carries.
     type Acc: Real;

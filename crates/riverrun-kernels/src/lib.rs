@@ -10,6 +10,7 @@ mod buffer;
 pub mod cell;
 #[cfg(feature = "check")]
 pub mod check;
+mod cpu_element;
 pub mod cross_entropy;
 mod element;
 pub mod embedding;
@@ -32,6 +33,7 @@ pub mod short_convolution;
 mod simd;
 mod threads;
 
+pub use cpu_element::CpuElement;
 pub use element::Element;
 pub use error::Error;
 pub use threads::zeros;

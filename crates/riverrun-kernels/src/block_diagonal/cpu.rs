@@ -19,7 +19,7 @@ const SUMS: usize = 16;
 ///
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Length`]; then nothing has been written.
-pub fn forward<E: Element>(
+pub fn forward<E: Kernels<E>>(
     problem: &Problem,
     a: &[E],
     b: &[E],
@@ -65,7 +65,7 @@ fn scan_blocks<E: Element>(
 ///
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Length`]; then nothing has been written.
-pub fn backward<E: Element>(
+pub fn backward<E: Kernels<E>>(
     problem: &Problem,
     a: &[E],
     h0: Option<&[E]>,

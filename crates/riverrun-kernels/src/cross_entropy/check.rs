@@ -92,7 +92,7 @@ impl Case {
     ///
     /// # Errors
     /// Those of the kernels.
-    pub fn cpu<E: Element>(&self) -> Result<Outcome, Error> {
+    pub fn cpu<E: super::cpu::Kernels<E>>(&self) -> Result<Outcome, Error> {
         let [rows, vocab] = self.shape;
         let x = stored::<E>(&self.x);
         let mut lse = vec![E::Acc::from_f64(f64::NAN); rows];

@@ -29,7 +29,7 @@ pub struct Loss<R> {
 ///
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Length`].
-pub fn forward<E: Element>(
+pub fn forward<E: Kernels<E>>(
     x: &[E],
     vocab: usize,
     targets: &[i64],
@@ -76,7 +76,7 @@ fn cross_entropy<E: Element>(
 ///
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Length`].
-pub fn backward<E: Element>(
+pub fn backward<E: Kernels<E>>(
     x: &[E],
     vocab: usize,
     targets: &[i64],

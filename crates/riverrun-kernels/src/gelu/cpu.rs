@@ -4,6 +4,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::{CUBE, TWICE};
+use crate::element::compiled_here;
 use crate::error::expect_length;
 use crate::simd::pair::{Pair, load_padded, pair_len, store_padded};
 use crate::simd::real::Real;
@@ -17,7 +18,18 @@ const PIECE: usize = 1 << 14;
 ///
 /// # Errors
 /// [`Error::Length`].
-pub fn forward<E: Element>(x: &[E], y: &mut [E]) -> Result<(), Error> {
+pub fn forward<E: Kernels<E>>(x: &[E], y: &mut [E]) -> Result<(), Error> {
+    E::gelu_rows(x, y)
+}
+
+compiled_here! {
+    Kernels<E> {
+        fn gelu_rows(x: &[E], y: &mut [E]) -> Result<(), Error> = gelu_rows;
+        fn gelu_backward_rows(x: &[E], d_y: &[E], d_x: &mut [E]) -> Result<(), Error> = gelu_backward_rows;
+    }
+}
+
+fn gelu_rows<E: Element>(x: &[E], y: &mut [E]) -> Result<(), Error> {
     expect_length("y", x.len(), y.len())?;
     let arch = Arch::new();
     y.par_chunks_mut(PIECE)
@@ -30,7 +42,11 @@ pub fn forward<E: Element>(x: &[E], y: &mut [E]) -> Result<(), Error> {
 ///
 /// # Errors
 /// [`Error::Length`].
-pub fn backward<E: Element>(x: &[E], d_y: &[E], d_x: &mut [E]) -> Result<(), Error> {
+pub fn backward<E: Kernels<E>>(x: &[E], d_y: &[E], d_x: &mut [E]) -> Result<(), Error> {
+    E::gelu_backward_rows(x, d_y, d_x)
+}
+
+fn gelu_backward_rows<E: Element>(x: &[E], d_y: &[E], d_x: &mut [E]) -> Result<(), Error> {
     expect_length("d_y", x.len(), d_y.len())?;
     expect_length("d_x", x.len(), d_x.len())?;
     let arch = Arch::new();

@@ -167,7 +167,7 @@ impl Case {
     ///
     /// # Errors
     /// Those of the kernels.
-    pub fn cpu<E: Element>(&self) -> Result<Outcome, crate::Error> {
+    pub fn cpu<E: super::cpu::Kernels<E>>(&self) -> Result<Outcome, crate::Error> {
         let [rows, dim] = self.shape;
         let poison = |n: usize| vec![E::from_f64(f64::NAN); n];
         let (x, gamma) = (stored::<E>(&self.x), stored::<E>(&self.gamma));

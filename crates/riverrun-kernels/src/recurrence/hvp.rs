@@ -18,6 +18,7 @@
 
 use super::{Gate, Problem, Rows, RowsMut, cpu};
 use crate::error::expect_length;
+use crate::recurrence::cpu::Kernels;
 use crate::{Element, Error};
 
 /// The arguments of the backward pass of a raw scan: a point, or a direction.
@@ -107,7 +108,7 @@ pub fn oracle(
 ///
 /// # Errors
 /// As [`oracle`].
-pub fn on_cpu<E: Element>(
+pub fn on_cpu<E: Kernels<E>>(
     problem: &Problem,
     reset: Option<&[bool]>,
     at: &Point<E>,
@@ -200,7 +201,7 @@ fn previous<E: Element>(
 }
 
 /// The forward scan.
-fn states<E: Element>(
+fn states<E: Kernels<E>>(
     problem: &Problem,
     reset: Option<&[bool]>,
     a: &[E],
@@ -216,7 +217,7 @@ fn states<E: Element>(
 }
 
 /// The backward scan at a point, for gradients of its states.
-fn adjoint<E: Element>(
+fn adjoint<E: Kernels<E>>(
     problem: &Problem,
     reset: Option<&[bool]>,
     at: &Point<E>,

@@ -4,6 +4,7 @@ use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::{NO_MEMORY, Problem};
+use crate::element::compiled_here;
 use crate::error::expect_length;
 use crate::simd::pair::{LANES, Pair, load, load_padded, pair_len, store, store_padded};
 use crate::simd::real::Real;
@@ -105,11 +106,22 @@ fn gate<S: Simd, R: Real>(x: Pair<S, R>, bias: Pair<S, R>) -> Gate<S, R> {
 ///
 /// # Errors
 /// [`Error::Length`], [`Error::NoChannels`].
-pub fn forward<E: Element>(
+pub fn forward<E: Kernels<E>>(
     problem: &Problem,
     inputs: Inputs<'_, E>,
     out: &mut [E],
 ) -> Result<(), Error> {
+    E::gates(problem, inputs, out)
+}
+
+compiled_here! {
+    Kernels<E> {
+        fn gates(problem: &Problem, inputs: Inputs<'_, E>, out: &mut [E]) -> Result<(), Error> = gates;
+        fn gates_back(problem: &Problem, inputs: Inputs<'_, E>, d_out: &[E], d: Gradients<'_, E>) -> Result<(), Error> = gates_back;
+    }
+}
+
+fn gates<E: Element>(problem: &Problem, inputs: Inputs<'_, E>, out: &mut [E]) -> Result<(), Error> {
     inputs.check(problem)?;
     expect_length("out", problem.elements().saturating_mul(2), out.len())?;
     let arch = Arch::new();
@@ -159,7 +171,16 @@ impl<E: Element> WithSimd for Forward<'_, E> {
 ///
 /// # Errors
 /// As [`forward`].
-pub fn backward<E: Element>(
+pub fn backward<E: Kernels<E>>(
+    problem: &Problem,
+    inputs: Inputs<'_, E>,
+    d_out: &[E],
+    d: Gradients<'_, E>,
+) -> Result<(), Error> {
+    E::gates_back(problem, inputs, d_out, d)
+}
+
+fn gates_back<E: Element>(
     problem: &Problem,
     inputs: Inputs<'_, E>,
     d_out: &[E],

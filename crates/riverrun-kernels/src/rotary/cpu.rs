@@ -3,6 +3,7 @@
 use rayon::prelude::*;
 
 use super::Problem;
+use crate::element::compiled_here;
 use crate::simd::real::Real;
 use crate::{Element, Error};
 
@@ -13,7 +14,22 @@ const RUN: usize = 64;
 ///
 /// # Errors
 /// [`Error::Length`]; [`Error::NoChannels`] for no pairs, or more than a head has.
-pub fn turn<E: Element>(
+pub fn turn<E: Kernels<E>>(
+    problem: &Problem,
+    x: &[E],
+    angles: [&[E]; 2],
+    y: &mut [E],
+) -> Result<(), Error> {
+    E::turn_rows(problem, x, angles, y)
+}
+
+compiled_here! {
+    Kernels<E> {
+        fn turn_rows(problem: &Problem, x: &[E], angles: [&[E]; 2], y: &mut [E]) -> Result<(), Error> = turn_rows;
+    }
+}
+
+fn turn_rows<E: Element>(
     problem: &Problem,
     x: &[E],
     [cos, sin]: [&[E]; 2],

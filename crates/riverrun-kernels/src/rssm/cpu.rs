@@ -27,7 +27,7 @@ compiled_here!(Kernels<E> {
 ///
 /// # Errors
 /// [`Error::Length`].
-pub fn activate<E: Element>(blocks: Blocks, x: &[E], y: &mut [E]) -> Result<(), Error> {
+pub fn activate<E: Kernels<E>>(blocks: Blocks, x: &[E], y: &mut [E]) -> Result<(), Error> {
     E::rssm_activate(blocks, x, y)
 }
 
@@ -35,7 +35,7 @@ pub fn activate<E: Element>(blocks: Blocks, x: &[E], y: &mut [E]) -> Result<(), 
 ///
 /// # Errors
 /// [`Error::Length`].
-pub fn activate_backward<E: Element>(
+pub fn activate_backward<E: Kernels<E>>(
     blocks: Blocks,
     x: &[E],
     d_y: &[E],
@@ -48,7 +48,7 @@ pub fn activate_backward<E: Element>(
 ///
 /// # Errors
 /// [`Error::Length`].
-pub fn step<E: Element>(
+pub fn step<E: Kernels<E>>(
     blocks: Blocks,
     a: &[E],
     before: &[E],
@@ -61,7 +61,7 @@ pub fn step<E: Element>(
 ///
 /// # Errors
 /// [`Error::Length`].
-pub fn step_backward<E: Element>(
+pub fn step_backward<E: Kernels<E>>(
     blocks: Blocks,
     a: &[E],
     before: &[E],
@@ -76,7 +76,7 @@ pub fn step_backward<E: Element>(
 ///
 /// # Errors
 /// [`Error::Length`].
-pub fn draw<E: Element>(
+pub fn draw<E: Kernels<E>>(
     draw: Draw,
     logits: &[E],
     noise: &[f32],
@@ -89,7 +89,7 @@ pub fn draw<E: Element>(
 ///
 /// # Errors
 /// [`Error::Length`].
-pub fn draw_backward<E: Element>(
+pub fn draw_backward<E: Kernels<E>>(
     draw: Draw,
     logits: &[E],
     d_sample: &[E],

@@ -5,6 +5,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::Shape;
+use crate::element::compiled_here;
 use crate::error::expect_length;
 use crate::simd::real::Real;
 use crate::{Element, Error};
@@ -137,7 +138,18 @@ fn store<E: Element>(to: &mut [E], from: &[E::Acc]) {
 ///
 /// # Errors
 /// [`Error::Length`], [`Error::NoChannels`].
-pub fn forward<E: Element>(shape: Shape, args: Forward<'_, E>) -> Result<(), Error> {
+pub fn forward<E: Kernels<E>>(shape: Shape, args: Forward<'_, E>) -> Result<(), Error> {
+    E::convolve(shape, args)
+}
+
+compiled_here! {
+    Kernels<E> {
+        fn convolve(shape: Shape, args: Forward<'_, E>) -> Result<(), Error> = convolve;
+        fn convolve_back(shape: Shape, args: Backward<'_, E>) -> Result<(), Error> = convolve_back;
+    }
+}
+
+fn convolve<E: Element>(shape: Shape, args: Forward<'_, E>) -> Result<(), Error> {
     let Forward {
         x,
         weight,
@@ -199,7 +211,11 @@ pub fn forward<E: Element>(shape: Shape, args: Forward<'_, E>) -> Result<(), Err
 ///
 /// # Errors
 /// As [`forward`].
-pub fn backward<E: Element>(shape: Shape, args: Backward<'_, E>) -> Result<(), Error> {
+pub fn backward<E: Kernels<E>>(shape: Shape, args: Backward<'_, E>) -> Result<(), Error> {
+    E::convolve_back(shape, args)
+}
+
+fn convolve_back<E: Element>(shape: Shape, args: Backward<'_, E>) -> Result<(), Error> {
     let Backward {
         x,
         weight,

@@ -8,9 +8,9 @@ mod device;
 use half::{bf16, f16};
 use riverrun_kernels::attention::check::{Case, Options, Outcome};
 use riverrun_kernels::attention::{Problem, Shape, cpu, oracle};
-use riverrun_kernels::{Element, Error};
+use riverrun_kernels::{CpuElement, Error};
 
-fn assert_right<E: Element>(
+fn assert_right<E: CpuElement>(
     case: &Case,
     what: &str,
     mut run: impl FnMut() -> Result<Outcome, Error>,
@@ -34,7 +34,7 @@ fn assert_right<E: Element>(
     );
 }
 
-fn on_cpu<E: Element>(case: &Case) {
+fn on_cpu<E: CpuElement>(case: &Case) {
     let case = case.rounded::<E>();
     assert_right::<E>(&case, "cpu", || case.cpu::<E>());
 }
@@ -416,7 +416,7 @@ mod on_gpu {
     use super::*;
     use crate::device::{client, supports};
 
-    fn check<E: Element>(client: &Client, dtype: Dtype, case: &Case, tuning: Option<Tuning>) {
+    fn check<E: CpuElement>(client: &Client, dtype: Dtype, case: &Case, tuning: Option<Tuning>) {
         if !supports(client, dtype) {
             return;
         }

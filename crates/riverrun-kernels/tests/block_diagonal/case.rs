@@ -1,6 +1,6 @@
 //! Problems with their data, and running them.
 
-use riverrun_kernels::Element;
+use riverrun_kernels::CpuElement;
 use riverrun_kernels::block_diagonal::{Problem, Shape, cpu, oracle};
 use riverrun_kernels::check::{Random, stored, wide};
 use riverrun_kernels::recurrence::check::Options;
@@ -67,7 +67,7 @@ impl Case {
         }
     }
 
-    pub fn rounded<E: Element>(mut self) -> Self {
+    pub fn rounded<E: CpuElement>(mut self) -> Self {
         let round = |x: &mut Vec<f64>| x.iter_mut().for_each(|x| *x = E::from_f64(*x).to_f64());
         let tensors = [&mut self.a, &mut self.b, &mut self.d_h];
         tensors.into_iter().for_each(round);
@@ -99,7 +99,7 @@ impl Case {
     }
 
     /// Runs the CPU kernels; every output is filled with NaN beforehand.
-    pub fn cpu<E: Element>(&self) -> Outcome {
+    pub fn cpu<E: CpuElement>(&self) -> Outcome {
         let shape = self.problem.shape;
         let poison = |n: usize| vec![E::from_f64(f64::NAN); n];
         let (a, b, d_h) = (
@@ -156,7 +156,7 @@ impl Case {
     /// Holds an outcome against the oracle. As for the elementwise scan (16 roundings a step, which no step amplifies),
     /// and a sum of P products in each.
     #[track_caller]
-    pub fn compare<E: Element>(&self, found: &Outcome, what: &str) {
+    pub fn compare<E: CpuElement>(&self, found: &Outcome, what: &str) {
         let shape = self.problem.shape;
         let roundings = (16 + shape.size) * shape.steps.max(1);
         for ((name, found), (_, truth)) in found.tensors().into_iter().zip(self.oracle().tensors())

@@ -6,7 +6,7 @@ use riverrun_kernels::block_diagonal::gpu::{self, Backward, Forward, LARGEST};
 use riverrun_kernels::check::transfer::{bytes, numbers};
 use riverrun_kernels::gpu::Dtype;
 use riverrun_kernels::recurrence::check::Options;
-use riverrun_kernels::{Element, Error};
+use riverrun_kernels::{CpuElement, Error};
 
 use crate::case::{Case, Outcome};
 use crate::device::client;
@@ -58,7 +58,7 @@ fn run(client: &Client, case: &Case, dtype: Dtype) -> Result<Outcome, Error> {
     })
 }
 
-fn check<E: Element>(client: &Client, dtype: Dtype, sizes: [usize; 4], options: Options) {
+fn check<E: CpuElement>(client: &Client, dtype: Dtype, sizes: [usize; 4], options: Options) {
     if !dtype.supported(client) {
         println!("skipped: {} on {}", dtype.name(), client.name());
         return;

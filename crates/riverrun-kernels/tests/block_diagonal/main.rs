@@ -12,7 +12,7 @@ use case::Case;
 use half::{bf16, f16};
 use riverrun_kernels::block_diagonal::cpu;
 use riverrun_kernels::recurrence::check::Options;
-use riverrun_kernels::{Element, Error, recurrence};
+use riverrun_kernels::{CpuElement, Error, recurrence};
 
 #[test]
 fn the_oracles_gradients_are_the_slopes_of_the_loss() {
@@ -75,7 +75,7 @@ fn blocks_of_one_channel_are_the_raw_scan() {
     }
 }
 
-fn check<E: Element>(sizes: [usize; 4], options: Options) {
+fn check<E: CpuElement>(sizes: [usize; 4], options: Options) {
     let case = Case::random(sizes, options, 3).rounded::<E>();
     let found = case.cpu::<E>();
     assert_eq!(found, case.cpu::<E>(), "two runs differ");

@@ -1,7 +1,7 @@
 //! The CPU form against the oracle, for every output and every gradient.
 
 use half::{bf16, f16};
-use riverrun_kernels::Element;
+use riverrun_kernels::CpuElement;
 use riverrun_kernels::cell::{
     Cell, InputGrads, Inputs, Layer, LayerGrads, Outputs, Problem, cpu, oracle,
 };
@@ -303,7 +303,7 @@ fn layer_makes_its_input_product() {
 }
 
 /// Storage in 16 bits: inputs are exact, so the error is that of rounding the results (and `h` before backward).
-fn half_precision<E: Element>() {
+fn half_precision<E: CpuElement>() {
     for cell in Cell::all() {
         let case = Case::<E>::random(Problem::new(cell, 3, 17, 40), Options::ALL, 21);
         let exact = exact(&case.to()).named();

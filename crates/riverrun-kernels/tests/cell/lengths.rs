@@ -1,6 +1,6 @@
 //! Padded sequences on the CPU.
 
-use riverrun_kernels::Element;
+use riverrun_kernels::CpuElement;
 use riverrun_kernels::cell::check::{Case, Options, compare, routines};
 use riverrun_kernels::cell::cpu::{self, PackedLayer, Routine, State};
 use riverrun_kernels::cell::{Cell, InputGrads, Inputs, Layer, LayerGrads, Outputs, Problem};
@@ -10,7 +10,7 @@ const LENGTHS: Options = Options {
     ..Options::ALL
 };
 
-fn check<E: Element>(case: &Case<E>, routine: Routine) {
+fn check<E: CpuElement>(case: &Case<E>, routine: Routine) {
     for comparison in compare(case, &case.run(routine)).unwrap() {
         let problem = case.problem;
         assert!(

@@ -7,7 +7,7 @@ mod device;
 mod rssm;
 
 use half::{bf16, f16};
-use riverrun_kernels::{Element, gelu};
+use riverrun_kernels::{CpuElement, gelu};
 
 /// Numbers in (-3, 3), some of them 0 and some far out.
 fn data(n: usize, seed: u64) -> Vec<f64> {
@@ -27,14 +27,14 @@ fn data(n: usize, seed: u64) -> Vec<f64> {
         .collect()
 }
 
-fn rounded<E: Element>(x: &[f64]) -> (Vec<E>, Vec<f64>) {
+fn rounded<E: CpuElement>(x: &[f64]) -> (Vec<E>, Vec<f64>) {
     let narrow: Vec<E> = x.iter().map(|&x| E::from_f64(x)).collect();
     let wide = narrow.iter().map(|x| x.to_f64()).collect();
     (narrow, wide)
 }
 
 /// `found` is `truth` within a rounding to storage and `slack` roundings of the arithmetic, of numbers as large as `size`.
-fn assert_close<E: Element>(what: &str, found: &[E], truth: &[f64], slack: f64, size: f64) {
+fn assert_close<E: CpuElement>(what: &str, found: &[E], truth: &[f64], slack: f64, size: f64) {
     let acc = if E::NAME == "f64" {
         f64::EPSILON
     } else {
@@ -57,7 +57,7 @@ fn assert_close<E: Element>(what: &str, found: &[E], truth: &[f64], slack: f64, 
     }
 }
 
-fn gelu_is_right<E: Element>() {
+fn gelu_is_right<E: CpuElement>() {
     for n in [0, 1, 31, 33, 1000, 40_000] {
         let (x, wide) = rounded::<E>(&data(n, 1));
         let (d_y, d_wide) = rounded::<E>(&data(n, 2));

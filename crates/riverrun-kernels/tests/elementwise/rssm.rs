@@ -1,7 +1,7 @@
 //! The parts of an RSSM's step.
 
 use half::{bf16, f16};
-use riverrun_kernels::Element;
+use riverrun_kernels::CpuElement;
 use riverrun_kernels::rssm::{Blocks, Draw, cpu, oracle};
 
 use crate::{assert_close, assert_slopes, data, rounded};
@@ -76,7 +76,7 @@ const NAMES: [&str; 5] = ["y", "d_x", "next", "d_gates", "d_before"];
 /// The size of the terms that a result is the sum of; the inputs are as large as 20, and some gradients are products of three.
 const TERMS: [f64; 5] = [20.0, 400.0, 20.0, 400.0, 20.0];
 
-fn right_on_the_cpu<E: Element>() {
+fn right_on_the_cpu<E: CpuElement>() {
     for sizes in SIZES {
         let blocks = blocks(sizes);
         let given = given(blocks).map(|x| rounded::<E>(&x));
@@ -206,7 +206,7 @@ mod on_a_gpu {
     }
 
     fn close(dtype: Dtype, what: &str, found: &[f64], truth: &[f64], size: f64) {
-        fn check<E: Element>(what: &str, found: &[f64], truth: &[f64], size: f64) {
+        fn check<E: CpuElement>(what: &str, found: &[f64], truth: &[f64], size: f64) {
             let found: Vec<E> = found.iter().map(|x| E::from_f64(*x)).collect();
             // Functions of a shading language are right to more ulp than those of a CPU.
             assert_close(what, &found, truth, 64.0, size);

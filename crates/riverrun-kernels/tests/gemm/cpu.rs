@@ -5,9 +5,9 @@ use riverrun_kernels::gemm::Epilogue;
 use riverrun_kernels::gemm::check::Case;
 use riverrun_kernels::gemm::cpu::{Factor, product};
 use riverrun_kernels::gemm::oracle::{Outputs, transpose};
-use riverrun_kernels::{Element, Error};
+use riverrun_kernels::{CpuElement, Error};
 
-fn run<E: Element>(case: &Case, [a_transposed, b_transposed]: [bool; 2]) -> Outputs {
+fn run<E: CpuElement>(case: &Case, [a_transposed, b_transposed]: [bool; 2]) -> Outputs {
     let [m, k, n] = case.sizes;
     let epilogue = case.epilogue;
     let wide = |x: Vec<E>| x.into_iter().map(E::to_f64).collect::<Vec<f64>>();
@@ -51,7 +51,7 @@ fn run<E: Element>(case: &Case, [a_transposed, b_transposed]: [bool; 2]) -> Outp
     }
 }
 
-fn check<E: Element>(sizes: [usize; 3], seed: u64) {
+fn check<E: CpuElement>(sizes: [usize; 3], seed: u64) {
     for epilogue in Epilogue::ALL {
         let case = Case::random(sizes, epilogue, seed).rounded::<E>();
         let first = run::<E>(&case, [false, false]);

@@ -9,9 +9,9 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 use riverrun_kernels::norm::check::{Case, Options, Outcome};
 use riverrun_kernels::norm::{Kind, Spec, cpu, oracle};
-use riverrun_kernels::{Element, Error};
+use riverrun_kernels::{CpuElement, Error};
 
-fn assert_right<E: Element>(
+fn assert_right<E: CpuElement>(
     case: &Case,
     what: &str,
     mut run: impl FnMut() -> Result<Outcome, Error>,
@@ -37,7 +37,7 @@ fn assert_right<E: Element>(
     );
 }
 
-fn on_cpu<E: Element>(case: &Case) {
+fn on_cpu<E: CpuElement>(case: &Case) {
     let case = case.rounded::<E>();
     assert_right::<E>(&case, "cpu", || case.cpu::<E>());
 }
@@ -164,7 +164,12 @@ mod on_gpu {
     use super::*;
     use crate::device::{client, supports};
 
-    fn check<E: Element>(client: &Client, dtype: Dtype, case: &Case, tunings: [Option<Tuning>; 2]) {
+    fn check<E: CpuElement>(
+        client: &Client,
+        dtype: Dtype,
+        case: &Case,
+        tunings: [Option<Tuning>; 2],
+    ) {
         if !supports(client, dtype) {
             return;
         }

@@ -1,11 +1,11 @@
 //! Assertions on results.
 
-use riverrun_kernels::Element;
+use riverrun_kernels::CpuElement;
 use riverrun_kernels::recurrence::check::{Case, Outcome, compare, naive};
 
 /// Asserts that the CPU kernels are right on a case whose numbers are of the type `E`.
 #[track_caller]
-pub fn assert_cpu_is_right<E: Element>(case: &Case, what: &str) {
+pub fn assert_cpu_is_right<E: CpuElement>(case: &Case, what: &str) {
     let naive = naive::run::<E>(case);
     let steps = case.problem.shape.steps;
     for verdict in compare::<E>(steps, &case.cpu::<E>(), &naive, &case.oracle()) {

@@ -1,13 +1,13 @@
 //! CPU kernels against the oracle: every gate and storage type, over sizes and options.
 
 use half::{bf16, f16};
-use riverrun_kernels::Element;
+use riverrun_kernels::CpuElement;
 use riverrun_kernels::recurrence::check::{Case, Options};
 use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Shape};
 
 use crate::assertions::{assert_cpu_is_right, assert_same};
 
-fn check<E: Element>(shape: Shape, gate: Gate, options: Options) {
+fn check<E: CpuElement>(shape: Shape, gate: Gate, options: Options) {
     let seed = (shape.elements() + shape.steps) as u64;
     let case = Case::random(Problem::new(shape, gate), options, seed).rounded::<E>();
     assert_cpu_is_right::<E>(&case, &format!("{} {shape:?} {options:?}", gate.name()));
@@ -27,7 +27,7 @@ fn sizes() -> Vec<Shape> {
     lengths.chain(widths).chain(others).collect()
 }
 
-fn check_all<E: Element>() {
+fn check_all<E: CpuElement>() {
     for (g, gate) in Gate::all().into_iter().enumerate() {
         for (n, shape) in sizes().into_iter().enumerate() {
             check::<E>(shape, gate, Options::nth(5 * g + 7 * n));
@@ -60,7 +60,7 @@ fn bf16_is_right() {
 
 /// Small problems with their channels repeated until results go past the caches, blocks split the channels and threads
 /// share the blocks: the same bits must come out.
-fn check_widened<E: Element>(times: usize) {
+fn check_widened<E: CpuElement>(times: usize) {
     let min_gru = Gate::MinGru {
         candidate: Candidate::Tanh,
     };

@@ -5,7 +5,7 @@ use riverrun_kernels::check::{stored, wide};
 use riverrun_kernels::recurrence::check::{Case, Options};
 use riverrun_kernels::recurrence::hvp::{self, Gradients, Point};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape, oracle};
-use riverrun_kernels::{Element, Error};
+use riverrun_kernels::{CpuElement, Error};
 
 use crate::assertions::assert_same_bits;
 
@@ -18,7 +18,7 @@ struct Numbers<E> {
     d_h_last: Option<Vec<E>>,
 }
 
-impl<E: Element> Numbers<E> {
+impl<E: CpuElement> Numbers<E> {
     fn of(case: &Case) -> Self {
         Self {
             a: stored::<E>(&case.inputs[0]),
@@ -104,7 +104,7 @@ fn the_oracle_is_the_slope_of_the_gradients() {
     }
 }
 
-fn check_cpu<E: Element>(shape: Shape, options: Options) {
+fn check_cpu<E: CpuElement>(shape: Shape, options: Options) {
     let (at, along) = pair(shape, options, 21);
     let (at, along) = (at.rounded::<E>(), along.rounded::<E>());
     let truth = truth(&at, &along);

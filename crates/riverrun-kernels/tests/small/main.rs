@@ -10,8 +10,8 @@ use riverrun_kernels::check::Comparison;
 use riverrun_kernels::norm::Kind;
 use riverrun_kernels::recurrence::{Candidate, Gate};
 use riverrun_kernels::{
-    Element, adamw, attention, cell, cross_entropy, embedding, flat, gelu, gemm, norm, recurrence,
-    rollout,
+    CpuElement, adamw, attention, cell, cross_entropy, embedding, flat, gelu, gemm, norm,
+    recurrence, rollout,
 };
 
 /// Runs `test` in a pool of two threads.
@@ -29,7 +29,7 @@ fn assert_passes(what: &str, verdicts: impl IntoIterator<Item = Comparison>) {
     }
 }
 
-fn scan<E: Element>(gate: Gate, options: usize) {
+fn scan<E: CpuElement>(gate: Gate, options: usize) {
     use recurrence::check::{Case, Options, compare, naive};
     use recurrence::{Problem, Shape};
     let problem = Problem::new(Shape::new(2, 3, 19), gate);

@@ -1,7 +1,7 @@
 //! Attention: the result, the log-sum-exp and every gradient, under every mask; and rotary positions.
 
 use riverrun::ops::rotary;
-use riverrun_kernels::Element;
+use riverrun_kernels::CpuElement;
 use riverrun_kernels::attention::Shape;
 use riverrun_kernels::attention::check::{Case, Options};
 use riverrun_kernels::check::{roundings, worst};
@@ -33,7 +33,7 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
 }
 
 /// Some heads turned and some copied, whole vectors and not, with one angle and with one for each step.
-fn turned<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+fn turned<E: CpuElement>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
     let device = part.target.info.device.clone().autodiff();
     let mut row = Row::default();
     // B, T, H, D, pairs, heads that are turned.
@@ -85,7 +85,7 @@ fn turned<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure>
     table.row(part.device(), "rotary", E::NAME, "op", row)
 }
 
-fn rows<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+fn rows<E: CpuElement>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
     // B, T, S, H, Hk, D, and the number of the options. On a GPU every other D and option is another kernel.
     let mut problems = vec![
         ([0, 5, 5, 2, 1, 16], 0),
@@ -166,7 +166,7 @@ mod vendor {
         Ok(())
     }
 
-    fn rows<E: Element>(
+    fn rows<E: CpuElement>(
         part: &Part<'_>,
         client: &Client,
         dtype: Dtype,

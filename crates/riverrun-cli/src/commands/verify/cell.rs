@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Tensor, TensorData};
 use riverrun::Sequence;
 use riverrun::ops::{CellOptions, CellState, CellWeights, cell_layer};
-use riverrun_kernels::Element;
+use riverrun_kernels::CpuElement;
 use riverrun_kernels::cell::check::{Case, Options, Results, compare};
 use riverrun_kernels::cell::{Cell, Problem, cpu};
 
@@ -22,7 +22,7 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
     by_storage!(part.storage, check_cell(part, table))
 }
 
-fn check_cell<E: Element + bytemuck::Pod>(
+fn check_cell<E: CpuElement + bytemuck::Pod>(
     part: &Part<'_>,
     table: &mut Table,
 ) -> Result<(), Failure> {
@@ -88,7 +88,7 @@ fn options(n: usize, lengths: bool) -> Options {
 
 /// Runs a case of each problem, with the options of its number, and some with `lengths` where the routine takes them; the
 /// worst comparison is the row.
-fn check<E: Element>(
+fn check<E: CpuElement>(
     problems: impl IntoIterator<Item = (usize, Problem)>,
     lengths: bool,
     run: impl Fn(&Case<E>) -> Result<Results<E>, riverrun_kernels::Error>,
@@ -116,7 +116,7 @@ mod gpu {
 
     use super::*;
 
-    pub(super) fn verify<E: Element + Pod>(
+    pub(super) fn verify<E: CpuElement + Pod>(
         part: &Part<'_>,
         cell: Cell,
         client: &Client,
@@ -160,7 +160,7 @@ mod gpu {
     }
 
     /// The persistent routine as large problems run it, on a small one.
-    fn clusters<E: Element + Pod>(
+    fn clusters<E: CpuElement + Pod>(
         part: &Part<'_>,
         cell: Cell,
         client: &Client,
@@ -182,7 +182,11 @@ mod gpu {
 
 /// Runs the layer's operation and its backward pass on this device. The input weights are the identity, so that the input is
 /// `xg` and its gradient that of `xg`.
-pub(super) fn layer<E: Element>(case: &Case<E>, device: &Device, storage: Storage) -> Results<E> {
+pub(super) fn layer<E: CpuElement>(
+    case: &Case<E>,
+    device: &Device,
+    storage: Storage,
+) -> Results<E> {
     let problem = case.problem;
     let (batch, steps, hidden) = (problem.batch, problem.steps, problem.hidden);
     let width = problem.gate_width();

@@ -1,6 +1,6 @@
 //! The linear recurrence: every gate, storage type and routine, forward and every gradient.
 
-use riverrun_kernels::Element;
+use riverrun_kernels::CpuElement;
 use riverrun_kernels::recurrence::check::{Case, Options, Outcome, compare, naive};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
 
@@ -24,7 +24,7 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
     by_storage!(part.storage, check_gate(part, *gate, number, table))
 }
 
-fn check_gate<E: Element>(
+fn check_gate<E: CpuElement>(
     part: &Part<'_>,
     gate: Gate,
     number: usize,
@@ -72,7 +72,7 @@ fn options(gate: Gate, number: usize, case: usize) -> Options {
 
 /// The problems of a gate. The raw gate has all, the others a few that take different paths; `fits` selects the wide ones that
 /// fit into the device's memory.
-fn problems<E: Element>(
+fn problems<E: CpuElement>(
     gate: Gate,
     number: usize,
     long: bool,
@@ -138,7 +138,7 @@ fn problems<E: Element>(
 
 /// Runs all cases of a gate in one storage type; the worst comparison is the row. `run` gives the outcome at some of a case's
 /// repetitions.
-fn check<E: Element>(
+fn check<E: CpuElement>(
     problems: &[Problems],
     mut run: impl FnMut(&Case, usize) -> Result<Vec<Outcome>, riverrun_kernels::Error>,
 ) -> Result<Row, Failure> {
@@ -178,7 +178,7 @@ fn same_bits(a: &Outcome, b: &Outcome) -> bool {
         .all(|((_, a), (_, b))| a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits()))
 }
 
-fn cpu<E: Element>(
+fn cpu<E: CpuElement>(
     part: &Part<'_>,
     gate: Gate,
     number: usize,
@@ -211,7 +211,7 @@ fn too_large(problem: &Problem) -> String {
 }
 
 #[cfg(feature = "gpu")]
-fn gpu<E: Element>(
+fn gpu<E: CpuElement>(
     part: &Part<'_>,
     gate: Gate,
     number: usize,

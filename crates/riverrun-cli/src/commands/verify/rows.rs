@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use riverrun_kernels::norm::Kind;
 use riverrun_kernels::norm::check::Options;
-use riverrun_kernels::{Element, Error, adamw, cross_entropy, flat, norm};
+use riverrun_kernels::{CpuElement, Error, adamw, cross_entropy, flat, norm};
 
 use super::part::{Part, Target, by_storage};
 use super::table::{Row, Table};
@@ -39,7 +39,7 @@ fn routine(part: &Part<'_>) -> &'static str {
     if part.target.is_cpu() { "cpu" } else { "gpu" }
 }
 
-fn optimizer_rows<E: Element<Acc = f32>>(
+fn optimizer_rows<E: CpuElement<Acc = f32>>(
     part: &Part<'_>,
     table: &mut Table,
 ) -> Result<(), Failure> {
@@ -108,7 +108,7 @@ fn bug(error: Error) -> Failure {
     Failure::Bug(error.to_string())
 }
 
-fn norm_row<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+fn norm_row<E: CpuElement>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
     let kind = Kind::ALL
         .into_iter()
         .find(|kind| kind.name() == part.form)
@@ -147,7 +147,7 @@ fn norm_row<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failur
     table.row(part.device(), kind.name(), E::NAME, routine(part), row)
 }
 
-fn loss_row<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+fn loss_row<E: CpuElement>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
     let mut shapes = vec![
         [1, 1],
         [9, 2],

@@ -165,7 +165,7 @@ impl Case {
     ///
     /// # Errors
     /// Those of the kernels.
-    pub fn cpu<E: Element>(&self) -> Result<Outcome, crate::Error> {
+    pub fn cpu<E: cpu::Kernels<E>>(&self) -> Result<Outcome, crate::Error> {
         use crate::simd::real::Real;
         let shape = self.problem.shape;
         let poison = |n: usize| vec![E::from_f64(f64::NAN); n];

@@ -38,7 +38,7 @@ pub struct Forward<'a, E: Element> {
 ///
 /// # Errors
 /// Those of [`Problem::check`], [`Error::Length`]; nothing has been written then.
-pub fn forward<E: Element>(problem: &Problem, args: Forward<'_, E>) -> Result<(), Error> {
+pub fn forward<E: super::Kernels<E>>(problem: &Problem, args: Forward<'_, E>) -> Result<(), Error> {
     let shape = problem.shape;
     problem.check(args.reset.is_some())?;
     expect_length("q", shape.query_elements(), args.q.len())?;

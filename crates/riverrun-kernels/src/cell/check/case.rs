@@ -157,7 +157,10 @@ impl<E: Element> Case<E> {
     ///
     /// # Panics
     /// Where the problem does not fit the case.
-    pub fn run(&self, routine: cpu::Routine) -> Results<E> {
+    pub fn run(&self, routine: cpu::Routine) -> Results<E>
+    where
+        E: cpu::Kernels<E>,
+    {
         let p = &self.problem;
         let poison = |len: usize| vec![E::from_f64(f64::NAN); len];
         let mut r = Results {

@@ -49,7 +49,7 @@ use crate::{Element, Error};
 /// # Errors
 /// [`Error::Length`] for a slice of the wrong length, [`Error::NoChannels`] for `H = 0`, [`Error::Routine`] for instructions
 /// that the machine does not have. Nothing is written then.
-pub fn forward<E: Element>(
+pub fn forward<E: Kernels<E>>(
     problem: &Problem,
     inputs: &Inputs<E>,
     outputs: Outputs<E, E::Acc>,
@@ -64,7 +64,7 @@ pub fn forward<E: Element>(
 ///
 /// # Errors
 /// As for [`forward`].
-pub fn forward_layer<E: Element>(
+pub fn forward_layer<E: Kernels<E>>(
     problem: &Problem,
     layer: &Layer<E>,
     inputs: &Inputs<E>,
@@ -76,7 +76,7 @@ pub fn forward_layer<E: Element>(
     run_forward(problem, inputs, Some(layer), outputs, routine)
 }
 
-fn run_forward<E: Element>(
+fn run_forward<E: Kernels<E>>(
     problem: &Problem,
     inputs: &Inputs<E>,
     layer: Option<&Layer<E>>,
@@ -95,7 +95,7 @@ fn run_forward<E: Element>(
 ///
 /// # Errors
 /// As for [`forward`].
-pub fn backward<E: Element>(
+pub fn backward<E: Kernels<E>>(
     problem: &Problem,
     inputs: &Inputs<E>,
     h: &[E],
@@ -111,7 +111,7 @@ pub fn backward<E: Element>(
 ///
 /// # Errors
 /// As for [`forward`].
-pub fn backward_layer<E: Element>(
+pub fn backward_layer<E: Kernels<E>>(
     problem: &Problem,
     layer: &Layer<E>,
     inputs: &Inputs<E>,
@@ -136,7 +136,7 @@ pub fn backward_layer<E: Element>(
     )
 }
 
-fn run_backward<E: Element>(
+fn run_backward<E: Kernels<E>>(
     problem: &Problem,
     inputs: &Inputs<E>,
     layer: Option<(&Layer<E>, LayerGrads<E>)>,

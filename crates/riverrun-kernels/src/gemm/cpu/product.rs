@@ -49,7 +49,7 @@ pub struct Factor<'a, E> {
 ///
 /// # Errors
 /// [`Error::Length`] for a slice of the wrong length, [`Error::Routine`] for storage in 16 bits. Nothing is written then.
-pub fn product<E: Element>(
+pub fn product<E: Kernels<E>>(
     sizes: [usize; 3],
     a: Factor<E>,
     b: Factor<E>,

@@ -35,7 +35,7 @@ pub struct Backward<'a, E> {
 ///
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Length`].
-pub fn backward<E: Element>(spec: &Spec, args: Backward<'_, E>) -> Result<(), Error> {
+pub fn backward<E: super::Kernels<E>>(spec: &Spec, args: Backward<'_, E>) -> Result<(), Error> {
     E::normalize_back(spec, args)
 }
 

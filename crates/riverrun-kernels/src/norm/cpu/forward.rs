@@ -30,7 +30,7 @@ pub struct Forward<'a, E> {
 ///
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Length`].
-pub fn forward<E: Element>(spec: &Spec, args: Forward<'_, E>) -> Result<(), Error> {
+pub fn forward<E: super::Kernels<E>>(spec: &Spec, args: Forward<'_, E>) -> Result<(), Error> {
     E::normalize(spec, args)
 }
 

@@ -172,7 +172,7 @@ impl Case {
     }
 
     /// Runs the CPU kernels with storage in `E`, contiguous, every output filled with NaN first.
-    pub fn cpu<E: Element>(&self) -> Outcome {
+    pub fn cpu<E: cpu::Kernels<E>>(&self) -> Outcome {
         let (problem, shape) = (&self.problem, self.problem.shape);
         let poison = |n: usize| vec![E::from_f64(f64::NAN); n];
         let rows = |x| Rows::<E>::contiguous(x, shape).unwrap();

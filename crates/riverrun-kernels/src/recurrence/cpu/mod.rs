@@ -40,7 +40,7 @@ use forward::Forward;
 ///
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Inputs`], [`Error::Shape`], [`Error::Length`]; then nothing has been written.
-pub fn forward<E: Element>(
+pub fn forward<E: Kernels<E>>(
     problem: &Problem,
     inputs: &[Rows<E>],
     h0: Option<&[E]>,
@@ -61,7 +61,7 @@ pub fn forward<E: Element>(
 ///
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Inputs`], [`Error::Shape`], [`Error::Length`]; then nothing has been written.
-pub fn backward<E: Element>(
+pub fn backward<E: Kernels<E>>(
     problem: &Problem,
     inputs: &[Rows<E>],
     h0: Option<&[E]>,

@@ -9,7 +9,7 @@ mod flex;
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, ExtensionType, backend_extension};
-use burn::tensor::{Bool, Shape, Tensor};
+use burn::tensor::{Bool, Tensor};
 pub use riverrun_kernels::rg_lru::Problem as RgLruProblem;
 
 use super::support::map::map_tensors;
@@ -123,8 +123,9 @@ map_tensors!(GateGradients {
 mod fused {
     //! The shapes of the outputs, which fusion needs before an operation runs.
 
-    use super::{GateGradientsMetadata, GateInputsMetadata, RgLruProblem, Shape};
+    use super::{GateGradientsMetadata, GateInputsMetadata, RgLruProblem};
     use burn::backend::fusion::custom::TensorSpec;
+    use burn::tensor::Shape;
 
     fn like(x: &TensorSpec, shape: Shape) -> TensorSpec {
         let mut like = x.clone();

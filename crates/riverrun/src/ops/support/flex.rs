@@ -4,7 +4,7 @@ use burn::backend::ops::IntTensorOps;
 use burn::backend::{Element as BurnElement, Flex};
 use burn::tensor::{DType, IntDType, Shape, TensorData};
 use burn_flex::FlexTensor;
-use riverrun_kernels::Element;
+use riverrun_kernels::CpuElement;
 
 use super::Maybe;
 
@@ -23,8 +23,8 @@ macro_rules! by_dtype {
 
 pub(crate) use by_dtype;
 
-pub(crate) trait Storage: Element + BurnElement + bytemuck::Pod {}
-impl<E: Element + BurnElement + bytemuck::Pod> Storage for E {}
+pub(crate) trait Storage: CpuElement + BurnElement + bytemuck::Pod {}
+impl<E: CpuElement + BurnElement + bytemuck::Pod> Storage for E {}
 
 /// A tensor of zeros, for a kernel to write. `FlexTensor::empty` copies its zeros once more, to an aligned allocation.
 pub(crate) fn zeros(shape: Shape, dtype: DType) -> FlexTensor {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
-use riverrun_kernels::Element;
+use riverrun_kernels::CpuElement;
 use riverrun_kernels::attention::cpu::{Backward, Forward, backward, forward};
 
 use super::{Table, right, shapes, short};
@@ -55,7 +55,7 @@ pub(super) fn run(
 }
 
 /// Seconds of a forward and a backward pass.
-fn times<E: Element>(
+fn times<E: CpuElement>(
     args: &BenchAttentionArgs,
     shape: AttentionShape,
 ) -> Result<[Timing; 2], Failure> {

@@ -50,7 +50,10 @@ pub struct Backward<'a, E: Element> {
 ///
 /// # Errors
 /// As [`forward`](super::forward()).
-pub fn backward<E: Element>(problem: &Problem, args: Backward<'_, E>) -> Result<(), Error> {
+pub fn backward<E: super::Kernels<E>>(
+    problem: &Problem,
+    args: Backward<'_, E>,
+) -> Result<(), Error> {
     let shape = problem.shape;
     problem.check(args.reset.is_some())?;
     let (queries, keys) = (shape.query_elements(), shape.key_elements());
