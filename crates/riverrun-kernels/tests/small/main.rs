@@ -11,7 +11,7 @@ use riverrun_kernels::norm::Kind;
 use riverrun_kernels::recurrence::{Candidate, Gate};
 use riverrun_kernels::{
     CpuElement, adamw, attention, cell, cross_entropy, embedding, flat, gelu, gemm, norm,
-    recurrence, rollout,
+    recurrence, rg_lru, rollout, rotary, short_convolution,
 };
 
 /// Runs `test` in a pool of two threads.
@@ -200,4 +200,111 @@ fn activations() {
         let allowed = truth.abs() * 2f64.powi(-11) + 2f64.powi(-20);
         assert!((y.to_f64() - truth).abs() <= allowed, "{y}, not {truth}");
     }
+}
+
+#[test]
+fn the_parts_of_griffin() {
+    use rg_lru::cpu::{Gradients, Inputs};
+    use short_convolution::cpu::{Backward, Forward};
+    on_two_threads(|| {
+        let wave = |n: usize, by: f32| (0..n).map(|i| (by * i as f32).sin()).collect::<Vec<f32>>();
+        // A convolution of one weight is a product, of which the sums of all inputs are the gradient.
+        let shape = short_convolution::Shape {
+            batch: 2,
+            steps: 3,
+            dim: 5,
+            taps: 3,
+        };
+        let (x, ones) = (wave(30, 0.7), vec![1.0f32; 30]);
+        let mut weight = vec![0.0f32; 15];
+        weight[10..].fill(2.0);
+        let reset = [false, true, false, false, false, true];
+        let (mut y, mut last) = (vec![f32::NAN; 30], vec![f32::NAN; 20]);
+        let args = Forward {
+            x: &x,
+            weight: &weight,
+            bias: None,
+            state: None,
+            reset: Some(&reset),
+            y: &mut y,
+            last: &mut last,
+        };
+        short_convolution::cpu::forward(shape, args).expect("lengths that fit");
+        assert!(x.iter().zip(&y).all(|(x, y)| 2.0 * x == *y));
+        assert_eq!(last[..10], x[5..15]);
+        assert_eq!(last[10..15], [0.0; 5]);
+        let [mut d_x, mut d_state] = [vec![f32::NAN; 30], vec![f32::NAN; 20]];
+        let [mut d_weight, mut d_bias] = [vec![f32::NAN; 15], vec![f32::NAN; 5]];
+        let args = Backward {
+            x: &x,
+            weight: &weight,
+            state: None,
+            reset: Some(&reset),
+            d_y: &ones,
+            d_last: None,
+            d_x: &mut d_x,
+            d_weight: &mut d_weight,
+            d_bias: &mut d_bias,
+            d_state: &mut d_state,
+        };
+        short_convolution::cpu::backward(shape, args).expect("lengths that fit");
+        assert!(d_x.iter().all(|d| *d == 2.0) && d_bias.iter().all(|d| *d == 6.0));
+        assert_eq!(d_state, [0.0; 20]);
+        // Closed gates let half through.
+        let problem = rg_lru::Problem {
+            batch: 2,
+            steps: 3,
+            dim: 5,
+            forget: true,
+            first: false,
+        };
+        let zeros = vec![0.0f32; 30];
+        let inputs = Inputs {
+            p: &zeros,
+            q: &zeros,
+            x: &x,
+            bias: None,
+            rate: &ones[..5],
+            reset: Some(&reset),
+        };
+        let mut gates = vec![f32::NAN; 60];
+        rg_lru::cpu::forward(&problem, inputs, &mut gates).expect("lengths that fit");
+        assert_eq!(gates[..5], [0.5; 5]);
+        assert_eq!(gates[10..15], [rg_lru::NO_MEMORY as f32; 5]);
+        let [mut p, mut q, mut of_x] = [(); 3].map(|()| vec![f32::NAN; 30]);
+        let (mut bias, mut rate) = (vec![f32::NAN; 10], vec![f32::NAN; 5]);
+        let d = Gradients {
+            p: &mut p,
+            q: &mut q,
+            x: &mut of_x,
+            bias: &mut bias,
+            rate: &mut rate,
+        };
+        rg_lru::cpu::backward(&problem, inputs, &[ones.clone(), ones.clone()].concat(), d)
+            .expect("lengths that fit");
+        // Four of the six steps keep their rate.
+        assert_eq!((rate[0], bias[0], of_x[0]), (2.0, 1.0, 0.5));
+        // Turned and turned back.
+        let problem = rotary::Problem {
+            rows: 3,
+            heads: 2,
+            dim: 5,
+            steps: 3,
+            pairs: 2,
+            turned: 1,
+            back: false,
+        };
+        let angle = wave(6, 0.3);
+        let [cos, sin] =
+            [f32::cos, f32::sin].map(|f| angle.iter().map(|x| f(*x)).collect::<Vec<_>>());
+        let [mut y, mut again] = [vec![f32::NAN; 30], vec![f32::NAN; 30]];
+        rotary::cpu::turn(&problem, &x, [&cos, &sin], &mut y).expect("lengths that fit");
+        let back = rotary::Problem {
+            back: true,
+            ..problem
+        };
+        rotary::cpu::turn(&back, &y, [&cos, &sin], &mut again).expect("lengths that fit");
+        let near = |(x, y): (&f32, &f32)| (x - y).abs() < 1e-6;
+        assert!(x.iter().zip(&again).all(near) && x[5..10] == y[5..10] && x[10] != y[10]);
+    });
 }
