@@ -196,8 +196,11 @@ impl Recurrent for RgLru {
         let [batch, steps, hidden] = x.dims();
         checks::reset(&x, sequence.reset.as_ref(), [batch, steps])?;
         if batch * steps == 0 {
-            // The backward passes of Burn's operations below fail on empty tensors.
-            let gates = Tensor::zeros([batch, steps, 2 * hidden], (&x.device(), x.dtype()));
+            // Without elements there are no gates, and the backward passes of Burn's operations below fail on empty tensors.
+            let gates = match self.gates.weight.dims()[0] == hidden {
+                true => try_linear(&self.gates, x)?,
+                false => Tensor::zeros([batch, steps, 2 * hidden], (&x.device(), x.dtype())),
+            };
             return try_gated_scan(gates, Gate::RgLru, sequence, options);
         }
         let [p, q] = self.products(&x)?;
