@@ -9,7 +9,7 @@ use riverrun_kernels::{adamw, cross_entropy, flat, norm, rg_lru, rotary, short_c
 
 use super::Writer;
 
-/// Norms, cross-entropy, AdamW, block-diagonal recurrences, and what stands around an RG-LRU and attention.
+/// Norms, cross-entropy, AdamW, block-diagonal recurrences, and the operations around an RG-LRU and attention.
 pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
     for dtype in Dtype::ALL {
         if !dtype.supported(&writer.recorder.client) {

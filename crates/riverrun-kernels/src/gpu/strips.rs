@@ -1,4 +1,4 @@
-//! Walks along the rows of a matrix: a thread has a vector of columns and a run of rows, and may add up numbers of its columns.
+//! Walks along the rows of a matrix: a thread takes a vector of columns and a run of rows, and may add up numbers by column.
 //!
 //! A cube is a strip of columns times several runs. Its sums are one part; a second launch adds up the parts in order, so
 //! results are bit-equal from run to run on a device.
@@ -38,17 +38,23 @@ pub(crate) struct Strips {
 }
 
 impl Strips {
-    /// For `[batch, steps, dim]`; runs of 8 to 64 rows, and at least `shortest`.
+    /// For `[batch, steps, dim]`, with `sums` sums by column; runs of 8 to 64 rows, and at least `shortest`.
     pub fn new(
         client: &Client,
         dtype: Dtype,
         [batch, steps, dim]: [usize; 3],
         shortest: usize,
+        sums: usize,
     ) -> Self {
         let vector = vector_width(client, dtype, 16, dim);
         let cols = dim / vector;
-        let most = client.properties().hardware.max_units_per_cube as usize;
-        let units = cols.next_power_of_two().min(STRIP);
+        let hardware = &client.properties().hardware;
+        let most = hardware.max_units_per_cube as usize;
+        // The sums of a strip meet in shared memory.
+        let room = hardware.max_shared_memory_size.min(48 << 10);
+        let widest = room / (sums.max(1) * vector * 4);
+        let strip = STRIP.min(1 << widest.max(1).ilog2());
+        let units = cols.next_power_of_two().min(strip);
         let runs = (CUBE.min(most) / units).max(1);
         // Several times the threads that a device holds, so that no multiprocessor waits long for another.
         let threads = multiprocessors(client) * 2048;
@@ -111,9 +117,9 @@ impl Strips {
         client.empty(self.elements(sums) * 4)
     }
 
-    /// Numbers in that memory.
+    /// Numbers in that memory, which without rows has room for one part that nothing reads.
     pub fn elements(&self, sums: usize) -> usize {
-        self.parts() * sums * self.cols * self.vector
+        self.parts().max(1) * sums * self.cols * self.vector
     }
 
     /// Writes sums `first..first + count` of `sums`, `[count, dim]`, from their parts.

@@ -14,7 +14,7 @@ use crate::{Element, Error};
 /// Rows of a task.
 const RUN: usize = 64;
 
-/// What both passes read: see the [formulas](super).
+/// Inputs of both passes: see the [formulas](super).
 #[derive(Debug, Clone, Copy)]
 pub struct Inputs<'a, E> {
     /// `[B, T, D]`.
@@ -255,7 +255,7 @@ struct Backward<'a, E: Element> {
     first: usize,
     d_out: &'a [E],
     d: [&'a mut [E]; 3],
-    /// Of the biases and of the rate, each with room for whole pairs.
+    /// Gradients of the two biases and of the rate, each padded to whole pairs of registers.
     sums: &'a mut [E::Acc],
 }
 

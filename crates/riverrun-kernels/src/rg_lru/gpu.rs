@@ -11,7 +11,7 @@ use crate::gpu::storage::{Storage, narrow, widen};
 use crate::gpu::strips::{Sizes, Strips, lane, write_parts};
 use crate::gpu::{Dtype, buffer, expect, ptx};
 
-/// What both passes read, contiguous: see the [formulas](super).
+/// Inputs of both passes, contiguous: see the [formulas](super).
 #[derive(Debug, Clone)]
 pub struct Inputs {
     /// `[B, T, D]`.
@@ -26,6 +26,24 @@ pub struct Inputs {
     pub rate: Handle,
     /// `[B, T]`, in the storage type; not 0 means reset.
     pub reset: Option<Handle>,
+}
+
+impl Inputs {
+    /// The arguments of a kernel, in vectors of `v`; absent ones are not read.
+    fn arguments(&self, problem: &Problem, v: usize) -> [BufferArg; 6] {
+        let (dim, all) = (problem.dim, problem.elements());
+        let bias = self.bias.as_ref().map(|bias| buffer(bias, 2 * dim, v));
+        let reset = self.reset.as_ref();
+        let reset = reset.map(|reset| buffer(reset, problem.rows(), 1));
+        [
+            buffer(&self.p, all, v),
+            buffer(&self.q, all, v),
+            buffer(&self.x, all, v),
+            bias.unwrap_or_else(|| buffer(&self.x, all, v)),
+            buffer(&self.rate, dim, v),
+            reset.unwrap_or_else(|| buffer(&self.x, all, 1)),
+        ]
+    }
 }
 
 /// The gradients of the inputs, contiguous, written.
@@ -81,7 +99,7 @@ fn plan(
         ("reset", inputs.reset.as_ref(), problem.rows()),
     ];
     expect(dtype.size(), buffers)?;
-    let strips = Strips::new(client, dtype, [problem.batch, problem.steps, dim], 1);
+    let strips = Strips::new(client, dtype, [problem.batch, problem.steps, dim], 1, SUMS);
     let config = Config {
         storage: strips.storage,
         runs: strips.runs,
@@ -106,14 +124,13 @@ pub fn forward(
     out: &Handle,
 ) -> Result<(), Error> {
     let (strips, config) = plan(client, problem, dtype, inputs)?;
-    let (dim, all) = (problem.dim, problem.elements());
+    let all = problem.elements();
     expect(dtype.size(), [("out", Some(out), all.saturating_mul(2))])?;
     if all == 0 {
         return Ok(());
     }
     let v = strips.vector;
-    // Absent buffers are not read.
-    let reset = inputs.reset.as_ref();
+    let [p, q, x, bias, rate, reset] = inputs.arguments(problem, v);
     // SAFETY: the buffers have been checked, and threads without a row or columns read the last ones and write nothing.
     unsafe {
         gates::launch_unchecked(
@@ -123,17 +140,12 @@ pub fn forward(
             strips.address(2, dtype),
             strips.storage.width(v),
             v,
-            buffer(&inputs.p, all, v),
-            buffer(&inputs.q, all, v),
-            buffer(&inputs.x, all, v),
-            inputs
-                .bias
-                .as_ref()
-                .map_or(buffer(&inputs.x, all, v), |bias| buffer(bias, 2 * dim, v)),
-            buffer(&inputs.rate, dim, v),
-            reset.map_or(buffer(&inputs.x, all, 1), |reset| {
-                buffer(reset, problem.rows(), 1)
-            }),
+            p,
+            q,
+            x,
+            bias,
+            rate,
+            reset,
             buffer(out, 2 * all, v),
             strips.sizes(),
             config,
@@ -170,7 +182,7 @@ pub fn backward(
     let parts = strips.scratch(client, SUMS);
     if all > 0 {
         let v = strips.vector;
-        let reset = inputs.reset.as_ref();
+        let [p, q, x, bias, rate, reset] = inputs.arguments(problem, v);
         // SAFETY: as in `forward`.
         unsafe {
             gates_backward::launch_unchecked(
@@ -180,17 +192,12 @@ pub fn backward(
                 strips.address(2, dtype),
                 strips.storage.width(v),
                 v,
-                buffer(&inputs.p, all, v),
-                buffer(&inputs.q, all, v),
-                buffer(&inputs.x, all, v),
-                inputs
-                    .bias
-                    .as_ref()
-                    .map_or(buffer(&inputs.x, all, v), |bias| buffer(bias, 2 * dim, v)),
-                buffer(&inputs.rate, dim, v),
-                reset.map_or(buffer(&inputs.x, all, 1), |reset| {
-                    buffer(reset, problem.rows(), 1)
-                }),
+                p,
+                q,
+                x,
+                bias,
+                rate,
+                reset,
                 buffer(d_out, 2 * all, v),
                 buffer(&d.p, all, v),
                 buffer(&d.q, all, v),
@@ -208,7 +215,7 @@ pub fn backward(
     Ok(())
 }
 
-/// What a thread holds of its hidden units.
+/// Biases and rates of a thread's hidden units.
 #[derive(CubeType, Clone, Copy)]
 struct Units<N: Size> {
     bias_r: Vector<f32, N>,

@@ -91,7 +91,7 @@ fn turn_rows<S: Numeric, W: Size, N: Size>(
     let mut own = Array::<Vector<S, W>>::new(EACH);
     let mut other = Array::<Vector<S, W>>::new(EACH);
     let mut angle = Array::<usize>::new(EACH);
-    // What multiplies the other channel of the pair: 0 for a channel that is copied.
+    // The factor of the pair's other channel; 0 for a channel that is copied.
     let mut part = Array::<f32>::new(EACH);
     #[unroll]
     for k in 0..EACH {

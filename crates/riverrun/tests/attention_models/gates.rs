@@ -1,8 +1,10 @@
-//! What stands around the recurrence and the attention of Griffin: the gates of the RG-LRU, GELU as a gate, rotary positions.
+//! Operations around Griffin's recurrence and attention: long convolutions, the gates of the RG-LRU, GELU as a gate, rotary
+//! positions.
 
 use crate::common::{assert_close, devices, numbers};
 use burn::tensor::{Bool, Device, Distribution, Tensor, TensorData};
-use riverrun::ops::{geglu, gelu, rg_lru_gates, rotary};
+use riverrun::nn::Sequence;
+use riverrun::ops::{geglu, gelu, rg_lru_gates, rotary, try_short_convolution};
 use riverrun_kernels::rg_lru::{Problem, oracle};
 
 /// A few roundings of f32 in each of up to 120 terms below 1.
@@ -180,5 +182,41 @@ fn turning_back_undoes_a_turn() {
             assert_close(&name, &[y_of[i], y_of[i + 3]], &expected, TOLERANCE);
         }
         assert!(rotary(x.clone(), angles(), 4).is_err());
+    }
+}
+
+#[test]
+fn a_convolution_of_many_weights_is_its_sum() {
+    const TAPS: usize = 20;
+    for (name, device) in devices() {
+        let device = device.autodiff();
+        let x = random([1, 50, 5], &device).require_grad();
+        let weight = random([TAPS, 5], &device).require_grad();
+        let run = |weight| try_short_convolution(x.clone(), weight, None, Sequence::new());
+        let (y, _) = run(weight.clone()).expect("shapes that fit");
+        let (xs, ws) = (numbers(x.clone()), numbers(weight.clone()));
+        let (mut expected, mut d_x) = (vec![0.0; 250], vec![0.0; 250]);
+        let mut d_weight = vec![0.0; TAPS * 5];
+        for n in 0..250 {
+            let (t, d) = (n / 5, n % 5);
+            for back in 0..TAPS.min(t + 1) {
+                let (input, tap) = (n - back * 5, (TAPS - 1 - back) * 5 + d);
+                expected[n] += ws[tap] * xs[input];
+                d_x[input] += ws[tap];
+                d_weight[tap] += xs[input];
+            }
+        }
+        assert_close(&name, &numbers(y.clone()), &expected, TOLERANCE);
+        let grads = y.sum().backward();
+        let found = numbers(x.grad(&grads).expect("a gradient"));
+        assert_close(&name, &found, &d_x, TOLERANCE);
+        let found = numbers(weight.grad(&grads).expect("a gradient"));
+        assert_close(&name, &found, &d_weight, TOLERANCE);
+        // A GPU keeps the window in registers.
+        assert_eq!(
+            run(random([65, 5], &device)).is_err(),
+            name != "cpu",
+            "{name}"
+        );
     }
 }

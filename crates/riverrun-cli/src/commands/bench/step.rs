@@ -251,7 +251,7 @@ fn cpu(problem: &Problem, width: usize) -> Result<Timing, Failure> {
     }))
 }
 
-/// What was measured on the device.
+/// Measurements on the device.
 #[derive(Default)]
 struct Device {
     single: Option<Timing>,

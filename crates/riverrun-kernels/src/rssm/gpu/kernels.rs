@@ -95,7 +95,7 @@ pub(super) fn step<F: Float>(
     }
 }
 
-/// The sum of the squares of a cube's threads.
+/// The sum of one number for each thread of a cube.
 #[cube]
 fn sum_over_cube(own: f32, #[comptime] units: usize) -> f32 {
     let mut shared = Shared::<[f32]>::new_slice(units);
@@ -113,7 +113,7 @@ fn sum_over_cube(own: f32, #[comptime] units: usize) -> f32 {
     shared[0]
 }
 
-/// One of the parts of a row of the step's inputs.
+/// A number of a row: of its part, or of its sum.
 #[cube]
 fn part_of<F: Float>(
     first: &[F],
@@ -138,7 +138,7 @@ fn part_of<F: Float>(
     }
 }
 
-/// What a row of [`norm_silu`] is made of.
+/// The rows that [`norm_silu`] reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Normed {
     /// The first tensor.

@@ -102,7 +102,7 @@ pub fn activate_backward(
     Ok(())
 }
 
-/// The gates of a step as a product left them.
+/// The gates of a step, in the layout of the product that computed them.
 #[derive(Debug, Clone, Copy)]
 pub struct Gates<'a> {
     /// Rows of `3W` contiguous numbers.
@@ -178,7 +178,7 @@ pub fn step(
     Ok(())
 }
 
-/// What [`norm_silu`] reads: rows of `width` numbers, each with the weights and the epsilon of a norm.
+/// Inputs of [`norm_silu`]: rows of `width` numbers, each with the weights and the epsilon of a norm.
 #[derive(Debug, Clone, Copy)]
 pub enum Rows<'a> {
     /// `silu(RMSNorm(x))`.

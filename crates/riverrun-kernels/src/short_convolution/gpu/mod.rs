@@ -57,6 +57,9 @@ pub struct Backward {
     pub d_state: Handle,
 }
 
+/// The most weights of a channel.
+pub const LARGEST: usize = 64;
+
 fn plan(
     client: &Client,
     shape: Shape,
@@ -67,9 +70,18 @@ fn plan(
     if shape.dim == 0 || shape.taps == 0 {
         return Err(Error::NoChannels);
     }
+    if shape.taps > LARGEST {
+        return Err(Error::Routine {
+            routine: "short-convolution",
+            reason: format!(
+                "{} weights a channel, the kernel takes up to {LARGEST}",
+                shape.taps
+            ),
+        });
+    }
     let sizes = [shape.batch, shape.steps, shape.dim];
     // The inputs before a run are those of one other run.
-    let strips = Strips::new(client, dtype, sizes, shape.before());
+    let strips = Strips::new(client, dtype, sizes, shape.before(), shape.taps + 1);
     let config = Config {
         taps: shape.taps,
         storage: strips.storage,
@@ -86,7 +98,8 @@ fn plan(
 /// Computes `y` and the state after the last step.
 ///
 /// # Errors
-/// [`Error::NoChannels`], [`Error::Dtype`], [`Error::Length`]; nothing has been launched then.
+/// [`Error::NoChannels`], [`Error::Routine`] for more than [`LARGEST`] weights a channel, [`Error::Dtype`], [`Error::Length`];
+/// nothing has been launched then.
 pub fn forward(client: &Client, shape: Shape, dtype: Dtype, args: &Forward) -> Result<(), Error> {
     let flags = [
         args.bias.is_some(),

@@ -39,7 +39,7 @@ pub fn try_gelu<const D: usize>(x: Tensor<D>) -> Result<Tensor<D>, Error> {
     Ok(Tensor::from_dispatch(y))
 }
 
-/// `gelu(gate) ∘ x`, with GELU in its tanh form: what a GEGLU layer multiplies.
+/// `gelu(gate) ∘ x`, with GELU in its tanh form: the activation of a GEGLU layer.
 ///
 /// # Arguments
 /// - `gate`, `x`: `[..]`, any float dtype, the same shape. The backward pass saves both and nothing else.

@@ -71,7 +71,7 @@ pub fn rg_lru_gates(
     Ok(Tensor::from_dispatch(gates))
 }
 
-/// What the gates read.
+/// Inputs of the gates.
 #[derive(Debug, Clone, ExtensionType)]
 #[extension_type(fusion: cfg(feature = "cube"))]
 pub struct GateInputs<B: Backend> {

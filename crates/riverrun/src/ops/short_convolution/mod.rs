@@ -22,7 +22,7 @@ use crate::{Error, Sequence};
 ///
 /// # Arguments
 /// - `x`: `[B, T, D]`, any float dtype.
-/// - `weight`: `[K, D]`, `K ≥ 1`, of the same dtype.
+/// - `weight`: `[K, D]`, `K ≥ 1`, at most 64 on a GPU, of the same dtype.
 /// - `bias`: `[D]`.
 /// - `sequence`: the last `K - 1` inputs before the first step, `[B, K - 1, D]`, zeros when absent; a reset `[B, T]` hides the
 ///   inputs before it. All sequences have `T` steps.
@@ -59,6 +59,13 @@ pub fn try_short_convolution(
     checks::supported("x", &x.device(), x.dtype())?;
     if taps == 0 || dim == 0 {
         return Err(riverrun_kernels::Error::NoChannels.into());
+    }
+    #[cfg(feature = "cube")]
+    if taps > riverrun_kernels::short_convolution::gpu::LARGEST && checks::on_gpu(&x.device()) {
+        return Err(Error::Unsupported(format!(
+            "short_convolution on a GPU: {taps} weights a channel, the kernel takes up to {}",
+            riverrun_kernels::short_convolution::gpu::LARGEST
+        )));
     }
     let before = taps - 1;
     checks::fits("weight", &x, &weight, &[taps, dim])?;
