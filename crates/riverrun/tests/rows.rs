@@ -8,7 +8,8 @@ use common::{assert_close, devices, numbers};
 use riverrun::Error;
 use riverrun::nn::{LayerNormConfig, RmsNormConfig};
 use riverrun::ops::{self, NormKind, NormSpec, try_add_norm, try_cross_entropy, try_norm};
-use riverrun_kernels::{cross_entropy, norm};
+use riverrun_kernels::cross_entropy;
+use riverrun_testkit::norm::oracle;
 
 /// f32: some tens of roundings of numbers near 1.
 const NEAR: f64 = 4e-6;
@@ -34,8 +35,8 @@ fn check_norm(name: &str, device: &Device, kind: NormKind, offset: bool) {
 
     let (xv, gv) = (numbers(x.clone()), numbers(gamma.clone()));
     let bv = beta.clone().map(numbers);
-    let truth = norm::oracle::forward(&spec, &xv, &gv, bv.as_deref());
-    let d = norm::oracle::backward(&spec, &xv, &gv, &numbers(d_y), None);
+    let truth = oracle::forward(&spec, &xv, &gv, bv.as_deref());
+    let d = oracle::backward(&spec, &xv, &gv, &numbers(d_y), None);
     let close = |what: &str, found: Vec<f64>, expected: &[f64]| {
         assert_close(&format!("{name} {kind:?} {what}"), &found, expected, NEAR);
     };
@@ -89,7 +90,7 @@ fn a_sum_and_its_norm_both_have_gradients() {
             let scaled = |x: &Tensor<2>, by: f64| -> Vec<f64> {
                 numbers(x.clone()).into_iter().map(|x| x * by).collect()
             };
-            let truth = norm::oracle::backward(
+            let truth = oracle::backward(
                 &spec,
                 &numbers(sum),
                 &numbers(gamma.clone()),

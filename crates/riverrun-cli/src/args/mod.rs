@@ -23,8 +23,9 @@ use riverrun_train::tasks::SymbolKind;
 use riverrun_train::{DigitsNet, Precision};
 
 pub use hybrid::{BenchHybridArgs, HybridArgs, Rung};
-pub use names::{Format, Sizes, Storage};
-pub use verify::{VerifyArgs, VerifyOp};
+pub use names::{Format, Sizes};
+pub use riverrun_testkit::Storage;
+pub use verify::VerifyArgs;
 pub use world_models::{BenchEncoderArgs, BenchRolloutArgs, BenchRssmArgs, BenchStepArgs};
 
 /// Train, run, verify and measure recurrent networks.

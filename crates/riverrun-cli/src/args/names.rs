@@ -2,61 +2,9 @@
 
 use std::str::FromStr;
 
-use burn::tensor::DType;
-use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use riverrun_kernels::recurrence::{Gate, Routine};
 use riverrun_train::Precision;
-
-/// The type in which tensors are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Storage {
-    /// 32-bit floats
-    F32,
-    /// IEEE half precision
-    F16,
-    /// bfloat16
-    Bf16,
-    /// 64-bit floats, on the CPU
-    F64,
-}
-
-impl Storage {
-    /// Every type.
-    pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::Bf16, Self::F64];
-
-    /// The name of the type.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-            Self::F64 => "f64",
-        }
-    }
-
-    /// The type in Burn.
-    pub fn dtype(self) -> DType {
-        match self {
-            Self::F32 => DType::F32,
-            Self::F16 => DType::F16,
-            Self::Bf16 => DType::BF16,
-            Self::F64 => DType::F64,
-        }
-    }
-
-    /// The type in GPU kernels; `None` for f64.
-    #[cfg(feature = "gpu")]
-    pub fn on_gpu(self) -> Option<riverrun_kernels::gpu::Dtype> {
-        use riverrun_kernels::gpu::Dtype;
-        match self {
-            Self::F32 => Some(Dtype::F32),
-            Self::F16 => Some(Dtype::F16),
-            Self::Bf16 => Some(Dtype::Bf16),
-            Self::F64 => None,
-        }
-    }
-}
 
 /// Parses the name of a gate.
 pub fn gate() -> impl TypedValueParser<Value = Gate> {

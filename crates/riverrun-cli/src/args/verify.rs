@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
 
 use super::Storage;
 
@@ -20,8 +21,8 @@ pub struct VerifyArgs {
     #[arg(long, value_name = "DEVICE", default_value = "all")]
     pub device: String,
     /// Only this operation
-    #[arg(long, value_name = "NAME", value_enum)]
-    pub op: Option<VerifyOp>,
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(crate::commands::verify::names()))]
+    pub op: Option<String>,
     /// Only this form of the operation: a gate, a cell, a kind of norm, ...
     #[arg(long, value_name = "FORM", requires = "op")]
     pub only: Option<String>,
@@ -40,57 +41,4 @@ pub struct VerifyArgs {
     /// Print every row as a line of JSON: the form in which a process of its own reports a part
     #[arg(long, hide = true)]
     pub json_rows: bool,
-}
-
-/// The operations that can be verified, in the order of the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum VerifyOp {
-    /// Linear recurrences: every gate and routine, forward and every gradient
-    Recurrence,
-    /// Linear recurrences that save fewer states and recompute the others
-    Recompute,
-    /// Second derivatives of the linear recurrence
-    SecondDerivative,
-    /// The block-diagonal recurrence
-    BlockDiagonal,
-    /// GRU, LSTM and Elman cells: kernels and layers
-    Cell,
-    /// RMSNorm and LayerNorm
-    Norm,
-    /// GELU
-    Gelu,
-    /// The cross-entropy
-    Loss,
-    /// The embedding and the gradient of its table
-    Embedding,
-    /// Attention and every gradient
-    Attention,
-    /// The short causal convolution with its state
-    Conv,
-    /// AdamW and the clipping of gradients
-    Optimizer,
-    /// Linear layers, MLPs and the vendor's matmuls
-    Linear,
-    /// Tensors that are filled again in place
-    Refill,
-    /// Training steps that are recorded and run again
-    Training,
-    /// Rollouts of ensembles
-    Rollout,
-    /// States of training runs as features
-    Encoder,
-    /// The recurrent state-space model
-    Rssm,
-    /// Griffin and GPT-2: whole sequences, a chunk and steps, every gradient
-    Model,
-    /// Several threads and processes at once: the same bits as alone
-    Stress,
-}
-
-impl VerifyOp {
-    /// The name on the command line.
-    pub fn name(self) -> String {
-        self.to_possible_value()
-            .map_or_else(String::new, |value| value.get_name().into())
-    }
 }

@@ -7,6 +7,9 @@ use riverrun_kernels::block_diagonal::{self, gpu as blocks};
 use riverrun_kernels::gpu::Dtype;
 use riverrun_kernels::{adamw, cross_entropy, flat, norm, rg_lru, rotary, short_convolution};
 
+use riverrun_testkit::Case as _;
+use riverrun_testkit::norm::{Norm, Options};
+
 use super::Writer;
 
 /// Norms, cross-entropy, AdamW, block-diagonal recurrences, and the operations around an RG-LRU and attention.
@@ -25,9 +28,8 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
             }
             let place = format!("norm/{}-{name}", kind.name());
             writer.write(&place, |client| {
-                let options = norm::check::Options::nth(n + 1);
-                let case = norm::check::Case::random(kind, [64, 768], options, 1);
-                case.gpu(client, dtype, [None, None]).map(drop)
+                let case = Norm::random(kind, [64, 768], Options::nth(n + 1), 1);
+                case.gpu(client, dtype).map(drop)
             })?;
         }
         if all[2] {

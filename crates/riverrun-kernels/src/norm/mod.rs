@@ -7,13 +7,9 @@
 //! With a residual, `s = x + residual`, rounded to storage, replaces `x` and is a second output; backward, `∂L/∂s` is added to
 //! `d_x`, which is the gradient of both `x` and the residual.
 
-#[cfg(feature = "check")]
-pub mod check;
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
-#[cfg(feature = "check")]
-pub mod oracle;
 
 /// The norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

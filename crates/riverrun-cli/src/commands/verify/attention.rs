@@ -6,10 +6,8 @@ use riverrun_kernels::attention::Shape;
 use riverrun_kernels::attention::check::{Case, Options};
 use riverrun_kernels::check::{roundings, worst};
 
-use super::part::{Part, Target, by_storage};
-use super::table::{Row, Table};
 use super::tensors::{download, gradient, random, same_bits, upload};
-use crate::failure::Failure;
+use riverrun_testkit::{Failure, Part, Report, Row, Target, by_storage};
 
 /// The kernels of riverrun, and on GPUs cuDNN's; rotary positions.
 pub(super) fn forms(target: &Target) -> Vec<&'static str> {
@@ -21,7 +19,7 @@ pub(super) fn forms(target: &Target) -> Vec<&'static str> {
 }
 
 /// Shapes from nothing to several tiles with grouped heads, a step with a cache, and causal, window, cap and documents by turns.
-pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     #[cfg(all(feature = "cuda", unix))]
     if part.form == "cudnn" {
         return vendor::verify(part, table);
@@ -33,8 +31,8 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
 }
 
 /// Some heads turned and some copied, whole vectors and not, with one angle and with one for each step.
-fn turned<E: CpuElement>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
-    let device = part.target.info.device.clone().autodiff();
+fn turned<E: CpuElement>(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
+    let device = part.target.device.clone().autodiff();
     let mut row = Row::default();
     // B, T, H, D, pairs, heads that are turned.
     let cases = [
@@ -85,7 +83,7 @@ fn turned<E: CpuElement>(part: &Part<'_>, table: &mut Table) -> Result<(), Failu
     table.row(part.device(), "rotary", E::NAME, "op", row)
 }
 
-fn rows<E: CpuElement>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+fn rows<E: CpuElement>(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     // B, T, S, H, Hk, D, and the number of the options. On a GPU every other D and option is another kernel.
     let mut problems = vec![
         ([0, 5, 5, 2, 1, 16], 0),
@@ -104,7 +102,7 @@ fn rows<E: CpuElement>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure
             ([1, 300, 300, 2, 1, 256], 11),
         ]);
     }
-    let bug = |error: riverrun_kernels::Error| Failure::Bug(error.to_string());
+    let bug = |error: riverrun_kernels::Error| Failure(error.to_string());
     let mut row = Row::default();
     for (n, (sizes, options)) in problems.into_iter().enumerate() {
         let [batch, queries, keys, heads, key_heads, dim] = sizes;
@@ -145,7 +143,7 @@ mod vendor {
 
     use super::*;
 
-    pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+    pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
         let Some((client, dtype)) = part.gpu() else {
             return Ok(());
         };
@@ -171,7 +169,7 @@ mod vendor {
         client: &Client,
         dtype: Dtype,
         (sums, layout): (Sums, Layout),
-        table: &mut Table,
+        table: &mut dyn Report,
     ) -> Result<(), Failure> {
         // B, T, H, Hk, D, and the number of the options: causal, a window too, or neither.
         let mut problems = vec![
@@ -200,7 +198,7 @@ mod vendor {
                 Ok(found) => {
                     let again = case
                         .vendor(client, dtype, Some(sums), layout)
-                        .map_err(Failure::Bug)?;
+                        .map_err(Failure)?;
                     row.case(
                         &case.compare::<E>(&found, &case.oracle()),
                         found.same_bits(&again),

@@ -6,18 +6,16 @@ use riverrun_kernels::block_diagonal::{Problem, Shape, oracle};
 use riverrun_kernels::check::{largest, worst};
 use riverrun_kernels::{Element, Error};
 
-use super::part::{Part, by_storage};
-use super::table::{Row, Table};
 use super::tensors::{download, gradient, mask, random, same_bits, upload};
-use crate::failure::Failure;
+use riverrun_testkit::{Failure, Part, Report, Row, by_storage};
 
 /// Checks blocks of every size that has a kernel, and one that has none.
-pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     by_storage!(part.storage, check(part, table))
 }
 
-fn check<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
-    let device = part.target.info.device.clone().autodiff();
+fn check<E: Element>(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
+    let device = part.target.device.clone().autodiff();
     let mut row = Row::default();
     for (n, size) in [1, 2, 3, 4, 8, 9].into_iter().enumerate() {
         let (batch, steps, blocks) = (2, [1, 9, 40][n % 3], 3);
@@ -66,7 +64,7 @@ fn check<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
         };
         let (found, again) = (run()?, run()?);
 
-        let bug = |error: Error| Failure::Bug(error.to_string());
+        let bug = |error: Error| Failure(error.to_string());
         let h0 = h0.as_deref();
         let h = oracle::forward(&problem, &a, &b, h0, reset).map_err(bug)?;
         let d = oracle::backward(&problem, &a, &b, h0, reset, &d_h, Some(&d_last)).map_err(bug)?;

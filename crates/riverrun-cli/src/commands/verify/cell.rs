@@ -6,11 +6,7 @@ use riverrun::ops::{CellOptions, CellState, CellWeights, cell_layer};
 use riverrun_kernels::CpuElement;
 use riverrun_kernels::cell::check::{Case, Options, Results, compare};
 use riverrun_kernels::cell::{Cell, Problem, cpu};
-
-use super::part::{Part, Target, by_storage};
-use super::table::{Row, Table};
-use crate::args::Storage;
-use crate::failure::Failure;
+use riverrun_testkit::{Failure, Part, Report, Row, Storage, Target, by_storage};
 
 /// The cells.
 pub(super) fn forms(_: &Target) -> Vec<&'static str> {
@@ -18,13 +14,13 @@ pub(super) fn forms(_: &Target) -> Vec<&'static str> {
 }
 
 /// Checks a cell in a storage type: on the CPU its kernels, on a GPU the persistent routine and the layer.
-pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     by_storage!(part.storage, check_cell(part, table))
 }
 
 fn check_cell<E: CpuElement + bytemuck::Pod>(
     part: &Part<'_>,
-    table: &mut Table,
+    table: &mut dyn Report,
 ) -> Result<(), Failure> {
     let cell = Cell::all()
         .into_iter()
@@ -98,7 +94,7 @@ fn check<E: CpuElement>(
         let problem = problem.reversed((n & 7).count_ones() % 2 == 1);
         let options = options(n, lengths);
         let case = Case::<E>::random(problem, options, 5 + n as u64);
-        let bug = |error: riverrun_kernels::Error| Failure::Bug(error.to_string());
+        let bug = |error: riverrun_kernels::Error| Failure(error.to_string());
         let found = run(&case).map_err(bug)?;
         let again = run(&case).map_err(bug)?;
         let verdicts = compare(&case, &found).map_err(bug)?;
@@ -121,7 +117,7 @@ mod gpu {
         cell: Cell,
         client: &Client,
         dtype: Dtype,
-        table: &mut Table,
+        table: &mut dyn Report,
     ) -> Result<(), Failure> {
         // Each problem with its options is a kernel of its own, and takes longer to compile than to check. A format of 16
         // bits has a third of the problems.
@@ -150,13 +146,13 @@ mod gpu {
         // The routines of a layer are those above: what is left to check is how it calls them.
         let problems = problems(cell, false).into_iter().chain(with_heads(cell));
         let problems = problems.enumerate().filter(|(n, _)| [3, 7].contains(n));
-        let device = &part.target.info.device;
+        let device = &part.target.device;
         // Layers write zeros past the end of a sequence, where the kernels and their oracle hold the state.
         let row = check::<E>(problems, false, |case| {
             Ok(layer(case, device, part.storage))
         })?;
         table.row(part.device(), cell.name(), E::NAME, "layer", row)?;
-        take_fault(client).map_err(|error| Failure::Bug(error.to_string()))
+        take_fault(client).map_err(|error| Failure(error.to_string()))
     }
 
     /// The persistent routine as large problems run it, on a small one.
@@ -165,7 +161,7 @@ mod gpu {
         cell: Cell,
         client: &Client,
         dtype: Dtype,
-        table: &mut Table,
+        table: &mut dyn Report,
     ) -> Result<(), Failure> {
         if !client.features().cube_cluster {
             let what = format!("{} {} clusters", cell.name(), E::NAME);

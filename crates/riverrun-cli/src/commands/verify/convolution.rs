@@ -5,13 +5,11 @@ use riverrun::ops::try_short_convolution;
 use riverrun_kernels::Element;
 use riverrun_kernels::check::{roundings, worst};
 
-use super::part::{Part, by_storage};
-use super::table::{Row, Table};
 use super::tensors::{download, gradient, mask, random, same_bits, upload};
-use crate::failure::Failure;
+use riverrun_testkit::{Failure, Part, Report, Row, by_storage};
 
 /// One to five weights a channel, sequences shorter and longer than they reach, restarts, with and without a state and a bias.
-pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     by_storage!(part.storage, check(part, table))
 }
 
@@ -129,7 +127,7 @@ impl Case {
     }
 
     fn run(&self, part: &Part<'_>) -> Result<[Vec<f64>; 6], Failure> {
-        let device = part.target.info.device.clone().autodiff();
+        let device = part.target.device.clone().autodiff();
         let (batch, steps, dim, taps) = (self.batch, self.steps, self.dim, self.taps);
         let wide = |x: &[f64], steps: usize| upload(x, [batch, steps, dim], part.storage, &device);
         let x = wide(&self.x, steps).require_grad();
@@ -168,7 +166,7 @@ enum Place {
     State(usize),
 }
 
-fn check<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+fn check<E: Element>(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     let mut row = Row::default();
     for n in 0..8 {
         let case = Case::random::<E>(n);

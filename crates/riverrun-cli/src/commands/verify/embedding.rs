@@ -3,17 +3,14 @@
 use riverrun_kernels::Element;
 use riverrun_kernels::embedding::Shape;
 use riverrun_kernels::embedding::check::{Case, Tokens};
-
-use super::part::{Part, by_storage};
-use super::table::{Row, Table};
-use crate::failure::Failure;
+use riverrun_testkit::{Failure, Part, Report, Row, by_storage};
 
 /// Every distribution of tokens, with vocabularies from 2 to 50 257, and to 200 000 in a long run.
-pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     by_storage!(part.storage, rows(part, table))
 }
 
-fn rows<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+fn rows<E: Element>(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     let mut shapes = vec![
         [1, 1, 1],
         [33, 300, 16],
@@ -29,7 +26,7 @@ fn rows<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
             [65_536, 200_000, 33],
         ]);
     }
-    let bug = |error: riverrun_kernels::Error| Failure::Bug(error.to_string());
+    let bug = |error: riverrun_kernels::Error| Failure(error.to_string());
     let mut row = Row::default();
     for (n, [tokens, vocab, dim]) in shapes.into_iter().enumerate() {
         for kind in Tokens::ALL {

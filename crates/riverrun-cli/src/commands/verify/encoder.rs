@@ -4,10 +4,7 @@ use burn::tensor::Device;
 use riverrun::ops::{RunStates, try_encode_states};
 use riverrun_kernels::encoder::check::{compare, encoded, random_run, reference};
 use riverrun_kernels::encoder::{Config, FEATURES};
-
-use super::part::{Part, Target};
-use super::table::{Row, Table};
-use crate::failure::Failure;
+use riverrun_testkit::{Failure, Part, Report, Row, Target};
 
 /// One run at a time, where the encoder lives, and many at once.
 pub(super) fn forms(target: &Target) -> Vec<&'static str> {
@@ -18,9 +15,9 @@ pub(super) fn forms(target: &Target) -> Vec<&'static str> {
 }
 
 /// Checks histories of every length.
-pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     let mut row = Row::default();
-    let device: &Device = &part.target.info.device;
+    let device: &Device = &part.target.device;
     for (losses, gradients) in [(256, 64), (1000, 1000), (32, 33)] {
         let config = Config::default().with_history(losses, gradients);
         let runs: Vec<_> = [0, 1, 2, 15, 16, 17, 31, 32, 33, 64, 100, 256, 500, 1100]

@@ -4,13 +4,11 @@ use riverrun::ops::{geglu, gelu as gelu_op};
 use riverrun_kernels::check::{roundings, worst};
 use riverrun_kernels::{Element, gelu};
 
-use super::part::{Part, by_storage};
-use super::table::{Row, Table};
 use super::tensors::{download, gradient, random, same_bits, upload};
-use crate::failure::Failure;
+use riverrun_testkit::{Failure, Part, Report, Row, by_storage};
 
 /// Checks one form in a storage type.
-pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     match part.form {
         "gelu" => by_storage!(part.storage, check(part, table)),
         _ => by_storage!(part.storage, check_gate(part, table)),
@@ -24,8 +22,8 @@ fn inputs<E: Element>(seed: u64, count: usize) -> Vec<f64> {
     x.iter().map(|&x| E::from_f64(x).to_f64()).collect()
 }
 
-fn check<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
-    let device = part.target.info.device.clone().autodiff();
+fn check<E: Element>(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
+    let device = part.target.device.clone().autodiff();
     let mut row = Row::default();
     for (n, count) in [1, 31, 33, 1000, 40_000].into_iter().enumerate() {
         let x = inputs::<E>(n as u64, count);
@@ -44,8 +42,8 @@ fn check<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
     table.row(part.device(), "gelu", E::NAME, "op", row)
 }
 
-fn check_gate<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
-    let device = part.target.info.device.clone().autodiff();
+fn check_gate<E: Element>(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
+    let device = part.target.device.clone().autodiff();
     let mut row = Row::default();
     for (n, count) in [1, 33, 40_000].into_iter().enumerate() {
         let gate = inputs::<E>(100 + n as u64, count);

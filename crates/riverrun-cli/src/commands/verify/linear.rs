@@ -5,10 +5,7 @@ use riverrun::check;
 use riverrun::ops::linear::{LinearSpec, Route, WeightOrder};
 use riverrun_kernels::Element;
 use riverrun_kernels::gemm::check::LayerCase;
-
-use super::part::{Part, Target, by_storage};
-use super::table::{Row, Table};
-use crate::failure::Failure;
+use riverrun_testkit::{Failure, Part, Report, Row, Storage, Target, by_storage};
 
 /// The kinds of layer, and on GPUs the vendor's matmuls alone.
 pub(super) fn forms(target: &Target) -> Vec<&'static str> {
@@ -20,7 +17,7 @@ pub(super) fn forms(target: &Target) -> Vec<&'static str> {
 }
 
 /// Checks a kind of layer in a storage type.
-pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     #[cfg(feature = "cuda")]
     if part.form == "cublaslt" {
         return vendor::verify(part, table);
@@ -32,7 +29,7 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
 }
 
 /// Batches of products whose features lie side by side.
-fn blocks<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+fn blocks<E: Element>(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     let mut row = Row::default();
     for (i, [count, rows, inputs, outputs]) in
         [[1, 5, 7, 3], [3, 1, 4, 8], [4, 16, 32, 24], [8, 33, 64, 96]]
@@ -45,7 +42,7 @@ fn blocks<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure>
                 LayerCase::random(rows, &[inputs, outputs], false, false, seed).rounded::<E>()
             })
             .collect();
-        let device = &part.target.info.device;
+        let device = &part.target.device;
         let run = || check::blocks(&cases, device, part.storage.dtype());
         let (found, again) = (run()?, run()?);
         for (case, (found, again)) in cases.iter().zip(found.iter().zip(&again)) {
@@ -82,7 +79,7 @@ fn sizes(long: bool) -> &'static [(usize, &'static [usize])] {
     if long { LONG } else { SHORT }
 }
 
-fn layers<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+fn layers<E: Element>(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     // Many shapes of kernels that are taken where there is no cuBLASLt, to be compiled: only `--long` checks them.
     let routes: &[(&str, Option<Route>)] = match (part.target.is_cpu(), part.long) {
         (true, _) => &[("backend", Some(Route::Backend))],
@@ -110,7 +107,7 @@ fn layers<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure>
                     route,
                     ..LinearSpec::default().with_weight(order)
                 };
-                let device = &part.target.info.device;
+                let device = &part.target.device;
                 let run = || check::linear(&case, device, part.storage.dtype(), spec);
                 let found = match run() {
                     Ok(found) => found,
@@ -127,7 +124,6 @@ fn layers<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure>
 #[cfg(feature = "cuda")]
 mod vendor {
     use super::*;
-    use crate::args::Storage;
     use cubecl::client::Client;
     use riverrun_kernels::check::Comparison;
     use riverrun_kernels::gemm::check::{Case, Orders, stress};
@@ -135,7 +131,7 @@ mod vendor {
     use riverrun_kernels::gemm::{Arithmetic, Epilogue, Order};
     use riverrun_kernels::gpu::Dtype;
 
-    pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+    pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
         let Some((client, dtype)) = part.gpu() else {
             return Ok(());
         };
@@ -176,7 +172,7 @@ mod vendor {
         dtype: Dtype,
         epilogue: Epilogue,
         arithmetic: Arithmetic,
-        table: &mut Table,
+        table: &mut dyn Report,
     ) -> Result<(), Failure> {
         let mut row = Row::default();
         let orders = [

@@ -13,7 +13,6 @@ mod encoder;
 mod gelu;
 mod linear;
 mod model;
-mod part;
 mod processes;
 mod recompute;
 mod recurrence;
@@ -28,38 +27,21 @@ mod table;
 mod tensors;
 mod training;
 
-use riverrun::device;
+use riverrun::device::{self, DeviceInfo};
+use riverrun_testkit::{Operation, Part, Report, Storage, Target};
 
-use crate::args::{Storage, VerifyArgs, VerifyOp};
+use crate::args::VerifyArgs;
 use crate::failure::Failure;
-use part::{Part, Target};
 use table::Table;
-
-/// An operation that can be verified.
-struct Operation {
-    op: VerifyOp,
-    /// The storage types that it has on the CPU; on a GPU f64 is left out.
-    storages: &'static [Storage],
-    /// The forms that it has on a device, each a part; empty if the device does not support the operation.
-    forms: fn(&Target) -> Vec<&'static str>,
-    /// Checks one part and adds its rows to the table. Skips unsupported cases, with the reason.
-    check: fn(&Part<'_>, &mut Table) -> Result<(), Failure>,
-    /// The relative time of a part on a GPU; the longest start first.
-    weight: u32,
-    /// Two storage types whose kernels are nearly the same: on a GPU every other form is checked in the first, the rest in the
-    /// second, unless a type, a form or `--long` is given.
-    shared: Option<[Storage; 2]>,
-    /// The problems that only `--long` checks.
-    long: Option<&'static str>,
-}
 
 /// The formats of 16 bits: their kernels differ in how numbers are loaded and stored.
 const HALVES: Option<[Storage; 2]> = Some([Storage::F16, Storage::Bf16]);
 
 /// The operations, in the order of the table.
-const OPERATIONS: &[Operation] = &[
-    Operation {
-        op: VerifyOp::Recurrence,
+const OPERATIONS: &[&Operation] = &[
+    &Operation {
+        name: "recurrence",
+        about: "Linear recurrences: every gate and routine, forward and every gradient",
         storages: &Storage::ALL,
         forms: recurrence::forms,
         check: recurrence::verify,
@@ -67,8 +49,9 @@ const OPERATIONS: &[Operation] = &[
         shared: HALVES,
         long: Some("recurrences of more than 4096 steps, 256 channels or 2^31 elements"),
     },
-    Operation {
-        op: VerifyOp::Recompute,
+    &Operation {
+        name: "recompute",
+        about: "Linear recurrences that save fewer states and recompute the others",
         storages: &[Storage::F32, Storage::F16, Storage::Bf16],
         forms: recompute::forms,
         check: recompute::verify,
@@ -76,8 +59,9 @@ const OPERATIONS: &[Operation] = &[
         shared: HALVES,
         long: None,
     },
-    Operation {
-        op: VerifyOp::SecondDerivative,
+    &Operation {
+        name: "second-derivative",
+        about: "Second derivatives of the linear recurrence",
         storages: &[Storage::F32],
         forms: |_| vec!["raw"],
         check: second::verify,
@@ -85,8 +69,9 @@ const OPERATIONS: &[Operation] = &[
         shared: None,
         long: None,
     },
-    Operation {
-        op: VerifyOp::BlockDiagonal,
+    &Operation {
+        name: "block-diagonal",
+        about: "The block-diagonal recurrence",
         storages: &[Storage::F32, Storage::F64],
         forms: |_| vec!["block-diagonal"],
         check: block_diagonal::verify,
@@ -94,8 +79,9 @@ const OPERATIONS: &[Operation] = &[
         shared: None,
         long: None,
     },
-    Operation {
-        op: VerifyOp::Cell,
+    &Operation {
+        name: "cell",
+        about: "GRU, LSTM and Elman cells: kernels and layers",
         storages: &[Storage::F32, Storage::F16, Storage::Bf16],
         forms: cell::forms,
         check: cell::verify,
@@ -103,17 +89,10 @@ const OPERATIONS: &[Operation] = &[
         shared: HALVES,
         long: Some("cells of more than 40 steps or 128 hidden units"),
     },
-    Operation {
-        op: VerifyOp::Norm,
-        storages: &Storage::ALL,
-        forms: rows::norms,
-        check: rows::norm,
-        weight: 1,
-        shared: None,
-        long: Some("rows of more than 5119 numbers"),
-    },
-    Operation {
-        op: VerifyOp::Gelu,
+    &riverrun_testkit::norm::OPERATION,
+    &Operation {
+        name: "gelu",
+        about: "GELU",
         storages: &Storage::ALL,
         forms: |_| vec!["gelu", "geglu"],
         check: gelu::verify,
@@ -121,8 +100,9 @@ const OPERATIONS: &[Operation] = &[
         shared: None,
         long: None,
     },
-    Operation {
-        op: VerifyOp::Loss,
+    &Operation {
+        name: "loss",
+        about: "The cross-entropy",
         storages: &Storage::ALL,
         forms: |_| vec!["cross-entropy"],
         check: rows::loss,
@@ -130,8 +110,9 @@ const OPERATIONS: &[Operation] = &[
         shared: None,
         long: Some("more than 100 rows of logits"),
     },
-    Operation {
-        op: VerifyOp::Embedding,
+    &Operation {
+        name: "embedding",
+        about: "The embedding and the gradient of its table",
         storages: &Storage::ALL,
         forms: |_| vec!["embedding"],
         check: embedding::verify,
@@ -139,8 +120,9 @@ const OPERATIONS: &[Operation] = &[
         shared: None,
         long: Some("embeddings of more than 16384 tokens or 50257 rows"),
     },
-    Operation {
-        op: VerifyOp::Attention,
+    &Operation {
+        name: "attention",
+        about: "Attention and every gradient",
         storages: &Storage::ALL,
         forms: attention::forms,
         check: attention::verify,
@@ -148,8 +130,9 @@ const OPERATIONS: &[Operation] = &[
         shared: None,
         long: Some("attention of more than 130 queries or 200 keys"),
     },
-    Operation {
-        op: VerifyOp::Conv,
+    &Operation {
+        name: "conv",
+        about: "The short causal convolution with its state",
         storages: &Storage::ALL,
         forms: |_| vec!["convolution", "rg-lru gates"],
         check: |part, table| match part.form {
@@ -160,8 +143,9 @@ const OPERATIONS: &[Operation] = &[
         shared: None,
         long: None,
     },
-    Operation {
-        op: VerifyOp::Optimizer,
+    &Operation {
+        name: "optimizer",
+        about: "AdamW and the clipping of gradients",
         storages: &[Storage::F32, Storage::F16, Storage::Bf16],
         forms: |_| vec!["adamw"],
         check: rows::optimizer,
@@ -169,8 +153,9 @@ const OPERATIONS: &[Operation] = &[
         shared: None,
         long: Some("parameters of more than 5001 numbers"),
     },
-    Operation {
-        op: VerifyOp::Linear,
+    &Operation {
+        name: "linear",
+        about: "Linear layers, MLPs and the vendor's matmuls",
         storages: &Storage::ALL,
         forms: linear::forms,
         check: linear::verify,
@@ -178,8 +163,9 @@ const OPERATIONS: &[Operation] = &[
         shared: None,
         long: Some("linear layers of more than 128 rows; on a GPU, Burn's own matmuls"),
     },
-    Operation {
-        op: VerifyOp::Refill,
+    &Operation {
+        name: "refill",
+        about: "Tensors that are filled again in place",
         storages: &[Storage::F32],
         forms: |_| vec!["refill"],
         check: refill::verify,
@@ -187,8 +173,9 @@ const OPERATIONS: &[Operation] = &[
         shared: None,
         long: None,
     },
-    Operation {
-        op: VerifyOp::Training,
+    &Operation {
+        name: "training",
+        about: "Training steps that are recorded and run again",
         storages: &[Storage::F32, Storage::Bf16],
         forms: training::forms,
         check: training::verify,
@@ -196,8 +183,9 @@ const OPERATIONS: &[Operation] = &[
         shared: Some([Storage::F32, Storage::Bf16]),
         long: None,
     },
-    Operation {
-        op: VerifyOp::Rollout,
+    &Operation {
+        name: "rollout",
+        about: "Rollouts of ensembles",
         storages: &[Storage::F32],
         forms: rollout::forms,
         check: rollout::verify,
@@ -205,8 +193,9 @@ const OPERATIONS: &[Operation] = &[
         shared: None,
         long: Some("rollouts of more than 5 members or 100 steps"),
     },
-    Operation {
-        op: VerifyOp::Encoder,
+    &Operation {
+        name: "encoder",
+        about: "States of training runs as features",
         storages: &[Storage::F32],
         forms: encoder::forms,
         check: encoder::verify,
@@ -214,8 +203,9 @@ const OPERATIONS: &[Operation] = &[
         shared: None,
         long: None,
     },
-    Operation {
-        op: VerifyOp::Rssm,
+    &Operation {
+        name: "rssm",
+        about: "The recurrent state-space model",
         storages: &[Storage::F32, Storage::Bf16],
         forms: rssm::forms,
         check: rssm::verify,
@@ -223,8 +213,9 @@ const OPERATIONS: &[Operation] = &[
         shared: None,
         long: None,
     },
-    Operation {
-        op: VerifyOp::Model,
+    &Operation {
+        name: "model",
+        about: "Griffin and GPT-2: whole sequences, a chunk and steps, every gradient",
         storages: &[Storage::F32],
         forms: model::forms,
         check: model::verify,
@@ -232,8 +223,9 @@ const OPERATIONS: &[Operation] = &[
         shared: None,
         long: None,
     },
-    Operation {
-        op: VerifyOp::Stress,
+    &Operation {
+        name: "stress",
+        about: "Several threads and processes at once: the same bits as alone",
         storages: &[Storage::F32],
         forms: stress::forms,
         check: stress::verify,
@@ -249,10 +241,7 @@ pub fn run(args: &VerifyArgs, quiet: bool) -> Result<(), Failure> {
         "all" => device::list(),
         spec => vec![device::info(&device::parse(spec)?)],
     };
-    let targets: Vec<Target> = devices
-        .into_iter()
-        .map(Target::new)
-        .collect::<Result<_, _>>()?;
+    let targets: Vec<Target> = devices.into_iter().map(target).collect::<Result<_, _>>()?;
     if let Some(only) = &args.only {
         known_form(args, only, &targets)?;
     }
@@ -261,7 +250,7 @@ pub fn run(args: &VerifyArgs, quiet: bool) -> Result<(), Failure> {
         let parts = parts(args, target, &mut table)?;
         if args.json_rows || target.is_cpu() {
             for part in &parts {
-                (part.operation.check)(part, &mut table)?;
+                table.check(part)?;
             }
         } else {
             processes::run(&parts, target, quiet, &mut table)?;
@@ -284,11 +273,46 @@ pub fn run(args: &VerifyArgs, quiet: bool) -> Result<(), Failure> {
     table.end(args, &left_out)
 }
 
+/// The names of the operations, for the command line.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    OPERATIONS.iter().map(|operation| operation.name)
+}
+
+/// A device as a target; refuses one whose kernels this build cannot launch, instead of checking the CPU's.
+fn target(info: DeviceInfo) -> Result<Target, Failure> {
+    #[cfg(feature = "gpu")]
+    let (client, known) = {
+        let client = riverrun::device::client(&info.device);
+        let known = client.is_some();
+        (client, known)
+    };
+    #[cfg(not(feature = "gpu"))]
+    let known = false;
+    if !known && info.spec != "cpu" {
+        return Err(Failure::Bug(format!(
+            "{} cannot be verified: this build has no kernels for it",
+            info.spec
+        )));
+    }
+    Ok(Target {
+        name: info.spec,
+        software: info.software,
+        device: info.device,
+        #[cfg(feature = "gpu")]
+        client,
+    })
+}
+
+fn skip(table: &mut Table, target: &Target, what: &str, reason: &str) -> Result<(), Failure> {
+    let skipped = table.skip(&target.name, what, reason);
+    skipped.map_err(|failure| Failure::Bug(failure.0))
+}
+
 /// Whether the operation was asked for. The stress takes the device for itself and has to be asked for by name.
 fn chosen(args: &VerifyArgs, operation: &Operation) -> bool {
-    match args.op {
-        Some(op) => op == operation.op,
-        None => operation.op != VerifyOp::Stress,
+    match args.op.as_deref() {
+        Some(op) => op == operation.name,
+        None => operation.name != "stress",
     }
 }
 
@@ -306,16 +330,16 @@ fn parts<'a>(
         let forms = (operation.forms)(target);
         if forms.is_empty() && target.is_cpu() {
             let reason = "there are no launches to record";
-            table.skip(&target.info.spec, &operation.op.name(), reason)?;
+            skip(table, target, operation.name, reason)?;
         }
         for &storage in operation.storages {
             if args.dtype.is_some_and(|dtype| dtype != storage) || !target.may_have(storage) {
                 continue;
             }
             if !target.supports(storage) {
-                let what = format!("{} {}", operation.op.name(), storage.name());
+                let what = format!("{} {}", operation.name, storage.name());
                 let reason = "the device does not support this storage type";
-                table.skip(&target.info.spec, &what, reason)?;
+                skip(table, target, &what, reason)?;
                 continue;
             }
             let all = args.long || args.dtype.is_some() || args.only.is_some() || target.is_cpu();

@@ -7,10 +7,8 @@ use riverrun::Sequence;
 use riverrun::models::{AnyLanguageModel, AnyLanguageModelConfig, Gpt2Config, GriffinConfig};
 use riverrun_kernels::check::{Comparison, distance, largest};
 
-use super::part::{Part, Target};
-use super::table::{Row, Table};
 use super::tensors::{Copied, download};
-use crate::failure::Failure;
+use riverrun_testkit::{Failure, Part, Report, Row, Target};
 
 /// Tokens of the sequence, and those of its chunk: the others are steps.
 const STEPS: [usize; 2] = [8, 5];
@@ -34,7 +32,7 @@ fn config(form: &str) -> AnyLanguageModelConfig {
 }
 
 /// Checks a model.
-pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     let Ok(host) = riverrun::device::parse("cpu") else {
         let reason = "there is no CPU in this build to compare with";
         return table.skip(part.device(), part.form, reason);
@@ -50,7 +48,7 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
         })
     };
     let exact = run(&copied(&host, FloatDType::F64), &host)?;
-    let device = &part.target.info.device;
+    let device = &part.target.device;
     let model = copied(device, FloatDType::F32);
     let (found, again) = (run(&model, device)?, run(&model, device)?);
     let comparisons: Vec<Comparison> = found

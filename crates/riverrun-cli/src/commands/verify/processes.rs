@@ -10,9 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use riverrun_testkit::{Part, Target};
 
-use super::Part;
-use super::part::Target;
 use super::table::{Line, Table};
 use crate::failure::Failure;
 
@@ -42,9 +41,9 @@ pub(super) fn run(
     // The largest problems need the memory of the device for themselves.
     let large = |part: &usize| parts[*part].long && parts[*part].form == "raw";
     let (alone, beside): (Vec<usize>, Vec<usize>) = order.into_iter().partition(large);
-    let most = target.processes();
+    let most = at_once(target);
 
-    let mut progress = Progress::new(&target.info.spec, parts.len(), quiet);
+    let mut progress = Progress::new(&target.name, parts.len(), quiet);
     let mut waiting: Vec<Option<Vec<Line>>> = parts.iter().map(|_| None).collect();
     let (mut printed, mut heard) = (0, HashSet::new());
     let mut seconds = Vec::new();
@@ -83,9 +82,22 @@ pub(super) fn run(
     }
     progress.end();
     if !quiet && parts.len() > 1 {
-        progress.say(&format!("{}: {}", target.info.spec, slowest(seconds)));
+        progress.say(&format!("{}: {}", target.name, slowest(seconds)));
     }
     Ok(())
+}
+
+/// How many processes may use the device at once: one a core, and a gigabyte of its memory for each.
+fn at_once(target: &Target) -> usize {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    #[cfg(feature = "gpu")]
+    if let Some(client) = &target.client
+        && let Some(bytes) = client.properties().memory.max_memory()
+    {
+        return cores.min((bytes >> 30) as usize).max(1);
+    }
+    let _ = target;
+    cores
 }
 
 /// Where the time went.
@@ -125,7 +137,7 @@ fn outcome(part: usize, description: &Part<'_>) -> Outcome {
 }
 
 fn name(part: &Part<'_>) -> String {
-    let op = part.operation.op.name();
+    let op = part.operation.name;
     match part.form == op {
         true => format!("{op} {}", part.storage.name()),
         false => format!("{op} {} {}", part.form, part.storage.name()),
@@ -135,10 +147,10 @@ fn name(part: &Part<'_>) -> String {
 /// The lines of a part, with a failure at their end where the process failed, and its warnings.
 pub(super) fn report(part: &Part<'_>) -> Result<(Vec<Line>, Vec<String>), String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let op = part.operation.op.name();
+    let op = part.operation.name;
     let mut command = Command::new(program);
     command.args(["verify", "--json-rows", "--device", part.device()]);
-    command.args(["--op", &op, "--only", part.form]);
+    command.args(["--op", op, "--only", part.form]);
     command.args(["--dtype", part.storage.name()]);
     if part.long {
         command.arg("--long");

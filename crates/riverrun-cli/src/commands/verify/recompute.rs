@@ -7,11 +7,8 @@ use riverrun_kernels::Element;
 use riverrun_kernels::recurrence::check::{Case, Options, Outcome, compare, naive};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
 
-use super::part::{Part, Target, by_storage};
-use super::table::{Row, Table};
 use super::tensors::{download, gradient, mask, same_bits, upload};
-use crate::args::Storage;
-use crate::failure::Failure;
+use riverrun_testkit::{Failure, Part, Report, Row, Storage, Target, by_storage};
 
 const FORMS: [&str; 3] = ["raw", "min-gru", "min-lstm"];
 
@@ -21,11 +18,11 @@ pub(super) fn forms(_: &Target) -> Vec<&'static str> {
 }
 
 /// Checks gradients from recomputed states.
-pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     by_storage!(part.storage, check(part, table))
 }
 
-fn check<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+fn check<E: Element>(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     let gate = Gate::all()
         .into_iter()
         .find(|gate| gate.name() == part.form)
@@ -34,7 +31,7 @@ fn check<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
     for n in 0..3 {
         let problem = Problem::new(Shape::new(2, 70, 12), gate);
         let case = Case::random(problem, Options::nth(6 * n + 3), 40 + n as u64).rounded::<E>();
-        let device = &part.target.info.device;
+        let device = &part.target.device;
         let run = || run(device, part.storage, &case, SavedStates::None);
         let (found, again) = (run()?, run()?);
         let repeats = same_bits(&tensors(&found), &tensors(&again));

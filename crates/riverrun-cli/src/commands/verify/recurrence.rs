@@ -3,10 +3,7 @@
 use riverrun_kernels::CpuElement;
 use riverrun_kernels::recurrence::check::{Case, Options, Outcome, compare, naive};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
-
-use super::part::{Part, Target, by_storage};
-use super::table::{Row, Table};
-use crate::failure::Failure;
+use riverrun_testkit::{Failure, Part, Report, Row, Target, by_storage};
 
 /// The gates.
 pub(super) fn forms(_: &Target) -> Vec<&'static str> {
@@ -14,7 +11,7 @@ pub(super) fn forms(_: &Target) -> Vec<&'static str> {
 }
 
 /// Checks a gate in a storage type by every routine.
-pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     let gates = Gate::all();
     let (number, gate) = gates
         .iter()
@@ -28,7 +25,7 @@ fn check_gate<E: CpuElement>(
     part: &Part<'_>,
     gate: Gate,
     number: usize,
-    table: &mut Table,
+    table: &mut dyn Report,
 ) -> Result<(), Failure> {
     #[cfg(feature = "gpu")]
     if let Some((client, dtype)) = part.gpu() {
@@ -150,7 +147,7 @@ fn check<E: CpuElement>(
             truth,
             naive,
         } = problem;
-        let bug = |error: riverrun_kernels::Error| Failure::Bug(error.to_string());
+        let bug = |error: riverrun_kernels::Error| Failure(error.to_string());
         let found = run(case, *times).map_err(bug)?;
         let again = run(case, *times).map_err(bug)?;
         let judged = |found| compare::<E>(case.problem.shape.steps, found, naive, truth);
@@ -182,7 +179,7 @@ fn cpu<E: CpuElement>(
     part: &Part<'_>,
     gate: Gate,
     number: usize,
-    table: &mut Table,
+    table: &mut dyn Report,
 ) -> Result<(), Failure> {
     // Elements of a wide problem on the CPU, where the host has all of it in f64 too.
     const MOST: usize = 1 << 25;
@@ -217,7 +214,7 @@ fn gpu<E: CpuElement>(
     number: usize,
     client: &cubecl::client::Client,
     dtype: riverrun_kernels::gpu::Dtype,
-    table: &mut Table,
+    table: &mut dyn Report,
 ) -> Result<(), Failure> {
     use riverrun_kernels::gpu::{Dtype, take_fault};
     use riverrun_kernels::recurrence::Routine;
@@ -258,5 +255,5 @@ fn gpu<E: CpuElement>(
         })?;
         table.row(part.device(), gate.name(), E::NAME, routine.name(), row)?;
     }
-    take_fault(client).map_err(|error| Failure::Bug(error.to_string()))
+    take_fault(client).map_err(|error| Failure(error.to_string()))
 }

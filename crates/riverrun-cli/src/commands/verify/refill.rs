@@ -4,14 +4,12 @@ use burn::tensor::{Int, Tensor, TensorData};
 use riverrun::ops::{try_refill, try_refill_int};
 use riverrun_kernels::check::{Comparison, distance};
 
-use super::part::Part;
-use super::table::{Row, Table};
 use super::tensors::{download, random, upload};
-use crate::failure::Failure;
+use riverrun_testkit::{Failure, Part, Report, Row};
 
 /// Checks that the new numbers are read, and no longer the old ones.
-pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
-    let device = &part.target.info.device;
+pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
+    let device = &part.target.device;
     let mut row = Row::default();
     for (n, count) in [1, 7, 1000, 100_001].into_iter().enumerate() {
         let before = random::<f32>(n as u64, count, 1.0);

@@ -5,13 +5,11 @@ use riverrun_kernels::Element;
 use riverrun_kernels::check::{roundings, worst};
 use riverrun_kernels::rg_lru::{Problem, oracle};
 
-use super::part::{Part, by_storage};
-use super::table::{Row, Table};
 use super::tensors::{download, gradient, mask, random, same_bits, upload};
-use crate::failure::Failure;
+use riverrun_testkit::{Failure, Part, Report, Row, by_storage};
 
 /// With and without a bias and steps that restart, few rows and several runs of them.
-pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     by_storage!(part.storage, check(part, table))
 }
 
@@ -25,7 +23,7 @@ fn run(
     d_out: &[f64],
     biased: bool,
 ) -> Result<[Vec<f64>; 6], Failure> {
-    let device = part.target.info.device.clone().autodiff();
+    let device = part.target.device.clone().autodiff();
     let Problem {
         batch, steps, dim, ..
     } = *problem;
@@ -52,7 +50,7 @@ fn run(
     Ok([download(gates), p, q, x, bias, gradient(&rate, &gradients)])
 }
 
-fn check<E: Element>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+fn check<E: Element>(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     let mut row = Row::default();
     let cases = [(1, 1, 1), (2, 9, 3), (3, 70, 24), (2, 150, 520)];
     for (n, (batch, steps, dim)) in cases.into_iter().enumerate() {

@@ -2,10 +2,7 @@
 
 use riverrun_kernels::rollout::check::Case;
 use riverrun_kernels::rollout::{Decode, Problem};
-
-use super::part::{Part, Target};
-use super::table::{Row, Table};
-use crate::failure::Failure;
+use riverrun_testkit::{Failure, Part, Report, Row, Target};
 
 /// The decoders.
 pub(super) fn forms(_: &Target) -> Vec<&'static str> {
@@ -36,12 +33,12 @@ fn problems(part: &Part<'_>) -> Vec<Problem> {
 }
 
 /// Checks a decoder by every routine.
-pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     let decode = Decode::ALL
         .into_iter()
         .find(|decode| decode.name() == part.form)
         .expect("one of the forms");
-    let bug = |error: riverrun_kernels::Error| Failure::Bug(error.to_string());
+    let bug = |error: riverrun_kernels::Error| Failure(error.to_string());
     let cases: Vec<Case> = problems(part)
         .into_iter()
         .enumerate()

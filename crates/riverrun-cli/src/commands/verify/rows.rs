@@ -1,32 +1,16 @@
 //! Operations on the rows of a matrix, forward and every gradient: the norms and the cross-entropy; and the optimizer.
 
 use half::{bf16, f16};
-use riverrun_kernels::norm::Kind;
-use riverrun_kernels::norm::check::Options;
-use riverrun_kernels::{CpuElement, Error, adamw, cross_entropy, flat, norm};
-
-use super::part::{Part, Target, by_storage};
-use super::table::{Row, Table};
-use crate::args::Storage;
-use crate::failure::Failure;
-
-/// The kinds of norm.
-pub(super) fn norms(_: &Target) -> Vec<&'static str> {
-    Kind::ALL.map(Kind::name).to_vec()
-}
-
-/// A kind of norm, with and without residual and offset.
-pub(super) fn norm(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
-    by_storage!(part.storage, norm_row(part, table))
-}
+use riverrun_kernels::{CpuElement, Error, adamw, cross_entropy, flat};
+use riverrun_testkit::{Failure, Part, Report, Row, Storage, by_storage};
 
 /// The cross-entropy.
-pub(super) fn loss(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+pub(super) fn loss(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     by_storage!(part.storage, loss_row(part, table))
 }
 
 /// AdamW with gradients in each storage type, and the clipping of gradients.
-pub(super) fn optimizer(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+pub(super) fn optimizer(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     match part.storage {
         Storage::F16 => optimizer_rows::<f16>(part, table),
         Storage::Bf16 => optimizer_rows::<bf16>(part, table),
@@ -41,7 +25,7 @@ fn routine(part: &Part<'_>) -> &'static str {
 
 fn optimizer_rows<E: CpuElement<Acc = f32>>(
     part: &Part<'_>,
-    table: &mut Table,
+    table: &mut dyn Report,
 ) -> Result<(), Failure> {
     let mut row = Row::default();
     let many: Vec<usize> = (0..40).map(|n| 1 + 13 * n).collect();
@@ -84,7 +68,7 @@ fn optimizer_rows<E: CpuElement<Acc = f32>>(
 }
 
 /// Sums of vectors added to tensors of these sizes, and copies between both.
-fn vectors(part: &Part<'_>, sets: &[Vec<usize>], table: &mut Table) -> Result<(), Failure> {
+fn vectors(part: &Part<'_>, sets: &[Vec<usize>], table: &mut dyn Report) -> Result<(), Failure> {
     let mut row = Row::default();
     for (n, sizes) in sets.iter().enumerate() {
         let case = flat::check::Case::random(sizes, flat::DIRECTIONS, 23 + n as u64);
@@ -105,49 +89,10 @@ fn vectors(part: &Part<'_>, sets: &[Vec<usize>], table: &mut Table) -> Result<()
 }
 
 fn bug(error: Error) -> Failure {
-    Failure::Bug(error.to_string())
+    Failure(error.to_string())
 }
 
-fn norm_row<E: CpuElement>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
-    let kind = Kind::ALL
-        .into_iter()
-        .find(|kind| kind.name() == part.form)
-        .expect("one of the forms");
-    let mut shapes = vec![
-        [1, 1],
-        [3, 2],
-        [5, 31],
-        [300, 64],
-        [70, 100],
-        [33, 255],
-        [40, 768],
-        [9, 1000],
-        [5, 5119],
-    ];
-    if part.long {
-        shapes.extend([[2000, 512], [300, 4096], [3, 65_536], [4, 50_257]]);
-    }
-    let mut row = Row::default();
-    for (n, shape) in shapes.into_iter().enumerate() {
-        for options in [n, n + 3].map(Options::nth) {
-            let case = norm::check::Case::random(kind, shape, options, 17 + n as u64);
-            let case = case.rounded::<E>();
-            let run = || {
-                #[cfg(feature = "gpu")]
-                if let Some((client, dtype)) = part.gpu() {
-                    return case.gpu(client, dtype, [None; 2]);
-                }
-                case.cpu::<E>()
-            };
-            let (found, again) = (run().map_err(bug)?, run().map_err(bug)?);
-            let verdicts = case.compare::<E>(&found, &case.oracle::<E>());
-            row.case(&verdicts, found.same_bits(&again));
-        }
-    }
-    table.row(part.device(), kind.name(), E::NAME, routine(part), row)
-}
-
-fn loss_row<E: CpuElement>(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+fn loss_row<E: CpuElement>(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     let mut shapes = vec![
         [1, 1],
         [9, 2],

@@ -6,13 +6,8 @@ use riverrun::Sequence;
 use riverrun::nn::{Rssm, RssmConfig};
 use riverrun_kernels::check::{Comparison, distance, largest};
 
-#[cfg(feature = "gpu")]
-use super::part::by_storage;
-use super::part::{Part, Target};
-use super::table::{Row, Table};
 use super::tensors::Copied;
-use crate::args::Storage;
-use crate::failure::Failure;
+use riverrun_testkit::{Failure, Part, Report, Row, Storage, Target, by_storage};
 
 /// Observing and imagining. One part: they share most of their kernels, which take longer to
 /// compile than all else takes.
@@ -54,8 +49,8 @@ fn run(model: &Rssm, form: &str, device: &Device, dtype: FloatDType) -> [Vec<f64
 }
 
 /// Checks a format.
-pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
-    let device = &part.target.info.device;
+pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
+    let device = &part.target.device;
     let (dtype, epsilon) = match part.storage {
         Storage::Bf16 => (FloatDType::BF16, 2f64.powi(-8)),
         _ => (FloatDType::F32, f64::from(f32::EPSILON)),
@@ -104,7 +99,7 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
 #[cfg(feature = "gpu")]
 fn one_launch<E: riverrun_kernels::Element>(
     part: &Part<'_>,
-    table: &mut Table,
+    table: &mut dyn Report,
 ) -> Result<(), Failure> {
     use riverrun_kernels::rssm::sequence::check::Case;
     use riverrun_kernels::rssm::sequence::{Problem, gpu};
@@ -138,11 +133,11 @@ fn one_launch<E: riverrun_kernels::Element>(
         let case = Case::random::<E>(problem, resets, seed as u64);
         let forward = || {
             case.gpu(client, dtype)
-                .map_err(|error| Failure::Bug(error.to_string()))
+                .map_err(|error| Failure(error.to_string()))
         };
         let (found, again) = (forward()?, forward()?);
         let redrawn = case.redrawn(client, dtype, &found);
-        let redrawn = redrawn.map_err(|error| Failure::Bug(error.to_string()))?;
+        let redrawn = redrawn.map_err(|error| Failure(error.to_string()))?;
         let samples = case.columns(&found, problem.deter..problem.deter + problem.logits());
         row.case(
             &case.compare::<E>(&found),
@@ -150,7 +145,7 @@ fn one_launch<E: riverrun_kernels::Element>(
         );
         let backward = || {
             let gradients = case.gpu_backward::<E>(client, dtype, &found);
-            gradients.map_err(|error| Failure::Bug(error.to_string()))
+            gradients.map_err(|error| Failure(error.to_string()))
         };
         let (gradients, again) = (backward()?, backward()?);
         row.case(

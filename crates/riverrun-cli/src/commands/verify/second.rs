@@ -7,13 +7,11 @@ use riverrun_kernels::recurrence::check::{Case, Options};
 use riverrun_kernels::recurrence::hvp::{self, Point};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
 
-use super::part::Part;
-use super::table::{Row, Table};
 use super::tensors::{download, mask, same_bits, upload};
-use crate::failure::Failure;
+use riverrun_testkit::{Failure, Part, Report, Row};
 
 /// Checks products with the Hessian, in f32.
-pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     let mut row = Row::default();
     for (n, steps) in [1, 2, 33, 40].into_iter().enumerate() {
         let problem = Problem::new(Shape::new(2, steps, 6), Gate::Raw);
@@ -24,7 +22,7 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
         let (found, again) = (run(part, &at, &along)?, run(part, &at, &along)?);
         let reset = at.reset.as_deref();
         let expected = hvp::oracle(&at.problem, reset, &point(&at), &point(&along))
-            .map_err(|error| Failure::Bug(error.to_string()))?;
+            .map_err(|error| Failure(error.to_string()))?;
         // Twice the floor of the rule for one scan: the scan of a scan's result.
         let floor = f64::from(f32::EPSILON) * (16.0 * steps as f64).sqrt();
         let verdict = |tensor: &str, found: &[f64], expected: &[f64]| {
@@ -52,7 +50,7 @@ fn point(case: &Case) -> Point<'_, f64> {
 }
 
 fn run(part: &Part<'_>, at: &Case, along: &Case) -> Result<[Vec<f64>; 3], Failure> {
-    let device = &part.target.info.device;
+    let device = &part.target.device;
     let Shape { batch, steps, dim } = at.problem.shape;
     let wide = |x: &[f64]| upload(x, [batch, steps, dim], part.storage, device);
     let state = |x: &Vec<f64>| upload(x, [batch, dim], part.storage, device);

@@ -19,12 +19,9 @@ use riverrun_kernels::recurrence::check::{Case, Options};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
 use riverrun_train::{Learner, RunConfig};
 
-use super::part::{Part, Target};
 use super::recompute;
-use super::table::{Row, Table};
-use crate::args::Storage;
-use crate::failure::Failure;
 use crate::model_shape::ModelShape;
+use riverrun_testkit::{Failure, Part, Report, Row, Storage, Target};
 
 /// Threads of a process.
 const THREADS: usize = 4;
@@ -45,7 +42,7 @@ pub(super) fn forms(target: &Target) -> Vec<&'static str> {
 }
 
 /// Checks one of the forms.
-pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     match part.form {
         "processes" => processes(part, table),
         _ => threads(part, table),
@@ -53,7 +50,7 @@ pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> 
 }
 
 /// The threads of [`PROCESSES`] processes.
-fn processes(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
+fn processes(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     let one = || {
         let threads = Part {
             form: "threads",
@@ -67,7 +64,7 @@ fn processes(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
     });
     for report in reports {
         match report {
-            Ok(Ok((lines, _))) => lines.into_iter().try_for_each(|line| table.line(line))?,
+            Ok(Ok((lines, _))) => lines.into_iter().try_for_each(|line| line.report(table))?,
             Ok(Err(reason)) => table.fail(part.device(), "stress processes", &reason)?,
             Err(_) => table.fail(part.device(), "stress processes", "its thread panicked")?,
         }
@@ -75,8 +72,8 @@ fn processes(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
     Ok(())
 }
 
-fn threads(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
-    let device = &part.target.info.device;
+fn threads(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
+    let device = &part.target.device;
     let jobs = jobs(part)?;
     // Alone, twice: the second run shows that the bits are repeatable.
     let alone = RwLock::new(());
@@ -84,7 +81,7 @@ fn threads(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
     let alone: Vec<Vec<u64>> = jobs.iter().map(run).collect::<Result<_, _>>()?;
     let again: Vec<Vec<u64>> = jobs.iter().map(run).collect::<Result<_, _>>()?;
 
-    let goal = match (part.target.is_cpu(), part.target.info.software, part.long) {
+    let goal = match (part.target.is_cpu(), part.target.software, part.long) {
         (true, _, false) => 60,
         (true, _, true) => 20_000,
         (false, true, _) => 300,
@@ -115,7 +112,7 @@ fn threads(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
             .map(|n| scope.spawn(move || worker(THREADS as u64 * seed + n)))
             .collect();
         running.into_iter().try_for_each(|thread| {
-            let panicked = |_| Err(Failure::Bug("a thread of the stress panicked".into()));
+            let panicked = |_| Err(Failure("a thread of the stress panicked".into()));
             thread.join().unwrap_or_else(panicked)
         })
     })?;
@@ -179,7 +176,7 @@ fn jobs(part: &Part<'_>) -> Result<Vec<Job>, Failure> {
         jobs.push(Job::Linear(case.rounded::<f32>()));
     }
     // Hundreds of launches a step take seconds where the CPU imitates a GPU.
-    if !part.target.info.software {
+    if !part.target.software {
         let mut config = RunConfig::selective_copy();
         config.model = MODEL.model(RecurrentKind::MinGru.into());
         jobs.push(Job::Training(config, !part.target.is_cpu()));

@@ -3,58 +3,13 @@
 use std::collections::BTreeSet;
 use std::io::{Write, stdout};
 
-use riverrun_kernels::check::Comparison;
+use riverrun_testkit::{Part, Report as Rows, Row};
 use serde::{Deserialize, Serialize};
 
 use crate::args::VerifyArgs;
 use crate::failure::Failure;
 use crate::origin::Origin;
 use crate::started;
-
-/// A row: the worst of some cases.
-#[derive(Default)]
-pub(super) struct Row {
-    share: f64,
-    cases: usize,
-    error: f64,
-    allowed: f64,
-    tensor: String,
-    wrong: usize,
-    unrepeatable: bool,
-}
-
-impl Row {
-    /// Adds a case: the comparisons of its tensors, and whether a second run gave the same bits.
-    pub fn case(&mut self, verdicts: &[Comparison], repeats: bool) {
-        self.unrepeatable |= !repeats;
-        self.cases += 1;
-        self.wrong += usize::from(verdicts.iter().any(|verdict| !verdict.passes()));
-        for verdict in verdicts {
-            let share = share_of(verdict);
-            // Not `share > self.share` alone, which is false for NaN.
-            if self.tensor.is_empty() || share.is_nan() || share > self.share {
-                self.share = share;
-                self.error = verdict.error;
-                self.allowed = verdict.allowed;
-                self.tensor.clone_from(&verdict.tensor);
-            }
-        }
-    }
-
-    /// Whether no case has been added.
-    pub fn is_empty(&self) -> bool {
-        self.cases == 0
-    }
-}
-
-/// The error relative to the allowed error; 0 of 0 is 0.
-fn share_of(verdict: &Comparison) -> f64 {
-    if verdict.error == 0.0 {
-        0.0
-    } else {
-        verdict.error / verdict.allowed
-    }
-}
 
 /// A line of the table; a process reports its part as such lines, in JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -89,6 +44,44 @@ pub(super) enum Line {
 }
 
 impl Line {
+    /// Adds the line to another report.
+    pub fn report(self, to: &mut dyn Rows) -> Result<(), riverrun_testkit::Failure> {
+        match self {
+            Self::Row {
+                device,
+                what,
+                dtype,
+                routine,
+                cases,
+                tensor,
+                error,
+                allowed,
+                wrong,
+                unrepeatable,
+            } => {
+                let row = Row {
+                    cases,
+                    error: error.unwrap_or(f64::NAN),
+                    allowed: allowed.unwrap_or(f64::NAN),
+                    tensor,
+                    wrong,
+                    unrepeatable,
+                };
+                to.row(&device, &what, &dtype, &routine, row)
+            }
+            Self::Skip {
+                device,
+                what,
+                reason,
+            } => to.skip(&device, &what, &reason),
+            Self::Failure {
+                device,
+                what,
+                reason,
+            } => to.fail(&device, &what, &reason),
+        }
+    }
+
     fn is_wrong(&self) -> bool {
         match self {
             Self::Row {
@@ -154,6 +147,8 @@ struct Report<'a> {
 pub(super) struct Table {
     json_rows: bool,
     lines: Vec<Line>,
+    /// Why a line could not be printed.
+    broken: Option<Failure>,
 }
 
 impl Table {
@@ -176,51 +171,25 @@ impl Table {
         Ok(Self {
             json_rows,
             lines: Vec::new(),
+            broken: None,
         })
     }
 
-    /// `what`: the operation's form, such as its gate or cell.
-    pub fn row(
-        &mut self,
-        device: &str,
-        what: &str,
-        dtype: &str,
-        routine: &str,
-        row: Row,
-    ) -> Result<(), Failure> {
-        if row.is_empty() {
-            return self.fail(device, what, "no case was checked");
+    /// Runs a check of one part, which adds its rows.
+    pub fn check(&mut self, part: &Part<'_>) -> Result<(), Failure> {
+        let found = (part.operation.check)(part, self);
+        match self.broken.take() {
+            Some(failure) => Err(failure),
+            None => found.map_err(|failure| Failure::Bug(failure.0)),
         }
-        let finite = |x: f64| x.is_finite().then_some(x);
-        self.line(Line::Row {
-            device: device.into(),
-            what: what.into(),
-            dtype: dtype.into(),
-            routine: routine.into(),
-            cases: row.cases,
-            tensor: row.tensor,
-            error: finite(row.error),
-            allowed: finite(row.allowed),
-            wrong: row.wrong,
-            unrepeatable: row.unrepeatable,
-        })
     }
 
-    /// Adds a skipped case with its reason.
-    pub fn skip(&mut self, device: &str, what: &str, reason: &str) -> Result<(), Failure> {
-        self.line(Line::Skip {
-            device: device.into(),
-            what: what.into(),
-            reason: reason.into(),
-        })
-    }
-
-    /// Counts a part without a result as wrong.
-    pub fn fail(&mut self, device: &str, what: &str, reason: &str) -> Result<(), Failure> {
-        self.line(Line::Failure {
-            device: device.into(),
-            what: what.into(),
-            reason: reason.into(),
+    /// Adds a line of a check, whose failures have no kind.
+    fn add(&mut self, line: Line) -> Result<(), riverrun_testkit::Failure> {
+        self.line(line).map_err(|failure| {
+            let reason = failure.to_string();
+            self.broken = Some(failure);
+            riverrun_testkit::Failure(reason)
         })
     }
 
@@ -280,6 +249,60 @@ impl Table {
                 "{wrong} of {checked} checks failed on this machine"
             ))),
         }
+    }
+}
+
+impl Rows for Table {
+    fn row(
+        &mut self,
+        device: &str,
+        what: &str,
+        dtype: &str,
+        routine: &str,
+        row: Row,
+    ) -> Result<(), riverrun_testkit::Failure> {
+        if row.cases == 0 {
+            return self.fail(device, what, "no case was checked");
+        }
+        let finite = |x: f64| x.is_finite().then_some(x);
+        self.add(Line::Row {
+            device: device.into(),
+            what: what.into(),
+            dtype: dtype.into(),
+            routine: routine.into(),
+            cases: row.cases,
+            tensor: row.tensor,
+            error: finite(row.error),
+            allowed: finite(row.allowed),
+            wrong: row.wrong,
+            unrepeatable: row.unrepeatable,
+        })
+    }
+
+    fn skip(
+        &mut self,
+        device: &str,
+        what: &str,
+        reason: &str,
+    ) -> Result<(), riverrun_testkit::Failure> {
+        self.add(Line::Skip {
+            device: device.into(),
+            what: what.into(),
+            reason: reason.into(),
+        })
+    }
+
+    fn fail(
+        &mut self,
+        device: &str,
+        what: &str,
+        reason: &str,
+    ) -> Result<(), riverrun_testkit::Failure> {
+        self.add(Line::Failure {
+            device: device.into(),
+            what: what.into(),
+            reason: reason.into(),
+        })
     }
 }
 

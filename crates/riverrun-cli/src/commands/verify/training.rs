@@ -5,11 +5,8 @@ use riverrun::models::{LanguageModelKind, RecurrentKind};
 use riverrun_kernels::check::Comparison;
 use riverrun_train::{Learner, Precision, RunConfig, weights};
 
-use super::part::{Part, Target};
-use super::table::{Row, Table};
-use crate::args::Storage;
-use crate::failure::Failure;
 use crate::model_shape::ModelShape;
+use riverrun_testkit::{Failure, Part, Report, Row, Storage, Target};
 
 /// Long enough for the routines that hand states over between tiles.
 const SHAPE: ModelShape = ModelShape::new([64, 2, 8, 320, 65]);
@@ -18,7 +15,7 @@ const STEPS: u64 = 8;
 
 /// The models.
 pub(super) fn forms(target: &Target) -> Vec<&'static str> {
-    match (target.is_cpu(), target.info.software) {
+    match (target.is_cpu(), target.software) {
         (true, _) => Vec::new(),
         // Step by step through hundreds of launches, a GRU takes minutes where the CPU imitates a GPU.
         (false, true) => vec!["min-gru"],
@@ -27,8 +24,8 @@ pub(super) fn forms(target: &Target) -> Vec<&'static str> {
 }
 
 /// Checks the recorded steps of a model.
-pub(super) fn verify(part: &Part<'_>, table: &mut Table) -> Result<(), Failure> {
-    let device = &part.target.info.device;
+pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
+    let device = &part.target.device;
     let mut config = RunConfig::selective_copy();
     // Griffin's third block is the first with attention.
     let (kind, layers) = match part.form {

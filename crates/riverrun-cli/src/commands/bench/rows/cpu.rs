@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use riverrun_kernels::norm::Spec;
-use riverrun_kernels::norm::check::Options;
 use riverrun_kernels::{cross_entropy, norm};
+use riverrun_testkit::Case as _;
+use riverrun_testkit::norm::{Norm, Options};
 
 use super::{Form, Operation, add, right, shapes};
 use crate::args::BenchRowsArgs;
@@ -40,14 +41,10 @@ pub(super) fn run(
                         residual,
                         ..Options::default()
                     };
-                    let case = norm::check::Case::random(kind, [70, shape[1]], options, 5);
+                    let case = Norm::random(kind, [70, shape[1]], options, 5);
                     let case = case.rounded::<f32>();
                     let found = case.cpu::<f32>().map_err(bug)?;
-                    right(
-                        form,
-                        "f32",
-                        &case.compare::<f32>(&found, &case.oracle::<f32>()),
-                    )?;
+                    right(form, "f32", &case.compared::<f32>(&found))?;
                     norms(&case.spec, shape, residual)?
                 }
                 Form::Loss => {

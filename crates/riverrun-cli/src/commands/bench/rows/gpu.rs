@@ -6,9 +6,10 @@ use cubecl::client::Client;
 use cubecl::ir::{ElemType, IntKind};
 use half::{bf16, f16};
 use riverrun_kernels::gpu::Dtype;
-use riverrun_kernels::norm::check::Options;
 use riverrun_kernels::norm::{Kind, Spec};
 use riverrun_kernels::{Element, cross_entropy, norm};
+use riverrun_testkit::Case as _;
+use riverrun_testkit::norm::{Norm, Options};
 
 use super::{Form, Operation, add, right, shapes};
 use crate::args::BenchRowsArgs;
@@ -123,15 +124,11 @@ fn check(
                     ..Options::default()
                 };
                 let rows = (1 << 18) / width.max(256);
-                let case = norm::check::Case::random(kind, [rows, width], options, 5);
+                let case = Norm::random(kind, [rows, width], options, 5);
                 let case = case.rounded::<E>();
                 let tunings = [tuning.map(norm_tuning); 2];
-                let found = case.gpu(client, dtype, tunings).map_err(user)?;
-                right(
-                    form,
-                    E::NAME,
-                    &case.compare::<E>(&found, &case.oracle::<E>()),
-                )
+                let found = case.tuned(client, dtype, tunings).map_err(user)?;
+                right(form, E::NAME, &case.compared::<E>(&found))
             }
             Form::Loss => {
                 let case = cross_entropy::check::Case::random([8, width], 5).rounded::<E>();

@@ -1,0 +1,110 @@
+//! The table of operations.
+
+use crate::{Failure, Report, Row, Storage, Target};
+
+/// An operation and its check.
+pub struct Operation {
+    /// The name on the command line.
+    pub name: &'static str,
+    /// What is checked, in a line.
+    pub about: &'static str,
+    /// The storage types that it has on the CPU; on a GPU f64 is left out.
+    pub storages: &'static [Storage],
+    /// The forms that it has on a device, each a part; empty if the device does not support the operation.
+    pub forms: fn(&Target) -> Vec<&'static str>,
+    /// Checks one part and reports its rows. Skips unsupported cases, with the reason.
+    pub check: fn(&Part<'_>, &mut dyn Report) -> Result<(), Failure>,
+    /// The relative time of a part on a GPU; the longest start first.
+    pub weight: u32,
+    /// Two storage types whose kernels are nearly the same: on a GPU every other form is checked in the first, the rest in the
+    /// second, unless a type, a form or long problems are asked for.
+    pub shared: Option<[Storage; 2]>,
+    /// The problems that only a long run checks.
+    pub long: Option<&'static str>,
+}
+
+/// The operations, in the order of reports.
+pub const OPERATIONS: &[&Operation] = &[&crate::norm::OPERATION];
+
+/// A part of the work: an operation in one storage type and form.
+pub struct Part<'a> {
+    /// The device.
+    pub target: &'a Target,
+    /// The operation.
+    pub operation: &'static Operation,
+    /// The storage type.
+    pub storage: Storage,
+    /// A gate, a cell, ...
+    pub form: &'static str,
+    /// Whether the long problems are checked too.
+    pub long: bool,
+}
+
+impl Part<'_> {
+    /// The name of the device.
+    pub fn device(&self) -> &str {
+        &self.target.name
+    }
+
+    /// The client that launches kernels, with the storage type; `None` on the CPU.
+    #[cfg(feature = "gpu")]
+    pub fn gpu(&self) -> Option<(&cubecl::client::Client, riverrun_kernels::gpu::Dtype)> {
+        self.target.client.as_ref().zip(self.storage.on_gpu())
+    }
+}
+
+/// Checks every part of an operation that the device has, for tests.
+///
+/// # Panics
+/// If a row is wrong, if a check fails, and if nothing was checked.
+pub fn assert_right(operation: &'static Operation, target: &Target) {
+    let name = operation.name;
+    let mut rows = Asserted(0);
+    for form in (operation.forms)(target) {
+        for &storage in operation.storages {
+            if !target.may_have(storage) || !target.supports(storage) {
+                let (dtype, device) = (storage.name(), &target.name);
+                println!("skipped: {name} {form} in {dtype} is not supported on {device}");
+                continue;
+            }
+            let part = Part {
+                target,
+                operation,
+                storage,
+                form,
+                long: false,
+            };
+            if let Err(error) = (operation.check)(&part, &mut rows) {
+                panic!("{name} {form} {}: {}", storage.name(), error.0);
+            }
+        }
+    }
+    assert!(rows.0 > 0, "{name}: nothing was checked");
+}
+
+/// Counts rows, all of which are right.
+struct Asserted(usize);
+
+impl Report for Asserted {
+    fn row(
+        &mut self,
+        device: &str,
+        what: &str,
+        dtype: &str,
+        routine: &str,
+        row: Row,
+    ) -> Result<(), Failure> {
+        assert!(row.passes(), "{device} {what} {dtype} {routine}: {row:?}");
+        self.0 += 1;
+        Ok(())
+    }
+
+    fn skip(&mut self, device: &str, what: &str, reason: &str) -> Result<(), Failure> {
+        println!("skipped: {what} on {device}: {reason}");
+        Ok(())
+    }
+
+    fn fail(&mut self, device: &str, what: &str, reason: &str) -> Result<(), Failure> {
+        panic!("{device} {what}: {reason}");
+    }
+}

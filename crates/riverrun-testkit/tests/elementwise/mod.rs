@@ -1,0 +1,122 @@
+//! Operations element by element, against their oracles, and those against finite differences: GELU on the CPU, the parts of an
+//! RSSM's step on the CPU and on a GPU.
+
+mod rssm;
+
+use half::{bf16, f16};
+use riverrun_kernels::{CpuElement, gelu};
+
+/// Numbers in (-3, 3), some of them 0 and some far out.
+fn data(n: usize, seed: u64) -> Vec<f64> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as f64 / u64::MAX as f64
+    };
+    (0..n)
+        .map(|i| match i % 37 {
+            5 => 0.0,
+            11 => 40.0 * (next() - 0.5),
+            _ => 6.0 * (next() - 0.5),
+        })
+        .collect()
+}
+
+fn rounded<E: CpuElement>(x: &[f64]) -> (Vec<E>, Vec<f64>) {
+    let narrow: Vec<E> = x.iter().map(|&x| E::from_f64(x)).collect();
+    let wide = narrow.iter().map(|x| x.to_f64()).collect();
+    (narrow, wide)
+}
+
+/// `found` is `truth` within a rounding to storage and `slack` roundings of the arithmetic, of numbers as large as `size`.
+fn assert_close<E: CpuElement>(what: &str, found: &[E], truth: &[f64], slack: f64, size: f64) {
+    let acc = if E::NAME == "f64" {
+        f64::EPSILON
+    } else {
+        f64::from(f32::EPSILON)
+    };
+    for (i, (found, truth)) in found.iter().zip(truth).enumerate() {
+        let error = (found.to_f64() - truth).abs();
+        // f16 has no steps finer than 2^-24.
+        let tiny = if E::NAME == "f16" {
+            2f64.powi(-25)
+        } else {
+            1e-38
+        };
+        let allowed = 0.5 * E::EPSILON * truth.abs() + slack * acc * (truth.abs() + size) + tiny;
+        assert!(
+            error <= allowed,
+            "{what} {} {i}: {found:?}, not {truth}: {error:e} > {allowed:e}",
+            E::NAME
+        );
+    }
+}
+
+fn gelu_is_right<E: CpuElement>() {
+    for n in [0, 1, 31, 33, 1000, 40_000] {
+        let (x, wide) = rounded::<E>(&data(n, 1));
+        let (d_y, d_wide) = rounded::<E>(&data(n, 2));
+        let mut y = vec![E::from_f64(f64::NAN); n];
+        gelu::cpu::forward(&x, &mut y).unwrap();
+        // σ is right to 4 ulp; the slope is a difference where x is near -0.75.
+        assert_close("y", &y, &gelu::oracle::forward(&wide), 16.0, 0.1);
+        let mut d_x = vec![E::from_f64(f64::NAN); n];
+        gelu::cpu::backward(&x, &d_y, &mut d_x).unwrap();
+        assert_close(
+            "d_x",
+            &d_x,
+            &gelu::oracle::backward(&wide, &d_wide),
+            16.0,
+            20.0,
+        );
+    }
+}
+
+#[test]
+fn gelu_is_right_in_every_type() {
+    gelu_is_right::<f32>();
+    gelu_is_right::<f64>();
+    gelu_is_right::<f16>();
+    gelu_is_right::<bf16>();
+}
+
+#[test]
+fn gelu_is_exact_at_its_ends() {
+    let x = [0.0f32, -0.0, 1e30, -1e30, f32::INFINITY, f32::NAN];
+    let mut y = [7.0; 6];
+    gelu::cpu::forward(&x, &mut y).unwrap();
+    assert_eq!(y[..5], [0.0, 0.0, 1e30, 0.0, f32::INFINITY]);
+    let mut d_x = [7.0; 6];
+    gelu::cpu::backward(&x, &[1.0; 6], &mut d_x).unwrap();
+    assert_eq!(d_x[..5], [0.5, 0.5, 1.0, 0.0, 1.0]);
+    assert!(y[5].is_nan() && d_x[5].is_nan());
+    assert!(gelu::cpu::forward(&x, &mut y[..5]).is_err());
+}
+
+/// `Σ w f(x)` has the slopes that the backward oracle gives.
+fn assert_slopes(x: &[f64], w: &[f64], f: impl Fn(&[f64]) -> Vec<f64>, slopes: &[f64]) {
+    let loss = |x: &[f64]| -> f64 { f(x).iter().zip(w).map(|(y, w)| y * w).sum() };
+    for i in 0..x.len() {
+        let (mut up, mut down) = (x.to_vec(), x.to_vec());
+        (up[i], down[i]) = (x[i] + 1e-5, x[i] - 1e-5);
+        let slope = (loss(&up) - loss(&down)) / 2e-5;
+        assert!(
+            (slope - slopes[i]).abs() < 1e-6 * (1.0 + slope.abs()),
+            "{i}: {slope} {}",
+            slopes[i]
+        );
+    }
+}
+
+#[test]
+fn the_oracle_has_the_slopes_of_its_function() {
+    let (x, w) = (data(42, 6), data(42, 8));
+    assert_slopes(
+        &x,
+        &w,
+        gelu::oracle::forward,
+        &gelu::oracle::backward(&x, &w),
+    );
+}

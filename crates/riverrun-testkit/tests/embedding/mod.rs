@@ -1,0 +1,108 @@
+//! The embedding on CPU and GPU against its reference.
+
+#[cfg(feature = "gpu")]
+mod gpu;
+
+use half::{bf16, f16};
+use riverrun_kernels::embedding::check::{Case, Outcome, Tokens};
+use riverrun_kernels::embedding::{Shape, cpu};
+use riverrun_kernels::{Element, Error};
+
+/// `[N, V, D]`: none of each, one, borders of blocks and pieces, long segments.
+pub const SHAPES: [[usize; 3]; 10] = [
+    [0, 5, 3],
+    [1, 1, 1],
+    [31, 65, 8],
+    [32, 2, 5],
+    [33, 300, 16],
+    [257, 65, 12],
+    [1000, 1000, 4],
+    [1025, 255, 3],
+    [5000, 7, 24],
+    [70_000, 65, 2],
+];
+
+/// Runs every shape and distribution twice.
+pub fn check<E: Element>(run: impl Fn(&Case) -> (Outcome, Outcome)) {
+    for (seed, [tokens, vocab, dim]) in SHAPES.into_iter().enumerate() {
+        for kind in Tokens::ALL {
+            let shape = Shape::new(tokens, vocab, dim);
+            let case = Case::random(shape, kind, seed as u64).rounded::<E>();
+            let (found, again) = run(&case);
+            assert!(found.same_bits(&again), "{shape:?} {kind:?}");
+            for comparison in case.compare::<E>(&found, &case.oracle()) {
+                assert!(
+                    comparison.passes(),
+                    "{} {shape:?} {kind:?}: {comparison:?}",
+                    E::NAME
+                );
+            }
+        }
+    }
+}
+
+fn on_cpu<E: Element>() {
+    check::<E>(|case| (case.cpu::<E>().unwrap(), case.cpu::<E>().unwrap()));
+}
+
+#[test]
+fn cpu_agrees_with_the_reference() {
+    on_cpu::<f64>();
+    on_cpu::<f32>();
+    on_cpu::<f16>();
+    on_cpu::<bf16>();
+}
+
+#[test]
+fn wrong_lengths_are_refused_before_anything_is_written() {
+    let shape = Shape::new(3, 4, 2);
+    let (mut y, mut d_weight) = ([7_f32; 6], [7_f32; 8]);
+    let wrong = |what, expected, found| {
+        Err(Error::Length {
+            what,
+            expected,
+            found,
+        })
+    };
+    assert_eq!(
+        cpu::forward(shape, &[0.0; 7], &[0; 3], &mut y),
+        wrong("weight", 8, 7)
+    );
+    assert_eq!(
+        cpu::forward(shape, &[0.0; 8], &[0; 2], &mut y),
+        wrong("tokens", 3, 2)
+    );
+    assert_eq!(
+        cpu::backward(shape, &[0.0; 5], &[0; 3], &mut d_weight),
+        wrong("d_y", 6, 5)
+    );
+    assert_eq!(y, [7.0; 6]);
+    assert_eq!(d_weight, [7.0; 8]);
+    let none = Shape::new(3, 0, 2);
+    assert_eq!(
+        cpu::forward(none, &[], &[0; 3], &mut y),
+        Err(Error::NoChannels)
+    );
+}
+
+#[test]
+fn a_row_that_is_not_finite_stays_in_its_row() {
+    let shape = Shape::new(4, 3, 2);
+    let d_y = [1.0_f32, 1.0, f32::NAN, f32::INFINITY, 1.0, 1.0, 1.0, 1.0];
+    let mut d_weight = [7_f32; 6];
+    cpu::backward(shape, &d_y, &[0, 1, 0, 2], &mut d_weight).unwrap();
+    assert_eq!(d_weight[..2], [2.0, 2.0]);
+    assert!(d_weight[2].is_nan() && d_weight[3] == f32::INFINITY);
+    assert_eq!(d_weight[4..], [1.0, 1.0]);
+}
+
+#[test]
+fn threads_do_not_change_a_bit() {
+    let case = Case::random(Shape::new(20_000, 65, 24), Tokens::Skewed, 5);
+    let with = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+        let pool = pool.build().unwrap();
+        pool.install(|| case.cpu::<f32>().unwrap())
+    };
+    assert!(with(1).same_bits(&with(3)));
+}

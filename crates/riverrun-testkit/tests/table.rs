@@ -1,0 +1,22 @@
+//! Every operation of the table, in every storage type and form.
+
+use riverrun_testkit::{OPERATIONS, Target, assert_right};
+
+#[test]
+fn operations_are_right_on_the_cpu() {
+    for operation in OPERATIONS {
+        assert_right(operation, &Target::cpu());
+    }
+}
+
+#[cfg(feature = "gpu")]
+#[test]
+fn operations_are_right_on_a_gpu() {
+    let Some(client) = crate::device::client() else {
+        return;
+    };
+    let target = Target::gpu(client);
+    for operation in OPERATIONS {
+        assert_right(operation, &target);
+    }
+}
