@@ -36,4 +36,6 @@ mod threads;
 pub use cpu_element::CpuElement;
 pub use element::Element;
 pub use error::Error;
+#[doc(hidden)]
+pub use simd::real::Real;
 pub use threads::zeros;

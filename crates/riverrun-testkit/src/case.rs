@@ -93,7 +93,7 @@ pub fn judge<E: Element, C: Case>(
     })
 }
 
-/// Compares every tensor of the reference, and every other that was found.
+/// Compares every tensor of the reference, and every other that was found. Where the reference has NaN, only NaN passes.
 fn compare(found: &Tensors, truth: &Tensors, allowed: &Tensors) -> Vec<Comparison> {
     assert_eq!(truth.names(), allowed.names(), "a rule for every tensor");
     let wrong = |tensor: &str| Comparison {
@@ -107,7 +107,9 @@ fn compare(found: &Tensors, truth: &Tensors, allowed: &Tensors) -> Vec<Compariso
         .map(
             |((name, truth), (_, allowed))| match found.iter().find(|(found, _)| *found == name) {
                 Some((_, found)) if found.len() == truth.len() => {
-                    worst(name, found, truth, |i| allowed[i])
+                    let found: Vec<f64> = found.iter().zip(truth).map(nan_for_nan).collect();
+                    let truth: Vec<f64> = truth.iter().map(|&x| number(x)).collect();
+                    worst(name, &found, &truth, |i| allowed[i].max(0.0))
                 }
                 _ => wrong(name),
             },
@@ -120,6 +122,20 @@ fn compare(found: &Tensors, truth: &Tensors, allowed: &Tensors) -> Vec<Compariso
         .filter(|name| !known.contains(name));
     comparisons.extend(unknown.map(wrong));
     comparisons
+}
+
+/// A number; 0 for NaN.
+fn number(x: f64) -> f64 {
+    if x.is_nan() { 0.0 } else { x }
+}
+
+/// What was found; 0 for the NaN of a reference that is NaN too, and NaN for any other number there.
+fn nan_for_nan((&found, truth): (&f64, &f64)) -> f64 {
+    match (found.is_nan(), truth.is_nan()) {
+        (true, true) => 0.0,
+        (false, true) => f64::NAN,
+        _ => found,
+    }
 }
 
 #[cfg(test)]
@@ -137,6 +153,11 @@ mod tests {
         assert!(passes(&["y", "d_x"], &["y", "d_x"]));
         assert!(!passes(&["y"], &["y", "d_x"]));
         assert!(!passes(&["y", "d_x"], &["y"]));
+        let nan = Tensors::new([("y", vec![f64::NAN])]);
+        let none = Tensors::new([("y", vec![0.0])]);
+        assert!(compare(&nan, &nan, &none)[0].passes());
+        assert!(!compare(&none, &nan, &none)[0].passes());
+        assert!(!compare(&nan, &none, &none)[0].passes());
         let (short, truth) = (Tensors::new([("y", vec![])]), tensors(&["y"]));
         assert!(!compare(&short, &truth, &truth)[0].passes());
     }

@@ -14,7 +14,11 @@ mod storage;
 mod target;
 mod tensors;
 
+pub mod embedding;
+pub mod flat;
+pub mod loss;
 pub mod norm;
+pub mod optimizer;
 
 pub use case::{Case, Verdict, judge};
 pub use failure::Failure;

@@ -24,7 +24,12 @@ pub struct Operation {
 }
 
 /// The operations, in the order of reports.
-pub const OPERATIONS: &[&Operation] = &[&crate::norm::OPERATION];
+pub const OPERATIONS: &[&Operation] = &[
+    &crate::norm::OPERATION,
+    &crate::loss::OPERATION,
+    &crate::embedding::OPERATION,
+    &crate::optimizer::OPERATION,
+];
 
 /// A part of the work: an operation in one storage type and form.
 pub struct Part<'a> {

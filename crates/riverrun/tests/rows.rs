@@ -8,8 +8,7 @@ use common::{assert_close, devices, numbers};
 use riverrun::Error;
 use riverrun::nn::{LayerNormConfig, RmsNormConfig};
 use riverrun::ops::{self, NormKind, NormSpec, try_add_norm, try_cross_entropy, try_norm};
-use riverrun_kernels::cross_entropy;
-use riverrun_testkit::norm::oracle;
+use riverrun_testkit::{loss, norm};
 
 /// f32: some tens of roundings of numbers near 1.
 const NEAR: f64 = 4e-6;
@@ -35,8 +34,8 @@ fn check_norm(name: &str, device: &Device, kind: NormKind, offset: bool) {
 
     let (xv, gv) = (numbers(x.clone()), numbers(gamma.clone()));
     let bv = beta.clone().map(numbers);
-    let truth = oracle::forward(&spec, &xv, &gv, bv.as_deref());
-    let d = oracle::backward(&spec, &xv, &gv, &numbers(d_y), None);
+    let truth = norm::oracle::forward(&spec, &xv, &gv, bv.as_deref());
+    let d = norm::oracle::backward(&spec, &xv, &gv, &numbers(d_y), None);
     let close = |what: &str, found: Vec<f64>, expected: &[f64]| {
         assert_close(&format!("{name} {kind:?} {what}"), &found, expected, NEAR);
     };
@@ -134,9 +133,9 @@ fn cross_entropy_is_that_of_the_oracle() {
         let loss = ops::cross_entropy(x.clone(), targets(&labels, &device));
         let grads = loss.clone().mul_scalar(3.0).backward();
         let (xv, labels) = (numbers(x.clone()), labels.map(i64::from));
-        let truth = cross_entropy::oracle::forward(&xv, 67, &labels);
+        let truth = loss::oracle::forward(&xv, 67, &labels);
         assert_close(&format!("{name} loss"), &numbers(loss), &[truth.loss], NEAR);
-        let truth = cross_entropy::oracle::backward(&xv, 67, &labels, 3.0);
+        let truth = loss::oracle::backward(&xv, 67, &labels, 3.0);
         let found = numbers(x.grad(&grads).expect("a gradient"));
         for (found, truth) in found.iter().zip(&truth) {
             assert!((found - truth).abs() < 1e-6, "{name}: {found}, not {truth}");

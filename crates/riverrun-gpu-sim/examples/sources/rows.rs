@@ -5,10 +5,13 @@ use std::error::Error;
 use cubecl::client::Client;
 use riverrun_kernels::block_diagonal::{self, gpu as blocks};
 use riverrun_kernels::gpu::Dtype;
-use riverrun_kernels::{adamw, cross_entropy, flat, norm, rg_lru, rotary, short_convolution};
+use riverrun_kernels::{flat, norm, rg_lru, rotary, short_convolution};
 
 use riverrun_testkit::Case as _;
+use riverrun_testkit::flat::Flat;
+use riverrun_testkit::loss::Loss;
 use riverrun_testkit::norm::{Norm, Options};
+use riverrun_testkit::optimizer::{ClipCase, Steps};
 
 use super::Writer;
 
@@ -34,20 +37,20 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
         }
         if all[2] {
             writer.write(&format!("cross-entropy/{name}"), |client| {
-                let case = cross_entropy::check::Case::random([16, 1000], 1);
-                case.gpu(client, dtype, [None, None]).map(drop)
+                let case = Loss::random([16, 1000], 1);
+                case.gpu(client, dtype).map(drop)
             })?;
         }
         if all[3] {
             writer.write(&format!("adamw/{name}"), |client| {
-                let case = adamw::check::Case::random(&[300, 7], 1);
+                let case = Steps::random(&[300, 7], 1);
                 case.gpu(client, dtype).map(drop)
             })?;
         }
         // As many tensors of one width as a launch takes.
         if !writer.sample {
             writer.write(&format!("adamw/model-{name}"), |client| {
-                let case = adamw::check::Case::random(&[256; 16], 1);
+                let case = Steps::random(&[256; 16], 1);
                 case.gpu(client, dtype).map(drop)
             })?;
         }
@@ -85,12 +88,12 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
         }
     }
     writer.write("flat/f32", |client| {
-        flat::check::Case::random(&[300, 7], flat::DIRECTIONS, 1)
-            .gpu(client)
+        Flat::random(&[300, 7], flat::DIRECTIONS, 1)
+            .gpu(client, Dtype::F32)
             .map(drop)
     })?;
     writer.write("clip/f32", |client| {
-        adamw::check::ClipCase::new(true).gpu(client);
+        ClipCase::new(true).gpu(client);
         Ok(())
     })
 }

@@ -4,14 +4,10 @@
 //! η λ) p - η (m / (1 - β₁ᵗ)) / (√(v / (1 - β₂ᵗ)) + ε)`. A factor of 0 marks gradients that overflowed: the step is skipped and
 //! nothing changes. Parameters and moments are `f32`; gradients may be in any storage type.
 
-#[cfg(feature = "check")]
-pub mod check;
 pub mod clip;
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
-#[cfg(feature = "check")]
-pub mod oracle;
 
 /// The length of [`Step::numbers`].
 pub const NUMBERS: usize = 9;

@@ -6,13 +6,9 @@
 //! Backward, `d_x_n[v] = (exp(x_n[v] - lse_n) - [v = target_n]) d_loss / count`, and 0 in a row that does not count. The
 //! forward pass reads the logits once and saves `lse` and `1 / count`; neither pass copies the logits to a wider type.
 
-#[cfg(feature = "check")]
-pub mod check;
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
-#[cfg(feature = "check")]
-pub mod oracle;
 
 /// Bytes that a pass over `[rows, V]` reads and writes, each tensor once, with logits of `element` bytes and targets
 /// and numbers of a row of 4.

@@ -16,14 +16,10 @@
 //!
 //! Bytes: [`cost`].
 
-#[cfg(feature = "check")]
-pub mod check;
 pub mod cost;
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
-#[cfg(feature = "check")]
-pub mod oracle;
 
 use crate::Error;
 

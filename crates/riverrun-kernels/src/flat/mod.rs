@@ -5,13 +5,9 @@
 //! tensor, directions `d₀, d₁, ...`, which are vectors, and coefficients `c` of each group, [`add`](cpu::add) changes each
 //! element to `p + Σₖ c[j, k] dₖ`, summed in the order of `k`. Copies keep every bit. All numbers are `f32`.
 
-#[cfg(feature = "check")]
-pub mod check;
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
-#[cfg(feature = "check")]
-pub mod oracle;
 
 use crate::Error;
 

@@ -2,29 +2,9 @@
 
 use proptest::prelude::*;
 use riverrun_kernels::Error;
-use riverrun_kernels::flat::check::{Case, Outcome};
 use riverrun_kernels::flat::{DIRECTIONS, Place, cpu};
-
-/// Starts that fall on whole vectors and beside them.
-const SIZES: [usize; 9] = [3, 0, 1, 64, 100, 4096, 5001, 40_000, 7];
-
-fn assert_right(case: &Case, mut run: impl FnMut() -> Result<Outcome, Error>) {
-    let truth = case.oracle();
-    let found = run().expect("a problem it can run");
-    for verdict in case.compare(&found, &truth) {
-        assert!(verdict.passes(), "{verdict:?}");
-    }
-    let again = run().expect("a problem it can run");
-    assert!(found.same_bits(&again), "differs from run to run");
-}
-
-#[test]
-fn cpu_is_right_for_every_number_of_directions() {
-    for directions in 1..=DIRECTIONS {
-        let case = Case::random(&SIZES, directions, 3);
-        assert_right(&case, || case.cpu());
-    }
-}
+use riverrun_testkit::flat::Flat;
+use riverrun_testkit::{Case, judge};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
@@ -35,8 +15,9 @@ proptest! {
         directions in 1usize..=DIRECTIONS,
         seed: u64,
     ) {
-        let case = Case::random(&sizes, directions, seed);
-        assert_right(&case, || case.cpu());
+        let case = Flat::random(&sizes, directions, seed);
+        let verdict = judge::<f32, _>(&case, || case.cpu::<f32>()).expect("a problem it can run");
+        prop_assert!(verdict.passes(), "{verdict:?}");
     }
 }
 
@@ -91,28 +72,21 @@ mod on_gpu {
     use crate::device::client;
 
     #[test]
-    fn many_tensors_at_any_start_are_right() {
+    fn whole_vectors_and_none_are_right() {
         let Some(client) = client() else { return };
-        let mut sizes = SIZES.to_vec();
-        // More than go into one launch.
-        sizes.extend((0..30).map(|n| 4 * n + 8));
-        for directions in [1, DIRECTIONS] {
-            let case = Case::random(&sizes, directions, 3);
-            assert_right(&case, || case.gpu(&client));
-        }
-        // Whole vectors only, and none at all.
         for sizes in [&[256usize; 16][..], &[0, 0][..]] {
-            let case = Case::random(sizes, 2, 5);
-            assert_right(&case, || case.gpu(&client));
+            let case = Flat::random(sizes, 2, 5);
+            let run = || case.gpu(&client, Dtype::F32);
+            let verdict = judge::<f32, _>(&case, run).expect("a problem it can run");
+            assert!(verdict.passes(), "{verdict:?}");
         }
     }
 
     #[test]
     fn wrong_lengths_are_refused() {
         let Some(client) = client() else { return };
-        let buffer = |n: usize| {
-            riverrun_kernels::check::transfer::upload(&client, Dtype::F32, &vec![1.0; n])
-        };
+        let buffer =
+            |n: usize| riverrun_testkit::transfer::upload(&client, Dtype::F32, &vec![1.0; n]);
         let tensor = |start, group| Buffer {
             place: Place {
                 start,

@@ -1,63 +1,21 @@
-//! Cross-entropy: oracle against finite differences, CPU and GPU kernels against the oracle. The GPU part runs on a
-//! software Vulkan driver too.
+//! The cross-entropy at any shape and tuning, and at extremes; its oracle against finite differences; and what it refuses.
 
-use half::{bf16, f16};
+use half::bf16;
 use proptest::prelude::*;
-use riverrun_kernels::cross_entropy::check::{Case, Outcome};
-use riverrun_kernels::cross_entropy::{cpu, oracle};
+use riverrun_kernels::cross_entropy::cpu;
 use riverrun_kernels::{CpuElement, Error};
+use riverrun_testkit::loss::{Loss, oracle};
+use riverrun_testkit::{Case, Tensors, judge};
 
-fn assert_right<E: CpuElement>(
-    case: &Case,
-    what: &str,
-    mut run: impl FnMut() -> Result<Outcome, Error>,
-) {
-    let truth = case.oracle();
-    let found = run().expect("a problem it can run");
-    for verdict in case.compare::<E>(&found, &truth) {
-        assert!(
-            verdict.passes(),
-            "{what} {} {:?}: {verdict:?}",
-            E::NAME,
-            case.shape
-        );
-    }
-    let again = run().expect("a problem it can run");
+fn on_cpu<E: CpuElement>(case: &Loss) {
+    let case = case.clone().rounded::<E>();
+    let verdict = judge::<E, _>(&case, || case.cpu::<E>()).expect("a problem it can run");
     assert!(
-        found.same_bits(&again),
-        "{what} differs from run to run: {} {:?}",
+        verdict.passes(),
+        "{} {:?}: {verdict:?}",
         E::NAME,
         case.shape
     );
-}
-
-fn on_cpu<E: CpuElement>(case: &Case) {
-    let case = case.rounded::<E>();
-    assert_right::<E>(&case, "cpu", || case.cpu::<E>());
-}
-
-const SHAPES: [[usize; 2]; 10] = [
-    [0, 5],
-    [1, 1],
-    [3, 1],
-    [9, 2],
-    [5, 31],
-    [64, 65],
-    [7, 100],
-    [8, 257],
-    [3, 5003],
-    [2, 50_257],
-];
-
-#[test]
-fn cpu_is_right_in_every_type() {
-    for (n, shape) in SHAPES.into_iter().enumerate() {
-        let case = Case::random(shape, 3 + n as u64);
-        on_cpu::<f32>(&case);
-        on_cpu::<f64>(&case);
-        on_cpu::<f16>(&case);
-        on_cpu::<bf16>(&case);
-    }
 }
 
 proptest! {
@@ -65,7 +23,7 @@ proptest! {
 
     #[test]
     fn cpu_is_right_at_any_shape(rows in 0usize..40, vocab in 1usize..300, seed: u64) {
-        let case = Case::random([rows, vocab], seed);
+        let case = Loss::random([rows, vocab], seed);
         on_cpu::<f32>(&case);
         on_cpu::<bf16>(&case);
     }
@@ -73,7 +31,7 @@ proptest! {
 
 #[test]
 fn the_oracle_has_the_slopes_of_its_function() {
-    let case = Case::random([6, 7], 4);
+    let case = Loss::random([6, 7], 4);
     let loss = |x: &[f64]| case.d_loss * oracle::forward(x, 7, &case.targets).loss;
     let slopes = oracle::backward(&case.x, 7, &case.targets, case.d_loss);
     for i in 0..case.x.len() {
@@ -89,8 +47,8 @@ fn the_oracle_has_the_slopes_of_its_function() {
 }
 
 /// Logits that a softmax written out would lose: far up, far down, and none at all.
-fn extremes() -> Case {
-    let mut case = Case::random([5, 40], 9);
+fn extremes() -> Loss {
+    let mut case = Loss::random([5, 40], 9);
     case.targets = vec![0, 1, 2, -1, 4];
     case.x[..40].fill(3e38);
     case.x[40..80].iter_mut().for_each(|x| *x -= 1e30);
@@ -100,13 +58,14 @@ fn extremes() -> Case {
     case.rounded::<f32>()
 }
 
-fn assert_extremes(found: &Outcome) {
+fn assert_extremes(found: &Tensors) {
+    let [lse, d_x, loss] = ["lse", "d_x", "loss"].map(|name| found.get(name));
     let near = |x: f64, y: f64| (x - y).abs() <= 1e-6 * y.abs();
-    assert!(near(found.lse[0], 3e38) && near(found.lse[1], -1e30));
-    assert!(found.d_x[83..120].iter().all(|&d| d == 0.0));
-    assert!(found.d_x[120..160].iter().all(|&d| d == 0.0));
-    assert!(found.d_x.iter().all(|d| d.is_finite()));
-    assert!(found.loss.is_finite());
+    assert!(near(lse[0], 3e38) && near(lse[1], -1e30));
+    assert!(d_x[83..120].iter().all(|&d| d == 0.0));
+    assert!(d_x[120..160].iter().all(|&d| d == 0.0));
+    assert!(d_x.iter().all(|d| d.is_finite()));
+    assert!(loss[0].is_finite());
 }
 
 #[test]
@@ -116,9 +75,9 @@ fn extreme_logits_are_right_on_the_cpu() {
 
 #[test]
 fn a_target_outside_the_vocabulary_is_seen() {
-    let mut case = Case::random([4, 9], 1);
+    let mut case = Loss::random([4, 9], 1);
     case.targets[2] = 9;
-    assert!(case.cpu::<f32>().unwrap().loss.is_nan());
+    assert!(case.cpu::<f32>().unwrap().get("loss")[0].is_nan());
 }
 
 #[test]
@@ -147,44 +106,11 @@ fn wrong_lengths_are_refused() {
 
 #[cfg(feature = "gpu")]
 mod on_gpu {
-    use cubecl::client::Client;
     use riverrun_kernels::cross_entropy::gpu::Tuning;
     use riverrun_kernels::gpu::Dtype;
 
     use super::*;
-    use crate::device::{client, supports};
-
-    fn check<E: CpuElement>(
-        client: &Client,
-        dtype: Dtype,
-        case: &Case,
-        tunings: [Option<Tuning>; 2],
-    ) {
-        if !supports(client, dtype) {
-            return;
-        }
-        let case = case.rounded::<E>();
-        assert_right::<E>(&case, "gpu", || case.gpu(client, dtype, tunings));
-    }
-
-    #[test]
-    fn every_shape_is_right() {
-        let Some(client) = client() else { return };
-        for (n, shape) in SHAPES.into_iter().enumerate() {
-            let case = Case::random(shape, 3 + n as u64);
-            check::<f32>(&client, Dtype::F32, &case, [None; 2]);
-        }
-    }
-
-    #[test]
-    fn half_precision_storage_is_right() {
-        let Some(client) = client() else { return };
-        for (n, shape) in [[8, 65], [6, 1003]].into_iter().enumerate() {
-            let case = Case::random(shape, 21 + n as u64);
-            check::<f16>(&client, Dtype::F16, &case, [None; 2]);
-            check::<bf16>(&client, Dtype::Bf16, &case, [None; 2]);
-        }
-    }
+    use crate::device::client;
 
     #[test]
     fn every_tuning_is_right() {
@@ -197,8 +123,10 @@ mod on_gpu {
                 units,
             });
             for shape in [[12, 30], [4, 777], [8, 3]] {
-                let case = Case::random(shape, 5);
-                check::<f32>(&client, Dtype::F32, &case, [tuning; 2]);
+                let case = Loss::random(shape, 5).rounded::<f32>();
+                let run = || case.tuned(&client, Dtype::F32, [tuning; 2]);
+                let verdict = judge::<f32, _>(&case, run).expect("a problem it can run");
+                assert!(verdict.passes(), "{tuning:?} {shape:?}: {verdict:?}");
             }
         }
     }
@@ -206,12 +134,12 @@ mod on_gpu {
     #[test]
     fn extreme_logits_are_right() {
         let Some(client) = client() else { return };
-        let found = extremes().gpu(&client, Dtype::F32, [None; 2]);
+        let found = extremes().gpu(&client, Dtype::F32);
         assert_extremes(&found.expect("a problem it can run"));
-        let mut case = Case::random([4, 9], 1);
+        let mut case = Loss::random([4, 9], 1);
         case.targets[2] = 9;
-        let found = case.gpu(&client, Dtype::F32, [None; 2]);
-        assert!(found.expect("a problem it can run").loss.is_nan());
+        let found = case.gpu(&client, Dtype::F32);
+        assert!(found.expect("a problem it can run").get("loss")[0].is_nan());
     }
 
     /// A target beyond 32 bits is no class, whatever its lower half is.

@@ -1,36 +1,15 @@
 //! The GPU kernels. They run on a software Vulkan driver too.
 
-use half::{bf16, f16};
-use riverrun_kernels::embedding::check::{Case, Tokens};
+use riverrun_kernels::Error;
+use riverrun_kernels::embedding::Shape;
 use riverrun_kernels::embedding::gpu::{Backward, Forward, backward, forward};
-use riverrun_kernels::embedding::{Shape, oracle};
 use riverrun_kernels::gpu::Dtype;
-use riverrun_kernels::{Element, Error};
+use riverrun_testkit::embedding::{Embedding, Tokens, oracle};
+use riverrun_testkit::{Case, judge};
 
-use cubecl::client::Client;
 use cubecl::ir::{ElemType, IntKind};
 
 use crate::device::client;
-use crate::embedding::check;
-
-fn on_gpu<E: Element>(client: &Client, dtype: Dtype) {
-    if !dtype.supported(client) {
-        println!("skipped: the device has no {}", dtype.name());
-        return;
-    }
-    check::<E>(|case| {
-        let run = || case.gpu(client, dtype).unwrap();
-        (run(), run())
-    });
-}
-
-#[test]
-fn gpu_agrees_with_the_reference() {
-    let Some(client) = client() else { return };
-    on_gpu::<f32>(&client, Dtype::F32);
-    on_gpu::<f16>(&client, Dtype::F16);
-    on_gpu::<bf16>(&client, Dtype::Bf16);
-}
 
 /// Blocks of four and of sixteen tokens a thread.
 #[test]
@@ -42,11 +21,9 @@ fn a_large_vocabulary() {
         ([86_100, 200_000, 1], Tokens::Skewed),
     ];
     for ([tokens, vocab, dim], kind) in cases {
-        let case = Case::random(Shape::new(tokens, vocab, dim), kind, 9).rounded::<f32>();
-        let found = case.gpu(&client, Dtype::F32).unwrap();
-        for comparison in case.compare::<f32>(&found, &case.oracle()) {
-            assert!(comparison.passes(), "{tokens} {kind:?}: {comparison:?}");
-        }
+        let case = Embedding::random(Shape::new(tokens, vocab, dim), kind, 9).rounded::<f32>();
+        let verdict = judge::<f32, _>(&case, || case.gpu(&client, Dtype::F32)).unwrap();
+        assert!(verdict.passes(), "{tokens} {kind:?}: {verdict:?}");
     }
 }
 

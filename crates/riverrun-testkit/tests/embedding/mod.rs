@@ -1,57 +1,12 @@
-//! The embedding on CPU and GPU against its reference.
+//! The embedding: what it refuses, rows that are not finite, and threads.
 
 #[cfg(feature = "gpu")]
 mod gpu;
 
-use half::{bf16, f16};
-use riverrun_kernels::embedding::check::{Case, Outcome, Tokens};
+use riverrun_kernels::Error;
 use riverrun_kernels::embedding::{Shape, cpu};
-use riverrun_kernels::{Element, Error};
-
-/// `[N, V, D]`: none of each, one, borders of blocks and pieces, long segments.
-pub const SHAPES: [[usize; 3]; 10] = [
-    [0, 5, 3],
-    [1, 1, 1],
-    [31, 65, 8],
-    [32, 2, 5],
-    [33, 300, 16],
-    [257, 65, 12],
-    [1000, 1000, 4],
-    [1025, 255, 3],
-    [5000, 7, 24],
-    [70_000, 65, 2],
-];
-
-/// Runs every shape and distribution twice.
-pub fn check<E: Element>(run: impl Fn(&Case) -> (Outcome, Outcome)) {
-    for (seed, [tokens, vocab, dim]) in SHAPES.into_iter().enumerate() {
-        for kind in Tokens::ALL {
-            let shape = Shape::new(tokens, vocab, dim);
-            let case = Case::random(shape, kind, seed as u64).rounded::<E>();
-            let (found, again) = run(&case);
-            assert!(found.same_bits(&again), "{shape:?} {kind:?}");
-            for comparison in case.compare::<E>(&found, &case.oracle()) {
-                assert!(
-                    comparison.passes(),
-                    "{} {shape:?} {kind:?}: {comparison:?}",
-                    E::NAME
-                );
-            }
-        }
-    }
-}
-
-fn on_cpu<E: Element>() {
-    check::<E>(|case| (case.cpu::<E>().unwrap(), case.cpu::<E>().unwrap()));
-}
-
-#[test]
-fn cpu_agrees_with_the_reference() {
-    on_cpu::<f64>();
-    on_cpu::<f32>();
-    on_cpu::<f16>();
-    on_cpu::<bf16>();
-}
+use riverrun_testkit::Case;
+use riverrun_testkit::embedding::{Embedding, Tokens};
 
 #[test]
 fn wrong_lengths_are_refused_before_anything_is_written() {
@@ -98,7 +53,7 @@ fn a_row_that_is_not_finite_stays_in_its_row() {
 
 #[test]
 fn threads_do_not_change_a_bit() {
-    let case = Case::random(Shape::new(20_000, 65, 24), Tokens::Skewed, 5);
+    let case = Embedding::random(Shape::new(20_000, 65, 24), Tokens::Skewed, 5);
     let with = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
         let pool = pool.build().unwrap();

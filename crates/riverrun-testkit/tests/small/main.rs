@@ -10,10 +10,15 @@ use riverrun_kernels::check::Comparison;
 use riverrun_kernels::norm::Kind;
 use riverrun_kernels::recurrence::{Candidate, Gate};
 use riverrun_kernels::{
-    CpuElement, adamw, attention, cell, cross_entropy, embedding, flat, gelu, gemm, recurrence,
-    rg_lru, rollout, rotary, short_convolution,
+    CpuElement, attention, cell, embedding, gelu, gemm, recurrence, rg_lru, rollout, rotary,
+    short_convolution,
 };
 use riverrun_testkit::Case as _;
+use riverrun_testkit::embedding::{Embedding, Tokens};
+use riverrun_testkit::flat::Flat;
+use riverrun_testkit::loss::Loss;
+use riverrun_testkit::norm::{self, Norm};
+use riverrun_testkit::optimizer::Steps;
 
 /// Runs `test` in a pool of two threads.
 fn on_two_threads(test: impl FnOnce() + Send) {
@@ -73,10 +78,9 @@ fn cells() {
 
 #[test]
 fn norms() {
-    use riverrun_testkit::norm::{Norm, Options};
     on_two_threads(|| {
         for (kind, options) in [(Kind::Rms, 7), (Kind::Layer, 5)] {
-            let case = Norm::random(kind, [5, 19], Options::nth(options), 3).rounded::<f32>();
+            let case = Norm::random(kind, [5, 19], norm::Options::nth(options), 3).rounded::<f32>();
             let found = case.cpu::<f32>().expect("a problem it can run");
             assert_passes("norm", case.compared::<f32>(&found));
         }
@@ -86,35 +90,31 @@ fn norms() {
 #[test]
 fn losses() {
     on_two_threads(|| {
-        let case = cross_entropy::check::Case::random([3, 19], 4).rounded::<bf16>();
+        let case = Loss::random([3, 19], 4).rounded::<bf16>();
         let found = case.cpu::<bf16>().expect("a problem it can run");
-        assert_passes(
-            "cross-entropy",
-            case.compare::<bf16>(&found, &case.oracle()),
-        );
+        assert_passes("cross-entropy", case.compared::<bf16>(&found));
     });
 }
 
 #[test]
 fn optimizer_steps() {
     on_two_threads(|| {
-        let case = adamw::check::Case::random(&[0, 1, 37], 5).rounded::<f32>();
+        let case = Steps::random(&[0, 1, 37], 5).rounded::<f32>();
         let found = case.cpu::<f32>().expect("a problem it can run");
-        assert_passes("AdamW", case.compare::<f32>(&found, &case.oracle()));
-        let case = flat::check::Case::random(&[3, 0, 1, 37], 3, 5);
-        let found = case.cpu().expect("a problem it can run");
-        assert_passes("vectors", case.compare(&found, &case.oracle()));
+        assert_passes("AdamW", case.compared::<f32>(&found));
+        let case = Flat::random(&[3, 0, 1, 37], 3, 5);
+        let found = case.cpu::<f32>().expect("a problem it can run");
+        assert_passes("vectors", case.compared::<f32>(&found));
     });
 }
 
 #[test]
 fn embeddings() {
-    use embedding::check::{Case, Tokens};
     on_two_threads(|| {
-        let case =
-            Case::random(embedding::Shape::new(33, 7, 5), Tokens::ALL[0], 6).rounded::<f32>();
+        let shape = embedding::Shape::new(33, 7, 5);
+        let case = Embedding::random(shape, Tokens::ALL[0], 6).rounded::<f32>();
         let found = case.cpu::<f32>().expect("a problem it can run");
-        assert_passes("embedding", case.compare::<f32>(&found, &case.oracle()));
+        assert_passes("embedding", case.compared::<f32>(&found));
     });
 }
 

@@ -8,7 +8,6 @@ mod attention;
 mod block_diagonal;
 mod cell;
 mod convolution;
-mod embedding;
 mod encoder;
 mod gelu;
 mod linear;
@@ -19,7 +18,6 @@ mod recurrence;
 mod refill;
 mod rg_lru;
 mod rollout;
-mod rows;
 mod rssm;
 mod second;
 mod stress;
@@ -100,26 +98,8 @@ const OPERATIONS: &[&Operation] = &[
         shared: None,
         long: None,
     },
-    &Operation {
-        name: "loss",
-        about: "The cross-entropy",
-        storages: &Storage::ALL,
-        forms: |_| vec!["cross-entropy"],
-        check: rows::loss,
-        weight: 1,
-        shared: None,
-        long: Some("more than 100 rows of logits"),
-    },
-    &Operation {
-        name: "embedding",
-        about: "The embedding and the gradient of its table",
-        storages: &Storage::ALL,
-        forms: |_| vec!["embedding"],
-        check: embedding::verify,
-        weight: 1,
-        shared: None,
-        long: Some("embeddings of more than 16384 tokens or 50257 rows"),
-    },
+    &riverrun_testkit::loss::OPERATION,
+    &riverrun_testkit::embedding::OPERATION,
     &Operation {
         name: "attention",
         about: "Attention and every gradient",
@@ -143,16 +123,7 @@ const OPERATIONS: &[&Operation] = &[
         shared: None,
         long: None,
     },
-    &Operation {
-        name: "optimizer",
-        about: "AdamW and the clipping of gradients",
-        storages: &[Storage::F32, Storage::F16, Storage::Bf16],
-        forms: |_| vec!["adamw"],
-        check: rows::optimizer,
-        weight: 0,
-        shared: None,
-        long: Some("parameters of more than 5001 numbers"),
-    },
+    &riverrun_testkit::optimizer::OPERATION,
     &Operation {
         name: "linear",
         about: "Linear layers, MLPs and the vendor's matmuls",

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use riverrun_kernels::norm::Spec;
 use riverrun_kernels::{cross_entropy, norm};
 use riverrun_testkit::Case as _;
+use riverrun_testkit::loss::Loss;
 use riverrun_testkit::norm::{Norm, Options};
 
 use super::{Form, Operation, add, right, shapes};
@@ -48,10 +49,10 @@ pub(super) fn run(
                     norms(&case.spec, shape, residual)?
                 }
                 Form::Loss => {
-                    let case = cross_entropy::check::Case::random([7, shape[1]], 5);
+                    let case = Loss::random([7, shape[1]], 5);
                     let case = case.rounded::<f32>();
                     let found = case.cpu::<f32>().map_err(bug)?;
-                    right(form, "f32", &case.compare::<f32>(&found, &case.oracle()))?;
+                    right(form, "f32", &case.compared::<f32>(&found))?;
                     losses(shape)?
                 }
             };

@@ -9,6 +9,7 @@ use riverrun_kernels::gpu::Dtype;
 use riverrun_kernels::norm::{Kind, Spec};
 use riverrun_kernels::{Element, cross_entropy, norm};
 use riverrun_testkit::Case as _;
+use riverrun_testkit::loss::Loss;
 use riverrun_testkit::norm::{Norm, Options};
 
 use super::{Form, Operation, add, right, shapes};
@@ -131,10 +132,10 @@ fn check(
                 right(form, E::NAME, &case.compared::<E>(&found))
             }
             Form::Loss => {
-                let case = cross_entropy::check::Case::random([8, width], 5).rounded::<E>();
+                let case = Loss::random([8, width], 5).rounded::<E>();
                 let tunings = [tuning.map(loss_tuning); 2];
-                let found = case.gpu(client, dtype, tunings).map_err(user)?;
-                right(form, E::NAME, &case.compare::<E>(&found, &case.oracle()))
+                let found = case.tuned(client, dtype, tunings).map_err(user)?;
+                right(form, E::NAME, &case.compared::<E>(&found))
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The reference, in `f64`.
 
-use super::Place;
+use riverrun_kernels::flat::Place;
 
 /// Adds the sum of directions, times the coefficients of its group, to a tensor.
 pub fn add(place: Place, p: &mut [f64], directions: &[&[f64]], coefficients: &[f64]) {

@@ -1,6 +1,8 @@
 //! The reference: the formulas in `f64`, one token after another.
 
-use super::{Shape, row};
+use riverrun_kernels::embedding::Shape;
+
+use super::row;
 
 /// `y`, `[N, D]`.
 pub fn forward(shape: Shape, weight: &[f64], tokens: &[i64]) -> Vec<f64> {

@@ -1,6 +1,6 @@
 //! The reference, in `f64`.
 
-use super::Step;
+use riverrun_kernels::adamw::Step;
 
 /// One step of a tensor: parameters, gradients, first and second moments.
 pub fn update(

@@ -1,18 +1,78 @@
-//! Random problems, the forms run on them, and the rule that accepts a result.
+//! AdamW with gradients in each storage type, the clipping of gradients, and sums of vectors added to tensors.
 //!
 //! After some steps each number is within `64 ε` times the size of its terms, with `ε` of the arithmetic: a step rounds about
 //! 16 times, and starts from numbers that earlier steps have rounded. The terms of a parameter are itself and `η (1 + 1/√(1 -
 //! β₂))`, which no update exceeds; those of a moment, the largest gradient and its square. A rounded parameter has one more
 //! rounding, to storage.
 
-use super::clip::{PATIENCE, Scale, clip};
-use super::{Step, cpu, oracle};
-use crate::check::{Comparison, Random, largest, roundings, same_bits, wide, worst};
-use crate::{Element, Error};
+pub mod oracle;
+
+use riverrun_kernels::adamw::clip::{PATIENCE, Scale, clip};
+use riverrun_kernels::adamw::{Step, cpu};
+use riverrun_kernels::flat::DIRECTIONS;
+use riverrun_kernels::{CpuElement, Element, Error};
+
+use crate::flat::Flat;
+use crate::{
+    Case, Comparison, Failure, Operation, Part, Random, Report, Row, Storage, Tensors, by_storage,
+    judge, largest, roundings, wide, worst,
+};
+
+/// The entry in the table.
+pub const OPERATION: Operation = Operation {
+    name: "optimizer",
+    about: "AdamW and the clipping of gradients",
+    storages: &[Storage::F32, Storage::F16, Storage::Bf16],
+    forms: |_| vec!["adamw"],
+    check: |part, report| by_storage!(part.storage, check(part, report)),
+    weight: 0,
+    shared: None,
+    long: Some("parameters of more than 40 000 numbers"),
+};
+
+fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), Failure> {
+    // The second has more tensors than go into one launch.
+    let many: Vec<usize> = (0..40).map(|n| 1 + 13 * n).collect();
+    let mut sets = vec![vec![0, 1, 3, 64, 100, 4096, 5001, 40_000, 7], many];
+    if part.long {
+        sets.push(vec![1 << 22, 1 << 20, 4096, 12_345]);
+    }
+    let routine = part.target.routine();
+    let mut row = Row::default();
+    for (n, sizes) in sets.iter().enumerate() {
+        let case = Steps::random(sizes, 17 + n as u64).rounded::<E>();
+        row.add(&judge::<E, _>(&case, || case.run::<E>(part.target))?);
+    }
+    report.row(part.device(), "adamw", E::NAME, routine, row)?;
+    if part.storage != Storage::F32 {
+        return Ok(());
+    }
+    let mut row = Row::default();
+    for (n, sizes) in sets.iter().enumerate() {
+        for directions in 1..=DIRECTIONS {
+            let case = Flat::random(sizes, directions, 23 + n as u64);
+            row.add(&judge::<f32, _>(&case, || case.run::<f32>(part.target))?);
+        }
+    }
+    report.row(part.device(), "flat", "f32", routine, row)?;
+    #[cfg(feature = "gpu")]
+    if let Some((client, _)) = part.gpu() {
+        let mut row = Row::default();
+        for scaled in [false, true] {
+            let case = ClipCase::new(scaled);
+            let (found, again) = (case.gpu(client), case.gpu(client));
+            // Compared as text: a factor may be NaN.
+            let same = format!("{found:?}") == format!("{again:?}");
+            row.case(&case.compare(&found, &case.oracle()), same);
+        }
+        report.row(part.device(), "clip", "f32", "gpu", row)?;
+    }
+    Ok(())
+}
 
 /// Tensors of several sizes and the gradients of some steps, in `f64`.
 #[derive(Debug, Clone)]
-pub struct Case {
+pub struct Steps {
     /// The first step.
     pub step: Step,
     /// Parameters of each tensor.
@@ -23,33 +83,6 @@ pub struct Case {
     pub factors: Vec<f64>,
 }
 
-/// The results of the steps, one list a tensor.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
-    /// Parameters.
-    pub p: Vec<Vec<f64>>,
-    /// First moments.
-    pub m: Vec<Vec<f64>>,
-    /// Second moments.
-    pub v: Vec<Vec<f64>>,
-    /// Parameters in the type of the gradients.
-    pub rounded: Vec<Vec<f64>>,
-    /// `Σ g²` of the last step's gradients.
-    pub squares: f64,
-}
-
-impl Outcome {
-    /// Whether all numbers have the same bits.
-    pub fn same_bits(&self, other: &Self) -> bool {
-        fn tensors(of: &Outcome) -> impl Iterator<Item = &[f64]> {
-            let lists = [&of.p, &of.m, &of.v, &of.rounded];
-            lists.into_iter().flatten().map(Vec::as_slice)
-        }
-        self.squares.to_bits() == other.squares.to_bits()
-            && same_bits(tensors(self), tensors(other))
-    }
-}
-
 /// From this step on, updated parameters are written in the type of the gradients too.
 const ROUNDED_FROM: usize = 1;
 
@@ -58,7 +91,7 @@ fn decays(tensor: usize) -> bool {
     tensor.is_multiple_of(2)
 }
 
-impl Case {
+impl Steps {
     /// Three steps over tensors of these sizes; the second step's gradients overflowed, so it is skipped.
     pub fn random(sizes: &[usize], seed: u64) -> Self {
         let mut random = Random::new(seed);
@@ -87,18 +120,6 @@ impl Case {
         }
     }
 
-    /// The same with the gradients rounded to a storage type, and the parameters to `f32`.
-    pub fn rounded<E: Element>(&self) -> Self {
-        let mut case = self.clone();
-        for g in case.gradients.iter_mut().flatten().flatten() {
-            *g = E::from_f64(*g).to_f64();
-        }
-        for p in case.parameters.iter_mut().flatten() {
-            *p = f64::from(*p as f32);
-        }
-        case
-    }
-
     fn at(&self, n: usize) -> Step {
         Step {
             time: self.step.time + n as u32,
@@ -113,35 +134,15 @@ impl Case {
             .collect()
     }
 
-    /// Runs the reference.
-    pub fn oracle(&self) -> Outcome {
-        let (mut p, mut m, mut v) = (self.parameters.clone(), self.zeros(), self.zeros());
-        for (n, gradients) in self.gradients.iter().enumerate() {
-            for (i, g) in gradients.iter().enumerate() {
-                let factor = self.factors[n];
-                let step = self.at(n);
-                oracle::update(&step, decays(i), factor, &mut p[i], g, &mut m[i], &mut v[i]);
-            }
-        }
-        let squares = self.gradients[2]
-            .iter()
-            .map(|g| oracle::square_sum(g))
-            .sum();
-        let rounded = p.clone();
-        Outcome {
-            p,
-            m,
-            v,
-            rounded,
-            squares,
-        }
+    /// The results, one tensor after another: parameters, moments, parameters in the type of the gradients, and `Σ g²` of the last
+    /// step's gradients.
+    fn tensors(all: [Vec<Vec<f64>>; 4], squares: f64) -> Tensors {
+        let [p, m, v, rounded] = all.map(|tensors| tensors.concat());
+        let squares = ("squares", vec![squares]);
+        Tensors::new([("p", p), ("m", m), ("v", v), ("rounded", rounded), squares])
     }
 
-    /// Runs the CPU kernels.
-    ///
-    /// # Errors
-    /// Those of the kernels.
-    pub fn cpu<E: Element<Acc = f32>>(&self) -> Result<Outcome, Error> {
+    fn update<E: Element<Acc = f32>>(&self) -> Result<Tensors, Error> {
         let narrow = |x: &Vec<f64>| x.iter().map(|&x| x as f32).collect::<Vec<f32>>();
         let mut p: Vec<Vec<f32>> = self.parameters.iter().map(narrow).collect();
         let (mut m, mut v) = (self.zeros::<f32>(), self.zeros::<f32>());
@@ -165,33 +166,78 @@ impl Case {
                 )?;
             }
         }
-        let widen = |x: Vec<Vec<f32>>| -> Vec<Vec<f64>> {
-            let wide = |x: Vec<f32>| x.into_iter().map(f64::from).collect();
-            x.into_iter().map(wide).collect()
-        };
-        let rounded = rounded.iter();
-        Ok(Outcome {
-            p: widen(p),
-            m: widen(m),
-            v: widen(v),
-            rounded: rounded.map(|x| wide(x)).collect(),
-            squares,
+        let widen = |x: &[Vec<f32>]| x.iter().map(|x| wide(x)).collect();
+        let rounded = rounded.iter().map(|x| wide(x)).collect();
+        let all = [widen(&p), widen(&m), widen(&v), rounded];
+        Ok(Self::tensors(all, squares))
+    }
+}
+
+impl Case for Steps {
+    fn numbers(&mut self) -> Vec<&mut Vec<f64>> {
+        self.gradients.iter_mut().flatten().collect()
+    }
+
+    /// The parameters and their moments are `f32`, whatever the gradients are.
+    fn rounded<E: Element>(mut self) -> Self {
+        for p in &mut self.parameters {
+            *p = crate::rounded::<f32>(p);
+        }
+        for g in self.numbers() {
+            *g = crate::rounded::<E>(g);
+        }
+        self
+    }
+
+    fn oracle<E: Element>(&self) -> Tensors {
+        let (mut p, mut m, mut v) = (self.parameters.clone(), self.zeros(), self.zeros());
+        for (n, gradients) in self.gradients.iter().enumerate() {
+            for (i, g) in gradients.iter().enumerate() {
+                let factor = self.factors[n];
+                let step = self.at(n);
+                oracle::update(&step, decays(i), factor, &mut p[i], g, &mut m[i], &mut v[i]);
+            }
+        }
+        let squares = self.gradients[2]
+            .iter()
+            .map(|g| oracle::square_sum(g))
+            .sum();
+        let rounded = p.clone();
+        Self::tensors([p, m, v, rounded], squares)
+    }
+
+    fn allowed<E: Element>(&self, truth: &Tensors) -> Tensors {
+        let all = self.gradients.iter().flatten().flatten();
+        let g = largest(all.filter(|g| g.is_finite()).map(|g| g.abs()));
+        let reach = self.step.lr * (1.0 + 1.0 / (1.0 - self.step.beta_2).sqrt());
+        let slack = 64.0 * f64::from(f32::EPSILON);
+        let (rounding, _) = roundings::<E>();
+        truth.map(|name, _, x| match name {
+            "p" => slack * (x.abs() + reach),
+            "m" => slack * (x.abs() + g),
+            "v" => slack * (x.abs() + g * g),
+            "rounded" => slack * (x.abs() + reach) + rounding(x),
+            _ => slack * x,
         })
     }
 
-    /// Runs the GPU kernels.
-    ///
-    /// # Errors
-    /// Those of the kernels.
+    fn cpu<E: CpuElement>(&self) -> Result<Tensors, Error> {
+        match E::NAME {
+            "f16" => self.update::<half::f16>(),
+            "bf16" => self.update::<half::bf16>(),
+            _ => self.update::<f32>(),
+        }
+    }
+
     #[cfg(feature = "gpu")]
-    pub fn gpu(
+    fn gpu(
         &self,
         client: &cubecl::client::Client,
-        dtype: crate::gpu::Dtype,
-    ) -> Result<Outcome, Error> {
-        use super::gpu::{Buffers, square_sum, update};
-        use crate::check::transfer::{download, poison, upload};
-        use crate::gpu::Dtype;
+        dtype: riverrun_kernels::gpu::Dtype,
+    ) -> Result<Tensors, Error> {
+        use crate::transfer::{download, poison, upload};
+        use riverrun_kernels::adamw::gpu::{Buffers, square_sum, update};
+        use riverrun_kernels::gpu::Dtype;
         let up = |tensors: &[Vec<f64>], dtype| -> Vec<_> {
             tensors.iter().map(|x| upload(client, dtype, x)).collect()
         };
@@ -231,44 +277,16 @@ impl Case {
                 .map(|(handle, n)| download(client, dtype, handle, n))
                 .collect()
         };
-        Ok(Outcome {
-            p: down(p, Dtype::F32),
-            m: down(m, Dtype::F32),
-            v: down(v, Dtype::F32),
-            rounded: down(rounded, dtype),
-            squares: download(client, Dtype::F32, total, 1)[0],
-        })
-    }
-
-    /// Compares every tensor of `found`, of gradients in `E`.
-    pub fn compare<E: Element>(&self, found: &Outcome, reference: &Outcome) -> Vec<Comparison> {
-        let flat = |x: &[Vec<f64>]| -> Vec<f64> { x.iter().flatten().copied().collect() };
-        let all = self.gradients.iter().flatten().flatten();
-        let g = largest(all.filter(|g| g.is_finite()).map(|g| g.abs()));
-        let reach = self.step.lr * (1.0 + 1.0 / (1.0 - self.step.beta_2).sqrt());
-        let slack = 64.0 * f64::from(f32::EPSILON);
-        let one = |name: &str, found: &[Vec<f64>], reference: &[Vec<f64>], size: f64| {
-            let reference = flat(reference);
-            worst(name, &flat(found), &reference, |i| {
-                slack * (reference[i].abs() + size)
-            })
-        };
-        let (rounding, _) = roundings::<E>();
-        let rounded = |i: usize, reference: &[f64]| {
-            slack * (reference[i].abs() + reach) + rounding(reference[i])
-        };
-        let parameters = flat(&reference.rounded);
-        vec![
-            worst("rounded", &flat(&found.rounded), &parameters, |i| {
-                rounded(i, &parameters)
-            }),
-            one("p", &found.p, &reference.p, reach),
-            one("m", &found.m, &reference.m, g),
-            one("v", &found.v, &reference.v, g * g),
-            worst("squares", &[found.squares], &[reference.squares], |_| {
-                slack * reference.squares
-            }),
-        ]
+        let all = [
+            down(p, Dtype::F32),
+            down(m, Dtype::F32),
+            down(v, Dtype::F32),
+            down(rounded, dtype),
+        ];
+        Ok(Self::tensors(
+            all,
+            download(client, Dtype::F32, total, 1)[0],
+        ))
     }
 }
 
@@ -318,16 +336,22 @@ impl ClipCase {
     /// Runs the GPU kernel.
     #[cfg(feature = "gpu")]
     pub fn gpu(&self, client: &cubecl::client::Client) -> Clips {
-        use super::clip::SCALE_NUMBERS;
-        use crate::check::transfer::{download, poison, upload};
-        use crate::gpu::Dtype;
+        use crate::transfer::{download, poison, upload};
+        use riverrun_kernels::adamw::clip::SCALE_NUMBERS;
+        use riverrun_kernels::gpu::Dtype;
         let mut scale = self.scale;
         let mut place = scale.map(|scale| upload(client, Dtype::F32, &scale.numbers()));
         let step = |&squares: &f64| {
             let sum = upload(client, Dtype::F32, &[squares]);
             let factor = poison(client, Dtype::F32, 1);
-            super::gpu::clip(client, &sum, Self::BOUND as f32, place.as_ref(), &factor)
-                .expect("buffers of the right sizes");
+            riverrun_kernels::adamw::gpu::clip(
+                client,
+                &sum,
+                Self::BOUND as f32,
+                place.as_ref(),
+                &factor,
+            )
+            .expect("buffers of the right sizes");
             let factor = download(client, Dtype::F32, factor, 1)[0];
             let after = place.clone().map(|place| {
                 let numbers = download(client, Dtype::F32, place, SCALE_NUMBERS);
