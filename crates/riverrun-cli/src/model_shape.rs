@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use riverrun::models::{AnyLanguageModelConfig, LanguageModelKind};
-use riverrun_kernels::check::Random;
+use riverrun_testkit::check::Random;
 use riverrun_train::tasks::Batch;
 use serde::Serialize;
 

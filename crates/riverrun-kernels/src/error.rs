@@ -106,11 +106,7 @@ pub enum Error {
 ///
 /// # Errors
 /// [`Error::Length`] where `found` is not `expected`.
-pub(crate) fn expect_length(
-    what: &'static str,
-    expected: usize,
-    found: usize,
-) -> Result<(), Error> {
+pub fn expect_length(what: &'static str, expected: usize, found: usize) -> Result<(), Error> {
     if found == expected {
         return Ok(());
     }

@@ -37,5 +37,7 @@ pub use cpu_element::CpuElement;
 pub use element::Element;
 pub use error::Error;
 #[doc(hidden)]
+pub use error::expect_length;
+#[doc(hidden)]
 pub use simd::real::Real;
 pub use threads::zeros;

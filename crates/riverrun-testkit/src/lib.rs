@@ -2,23 +2,39 @@
 //!
 //! One folder an operation: its random problems with the forms that run them ([`Case`]), its oracle in `f64`, the rule that
 //! accepts a result, and its entry ([`Operation`]) in [`OPERATIONS`]. `riverrun verify`, the tests of the kernels on the CPU, on
-//! software GPUs and on the simulated one, and Miri go through this table; nothing else lists the operations.
+//! software GPUs and on the simulated one, and Miri take operations from here.
 //!
 //! No part of the stable interface.
 
 mod case;
 mod failure;
-mod operation;
+#[cfg(feature = "ops")]
+pub mod op;
+pub mod operation;
 mod row;
 mod storage;
 mod target;
 mod tensors;
 
+pub mod attention;
+pub mod block_diagonal;
+pub mod cell;
 pub mod embedding;
+pub mod encoder;
 pub mod flat;
+pub mod gelu;
+pub mod gemm;
 pub mod loss;
 pub mod norm;
 pub mod optimizer;
+pub mod recurrence;
+#[cfg(feature = "ops")]
+pub mod refill;
+pub mod rg_lru;
+pub mod rollout;
+pub mod rssm;
+#[cfg(feature = "ops")]
+pub mod short_convolution;
 
 pub use case::{Case, Verdict, judge};
 pub use failure::Failure;
@@ -28,5 +44,9 @@ pub use storage::Storage;
 pub use target::Target;
 pub use tensors::Tensors;
 
-// The comparison of numbers with a reference, the generator and the transfers to a GPU.
-pub use riverrun_kernels::check::*;
+// The comparison of numbers with a reference, the generator, and the transfers to a GPU.
+pub use riverrun_kernels::check::{self, *};
+// The types of the kernels, which an operation's problems share.
+#[cfg(feature = "gpu")]
+pub use riverrun_kernels::gpu;
+pub use riverrun_kernels::{CpuElement, Element, Error};

@@ -25,11 +25,36 @@ pub struct Operation {
 
 /// The operations, in the order of reports.
 pub const OPERATIONS: &[&Operation] = &[
+    &crate::recurrence::OPERATION,
+    #[cfg(feature = "ops")]
+    &crate::recurrence::recompute::OPERATION,
+    #[cfg(feature = "ops")]
+    &crate::recurrence::second_derivative::OPERATION,
+    #[cfg(feature = "ops")]
+    &crate::block_diagonal::OPERATION,
+    &crate::cell::OPERATION,
     &crate::norm::OPERATION,
+    #[cfg(feature = "ops")]
+    &crate::gelu::OPERATION,
     &crate::loss::OPERATION,
     &crate::embedding::OPERATION,
+    &crate::attention::OPERATION,
+    #[cfg(feature = "ops")]
+    &crate::short_convolution::OPERATION,
     &crate::optimizer::OPERATION,
+    #[cfg(feature = "ops")]
+    &crate::gemm::OPERATION,
+    #[cfg(feature = "ops")]
+    &crate::refill::OPERATION,
+    &crate::rollout::OPERATION,
+    #[cfg(feature = "ops")]
+    &crate::encoder::OPERATION,
+    #[cfg(feature = "ops")]
+    &crate::rssm::OPERATION,
 ];
+
+/// The formats of 16 bits: their kernels differ in how numbers are loaded and stored.
+pub const HALVES: Option<[Storage; 2]> = Some([Storage::F16, Storage::Bf16]);
 
 /// A part of the work: an operation in one storage type and form.
 pub struct Part<'a> {

@@ -8,7 +8,7 @@ use common::{assert_close, devices, numbers};
 use riverrun::Error;
 use riverrun::nn::{BlockDiagonalRnnConfig, Recurrent, Sequence};
 use riverrun::ops::{SavedStates, ScanOptions, block_diagonal_scan, try_block_diagonal_scan};
-use riverrun_kernels::block_diagonal;
+use riverrun_testkit::block_diagonal;
 
 fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     Tensor::random(shape, Distribution::Uniform(-0.95, 0.95), device)

@@ -5,10 +5,10 @@ mod common;
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use common::{assert_close, devices, numbers};
 use half::{bf16, f16};
-use riverrun::check;
 use riverrun::ops::linear::{LinearSpec, Route, WeightOrder, try_linear, try_mlp};
 use riverrun_kernels::Element;
-use riverrun_kernels::gemm::check::LayerCase;
+use riverrun_testkit::gemm::check::LayerCase;
+use riverrun_testkit::gemm::layer as check;
 
 fn hold<E: Element>(name: &str, device: &Device, dtype: DType, case: &LayerCase, spec: LinearSpec) {
     let case = case.clone().rounded::<E>();

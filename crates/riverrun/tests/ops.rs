@@ -11,7 +11,7 @@ use riverrun::ops::{
     try_overwrite, try_refill, try_refill_int, try_to_flat,
 };
 use riverrun::{Error, Sequence};
-use riverrun_kernels::recurrence::{Gate, Problem, Shape, hvp, oracle};
+use riverrun_testkit::recurrence::{Gate, Problem, Shape, hvp, oracle};
 
 fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     Tensor::random(shape, Distribution::Uniform(-0.95, 0.95), device)

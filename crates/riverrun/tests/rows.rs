@@ -89,7 +89,7 @@ fn a_sum_and_its_norm_both_have_gradients() {
             let scaled = |x: &Tensor<2>, by: f64| -> Vec<f64> {
                 numbers(x.clone()).into_iter().map(|x| x * by).collect()
             };
-            let truth = oracle::backward(
+            let truth = norm::oracle::backward(
                 &spec,
                 &numbers(sum),
                 &numbers(gamma.clone()),

@@ -9,10 +9,10 @@ use riverrun::ops::{
     try_uniform, uniform,
 };
 use riverrun::{Error, Recording};
-use riverrun_kernels::encoder::Config;
-use riverrun_kernels::encoder::check::{compare, encoded, random_run, reference};
-use riverrun_kernels::rollout::check::Case;
-use riverrun_kernels::rollout::{HEADS, Problem};
+use riverrun_testkit::encoder::Config;
+use riverrun_testkit::encoder::check::{compare, encoded, random_run, reference};
+use riverrun_testkit::rollout::check::Case;
+use riverrun_testkit::rollout::{HEADS, Problem};
 
 use common::{assert_close, devices, numbers};
 

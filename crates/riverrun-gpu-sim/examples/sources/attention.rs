@@ -2,9 +2,9 @@
 
 use std::error::Error;
 
-use riverrun_kernels::attention::check::{Case, Options};
-use riverrun_kernels::attention::{Shape, gpu};
 use riverrun_kernels::gpu::Dtype;
+use riverrun_testkit::attention::check::{Case, Options};
+use riverrun_testkit::attention::{Shape, gpu};
 
 use super::Writer;
 

@@ -5,8 +5,8 @@ use std::error::Error;
 use cubecl::client::Client;
 use cubecl::server::Handle;
 use riverrun_kernels::gpu::Dtype;
-use riverrun_kernels::recurrence::gpu::{self, Backward, Forward, Inputs, Strided};
-use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Routine, Shape};
+use riverrun_testkit::recurrence::gpu::{self, Backward, Forward, Inputs, Strided};
+use riverrun_testkit::recurrence::{Candidate, Gate, Problem, Routine, Shape};
 
 use super::Writer;
 

@@ -2,9 +2,9 @@
 
 use std::error::Error;
 
-use riverrun_kernels::rollout::check::Case;
-use riverrun_kernels::rollout::gpu::{Routine, missing};
-use riverrun_kernels::rollout::{Decode, Problem};
+use riverrun_testkit::rollout::check::Case;
+use riverrun_testkit::rollout::gpu::{Routine, missing};
+use riverrun_testkit::rollout::{Decode, Problem};
 
 use super::Writer;
 

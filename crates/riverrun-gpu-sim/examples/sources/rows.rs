@@ -3,9 +3,10 @@
 use std::error::Error;
 
 use cubecl::client::Client;
-use riverrun_kernels::block_diagonal::{self, gpu as blocks};
 use riverrun_kernels::gpu::Dtype;
-use riverrun_kernels::{flat, norm, rg_lru, rotary, short_convolution};
+use riverrun_kernels::{flat, norm, rotary, short_convolution};
+use riverrun_testkit::block_diagonal::{self, gpu as blocks};
+use riverrun_testkit::rg_lru;
 
 use riverrun_testkit::Case as _;
 use riverrun_testkit::flat::Flat;

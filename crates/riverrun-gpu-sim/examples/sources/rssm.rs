@@ -4,8 +4,8 @@ use std::error::Error;
 
 use cubecl::client::Client;
 use riverrun_kernels::gpu::Dtype;
-use riverrun_kernels::rssm::sequence::{self, Problem, Weights};
-use riverrun_kernels::rssm::{Blocks, Draw, gpu};
+use riverrun_testkit::rssm::sequence::{self, Problem, Weights};
+use riverrun_testkit::rssm::{Blocks, Draw, gpu};
 
 use super::Writer;
 

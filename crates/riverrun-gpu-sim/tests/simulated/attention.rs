@@ -3,10 +3,10 @@
 use half::{bf16, f16};
 use riverrun_gpu_sim::simulated::client;
 use riverrun_kernels::Element;
-use riverrun_kernels::attention::Shape;
-use riverrun_kernels::attention::check::{Case, Options};
-use riverrun_kernels::attention::gpu::tensor_cores;
 use riverrun_kernels::gpu::Dtype;
+use riverrun_testkit::attention::Shape;
+use riverrun_testkit::attention::check::{Case, Options};
+use riverrun_testkit::attention::gpu::tensor_cores;
 
 /// `[B, T, S, H, Hk, D]`.
 fn shape([batch, queries, keys, heads, key_heads, dim]: [usize; 6]) -> Shape {

@@ -4,8 +4,8 @@ use half::{bf16, f16};
 use riverrun_gpu_sim::simulated::client;
 use riverrun_kernels::Element;
 use riverrun_kernels::gpu::Dtype;
-use riverrun_kernels::recurrence::check::{Case, Options, compare, naive};
-use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Routine, Shape};
+use riverrun_testkit::recurrence::check::{Case, Options, compare, naive};
+use riverrun_testkit::recurrence::{Candidate, Gate, Problem, Routine, Shape};
 
 fn check<E: Element>(dtype: Dtype, problem: Problem, options: Options) {
     let client = client();

@@ -1,9 +1,9 @@
 //! The rollout with a cluster of cubes for each member, against the oracle.
 
 use riverrun_gpu_sim::simulated::client;
-use riverrun_kernels::rollout::check::Case;
-use riverrun_kernels::rollout::gpu::{Routine, choose};
-use riverrun_kernels::rollout::{Decode, Problem};
+use riverrun_testkit::rollout::check::Case;
+use riverrun_testkit::rollout::gpu::{Routine, choose};
+use riverrun_testkit::rollout::{Decode, Problem};
 
 fn check(case: &Case) {
     let client = client();

@@ -3,10 +3,10 @@
 use half::{bf16, f16};
 use riverrun_gpu_sim::simulated::client;
 use riverrun_kernels::gpu::{Dtype, take_fault};
-use riverrun_kernels::rssm::sequence::Problem;
-use riverrun_kernels::rssm::sequence::check::Case;
-use riverrun_kernels::rssm::sequence::gpu::missing;
 use riverrun_kernels::{Element, Error};
+use riverrun_testkit::rssm::sequence::Problem;
+use riverrun_testkit::rssm::sequence::check::Case;
+use riverrun_testkit::rssm::sequence::gpu::missing;
 
 fn problem(batch: usize, steps: usize) -> Problem {
     Problem {

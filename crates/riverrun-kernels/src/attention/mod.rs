@@ -32,14 +32,10 @@
 //! Source: Dao, *FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning* (2023), sections 3.1 and
 //! 3.2 (algorithms 1 and 2); the window of local attention: De et al., *Griffin* (2024), section 2.3.
 
-#[cfg(feature = "check")]
-pub mod check;
 pub mod cost;
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
-#[cfg(feature = "check")]
-pub mod oracle;
 #[cfg(all(feature = "cuda", unix))]
 pub mod vendor;
 

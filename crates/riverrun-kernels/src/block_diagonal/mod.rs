@@ -19,8 +19,6 @@
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
-#[cfg(feature = "check")]
-pub mod oracle;
 
 use crate::Error;
 use crate::error::expect_length;
@@ -76,7 +74,7 @@ pub struct Problem {
 
 impl Problem {
     /// The time of the `s`-th step in running order.
-    fn time(&self, s: usize) -> usize {
+    pub fn time(&self, s: usize) -> usize {
         if self.reverse {
             self.shape.steps - 1 - s
         } else {
@@ -85,7 +83,10 @@ impl Problem {
     }
 
     /// The checks that forward and backward share.
-    fn check<E>(
+    ///
+    /// # Errors
+    /// [`Error::NoChannels`], [`Error::Length`].
+    pub fn check<E>(
         &self,
         a: &[E],
         h0: Option<&[E]>,

@@ -35,8 +35,6 @@
 //! clamped to ±10. **Constant**: a deviation, or a difference of means, of at most 10⁻⁶ of the mean counts as 0, and so do what is
 //! divided by it and slopes, so that rounding is not taken for a trend. Every feature is always finite.
 
-#[cfg(feature = "check")]
-pub mod check;
 mod features;
 mod flat;
 #[cfg(feature = "gpu")]
@@ -56,15 +54,15 @@ pub const FEATURES: usize = 64;
 pub(crate) const WINDOW: usize = 32;
 
 /// The bound of the derived features, and the mark of an input that was not finite.
-pub(crate) const BOUND: f64 = 10.0;
+pub const BOUND: f64 = 10.0;
 /// Decay factors of the moving averages.
-pub(crate) const KEEPS: [f64; 3] = [0.75, 0.9375, 0.984375];
+pub const KEEPS: [f64; 3] = [0.75, 0.9375, 0.984375];
 /// A deviation of at most this part of the mean counts as rounding.
 pub(crate) const CONSTANT: f64 = 1e-6;
 /// Divisors are at least this.
-pub(crate) const TINY: f64 = 1e-8;
+pub const TINY: f64 = 1e-8;
 /// Logarithms are taken of at least this.
-pub(crate) const LEAST: f64 = 1e-10;
+pub const LEAST: f64 = 1e-10;
 
 /// Sizes of the rings, and the optimiser's decays.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -3,13 +3,9 @@
 //! `y = x/2 (1 + tanh u) = x σ(2u)`, `u = √(2/π) (x + 0.044715 x³)`, and
 //! `dy/dx = σ(2u) + x σ(2u) σ(-2u) 2u'`, `u' = √(2/π) (1 + 3 · 0.044715 x²)`.
 
-#[cfg(feature = "check")]
-pub mod check;
 pub mod cpu;
-#[cfg(feature = "check")]
-pub mod oracle;
 
 /// `2 √(2/π)`.
-const TWICE: f64 = 1.595_769_121_605_731;
+pub const TWICE: f64 = 1.595_769_121_605_731;
 /// The weight of the cube.
-const CUBE: f64 = 0.044_715;
+pub const CUBE: f64 = 0.044_715;

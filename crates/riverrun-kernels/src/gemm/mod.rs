@@ -5,11 +5,7 @@
 //! installed, on CubeCL's buffers and stream; elsewhere the products are the backend's. [`oracle`] and [`check`] hold either
 //! against `f64`.
 
-#[cfg(feature = "check")]
-pub mod check;
 pub mod cpu;
-#[cfg(feature = "check")]
-pub mod oracle;
 #[cfg(feature = "cuda")]
 pub mod vendor;
 

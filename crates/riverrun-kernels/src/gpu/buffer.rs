@@ -32,7 +32,7 @@ pub(crate) fn expect<'a>(
 }
 
 /// A contiguous buffer of `elements`, seen as vectors. What a caller gave has been through [`expect`].
-pub(crate) fn buffer(handle: &Handle, elements: usize, vector: usize) -> BufferArg {
+pub fn buffer(handle: &Handle, elements: usize, vector: usize) -> BufferArg {
     // SAFETY: the buffer holds `elements`: it was made so, or checked.
     unsafe { BufferArg::from_raw_parts(handle.clone(), elements / vector) }
 }
@@ -54,7 +54,7 @@ pub(crate) fn address(elements: usize, dtype: Dtype) -> AddressType {
 }
 
 /// A one-dimensional grid, folded where a dimension of the grid ends.
-pub(crate) fn grid(client: &Client, cubes: usize) -> CubeCount {
+pub fn grid(client: &Client, cubes: usize) -> CubeCount {
     let limit = client.properties().hardware.max_cube_count.0 as usize;
     if cubes <= limit {
         CubeCount::Static(cubes as u32, 1, 1)

@@ -23,7 +23,9 @@ pub(crate) mod storage;
 pub(crate) mod strips;
 pub(crate) mod words;
 
-pub(crate) use buffer::{address, buffer, expect, grid, vector_width};
+pub(crate) use buffer::{address, expect, vector_width};
+#[doc(hidden)]
+pub use buffer::{buffer, grid};
 pub use dtype::Dtype;
 pub use fault::take_fault;
 

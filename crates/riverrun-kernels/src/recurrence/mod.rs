@@ -23,19 +23,18 @@
 //! section 2; Feng et al., *Were RNNs All We Needed?* (2024), sections 3.1 and 3.2 (minGRU, minLSTM);
 //! De et al., *Griffin* (2024), section 2.4 (RG-LRU).
 
-#[cfg(feature = "check")]
-pub mod check;
 pub mod cost;
 pub mod cpu;
 mod gates;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 pub mod hvp;
-#[cfg(feature = "check")]
-pub mod oracle;
 mod routine;
 
 pub use crate::rows::{Rows, RowsMut, Shape};
+#[cfg(feature = "check")]
+#[doc(hidden)]
+pub use gates::reference;
 pub use gates::{Candidate, Gate};
 pub use routine::Routine;
 

@@ -16,8 +16,6 @@
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
-#[cfg(feature = "check")]
-pub mod oracle;
 
 /// The rate of decay at a step whose state before it has no influence: there `a` vanishes and `√(1 - a²)` is 1.
 pub const NO_MEMORY: f64 = 100.0;

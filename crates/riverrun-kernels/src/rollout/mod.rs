@@ -34,15 +34,11 @@
 //! **Precision.** `f32`; the oracle in `f64`. Sums are in a fixed order, so results are bit-equal from run to run and for any
 //! number of threads. A NaN in one member leaves the others untouched; no minimum, maximum or threshold drops a NaN.
 
-#[cfg(feature = "check")]
-pub mod check;
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 pub mod memory;
 mod metrics;
-#[cfg(feature = "check")]
-pub mod oracle;
 
 pub use metrics::{Metrics, Summary, WeightDelta, spans};
 
@@ -58,13 +54,13 @@ pub const HEADS: usize = 1 + DELTAS;
 pub const LARGEST_HIDDEN: usize = 1024;
 
 /// Probabilities up to this add nothing to the entropy.
-pub(crate) const LEAST_PROBABILITY: f64 = 1e-8;
+pub const LEAST_PROBABILITY: f64 = 1e-8;
 /// The predicted loss is at least this.
-pub(crate) const LEAST_LOSS: f64 = 1e-6;
+pub const LEAST_LOSS: f64 = 1e-6;
 /// The loss head's output is clamped to plus or minus this.
-pub(crate) const CLAMP: f64 = 10.0;
+pub const CLAMP: f64 = 10.0;
 /// The entropy of a step of [`Decode::Linear`].
-pub(crate) const LINEAR_ENTROPY: f64 = 0.01;
+pub const LINEAR_ENTROPY: f64 = 0.01;
 
 /// The decoder of a loss from a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -204,12 +200,14 @@ impl Problem {
     }
 
     /// The index in `h` of the logit of class `i`.
-    pub(crate) fn logit(&self, i: usize) -> usize {
+    #[doc(hidden)]
+    pub fn logit(&self, i: usize) -> usize {
         i * self.hidden / self.stochastic
     }
 
     /// The lengths of the arguments, in the order of [`Arguments`].
-    pub(crate) fn lengths(&self) -> [(&'static str, usize); 7] {
+    #[doc(hidden)]
+    pub fn lengths(&self) -> [(&'static str, usize); 7] {
         let (e, h, v) = (self.members, self.hidden, self.combined());
         [
             ("w", e * 3 * h * self.features),
@@ -244,12 +242,14 @@ pub struct Arguments<'a, R> {
 
 impl<'a, R> Arguments<'a, R> {
     /// The loss head, and the delta head.
-    pub(crate) fn heads(&self, problem: &Problem) -> (&'a [R], &'a [R]) {
+    #[doc(hidden)]
+    pub fn heads(&self, problem: &Problem) -> (&'a [R], &'a [R]) {
         self.heads.split_at(problem.combined())
     }
 
     /// Checks sizes and lengths.
-    pub(crate) fn check(&self, problem: &Problem) -> Result<(), Error> {
+    #[doc(hidden)]
+    pub fn check(&self, problem: &Problem) -> Result<(), Error> {
         problem.check()?;
         let found = [
             self.w.len(),
@@ -273,7 +273,8 @@ impl<'a, R> Arguments<'a, R> {
     }
 
     /// The member's input weights, recurrent weights, bias and initial state.
-    pub(crate) fn member(&self, problem: &Problem, m: usize) -> [&'a [R]; 4] {
+    #[doc(hidden)]
+    pub fn member(&self, problem: &Problem, m: usize) -> [&'a [R]; 4] {
         let h = problem.hidden;
         let part = |x: &'a [R], size: usize| &x[m * size..(m + 1) * size];
         [
@@ -342,7 +343,8 @@ impl<R: Copy> Outcome<R> {
         }
     }
 
-    pub(crate) fn filled(problem: &Problem, x: R) -> Self {
+    #[doc(hidden)]
+    pub fn filled(problem: &Problem, x: R) -> Self {
         let e = problem.members;
         Self::from_arrays(lengths(problem).map(|(_, length)| vec![x; e * length]))
     }

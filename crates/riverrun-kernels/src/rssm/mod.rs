@@ -20,8 +20,6 @@
 pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
-#[cfg(feature = "check")]
-pub mod oracle;
 pub mod sequence;
 
 /// The sizes of states in blocks.
@@ -42,12 +40,14 @@ impl Blocks {
     }
 
     /// Where the `k`-th row of `W` numbers of an array `[B, D]` is in an array `[G, B, W]`, in rows.
-    fn in_blocks(self, k: usize) -> usize {
+    #[doc(hidden)]
+    pub fn in_blocks(self, k: usize) -> usize {
         (k % self.blocks) * self.batch + k / self.blocks
     }
 
     /// Where the `k`-th row of an array in blocks is in an array `[B, D]`, in rows of `W` numbers.
-    fn in_states(self, k: usize) -> usize {
+    #[doc(hidden)]
+    pub fn in_states(self, k: usize) -> usize {
         (k % self.batch) * self.blocks + k / self.batch
     }
 }

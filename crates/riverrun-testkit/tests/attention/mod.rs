@@ -2,9 +2,9 @@
 //! Vulkan driver too.
 
 use half::{bf16, f16};
-use riverrun_kernels::attention::check::{Case, Options, Outcome};
-use riverrun_kernels::attention::{Problem, Shape, cpu, oracle};
 use riverrun_kernels::{CpuElement, Error};
+use riverrun_testkit::attention::check::{Case, Options, Outcome};
+use riverrun_testkit::attention::{Problem, Shape, cpu, oracle};
 
 fn assert_right<E: CpuElement>(
     case: &Case,
@@ -406,8 +406,8 @@ fn the_oracle_has_the_slopes_of_its_function() {
 #[cfg(feature = "gpu")]
 mod on_gpu {
     use cubecl::client::Client;
-    use riverrun_kernels::attention::gpu::Tuning;
     use riverrun_kernels::gpu::Dtype;
+    use riverrun_testkit::attention::gpu::Tuning;
 
     use super::*;
     use crate::device::{client, supports};

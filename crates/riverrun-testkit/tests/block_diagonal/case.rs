@@ -1,9 +1,9 @@
 //! Problems with their data, and running them.
 
 use riverrun_kernels::CpuElement;
-use riverrun_kernels::block_diagonal::{Problem, Shape, cpu, oracle};
-use riverrun_kernels::check::{Random, stored, wide};
-use riverrun_kernels::recurrence::check::Options;
+use riverrun_testkit::block_diagonal::{Problem, Shape, cpu, oracle};
+use riverrun_testkit::check::{Random, stored, wide};
+use riverrun_testkit::recurrence::check::Options;
 
 /// A problem and its data, in `f64`.
 #[derive(Clone)]

@@ -2,11 +2,11 @@
 
 use cubecl::client::Client;
 use half::{bf16, f16};
-use riverrun_kernels::block_diagonal::gpu::{self, Backward, Forward, LARGEST};
-use riverrun_kernels::check::transfer::{bytes, numbers};
 use riverrun_kernels::gpu::Dtype;
-use riverrun_kernels::recurrence::check::Options;
 use riverrun_kernels::{CpuElement, Error};
+use riverrun_testkit::block_diagonal::gpu::{self, Backward, Forward, LARGEST};
+use riverrun_testkit::check::transfer::{bytes, numbers};
+use riverrun_testkit::recurrence::check::Options;
 
 use crate::block_diagonal::case::{Case, Outcome};
 use crate::device::client;

@@ -7,9 +7,10 @@ mod gpu;
 
 use case::Case;
 use half::{bf16, f16};
-use riverrun_kernels::block_diagonal::cpu;
-use riverrun_kernels::recurrence::check::Options;
-use riverrun_kernels::{CpuElement, Error, recurrence};
+use riverrun_kernels::{CpuElement, Error};
+use riverrun_testkit::block_diagonal::cpu;
+use riverrun_testkit::recurrence;
+use riverrun_testkit::recurrence::check::Options;
 
 #[test]
 fn the_oracles_gradients_are_the_slopes_of_the_loss() {

@@ -4,7 +4,8 @@
 mod rssm;
 
 use half::{bf16, f16};
-use riverrun_kernels::{CpuElement, gelu};
+use riverrun_kernels::CpuElement;
+use riverrun_testkit::gelu;
 
 /// Numbers in (-3, 3), some of them 0 and some far out.
 fn data(n: usize, seed: u64) -> Vec<f64> {

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use riverrun_kernels::CpuElement;
-use riverrun_kernels::rssm::{Blocks, Draw, cpu, oracle};
+use riverrun_testkit::rssm::{Blocks, Draw, cpu, oracle};
 
 use super::{assert_close, assert_slopes, data, rounded};
 
@@ -189,9 +189,9 @@ fn lengths_that_do_not_fit_are_refused() {
 #[cfg(feature = "gpu")]
 mod on_a_gpu {
     use cubecl::client::Client;
-    use riverrun_kernels::check::transfer::{download, poison, upload};
     use riverrun_kernels::gpu::Dtype;
-    use riverrun_kernels::rssm::gpu;
+    use riverrun_testkit::check::transfer::{download, poison, upload};
+    use riverrun_testkit::rssm::gpu;
 
     use super::*;
     use crate::device::client;

@@ -1,6 +1,6 @@
 //! Each feature from a history short enough to follow.
 
-use riverrun_kernels::encoder::{Config, FEATURES, Observation, Phase, StateEncoder};
+use riverrun_testkit::encoder::{Config, FEATURES, Observation, Phase, StateEncoder};
 
 /// Losses and norms, one observation each.
 fn encode(losses: &[f32], norms: &[f32]) -> [f32; FEATURES] {

@@ -1,8 +1,8 @@
 //! The formulas over whole runs, what is refused, and what is not finite.
 
 use riverrun_kernels::Error;
-use riverrun_kernels::encoder::check::{compare, encoded, random_run, reference};
-use riverrun_kernels::encoder::{
+use riverrun_testkit::encoder::check::{compare, encoded, random_run, reference};
+use riverrun_testkit::encoder::{
     Config, FEATURES, FlatStates, Observation, SCALARS, StateEncoder, encode_flat,
 };
 

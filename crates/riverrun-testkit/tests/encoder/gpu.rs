@@ -1,10 +1,10 @@
 //! The GPU kernel against the formulas, over histories of every length at once.
 
-use riverrun_kernels::check::transfer::{download, poison};
-use riverrun_kernels::encoder::check::{compare, encoded, random_run, reference};
-use riverrun_kernels::encoder::gpu::{Buffers, encode};
-use riverrun_kernels::encoder::{Config, FEATURES, FlatStates, Observation};
 use riverrun_kernels::gpu::Dtype;
+use riverrun_testkit::check::transfer::{download, poison};
+use riverrun_testkit::encoder::check::{compare, encoded, random_run, reference};
+use riverrun_testkit::encoder::gpu::{Buffers, encode};
+use riverrun_testkit::encoder::{Config, FEATURES, FlatStates, Observation};
 
 use crate::device::client;
 

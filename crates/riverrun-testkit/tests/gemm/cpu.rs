@@ -1,11 +1,11 @@
 //! The CPU's products against the oracle.
 
-use riverrun_kernels::check::stored;
-use riverrun_kernels::gemm::Epilogue;
-use riverrun_kernels::gemm::check::Case;
-use riverrun_kernels::gemm::cpu::{Factor, product};
-use riverrun_kernels::gemm::oracle::{Outputs, transpose};
 use riverrun_kernels::{CpuElement, Error};
+use riverrun_testkit::check::stored;
+use riverrun_testkit::gemm::Epilogue;
+use riverrun_testkit::gemm::check::Case;
+use riverrun_testkit::gemm::cpu::{Factor, product};
+use riverrun_testkit::gemm::oracle::{Outputs, transpose};
 
 fn run<E: CpuElement>(case: &Case, [a_transposed, b_transposed]: [bool; 2]) -> Outputs {
     let [m, k, n] = case.sizes;

@@ -1,6 +1,6 @@
 //! The oracle's gradients against central differences.
 
-use riverrun_kernels::gemm::check::LayerCase;
+use riverrun_testkit::gemm::check::LayerCase;
 
 /// `Σ y ∘ d_y`.
 fn loss(case: &LayerCase) -> f64 {

@@ -2,10 +2,10 @@
 
 use half::{bf16, f16};
 use riverrun_kernels::Element;
-use riverrun_kernels::gemm::check::{Case, Orders, stress};
-use riverrun_kernels::gemm::vendor::Vendor;
-use riverrun_kernels::gemm::{Arithmetic, Epilogue, Order};
 use riverrun_kernels::gpu::Dtype;
+use riverrun_testkit::gemm::check::{Case, Orders, stress};
+use riverrun_testkit::gemm::vendor::Vendor;
+use riverrun_testkit::gemm::{Arithmetic, Epilogue, Order};
 
 use cubecl::client::Client;
 

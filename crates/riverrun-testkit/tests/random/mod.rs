@@ -24,9 +24,9 @@ fn known_values() {
 #[cfg(feature = "gpu")]
 #[test]
 fn a_gpu_gives_the_same_numbers() {
-    use riverrun_kernels::check::transfer::{download, poison};
     use riverrun_kernels::gpu::Dtype;
     use riverrun_kernels::random::gpu;
+    use riverrun_testkit::check::transfer::{download, poison};
 
     let Some(client) = crate::device::client() else {
         return;

@@ -1,7 +1,7 @@
 //! Assertions on results.
 
 use riverrun_kernels::CpuElement;
-use riverrun_kernels::recurrence::check::{Case, Outcome, compare, naive};
+use riverrun_testkit::recurrence::check::{Case, Outcome, compare, naive};
 
 /// Asserts that the CPU kernels are right on a case whose numbers are of the type `E`.
 #[track_caller]

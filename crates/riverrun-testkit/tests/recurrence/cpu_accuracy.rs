@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 use riverrun_kernels::CpuElement;
-use riverrun_kernels::recurrence::check::{Case, Options};
-use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Shape};
+use riverrun_testkit::recurrence::check::{Case, Options};
+use riverrun_testkit::recurrence::{Candidate, Gate, Problem, Shape};
 
 use crate::recurrence::assertions::{assert_cpu_is_right, assert_same};
 

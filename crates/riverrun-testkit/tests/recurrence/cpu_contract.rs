@@ -1,8 +1,8 @@
 //! Edge cases of the contract: no steps, extreme gates, values that are not finite, wrong arguments.
 
 use riverrun_kernels::Error;
-use riverrun_kernels::recurrence::check::{Case, Options, Outcome};
-use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Rows, RowsMut, Shape, cpu};
+use riverrun_testkit::recurrence::check::{Case, Options, Outcome};
+use riverrun_testkit::recurrence::{Candidate, Gate, Problem, Rows, RowsMut, Shape, cpu};
 
 use crate::recurrence::assertions::assert_same_bits;
 

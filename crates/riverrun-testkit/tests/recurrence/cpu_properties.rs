@@ -1,8 +1,8 @@
 //! Laws that hold for all data, bit for bit in `f32`.
 
 use proptest::prelude::*;
-use riverrun_kernels::recurrence::check::{Case, Options, Outcome};
-use riverrun_kernels::recurrence::{Gate, Problem, Shape};
+use riverrun_testkit::recurrence::check::{Case, Options, Outcome};
+use riverrun_testkit::recurrence::{Gate, Problem, Shape};
 
 use crate::recurrence::assertions::{assert_same, assert_same_bits};
 

@@ -1,7 +1,7 @@
 //! Views: packed, time-major and contiguous tensors give the same bits.
 
-use riverrun_kernels::recurrence::check::{Case, Options};
-use riverrun_kernels::recurrence::{Gate, Problem, Rows, RowsMut, Shape, cpu};
+use riverrun_testkit::recurrence::check::{Case, Options};
+use riverrun_testkit::recurrence::{Gate, Problem, Rows, RowsMut, Shape, cpu};
 
 use crate::recurrence::assertions::assert_same_bits;
 

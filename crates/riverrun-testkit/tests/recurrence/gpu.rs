@@ -3,8 +3,8 @@
 use half::{bf16, f16};
 use riverrun_kernels::Element;
 use riverrun_kernels::gpu::{Dtype, take_fault};
-use riverrun_kernels::recurrence::check::{Case, Options, compare, naive};
-use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Routine, Shape};
+use riverrun_testkit::recurrence::check::{Case, Options, compare, naive};
+use riverrun_testkit::recurrence::{Candidate, Gate, Problem, Routine, Shape};
 
 use cubecl::client::Client;
 
@@ -192,7 +192,7 @@ fn no_wait_has_given_up() {
 #[test]
 fn small_buffers_are_refused() {
     use riverrun_kernels::Error;
-    use riverrun_kernels::recurrence::gpu::{
+    use riverrun_testkit::recurrence::gpu::{
         Backward, Forward, Inputs, Strided, backward, forward,
     };
 

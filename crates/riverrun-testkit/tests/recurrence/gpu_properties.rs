@@ -5,8 +5,8 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 use riverrun_kernels::Element;
 use riverrun_kernels::gpu::Dtype;
-use riverrun_kernels::recurrence::check::{Case, Options, Outcome, Random, compare, naive};
-use riverrun_kernels::recurrence::{Gate, Problem, Routine, Shape};
+use riverrun_testkit::recurrence::check::{Case, Options, Outcome, Random, compare, naive};
+use riverrun_testkit::recurrence::{Gate, Problem, Routine, Shape};
 
 use cubecl::client::Client;
 

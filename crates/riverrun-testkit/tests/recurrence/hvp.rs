@@ -1,11 +1,11 @@
 //! Second derivatives of the scan: the oracle against central differences of its own gradients, the composition of CPU
 //! scans against the oracle, and the symmetry that every Hessian has.
 
-use riverrun_kernels::check::{stored, wide};
-use riverrun_kernels::recurrence::check::{Case, Options};
-use riverrun_kernels::recurrence::hvp::{self, Gradients, Point};
-use riverrun_kernels::recurrence::{Gate, Problem, Shape, oracle};
 use riverrun_kernels::{CpuElement, Error};
+use riverrun_testkit::check::{stored, wide};
+use riverrun_testkit::recurrence::check::{Case, Options};
+use riverrun_testkit::recurrence::hvp::{self, Gradients, Point};
+use riverrun_testkit::recurrence::{Gate, Problem, Shape, oracle};
 
 use crate::recurrence::assertions::assert_same_bits;
 

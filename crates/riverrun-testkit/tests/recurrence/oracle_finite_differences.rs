@@ -1,7 +1,7 @@
 //! The oracle's gradients against central differences of its forward pass.
 
-use riverrun_kernels::recurrence::check::{Case, Options};
-use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Shape};
+use riverrun_testkit::recurrence::check::{Case, Options};
+use riverrun_testkit::recurrence::{Candidate, Gate, Problem, Shape};
 
 /// A loss that is linear in `h` and `h_last`, so that `d_h` and `d_h_last` are its gradients.
 fn loss(case: &Case) -> f64 {

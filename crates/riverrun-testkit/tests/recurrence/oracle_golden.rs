@@ -1,7 +1,7 @@
 //! The oracle against values computed by PyTorch in `float64`, see `tests/golden/make_recurrence.py`.
 
-use riverrun_kernels::recurrence::check::Case;
-use riverrun_kernels::recurrence::{Gate, Problem, Shape};
+use riverrun_testkit::recurrence::check::Case;
+use riverrun_testkit::recurrence::{Gate, Problem, Shape};
 use serde_json::Value;
 
 const GOLDEN: &str = include_str!("../golden/recurrence.json");

@@ -3,9 +3,9 @@
 
 mod subscriber;
 
-use riverrun_kernels::encoder::check::{encoded, random_run};
-use riverrun_kernels::encoder::{Config, FEATURES};
-use riverrun_kernels::rollout::{Outcome, Problem, spans};
+use riverrun_testkit::encoder::check::{encoded, random_run};
+use riverrun_testkit::encoder::{Config, FEATURES};
+use riverrun_testkit::rollout::{Outcome, Problem, spans};
 
 use subscriber::Reported;
 

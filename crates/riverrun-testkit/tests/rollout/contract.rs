@@ -1,8 +1,8 @@
 //! Sizes, refusals, and the formulas on numbers small enough to follow.
 
 use riverrun_kernels::Error;
-use riverrun_kernels::rollout::check::Case;
-use riverrun_kernels::rollout::{Decode, Problem, memory, oracle};
+use riverrun_testkit::rollout::check::Case;
+use riverrun_testkit::rollout::{Decode, Problem, memory, oracle};
 
 #[test]
 fn sizes_that_do_not_fit_are_refused() {

@@ -1,8 +1,9 @@
 //! The CPU kernel against the oracle.
 
 use proptest::prelude::*;
-use riverrun_kernels::rollout::check::Case;
-use riverrun_kernels::rollout::{Arguments, Decode, Problem, cpu};
+use riverrun_kernels::cell::cpu::Level;
+use riverrun_testkit::rollout::check::Case;
+use riverrun_testkit::rollout::{Arguments, Decode, Outcome, Problem, cpu};
 
 fn assert_passes(case: &Case) {
     let found = case.cpu().unwrap();
@@ -127,5 +128,45 @@ proptest! {
             problem = problem.with_decode(Decode::Linear);
         }
         assert_passes(&Case::random(problem, seed));
+    }
+}
+
+fn bits(found: &Outcome<f32>) -> Vec<u32> {
+    let arrays = found.named().into_iter().flat_map(|(_, x)| x.to_vec());
+    arrays.map(f32::to_bits).collect()
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_bits() {
+    for members in [1, 2, 3, 5] {
+        let case = Case::random(Problem::new(members, 128, 60).with_stochastic(17), 3);
+        let with = |threads| {
+            bits(
+                &cpu::run_with(
+                    &case.problem,
+                    case.arguments(),
+                    Level::available()[0],
+                    threads,
+                )
+                .unwrap(),
+            )
+        };
+        let one = with(1);
+        for threads in 2..8 {
+            assert_eq!(one, with(threads), "{members} members, {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn every_level_of_the_machine_passes() {
+    for level in Level::available() {
+        for hidden in [1, 7, 33, 64] {
+            let case = Case::random(Problem::new(2, hidden, 5).with_features(9), 1);
+            let found = cpu::run_with(&case.problem, case.arguments(), *level, 1).unwrap();
+            for comparison in case.compare(&found).unwrap() {
+                assert!(comparison.passes(), "{level:?} H {hidden}: {comparison:?}");
+            }
+        }
     }
 }

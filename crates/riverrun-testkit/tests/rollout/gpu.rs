@@ -1,9 +1,9 @@
 //! The GPU kernels against the oracle; those for NVIDIA GPUs on one, or on a simulated one.
 
 use riverrun_kernels::Error;
-use riverrun_kernels::rollout::check::Case;
-use riverrun_kernels::rollout::gpu::{Routine, missing};
-use riverrun_kernels::rollout::{Decode, Problem};
+use riverrun_testkit::rollout::check::Case;
+use riverrun_testkit::rollout::gpu::{Routine, missing};
+use riverrun_testkit::rollout::{Decode, Problem};
 
 use crate::device::client;
 

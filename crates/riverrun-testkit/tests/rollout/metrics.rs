@@ -1,6 +1,6 @@
 //! Metrics, forecasts and proposed changes, by hand.
 
-use riverrun_kernels::rollout::{Metrics, Outcome, Problem};
+use riverrun_testkit::rollout::{Metrics, Outcome, Problem};
 
 #[test]
 fn the_four_metrics() {

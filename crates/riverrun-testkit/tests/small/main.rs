@@ -6,19 +6,17 @@
 mod block_diagonal;
 
 use half::{bf16, f16};
-use riverrun_kernels::check::Comparison;
 use riverrun_kernels::norm::Kind;
-use riverrun_kernels::recurrence::{Candidate, Gate};
-use riverrun_kernels::{
-    CpuElement, attention, cell, embedding, gelu, gemm, recurrence, rg_lru, rollout, rotary,
-    short_convolution,
-};
+use riverrun_kernels::{CpuElement, cell, embedding, rotary, short_convolution};
 use riverrun_testkit::Case as _;
+use riverrun_testkit::check::Comparison;
 use riverrun_testkit::embedding::{Embedding, Tokens};
 use riverrun_testkit::flat::Flat;
 use riverrun_testkit::loss::Loss;
 use riverrun_testkit::norm::{self, Norm};
 use riverrun_testkit::optimizer::Steps;
+use riverrun_testkit::recurrence::{Candidate, Gate};
+use riverrun_testkit::{attention, gelu, gemm, recurrence, rg_lru, rollout};
 
 /// Runs `test` in a pool of two threads.
 fn on_two_threads(test: impl FnOnce() + Send) {

@@ -5,7 +5,7 @@ use crate::common::{assert_close, devices, numbers};
 use burn::tensor::{Bool, Device, Distribution, Tensor, TensorData};
 use riverrun::nn::Sequence;
 use riverrun::ops::{geglu, gelu, rg_lru_gates, rotary, try_short_convolution};
-use riverrun_kernels::rg_lru::{Problem, oracle};
+use riverrun_testkit::rg_lru::{Problem, oracle};
 
 /// A few roundings of f32 in each of up to 120 terms below 1.
 const TOLERANCE: f64 = 1e-4;

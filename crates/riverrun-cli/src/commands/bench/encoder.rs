@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::Tensor;
 use riverrun::ops::{RunStates, encode_states};
-use riverrun_kernels::encoder::check::{encoded, random_run};
 use riverrun_kernels::encoder::{Config, FEATURES, FlatStates, encode_flat};
+use riverrun_testkit::encoder::check::{encoded, random_run};
 use serde::Serialize;
 
 use super::setup::Setup;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use burn::tensor::{DType, Device, Distribution, Tensor, TensorData};
 use half::{bf16, f16};
 use riverrun::ops::gelu as gelu_op;
-use riverrun_kernels::{Element, gelu};
+use riverrun_kernels::Element;
 use serde::Serialize;
 
 use super::bandwidth::{Row, Speed, Table};
@@ -132,7 +132,7 @@ fn check<E: Element>(device: &Device, storage: Storage) -> Result<(), Failure> {
     let y = gelu_op(leaf.clone());
     let gradients = (y.clone() * upload(&d_y)).sum().backward();
     let d_x = leaf.grad(&gradients).map(numbers).unwrap_or_default();
-    let comparisons = gelu::check::compare::<E>(&x, &d_y, [&numbers(y), &d_x]);
+    let comparisons = riverrun_testkit::gelu::check::compare::<E>(&x, &d_y, [&numbers(y), &d_x]);
     match comparisons.iter().find(|comparison| !comparison.passes()) {
         Some(wrong) => Err(Failure::Bug(format!(
             "not timed, because it is wrong: gelu {}, {} off by {:e}, allowed {:e}",

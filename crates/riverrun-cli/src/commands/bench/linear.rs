@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use half::{bf16, f16};
-use riverrun::check;
 use riverrun::ops::linear::{LinearSpec, Route, linear, mlp};
 use riverrun_kernels::Element;
-use riverrun_kernels::check::Comparison;
-use riverrun_kernels::gemm::check::LayerCase;
+use riverrun_testkit::check::Comparison;
+use riverrun_testkit::gemm::check::LayerCase;
+use riverrun_testkit::gemm::layer;
 use serde::Serialize;
 
 use super::setup::Setup;
@@ -202,7 +202,7 @@ impl Bench<'_> {
         let [rows, inputs, outputs] = self.shape.map(|size| size.min(96));
         let case =
             LayerCase::random(rows, &[inputs, outputs, inputs], true, true, 5).rounded::<E>();
-        let found = check::linear(&case, self.device, dtype, self.spec)?;
+        let found = layer::linear(&case, self.device, dtype, self.spec)?;
         match case
             .compare::<E>(&found)
             .iter()

@@ -4,8 +4,8 @@
 use std::io::{Write, stdout};
 use std::time::{Duration, Instant};
 
-use riverrun_kernels::rollout::check::Case;
-use riverrun_kernels::rollout::{Problem, memory, oracle};
+use riverrun_testkit::rollout::check::Case;
+use riverrun_testkit::rollout::{Problem, memory, oracle};
 use serde::Serialize;
 
 use super::setup::Setup;

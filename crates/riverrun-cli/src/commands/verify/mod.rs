@@ -4,146 +4,21 @@
 //! other. On a GPU most of their time is spent in compiling kernels, which a process does one at a time; so every part runs in
 //! a process of its own, as many at once as there are cores.
 
-mod attention;
-mod block_diagonal;
-mod cell;
-mod convolution;
-mod encoder;
-mod gelu;
-mod linear;
 mod model;
 mod processes;
-mod recompute;
-mod recurrence;
-mod refill;
-mod rg_lru;
-mod rollout;
-mod rssm;
-mod second;
 mod stress;
 mod table;
-mod tensors;
 mod training;
 
 use riverrun::device::{self, DeviceInfo};
-use riverrun_testkit::{Operation, Part, Report, Storage, Target};
+use riverrun_testkit::{OPERATIONS, Operation, Part, Report, Storage, Target};
 
 use crate::args::VerifyArgs;
 use crate::failure::Failure;
 use table::Table;
 
-/// The formats of 16 bits: their kernels differ in how numbers are loaded and stored.
-const HALVES: Option<[Storage; 2]> = Some([Storage::F16, Storage::Bf16]);
-
-/// The operations, in the order of the table.
-const OPERATIONS: &[&Operation] = &[
-    &Operation {
-        name: "recurrence",
-        about: "Linear recurrences: every gate and routine, forward and every gradient",
-        storages: &Storage::ALL,
-        forms: recurrence::forms,
-        check: recurrence::verify,
-        weight: 2,
-        shared: HALVES,
-        long: Some("recurrences of more than 4096 steps, 256 channels or 2^31 elements"),
-    },
-    &Operation {
-        name: "recompute",
-        about: "Linear recurrences that save fewer states and recompute the others",
-        storages: &[Storage::F32, Storage::F16, Storage::Bf16],
-        forms: recompute::forms,
-        check: recompute::verify,
-        weight: 2,
-        shared: HALVES,
-        long: None,
-    },
-    &Operation {
-        name: "second-derivative",
-        about: "Second derivatives of the linear recurrence",
-        storages: &[Storage::F32],
-        forms: |_| vec!["raw"],
-        check: second::verify,
-        weight: 1,
-        shared: None,
-        long: None,
-    },
-    &Operation {
-        name: "block-diagonal",
-        about: "The block-diagonal recurrence",
-        storages: &[Storage::F32, Storage::F64],
-        forms: |_| vec!["block-diagonal"],
-        check: block_diagonal::verify,
-        weight: 1,
-        shared: None,
-        long: None,
-    },
-    &Operation {
-        name: "cell",
-        about: "GRU, LSTM and Elman cells: kernels and layers",
-        storages: &[Storage::F32, Storage::F16, Storage::Bf16],
-        forms: cell::forms,
-        check: cell::verify,
-        weight: 3,
-        shared: HALVES,
-        long: Some("cells of more than 40 steps or 128 hidden units"),
-    },
-    &riverrun_testkit::norm::OPERATION,
-    &Operation {
-        name: "gelu",
-        about: "GELU",
-        storages: &Storage::ALL,
-        forms: |_| vec!["gelu", "geglu"],
-        check: gelu::verify,
-        weight: 0,
-        shared: None,
-        long: None,
-    },
-    &riverrun_testkit::loss::OPERATION,
-    &riverrun_testkit::embedding::OPERATION,
-    &Operation {
-        name: "attention",
-        about: "Attention and every gradient",
-        storages: &Storage::ALL,
-        forms: attention::forms,
-        check: attention::verify,
-        weight: 3,
-        shared: None,
-        long: Some("attention of more than 130 queries or 200 keys"),
-    },
-    &Operation {
-        name: "conv",
-        about: "The short causal convolution with its state",
-        storages: &Storage::ALL,
-        forms: |_| vec!["convolution", "rg-lru gates"],
-        check: |part, table| match part.form {
-            "convolution" => convolution::verify(part, table),
-            _ => rg_lru::verify(part, table),
-        },
-        weight: 1,
-        shared: None,
-        long: None,
-    },
-    &riverrun_testkit::optimizer::OPERATION,
-    &Operation {
-        name: "linear",
-        about: "Linear layers, MLPs and the vendor's matmuls",
-        storages: &Storage::ALL,
-        forms: linear::forms,
-        check: linear::verify,
-        weight: 2,
-        shared: None,
-        long: Some("linear layers of more than 128 rows; on a GPU, Burn's own matmuls"),
-    },
-    &Operation {
-        name: "refill",
-        about: "Tensors that are filled again in place",
-        storages: &[Storage::F32],
-        forms: |_| vec!["refill"],
-        check: refill::verify,
-        weight: 0,
-        shared: None,
-        long: None,
-    },
+/// What is checked by way of the trainer, after the operations of the table.
+const TRAINING: &[&Operation] = &[
     &Operation {
         name: "training",
         about: "Training steps that are recorded and run again",
@@ -152,36 +27,6 @@ const OPERATIONS: &[&Operation] = &[
         check: training::verify,
         weight: 4,
         shared: Some([Storage::F32, Storage::Bf16]),
-        long: None,
-    },
-    &Operation {
-        name: "rollout",
-        about: "Rollouts of ensembles",
-        storages: &[Storage::F32],
-        forms: rollout::forms,
-        check: rollout::verify,
-        weight: 2,
-        shared: None,
-        long: Some("rollouts of more than 5 members or 100 steps"),
-    },
-    &Operation {
-        name: "encoder",
-        about: "States of training runs as features",
-        storages: &[Storage::F32],
-        forms: encoder::forms,
-        check: encoder::verify,
-        weight: 0,
-        shared: None,
-        long: None,
-    },
-    &Operation {
-        name: "rssm",
-        about: "The recurrent state-space model",
-        storages: &[Storage::F32, Storage::Bf16],
-        forms: rssm::forms,
-        check: rssm::verify,
-        weight: 3,
-        shared: None,
         long: None,
     },
     &Operation {
@@ -206,6 +51,11 @@ const OPERATIONS: &[&Operation] = &[
     },
 ];
 
+/// Everything that can be verified, in the order of the report.
+fn operations() -> impl Iterator<Item = &'static Operation> {
+    OPERATIONS.iter().chain(TRAINING).copied()
+}
+
 /// Runs the checks and prints a table.
 pub fn run(args: &VerifyArgs, quiet: bool) -> Result<(), Failure> {
     let devices = match args.device.as_str() {
@@ -227,9 +77,7 @@ pub fn run(args: &VerifyArgs, quiet: bool) -> Result<(), Failure> {
             processes::run(&parts, target, quiet, &mut table)?;
         }
     }
-    let operations = OPERATIONS
-        .iter()
-        .filter(|operation| chosen(args, operation));
+    let operations = operations().filter(|operation| chosen(args, operation));
     let left_out = operations.filter_map(|operation| operation.long);
     let mut left_out: Vec<&str> = match args.long {
         true => Vec::new(),
@@ -246,7 +94,7 @@ pub fn run(args: &VerifyArgs, quiet: bool) -> Result<(), Failure> {
 
 /// The names of the operations, for the command line.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    OPERATIONS.iter().map(|operation| operation.name)
+    operations().map(|operation| operation.name)
 }
 
 /// A device as a target; refuses one whose kernels this build cannot launch, instead of checking the CPU's.
@@ -294,10 +142,7 @@ fn parts<'a>(
     table: &mut Table,
 ) -> Result<Vec<Part<'a>>, Failure> {
     let mut parts = Vec::new();
-    for operation in OPERATIONS
-        .iter()
-        .filter(|operation| chosen(args, operation))
-    {
+    for operation in operations().filter(|operation| chosen(args, operation)) {
         let forms = (operation.forms)(target);
         if forms.is_empty() && target.is_cpu() {
             let reason = "there are no launches to record";
@@ -339,9 +184,7 @@ fn parts<'a>(
 
 /// Refuses a form that the operation has on no device.
 fn known_form(args: &VerifyArgs, only: &str, targets: &[Target]) -> Result<(), Failure> {
-    let operations = OPERATIONS
-        .iter()
-        .filter(|operation| chosen(args, operation));
+    let operations = operations().filter(|operation| chosen(args, operation));
     let mut known: Vec<&str> = operations
         .flat_map(|operation| targets.iter().flat_map(|target| (operation.forms)(target)))
         .collect();

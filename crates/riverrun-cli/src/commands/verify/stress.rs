@@ -8,19 +8,19 @@ use std::thread;
 use burn::tensor::{DType, Device};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use riverrun::check;
 use riverrun::models::RecurrentKind;
 use riverrun::ops::SavedStates;
 use riverrun::ops::linear::{LinearSpec, WeightOrder};
 use riverrun_kernels::cell::{self, Cell};
-use riverrun_kernels::check::Comparison;
-use riverrun_kernels::gemm::check::LayerCase;
-use riverrun_kernels::recurrence::check::{Case, Options};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
+use riverrun_testkit::check::Comparison;
+use riverrun_testkit::gemm::check::LayerCase;
+use riverrun_testkit::gemm::layer;
+use riverrun_testkit::recurrence::check::{Case, Options};
 use riverrun_train::{Learner, RunConfig};
 
-use super::recompute;
 use crate::model_shape::ModelShape;
+use riverrun_testkit::recurrence::recompute;
 use riverrun_testkit::{Failure, Part, Report, Row, Storage, Target};
 
 /// Threads of a process.
@@ -207,10 +207,12 @@ impl Job {
                 let outcome = recompute::run(device, Storage::F32, case, SavedStates::All)?;
                 bits(recompute::tensors(&outcome))
             }
-            Self::Cell(case) => super::cell::layer(case, device, Storage::F32).bits(),
+            Self::Cell(case) => {
+                riverrun_testkit::cell::layer::layer(case, device, Storage::F32).bits()
+            }
             Self::Linear(case) => {
                 let spec = LinearSpec::default().with_weight(WeightOrder::InputsFirst);
-                let outcome = check::linear(case, device, DType::F32, spec)?;
+                let outcome = layer::linear(case, device, DType::F32, spec)?;
                 bits(outcome.into_iter().map(|(_, tensor)| tensor).collect())
             }
             Self::Training(config, recorded) => {

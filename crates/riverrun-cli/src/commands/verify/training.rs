@@ -2,7 +2,7 @@
 
 use burn::tensor::Device;
 use riverrun::models::{LanguageModelKind, RecurrentKind};
-use riverrun_kernels::check::Comparison;
+use riverrun_testkit::check::Comparison;
 use riverrun_train::{Learner, Precision, RunConfig, weights};
 
 use crate::model_shape::ModelShape;

@@ -13,7 +13,7 @@ mod min_gru;
 mod min_lstm;
 mod raw;
 #[cfg(feature = "check")]
-pub(super) mod reference;
+pub mod reference;
 mod rg_lru;
 mod sigmoid;
 
@@ -141,19 +141,19 @@ macro_rules! gates {
 
             /// The coefficients of one element and their derivatives.
             #[cfg(feature = "check")]
-            pub(super) fn reference(self, inputs: &[f64]) -> Step {
+            pub fn reference(self, inputs: &[f64]) -> Step {
                 match self { $(Gate::$name $({ $($field),* })? => $module::$name $({ $($field),* })?.reference(inputs),)* }
             }
 
             /// A step in the storage type itself.
             #[cfg(feature = "check")]
-            pub(super) fn naive<E: Element>(self, inputs: &[f64], h_prev: f64, d: f64) -> NaiveStep {
+            pub fn naive<E: Element>(self, inputs: &[f64], h_prev: f64, d: f64) -> NaiveStep {
                 match self { $(Gate::$name $({ $($field),* })? => $module::$name $({ $($field),* })?.naive::<E>(inputs, h_prev, d),)* }
             }
 
             /// A typical value of input `input`.
             #[cfg(feature = "check")]
-            pub(super) fn sample(self, input: usize, x: f64) -> f64 {
+            pub fn sample(self, input: usize, x: f64) -> f64 {
                 match self { $(Gate::$name $({ $($field),* })? => $module::$name $({ $($field),* })?.sample(input, x),)* }
             }
         }

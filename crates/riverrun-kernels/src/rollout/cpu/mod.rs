@@ -37,7 +37,8 @@ pub fn run(problem: &Problem, arguments: Arguments<'_, f32>) -> Result<Outcome<f
 }
 
 /// [`run`] with the instruction set and the number of threads given.
-pub(crate) fn run_with(
+#[doc(hidden)]
+pub fn run_with(
     problem: &Problem,
     arguments: Arguments<'_, f32>,
     level: Level,
@@ -172,50 +173,4 @@ fn run_member(
         part.decode(&member);
     }
     part.finish(&member)
-}
-
-#[cfg(all(test, feature = "check"))]
-mod tests {
-    use super::*;
-    use crate::rollout::check::Case;
-
-    fn bits(found: &Outcome<f32>) -> Vec<u32> {
-        let arrays = found.named().into_iter().flat_map(|(_, x)| x.to_vec());
-        arrays.map(f32::to_bits).collect()
-    }
-
-    #[test]
-    fn any_number_of_threads_gives_the_same_bits() {
-        for members in [1, 2, 3, 5] {
-            let case = Case::random(Problem::new(members, 128, 60).with_stochastic(17), 3);
-            let with = |threads| {
-                bits(
-                    &run_with(
-                        &case.problem,
-                        case.arguments(),
-                        Level::available()[0],
-                        threads,
-                    )
-                    .unwrap(),
-                )
-            };
-            let one = with(1);
-            for threads in 2..8 {
-                assert_eq!(one, with(threads), "{members} members, {threads} threads");
-            }
-        }
-    }
-
-    #[test]
-    fn every_level_of_the_machine_passes() {
-        for level in Level::available() {
-            for hidden in [1, 7, 33, 64] {
-                let case = Case::random(Problem::new(2, hidden, 5).with_features(9), 1);
-                let found = run_with(&case.problem, case.arguments(), *level, 1).unwrap();
-                for comparison in case.compare(&found).unwrap() {
-                    assert!(comparison.passes(), "{level:?} H {hidden}: {comparison:?}");
-                }
-            }
-        }
-    }
 }

@@ -30,12 +30,8 @@
 //!
 //! Source: Hafner et al., *Mastering Diverse Domains through World Models* (2023), and the authors' `rssm.py`.
 
-#[cfg(all(feature = "check", feature = "gpu"))]
-pub mod check;
 #[cfg(feature = "gpu")]
 pub mod gpu;
-#[cfg(feature = "check")]
-pub mod oracle;
 
 /// The sizes and settings of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -6,11 +6,11 @@ use cubecl::client::Client;
 use half::{bf16, f16};
 use riverrun_kernels::Element;
 use riverrun_kernels::attention::Problem;
-use riverrun_kernels::attention::check::{Case, Outcome};
 use riverrun_kernels::attention::gpu::{Backward, Forward, backward, forward};
 #[cfg(all(feature = "cuda", unix))]
 use riverrun_kernels::attention::vendor::{Layout, Sums, Vendor};
 use riverrun_kernels::gpu::Dtype;
+use riverrun_testkit::attention::check::{Case, Outcome};
 
 use super::{Table, right, shapes, short};
 use crate::args::{AttentionRoutine, AttentionShape, BenchAttentionArgs, Storage};

@@ -12,7 +12,7 @@ use burn::tensor::{Device, Distribution, Tensor};
 use riverrun::ops::linear::{LinearSpec, linear};
 use riverrun_kernels::Element;
 use riverrun_kernels::attention::Shape;
-use riverrun_kernels::attention::check::{Case, Options, Outcome};
+use riverrun_testkit::attention::check::{Case, Options, Outcome};
 use serde::Serialize;
 
 use super::setup::Setup;

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
-use riverrun_kernels::recurrence::check::{Case, Options, compare, naive};
 use riverrun_kernels::recurrence::cost::Pass;
 use riverrun_kernels::recurrence::{Gate, Problem, Rows, RowsMut, Shape, cpu};
+use riverrun_testkit::recurrence::check::{Case, Options, compare, naive};
 
 use super::{Measurement, add, min_gru, min_lstm, problems, report};
 use crate::args::{BenchRecurrenceArgs, ReportKind};

@@ -7,12 +7,12 @@ use cubecl::server::Handle;
 use half::{bf16, f16};
 use riverrun_kernels::Element;
 use riverrun_kernels::gpu::{Dtype, take_fault};
-use riverrun_kernels::recurrence::check::{Case, Options, compare, naive};
 use riverrun_kernels::recurrence::cost::Pass;
 use riverrun_kernels::recurrence::gpu::{
     Backward, Forward, Inputs, Registers, Strided, Tuning, backward, forward,
 };
 use riverrun_kernels::recurrence::{Gate, Problem, Routine, Shape};
+use riverrun_testkit::recurrence::check::{Case, Options, compare, naive};
 
 use super::{Measurement, add, min_gru, min_lstm, problems, report};
 use crate::args::{BenchRecurrenceArgs, ReportKind};

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use half::{bf16, f16};
-use riverrun_kernels::recurrence::check::{Case, Outcome, Random};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
+use riverrun_testkit::recurrence::check::{Case, Outcome, Random};
 use riverrun_train::chart::{self, Line, PALETTE, Panel, Scale};
 use serde::Serialize;
 

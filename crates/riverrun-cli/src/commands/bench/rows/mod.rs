@@ -7,9 +7,9 @@ mod gpu;
 
 use std::fmt;
 
-use riverrun_kernels::check::Comparison;
 use riverrun_kernels::norm::Kind;
 use riverrun_kernels::{cross_entropy, norm};
+use riverrun_testkit::check::Comparison;
 use serde::Serialize;
 
 use super::bandwidth::{Row, Speed, Table};

@@ -1,0 +1,365 @@
+//! A problem with its data.
+
+#[cfg(feature = "gpu")]
+use cubecl::client::Client;
+
+use crate::Element;
+#[cfg(feature = "gpu")]
+use crate::attention::gpu;
+#[cfg(all(feature = "cuda", unix))]
+use crate::attention::vendor;
+use crate::attention::{Problem, Shape, cpu, oracle};
+use crate::check::{Random, rounded, same_bits, stored, wide};
+#[cfg(feature = "gpu")]
+use crate::gpu::Dtype;
+#[cfg(feature = "gpu")]
+use crate::transfer::{download, poison, upload};
+
+/// The options of a case.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// Keys after a query are hidden.
+    pub causal: bool,
+    /// The window.
+    pub window: Option<usize>,
+    /// The cap.
+    pub softcap: Option<f64>,
+    /// Whether there are marks.
+    pub reset: bool,
+}
+
+impl Options {
+    /// One of sixteen, by its number; later ones start over. The window is a third of the keys.
+    pub fn nth(n: usize, keys: usize) -> Self {
+        Self {
+            causal: n & 1 != 0,
+            window: (n & 2 != 0).then_some(keys / 3 + 1),
+            reset: n & 4 != 0,
+            softcap: (n & 8 != 0).then_some(2.0),
+        }
+    }
+}
+
+/// A problem and its data, in `f64`.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// The problem.
+    pub problem: Problem,
+    /// `[B, T, H, D]`.
+    pub q: Vec<f64>,
+    /// `[B, S, Hk, D]`.
+    pub k: Vec<f64>,
+    /// `[B, S, Hk, D]`.
+    pub v: Vec<f64>,
+    /// `[B, S]`.
+    pub reset: Option<Vec<bool>>,
+    /// `[B, T, H, D]`.
+    pub d_o: Vec<f64>,
+}
+
+/// All that forward and backward give.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// `[B, T, H, D]`.
+    pub o: Vec<f64>,
+    /// `[B, H, T]`.
+    pub lse: Vec<f64>,
+    /// `[B, T, H, D]`.
+    pub d_q: Vec<f64>,
+    /// `[B, S, Hk, D]`.
+    pub d_k: Vec<f64>,
+    /// `[B, S, Hk, D]`.
+    pub d_v: Vec<f64>,
+}
+
+impl Outcome {
+    /// Every tensor with its name.
+    pub fn tensors(&self) -> [(&'static str, &[f64]); 5] {
+        [
+            ("o", &self.o),
+            ("lse", &self.lse),
+            ("d_q", &self.d_q),
+            ("d_k", &self.d_k),
+            ("d_v", &self.d_v),
+        ]
+    }
+
+    /// Whether all numbers have the same bits.
+    pub fn same_bits(&self, other: &Self) -> bool {
+        let (a, b) = (self.tensors(), other.tensors());
+        same_bits(a.map(|(_, x)| x), b.map(|(_, x)| x))
+    }
+}
+
+impl Case {
+    /// Random numbers, some of them 0 and some far out; marks at about every ninth position.
+    pub fn random(shape: Shape, options: Options, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let mut some = |n: usize| -> Vec<f64> {
+            let spike = |i: usize| match i % 41 {
+                5 => 0.0,
+                17 => 4.0,
+                _ => 1.0,
+            };
+            (0..n).map(|i| spike(i) * random.within(1.5)).collect()
+        };
+        let problem = Problem {
+            causal: options.causal,
+            window: options.window,
+            softcap: options.softcap,
+            ..Problem::new(shape)
+        };
+        let (q, d_o) = (some(shape.query_elements()), some(shape.query_elements()));
+        let (k, v) = (some(shape.key_elements()), some(shape.key_elements()));
+        let marks = |_| random.below(9) == 0;
+        Self {
+            problem,
+            q,
+            k,
+            v,
+            reset: options
+                .reset
+                .then(|| (0..shape.marks()).map(marks).collect()),
+            d_o,
+        }
+    }
+
+    /// [`random`](Self::random) with queries and keys `factor` times as large: with a large one, most queries have all their weight
+    /// on one key.
+    pub fn sharp(shape: Shape, options: Options, factor: f64, seed: u64) -> Self {
+        let mut case = Self::random(shape, options, seed);
+        let numbers = case.q.iter_mut().chain(&mut case.k);
+        numbers.for_each(|x| *x *= factor);
+        case
+    }
+
+    /// The same with every number rounded to a storage type.
+    pub fn rounded<E: Element>(&self) -> Self {
+        let round = |x: &Vec<f64>| rounded::<E>(x);
+        Self {
+            q: round(&self.q),
+            k: round(&self.k),
+            v: round(&self.v),
+            d_o: round(&self.d_o),
+            ..self.clone()
+        }
+    }
+
+    /// By the reference.
+    pub fn oracle(&self) -> Outcome {
+        let inputs = [&self.q[..], &self.k, &self.v];
+        let reset = self.reset.as_deref();
+        let [q, k, v] = inputs;
+        let output = oracle::forward(&self.problem, q, k, v, reset);
+        let d = oracle::backward(&self.problem, inputs, reset, &output, &self.d_o);
+        Outcome {
+            o: output.o,
+            lse: output.lse,
+            d_q: d.q,
+            d_k: d.k,
+            d_v: d.v,
+        }
+    }
+
+    /// By the CPU kernels, with every output filled with NaN beforehand.
+    ///
+    /// # Errors
+    /// Those of the kernels.
+    pub fn cpu<E: cpu::Kernels<E>>(&self) -> Result<Outcome, crate::Error> {
+        use riverrun_kernels::Real;
+        let shape = self.problem.shape;
+        let poison = |n: usize| vec![E::from_f64(f64::NAN); n];
+        let (queries, keys) = (shape.query_elements(), shape.key_elements());
+        let (q, d_o) = (stored::<E>(&self.q), stored::<E>(&self.d_o));
+        let (k, v) = (stored::<E>(&self.k), stored::<E>(&self.v));
+        let reset = self.reset.as_deref();
+        let (mut o, mut lse) = (
+            poison(queries),
+            vec![E::Acc::from_f64(f64::NAN); shape.rows()],
+        );
+        let args = cpu::Forward {
+            q: &q,
+            k: &k,
+            v: &v,
+            reset,
+            o: &mut o,
+            lse: &mut lse,
+        };
+        cpu::forward(&self.problem, args)?;
+        let (mut d_q, mut d_k, mut d_v) = (poison(queries), poison(keys), poison(keys));
+        let args = cpu::Backward {
+            q: &q,
+            k: &k,
+            v: &v,
+            reset,
+            o: &o,
+            lse: &lse,
+            d_o: &d_o,
+            d_q: &mut d_q,
+            d_k: &mut d_k,
+            d_v: &mut d_v,
+        };
+        cpu::backward(&self.problem, args)?;
+        Ok(Outcome {
+            o: wide(&o),
+            lse: lse.iter().map(|x| x.to_f64()).collect(),
+            d_q: wide(&d_q),
+            d_k: wide(&d_k),
+            d_v: wide(&d_v),
+        })
+    }
+
+    /// By the GPU kernels, with every output filled with NaN beforehand.
+    ///
+    /// # Errors
+    /// Those of the kernels.
+    #[cfg(feature = "gpu")]
+    pub fn gpu(
+        &self,
+        client: &Client,
+        dtype: Dtype,
+        tuning: Option<gpu::Tuning>,
+    ) -> Result<Outcome, crate::Error> {
+        let problem = &self.problem;
+        self.on_gpu(
+            client,
+            dtype,
+            |args| gpu::forward(client, problem, dtype, args, tuning),
+            |args| gpu::backward(client, problem, dtype, args, tuning),
+        )
+    }
+
+    /// By cuDNN, likewise, with sums of its own choice or these, from inputs in one tensor or in several.
+    ///
+    /// # Errors
+    /// The reason why the library is missing or does not take the problem.
+    #[cfg(all(feature = "cuda", unix))]
+    pub fn vendor(
+        &self,
+        client: &Client,
+        dtype: Dtype,
+        sums: Option<vendor::Sums>,
+        layout: vendor::Layout,
+    ) -> Result<Outcome, String> {
+        let vendor = vendor::Vendor::of(client)?;
+        let problem = &self.problem;
+        let forward = |args: &_| vendor.forward(client, problem, dtype, args, layout);
+        let backward = |args: &_| vendor.backward(client, problem, dtype, args, sums, layout);
+        if layout == vendor::Layout::Separate {
+            return self.on_gpu(client, dtype, forward, backward);
+        }
+        let shape = problem.shape;
+        let row = shape.packed_heads() * shape.dim;
+        let elements = shape.marks() * row;
+        let qkv = upload(client, dtype, &self.packed());
+        let d_qkv = poison(client, dtype, elements);
+        let parts = |qkv| vendor::packed_parts(qkv, shape, dtype);
+        let ([q, k, v], [d_q, d_k, d_v]) = (parts(&qkv), parts(&d_qkv));
+        let forward_packed = |args: &gpu::Forward| {
+            forward(&gpu::Forward {
+                q: q.clone(),
+                k: k.clone(),
+                v: v.clone(),
+                ..args.clone()
+            })
+        };
+        let backward_packed = |args: &gpu::Backward| {
+            backward(&gpu::Backward {
+                q: q.clone(),
+                k: k.clone(),
+                v: v.clone(),
+                d_q: d_q.clone(),
+                d_k: d_k.clone(),
+                d_v: d_v.clone(),
+                ..args.clone()
+            })
+        };
+        let mut outcome = self.on_gpu(client, dtype, forward_packed, backward_packed)?;
+        let d_qkv = download(client, dtype, d_qkv, elements);
+        let (keys, dim) = (shape.key_heads, shape.dim);
+        let part = |first: usize, heads: usize| -> Vec<f64> {
+            let rows = d_qkv.chunks(row);
+            rows.flat_map(|row| row[first * dim..][..heads * dim].iter().copied())
+                .collect()
+        };
+        outcome.d_q = part(0, shape.heads);
+        outcome.d_k = part(shape.heads, keys);
+        outcome.d_v = part(shape.heads + keys, keys);
+        Ok(outcome)
+    }
+
+    /// Queries, keys and values of each step beside each other.
+    #[cfg(all(feature = "cuda", unix))]
+    fn packed(&self) -> Vec<f64> {
+        let shape = self.problem.shape;
+        let rows = |x: &[f64], heads: usize| -> Vec<Vec<f64>> {
+            x.chunks(heads * shape.dim).map(<[f64]>::to_vec).collect()
+        };
+        let keys = shape.key_heads;
+        let (q, k, v) = (
+            rows(&self.q, shape.heads),
+            rows(&self.k, keys),
+            rows(&self.v, keys),
+        );
+        let rows = q.into_iter().zip(k).zip(v);
+        rows.flat_map(|((q, k), v)| [q, k, v].concat()).collect()
+    }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu<F>(
+        &self,
+        client: &Client,
+        dtype: Dtype,
+        forward: impl Fn(&gpu::Forward) -> Result<(), F>,
+        backward: impl Fn(&gpu::Backward) -> Result<(), F>,
+    ) -> Result<Outcome, F> {
+        let shape = self.problem.shape;
+        let (queries, keys) = (shape.query_elements(), shape.key_elements());
+        let up = |data: &[f64]| upload(client, dtype, data);
+        let blank = |elements: usize| poison(client, dtype, elements);
+        let down = |handle, elements: usize| match elements {
+            0 => Vec::new(),
+            _ => download(client, dtype, handle, elements),
+        };
+        let reset = self.reset.as_ref().map(|reset| {
+            let marks: Vec<f64> = reset
+                .iter()
+                .map(|&mark| f64::from(u8::from(mark)))
+                .collect();
+            up(&marks)
+        });
+        let (q, k, v) = (up(&self.q), up(&self.k), up(&self.v));
+        let (o, lse) = (blank(queries), poison(client, Dtype::F32, shape.rows()));
+        forward(&gpu::Forward {
+            q: q.clone(),
+            k: k.clone(),
+            v: v.clone(),
+            reset: reset.clone(),
+            o: o.clone(),
+            lse: lse.clone(),
+        })?;
+        let (d_q, d_k, d_v) = (blank(queries), blank(keys), blank(keys));
+        backward(&gpu::Backward {
+            q,
+            k,
+            v,
+            reset,
+            o: o.clone(),
+            lse: lse.clone(),
+            d_o: up(&self.d_o),
+            d_q: d_q.clone(),
+            d_k: d_k.clone(),
+            d_v: d_v.clone(),
+        })?;
+        Ok(Outcome {
+            o: down(o, queries),
+            lse: match shape.rows() {
+                0 => Vec::new(),
+                rows => download(client, Dtype::F32, lse, rows),
+            },
+            d_q: down(d_q, queries),
+            d_k: down(d_k, keys),
+            d_v: down(d_v, keys),
+        })
+    }
+}
