@@ -39,7 +39,11 @@ impl Target {
             name: client.name().into(),
             software: true,
             #[cfg(feature = "ops")]
-            device: Default::default(),
+            device: riverrun::device::list()
+                .into_iter()
+                .find(|info| info.spec != "cpu")
+                .expect("the GPU of the client")
+                .device,
             client: Some(client),
         }
     }

@@ -1,7 +1,7 @@
 //! GRU, LSTM and Elman: every cell and storage type, forward and every gradient.
 
 use crate::cell::check::{Case, Options, Results, compare};
-use crate::{Failure, Part, Report, Row, Storage, Target, by_storage};
+use crate::{Failure, Part, Report, Row, Target, by_storage};
 use riverrun_kernels::CpuElement;
 use riverrun_kernels::cell::{Cell, Problem, cpu};
 
@@ -106,6 +106,8 @@ mod gpu {
     use cubecl::client::Client;
     use riverrun_kernels::cell::gpu::{Tuning, missing};
     use riverrun_kernels::gpu::{Dtype, take_fault};
+
+    use crate::Storage;
 
     use super::*;
 
