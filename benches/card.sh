@@ -159,7 +159,7 @@ part_recurrence() {
     local gated=64x512x256,64x4096x1024
     measured recurrence-raw 200 bench recurrence --gates raw --dtypes f32,bf16 --shapes "$shapes"
     measured recurrence-gated 200 bench recurrence --gates min-gru,min-lstm,rg-lru --dtypes f32,bf16 --shapes "$gated"
-    peer recurrence-torch 240 recurrence.py --gates raw,min-gru --dtypes bf16 --shapes 4x4096x5120,64x512x256 --peers compiled,triton
+    peer recurrence-torch 240 recurrence.py --gates raw,min-gru --dtypes bf16 --shapes 4x4096x5120,64x512x256 --peers triton
     table "Linear recurrences" recurrence-raw recurrence-gated recurrence-torch
 }
 
