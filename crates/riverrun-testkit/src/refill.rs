@@ -2,7 +2,7 @@
 
 use crate::check::{Comparison, distance};
 use burn::tensor::{Int, Tensor, TensorData};
-use riverrun::ops::{try_refill, try_refill_int};
+use riverrun::ops::{refill, refill_int};
 
 use crate::op::{download, random, upload};
 use crate::{Failure, Operation, Part, Report, Row, Storage};
@@ -29,10 +29,10 @@ pub fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
         let numbers: Vec<i32> = (0..count as i32).map(|x| 3 - x).collect();
         let run = || -> Result<[Vec<f64>; 2], Failure> {
             let tensor = upload(&before, [count], part.storage, device);
-            let floats = try_refill(tensor, TensorData::new(after.clone(), [count]))?;
+            let floats = refill(tensor, TensorData::new(after.clone(), [count]))?;
             let old: Vec<i32> = (0..count as i32).collect();
             let integers = Tensor::<1, Int>::from_data(TensorData::new(old, [count]), device);
-            let integers = try_refill_int(integers, TensorData::new(numbers.clone(), [count]))?;
+            let integers = refill_int(integers, TensorData::new(numbers.clone(), [count]))?;
             Ok([
                 download(floats),
                 integers.into_data().iter::<f64>().collect(),

@@ -89,7 +89,8 @@ impl ModuleMapper for Overwrite {
         let (autodiff, tracked) = (tensor.is_autodiff(), tensor.is_require_grad());
         let dtype = tensor.dtype();
         let tensor = if autodiff { tensor.inner() } else { tensor };
-        let written = overwrite(tensor, value.downcast::<Tensor<D>>().cast(dtype));
+        let written = overwrite(tensor, value.downcast::<Tensor<D>>().cast(dtype))
+            .unwrap_or_else(riverrun::Error::raise);
         let written = match autodiff {
             true => Tensor::from_inner(written).set_require_grad(tracked),
             false => written,

@@ -117,7 +117,7 @@ pub fn run(path: Option<String>, steps: usize) -> Result<(), Box<dyn std::error:
         let (logits, _) = model.forward(inputs, Sequence::new());
         let rows = sizes[0] * sizes[1];
         let logits: Tensor<2> = logits.reshape([rows, corpus.symbols.len()]);
-        let loss = cross_entropy(logits, targets.reshape([rows]));
+        let loss = cross_entropy(logits, targets.reshape([rows])).unwrap();
         if step % 50 == 0 {
             last = loss.clone().into_scalar();
             println!("step {step}: {last:.3} nats a character");

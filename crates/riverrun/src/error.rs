@@ -129,6 +129,15 @@ pub enum Error {
     Kernel(#[from] riverrun_kernels::Error),
 }
 
+impl Error {
+    /// Ends a layer's call, as Burn's layers do where tensors do not fit: what has no error to return panics with its text.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn raise<T>(self) -> T {
+        panic!("{self}")
+    }
+}
+
 fn free_bytes(free: Option<u64>) -> String {
     free.map_or_else(String::new, |free| format!(", {free} free"))
 }

@@ -5,7 +5,7 @@ mod common;
 use burn::tensor::activation::softmax;
 use burn::tensor::{Bool, Device, Distribution, FloatDType, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
-use riverrun::ops::{AttentionOptions, attention, try_attention};
+use riverrun::ops::{AttentionOptions, attention};
 use riverrun::{Error, KernelError};
 
 /// The rounding of f32 through two products of up to 64 terms, with a margin of about ten.
@@ -127,7 +127,7 @@ fn it_agrees_with_its_tensor_form_and_so_do_its_gradients() {
         for (name, device) in devices() {
             let device = device.autodiff();
             let found = run(&device, &|[q, k, v]| {
-                attention(q, k, v, reset(&case, &device), case.options)
+                attention(q, k, v, reset(&case, &device), case.options).unwrap()
             });
             for (i, what) in ["o", "d_q", "d_k", "d_v"].into_iter().enumerate() {
                 let what = format!("{name} {:?} {what}", case.sizes);
@@ -150,7 +150,7 @@ fn sixteen_bits_are_close_and_f64_is_for_the_cpu() {
                 let x = Tensor::<4>::from_data(x.to_data(), &device);
                 x.cast(dtype)
             });
-            match try_attention(q, k, v, None, case.options) {
+            match attention(q, k, v, None, case.options) {
                 Ok(found) => assert_close(&name, &numbers(found), &expected, 0.05),
                 Err(Error::Dtype { .. }) => assert_ne!(name, "cpu"),
                 Err(error) => panic!("{error}"),
@@ -170,7 +170,7 @@ fn empty_tensors_give_empty_results() {
                 marks: None,
             };
             let [q, k, v] = inputs(&case, &device).map(Tensor::require_grad);
-            let o = attention(q.clone(), k.clone(), v, None, case.options);
+            let o = attention(q.clone(), k.clone(), v, None, case.options).unwrap();
             assert_eq!(o.dims(), q.dims());
             let grads = o.sum().backward();
             let d_k = numbers(k.grad(&grads).expect("a gradient"));
@@ -193,24 +193,24 @@ fn what_does_not_fit_is_refused() {
     let good = || x([2, 3, 2, 4]);
     shape(
         "k",
-        try_attention(good(), x([1, 3, 2, 4]), good(), None, options),
+        attention(good(), x([1, 3, 2, 4]), good(), None, options),
     );
     shape(
         "v",
-        try_attention(good(), good(), x([2, 3, 2, 5]), None, options),
+        attention(good(), good(), x([2, 3, 2, 5]), None, options),
     );
     let marks = Tensor::<2, Bool>::from_data(TensorData::new(vec![true; 4], [2, 2]), &device);
     shape(
         "reset",
-        try_attention(good(), good(), good(), Some(marks), options),
+        attention(good(), good(), good(), Some(marks), options),
     );
     let cast = good().cast(FloatDType::F64);
-    let found = try_attention(good(), cast, good(), None, options);
+    let found = attention(good(), cast, good(), None, options);
     assert!(
         matches!(found, Err(Error::Dtype { what: "k", .. })),
         "{found:?}"
     );
-    let refused = |q: Tensor<4>, k: Tensor<4>, options: AttentionOptions| match try_attention(
+    let refused = |q: Tensor<4>, k: Tensor<4>, options: AttentionOptions| match attention(
         q,
         k.clone(),
         k,
@@ -228,6 +228,6 @@ fn what_does_not_fit_is_refused() {
     let wide = x([1, 2, 1, 300]);
     assert!(refused(wide.clone(), wide, options).contains("256"));
     let none = x([1, 2, 1, 0]);
-    let found = try_attention(none.clone(), none.clone(), none, None, options);
+    let found = attention(none.clone(), none.clone(), none, None, options);
     assert_eq!(found.err(), Some(Error::Kernel(KernelError::NoChannels)));
 }

@@ -7,7 +7,7 @@ use burn::tensor::{Bool, Device, Distribution, Tensor, TensorData};
 use common::{assert_close, devices, numbers};
 use riverrun::Error;
 use riverrun::nn::{BlockDiagonalRnnConfig, Recurrent, Sequence};
-use riverrun::ops::{SavedStates, ScanOptions, block_diagonal_scan, try_block_diagonal_scan};
+use riverrun::ops::{SavedStates, ScanOptions, block_diagonal_scan};
 use riverrun_testkit::block_diagonal;
 
 fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
@@ -36,7 +36,7 @@ fn the_block_diagonal_scan_is_that_of_the_oracle() {
             let reset = Tensor::<2, Bool>::from_data(reset, &device);
             let sequence = Sequence::new().with_state(h0.clone()).with_reset(reset);
             let options = ScanOptions::new().with_reverse(reverse);
-            let (h, last) = block_diagonal_scan(a.clone(), b.clone(), sequence, options);
+            let (h, last) = block_diagonal_scan(a.clone(), b.clone(), sequence, options).unwrap();
             let loss = (h.clone() * d_h.clone()).sum() + (last * d_last.clone()).sum();
             let grads = loss.backward();
 
@@ -83,7 +83,7 @@ fn no_steps_give_back_the_initial_state() {
         );
         let h0 = random([2, 6], &device).require_grad();
         let sequence = Sequence::new().with_state(h0.clone());
-        let (h, last) = block_diagonal_scan(a, b, sequence, ScanOptions::new());
+        let (h, last) = block_diagonal_scan(a, b, sequence, ScanOptions::new()).unwrap();
         assert_eq!(h.dims(), [2, 0, 6], "{name}");
         let grads = last.clone().sum().backward();
         assert_close(&name, &numbers(last), &numbers(h0.clone()), 0.0);
@@ -97,11 +97,11 @@ fn what_does_not_fit_is_an_error() {
     for (_, device) in devices() {
         let a = Tensor::<5>::zeros([2, 4, 3, 2, 2], &device);
         let b = Tensor::<3>::zeros([2, 4, 5], &device);
-        let refused = try_block_diagonal_scan(a.clone(), b, Sequence::new(), ScanOptions::new());
+        let refused = block_diagonal_scan(a.clone(), b, Sequence::new(), ScanOptions::new());
         assert!(matches!(refused, Err(Error::Shape { what: "b", .. })));
         let b = Tensor::<3>::zeros([2, 4, 6], &device);
         let options = ScanOptions::new().with_saved_states(SavedStates::None);
-        let refused = try_block_diagonal_scan(a, b, Sequence::new(), options);
+        let refused = block_diagonal_scan(a, b, Sequence::new(), options);
         assert!(matches!(refused, Err(Error::Unsupported(_))));
         let refused = BlockDiagonalRnnConfig::new(3, 10).try_init(&device);
         assert!(matches!(refused, Err(Error::Unsupported(_))));

@@ -91,9 +91,11 @@ fn an_update_of_a_weight_with_a_clone_is_replayed_once() {
     let steps = adamw_numbers(step, &gpu);
     let update = |weight: Tensor<1>| {
         let moments = [(); 2].map(|()| gradient.clone() * 0.0);
-        let tensors = AdamwTensors::try_new(weight, gradient.clone(), moments, false);
+        let tensors = AdamwTensors::new(weight, gradient.clone(), moments, false);
         let tensors = vec![tensors.expect("tensors that fit")];
-        let updated = adamw(tensors, factor.clone(), steps.clone()).remove(0);
+        let updated = adamw(tensors, factor.clone(), steps.clone())
+            .unwrap()
+            .remove(0);
         updated.into_tensors::<1>().0
     };
     let weight = || Tensor::<1>::from_floats([1.0, 2.0, 3.0], &gpu);

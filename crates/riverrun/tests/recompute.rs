@@ -52,8 +52,8 @@ impl Data {
             .with_saved_states(saved_states)
             .with_reverse(self.reverse);
         let (h, last) = match x.as_slice() {
-            [a, b] => linear_scan(a.clone(), b.clone(), sequence, options),
-            _ => gated_scan(x[0].clone(), gate, sequence, options),
+            [a, b] => linear_scan(a.clone(), b.clone(), sequence, options).unwrap(),
+            _ => gated_scan(x[0].clone(), gate, sequence, options).unwrap(),
         };
         let mut loss = (h.clone() * self.d_h.clone()).sum() + (last * self.d_last.clone()).sum();
         let weight = self.weight.clone().require_grad();
@@ -143,7 +143,7 @@ fn sixteen_bit_storage_keeps_its_bits_when_all_is_computed_again() {
             let gradient = |saved_states: SavedStates| {
                 let k = k.clone().require_grad();
                 let options = ScanOptions::new().with_saved_states(saved_states);
-                let (h, _) = gated_scan(k.clone(), min_gru(), Sequence::new(), options);
+                let (h, _) = gated_scan(k.clone(), min_gru(), Sequence::new(), options).unwrap();
                 numbers(
                     k.grad(&(h.clone() * h).sum().backward())
                         .expect("a gradient"),

@@ -4,10 +4,7 @@
 mod common;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use riverrun::ops::{
-    Decode, Ensemble, RunStates, encode_states, rollout, try_encode_states, try_rollout,
-    try_uniform, uniform,
-};
+use riverrun::ops::{Decode, Ensemble, RunStates, encode_states, rollout, uniform};
 use riverrun::{Error, Recording};
 use riverrun_testkit::encoder::Config;
 use riverrun_testkit::encoder::check::{compare, encoded, random_run, reference};
@@ -63,7 +60,8 @@ fn rollouts_pass_with_and_without_gradients() {
                     features,
                     loss,
                 } = given(&case, &device);
-                let found = rollout(&ensemble, h0, features, loss, problem.steps, problem.decode);
+                let found =
+                    rollout(&ensemble, h0, features, loss, problem.steps, problem.decode).unwrap();
                 assert_eq!(
                     found.trajectory.dims(),
                     [problem.members, problem.steps + 1]
@@ -105,7 +103,8 @@ fn gradients_of_a_rollout_are_its_slopes() {
         given.loss,
         3,
         Decode::LogLoss,
-    );
+    )
+    .unwrap();
     let total = found.trajectory.log().sum() + found.entropy.sum() + found.delta.sum();
     let gradients = total.backward();
     for (array, found) in [
@@ -144,7 +143,7 @@ fn what_does_not_fit_is_refused() {
             features,
             loss,
         } = given;
-        try_rollout(&ensemble, h0, features, loss, 3, Decode::LogLoss).is_err()
+        rollout(&ensemble, h0, features, loss, 3, Decode::LogLoss).is_err()
     };
     assert!(!wrong(&|_| ()));
     assert!(wrong(&|g| g.h0 = Tensor::zeros([2, 7], &device)));
@@ -164,7 +163,7 @@ fn what_does_not_fit_is_refused() {
         features,
         loss,
     } = given(&case, &device);
-    let linear = try_rollout(&ensemble, h0, features, loss, 3, Decode::Linear);
+    let linear = rollout(&ensemble, h0, features, loss, 3, Decode::Linear);
     // S = H here.
     assert!(linear.is_ok());
 }
@@ -179,7 +178,7 @@ fn states_of_many_runs() {
     let encoders: Vec<_> = runs.iter().map(|run| encoded(config, run)).collect();
     for (name, device) in devices() {
         let states = RunStates::from_encoders(&encoders, &device).unwrap();
-        let found = encode_states(states);
+        let found = encode_states(states).unwrap();
         assert_eq!(found.dims(), [5, 64]);
         let found: Vec<f32> = found.into_data().iter().collect();
         for (n, run) in runs.iter().enumerate() {
@@ -189,12 +188,9 @@ fn states_of_many_runs() {
         }
         let zeros = |width| Tensor::<2>::zeros([2, width], &device);
         let short = RunStates::new(zeros(256), zeros(16), zeros(24));
-        assert!(matches!(try_encode_states(short), Err(Error::Kernel(_))));
+        assert!(matches!(encode_states(short), Err(Error::Kernel(_))));
         let narrow = RunStates::new(zeros(256), zeros(64), zeros(23));
-        assert!(matches!(
-            try_encode_states(narrow),
-            Err(Error::Shape { .. })
-        ));
+        assert!(matches!(encode_states(narrow), Err(Error::Shape { .. })));
     }
 }
 
@@ -205,14 +201,14 @@ fn features_go_on_to_a_rollout_on_the_device() {
     let mut case = Case::random(Problem::new(2, 16, 3).with_features(64), 5);
     for (name, device) in devices() {
         let states = RunStates::from_encoders([&encoder], &device).unwrap();
-        let features: Tensor<1> = encode_states(states).squeeze_dim(0);
+        let features: Tensor<1> = encode_states(states).unwrap().squeeze_dim(0);
         // The oracle of the rollout goes on from the features that the device has found.
         let read: Vec<f32> = features.clone().into_data().iter().collect();
         case.arrays_mut()[5].clone_from(&read);
         let Given {
             ensemble, h0, loss, ..
         } = given(&case, &device);
-        let found = rollout(&ensemble, h0, features, loss, 3, Decode::LogLoss);
+        let found = rollout(&ensemble, h0, features, loss, 3, Decode::LogLoss).unwrap();
         for comparison in case.compare(&found.read().1).unwrap() {
             assert!(comparison.passes(), "{name}: {comparison:?}");
         }
@@ -231,7 +227,7 @@ fn random_numbers_are_the_same_on_every_device() {
     for (name, device) in devices() {
         for device in [device.clone(), device.autodiff()] {
             let words = [1, -1, 3, i32::MIN];
-            let found = uniform(key(words, &device), 7, [20, 30, 10]);
+            let found = uniform(key(words, &device), 7, [20, 30, 10]).unwrap();
             assert_eq!(numbers(found), expected, "{name}");
         }
     }
@@ -240,7 +236,7 @@ fn random_numbers_are_the_same_on_every_device() {
 #[test]
 fn more_random_numbers_than_a_stream_has_are_refused() {
     let device = Device::flex();
-    let draw = |shape: [usize; 3]| try_uniform(key([1, 2, 3, 4], &device), 0, shape);
+    let draw = |shape: [usize; 3]| uniform(key([1, 2, 3, 4], &device), 0, shape);
     for shape in [
         [1 << 20, 1 << 20, 1 << 30],
         [1 << 16, 1 << 16, 2],
@@ -270,7 +266,7 @@ fn an_ensemble_of_nobody_forecasts_nothing() {
             for steps in [0, 3] {
                 let decode = Decode::LogLoss;
                 let (h0, features, loss) = (h0.clone(), features.clone(), loss.clone());
-                let found = try_rollout(&ensemble, h0, features, loss, steps, decode);
+                let found = rollout(&ensemble, h0, features, loss, steps, decode);
                 let found = found.expect("arguments that fit");
                 assert_eq!(found.trajectory.dims(), [0, steps + 1], "{name}");
                 assert_eq!(found.norm.dims(), [0, steps], "{name}");
@@ -292,7 +288,7 @@ fn an_ensemble_of_nobody_forecasts_nothing() {
 fn recorded_random_numbers_follow_their_key() {
     for (name, device) in devices() {
         let words = key([1, 2, 3, 4], &device);
-        let draw = || uniform(words.clone(), 0, [100]) * 2.0;
+        let draw = || uniform(words.clone(), 0, [100]).unwrap() * 2.0;
         let Ok(prepared) = Recording::prepare(&device) else {
             println!("skipped: {name} has no recordings");
             continue;
@@ -310,7 +306,7 @@ fn recorded_random_numbers_follow_their_key() {
         };
         // SAFETY: the key and the result are kept.
         unsafe { recording.replay() }.unwrap();
-        let expected = numbers(uniform(key([1, 2, 3, 4], &device), 0, [100]) * 2.0);
+        let expected = numbers(uniform(key([1, 2, 3, 4], &device), 0, [100]).unwrap() * 2.0);
         assert_close(&name, &numbers(out), &expected, 0.0);
     }
 }

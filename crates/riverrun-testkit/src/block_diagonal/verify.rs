@@ -3,7 +3,7 @@
 use crate::block_diagonal::{Problem, Shape, oracle};
 use crate::check::{largest, worst};
 use riverrun::Sequence;
-use riverrun::ops::{ScanOptions, try_block_diagonal_scan};
+use riverrun::ops::{ScanOptions, block_diagonal_scan};
 use riverrun_kernels::{Element, Error};
 
 use crate::op::{download, gradient, mask, random, same_bits, upload};
@@ -50,7 +50,7 @@ fn check<E: Element>(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Fail
             let mut sequence = Sequence::from(h0.clone());
             sequence.reset = reset;
             let options = ScanOptions::new().with_reverse(problem.reverse);
-            let (h, last) = try_block_diagonal_scan(a.clone(), b.clone(), sequence, options)?;
+            let (h, last) = block_diagonal_scan(a.clone(), b.clone(), sequence, options)?;
             let d_h = upload(&d_h, wide, part.storage, &device);
             let loss = (h.clone() * d_h).sum() + (last * state(&d_last)).sum();
             let gradients = loss.backward();

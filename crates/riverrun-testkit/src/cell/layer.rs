@@ -49,7 +49,8 @@ pub fn layer<E: CpuElement>(case: &Case<E>, device: &Device, storage: Storage) -
         tensor(numbers).reshape([batch, steps]).greater_elem(0.5)
     });
     let options = CellOptions::new().with_reverse(problem.reverse);
-    let (h, last) = cell_layer(x.clone(), weights, problem.cell, sequence, options);
+    let (h, last) = cell_layer(x.clone(), weights, problem.cell, sequence, options)
+        .unwrap_or_else(riverrun::Error::raise);
     let mut loss = h.clone().sum() * 0.0;
     if let Some(d) = &case.d_h {
         loss = loss + (h.clone() * wide(d).reshape([batch, steps, hidden])).sum();

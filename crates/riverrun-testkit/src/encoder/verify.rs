@@ -3,7 +3,7 @@
 use crate::encoder::check::{compare, encoded, random_run, reference};
 use crate::{Failure, Part, Report, Row, Target};
 use burn::tensor::Device;
-use riverrun::ops::{RunStates, try_encode_states};
+use riverrun::ops::{RunStates, encode_states};
 use riverrun_kernels::encoder::{Config, FEATURES};
 
 /// One run at a time, where the encoder lives, and many at once.
@@ -36,10 +36,7 @@ pub fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
         }
         let states = RunStates::from_encoders(&encoders, device)?;
         let encode = || -> Result<Vec<f32>, Failure> {
-            Ok(try_encode_states(states.clone())?
-                .into_data()
-                .iter()
-                .collect())
+            Ok(encode_states(states.clone())?.into_data().iter().collect())
         };
         let (found, again) = (encode()?, encode()?);
         for (n, run) in runs.iter().enumerate() {

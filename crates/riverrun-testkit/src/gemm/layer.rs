@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use riverrun::Error;
-use riverrun::ops::linear::{LinearSpec, WeightOrder, try_linear, try_matmul, try_mlp};
+use riverrun::ops::linear::{self as product, LinearSpec, WeightOrder, matmul, mlp};
 
 use crate::gemm::check::{LayerCase, Outcome};
 
@@ -60,8 +60,8 @@ pub fn linear(
         })
         .collect();
     let y = match layers.as_slice() {
-        [(weight, bias)] => try_linear(x.clone(), weight.clone(), bias.clone(), spec)?,
-        [up, down] => try_mlp(x.clone(), up.clone(), down.clone(), spec)?,
+        [(weight, bias)] => product::linear(x.clone(), weight.clone(), bias.clone(), spec)?,
+        [up, down] => mlp(x.clone(), up.clone(), down.clone(), spec)?,
         _ => unreachable!("one layer or two"),
     };
     let grads = (y.clone() * d_y.detach()).sum().backward();
@@ -109,7 +109,7 @@ pub fn blocks(cases: &[LayerCase], device: &Device, dtype: DType) -> Result<Vec<
         .flat_map(|case| case.layers[0].weight.iter().copied())
         .collect();
     let weight = tensor(&weights, [count, inputs, outputs], dtype, &device);
-    let y = try_matmul(x.clone().swap_dims(0, 1), weight.clone())?.swap_dims(0, 1);
+    let y = matmul(x.clone().swap_dims(0, 1), weight.clone())?.swap_dims(0, 1);
     let grads = (y.clone() * d_y).sum().backward();
     let [y, d_x] = [y, x.grad(&grads).expect("a gradient")].map(|x| numbers(x.swap_dims(0, 1)));
     let d_weight = numbers(weight.grad(&grads).expect("a gradient"));

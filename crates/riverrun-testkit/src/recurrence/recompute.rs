@@ -3,7 +3,7 @@
 use crate::recurrence::check::{Case, Options, Outcome, compare, naive};
 use burn::tensor::Device;
 use riverrun::Sequence;
-use riverrun::ops::{SavedStates, ScanOptions, try_gated_scan, try_linear_scan};
+use riverrun::ops::{SavedStates, ScanOptions, gated_scan, linear_scan};
 use riverrun_kernels::Element;
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
 
@@ -85,7 +85,7 @@ pub fn run(
         .with_saved_states(saved_states);
     let (leaves, (h, last)) = if gate == Gate::Raw {
         let leaves = vec![up(&case.inputs[0], dim), up(&case.inputs[1], dim)];
-        let out = try_linear_scan(leaves[0].clone(), leaves[1].clone(), sequence, options)?;
+        let out = linear_scan(leaves[0].clone(), leaves[1].clone(), sequence, options)?;
         (leaves, out)
     } else {
         // Side by side in every step.
@@ -94,7 +94,7 @@ pub fn run(
             inputs.flat_map(move |input| input[row * dim..(row + 1) * dim].iter().copied())
         });
         let leaves = vec![up(&rows.collect::<Vec<f64>>(), groups * dim)];
-        let out = try_gated_scan(leaves[0].clone(), gate, sequence, options)?;
+        let out = gated_scan(leaves[0].clone(), gate, sequence, options)?;
         (leaves, out)
     };
     let d_h = upload(&case.d_h, [batch, steps, dim], storage, &device);

@@ -3,7 +3,7 @@
 use crate::check::{largest, worst};
 use crate::recurrence::check::{Case, Options};
 use riverrun::Sequence;
-use riverrun::ops::{ScanDirection, ScanOptions, try_linear_scan_hvp};
+use riverrun::ops::{ScanDirection, ScanOptions, linear_scan_hvp};
 use riverrun_kernels::recurrence::hvp::{self, Point};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
 
@@ -75,7 +75,7 @@ fn run(part: &Part<'_>, at: &Case, along: &Case) -> Result<[Vec<f64>; 3], Failur
         .with_d_h(wide(&along.d_h));
     direction.h0 = along.h0.as_ref().map(state);
     direction.d_h_last = along.d_h_last.as_ref().map(state);
-    let found = try_linear_scan_hvp(
+    let found = linear_scan_hvp(
         wide(&at.inputs[0]),
         wide(&at.inputs[1]),
         sequence,

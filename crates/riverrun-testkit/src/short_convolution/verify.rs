@@ -2,7 +2,7 @@
 
 use crate::check::{roundings, worst};
 use riverrun::Sequence;
-use riverrun::ops::try_short_convolution;
+use riverrun::ops::short_convolution;
 use riverrun_kernels::Element;
 
 use crate::op::{download, gradient, mask, random, same_bits, upload};
@@ -139,8 +139,7 @@ impl Case {
             [batch, steps],
             &device,
         ));
-        let (y, last) =
-            try_short_convolution(x.clone(), weight.clone(), Some(bias.clone()), sequence)?;
+        let (y, last) = short_convolution(x.clone(), weight.clone(), Some(bias.clone()), sequence)?;
         let mut loss = (y.clone() * wide(&self.d_y, steps)).sum();
         if taps > 1 {
             loss = loss + (last.clone() * wide(&self.d_last, taps - 1)).sum();

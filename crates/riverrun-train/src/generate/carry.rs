@@ -107,7 +107,7 @@ impl Pair for Carry {
         // The cache of a window of one step.
         match with.dims().contains(&0) {
             true => with,
-            false => overwrite(state, with),
+            false => overwrite(state, with).unwrap_or_else(riverrun::Error::raise),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use riverrun::models::{AnyLanguageModel, AnyLmState};
 use riverrun::nn::Sequence;
-use riverrun::ops::try_refill_int;
+use riverrun::ops::refill_int;
 use riverrun::{Preparation, Recording};
 
 use super::carry::{Place, at, carried, copied, settled};
@@ -163,7 +163,7 @@ impl<'a> Steps<'a> {
             self.state = Some(copied(state));
         }
         let tokens = match recorder.tokens.take() {
-            Some(before) => try_refill_int(before, data.clone())?,
+            Some(before) => refill_int(before, data.clone())?,
             None => Tensor::from_data(data.clone(), device),
         };
         let turn = recorder.place.as_mut().map(Place::next);

@@ -104,6 +104,7 @@ impl Groups {
             &collect.found,
             Tensor::empty([total], (&device, DType::F32)),
         )
+        .unwrap_or_else(riverrun::Error::raise)
     }
 
     /// The model with the sum of directions, times the coefficients of each group, added to its weights. With `kept`, they
@@ -126,18 +127,20 @@ impl Groups {
             let numbers: Vec<f32> = coefficients.iter().flatten().map(|&c| c as f32).collect();
             let shape = [coefficients.len(), WINDOWS];
             let numbers = Tensor::from_data(TensorData::new(numbers, shape), (&device, DType::F32));
-            add_directions(tensors, directions, numbers)
+            add_directions(tensors, directions, numbers).unwrap_or_else(riverrun::Error::raise)
         })
     }
 
     /// The model with these weights. With `kept`, they stay in their memory.
     pub fn put<M: Module>(&self, model: M, weights: &Tensor<1>, kept: bool) -> M {
-        self.change(model, kept, |tensors| from_flat(tensors, weights))
+        self.change(model, kept, |tensors| {
+            from_flat(tensors, weights).unwrap_or_else(riverrun::Error::raise)
+        })
     }
 
     fn flat<const D: usize>(&self, id: ParamId, value: Tensor<D>) -> Option<FlatTensor> {
         let (start, group) = *self.places.get(&id)?;
-        let flat = FlatTensor::try_new(value, start, group);
+        let flat = FlatTensor::new(value, start, group);
         Some(flat.unwrap_or_else(|error| panic!("a weight: {error}")))
     }
 

@@ -89,7 +89,8 @@ impl LossScale {
     ///
     /// Without a scale nothing is skipped: a norm that is not finite gives NaN, to be seen in the weights.
     pub(crate) fn unscale(&mut self, squares: Tensor<1>, bound: f64) -> Tensor<1> {
-        let (factor, numbers) = clip_factor(squares, bound, self.0.take());
+        let (factor, numbers) =
+            clip_factor(squares, bound, self.0.take()).unwrap_or_else(riverrun::Error::raise);
         self.0 = numbers;
         factor
     }

@@ -5,7 +5,7 @@ use burn::tensor::{Device, DispatchTensor, FloatDType, Int, Tensor, TensorData};
 use rand::RngCore;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
-use riverrun::ops::{try_refill, try_refill_int};
+use riverrun::ops::{refill, refill_int};
 
 use crate::Error;
 
@@ -118,7 +118,7 @@ impl Inputs {
             slots: slots
                 .map(|(slot, data)| slot.refilled(data))
                 .collect::<Result<_, _>>()?,
-            key: try_refill_int(self.key, draw.data())?,
+            key: refill_int(self.key, draw.data())?,
             ..self
         })
     }
@@ -239,9 +239,9 @@ fn replace<const D: usize>(
     float: bool,
 ) -> Result<DispatchTensor, riverrun::Error> {
     match float {
-        true => try_refill(Tensor::<D>::from_dispatch(tensor), data).map(Tensor::into_dispatch),
+        true => refill(Tensor::<D>::from_dispatch(tensor), data).map(Tensor::into_dispatch),
         false => {
-            try_refill_int(Tensor::<D, Int>::from_dispatch(tensor), data).map(Tensor::into_dispatch)
+            refill_int(Tensor::<D, Int>::from_dispatch(tensor), data).map(Tensor::into_dispatch)
         }
     }
 }

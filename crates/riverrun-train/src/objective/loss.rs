@@ -10,6 +10,7 @@ pub fn cross_entropy(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<1> {
     let [batch, length, vocab] = logits.dims();
     let rows = batch * length;
     ops::cross_entropy(logits.reshape([rows, vocab]), targets.reshape([rows]))
+        .unwrap_or_else(riverrun::Error::raise)
 }
 
 /// The number of rows whose highest logit is at the target, `[1]`. Shapes as [`cross_entropy`].

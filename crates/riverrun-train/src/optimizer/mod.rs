@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::{AdamWState, AdaptiveMomentumState, DynState, GradientsParams};
 use burn::tensor::{Device, Tensor, TensorData};
-use riverrun::ops::{AdamwStep, AdamwTensors, adamw, adamw_numbers, square_sum, try_refill};
+use riverrun::ops::{AdamwStep, AdamwTensors, adamw, adamw_numbers, refill, square_sum};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, LossScale};
@@ -177,7 +177,8 @@ impl Optimizer {
                     adamw_numbers(self.numbers(lr, time), &factor.device())
                 }
             };
-            let tensors = adamw(tensors, factor.clone(), numbers);
+            let tensors =
+                adamw(tensors, factor.clone(), numbers).unwrap_or_else(riverrun::Error::raise);
             updated.extend(
                 places
                     .into_iter()
@@ -211,7 +212,7 @@ impl Optimizer {
         let time = self.steps + self.replayed + 1;
         let step = self.numbers(lr, time);
         let numbers = match self.announced.take() {
-            Some((place, _)) => try_refill(place, TensorData::from(step.numbers()))?,
+            Some((place, _)) => refill(place, TensorData::from(step.numbers()))?,
             None => adamw_numbers(step, device),
         };
         self.announced = Some((numbers, time));

@@ -45,9 +45,9 @@ impl ModuleMapper for Take<'_> {
             None => ([zeros(&tensor), zeros(&tensor)], 1),
         };
         let rounded = self.rounded.remove(&id);
-        let tensors = AdamwTensors::try_new(tensor, gradient, moments, D >= 2)
+        let tensors = AdamwTensors::new(tensor, gradient, moments, D >= 2)
             .and_then(|tensors| match rounded {
-                Some(rounded) => tensors.try_with_rounded(rounded.downcast::<Tensor<D>>()),
+                Some(rounded) => tensors.with_rounded(rounded.downcast::<Tensor<D>>()),
                 None => Ok(tensors),
             })
             .unwrap_or_else(|error| panic!("an update of a parameter: {error}"));

@@ -95,7 +95,8 @@ impl Block {
     ) -> Tensor<3> {
         match draw {
             _ if y.dims().contains(&0) => y,
-            Some((key, block)) => dropout(y, self.dropout.prob, key.clone(), 2 * block + branch),
+            Some((key, block)) => dropout(y, self.dropout.prob, key.clone(), 2 * block + branch)
+                .unwrap_or_else(Error::raise),
             None => self.dropout.forward(y),
         }
     }

@@ -199,7 +199,7 @@ impl Gpt2 {
             )));
         }
         let table = self.tokens.val();
-        let mut x = ops::try_embedding(table.clone(), tokens)?;
+        let mut x = ops::embedding(table.clone(), tokens)?;
         if steps > 0 {
             let places = self.positions.val().narrow(0, first, steps);
             x = x + places.unsqueeze();

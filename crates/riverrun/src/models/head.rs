@@ -73,10 +73,10 @@ impl Head {
         });
         let (weight, spec) = self.weight(padding);
         let Some(cap) = cap else {
-            return ops::try_linear(x, weight, bias, spec);
+            return ops::linear(x, weight, bias, spec);
         };
         // The low logits come after the cap, which would raise them.
-        let logits = ops::try_linear(x, weight, None, spec)?;
+        let logits = ops::linear(x, weight, None, spec)?;
         let logits = (logits / cap).tanh() * cap;
         Ok(match bias {
             Some(bias) => logits + bias.unsqueeze(),

@@ -174,7 +174,7 @@ impl LanguageModel {
             Some(padding) => tokens.mask_fill(padding.reshape(sizes), 0),
             None => tokens,
         };
-        let x = ops::try_embedding(self.embedding.weight.val(), tokens)?;
+        let x = ops::embedding(self.embedding.weight.val(), tokens)?;
         let (mut x, mut branch) = (x, None);
         let mut states = Vec::with_capacity(self.blocks.len());
         for (i, (block, state)) in self.blocks.iter().zip(starts).enumerate() {

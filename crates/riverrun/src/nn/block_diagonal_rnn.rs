@@ -5,10 +5,10 @@ use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
-use super::{Recurrent, Sequence, linear, try_linear};
+use super::{Recurrent, Sequence, apply, linear};
 use crate::Error;
 use crate::ops::support::lengths::without_padding;
-use crate::ops::{ScanOptions, try_block_diagonal_scan};
+use crate::ops::{ScanOptions, block_diagonal_scan};
 
 /// Configuration of [`BlockDiagonalRnn`].
 #[derive(Config, Debug)]
@@ -129,7 +129,7 @@ impl Recurrent for BlockDiagonalRnn {
     ) -> Result<(Tensor<3>, Tensor<2>), Error> {
         let options = ScanOptions::new().with_reverse(self.reverse);
         let x = without_padding(x, sequence.lengths.as_deref())?;
-        let b = try_linear(&self.input, x.clone())?;
-        try_block_diagonal_scan(self.matrices(x), b, sequence, options)
+        let b = apply(&self.input, x.clone())?;
+        block_diagonal_scan(self.matrices(x), b, sequence, options)
     }
 }

@@ -4,7 +4,7 @@ use burn::module::{Initializer, Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::Error;
-use crate::ops::{Cell, CellOptions, CellState, CellWeights, try_cell_layer};
+use crate::ops::{Cell, CellOptions, CellState, CellWeights, cell_layer};
 use crate::sequence::Sequence;
 
 /// The parameters of one layer in one direction, in PyTorch's names, shapes and gate orders (r, z, n for the GRU; i, f, g, o for
@@ -111,7 +111,7 @@ impl CellLayer {
         reverse: bool,
     ) -> Result<(Tensor<3>, CellState), Error> {
         let options = CellOptions::new().with_reverse(reverse);
-        try_cell_layer(x, self.weights(), self.cell, sequence, options)
+        cell_layer(x, self.weights(), self.cell, sequence, options)
     }
 
     /// The parameters as tensors.

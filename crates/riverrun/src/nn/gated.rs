@@ -4,10 +4,10 @@ use burn::module::Param;
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor};
 
-use super::{Sequence, try_linear};
+use super::{Sequence, apply};
 use crate::Error;
 use crate::ops::support::lengths::without_padding;
-use crate::ops::{Gate, SavedStates, ScanOptions, try_gated_scan};
+use crate::ops::{Gate, SavedStates, ScanOptions, gated_scan};
 
 /// The options of a layer's scan.
 pub(super) fn options(reverse: bool, saved_states: SavedStates) -> ScanOptions {
@@ -26,7 +26,7 @@ pub(super) fn run(
 ) -> Result<(Tensor<3>, Tensor<2>), Error> {
     let options = options(reverse, saved_states);
     let x = without_padding(x, sequence.lengths.as_deref())?;
-    try_gated_scan(try_linear(projection, x)?, gate, sequence, options)
+    gated_scan(apply(projection, x)?, gate, sequence, options)
 }
 
 /// Sets the biases of gate input `gate` so that, for a zero input, the channels remember from 1 to `time_scale` steps,

@@ -4,6 +4,7 @@ use burn::config::Config;
 use burn::module::{Initializer, Module, Param};
 use burn::tensor::{Device, Tensor};
 
+use crate::Error;
 use crate::ops::{NormKind, NormSpec, add_norm, layer_norm};
 
 /// Configuration of [`LayerNorm`].
@@ -56,7 +57,7 @@ impl LayerNorm {
     /// Normalizes `[.., d_model]` over the last dimension.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         let beta = self.beta.as_ref().map(Param::val);
-        layer_norm(x, self.gamma.val(), beta, self.epsilon)
+        layer_norm(x, self.gamma.val(), beta, self.epsilon).unwrap_or_else(Error::raise)
     }
 
     /// The norm of `x + residual`, and that sum, both `[.., d_model]`.
@@ -70,6 +71,6 @@ impl LayerNorm {
             kind: NormKind::Layer,
             epsilon: self.epsilon,
         };
-        add_norm(x, residual, self.gamma.val(), beta, spec)
+        add_norm(x, residual, self.gamma.val(), beta, spec).unwrap_or_else(Error::raise)
     }
 }

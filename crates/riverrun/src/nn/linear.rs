@@ -8,23 +8,20 @@ use crate::ops::{self, LinearSpec};
 
 /// `x W + b`, `[.., d_input]` to `[.., d_output]`: [`Linear::forward`] by [`ops::linear`](crate::ops::linear::linear).
 pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
-    let (weight, bias) = parameters(layer);
-    ops::linear::linear(x, weight, bias, LinearSpec::default())
+    apply(layer, x).unwrap_or_else(Error::raise)
 }
 
-/// [`linear`].
-///
-/// # Errors
-/// An `x` whose width, dtype or device is not the layer's.
-pub fn try_linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Result<Tensor<D>, Error> {
+/// [`linear`], with an error for an `x` whose width, dtype or device is not the layer's.
+pub(crate) fn apply<const D: usize>(layer: &Linear, x: Tensor<D>) -> Result<Tensor<D>, Error> {
     let (weight, bias) = parameters(layer);
-    ops::try_linear(x, weight, bias, LinearSpec::default())
+    ops::linear(x, weight, bias, LinearSpec::default())
 }
 
 /// `gelu(x W₁ + b₁) W₂ + b₂`, `[.., d_input]` to `[.., d_output]`: two layers with GELU between, by
 /// [`ops::mlp`].
 pub fn mlp<const D: usize>(up: &Linear, down: &Linear, x: Tensor<D>) -> Tensor<D> {
     ops::mlp(x, parameters(up), parameters(down), LinearSpec::default())
+        .unwrap_or_else(Error::raise)
 }
 
 fn parameters(layer: &Linear) -> (Tensor<2>, Option<Tensor<1>>) {

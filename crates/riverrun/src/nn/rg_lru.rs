@@ -6,11 +6,11 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 
-use super::{Recurrent, Sequence, gated, try_linear};
+use super::{Recurrent, Sequence, apply, gated};
 use crate::Error;
 use crate::ops::support::checks;
 use crate::ops::support::lengths::without_padding;
-use crate::ops::{self, Gate, LinearSpec, SavedStates, rg_lru_gates, try_gated_scan, try_matmul};
+use crate::ops::{self, Gate, LinearSpec, SavedStates, gated_scan, matmul, rg_lru_gates};
 
 /// The paper's `c`: with its recurrence gate fully open, a channel decays by `e^(-c softplus(Λ))` a step.
 const SHARPNESS: f64 = 8.0;
@@ -147,12 +147,12 @@ impl RgLru {
         let product = |gate: usize| {
             let weight = self.gates.weight.val().narrow(1, gate * hidden, hidden);
             if blocks == 1 {
-                return ops::try_linear(x.clone(), weight, None, LinearSpec::default());
+                return ops::linear(x.clone(), weight, None, LinearSpec::default());
             }
             // A block of features lies between the rows of the others, in `x` and in the product: nothing is copied.
             let weight = weight.reshape([part, blocks, part]).swap_dims(0, 1);
             let x = x.clone().reshape([rows, blocks, part]).swap_dims(0, 1);
-            let y = try_matmul(x, weight)?;
+            let y = matmul(x, weight)?;
             Ok(y.swap_dims(0, 1).reshape([batch, steps, hidden]))
         };
         Ok([product(0)?, product(1)?])
@@ -185,7 +185,7 @@ impl Recurrent for RgLru {
     ) -> Result<(Tensor<3>, Tensor<2>), Error> {
         let x = without_padding(x, sequence.lengths.as_deref())?;
         let x = match &self.input {
-            Some(input) => try_linear(input, x)?,
+            Some(input) => apply(input, x)?,
             None => x,
         };
         let options = gated::options(self.reverse, self.saved_states);
@@ -198,10 +198,10 @@ impl Recurrent for RgLru {
         if batch * steps == 0 {
             // Without elements there are no gates, and the backward passes of Burn's operations below fail on empty tensors.
             let gates = match self.gates.weight.dims()[0] == hidden {
-                true => try_linear(&self.gates, x)?,
+                true => apply(&self.gates, x)?,
                 false => Tensor::zeros([batch, steps, 2 * hidden], (&x.device(), x.dtype())),
             };
-            return try_gated_scan(gates, Gate::RgLru, sequence, options);
+            return gated_scan(gates, Gate::RgLru, sequence, options);
         }
         let [p, q] = self.products(&x)?;
         let rate = softplus(self.lambda.val()).mul_scalar(SHARPNESS);
@@ -211,6 +211,6 @@ impl Recurrent for RgLru {
         };
         let bias = self.gates.bias.as_ref().map(|bias| bias.val());
         let inputs = rg_lru_gates([p, q, x], bias, rate, restarts)?;
-        try_gated_scan(inputs, Gate::RgLru, sequence, options)
+        gated_scan(inputs, Gate::RgLru, sequence, options)
     }
 }

@@ -4,6 +4,7 @@ use burn::config::Config;
 use burn::module::{Initializer, Module, Param};
 use burn::tensor::{Device, Tensor};
 
+use crate::Error;
 use crate::ops::{add_rms_norm, rms_norm};
 
 /// Configuration of [`RmsNorm`].
@@ -48,7 +49,7 @@ impl RmsNormConfig {
 impl RmsNorm {
     /// Normalizes `[.., d_model]` over the last dimension.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        rms_norm(x, self.gamma.val(), self.epsilon)
+        rms_norm(x, self.gamma.val(), self.epsilon).unwrap_or_else(Error::raise)
     }
 
     /// The norm of `x + residual`, and that sum, both `[.., d_model]`.
@@ -57,6 +58,6 @@ impl RmsNorm {
         x: Tensor<D>,
         residual: Tensor<D>,
     ) -> (Tensor<D>, Tensor<D>) {
-        add_rms_norm(x, residual, self.gamma.val(), self.epsilon)
+        add_rms_norm(x, residual, self.gamma.val(), self.epsilon).unwrap_or_else(Error::raise)
     }
 }

@@ -3,31 +3,18 @@
 
 use burn::tensor::{Int, Tensor};
 
-use super::random::try_uniform;
+use super::random::uniform;
 use super::support::checks;
 use crate::Error;
 
 /// Sets each element to 0 with probability `probability`, and divides the others by `1 - probability`. The choice is a function
 /// of `key`, `[4]`, and `stream`: see [`uniform`](crate::ops::uniform). Gradients pass through the remaining elements.
 ///
-/// # Panics
-/// Where [`try_dropout`] returns an error.
-///
 /// Source: Srivastava et al., *Dropout: A Simple Way to Prevent Neural Networks from Overfitting* (2014).
-pub fn dropout<const D: usize>(
-    x: Tensor<D>,
-    probability: f64,
-    key: Tensor<1, Int>,
-    stream: u32,
-) -> Tensor<D> {
-    try_dropout(x, probability, key, stream).unwrap_or_else(|error| panic!("dropout: {error}"))
-}
-
-/// [`dropout`].
 ///
 /// # Errors
-/// A probability that is not at least 0 and below 1; a key on another device; those of [`try_uniform`].
-pub fn try_dropout<const D: usize>(
+/// A probability that is not at least 0 and below 1; a key on another device; those of [`uniform`].
+pub fn dropout<const D: usize>(
     x: Tensor<D>,
     probability: f64,
     key: Tensor<1, Int>,
@@ -42,7 +29,7 @@ pub fn try_dropout<const D: usize>(
         return Ok(x);
     }
     checks::device("key", &x.device(), &key.device())?;
-    let stays = try_uniform(key.inner(), stream, x.dims())?.greater_equal_elem(probability);
+    let stays = uniform(key.inner(), stream, x.dims())?.greater_equal_elem(probability);
     let mask = stays.float().mul_scalar(1.0 / (1.0 - probability));
     let mask: Tensor<D> = mask.cast(x.dtype());
     Ok(match x.is_autodiff() {

@@ -31,38 +31,25 @@ pub(crate) mod support;
 pub use crate::sequence::Sequence;
 pub use adamw::{
     AdamwStep, AdamwTensors, LossScaleNumbers, adamw, adamw_numbers, clip_factor, square_sum,
-    try_adamw, try_clip_factor,
 };
-pub use attention::{
-    AttentionOptions, attention, attention_scratch, packed_attention, try_attention,
-    try_packed_attention,
-};
-pub use block_diagonal::{block_diagonal_scan, try_block_diagonal_scan};
-pub use cell::{
-    Activation, Cell, CellOptions, CellState, CellWeights, ResetGate, cell_layer, try_cell_layer,
-};
-pub use cross_entropy::{cross_entropy, try_cross_entropy};
-pub use dropout::{dropout, try_dropout};
-pub use embedding::{embedding, try_embedding};
-pub use encoder::{RunStates, encode_states, try_encode_states};
-pub use flat::{
-    FlatPlace, FlatTensor, add_directions, from_flat, to_flat, try_add_directions, try_from_flat,
-    try_to_flat,
-};
-pub use gelu::{geglu, gelu, try_gelu};
-pub use linear::{LinearSpec, linear, matmul, mlp, try_linear, try_matmul, try_mlp};
-pub use norm::{
-    NormKind, NormSpec, add_norm, add_rms_norm, layer_norm, norm, rms_norm, try_add_norm,
-    try_add_rms_norm, try_layer_norm, try_norm, try_rms_norm,
-};
-pub use random::{try_uniform, uniform};
+pub use attention::{AttentionOptions, attention, attention_scratch, packed_attention};
+pub use block_diagonal::block_diagonal_scan;
+pub use cell::{Activation, Cell, CellOptions, CellState, CellWeights, ResetGate, cell_layer};
+pub use cross_entropy::cross_entropy;
+pub use dropout::dropout;
+pub use embedding::embedding;
+pub use encoder::{RunStates, encode_states};
+pub use flat::{FlatPlace, FlatTensor, add_directions, from_flat, to_flat};
+pub use gelu::{geglu, gelu};
+pub use linear::{LinearSpec, linear, matmul, mlp};
+pub use norm::{NormKind, NormSpec, add_norm, add_rms_norm, layer_norm, norm, rms_norm};
+pub use random::uniform;
 pub use recurrence::{
     Candidate, Gate, Routine, SavedStates, ScanDerivatives, ScanDirection, ScanOptions, gated_scan,
-    linear_scan, linear_scan_gradients, linear_scan_hvp, min_gru, min_lstm, try_gated_scan,
-    try_linear_scan, try_linear_scan_gradients, try_linear_scan_hvp, try_min_gru, try_min_lstm,
+    linear_scan, linear_scan_gradients, linear_scan_hvp, min_gru, min_lstm,
 };
-pub use refill::{overwrite, refill, refill_int, try_overwrite, try_refill, try_refill_int};
+pub use refill::{overwrite, refill, refill_int};
 pub use rg_lru::rg_lru_gates;
-pub use rollout::{Decode, Ensemble, Rollout, rollout, try_rollout};
+pub use rollout::{Decode, Ensemble, Rollout, rollout};
 pub use rotary::rotary;
-pub use short_convolution::{short_convolution, try_short_convolution};
+pub use short_convolution::short_convolution;

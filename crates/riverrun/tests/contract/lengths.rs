@@ -125,7 +125,7 @@ fn scans() {
             let options = ScanOptions::new().with_reverse(reverse);
             let shape = [batch, T, D];
             same(&name, &device, shape, exact, |x, sequence| {
-                linear_scan(x.clone(), x, sequence, options)
+                linear_scan(x.clone(), x, sequence, options).unwrap()
             });
             let candidate = Candidate::default();
             for gate in [
@@ -144,7 +144,7 @@ fn scans() {
                 let name = format!("{name} {gate:?}");
                 let shape = [batch, T, gate.inputs() * D];
                 same(&name, &device, shape, exact, |k, sequence| {
-                    gated_scan(k, gate, sequence, options)
+                    gated_scan(k, gate, sequence, options).unwrap()
                 });
             }
         }
@@ -162,7 +162,7 @@ fn block_diagonal() {
             same(&name, &device, shape, false, |a, sequence| {
                 let [batch, steps, ..] = a.dims();
                 let b = a.clone().narrow(4, 0, 1).reshape([batch, steps, D]);
-                block_diagonal_scan(a / 3.0, b, sequence, options)
+                block_diagonal_scan(a / 3.0, b, sequence, options).unwrap()
             });
         }
     }
@@ -183,10 +183,10 @@ fn gradients_of_their_own() {
         let sequence = || Sequence::new().with_lengths(&LENGTHS);
         for reverse in [false, true] {
             let options = ScanOptions::new().with_reverse(reverse);
-            let (h, _) = linear_scan(a.clone(), b.clone(), sequence(), options);
+            let (h, _) = linear_scan(a.clone(), b.clone(), sequence(), options).unwrap();
             let grads = (h * d_h.clone()).sum().backward();
             let (x, y) = (a.clone(), b.clone());
-            let d = linear_scan_gradients(x, y, sequence(), options, d_h.clone(), None);
+            let d = linear_scan_gradients(x, y, sequence(), options, d_h.clone(), None).unwrap();
             for (what, found, leaf) in [("a", d.a, &a), ("b", d.b, &b)] {
                 let expected = numbers(leaf.grad(&grads).expect("a gradient"));
                 let what = format!("{name} reverse {reverse} {what}");
@@ -216,7 +216,8 @@ fn cells() {
                         Cell::Lstm => CellState::new(h.clone()).with_c(h),
                         _ => CellState::new(h),
                     });
-                    let (h, last) = cell_layer(x, weights.clone(), cell, sequence, options);
+                    let (h, last) =
+                        cell_layer(x, weights.clone(), cell, sequence, options).unwrap();
                     match last.c {
                         Some(c) => (h, (last.h + c) * 0.5),
                         None => (h, last.h),
@@ -239,7 +240,7 @@ fn padding_leaves_the_weights_alone() {
             reset: Default::default(),
         };
         let sequence = Sequence::new().with_lengths(&LENGTHS);
-        let (h, _) = cell_layer(x, weights, cell, sequence, CellOptions::new());
+        let (h, _) = cell_layer(x, weights, cell, sequence, CellOptions::new()).unwrap();
         let grads = h.sum().backward();
         for leaf in [&w, &u] {
             let gradient = numbers(leaf.grad(&grads).expect("a gradient"));

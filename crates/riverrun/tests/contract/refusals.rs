@@ -3,11 +3,10 @@
 use burn::tensor::{Bool, FloatDType, Tensor};
 use riverrun::models::{BlockConfig, GriffinConfig, RecurrentKind};
 use riverrun::nn::Recurrent;
-use riverrun::ops::linear::{LinearSpec, try_linear, try_mlp};
+use riverrun::ops::linear::{LinearSpec, linear, mlp};
 use riverrun::ops::{
-    Cell, CellOptions, CellWeights, ScanOptions, try_add_rms_norm, try_block_diagonal_scan,
-    try_cell_layer, try_cross_entropy, try_gelu, try_layer_norm, try_linear_scan, try_min_gru,
-    try_min_lstm,
+    Cell, CellOptions, CellWeights, ScanOptions, add_rms_norm, block_diagonal_scan, cell_layer,
+    cross_entropy, gelu, layer_norm, linear_scan, min_gru, min_lstm,
 };
 use riverrun::{Error, Sequence};
 
@@ -36,11 +35,11 @@ fn f64_is_for_the_cpu() {
         let a = Tensor::<5>::zeros([2, 3, 2, 3, 3], &device).cast(FloatDType::F64);
         let targets = Tensor::zeros([6], &device);
         let results = [
-            try_linear_scan(x.clone(), x.clone(), sequence(), options).map(drop),
-            try_min_gru(x.clone(), Default::default(), sequence(), options).map(drop),
-            try_min_lstm(x.clone(), Default::default(), true, sequence(), options).map(drop),
-            try_block_diagonal_scan(a, x.clone(), sequence(), options).map(drop),
-            try_cell_layer(
+            linear_scan(x.clone(), x.clone(), sequence(), options).map(drop),
+            min_gru(x.clone(), Default::default(), sequence(), options).map(drop),
+            min_lstm(x.clone(), Default::default(), true, sequence(), options).map(drop),
+            block_diagonal_scan(a, x.clone(), sequence(), options).map(drop),
+            cell_layer(
                 x.clone(),
                 weights,
                 elman,
@@ -48,18 +47,18 @@ fn f64_is_for_the_cpu() {
                 CellOptions::new(),
             )
             .map(drop),
-            try_linear(x.clone(), flat(), None, LinearSpec::default()).map(drop),
-            try_mlp(
+            linear(x.clone(), flat(), None, LinearSpec::default()).map(drop),
+            mlp(
                 x.clone(),
                 (flat(), None),
                 (flat(), None),
                 LinearSpec::default(),
             )
             .map(drop),
-            try_layer_norm(x.clone(), row(), None, 1e-5).map(drop),
-            try_add_rms_norm(x.clone(), x.clone(), row(), 1e-5).map(drop),
-            try_cross_entropy(flat(), targets).map(drop),
-            try_gelu(x.clone()).map(drop),
+            layer_norm(x.clone(), row(), None, 1e-5).map(drop),
+            add_rms_norm(x.clone(), x.clone(), row(), 1e-5).map(drop),
+            cross_entropy(flat(), targets).map(drop),
+            gelu(x.clone()).map(drop),
         ];
         for (i, result) in results.into_iter().enumerate() {
             match name.as_str() {
@@ -84,14 +83,14 @@ fn resets_live_with_the_inputs() {
     let far = Tensor::<2>::zeros([2, 3], other).greater_elem(0.0);
     let far: Tensor<2, Bool> = far;
     let sequence = Sequence::new().with_reset(far.clone());
-    let refused = try_linear_scan(x.clone(), x.clone(), sequence, ScanOptions::new());
+    let refused = linear_scan(x.clone(), x.clone(), sequence, ScanOptions::new());
     assert!(matches!(refused, Err(Error::Device { what: "reset", .. })));
     let weights = CellWeights::new(Tensor::zeros([12, 4], one), Tensor::zeros([12, 4], one));
     let cell = Cell::Gru {
         reset: Default::default(),
     };
     let sequence = Sequence::new().with_reset(far);
-    let refused = try_cell_layer(x, weights, cell, sequence, CellOptions::new());
+    let refused = cell_layer(x, weights, cell, sequence, CellOptions::new());
     assert!(matches!(refused, Err(Error::Device { what: "reset", .. })));
 }
 
@@ -131,7 +130,7 @@ fn lengths_fit_the_batch() {
         let x = Tensor::<3>::zeros([2, 3, 4], &device);
         let run = |lengths: &[usize]| {
             let sequence = Sequence::new().with_lengths(lengths);
-            try_linear_scan(x.clone(), x.clone(), sequence, ScanOptions::new())
+            linear_scan(x.clone(), x.clone(), sequence, ScanOptions::new())
         };
         assert!(run(&[3, 0]).is_ok());
         let few = run(&[3]);

@@ -130,7 +130,7 @@ pub fn run(args: &BenchEncoderArgs) -> Result<(), Failure> {
             let start = Instant::now();
             let mut found = None;
             for _ in 0..CALLS {
-                found = Some(encode_states(states.clone()));
+                found = Some(encode_states(states.clone()).unwrap_or_else(riverrun::Error::raise));
             }
             found.into_iter().for_each(wait);
             start.elapsed().as_secs_f64() / CALLS as f64

@@ -257,8 +257,10 @@ impl Bench<'_> {
         // All results stay alive: Burn skips operations whose results are dropped.
         let once = || -> Vec<Tensor<2>> {
             let y = match pass {
-                Pass::MlpBackward => mlp(x.clone(), up.clone(), down.clone(), spec),
-                _ => linear(x.clone(), up.0.clone(), up.1.clone(), spec),
+                Pass::MlpBackward => mlp(x.clone(), up.clone(), down.clone(), spec)
+                    .unwrap_or_else(riverrun::Error::raise),
+                _ => linear(x.clone(), up.0.clone(), up.1.clone(), spec)
+                    .unwrap_or_else(riverrun::Error::raise),
             };
             if !backward {
                 return vec![y];

@@ -143,7 +143,9 @@ impl Stack {
         for weight in &self.weights {
             let k = x.clone().matmul(weight.clone().unsqueeze());
             let options = ScanOptions::new().with_saved_states(self.saved_states);
-            x = x + min_gru(k, Candidate::Identity, Sequence::new(), options).0;
+            x = x + min_gru(k, Candidate::Identity, Sequence::new(), options)
+                .unwrap_or_else(riverrun::Error::raise)
+                .0;
         }
         x.mean()
     }

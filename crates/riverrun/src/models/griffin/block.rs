@@ -5,9 +5,9 @@ use burn::nn::Linear;
 use burn::tensor::Tensor;
 
 use crate::Error;
-use crate::nn::{AttentionState, LocalAttention, Recurrent, RgLru, RmsNorm, Sequence, try_linear};
+use crate::nn::{AttentionState, LocalAttention, Recurrent, RgLru, RmsNorm, Sequence, apply};
 use crate::ops::support::checks;
-use crate::ops::{geglu, try_short_convolution};
+use crate::ops::{geglu, short_convolution};
 
 /// The recurrent block: `W_out (gelu(W_y x) ∘ RG-LRU(conv(W_x x)))`.
 #[derive(Module, Debug)]
@@ -97,16 +97,16 @@ impl GriffinRecurrence {
             lengths: sequence.lengths.clone(),
         };
         let (weight, bias) = (self.conv_weight.val(), self.conv_bias.val());
-        let branch = try_linear(&self.linear_x, x.clone())?;
-        let (branch, inputs) = try_short_convolution(branch, weight, Some(bias), start)?;
+        let branch = apply(&self.linear_x, x.clone())?;
+        let (branch, inputs) = short_convolution(branch, weight, Some(bias), start)?;
         let start = Sequence {
             state: h,
             reset: sequence.reset,
             lengths: sequence.lengths,
         };
         let (branch, h) = self.rg_lru.try_run(branch, start)?;
-        let gate = try_linear(&self.linear_y, x)?;
-        let y = try_linear(&self.linear_out, geglu(gate, branch)?)?;
+        let gate = apply(&self.linear_y, x)?;
+        let y = apply(&self.linear_out, geglu(gate, branch)?)?;
         Ok((y, GriffinBlockState::Recurrence { inputs, h }))
     }
 }
@@ -155,9 +155,9 @@ impl GriffinBlock {
             }
         };
         let (normed, x) = self.channel_norm.forward_sum(x, y);
-        let gate = try_linear(&self.gate, normed.clone())?;
-        let inner = geglu(gate, try_linear(&self.up, normed)?)?;
-        Ok((x, try_linear(&self.down, inner)?, state))
+        let gate = apply(&self.gate, normed.clone())?;
+        let inner = geglu(gate, apply(&self.up, normed)?)?;
+        Ok((x, apply(&self.down, inner)?, state))
     }
 }
 

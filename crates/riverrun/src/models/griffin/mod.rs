@@ -91,7 +91,7 @@ impl Griffin {
         let layers = self.blocks.len();
         let starts = starts(sequence.state.map(|state| state.blocks), layers)?;
         let table = self.embedding.weight.val();
-        let mut x = ops::try_embedding(table.clone(), tokens)? * self.embedding_scale;
+        let mut x = ops::embedding(table.clone(), tokens)? * self.embedding_scale;
         let mut branch: Option<Tensor<3>> = None;
         let mut blocks = Vec::with_capacity(layers);
         for (block, state) in self.blocks.iter().zip(starts) {

@@ -7,9 +7,9 @@ use burn::tensor::{Bool, Device, Tensor};
 
 use super::{Rotary, Turn};
 use crate::Error;
-use crate::nn::{Recurrent, Sequence, try_linear};
+use crate::nn::{Recurrent, Sequence, apply};
 use crate::ops::support::checks;
-use crate::ops::{AttentionOptions, try_attention, try_packed_attention};
+use crate::ops::{AttentionOptions, attention, packed_attention};
 
 /// Configuration of [`MultiHeadAttention`].
 #[derive(Config, Debug)]
@@ -198,7 +198,7 @@ impl Recurrent for MultiHeadAttention {
             });
             return Ok((x, state));
         }
-        let qkv = try_linear(&self.qkv, x)?;
+        let qkv = apply(&self.qkv, x)?;
         let qkv = qkv.reshape([batch, steps, heads + 2 * key_heads, dim]);
         let position = sequence.state.as_ref().map_or(0, |state| state.position);
         let turn = sequence.state.as_ref().and_then(|state| state.turn.clone());
@@ -229,13 +229,13 @@ impl Recurrent for MultiHeadAttention {
             (_, new) => new,
         };
         let o = match kept {
-            0 => try_packed_attention(qkv, key_heads, reset.clone(), self.options)?,
+            0 => packed_attention(qkv, key_heads, reset.clone(), self.options)?,
             _ => {
                 let q = part(0, heads);
-                try_attention(q, keys.clone(), values.clone(), reset.clone(), self.options)?
+                attention(q, keys.clone(), values.clone(), reset.clone(), self.options)?
             }
         };
-        let y = try_linear(&self.out, o.reshape([batch, steps, heads * dim]))?;
+        let y = apply(&self.out, o.reshape([batch, steps, heads * dim]))?;
         let all = kept + steps;
         let keep = match (self.options.causal, self.options.window) {
             (false, _) => 0,

@@ -55,8 +55,8 @@ impl Rotary {
     pub fn refill(&self, turn: Turn, position: usize) -> Turn {
         let [cos, sin] = self.numbers(position, 1);
         Turn {
-            cos: refill(turn.cos, cos),
-            sin: refill(turn.sin, sin),
+            cos: refill(turn.cos, cos).unwrap_or_else(Error::raise),
+            sin: refill(turn.sin, sin).unwrap_or_else(Error::raise),
         }
     }
 

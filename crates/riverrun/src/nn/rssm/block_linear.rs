@@ -3,6 +3,7 @@
 use burn::module::{Initializer, Module, Param};
 use burn::tensor::{Device, Tensor};
 
+use crate::Error;
 use crate::ops::matmul;
 
 /// A linear layer whose matrix is block-diagonal: `G` blocks, each `[in / G, out / G]`, multiplied as one batch.
@@ -50,7 +51,7 @@ impl BlockLinear {
 
     /// [`forward`](Self::forward) without the bias.
     pub(super) fn product(&self, x: Tensor<3>) -> Tensor<3> {
-        matmul(x, self.weight.val())
+        matmul(x, self.weight.val()).unwrap_or_else(Error::raise)
     }
 }
 

@@ -6,7 +6,7 @@ use burn::tensor::{FloatDType, Int, Tensor};
 use super::Rssm;
 use crate::Error;
 use crate::ops::rssm::draw_one_hot;
-use crate::ops::try_uniform;
+use crate::ops::uniform;
 
 impl Rssm {
     /// The noise of a run from the Gumbel distribution, `[T, B, stoch, classes]`: on the device of the key, and tracked by autodiff
@@ -19,7 +19,7 @@ impl Rssm {
         like: &Tensor<2>,
     ) -> Result<Tensor<4>, Error> {
         let shape = [steps, batch, self.stoch, self.classes];
-        let gumbel = -(-try_uniform(key.inner(), stream, shape)?.log()).log();
+        let gumbel = -(-uniform(key.inner(), stream, shape)?.log()).log();
         Ok(match like.is_autodiff() {
             true => Tensor::from_inner(gumbel),
             false => gumbel,

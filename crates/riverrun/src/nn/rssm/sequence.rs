@@ -13,6 +13,7 @@ use riverrun_kernels::rssm::sequence::Problem;
 use super::block_linear::{from_blocks, to_blocks};
 use super::observe::Inputs;
 use super::{Rssm, RssmState};
+use crate::Error;
 use crate::nn::{RmsNorm, linear};
 use crate::ops::linear::{LinearSpec, linear as product};
 use crate::ops::rssm::sequence::{RssmCuts, RssmInputs, RssmSaved, RssmSequenceOps, RssmWeights};
@@ -143,7 +144,8 @@ impl Rssm {
             rows,
             Some(bias(&self.hidden_inputs)),
             LinearSpec::default(),
-        );
+        )
+        .unwrap_or_else(Error::raise);
         let dtype = FloatDType::from(of_actions.dtype());
         let reset = inputs.reset.map(|reset| plain(reset.float()).cast(dtype));
         let inputs = RssmInputs {

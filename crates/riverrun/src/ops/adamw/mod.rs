@@ -41,7 +41,7 @@ impl AdamwTensors {
     /// # Errors
     /// A shape that differs from the parameter's; a parameter or moments that are not in `f32`; tensors that are not on one device
     /// without autodiff.
-    pub fn try_new<const D: usize>(
+    pub fn new<const D: usize>(
         parameter: Tensor<D>,
         gradient: Tensor<D>,
         [first, second]: [Tensor<D>; 2],
@@ -83,7 +83,7 @@ impl AdamwTensors {
     ///
     /// # Errors
     /// A shape or device that differs from the parameter's, an autodiff device, or a dtype that differs from the gradient's.
-    pub fn try_with_rounded<const D: usize>(mut self, rounded: Tensor<D>) -> Result<Self, Error> {
+    pub fn with_rounded<const D: usize>(mut self, rounded: Tensor<D>) -> Result<Self, Error> {
         let parameter = Tensor::<D>::from_dispatch(self.parameter.clone());
         checks::shape("rounded parameter", &parameter.dims(), &rounded.dims())?;
         checks::dtype("rounded parameter", self.dtype, rounded.dtype())?;
@@ -110,24 +110,12 @@ impl AdamwTensors {
 /// A factor of 0 marks gradients that overflowed: the step is skipped and nothing changes. Nothing is read back from the
 /// device. Tensors without another owner are updated in place.
 ///
-/// # Panics
-/// Where [`try_adamw`] returns an error.
-///
 /// Source: Loshchilov & Hutter, *Decoupled Weight Decay Regularization* (2019), algorithm 2.
-pub fn adamw(
-    tensors: Vec<AdamwTensors>,
-    factor: Tensor<1>,
-    numbers: Tensor<1>,
-) -> Vec<AdamwTensors> {
-    try_adamw(tensors, factor, numbers).unwrap_or_else(|error| panic!("adamw: {error}"))
-}
-
-/// [`adamw`].
 ///
 /// # Errors
 /// A factor or numbers of the wrong shape or dtype, or on an autodiff device; tensors on different devices. Nothing has changed
 /// then.
-pub fn try_adamw(
+pub fn adamw(
     tensors: Vec<AdamwTensors>,
     factor: Tensor<1>,
     numbers: Tensor<1>,
@@ -214,23 +202,11 @@ pub fn square_sum(tensors: &[AdamwTensors]) -> Option<Tensor<1>> {
 /// divided by the scale; a norm that is not finite gives 0, a step to skip; and the scale adapts, in place if it has no other
 /// owner: it halves at a skipped step and doubles after 2000 other steps in a row. Nothing is read back.
 ///
-/// # Panics
-/// Where [`try_clip_factor`] returns an error.
-///
 /// Source: Micikevicius et al., *Mixed Precision Training* (2018), section 3.2.
-pub fn clip_factor(
-    squares: Tensor<1>,
-    bound: f64,
-    scale: Option<Tensor<1>>,
-) -> (Tensor<1>, Option<Tensor<1>>) {
-    try_clip_factor(squares, bound, scale).unwrap_or_else(|error| panic!("clip_factor: {error}"))
-}
-
-/// [`clip_factor`].
 ///
 /// # Errors
 /// Squares or a scale of the wrong shape or dtype, on different devices, or on an autodiff device.
-pub fn try_clip_factor(
+pub fn clip_factor(
     squares: Tensor<1>,
     bound: f64,
     scale: Option<Tensor<1>>,

@@ -128,9 +128,6 @@ impl AttentionOptions {
 /// and a warning says so; [without](AttentionOptions::deterministic) the same bits cuDNN adds them up in any order, in `4 B H T D`
 /// bytes.
 ///
-/// # Panics
-/// Where [`try_attention`] returns an error.
-///
 /// Source: Dao, *FlashAttention-2* (2023), algorithms 1 and 2; grouped heads: Ainslie et al., *GQA* (2023), section 2.2.
 ///
 /// ```
@@ -141,27 +138,16 @@ impl AttentionOptions {
 /// let device = Device::flex();
 /// let random = |heads| Tensor::<4>::random([2, 100, heads, 16], Distribution::Default, &device);
 /// let options = AttentionOptions::causal().with_window(Some(32));
-/// let o = attention(random(4), random(1), random(1), None, options);
+/// let o = attention(random(4), random(1), random(1), None, options).unwrap_or_else(Error::raise);
 /// assert_eq!(o.dims(), [2, 100, 4, 16]);
 /// # }
 /// ```
-pub fn attention(
-    q: Tensor<4>,
-    k: Tensor<4>,
-    v: Tensor<4>,
-    reset: Option<Tensor<2, Bool>>,
-    options: AttentionOptions,
-) -> Tensor<4> {
-    try_attention(q, k, v, reset, options).unwrap_or_else(|error| panic!("attention: {error}"))
-}
-
-/// [`attention`].
 ///
 /// # Errors
 /// Shapes, dtypes or devices that do not fit, a dtype that the device lacks; heads that are no multiple of the key heads, more
 /// than 256 channels a head, a window of 0, a cap that is not above 0, fewer keys than queries with a mask. Nothing has been
 /// launched then.
-pub fn try_attention(
+pub fn attention(
     q: Tensor<4>,
     k: Tensor<4>,
     v: Tensor<4>,
@@ -200,23 +186,9 @@ pub fn try_attention(
 /// [`attention`] of as many queries as keys that come from one projection: `qkv`, `[B, T, H + 2 Hk, D]`, holds queries beside keys
 /// beside values. cuDNN reads them where they are and writes their gradients beside each other; the kernels of this crate copy them.
 ///
-/// # Panics
-/// Where [`try_packed_attention`] returns an error.
-pub fn packed_attention(
-    qkv: Tensor<4>,
-    key_heads: usize,
-    reset: Option<Tensor<2, Bool>>,
-    options: AttentionOptions,
-) -> Tensor<4> {
-    try_packed_attention(qkv, key_heads, reset, options)
-        .unwrap_or_else(|error| panic!("packed_attention: {error}"))
-}
-
-/// [`packed_attention`].
-///
 /// # Errors
-/// As [`try_attention`]; fewer heads than twice the key heads and one.
-pub fn try_packed_attention(
+/// As [`attention`]; fewer heads than twice the key heads and one.
+pub fn packed_attention(
     qkv: Tensor<4>,
     key_heads: usize,
     reset: Option<Tensor<2, Bool>>,
@@ -307,7 +279,7 @@ mod fused {
     }
 }
 
-/// [`attention`] on a backend. Shapes, dtypes and options have been checked by [`try_attention`].
+/// [`attention`] on a backend. Shapes, dtypes and options have been checked by [`attention`].
 #[backend_extension(
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "cube"),

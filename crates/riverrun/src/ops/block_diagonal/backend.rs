@@ -57,7 +57,7 @@ mod fused {
 }
 
 /// The block-diagonal recurrence on a backend. Shapes and dtypes have been checked by
-/// [`try_block_diagonal_scan`](super::try_block_diagonal_scan).
+/// [`block_diagonal_scan`](super::block_diagonal_scan).
 #[backend_extension(
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "cube"),

@@ -2,7 +2,7 @@
 
 use burn::tensor::{Bool, Tensor};
 
-/// See [`try_block_diagonal_scan`](super::try_block_diagonal_scan), which has checked the arguments.
+/// See [`block_diagonal_scan`](super::block_diagonal_scan), which has checked the arguments.
 ///
 /// A product of a matrix and a vector is a multiplication and a sum here: sums are in full precision on every device, where a
 /// matmul may round `f32` to TF32.

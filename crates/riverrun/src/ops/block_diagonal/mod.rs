@@ -34,26 +34,12 @@ use crate::{Error, Sequence};
 /// # Returns
 /// All states `[B, T, N·P]` and the last `[B, N·P]`.
 ///
-/// # Panics
-/// Where [`try_block_diagonal_scan`] returns an error.
-///
 /// Source: Fan, Chi & Rudnicky, *Advancing Regular Language Reasoning in Linear Recurrent Neural Networks* (2024).
-pub fn block_diagonal_scan(
-    a: Tensor<5>,
-    b: Tensor<3>,
-    sequence: Sequence,
-    options: ScanOptions,
-) -> (Tensor<3>, Tensor<2>) {
-    try_block_diagonal_scan(a, b, sequence, options)
-        .unwrap_or_else(|error| panic!("block_diagonal_scan: {error}"))
-}
-
-/// [`block_diagonal_scan`].
 ///
 /// # Errors
 /// Shapes, dtypes, devices or lengths that do not fit, a dtype that the device lacks; a routine or a recomputation in
 /// `options`. Nothing has been launched then.
-pub fn try_block_diagonal_scan(
+pub fn block_diagonal_scan(
     a: Tensor<5>,
     b: Tensor<3>,
     sequence: Sequence,

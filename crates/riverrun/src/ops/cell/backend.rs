@@ -258,7 +258,7 @@ mod fused {
     }
 }
 
-/// The cells on a backend. Shapes and dtypes have been checked by [`try_cell_layer`](super::try_cell_layer).
+/// The cells on a backend. Shapes and dtypes have been checked by [`cell_layer`](super::cell_layer).
 ///
 /// A backend may take over the whole layer, or [`cell_steps_forward`](Self::cell_steps_forward) and
 /// [`cell_steps_backward`](Self::cell_steps_backward) alone: the part that must go step by step.

@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use super::{Cell, CellOptions, CellState, CellWeights, try_cell_layer};
+use super::{Cell, CellOptions, CellState, CellWeights, cell_layer};
 use crate::{Error, Sequence};
 
 /// Runs the heads one after the other. The arguments have been checked.
@@ -40,7 +40,7 @@ pub(super) fn one_by_one(
             h: own_state(&state.h),
             c: state.c.as_ref().map(own_state),
         });
-        let (h, state) = try_cell_layer(x.clone(), of_head, cell, part, options)?;
+        let (h, state) = cell_layer(x.clone(), of_head, cell, part, options)?;
         states.push(h);
         last.push(state);
     }

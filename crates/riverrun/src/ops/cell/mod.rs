@@ -137,25 +137,10 @@ impl CellOptions {
 /// # Returns
 /// `[B, T, H]`, every state, and the last one, which is the initial one where `T` is 0.
 ///
-/// # Panics
-/// Where [`try_cell_layer`] returns an error.
-pub fn cell_layer(
-    x: Tensor<3>,
-    weights: CellWeights,
-    cell: Cell,
-    sequence: Sequence<CellState>,
-    options: CellOptions,
-) -> (Tensor<3>, CellState) {
-    try_cell_layer(x, weights, cell, sequence, options)
-        .unwrap_or_else(|error| panic!("{}: {error}", cell.name()))
-}
-
-/// [`cell_layer`].
-///
 /// # Errors
 /// Shapes, dtypes, devices or lengths that do not fit, by name; a dtype that the device lacks; a `c` for a cell without one.
 /// Nothing has been launched then.
-pub fn try_cell_layer(
+pub fn cell_layer(
     x: Tensor<3>,
     weights: CellWeights,
     cell: Cell,

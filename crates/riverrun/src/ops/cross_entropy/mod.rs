@@ -23,17 +23,9 @@ use crate::Error;
 ///
 /// The backward pass saves the logits and one number a row. Its gradient has the dtype of the logits.
 ///
-/// # Panics
-/// Where [`try_cross_entropy`] returns an error.
-pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
-    try_cross_entropy(logits, targets).unwrap_or_else(|error| panic!("cross_entropy: {error}"))
-}
-
-/// [`cross_entropy`].
-///
 /// # Errors
 /// Another number of targets than of rows; a `V` of 0.
-pub fn try_cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Result<Tensor<1>, Error> {
+pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Result<Tensor<1>, Error> {
     let [rows, vocab] = logits.dims();
     checks::supported("logits", &logits.device(), logits.dtype())?;
     checks::shape("targets", &[rows], &targets.dims())?;

@@ -26,17 +26,9 @@ use crate::Error;
 /// # Returns
 /// `[B, T, D]`.
 ///
-/// # Panics
-/// Where [`try_embedding`] returns an error.
-pub fn embedding(weight: Tensor<2>, tokens: Tensor<2, Int>) -> Tensor<3> {
-    try_embedding(weight, tokens).unwrap_or_else(|error| panic!("embedding: {error}"))
-}
-
-/// [`embedding`].
-///
 /// # Errors
 /// A table without rows or channels, a dtype that the device lacks, tokens on another device.
-pub fn try_embedding(weight: Tensor<2>, tokens: Tensor<2, Int>) -> Result<Tensor<3>, Error> {
+pub fn embedding(weight: Tensor<2>, tokens: Tensor<2, Int>) -> Result<Tensor<3>, Error> {
     let [vocab, dim] = weight.dims();
     let [batch, steps] = tokens.dims();
     if vocab == 0 || dim == 0 {

@@ -59,17 +59,9 @@ impl RunStates {
 /// The 64 features of every run, `[N, 64]`, in f32: one launch on a GPU. See [`riverrun_kernels::encoder`] for each feature.
 /// No gradients pass.
 ///
-/// # Panics
-/// Where [`try_encode_states`] returns an error.
-pub fn encode_states(states: RunStates) -> Tensor<2> {
-    try_encode_states(states).unwrap_or_else(|error| panic!("encode_states: {error}"))
-}
-
-/// [`encode_states`].
-///
 /// # Errors
 /// Shapes or devices that do not fit together, histories of fewer than 32 values, dtypes other than f32.
-pub fn try_encode_states(states: RunStates) -> Result<Tensor<2>, Error> {
+pub fn encode_states(states: RunStates) -> Result<Tensor<2>, Error> {
     let [runs, losses] = states.losses.dims();
     let gradients = states.gradients.dims()[1];
     checks::dtype("losses", DType::F32, states.losses.dtype())?;

@@ -30,7 +30,7 @@ impl FlatTensor {
     ///
     /// # Errors
     /// [`Error::Dtype`] for another dtype, [`Error::Device`] for a tensor on an autodiff device.
-    pub fn try_new<const D: usize>(
+    pub fn new<const D: usize>(
         tensor: Tensor<D>,
         start: usize,
         group: usize,
@@ -71,24 +71,11 @@ impl FlatTensor {
 ///
 /// Tensors without another owner are changed in place; on GPUs all go into a few launches, and nothing is read back.
 ///
-/// # Panics
-/// Where [`try_add_directions`] returns an error.
-pub fn add_directions(
-    tensors: Vec<FlatTensor>,
-    directions: &[Tensor<1>],
-    coefficients: Tensor<2>,
-) -> Vec<FlatTensor> {
-    try_add_directions(tensors, directions, coefficients)
-        .unwrap_or_else(|error| panic!("add_directions: {error}"))
-}
-
-/// [`add_directions`].
-///
 /// # Errors
 /// [`Error::Shape`], [`Error::Dtype`] or [`Error::Device`] for directions or coefficients that do not fit together;
 /// [`Error::Kernel`] for more than four directions, a place outside of them, or a group without a row. Nothing has changed
 /// then.
-pub fn try_add_directions(
+pub fn add_directions(
     tensors: Vec<FlatTensor>,
     directions: &[Tensor<1>],
     coefficients: Tensor<2>,
@@ -137,20 +124,9 @@ pub fn try_add_directions(
 /// Every tensor with its elements out of `vector`, which is in `f32` and on the tensors' device. Tensors without another owner
 /// are changed in place; on GPUs all go into a few launches, and nothing is read back.
 ///
-/// # Panics
-/// Where [`try_from_flat`] returns an error.
-pub fn from_flat(tensors: Vec<FlatTensor>, vector: &Tensor<1>) -> Vec<FlatTensor> {
-    try_from_flat(tensors, vector).unwrap_or_else(|error| panic!("from_flat: {error}"))
-}
-
-/// [`from_flat`].
-///
 /// # Errors
 /// [`Error::Dtype`]; [`Error::Device`] for tensors that are not on one device without autodiff; [`Error::Kernel`] for a place outside of the vector. Nothing has changed then.
-pub fn try_from_flat(
-    tensors: Vec<FlatTensor>,
-    vector: &Tensor<1>,
-) -> Result<Vec<FlatTensor>, Error> {
+pub fn from_flat(tensors: Vec<FlatTensor>, vector: &Tensor<1>) -> Result<Vec<FlatTensor>, Error> {
     inside(&tensors, vector)?;
     let call = |tensors, places, kept| {
         let vector = vector.clone().into_dispatch();
@@ -163,17 +139,9 @@ pub fn try_from_flat(
 /// device, and changed in place if it has no other owner; on GPUs all tensors go into a few launches, and nothing is read
 /// back.
 ///
-/// # Panics
-/// Where [`try_to_flat`] returns an error.
-pub fn to_flat(tensors: &[FlatTensor], vector: Tensor<1>) -> Tensor<1> {
-    try_to_flat(tensors, vector).unwrap_or_else(|error| panic!("to_flat: {error}"))
-}
-
-/// [`to_flat`].
-///
 /// # Errors
 /// [`Error::Dtype`]; [`Error::Device`] for tensors that are not on one device without autodiff; [`Error::Kernel`] for a place outside of the vector. Nothing has changed then.
-pub fn try_to_flat(tensors: &[FlatTensor], vector: Tensor<1>) -> Result<Tensor<1>, Error> {
+pub fn to_flat(tensors: &[FlatTensor], vector: Tensor<1>) -> Result<Tensor<1>, Error> {
     inside(tensors, &vector)?;
     let mut vector = vector.into_dispatch();
     for group in tensors.chunks(GROUP) {

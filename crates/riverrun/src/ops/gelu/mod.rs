@@ -21,19 +21,11 @@ use crate::Error;
 ///
 /// The backward pass saves `x` and nothing else.
 ///
-/// # Panics
-/// Where [`try_gelu`] returns an error.
-///
 /// Source: Hendrycks & Gimpel, *Gaussian Error Linear Units* (2016), section 2.
-pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    try_gelu(x).unwrap_or_else(|error| panic!("gelu: {error}"))
-}
-
-/// [`gelu`].
 ///
 /// # Errors
 /// A dtype that the device lacks, `f64` on a GPU among them.
-pub fn try_gelu<const D: usize>(x: Tensor<D>) -> Result<Tensor<D>, Error> {
+pub fn gelu<const D: usize>(x: Tensor<D>) -> Result<Tensor<D>, Error> {
     checks::supported("x", &x.device(), x.dtype())?;
     let y = <Dispatch as ElementwiseOps>::gelu_tanh(x.into_dispatch());
     Ok(Tensor::from_dispatch(y))

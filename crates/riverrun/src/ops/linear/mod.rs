@@ -44,22 +44,9 @@ pub use route::{ProductLibrary, Route, product_libraries};
 /// # Returns
 /// `[.., O]`. The backward pass saves `x`, the weight and, with GELU, `x W + b`.
 ///
-/// # Panics
-/// Where [`try_linear`] returns an error.
-pub fn linear<const D: usize>(
-    x: Tensor<D>,
-    weight: Tensor<2>,
-    bias: Option<Tensor<1>>,
-    spec: LinearSpec,
-) -> Tensor<D> {
-    try_linear(x, weight, bias, spec).unwrap_or_else(|error| panic!("linear: {error}"))
-}
-
-/// [`linear`].
-///
 /// # Errors
 /// Shapes or dtypes that do not fit; a route that does not exist on the device.
-pub fn try_linear<const D: usize>(
+pub fn linear<const D: usize>(
     x: Tensor<D>,
     weight: Tensor<2>,
     bias: Option<Tensor<1>>,
@@ -83,17 +70,9 @@ pub fn try_linear<const D: usize>(
 /// # Returns
 /// `[.., m, n]`. The backward pass saves `a` and `b`.
 ///
-/// # Panics
-/// Where [`try_matmul`] returns an error.
-pub fn matmul<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
-    try_matmul(a, b).unwrap_or_else(|error| panic!("matmul: {error}"))
-}
-
-/// [`matmul`].
-///
 /// # Errors
 /// Shapes, dtypes or devices that do not fit; a dtype that the device lacks.
-pub fn try_matmul<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Result<Tensor<D>, Error> {
+pub fn matmul<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Result<Tensor<D>, Error> {
     let mut expected = a.dims();
     if D < 2 {
         return Err(Error::Shape {
@@ -121,22 +100,9 @@ pub fn try_matmul<const D: usize>(a: Tensor<D>, b: Tensor<D>) -> Result<Tensor<D
 /// # Returns
 /// `[.., O]`. The backward pass saves `x`, the weights, `x W₁ + b₁` and its GELU.
 ///
-/// # Panics
-/// Where [`try_mlp`] returns an error.
-pub fn mlp<const D: usize>(
-    x: Tensor<D>,
-    up: (Tensor<2>, Option<Tensor<1>>),
-    down: (Tensor<2>, Option<Tensor<1>>),
-    spec: LinearSpec,
-) -> Tensor<D> {
-    try_mlp(x, up, down, spec).unwrap_or_else(|error| panic!("mlp: {error}"))
-}
-
-/// [`mlp`].
-///
 /// # Errors
 /// Shapes or dtypes that do not fit; a route that does not exist on the device.
-pub fn try_mlp<const D: usize>(
+pub fn mlp<const D: usize>(
     x: Tensor<D>,
     up: (Tensor<2>, Option<Tensor<1>>),
     down: (Tensor<2>, Option<Tensor<1>>),

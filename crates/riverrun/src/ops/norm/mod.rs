@@ -23,24 +23,16 @@ use crate::Error;
 /// - `x`: `[.., D]`, any float dtype; sums are in `f32` or wider.
 /// - `gamma`: `[D]`, of the same dtype.
 ///
-/// # Panics
-/// Where [`try_norm`] returns an error.
-///
 /// Source: Zhang & Sennrich, *Root Mean Square Layer Normalization* (2019), equation 4.
-pub fn rms_norm<const D: usize>(x: Tensor<D>, gamma: Tensor<1>, epsilon: f64) -> Tensor<D> {
-    norm(x, gamma, None, rms(epsilon))
-}
-
-/// [`rms_norm`].
 ///
 /// # Errors
-/// See [`try_norm`].
-pub fn try_rms_norm<const D: usize>(
+/// See [`norm`].
+pub fn rms_norm<const D: usize>(
     x: Tensor<D>,
     gamma: Tensor<1>,
     epsilon: f64,
 ) -> Result<Tensor<D>, Error> {
-    try_norm(x, gamma, None, rms(epsilon))
+    norm(x, gamma, None, rms(epsilon))
 }
 
 /// `(rms_norm(s), s)` with `s = x + residual`: the addition of a residual block and the norm after it, in one pass over
@@ -50,28 +42,15 @@ pub fn try_rms_norm<const D: usize>(
 /// - `x`, `residual`: `[.., D]`, any float dtype, the same.
 /// - `gamma`: `[D]`, of the same dtype.
 ///
-/// # Panics
-/// Where [`try_add_norm`] returns an error.
+/// # Errors
+/// See [`add_norm`].
 pub fn add_rms_norm<const D: usize>(
     x: Tensor<D>,
     residual: Tensor<D>,
     gamma: Tensor<1>,
     epsilon: f64,
-) -> (Tensor<D>, Tensor<D>) {
-    add_norm(x, residual, gamma, None, rms(epsilon))
-}
-
-/// [`add_rms_norm`].
-///
-/// # Errors
-/// See [`try_add_norm`].
-pub fn try_add_rms_norm<const D: usize>(
-    x: Tensor<D>,
-    residual: Tensor<D>,
-    gamma: Tensor<1>,
-    epsilon: f64,
 ) -> Result<(Tensor<D>, Tensor<D>), Error> {
-    try_add_norm(x, residual, gamma, None, rms(epsilon))
+    add_norm(x, residual, gamma, None, rms(epsilon))
 }
 
 /// LayerNorm over the last dimension: `(x - mean x) γ / √(var x + ε) + β`, with the variance over `D`.
@@ -80,30 +59,17 @@ pub fn try_add_rms_norm<const D: usize>(
 /// - `x`: `[.., D]`, any float dtype; sums are in `f32` or wider, and the variance is that of `x - mean x`.
 /// - `gamma`, `beta`: `[D]`, of the same dtype.
 ///
-/// # Panics
-/// Where [`try_norm`] returns an error.
-///
 /// Source: Ba, Kiros & Hinton, *Layer Normalization* (2016), equation 4.
+///
+/// # Errors
+/// See [`norm`].
 pub fn layer_norm<const D: usize>(
     x: Tensor<D>,
     gamma: Tensor<1>,
     beta: Option<Tensor<1>>,
     epsilon: f64,
-) -> Tensor<D> {
-    norm(x, gamma, beta, layer(epsilon))
-}
-
-/// [`layer_norm`].
-///
-/// # Errors
-/// See [`try_norm`].
-pub fn try_layer_norm<const D: usize>(
-    x: Tensor<D>,
-    gamma: Tensor<1>,
-    beta: Option<Tensor<1>>,
-    epsilon: f64,
 ) -> Result<Tensor<D>, Error> {
-    try_norm(x, gamma, beta, layer(epsilon))
+    norm(x, gamma, beta, layer(epsilon))
 }
 
 fn rms(epsilon: f64) -> NormSpec {
@@ -122,23 +88,12 @@ fn layer(epsilon: f64) -> NormSpec {
 
 /// Either norm of `x`, `[.., D]`, with an offset `beta` that may be absent.
 ///
-/// # Panics
-/// Where [`try_norm`] returns an error.
-pub fn norm<const D: usize>(
-    x: Tensor<D>,
-    gamma: Tensor<1>,
-    beta: Option<Tensor<1>>,
-    spec: NormSpec,
-) -> Tensor<D> {
-    try_norm(x, gamma, beta, spec).unwrap_or_else(|error| panic!("norm: {error}"))
-}
-
 /// [`norm()`].
 ///
 /// # Errors
 /// A `gamma` or `beta` whose length is not the last dimension, or whose dtype or device is not that of `x`; a dtype that the
 /// device lacks.
-pub fn try_norm<const D: usize>(
+pub fn norm<const D: usize>(
     x: Tensor<D>,
     gamma: Tensor<1>,
     beta: Option<Tensor<1>>,
@@ -152,23 +107,9 @@ pub fn try_norm<const D: usize>(
 
 /// Either norm of `s = x + residual`, and `s`.
 ///
-/// # Panics
-/// Where [`try_add_norm`] returns an error.
-pub fn add_norm<const D: usize>(
-    x: Tensor<D>,
-    residual: Tensor<D>,
-    gamma: Tensor<1>,
-    beta: Option<Tensor<1>>,
-    spec: NormSpec,
-) -> (Tensor<D>, Tensor<D>) {
-    try_add_norm(x, residual, gamma, beta, spec).unwrap_or_else(|error| panic!("add_norm: {error}"))
-}
-
-/// [`add_norm`].
-///
 /// # Errors
-/// Those of [`try_norm`]; a `residual` whose shape or dtype is not that of `x`.
-pub fn try_add_norm<const D: usize>(
+/// Those of [`norm`]; a `residual` whose shape or dtype is not that of `x`.
+pub fn add_norm<const D: usize>(
     x: Tensor<D>,
     residual: Tensor<D>,
     gamma: Tensor<1>,
@@ -251,7 +192,7 @@ mod fused {
     Autodiff: cfg(feature = "autodiff"),
 )]
 pub trait NormOps: Backend {
-    /// See [`try_norm`].
+    /// See [`norm`].
     #[fusion(meta = |x, _gamma, _beta, _spec| x.clone())]
     fn norm(
         x: FloatTensor<Self>,
@@ -260,7 +201,7 @@ pub trait NormOps: Backend {
         spec: NormSpec,
     ) -> FloatTensor<Self>;
 
-    /// See [`try_add_norm`].
+    /// See [`add_norm`].
     #[fusion(meta = |x, _residual, _gamma, _beta, _spec| (x.clone(), x.clone()))]
     fn add_norm(
         x: FloatTensor<Self>,

@@ -22,17 +22,9 @@ use crate::Error;
 /// - `key`: `[4]`; only the low 32 bits of each number count.
 /// - `stream`: two streams of a key are independent.
 ///
-/// # Panics
-/// Where [`try_uniform`] returns an error.
-pub fn uniform<const D: usize>(key: Tensor<1, Int>, stream: u32, shape: [usize; D]) -> Tensor<D> {
-    try_uniform(key, stream, shape).unwrap_or_else(|error| panic!("uniform: {error}"))
-}
-
-/// [`uniform`].
-///
 /// # Errors
 /// A key that is not `[4]`; more than `2^32` numbers.
-pub fn try_uniform<const D: usize>(
+pub fn uniform<const D: usize>(
     key: Tensor<1, Int>,
     stream: u32,
     shape: [usize; D],

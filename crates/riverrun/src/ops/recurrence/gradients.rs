@@ -6,7 +6,7 @@
 
 use burn::tensor::{Bool, Tensor};
 
-use super::{Gate, ScanOptions, lengths, try_linear_scan};
+use super::{Gate, ScanOptions, lengths, linear_scan};
 use crate::ops::support::checks;
 use crate::ops::support::lengths::{fill, padding, unpadded_reset};
 use crate::{Error, Sequence};
@@ -80,25 +80,9 @@ impl ScanDirection {
 /// - `d_h`: `g = ∂L/∂h`, `[B, T, D]`.
 /// - `d_h_last`: `∂L/∂h_last`, `[B, D]`, in addition to the part in `d_h`.
 ///
-/// # Panics
-/// Where [`try_linear_scan_gradients`] returns an error.
-pub fn linear_scan_gradients(
-    a: Tensor<3>,
-    b: Tensor<3>,
-    sequence: Sequence,
-    options: ScanOptions,
-    d_h: Tensor<3>,
-    d_h_last: Option<Tensor<2>>,
-) -> ScanDerivatives {
-    try_linear_scan_gradients(a, b, sequence, options, d_h, d_h_last)
-        .unwrap_or_else(|error| panic!("linear_scan_gradients: {error}"))
-}
-
-/// [`linear_scan_gradients`].
-///
 /// # Errors
-/// See [`try_linear_scan`].
-pub fn try_linear_scan_gradients(
+/// See [`linear_scan`].
+pub fn linear_scan_gradients(
     a: Tensor<3>,
     b: Tensor<3>,
     sequence: Sequence,
@@ -136,28 +120,11 @@ pub fn try_linear_scan_gradients(
 /// - `a`, `b`, `sequence`, `options`, `d_h`, `d_h_last`: those of [`linear_scan_gradients`].
 /// - `along`: the direction.
 ///
-/// # Panics
-/// Where [`try_linear_scan_hvp`] returns an error.
-///
 /// Source: Pearlmutter, *Fast Exact Multiplication by the Hessian* (1994), section 4.
-pub fn linear_scan_hvp(
-    a: Tensor<3>,
-    b: Tensor<3>,
-    sequence: Sequence,
-    options: ScanOptions,
-    d_h: Tensor<3>,
-    d_h_last: Option<Tensor<2>>,
-    along: ScanDirection,
-) -> ScanDerivatives {
-    try_linear_scan_hvp(a, b, sequence, options, d_h, d_h_last, along)
-        .unwrap_or_else(|error| panic!("linear_scan_hvp: {error}"))
-}
-
-/// [`linear_scan_hvp`].
 ///
 /// # Errors
-/// See [`try_linear_scan`].
-pub fn try_linear_scan_hvp(
+/// See [`linear_scan`].
+pub fn linear_scan_hvp(
     a: Tensor<3>,
     b: Tensor<3>,
     sequence: Sequence,
@@ -248,7 +215,7 @@ impl Scan {
     ) -> Result<Tensor<3>, Error> {
         let mut sequence = Sequence::from(h0);
         sequence.reset = self.reset.clone();
-        Ok(try_linear_scan(a, b, sequence, self.options)?.0)
+        Ok(linear_scan(a, b, sequence, self.options)?.0)
     }
 
     /// `D_t = g_t + a_{t+1} D_{t+1}`, with `last` added to the last: the scan in the other direction.
@@ -269,7 +236,7 @@ impl Scan {
                 .squeeze_dim::<2>(2)
         });
         let options = self.options.with_reverse(!self.options.reverse);
-        Ok(try_linear_scan(a, g, sequence, options)?.0)
+        Ok(linear_scan(a, g, sequence, options)?.0)
     }
 
     /// At each step the value of `x` at the step before, `first` (`[B, D]`) at the first.

@@ -14,10 +14,7 @@ mod options;
 mod recompute;
 
 pub use backend::{GateInputs, RecurrenceOps, ScanGradients, ScanSpec};
-pub use gradients::{
-    ScanDerivatives, ScanDirection, linear_scan_gradients, linear_scan_hvp,
-    try_linear_scan_gradients, try_linear_scan_hvp,
-};
+pub use gradients::{ScanDerivatives, ScanDirection, linear_scan_gradients, linear_scan_hvp};
 pub use options::{SavedStates, ScanOptions};
 pub use riverrun_kernels::recurrence::{Candidate, Gate, Routine};
 
@@ -39,25 +36,12 @@ use crate::{Error, Sequence};
 /// All states, `[B, T, D]`, and the last, `[B, D]` (the initial one where `T` is 0). The backward pass saves `a` and the
 /// states; it writes `∂a`, `∂b` in the dtype of the inputs.
 ///
-/// # Panics
-/// Where [`try_linear_scan`] returns an error.
-///
 /// Source: Martin & Cundy, *Parallelizing Linear Recurrent Neural Nets Over Sequence Length* (2018), section 2.
-pub fn linear_scan(
-    a: Tensor<3>,
-    b: Tensor<3>,
-    sequence: Sequence,
-    options: ScanOptions,
-) -> (Tensor<3>, Tensor<2>) {
-    try_linear_scan(a, b, sequence, options).unwrap_or_else(|error| panic!("linear_scan: {error}"))
-}
-
-/// [`linear_scan`].
 ///
 /// # Errors
 /// Shapes, dtypes, devices or lengths that do not fit, a dtype or routine that the device lacks. Nothing has been launched
 /// then.
-pub fn try_linear_scan(
+pub fn linear_scan(
     a: Tensor<3>,
     b: Tensor<3>,
     sequence: Sequence,
@@ -85,30 +69,17 @@ pub fn try_linear_scan(
 /// # Returns
 /// All states `[B, T, D]` and the last `[B, D]`.
 ///
-/// # Panics
-/// Where [`try_min_gru`] returns an error.
-///
 /// Source: Feng et al., *Were RNNs All We Needed?* (2024), section 3.1.
+///
+/// # Errors
+/// See [`linear_scan`].
 pub fn min_gru(
     k: Tensor<3>,
     candidate: Candidate,
     sequence: Sequence,
     options: ScanOptions,
-) -> (Tensor<3>, Tensor<2>) {
-    try_min_gru(k, candidate, sequence, options).unwrap_or_else(|error| panic!("min_gru: {error}"))
-}
-
-/// [`min_gru`].
-///
-/// # Errors
-/// See [`try_linear_scan`].
-pub fn try_min_gru(
-    k: Tensor<3>,
-    candidate: Candidate,
-    sequence: Sequence,
-    options: ScanOptions,
 ) -> Result<(Tensor<3>, Tensor<2>), Error> {
-    try_gated_scan(k, Gate::MinGru { candidate }, sequence, options)
+    gated_scan(k, Gate::MinGru { candidate }, sequence, options)
 }
 
 /// minLSTM from its pre-activations: `h_t = f' h_{t-1} + i' act(k_h)`; with `normalized`, `f' = f / (f + i)` and
@@ -122,26 +93,11 @@ pub fn try_min_gru(
 /// # Returns
 /// All states `[B, T, D]` and the last `[B, D]`.
 ///
-/// # Panics
-/// Where [`try_min_lstm`] returns an error.
-///
 /// Source: Feng et al. (2024), section 3.2.
-pub fn min_lstm(
-    k: Tensor<3>,
-    candidate: Candidate,
-    normalized: bool,
-    sequence: Sequence,
-    options: ScanOptions,
-) -> (Tensor<3>, Tensor<2>) {
-    try_min_lstm(k, candidate, normalized, sequence, options)
-        .unwrap_or_else(|error| panic!("min_lstm: {error}"))
-}
-
-/// [`min_lstm`].
 ///
 /// # Errors
-/// See [`try_linear_scan`].
-pub fn try_min_lstm(
+/// See [`linear_scan`].
+pub fn min_lstm(
     k: Tensor<3>,
     candidate: Candidate,
     normalized: bool,
@@ -152,7 +108,7 @@ pub fn try_min_lstm(
         candidate,
         normalized,
     };
-    try_gated_scan(k, gate, sequence, options)
+    gated_scan(k, gate, sequence, options)
 }
 
 /// Any gate, from its inputs side by side.
@@ -164,23 +120,9 @@ pub fn try_min_lstm(
 /// # Returns
 /// All states `[B, T, D]` and the last `[B, D]`.
 ///
-/// # Panics
-/// Where [`try_gated_scan`] returns an error.
-pub fn gated_scan(
-    k: Tensor<3>,
-    gate: Gate,
-    sequence: Sequence,
-    options: ScanOptions,
-) -> (Tensor<3>, Tensor<2>) {
-    try_gated_scan(k, gate, sequence, options)
-        .unwrap_or_else(|error| panic!("{}: {error}", gate.name()))
-}
-
-/// [`gated_scan`].
-///
 /// # Errors
-/// See [`try_linear_scan`].
-pub fn try_gated_scan(
+/// See [`linear_scan`].
+pub fn gated_scan(
     k: Tensor<3>,
     gate: Gate,
     sequence: Sequence,

@@ -15,21 +15,13 @@ use crate::Error;
 /// Overwrites a tensor in its memory with new numbers, converted to its dtype. On a GPU this does not wait; the numbers arrive
 /// after all earlier work of the device. Not for tensors on an autodiff device.
 ///
-/// # Panics
-/// Where [`try_refill`] returns an error.
-pub fn refill<const D: usize>(tensor: Tensor<D>, data: TensorData) -> Tensor<D> {
-    try_refill(tensor, data).unwrap_or_else(|error| panic!("refill: {error}"))
-}
-
-/// [`refill`].
-///
 /// # Errors
 /// [`Error::Shape`] for data of another shape, [`Error::Dtype`] for data that cannot be converted, [`Error::Device`] for a tensor
 /// on an autodiff device, [`Error::Shared`] for one on a GPU that has a clone.
 ///
 /// # Panics
 /// If a view shares the memory, such as a reshaped tensor.
-pub fn try_refill<const D: usize>(tensor: Tensor<D>, data: TensorData) -> Result<Tensor<D>, Error> {
+pub fn refill<const D: usize>(tensor: Tensor<D>, data: TensorData) -> Result<Tensor<D>, Error> {
     checks::plain("tensor", &tensor.device())?;
     let data = converted(data, &tensor.dims(), tensor.dtype())?;
     alone(tensor.can_mut(), &tensor.device())?;
@@ -40,24 +32,13 @@ pub fn try_refill<const D: usize>(tensor: Tensor<D>, data: TensorData) -> Result
 /// The tensor with the numbers of another, in the memory where it is, as a recorded step carries a state to the next one. On a
 /// GPU nothing is waited for. Not for tensors on an autodiff device.
 ///
-/// # Panics
-/// Where [`try_overwrite`] returns an error.
-pub fn overwrite<const D: usize>(tensor: Tensor<D>, with: Tensor<D>) -> Tensor<D> {
-    try_overwrite(tensor, with).unwrap_or_else(|error| panic!("overwrite: {error}"))
-}
-
-/// [`overwrite`].
-///
 /// # Errors
 /// [`Error::Shape`] for a tensor of another shape, [`Error::Dtype`] for one of another dtype, [`Error::Device`] for one on
 /// another device or on an autodiff device, [`Error::Shared`] for a tensor on a GPU that has a clone.
 ///
 /// # Panics
 /// If a view shares the memory, such as a reshaped tensor.
-pub fn try_overwrite<const D: usize>(
-    tensor: Tensor<D>,
-    with: Tensor<D>,
-) -> Result<Tensor<D>, Error> {
+pub fn overwrite<const D: usize>(tensor: Tensor<D>, with: Tensor<D>) -> Result<Tensor<D>, Error> {
     checks::plain("tensor", &tensor.device())?;
     checks::plain("with", &with.device())?;
     checks::fits("with", &tensor, &with, &tensor.dims())?;
@@ -68,21 +49,13 @@ pub fn try_overwrite<const D: usize>(
 
 /// [`refill`] for integers.
 ///
-/// # Panics
-/// Where [`try_refill_int`] returns an error.
-pub fn refill_int<const D: usize>(tensor: Tensor<D, Int>, data: TensorData) -> Tensor<D, Int> {
-    try_refill_int(tensor, data).unwrap_or_else(|error| panic!("refill_int: {error}"))
-}
-
-/// [`refill_int`].
-///
 /// # Errors
 /// [`Error::Shape`] for data of another shape, [`Error::Dtype`] for data that cannot be converted, [`Error::Device`] for a tensor
 /// on an autodiff device, [`Error::Shared`] for one on a GPU that has a clone.
 ///
 /// # Panics
 /// If a view shares the memory, such as a reshaped tensor.
-pub fn try_refill_int<const D: usize>(
+pub fn refill_int<const D: usize>(
     tensor: Tensor<D, Int>,
     data: TensorData,
 ) -> Result<Tensor<D, Int>, Error> {

@@ -5,6 +5,7 @@ use burn::tensor::{Bool, Int, Tensor};
 use riverrun_kernels::rollout::{Decode, Problem};
 
 use super::Ensemble;
+use crate::Error;
 use crate::ops::linear::matmul;
 
 /// `[E, R]`, `E ≥ 1`, see [`Outcome::from_rows`](riverrun_kernels::rollout::Outcome::from_rows).
@@ -41,14 +42,18 @@ pub(super) fn rows(
         let mask = Tensor::<1>::from_floats(mask.as_slice(), &device).cast(features.dtype());
         let f: Tensor<3> = (features.clone() * mask).reshape([1, problem.features, 1]);
         let f = f.repeat_dim(0, members);
-        let products: Tensor<2> = matmul(ensemble.w.clone(), f).squeeze_dim(2);
+        let products: Tensor<2> = matmul(ensemble.w.clone(), f)
+            .unwrap_or_else(Error::raise)
+            .squeeze_dim(2);
         products + ensemble.bias
     };
     let first: Tensor<2> = ensemble.w.narrow(2, 0, 1).squeeze_dim(2);
     let gates = ensemble.u.clone().narrow(1, 0, 2 * hidden).swap_dims(1, 2);
     let candidate = ensemble.u.narrow(1, 2 * hidden, hidden).swap_dims(1, 2);
     let product = |h: Tensor<2>, u: &Tensor<3>| -> Tensor<2> {
-        matmul(h.unsqueeze_dim::<3>(1), u.clone()).squeeze_dim(1)
+        matmul(h.unsqueeze_dim::<3>(1), u.clone())
+            .unwrap_or_else(Error::raise)
+            .squeeze_dim(1)
     };
     let zero = Tensor::<2>::zeros([members, 1], (&device, h0.dtype()));
     let mut signal = features.narrow(0, 0, 1).reshape([1, 1]) + zero.clone();
@@ -64,7 +69,8 @@ pub(super) fn rows(
         let c = inputs.narrow(1, 2 * hidden, hidden) + product(r * h.clone(), &candidate);
         h = h.clone() + z * (c.tanh() - h);
         let p = second(h.clone());
-        let y = matmul(Tensor::cat(vec![h.clone(), p.clone()], 1), head.clone());
+        let y = matmul(Tensor::cat(vec![h.clone(), p.clone()], 1), head.clone())
+            .unwrap_or_else(Error::raise);
         match problem.decode {
             Decode::Linear => {
                 signal = y;
@@ -81,7 +87,7 @@ pub(super) fn rows(
         trajectory.push(signal.clone());
     }
     let v = Tensor::cat(vec![h.clone(), second(h)], 1);
-    let delta = matmul(v.clone(), heads.narrow(1, 1, 10));
+    let delta = matmul(v.clone(), heads.narrow(1, 1, 10)).unwrap_or_else(Error::raise);
     let mut all = trajectory;
     all.push(v);
     all.push(entropy);

@@ -140,25 +140,9 @@ impl Rollout {
 /// - `features`: `[I]`; the first is replaced by the predicted loss after each step.
 /// - `loss`: the current loss, `[1]`.
 ///
-/// # Panics
-/// Where [`try_rollout`] returns an error.
-pub fn rollout(
-    ensemble: &Ensemble,
-    h0: Tensor<2>,
-    features: Tensor<1>,
-    loss: Tensor<1>,
-    steps: usize,
-    decode: Decode,
-) -> Rollout {
-    try_rollout(ensemble, h0, features, loss, steps, decode)
-        .unwrap_or_else(|error| panic!("rollout: {error}"))
-}
-
-/// [`rollout`].
-///
 /// # Errors
 /// Shapes, dtypes or devices that do not fit together, a dtype that the device does not have, sizes that [`Problem::check`] refuses.
-pub fn try_rollout(
+pub fn rollout(
     ensemble: &Ensemble,
     h0: Tensor<2>,
     features: Tensor<1>,

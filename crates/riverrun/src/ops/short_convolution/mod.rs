@@ -30,25 +30,11 @@ use crate::{Error, Sequence};
 /// # Returns
 /// `[B, T, D]` and the state for the next chunk.
 ///
-/// # Panics
-/// Where [`try_short_convolution`] returns an error.
-///
 /// Source: De et al., *Griffin* (2024), section 2.3 (the temporal convolution of the recurrent block, `K = 4`).
-pub fn short_convolution(
-    x: Tensor<3>,
-    weight: Tensor<2>,
-    bias: Option<Tensor<1>>,
-    sequence: Sequence<Tensor<3>>,
-) -> (Tensor<3>, Tensor<3>) {
-    try_short_convolution(x, weight, bias, sequence)
-        .unwrap_or_else(|error| panic!("short_convolution: {error}"))
-}
-
-/// [`short_convolution`].
 ///
 /// # Errors
 /// Shapes, dtypes or devices that do not fit, a dtype that the device lacks; sequences of different lengths.
-pub fn try_short_convolution(
+pub fn short_convolution(
     x: Tensor<3>,
     weight: Tensor<2>,
     bias: Option<Tensor<1>>,
@@ -151,7 +137,7 @@ mod fused {
     }
 }
 
-/// The convolution on a backend. Shapes and dtypes have been checked by [`try_short_convolution`].
+/// The convolution on a backend. Shapes and dtypes have been checked by [`short_convolution`].
 #[backend_extension(
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "cube"),

@@ -260,7 +260,10 @@ fn product(device: &Device, storage: Storage) -> Result<(usize, f64), Failure> {
         let start = Instant::now();
         // All results stay alive: Burn skips operations whose results are dropped.
         let kept: Vec<_> = (0..calls)
-            .map(|_| linear(a.clone(), b.clone(), None, LinearSpec::default()))
+            .map(|_| {
+                linear(a.clone(), b.clone(), None, LinearSpec::default())
+                    .unwrap_or_else(riverrun::Error::raise)
+            })
             .collect();
         device.sync().expect("a device that works");
         let seconds = start.elapsed().as_secs_f64() / f64::from(calls);
