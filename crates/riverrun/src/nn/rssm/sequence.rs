@@ -1,7 +1,7 @@
 //! Observation without a graph of its steps: in one launch where [`Rssm::one_launch_missing`] has no reason against it, otherwise
 //! one step after the other. The backward pass goes through the steps once, in one launch likewise, without making gradients of
 //! weights; those are products over all steps. On an H200 in bf16, forward and backward over 16 x 64 steps, this takes 3.3 and
-//! 5.1 ms in one launch with 12 and 50 million parameters, and 20.6 ms step by step with 200 million, where a graph of every step
+//! 5.2 ms in one launch with 12 and 50 million parameters, and 20.8 ms step by step with 200 million, where a graph of every step
 //! takes 11.4, 16.3 and 32.4 ms.
 
 use burn::backend::Dispatch;
