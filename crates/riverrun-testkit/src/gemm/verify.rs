@@ -3,7 +3,7 @@
 
 use crate::gemm::check::LayerCase;
 use crate::gemm::layer;
-use crate::{Failure, Part, Report, Row, Storage, Target, by_storage};
+use crate::{Failure, Part, Report, Row, Target, by_storage};
 use riverrun::ops::linear::{LinearSpec, Route, WeightOrder};
 use riverrun_kernels::Element;
 
@@ -124,6 +124,7 @@ fn layers<E: Element>(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Fai
 #[cfg(feature = "cuda")]
 mod vendor {
     use super::*;
+    use crate::Storage;
     use crate::check::Comparison;
     use crate::gemm::check::{Case, Orders, stress};
     use cubecl::client::Client;

@@ -7,7 +7,7 @@ use riverrun::Sequence;
 use riverrun::nn::{Rssm, RssmConfig};
 
 use crate::op::Copied;
-use crate::{Failure, Part, Report, Row, Storage, Target, by_storage};
+use crate::{Failure, Part, Report, Row, Storage, Target};
 
 /// Observing and imagining. One part: they share most of their kernels, which take longer to
 /// compile than all else takes.
@@ -91,7 +91,7 @@ pub fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
         table.row(part.device(), form, name, routine, row)?;
     }
     #[cfg(feature = "gpu")]
-    by_storage!(part.storage, one_launch(part, table))?;
+    crate::by_storage!(part.storage, one_launch(part, table))?;
     Ok(())
 }
 
