@@ -122,13 +122,15 @@ part_sanitizer() {
     command -v compute-sanitizer >/dev/null || { echo "skipped: no compute-sanitizer" | tee -a "$log"; return 0; }
     for tool in memcheck racecheck; do
         for op in $all; do
-            local words=(--op "${op%%:*}") name=$tool-${op/:/-} seconds=$((limit < 240 ? limit : 240))
+            local words=(--op "${op%%:*}") name=$tool-${op/:/-} seconds=$((limit < 240 ? limit : 240)) dtype=${SANITIZER_DTYPE:-bf16}
+            # These have f32 alone.
+            case $op in rollout | encoder | refill) dtype=f32 ;; esac
             [ "$op" = "${op%%:*}" ] || words+=(--only "${op#*:}")
             verifies "${op%%:*}" || continue
             while [ "$(jobs -rp | wc -l)" -ge 6 ]; do sleep 0.2; done
             {
                 timeout --kill-after=10 "$seconds" compute-sanitizer --tool "$tool" --error-exitcode 9 --print-limit 20 \
-                    "$riverrun" verify --json-rows --device "$device" --dtype "${SANITIZER_DTYPE:-bf16}" "${words[@]}" \
+                    "$riverrun" verify --json-rows --device "$device" --dtype "$dtype" "${words[@]}" \
                     >"$work/$name.log" 2>&1
                 echo "$?" >"$work/$name.code"
             } &
