@@ -138,9 +138,10 @@ impl AttentionOptions {
 /// let device = Device::flex();
 /// let random = |heads| Tensor::<4>::random([2, 100, heads, 16], Distribution::Default, &device);
 /// let options = AttentionOptions::causal().with_window(Some(32));
-/// let o = attention(random(4), random(1), random(1), None, options).unwrap_or_else(Error::raise);
+/// let o = attention(random(4), random(1), random(1), None, options)?;
 /// assert_eq!(o.dims(), [2, 100, 4, 16]);
 /// # }
+/// # Ok::<(), riverrun::Error>(())
 /// ```
 ///
 /// # Errors
