@@ -2,8 +2,7 @@
 //!
 //! Sums are in `f32` (`f64` in the oracle), and `D` is rounded to its storage type once, after the epilogue. [`cpu`] computes
 //! them in register tiles. On GPUs this crate has no kernel: `vendor` (feature `cuda`) drives NVIDIA's cuBLASLt, where it is
-//! installed, on CubeCL's buffers and stream; elsewhere the products are the backend's. [`oracle`] and [`check`] hold either
-//! against `f64`.
+//! installed, on CubeCL's buffers and stream; elsewhere the products are the backend's.
 
 pub mod cpu;
 #[cfg(feature = "cuda")]

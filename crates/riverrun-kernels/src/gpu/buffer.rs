@@ -31,7 +31,7 @@ pub(crate) fn expect<'a>(
     Ok(())
 }
 
-/// A contiguous buffer of `elements`, seen as vectors. What a caller gave has been through [`expect`].
+/// A contiguous buffer of `elements`, seen as vectors. What a caller gave has been through `expect`.
 pub fn buffer(handle: &Handle, elements: usize, vector: usize) -> BufferArg {
     // SAFETY: the buffer holds `elements`: it was made so, or checked.
     unsafe { BufferArg::from_raw_parts(handle.clone(), elements / vector) }

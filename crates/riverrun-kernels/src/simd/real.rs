@@ -9,7 +9,7 @@ use crate::simd::vector::Vector;
 /// The arithmetic of a kernel: `f32` or `f64`.
 ///
 /// `S` is the instruction set, known where the code is compiled; its registers hold several numbers. Kernels use these
-/// operations through [`Vector`].
+/// operations through `Vector`.
 pub trait Real:
     bytemuck::Pod
     + Send
@@ -92,7 +92,7 @@ pub trait Real:
 
     /// `e^-|x|` within 2 ulp, or 0 where that is subnormal; NaN is kept.
     fn exp_decay<S: Simd>(x: Vector<S, Self>) -> Vector<S, Self>;
-    /// `(e^-|x|, 1 - e^-2|x|)`, see [`Vector::decay`].
+    /// `(e^-|x|, 1 - e^-2|x|)`, see `Vector::decay`.
     fn decay<S: Simd>(x: Vector<S, Self>) -> (Vector<S, Self>, Vector<S, Self>);
     /// The hyperbolic tangent, to a few ulp on both sides of 0 and near it.
     fn tanh<S: Simd>(x: Vector<S, Self>) -> Vector<S, Self>;
