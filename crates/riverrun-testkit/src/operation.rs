@@ -1,6 +1,6 @@
 //! The table of operations.
 
-use crate::{Failure, Report, Row, Storage, Target};
+use crate::{Case, CpuElement, Failure, Report, Row, Storage, Target, judge};
 
 /// An operation and its check.
 pub struct Operation {
@@ -74,6 +74,24 @@ impl Part<'_> {
     /// The name of the device.
     pub fn device(&self) -> &str {
         &self.target.name
+    }
+
+    /// Runs problems, rounded to `E`, by the kernels of the device, and reports the worst of them as one row.
+    ///
+    /// # Errors
+    /// Those of the kernels and of the report.
+    pub fn run_all<E: CpuElement, C: Case>(
+        &self,
+        what: &str,
+        cases: impl IntoIterator<Item = C>,
+        report: &mut dyn Report,
+    ) -> Result<(), Failure> {
+        let mut row = Row::default();
+        for case in cases {
+            let case = case.rounded::<E>();
+            row.add(&judge::<E, _>(&case, || case.run::<E>(self.target))?);
+        }
+        report.row(self.device(), what, E::NAME, self.target.routine(), row)
     }
 
     /// The client that launches kernels, with the storage type; `None` on the CPU.

@@ -7,11 +7,11 @@ use crate::{Comparison, Failure, Verdict};
 pub struct Row {
     /// Cases that were checked.
     pub cases: usize,
-    /// Of the number whose error is the largest part of the allowed one.
+    /// The error of the worst number: the one with the largest error relative to its allowed error.
     pub error: f64,
-    /// Its allowed error.
+    /// The allowed error of that number.
     pub allowed: f64,
-    /// Its tensor.
+    /// The tensor of that number.
     pub tensor: String,
     /// Cases with a wrong tensor.
     pub wrong: usize,

@@ -15,4 +15,5 @@ mod norm;
 mod random;
 mod recurrence;
 mod rollout;
+mod shared;
 mod table;

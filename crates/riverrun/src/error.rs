@@ -130,7 +130,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Ends a layer's call, as Burn's layers do where tensors do not fit: what has no error to return panics with its text.
+    /// Panics with the error's text. Layers and models call it, as Burn's layers panic on tensors that do not fit.
     #[doc(hidden)]
     #[track_caller]
     pub fn raise<T>(self) -> T {

@@ -9,8 +9,8 @@ use riverrun_kernels::embedding::{Shape, cpu};
 use riverrun_kernels::{CpuElement, Element, Error};
 
 use crate::{
-    Case, Failure, Operation, Part, Random, Report, Row, Storage, Tensors, by_storage, judge,
-    roundings, stored, wide,
+    Case, Failure, Operation, Part, Random, Report, Storage, Tensors, by_storage, roundings,
+    stored, wide,
 };
 
 /// The entry in the table.
@@ -46,22 +46,15 @@ const SHAPES: [[usize; 3]; 15] = [
 
 /// Every distribution of tokens.
 fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), Failure> {
-    let mut row = Row::default();
     let shapes = &SHAPES[..if part.long { 15 } else { 12 }];
-    for (n, &[tokens, vocab, dim]) in shapes.iter().enumerate() {
-        for kind in Tokens::ALL {
+    let cases = shapes
+        .iter()
+        .enumerate()
+        .flat_map(|(n, &[tokens, vocab, dim])| {
             let shape = Shape::new(tokens, vocab, dim);
-            let case = Embedding::random(shape, kind, 17 + n as u64).rounded::<E>();
-            row.add(&judge::<E, _>(&case, || case.run::<E>(part.target))?);
-        }
-    }
-    report.row(
-        part.device(),
-        part.form,
-        E::NAME,
-        part.target.routine(),
-        row,
-    )
+            Tokens::ALL.map(|kind| Embedding::random(shape, kind, 17 + n as u64))
+        });
+    part.run_all::<E, _>(part.form, cases, report)
 }
 
 /// The row of a token; `None` if there is none.

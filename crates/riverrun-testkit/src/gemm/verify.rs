@@ -54,17 +54,7 @@ fn blocks<E: Element>(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Fai
 
 /// The layers' sizes: rows, then features.
 fn sizes(long: bool) -> &'static [(usize, &'static [usize])] {
-    const SHORT: &[(usize, &[usize])] = &[
-        (1, &[6, 9]),
-        (5, &[1, 3]),
-        (4, &[6, 1]),
-        (7, &[33, 5]),
-        (12, &[16, 24]),
-        (128, &[64, 96]),
-        (7, &[9, 13, 3]),
-        (64, &[32, 128, 32]),
-    ];
-    const LONG: &[(usize, &[usize])] = &[
+    const ALL: &[(usize, &[usize])] = &[
         (1, &[6, 9]),
         (5, &[1, 3]),
         (4, &[6, 1]),
@@ -76,7 +66,7 @@ fn sizes(long: bool) -> &'static [(usize, &'static [usize])] {
         (2048, &[128, 96]),
         (1023, &[77, 130, 61]),
     ];
-    if long { LONG } else { SHORT }
+    if long { ALL } else { &ALL[..8] }
 }
 
 fn layers<E: Element>(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {

@@ -11,8 +11,8 @@ use riverrun_kernels::cross_entropy::cpu;
 use riverrun_kernels::{CpuElement, Element, Error, Real as _};
 
 use crate::{
-    Case, Failure, Operation, Part, Random, Report, Row, Storage, Tensors, by_storage, judge,
-    largest, roundings, stored, wide,
+    Case, Failure, Operation, Part, Random, Report, Storage, Tensors, by_storage, largest,
+    roundings, stored, wide,
 };
 
 /// The entry in the table.
@@ -47,19 +47,9 @@ const SHAPES: [[usize; 2]; 15] = [
 ];
 
 fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), Failure> {
-    let mut row = Row::default();
     let shapes = &SHAPES[..if part.long { 15 } else { 12 }];
-    for (n, &shape) in shapes.iter().enumerate() {
-        let case = Loss::random(shape, 17 + n as u64).rounded::<E>();
-        row.add(&judge::<E, _>(&case, || case.run::<E>(part.target))?);
-    }
-    report.row(
-        part.device(),
-        part.form,
-        E::NAME,
-        part.target.routine(),
-        row,
-    )
+    let random = |(n, &shape): (usize, &_)| Loss::random(shape, 17 + n as u64);
+    part.run_all::<E, _>(part.form, shapes.iter().enumerate().map(random), report)
 }
 
 /// A problem and its data, in `f64`.

@@ -12,8 +12,8 @@ use riverrun_kernels::norm::{Kind, Spec, cpu};
 use riverrun_kernels::{CpuElement, Element, Error};
 
 use crate::{
-    Case, Failure, Operation, Part, Random, Report, Row, Storage, Tensors, by_storage, judge,
-    largest, roundings, stored, wide,
+    Case, Failure, Operation, Part, Random, Report, Storage, Tensors, by_storage, largest,
+    roundings, stored, wide,
 };
 
 /// The entry in the table.
@@ -33,20 +33,12 @@ fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), 
     let mut kinds = Kind::ALL.into_iter();
     let kind = kinds.find(|kind| kind.name() == part.form);
     let kind = kind.expect("one of the forms");
-    let mut row = Row::default();
-    for (n, &shape) in shapes(part.long).iter().enumerate() {
-        for options in [n, n + 3].map(Options::nth) {
-            let case = Norm::random(kind, shape, options, 17 + n as u64).rounded::<E>();
-            row.add(&judge::<E, _>(&case, || case.run::<E>(part.target))?);
-        }
-    }
-    report.row(
-        part.device(),
-        kind.name(),
-        E::NAME,
-        part.target.routine(),
-        row,
-    )
+    let shapes = shapes(part.long).iter().enumerate();
+    let cases = shapes.flat_map(|(n, &shape)| {
+        let random = move |options| Norm::random(kind, shape, Options::nth(options), 17 + n as u64);
+        [n, n + 3].map(random)
+    });
+    part.run_all::<E, _>(kind.name(), cases, report)
 }
 
 /// Rows and their numbers.

@@ -15,7 +15,7 @@ use riverrun_kernels::{CpuElement, Element, Error};
 use crate::flat::Flat;
 use crate::{
     Case, Comparison, Failure, Operation, Part, Random, Report, Row, Storage, Tensors, by_storage,
-    judge, largest, roundings, wide, worst,
+    largest, roundings, wide, worst,
 };
 
 /// The entry in the table.
@@ -37,24 +37,16 @@ fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), 
     if part.long {
         sets.push(vec![1 << 22, 1 << 20, 4096, 12_345]);
     }
-    let routine = part.target.routine();
-    let mut row = Row::default();
-    for (n, sizes) in sets.iter().enumerate() {
-        let case = Steps::random(sizes, 17 + n as u64).rounded::<E>();
-        row.add(&judge::<E, _>(&case, || case.run::<E>(part.target))?);
-    }
-    report.row(part.device(), "adamw", E::NAME, routine, row)?;
+    let numbered = || sets.iter().enumerate();
+    let steps = numbered().map(|(n, sizes)| Steps::random(sizes, 17 + n as u64));
+    part.run_all::<E, _>("adamw", steps, report)?;
     if part.storage != Storage::F32 {
         return Ok(());
     }
-    let mut row = Row::default();
-    for (n, sizes) in sets.iter().enumerate() {
-        for directions in 1..=DIRECTIONS {
-            let case = Flat::random(sizes, directions, 23 + n as u64);
-            row.add(&judge::<f32, _>(&case, || case.run::<f32>(part.target))?);
-        }
-    }
-    report.row(part.device(), "flat", "f32", routine, row)?;
+    let vectors = numbered().flat_map(|(n, sizes)| {
+        (1..=DIRECTIONS).map(move |count| Flat::random(sizes, count, 23 + n as u64))
+    });
+    part.run_all::<f32, _>("flat", vectors, report)?;
     #[cfg(feature = "gpu")]
     if let Some((client, _)) = part.gpu() {
         let mut row = Row::default();

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 use riverrun_kernels::Error;
 use riverrun_kernels::flat::{DIRECTIONS, Place, cpu};
 use riverrun_testkit::flat::Flat;
-use riverrun_testkit::{Case, judge};
+
+use crate::shared::assert_cpu_is_right;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
@@ -15,9 +16,7 @@ proptest! {
         directions in 1usize..=DIRECTIONS,
         seed: u64,
     ) {
-        let case = Flat::random(&sizes, directions, seed);
-        let verdict = judge::<f32, _>(&case, || case.cpu::<f32>()).expect("a problem it can run");
-        prop_assert!(verdict.passes(), "{verdict:?}");
+        assert_cpu_is_right::<f32>(&Flat::random(&sizes, directions, seed));
     }
 }
 
@@ -67,6 +66,7 @@ fn wrong_lengths_are_refused_and_nothing_changes() {
 mod on_gpu {
     use riverrun_kernels::flat::gpu::{Buffer, add, put, take};
     use riverrun_kernels::gpu::Dtype;
+    use riverrun_testkit::{Case, judge};
 
     use super::*;
     use crate::device::client;

@@ -7,16 +7,15 @@ use riverrun_kernels::Error;
 use riverrun_kernels::adamw::clip::{EPSILON, PATIENCE, Scale, clip};
 use riverrun_kernels::adamw::{Step, cpu};
 use riverrun_testkit::optimizer::Steps;
-use riverrun_testkit::{Case, judge};
+
+use crate::shared::assert_cpu_is_right;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn cpu_is_right_at_any_size(sizes in prop::collection::vec(0usize..300, 1..5), seed: u64) {
-        let case = Steps::random(&sizes, seed).rounded::<f32>();
-        let verdict = judge::<f32, _>(&case, || case.cpu::<f32>()).expect("a problem it can run");
-        prop_assert!(verdict.passes(), "{verdict:?}");
+        assert_cpu_is_right::<f32>(&Steps::random(&sizes, seed));
     }
 }
 

@@ -2,21 +2,12 @@
 
 use half::bf16;
 use proptest::prelude::*;
+use riverrun_kernels::Error;
 use riverrun_kernels::cross_entropy::cpu;
-use riverrun_kernels::{CpuElement, Error};
 use riverrun_testkit::loss::{Loss, oracle};
-use riverrun_testkit::{Case, Tensors, judge};
+use riverrun_testkit::{Case, Tensors};
 
-fn on_cpu<E: CpuElement>(case: &Loss) {
-    let case = case.clone().rounded::<E>();
-    let verdict = judge::<E, _>(&case, || case.cpu::<E>()).expect("a problem it can run");
-    assert!(
-        verdict.passes(),
-        "{} {:?}: {verdict:?}",
-        E::NAME,
-        case.shape
-    );
-}
+use crate::shared::assert_cpu_is_right;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
@@ -24,8 +15,8 @@ proptest! {
     #[test]
     fn cpu_is_right_at_any_shape(rows in 0usize..40, vocab in 1usize..300, seed: u64) {
         let case = Loss::random([rows, vocab], seed);
-        on_cpu::<f32>(&case);
-        on_cpu::<bf16>(&case);
+        assert_cpu_is_right::<f32>(&case);
+        assert_cpu_is_right::<bf16>(&case);
     }
 }
 
@@ -108,6 +99,7 @@ fn wrong_lengths_are_refused() {
 mod on_gpu {
     use riverrun_kernels::cross_entropy::gpu::Tuning;
     use riverrun_kernels::gpu::Dtype;
+    use riverrun_testkit::judge;
 
     use super::*;
     use crate::device::client;

@@ -7,6 +7,8 @@ use half::{bf16, f16};
 use riverrun_kernels::CpuElement;
 use riverrun_testkit::gelu;
 
+use crate::shared::assert_slopes;
+
 /// Numbers in (-3, 3), some of them 0 and some far out.
 fn data(n: usize, seed: u64) -> Vec<f64> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -94,21 +96,6 @@ fn gelu_is_exact_at_its_ends() {
     assert_eq!(d_x[..5], [0.5, 0.5, 1.0, 0.0, 1.0]);
     assert!(y[5].is_nan() && d_x[5].is_nan());
     assert!(gelu::cpu::forward(&x, &mut y[..5]).is_err());
-}
-
-/// `Σ w f(x)` has the slopes that the backward oracle gives.
-fn assert_slopes(x: &[f64], w: &[f64], f: impl Fn(&[f64]) -> Vec<f64>, slopes: &[f64]) {
-    let loss = |x: &[f64]| -> f64 { f(x).iter().zip(w).map(|(y, w)| y * w).sum() };
-    for i in 0..x.len() {
-        let (mut up, mut down) = (x.to_vec(), x.to_vec());
-        (up[i], down[i]) = (x[i] + 1e-5, x[i] - 1e-5);
-        let slope = (loss(&up) - loss(&down)) / 2e-5;
-        assert!(
-            (slope - slopes[i]).abs() < 1e-6 * (1.0 + slope.abs()),
-            "{i}: {slope} {}",
-            slopes[i]
-        );
-    }
 }
 
 #[test]

@@ -4,7 +4,8 @@ use half::{bf16, f16};
 use riverrun_kernels::CpuElement;
 use riverrun_testkit::rssm::{Blocks, Draw, cpu, oracle};
 
-use super::{assert_close, assert_slopes, data, rounded};
+use super::{assert_close, data, rounded};
+use crate::shared::assert_slopes;
 
 /// A few numbers, rows that do not fill a register, one block, no states.
 const SIZES: [(usize, usize, usize); 6] = [

@@ -2,21 +2,13 @@
 
 use half::bf16;
 use proptest::prelude::*;
+use riverrun_kernels::Error;
 use riverrun_kernels::norm::{Kind, Spec, cpu};
-use riverrun_kernels::{CpuElement, Error};
 use riverrun_testkit::norm::{Norm, Options, oracle};
+#[cfg(feature = "gpu")]
 use riverrun_testkit::{Case, judge};
 
-fn on_cpu<E: CpuElement>(case: &Norm) {
-    let case = case.clone().rounded::<E>();
-    let verdict = judge::<E, _>(&case, || case.cpu::<E>()).expect("a problem it can run");
-    assert!(
-        verdict.passes(),
-        "{} {:?}: {verdict:?}",
-        E::NAME,
-        case.shape
-    );
-}
+use crate::shared::{assert_cpu_is_right, assert_slopes};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
@@ -31,8 +23,8 @@ proptest! {
     ) {
         let kind = if layer { Kind::Layer } else { Kind::Rms };
         let case = Norm::random(kind, [rows, dim], Options::nth(options), seed);
-        on_cpu::<f32>(&case);
-        on_cpu::<bf16>(&case);
+        assert_cpu_is_right::<f32>(&case);
+        assert_cpu_is_right::<bf16>(&case);
     }
 }
 
@@ -72,21 +64,6 @@ fn wrong_lengths_are_refused() {
         run(&[1.0; 4], &[1.0; 2], Some(&[1.0; 3]), &mut [0.0; 4]),
         length("beta", 2, 3)
     );
-}
-
-/// `Σ w f(x)` has the slopes that the backward oracle gives.
-fn assert_slopes(x: &[f64], w: &[f64], f: impl Fn(&[f64]) -> Vec<f64>, slopes: &[f64]) {
-    let loss = |x: &[f64]| -> f64 { f(x).iter().zip(w).map(|(y, w)| y * w).sum() };
-    for i in 0..x.len() {
-        let (mut up, mut down) = (x.to_vec(), x.to_vec());
-        (up[i], down[i]) = (x[i] + 1e-5, x[i] - 1e-5);
-        let slope = (loss(&up) - loss(&down)) / 2e-5;
-        assert!(
-            (slope - slopes[i]).abs() < 1e-6 * (1.0 + slope.abs()),
-            "{i}: {slope} {}",
-            slopes[i]
-        );
-    }
 }
 
 #[test]
