@@ -14,7 +14,7 @@ use riverrun_kernels::{CpuElement, Element, Error};
 
 use crate::flat::Flat;
 use crate::{
-    Case, Comparison, Failure, Operation, Part, Random, Report, Row, Storage, Tensors, by_storage,
+    Case, Comparison, Failure, Operation, Part, Random, Report, Storage, Tensors, by_storage,
     largest, roundings, wide, worst,
 };
 
@@ -49,7 +49,7 @@ fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), 
     part.run_all::<f32, _>("flat", vectors, report)?;
     #[cfg(feature = "gpu")]
     if let Some((client, _)) = part.gpu() {
-        let mut row = Row::default();
+        let mut row = crate::Row::default();
         for scaled in [false, true] {
             let case = ClipCase::new(scaled);
             let (found, again) = (case.gpu(client), case.gpu(client));
