@@ -25,7 +25,7 @@ pub const OPERATION: Operation = Operation {
     check: |part, report| by_storage!(part.storage, check(part, report)),
     weight: 1,
     shared: None,
-    long: Some("rows of more than 5119 numbers"),
+    long: Some("rows of more than 10 007 numbers"),
 };
 
 /// A kind of norm, with and without residual and offset.
