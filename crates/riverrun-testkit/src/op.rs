@@ -1,10 +1,11 @@
 //! Numbers to tensors and back, for operations that are checked as users call them.
 
-use crate::{Element, Storage};
 use burn::module::{ModuleMapper, Param};
 use burn::tensor::{Bool, Device, FloatDType, Tensor, TensorData};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+
+use crate::{Element, Storage};
 
 /// `count` numbers in `(-bound, bound)`, rounded to the type `E`.
 pub fn random<E: Element>(seed: u64, count: usize, bound: f64) -> Vec<f64> {

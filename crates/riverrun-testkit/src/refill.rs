@@ -1,9 +1,9 @@
 //! Tensors that are filled again in place, as the inputs of recorded steps are.
 
-use crate::check::{Comparison, distance};
 use burn::tensor::{Int, Tensor, TensorData};
 use riverrun::ops::{refill, refill_int};
 
+use crate::check::{Comparison, distance};
 use crate::op::{download, random, upload};
 use crate::{Failure, Operation, Part, Report, Row, Storage};
 

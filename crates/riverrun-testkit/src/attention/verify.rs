@@ -1,9 +1,9 @@
 //! Attention: the result, the log-sum-exp and every gradient, under every mask.
 
-use crate::attention::check::{Case, Options};
 use riverrun_kernels::CpuElement;
 use riverrun_kernels::attention::Shape;
 
+use crate::attention::check::{Case, Options};
 use crate::{Failure, Part, Report, Row, Target, by_storage};
 
 /// The kernels of riverrun, and on GPUs cuDNN's; rotary positions.

@@ -1,8 +1,9 @@
 //! The reference: the block-diagonal recurrence and its gradients in `f64`, one element at a time, from the formulas.
 
+use riverrun_kernels::expect_length;
+
 use super::{Problem, Shape};
 use crate::Error;
-use riverrun_kernels::expect_length;
 
 /// Gradients of a loss.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,11 +1,11 @@
 //! The block-diagonal recurrence, forward and every gradient, as users call it.
 
-use crate::block_diagonal::{Problem, Shape, oracle};
-use crate::check::{largest, worst};
 use riverrun::Sequence;
 use riverrun::ops::{ScanOptions, block_diagonal_scan};
 use riverrun_kernels::{Element, Error};
 
+use crate::block_diagonal::{Problem, Shape, oracle};
+use crate::check::{largest, worst};
 use crate::op::{download, gradient, mask, random, same_bits, upload};
 use crate::{Failure, Part, Report, Row, by_storage};
 

@@ -1,9 +1,10 @@
 //! GRU, LSTM and Elman: every cell and storage type, forward and every gradient.
 
-use crate::cell::check::{Case, Options, Results, compare};
-use crate::{Failure, Part, Report, Row, Target, by_storage};
 use riverrun_kernels::CpuElement;
 use riverrun_kernels::cell::{Cell, Problem, cpu};
+
+use crate::cell::check::{Case, Options, Results, compare};
+use crate::{Failure, Part, Report, Row, Target, by_storage};
 
 /// The cells.
 pub fn forms(_: &Target) -> Vec<&'static str> {

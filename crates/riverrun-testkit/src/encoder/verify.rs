@@ -1,10 +1,11 @@
 //! The features of training runs against their formulas: one run at a time on the CPU, many at once on any device.
 
-use crate::encoder::check::{compare, encoded, random_run, reference};
-use crate::{Failure, Part, Report, Row, Target};
 use burn::tensor::Device;
 use riverrun::ops::{RunStates, encode_states};
 use riverrun_kernels::encoder::{Config, FEATURES};
+
+use crate::encoder::check::{compare, encoded, random_run, reference};
+use crate::{Failure, Part, Report, Row, Target};
 
 /// One run at a time, where the encoder lives, and many at once.
 pub fn forms(target: &Target) -> Vec<&'static str> {

@@ -1,10 +1,10 @@
 //! GELU, alone and as a gate, forward and backward, as users call it.
 
+use riverrun::ops::{geglu, gelu as gelu_op};
+
 use super::{check, oracle};
 use crate::Element;
 use crate::check::{roundings, worst};
-use riverrun::ops::{geglu, gelu as gelu_op};
-
 use crate::op::{download, gradient, random, same_bits, upload};
 use crate::{Failure, Part, Report, Row, by_storage};
 

@@ -1,11 +1,12 @@
 //! Linear layers and MLPs, forward and every gradient, by every route; the vendor's products with every epilogue, and their
 //! order among launches.
 
+use riverrun::ops::linear::{LinearSpec, Route, WeightOrder};
+use riverrun_kernels::Element;
+
 use crate::gemm::check::LayerCase;
 use crate::gemm::layer;
 use crate::{Failure, Part, Report, Row, Target, by_storage};
-use riverrun::ops::linear::{LinearSpec, Route, WeightOrder};
-use riverrun_kernels::Element;
 
 /// The kinds of layer, and on GPUs the vendor's matmuls alone.
 pub fn forms(target: &Target) -> Vec<&'static str> {

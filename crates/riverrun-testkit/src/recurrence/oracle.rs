@@ -3,9 +3,10 @@
 //! Written from the formulas; nothing is shared with the kernels, and nothing is optimised. Tensors are contiguous `[B, T, D]`,
 //! states `[B, D]`, resets `[B, T]`.
 
+use riverrun_kernels::expect_length;
+
 use super::{Problem, Shape};
 use crate::Error;
-use riverrun_kernels::expect_length;
 
 /// Gradients of a loss.
 #[derive(Debug, Clone, PartialEq)]

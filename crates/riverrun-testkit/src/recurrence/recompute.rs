@@ -1,6 +1,5 @@
 //! Linear recurrences that compute their states again in the backward pass.
 
-use crate::recurrence::check::{Case, Options, Outcome, compare, naive};
 use burn::tensor::Device;
 use riverrun::Sequence;
 use riverrun::ops::{SavedStates, ScanOptions, gated_scan, linear_scan};
@@ -8,6 +7,7 @@ use riverrun_kernels::Element;
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
 
 use crate::op::{download, gradient, mask, same_bits, upload};
+use crate::recurrence::check::{Case, Options, Outcome, compare, naive};
 use crate::{Failure, Operation, Part, Report, Row, Storage, Target, by_storage};
 
 /// The entry in the table.

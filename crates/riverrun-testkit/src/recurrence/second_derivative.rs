@@ -1,13 +1,13 @@
 //! Second derivatives of the linear recurrence: the derivatives of its gradients along a direction.
 
-use crate::check::{largest, worst};
-use crate::recurrence::check::{Case, Options};
 use riverrun::Sequence;
 use riverrun::ops::{ScanDirection, ScanOptions, linear_scan_hvp};
 use riverrun_kernels::recurrence::hvp::{self, Point};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
 
+use crate::check::{largest, worst};
 use crate::op::{download, mask, same_bits, upload};
+use crate::recurrence::check::{Case, Options};
 use crate::{Failure, Operation, Part, Report, Row, Storage};
 
 /// The entry in the table.

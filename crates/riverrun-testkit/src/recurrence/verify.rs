@@ -1,9 +1,10 @@
 //! The linear recurrence: every gate, storage type and routine, forward and every gradient.
 
-use crate::recurrence::check::{Case, Options, Outcome, compare, naive};
-use crate::{Failure, Part, Report, Row, Target, by_storage};
 use riverrun_kernels::CpuElement;
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
+
+use crate::recurrence::check::{Case, Options, Outcome, compare, naive};
+use crate::{Failure, Part, Report, Row, Target, by_storage};
 
 /// The gates.
 pub fn forms(_: &Target) -> Vec<&'static str> {

@@ -1,11 +1,11 @@
 //! The gates of the RG-LRU, forward and every gradient, as users call them.
 
-use crate::check::{roundings, worst};
-use crate::rg_lru::{Problem, oracle};
 use riverrun::ops::rg_lru_gates;
 use riverrun_kernels::Element;
 
+use crate::check::{roundings, worst};
 use crate::op::{download, gradient, mask, random, same_bits, upload};
+use crate::rg_lru::{Problem, oracle};
 use crate::{Failure, Part, Report, Row, by_storage};
 
 /// With and without a bias and steps that restart, few rows and several runs of them.

@@ -1,8 +1,9 @@
 //! Ensemble rollouts: every routine of the device, compared with the oracle.
 
+use riverrun_kernels::rollout::{Decode, Problem};
+
 use crate::rollout::check::Case;
 use crate::{Failure, Part, Report, Row, Target};
-use riverrun_kernels::rollout::{Decode, Problem};
 
 /// The decoders.
 pub fn forms(_: &Target) -> Vec<&'static str> {

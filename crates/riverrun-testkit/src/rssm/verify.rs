@@ -1,11 +1,11 @@
 //! The recurrent state-space model against itself in float64 on the CPU, with the same weights and the same random numbers.
 
-use crate::check::{Comparison, distance, largest};
 use burn::module::Module;
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use riverrun::Sequence;
 use riverrun::nn::{Rssm, RssmConfig};
 
+use crate::check::{Comparison, distance, largest};
 use crate::op::Copied;
 use crate::{Failure, Part, Report, Row, Storage, Target};
 

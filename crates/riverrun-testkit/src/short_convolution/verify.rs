@@ -1,10 +1,10 @@
 //! The short causal convolution with its state, forward and every gradient, as users call it.
 
-use crate::check::{roundings, worst};
 use riverrun::Sequence;
 use riverrun::ops::short_convolution;
 use riverrun_kernels::Element;
 
+use crate::check::{roundings, worst};
 use crate::op::{download, gradient, mask, random, same_bits, upload};
 use crate::{Failure, Part, Report, Row, by_storage};
 

@@ -2,11 +2,10 @@
 
 use half::{bf16, f16};
 use riverrun_kernels::CpuElement;
+use riverrun_kernels::cell::check::{Case, Options, Random, Results, compare, routines};
 use riverrun_kernels::cell::{
     Cell, InputGrads, Inputs, Layer, LayerGrads, Outputs, Problem, cpu, oracle,
 };
-
-use riverrun_kernels::cell::check::{Case, Options, Random, Results, compare, routines};
 
 /// The results of the oracle, in the order of [`Results::named`].
 fn exact(case: &Case<f64>) -> Results<f64> {

@@ -1,9 +1,8 @@
 //! Odd inputs of the CPU form: NaN, absent arguments, wrong lengths.
 
 use riverrun_kernels::Error;
-use riverrun_kernels::cell::{Cell, InputGrads, Inputs, OutputGrads, Outputs, Problem, cpu};
-
 use riverrun_kernels::cell::check::{Case, Options, routines};
+use riverrun_kernels::cell::{Cell, InputGrads, Inputs, OutputGrads, Outputs, Problem, cpu};
 
 #[test]
 fn nan_stays_in_its_sequence() {

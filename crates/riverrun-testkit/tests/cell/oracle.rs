@@ -1,9 +1,8 @@
 //! The oracle against values made by PyTorch and against finite differences.
 
+use riverrun_kernels::cell::check::{Case, Options, Random};
 use riverrun_kernels::cell::{Cell, OutputGrads, Problem, oracle};
 use serde_json::Value;
-
-use riverrun_kernels::cell::check::{Case, Options, Random};
 
 fn numbers(case: &Value, name: &str) -> Option<Vec<f64>> {
     let list = case.get(name)?.as_array().unwrap();

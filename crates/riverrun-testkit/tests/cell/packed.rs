@@ -1,10 +1,9 @@
 //! A packed layer gives the bits of the layer that is packed anew.
 
 use riverrun_kernels::Error;
+use riverrun_kernels::cell::check::Random;
 use riverrun_kernels::cell::cpu::{Level, PackedLayer, Routine, State};
 use riverrun_kernels::cell::{Cell, Inputs, Layer, Outputs, Problem, cpu};
-
-use riverrun_kernels::cell::check::Random;
 
 struct Data {
     x: Vec<f32>,

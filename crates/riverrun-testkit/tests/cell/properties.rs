@@ -2,9 +2,8 @@
 
 use proptest::prelude::*;
 use rayon::prelude::*;
-use riverrun_kernels::cell::{Cell, Problem, cpu};
-
 use riverrun_kernels::cell::check::{Case, Options, Results, routines};
+use riverrun_kernels::cell::{Cell, Problem, cpu};
 
 /// Steps `range` of a case, with the given state before them.
 fn part(case: &Case<f32>, range: std::ops::Range<usize>, state: (Vec<f32>, Vec<f32>)) -> Case<f32> {

@@ -1,13 +1,12 @@
 //! The GPU kernels. They run on a software Vulkan driver too.
 
+use cubecl::ir::{ElemType, IntKind};
 use riverrun_kernels::Error;
 use riverrun_kernels::embedding::Shape;
 use riverrun_kernels::embedding::gpu::{Backward, Forward, backward, forward};
 use riverrun_kernels::gpu::Dtype;
 use riverrun_testkit::embedding::{Embedding, Tokens, oracle};
 use riverrun_testkit::{Case, judge};
-
-use cubecl::ir::{ElemType, IntKind};
 
 use crate::device::client;
 

@@ -1,13 +1,12 @@
 //! cuBLASLt against the oracle. Where there is no CUDA device or no library, that is said and nothing is checked.
 
+use cubecl::client::Client;
 use half::{bf16, f16};
 use riverrun_kernels::Element;
 use riverrun_kernels::gpu::Dtype;
 use riverrun_testkit::gemm::check::{Case, Orders, stress};
 use riverrun_testkit::gemm::vendor::Vendor;
 use riverrun_testkit::gemm::{Arithmetic, Epilogue, Order};
-
-use cubecl::client::Client;
 
 fn client() -> Option<Client> {
     let client = std::panic::catch_unwind(|| cubecl::Device::default().client()).ok();

@@ -1,12 +1,11 @@
 //! GPU kernels against the oracle, every routine the device can run. Runs on a software Vulkan driver too.
 
+use cubecl::client::Client;
 use half::{bf16, f16};
 use riverrun_kernels::Element;
 use riverrun_kernels::gpu::{Dtype, take_fault};
 use riverrun_testkit::recurrence::check::{Case, Options, compare, naive};
 use riverrun_testkit::recurrence::{Candidate, Gate, Problem, Routine, Shape};
-
-use cubecl::client::Client;
 
 pub use crate::device::client;
 use crate::device::supports;

@@ -1,14 +1,13 @@
 //! Laws that hold for all data, for every routine that the device can run and every storage type that it has. Outputs are
 //! filled with NaN before each run. Runs on a software Vulkan driver too.
 
+use cubecl::client::Client;
 use half::{bf16, f16};
 use proptest::prelude::*;
 use riverrun_kernels::Element;
 use riverrun_kernels::gpu::Dtype;
 use riverrun_testkit::recurrence::check::{Case, Options, Outcome, Random, compare, naive};
 use riverrun_testkit::recurrence::{Gate, Problem, Routine, Shape};
-
-use cubecl::client::Client;
 
 use crate::recurrence::assertions::assert_same;
 use crate::recurrence::gpu::{client, routines};

@@ -6,7 +6,6 @@ mod subscriber;
 use riverrun_testkit::encoder::check::{encoded, random_run};
 use riverrun_testkit::encoder::{Config, FEATURES};
 use riverrun_testkit::rollout::{Outcome, Problem, spans};
-
 use subscriber::Reported;
 
 #[test]

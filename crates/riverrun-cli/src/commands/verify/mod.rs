@@ -12,10 +12,10 @@ mod training;
 
 use riverrun::device::{self, DeviceInfo};
 use riverrun_testkit::{OPERATIONS, Operation, Part, Report, Storage, Target};
+use table::Table;
 
 use crate::args::VerifyArgs;
 use crate::failure::Failure;
-use table::Table;
 
 /// What is checked by way of the trainer, after the operations of the table.
 const TRAINING: &[&Operation] = &[

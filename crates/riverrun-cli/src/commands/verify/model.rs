@@ -6,7 +6,6 @@ use burn::tensor::{Device, FloatDType, Gradients, Int, Tensor, TensorData};
 use riverrun::Sequence;
 use riverrun::models::{AnyLanguageModel, AnyLanguageModelConfig, Gpt2Config, GriffinConfig};
 use riverrun_testkit::check::{Comparison, distance, largest};
-
 use riverrun_testkit::op::{Copied, download};
 use riverrun_testkit::{Failure, Part, Report, Row, Target};
 

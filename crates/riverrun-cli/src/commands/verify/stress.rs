@@ -17,11 +17,11 @@ use riverrun_testkit::check::Comparison;
 use riverrun_testkit::gemm::check::LayerCase;
 use riverrun_testkit::gemm::layer;
 use riverrun_testkit::recurrence::check::{Case, Options};
+use riverrun_testkit::recurrence::recompute;
+use riverrun_testkit::{Failure, Part, Report, Row, Storage, Target};
 use riverrun_train::{Learner, RunConfig};
 
 use crate::model_shape::ModelShape;
-use riverrun_testkit::recurrence::recompute;
-use riverrun_testkit::{Failure, Part, Report, Row, Storage, Target};
 
 /// Threads of a process.
 const THREADS: usize = 4;

@@ -3,10 +3,10 @@
 use burn::tensor::Device;
 use riverrun::models::{LanguageModelKind, RecurrentKind};
 use riverrun_testkit::check::Comparison;
+use riverrun_testkit::{Failure, Part, Report, Row, Storage, Target};
 use riverrun_train::{Learner, Precision, RunConfig, weights};
 
 use crate::model_shape::ModelShape;
-use riverrun_testkit::{Failure, Part, Report, Row, Storage, Target};
 
 /// Long enough for the routines that hand states over between tiles.
 const SHAPE: ModelShape = ModelShape::new([64, 2, 8, 320, 65]);

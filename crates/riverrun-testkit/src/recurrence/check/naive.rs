@@ -2,9 +2,10 @@
 //!
 //! The error that a user would have without these kernels, and so the measure of a fair one.
 
+use riverrun_kernels::recurrence::reference::round;
+
 use super::{Case, Outcome};
 use crate::Element;
-use riverrun_kernels::recurrence::reference::round;
 
 /// Forward and backward of a case whose data are numbers of the storage type.
 pub fn run<E: Element>(case: &Case) -> Outcome {
