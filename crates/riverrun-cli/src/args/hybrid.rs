@@ -1,11 +1,7 @@
-//! Options of hybrid training, and of its measurement.
+//! Options of hybrid training.
 
-use std::path::PathBuf;
-
-use clap::{Args, ValueEnum};
-use riverrun_train::hybrid::{HybridConfig, Parts, PredictorKind, Preset};
-
-use super::common::Common;
+use clap::Args;
+use riverrun_train::hybrid::{HybridConfig, Parts, Preset};
 
 /// Options of hybrid training.
 #[derive(Debug, Clone, Default, Args)]
@@ -23,93 +19,6 @@ pub struct HybridArgs {
     /// Check the invariants of a hybrid run at every window of steps
     #[arg(long, requires = "hybrid")]
     check: bool,
-}
-
-/// Options of `riverrun bench hybrid`.
-#[derive(Debug, Clone, Args)]
-#[command(
-    after_help = "Examples:\n  riverrun bench hybrid --all --device cpu --hybrid balanced --text shakespeare.txt --report hybrid.txt --json hybrid.json\n  riverrun bench hybrid --device cpu --predictors linear,last-update --rungs digits\n  riverrun bench hybrid --ablate --hybrid aggressive --rungs xor\n  riverrun bench hybrid --latency"
-)]
-pub struct BenchHybridArgs {
-    /// Device and output file
-    #[command(flatten)]
-    pub common: Common,
-    /// Hybrid training
-    #[command(flatten)]
-    pub hybrid: HybridArgs,
-    /// Predictors, separated by commas; plain training is always measured [default: all; with --ablate linear]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    pub predictors: Vec<PredictorKind>,
-    /// Measure the table of all rungs, an ablation of the linear predictor on xor and text, and the latencies, one after
-    /// another: about eight minutes on two CPU cores
-    #[arg(long, conflicts_with_all = ["ablate", "latency"])]
-    pub all: bool,
-    /// Write what is printed here too, under the command, the commit and the machine
-    #[arg(long, value_name = "FILE")]
-    pub report: Option<PathBuf>,
-    /// Measure each predictor with every part of the method on, and with each one off
-    #[arg(long, conflicts_with = "latency")]
-    pub ablate: bool,
-    /// Measure the microseconds of each piece of the method instead: features, decision, rollout, applied change
-    #[arg(long)]
-    pub latency: bool,
-    /// Tasks, separated by commas [default: xor and digits, and text where --text is given; with --all all three]
-    #[arg(long, value_name = "RUNGS", value_delimiter = ',', value_enum)]
-    rungs: Vec<Rung>,
-    /// Text of the rung text
-    #[arg(long, value_name = "FILE")]
-    pub text: Option<PathBuf>,
-    /// Folder with MNIST's files for the rung digits [default: drawn digits]
-    #[arg(long, value_name = "DIR")]
-    pub data: Option<PathBuf>,
-    /// Steps of each run [default: 500 of xor, 300 of digits, 800 of text]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub steps: Option<u64>,
-    /// Runs of each, with seeds from 0
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
-    pub seeds: u64,
-}
-
-/// A task to measure hybrid training on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Rung {
-    /// The exclusive or of two bits
-    Xor,
-    /// Digits by convolution
-    Digits,
-    /// Characters of a text, by two layers of minGRU of width 64
-    Text,
-}
-
-impl BenchHybridArgs {
-    /// The tasks to measure.
-    pub fn rungs(&self) -> Vec<Rung> {
-        match self.rungs.as_slice() {
-            [] if self.all || self.text.is_some() => vec![Rung::Xor, Rung::Digits, Rung::Text],
-            [] => vec![Rung::Xor, Rung::Digits],
-            chosen => chosen.to_vec(),
-        }
-    }
-}
-
-impl Rung {
-    /// The steps of a run, few enough that all rungs are measured in minutes.
-    pub fn steps(self) -> u64 {
-        match self {
-            Self::Xor => 500,
-            Self::Digits => 300,
-            Self::Text => 800,
-        }
-    }
-
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Xor => "xor",
-            Self::Digits => "digits",
-            Self::Text => "text",
-        }
-    }
 }
 
 impl HybridArgs {

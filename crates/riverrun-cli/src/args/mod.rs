@@ -1,32 +1,24 @@
 //! Command-line definitions (clap).
 
-mod attention;
-mod bench;
-mod common;
 mod hybrid;
 mod names;
 mod verify;
-mod world_models;
 
 use std::path::PathBuf;
 
-#[cfg(feature = "gpu")]
-pub use attention::AttentionRoutine;
-pub use attention::{AttentionShape, BenchAttentionArgs};
-pub use bench::*;
 use clap::{Args, Parser, Subcommand};
-pub use common::Common;
 use riverrun::models::LanguageModelKind;
 use riverrun::ops::SavedStates;
 use riverrun_train::hybrid::{HybridConfig, PredictorKind};
 use riverrun_train::tasks::SymbolKind;
 use riverrun_train::{DigitsNet, Precision};
 
-pub use hybrid::{BenchHybridArgs, HybridArgs, Rung};
-pub use names::{Format, Sizes};
+use crate::commands::bench::BenchArgs;
+
+pub use hybrid::HybridArgs;
+pub use names::{Format, Sizes, cell, gate, positive, routine, seconds};
 pub use riverrun_testkit::Storage;
 pub use verify::VerifyArgs;
-pub use world_models::{BenchEncoderArgs, BenchRolloutArgs, BenchRssmArgs, BenchStepArgs};
 
 /// Train, run, verify and measure recurrent networks.
 #[derive(Debug, Parser)]

@@ -2,7 +2,8 @@
 
 use std::str::FromStr;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
+use riverrun_kernels::cell::Cell;
 use riverrun_kernels::recurrence::{Gate, Routine};
 use riverrun_train::Precision;
 
@@ -17,6 +18,18 @@ pub fn gate() -> impl TypedValueParser<Value = Gate> {
 pub fn routine() -> impl TypedValueParser<Value = Routine> {
     PossibleValuesParser::new(Routine::ALL.map(Routine::name))
         .try_map(|name| Routine::from_name(&name).ok_or("unknown routine"))
+}
+
+/// Parses the name of a cell.
+pub fn cell() -> impl TypedValueParser<Value = Cell> {
+    let known = |name: String| Cell::all().into_iter().find(|cell| cell.name() == name);
+    PossibleValuesParser::new(Cell::all().into_iter().map(Cell::name))
+        .try_map(move |name| known(name).ok_or("unknown cell"))
+}
+
+/// Parses a size of a model.
+pub fn positive() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=1 << 20)
 }
 
 /// Parses a positive number of seconds.

@@ -1,117 +1,56 @@
 //! `riverrun bench gelu`: GELU by itself as an operation on tensors, against the copy bandwidth of the same run. Every storage
 //! type is checked before it is timed.
 
-use std::fmt;
-use std::time::{Duration, Instant};
-
 use burn::tensor::{DType, Device, Distribution, Tensor, TensorData};
-use half::{bf16, f16};
-use riverrun::ops::gelu as gelu_op;
+use riverrun::ops::gelu;
 use riverrun_kernels::Element;
-use serde::Serialize;
+use riverrun_testkit::by_storage;
+use riverrun_testkit::gelu::check::compare;
 
-use super::bandwidth::{Row, Speed, Table};
-use super::setup::{Setup, fits_memory};
-use super::stats::repeat;
-use crate::args::{BenchGeluArgs, Storage};
+use super::Grid;
+use super::report::{Report, right};
+use super::row::Row;
+use super::timing::{Timing, in_a_row, repeat};
+use crate::args::{Sizes, Storage};
 use crate::failure::Failure;
 
-/// The passes that are timed.
-#[derive(Debug, Clone, Copy, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Pass {
-    Forward,
-    /// Forward, then backward from gradients of 1.
-    Both,
-}
+const SHAPES: &[[usize; 2]] = &[[4096, 1024], [8192, 2048], [16_384, 4096]];
 
-impl Pass {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Forward => "forward",
-            Self::Both => "both",
-        }
-    }
-
-    /// Tensors that it must read or write: `x` and `y`; then the gradient's ones, once written and once read, `x` and `d_x`.
-    fn tensors(self) -> usize {
-        match self {
-            Self::Forward => 2,
-            Self::Both => 6,
-        }
-    }
-}
-
-/// One line of the table.
-#[derive(Debug, Clone, Serialize)]
-struct Measurement {
-    pass: Pass,
-    dtype: &'static str,
-    rows: usize,
-    width: usize,
-    #[serde(flatten)]
-    speed: Speed,
-}
-
-impl fmt::Display for Measurement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (pass, dtype) = (self.pass.name(), self.dtype);
-        write!(f, "{pass:<8} {dtype:<5} {:>7} {:>6}", self.rows, self.width)
-    }
-}
-
-impl Row for Measurement {
-    const HEADER: &str = "pass     type     rows  width";
-
-    fn name(&self) -> String {
-        let (pass, dtype) = (self.pass.name(), self.dtype);
-        format!("gelu {pass} {dtype} {} x {}", self.rows, self.width)
-    }
-
-    fn speed(&self) -> &Speed {
-        &self.speed
-    }
+/// Options of `riverrun bench gelu`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(
+    after_help = "Shapes are ROWSxWIDTH.\nExample:\n  riverrun bench gelu --device cuda:0 --shapes 8192x2048 --dtypes bf16"
+)]
+pub struct Args {
+    #[command(flatten)]
+    grid: Grid<Sizes<2>>,
 }
 
 /// Measures and prints.
-pub(super) fn run(args: &BenchGeluArgs) -> Result<(), Failure> {
-    let setup = Setup::new(&args.common)?;
-    let cpu = setup.is_cpu();
-    let dtypes = match (args.dtypes.is_empty(), cpu) {
-        (true, true) => vec![Storage::F32],
-        (true, false) => vec![Storage::F32, Storage::Bf16],
-        _ => args.dtypes.clone(),
-    };
-    if cpu {
-        for [rows, width] in args.shapes.iter().map(|shape| shape.0) {
-            fits_memory(&format!("{rows}x{width}"), 32 * rows * width)?;
-        }
+pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let dtypes = report.dtypes(&args.grid.dtypes, &[Storage::F32, Storage::Bf16])?;
+    let shapes = args.grid.sizes(SHAPES);
+    for [rows, width] in &shapes {
+        report.fits_memory(format!("{rows}x{width}"), 32 * rows * width)?;
     }
-    let mut table = Table::new(&setup.origin, setup.copy()?)?;
+    report.measure_copy()?;
     for storage in dtypes {
-        match storage {
-            Storage::F32 => check::<f32>(&setup.device, storage)?,
-            Storage::F16 => check::<f16>(&setup.device, storage)?,
-            Storage::Bf16 => check::<bf16>(&setup.device, storage)?,
-            Storage::F64 if cpu => check::<f64>(&setup.device, storage)?,
-            Storage::F64 => return Err(Failure::User("GPUs have no f64 here".into())),
-        }
-        for [rows, width] in args.shapes.iter().map(|shape| shape.0) {
-            for pass in [Pass::Forward, Pass::Both] {
-                let time = time(&setup, pass, storage.dtype(), [rows, width]);
-                let bytes = pass.tensors() * rows * width * storage.dtype().size();
-                let speed = table.speed(bytes, time);
-                table.add(Measurement {
-                    pass,
-                    dtype: storage.name(),
-                    rows,
-                    width,
-                    speed,
-                })?;
+        by_storage!(storage, check(&report.device, storage))?;
+        for &shape in &shapes {
+            // Tensors that are read or written: `x` and `y`; then the gradient's ones, once written and once read, `x` and `d_x`.
+            for (pass, backward, tensors) in [("forward", false, 2), ("both", true, 6)] {
+                let time = time(report, backward, storage.dtype(), shape);
+                let bytes = tensors * shape[0] * shape[1] * storage.dtype().size();
+                let row = Row::new().text("pass", pass).text("dtype", storage.name());
+                report.add(
+                    row.counts(["rows", "width"], shape)
+                        .ms("time", time)
+                        .bandwidth(bytes, time.median, report.copy),
+                )?;
             }
         }
     }
-    table.end(args.common.json.as_deref(), setup.origin)
+    Ok(())
 }
 
 /// An error if a result is wrong.
@@ -129,57 +68,32 @@ fn check<E: Element>(device: &Device, storage: Storage) -> Result<(), Failure> {
     };
     let numbers = |tensor: Tensor<1>| -> Vec<f64> { tensor.into_data().iter::<f64>().collect() };
     let leaf = upload(&x).require_grad();
-    let y = gelu_op(leaf.clone()).unwrap_or_else(riverrun::Error::raise);
+    let y = gelu(leaf.clone())?;
     let gradients = (y.clone() * upload(&d_y)).sum().backward();
     let d_x = leaf.grad(&gradients).map(numbers).unwrap_or_default();
-    let comparisons = riverrun_testkit::gelu::check::compare::<E>(&x, &d_y, [&numbers(y), &d_x]);
-    match comparisons.iter().find(|comparison| !comparison.passes()) {
-        Some(wrong) => Err(Failure::Bug(format!(
-            "not timed, because it is wrong: gelu {}, {} off by {:e}, allowed {:e}",
-            E::NAME,
-            wrong.tensor,
-            wrong.error,
-            wrong.allowed
-        ))),
-        None => Ok(()),
-    }
+    let found = compare::<E>(&x, &d_y, [&numbers(y), &d_x]);
+    right(format!("gelu {}", E::NAME), &found)
 }
 
-/// Seconds of a call, from the first of several to the end of the device's work.
-fn time(setup: &Setup, pass: Pass, dtype: DType, shape: [usize; 2]) -> super::stats::Timing {
-    let device = match pass {
-        Pass::Forward => setup.device.clone(),
-        Pass::Both => setup.device.clone().autodiff(),
+/// Seconds of a call, from the first of several to the end of the device's work; backward from gradients of 1.
+fn time(report: &Report, backward: bool, dtype: DType, shape: [usize; 2]) -> Timing {
+    let device = match backward {
+        false => report.device.clone(),
+        true => report.device.clone().autodiff(),
     };
     let range = Distribution::Uniform(-4.0, 4.0);
     let x = Tensor::<2>::random(shape, range, (&device, DType::F32)).cast(dtype);
-    let x = match pass {
-        Pass::Forward => x,
-        Pass::Both => x.require_grad(),
-    };
-    // Results stay alive: Burn skips operations whose results are dropped.
+    let x = if backward { x.require_grad() } else { x };
     let once = || {
-        let y = gelu_op(x.clone()).unwrap_or_else(riverrun::Error::raise);
-        match pass {
-            Pass::Forward => (y, None),
-            Pass::Both => {
-                let gradients = y.backward();
-                (y, x.grad(&gradients))
-            }
-        }
+        let y = gelu(x.clone()).unwrap_or_else(riverrun::Error::raise);
+        let d_x = backward.then(|| x.grad(&y.backward()));
+        (y, d_x)
     };
     // Enough to hide the wait at their end, with results of a gigabyte or two; on the CPU there is no wait.
-    let most = if setup.is_cpu() { 2 } else { 20 };
-    let calls = ((1 << 27) / shape.iter().product::<usize>().max(1)).clamp(2, most) as u32;
-    let sync = || setup.device.sync().expect("a device that works");
-    drop(once());
-    sync();
-    repeat(Duration::from_millis(200), || {
-        let start = Instant::now();
-        let kept: Vec<_> = (0..calls).map(|_| once()).collect();
-        sync();
-        let seconds = start.elapsed().as_secs_f64() / f64::from(calls);
-        drop(kept);
-        seconds
+    let most = if report.is_cpu() { 2 } else { 20 };
+    let calls = ((1 << 27) / shape.iter().product::<usize>().max(1)).clamp(2, most);
+    in_a_row(&report.device, 1, once);
+    repeat(report.budget(0.2), || {
+        in_a_row(&report.device, calls, once)[0]
     })
 }

@@ -3,23 +3,20 @@
 //! A time is the time of several calls, from the first call to the end of the device's work, divided by their number. Every
 //! route is checked on a small layer before it is timed.
 
-use std::io::{Write, stdout};
-use std::time::{Duration, Instant};
-
 use burn::tensor::{DType, Device, Distribution, Tensor};
-use half::{bf16, f16};
-use riverrun::ops::linear::{LinearSpec, Route, linear, mlp};
+use clap::ValueEnum;
+use riverrun::ops::linear::{LinearSpec, linear, mlp};
 use riverrun_kernels::Element;
-use riverrun_testkit::check::Comparison;
+use riverrun_testkit::by_storage;
 use riverrun_testkit::gemm::check::LayerCase;
 use riverrun_testkit::gemm::layer;
-use serde::Serialize;
 
-use super::setup::Setup;
-use super::stats::{Refused, Timing, repeat};
-use crate::args::{BenchLinearArgs, LinearRoute, Storage};
+use super::Grid;
+use super::report::{Report, right};
+use super::row::Row;
+use super::timing::{Timing, in_a_row, repeat};
+use crate::args::{Sizes, Storage};
 use crate::failure::Failure;
-use crate::origin::Origin;
 
 const GPU: &[[usize; 3]] = &[
     [16, 64, 64],
@@ -33,260 +30,175 @@ const GPU: &[[usize; 3]] = &[
 ];
 const CPU: &[[usize; 3]] = &[[64, 256, 256], [2048, 256, 1024]];
 
+/// Options of `riverrun bench linear`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(
+    after_help = "Shapes are ROWSxINxOUT.\nExample:\n  riverrun bench linear --device cuda:0 --routes vendor,backend --json linear.json"
+)]
+pub struct Args {
+    #[command(flatten)]
+    grid: Grid<Sizes<3>>,
+    /// Which library computes the matmuls, separated by commas
+    #[arg(
+        long,
+        value_name = "ROUTES",
+        value_delimiter = ',',
+        value_enum,
+        default_value = "choice"
+    )]
+    routes: Vec<Route>,
+}
+
+/// The library that computes the matmuls of a linear layer.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Route {
+    /// The measured choice
+    Choice,
+    /// The GPU vendor's library
+    Vendor,
+    /// Burn's own kernels
+    Backend,
+}
+
+impl Route {
+    fn spec(self) -> (&'static str, LinearSpec) {
+        use riverrun::ops::linear::Route;
+        let spec = LinearSpec::default();
+        match self {
+            Self::Choice => ("choice", spec),
+            Self::Vendor => ("vendor", spec.with_route(Route::Vendor)),
+            Self::Backend => ("backend", spec.with_route(Route::Backend)),
+        }
+    }
+}
+
 /// The operation that is timed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq)]
 enum Pass {
     /// `x W + b`.
     Linear,
     /// `gelu(x W + b)`.
     LinearGelu,
-    /// The MLP with all gradients.
+    /// The same with all gradients.
     LinearGeluBackward,
-    /// Forward and backward, with all gradients.
+    /// The MLP with all gradients.
     MlpBackward,
 }
 
-impl Pass {
-    const ALL: [Self; 4] = [
-        Self::Linear,
-        Self::LinearGelu,
-        Self::LinearGeluBackward,
-        Self::MlpBackward,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Linear => "linear",
-            Self::LinearGelu => "linear-gelu",
-            Self::LinearGeluBackward => "linear-gelu, backward",
-            Self::MlpBackward => "mlp, backward",
-        }
-    }
-
-    fn flops(self, [rows, inputs, outputs]: [usize; 3]) -> f64 {
-        let product = 2.0 * rows as f64 * inputs as f64 * outputs as f64;
-        match self {
-            Self::Linear | Self::LinearGelu => product,
-            Self::LinearGeluBackward => 3.0 * product,
-            Self::MlpBackward => 6.0 * product,
-        }
-    }
-}
-
-/// One line of the table.
-#[derive(Debug, Clone, Serialize)]
-struct Measurement {
-    pass: Pass,
-    dtype: &'static str,
-    rows: usize,
-    inputs: usize,
-    outputs: usize,
-    route: &'static str,
-    time: Timing,
-    host_us: f64,
-    tflop_per_s: f64,
-}
-
-/// The file of `--json`.
-#[derive(Debug, Serialize)]
-struct Report<'a> {
-    #[serde(flatten)]
-    origin: Origin,
-    rows: Vec<Measurement>,
-    /// Measurements that were refused as unsteady.
-    refused: &'a [String],
-}
+/// The passes with their names, and the matrix products of each.
+const PASSES: [(Pass, &str, f64); 4] = [
+    (Pass::Linear, "linear", 1.0),
+    (Pass::LinearGelu, "linear-gelu", 1.0),
+    (Pass::LinearGeluBackward, "linear-gelu-backward", 3.0),
+    (Pass::MlpBackward, "mlp-backward", 6.0),
+];
 
 /// Measures and prints.
-pub fn run(args: &BenchLinearArgs) -> Result<(), Failure> {
-    let setup = Setup::new(&args.common)?;
-    let (device, cpu) = (&setup.device, setup.is_cpu());
-    let shapes = match (args.shapes.is_empty(), cpu) {
-        (true, true) => CPU.to_vec(),
-        (true, false) => GPU.to_vec(),
-        _ => args.shapes.iter().map(|shape| shape.0).collect(),
-    };
-    let dtypes = match (args.dtypes.is_empty(), cpu) {
-        (true, true) => vec![Storage::F32],
-        (true, false) => vec![Storage::F32, Storage::Bf16],
-        _ => args.dtypes.clone(),
-    };
-    let mut out = stdout();
-    writeln!(
-        out,
-        "{:<22} {:<5} {:>5} x {:>4} x {:>4}  {:<8} {:>11} {:>7} {:>10} {:>8}",
-        "pass", "type", "rows", "in", "out", "route", "time us", "+-", "host us", "TFLOP/s"
-    )?;
-    let mut rows = Vec::new();
-    let mut refused = Refused::default();
-    for &storage in &dtypes {
-        for &route in &args.routes {
-            let spec = match route {
-                LinearRoute::Choice => LinearSpec::default(),
-                LinearRoute::Vendor => LinearSpec::default().with_route(Route::Vendor),
-                LinearRoute::Backend => LinearSpec::default().with_route(Route::Backend),
-            };
-            let (route, name) = (route.name(), storage.name());
+pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let shapes = args.grid.sizes(if report.is_cpu() { CPU } else { GPU });
+    for storage in report.dtypes(&args.grid.dtypes, &[Storage::F32, Storage::Bf16])? {
+        for (route, spec) in args.routes.iter().map(|route| route.spec()) {
             for &shape in &shapes {
-                let bench = Bench {
-                    cpu,
-                    device,
-                    shape,
-                    spec,
-                };
-                let dtype = match storage {
-                    Storage::F32 => bench.checked::<f32>(DType::F32)?,
-                    Storage::F16 => bench.checked::<f16>(DType::F16)?,
-                    Storage::Bf16 => bench.checked::<bf16>(DType::BF16)?,
-                    Storage::F64 if cpu => bench.checked::<f64>(DType::F64)?,
-                    Storage::F64 => return Err(Failure::User("GPUs have no f64 here".into())),
-                };
-                for pass in Pass::ALL {
-                    let (time, host) =
-                        bench.time(pass, dtype, Duration::from_millis(args.budget_ms));
-                    let rate = pass.flops(shape) / time.median / 1e12;
-                    let [r, i, o] = shape;
-                    let measurement =
-                        || format!("{} {name} {r} x {i} x {o} by {route}", pass.name());
-                    if !refused.admits(measurement, &time) {
-                        continue;
-                    }
-                    writeln!(
-                        out,
-                        "{:<22} {name:<5} {r:>5} x {i:>4} x {o:>4}  {:<8} {:>11.2} {:>6.1}% {:>10.2} {rate:>8.2}",
-                        pass.name(),
-                        route,
-                        time.median * 1e6,
-                        time.spread() * 100.0,
-                        host * 1e6
+                by_storage!(storage, check(&report.device, storage, shape, spec))?;
+                for (pass, name, products) in PASSES {
+                    let flops =
+                        products * 2.0 * shape.map(|size| size as f64).iter().product::<f64>();
+                    let (time, host) = time(report, pass, storage, shape, spec, flops);
+                    let row = Row::new()
+                        .wide("pass", 20, name)
+                        .text("dtype", storage.name());
+                    report.add(
+                        row.counts(["rows", "inputs", "outputs"], shape)
+                            .text("route", route)
+                            .us("time", time)
+                            .number("host_us", 2, host * 1e6)
+                            .number("tflop_per_s", 2, flops / time.median / 1e12),
                     )?;
-                    rows.push(Measurement {
-                        pass,
-                        dtype: name,
-                        rows: r,
-                        inputs: i,
-                        outputs: o,
-                        route,
-                        time,
-                        host_us: host * 1e6,
-                        tflop_per_s: rate,
-                    });
                 }
             }
         }
     }
-    match &args.common.json {
-        Some(path) => {
-            let report = Report {
-                origin: setup.origin,
-                rows,
-                refused: refused.names(),
-            };
-            super::write_json(path, &report)
-        }
-        None => Ok(()),
-    }
+    Ok(())
 }
 
-struct Bench<'a> {
-    cpu: bool,
-    device: &'a Device,
+/// An error if a small layer is wrong.
+fn check<E: Element>(
+    device: &Device,
+    storage: Storage,
     shape: [usize; 3],
     spec: LinearSpec,
+) -> Result<(), Failure> {
+    let [rows, inputs, outputs] = shape.map(|size| size.min(96));
+    let case = LayerCase::random(rows, &[inputs, outputs, inputs], true, true, 5).rounded::<E>();
+    let found = layer::linear(&case, device, storage.dtype(), spec)?;
+    right(format!("linear {}", E::NAME), &case.compare::<E>(&found))
 }
 
-impl Bench<'_> {
-    /// The type, if a small layer in it passes.
-    fn checked<E: Element>(&self, dtype: DType) -> Result<DType, Failure> {
-        let [rows, inputs, outputs] = self.shape.map(|size| size.min(96));
-        let case =
-            LayerCase::random(rows, &[inputs, outputs, inputs], true, true, 5).rounded::<E>();
-        let found = layer::linear(&case, self.device, dtype, self.spec)?;
-        match case
-            .compare::<E>(&found)
-            .iter()
-            .find(|verdict| !verdict.passes())
-        {
-            None => Ok(dtype),
-            Some(Comparison {
-                tensor,
-                error,
-                allowed,
-            }) => Err(Failure::Bug(format!(
-                "wrong, and so not timed: {tensor} of {}, error {error:.2e}, allowed {allowed:.2e}",
-                E::NAME
-            ))),
-        }
-    }
-
-    /// Seconds of a call, and the host's part of it.
-    fn time(&self, pass: Pass, dtype: DType, budget: Duration) -> (Timing, f64) {
-        let [rows, inputs, outputs] = self.shape;
-        let backward = matches!(pass, Pass::LinearGeluBackward | Pass::MlpBackward);
-        let device = if backward {
-            self.device.clone().autodiff()
+/// Seconds of a call, and the host's part of it.
+fn time(
+    report: &Report,
+    pass: Pass,
+    storage: Storage,
+    [rows, inputs, outputs]: [usize; 3],
+    spec: LinearSpec,
+    flops: f64,
+) -> (Timing, f64) {
+    let backward = matches!(pass, Pass::LinearGeluBackward | Pass::MlpBackward);
+    let device = match backward {
+        true => report.device.clone().autodiff(),
+        false => report.device.clone(),
+    };
+    let random = |shape: [usize; 2]| {
+        let bound = 1.0 / (shape[0] as f64).sqrt();
+        let range = Distribution::Uniform(-bound, bound);
+        let tensor = Tensor::<2>::random(shape, range, (&device, DType::F32));
+        let tensor = tensor.cast(storage.dtype());
+        if backward {
+            tensor.require_grad()
         } else {
-            self.device.clone()
+            tensor
+        }
+    };
+    let bias = |width: usize| {
+        let tensor = Tensor::<1>::ones([width], (&device, DType::F32)).cast(storage.dtype());
+        if backward {
+            tensor.require_grad()
+        } else {
+            tensor
+        }
+    };
+    let x = random([rows, inputs]);
+    let up = (random([inputs, outputs]), Some(bias(outputs)));
+    let down = (random([outputs, inputs]), Some(bias(inputs)));
+    let spec = match pass {
+        Pass::Linear => spec,
+        _ => spec.with_gelu(),
+    };
+    let once = || -> Vec<Tensor<2>> {
+        let y = match pass {
+            Pass::MlpBackward => mlp(x.clone(), up.clone(), down.clone(), spec),
+            _ => linear(x.clone(), up.0.clone(), up.1.clone(), spec),
         };
-        let random = |shape: [usize; 2]| {
-            let bound = 1.0 / (shape[0] as f64).sqrt();
-            let range = Distribution::Uniform(-bound, bound);
-            let tensor = Tensor::<2>::random(shape, range, (&device, DType::F32)).cast(dtype);
-            if backward {
-                tensor.require_grad()
-            } else {
-                tensor
-            }
-        };
-        let bias = |width: usize| {
-            let tensor = Tensor::<1>::ones([width], (&device, DType::F32)).cast(dtype);
-            if backward {
-                tensor.require_grad()
-            } else {
-                tensor
-            }
-        };
-        let x = random([rows, inputs]);
-        let up = (random([inputs, outputs]), Some(bias(outputs)));
-        let down = (random([outputs, inputs]), Some(bias(inputs)));
-        let spec = match pass {
-            Pass::Linear => self.spec,
-            _ => self.spec.with_gelu(),
-        };
-        // All results stay alive: Burn skips operations whose results are dropped.
-        let once = || -> Vec<Tensor<2>> {
-            let y = match pass {
-                Pass::MlpBackward => mlp(x.clone(), up.clone(), down.clone(), spec)
-                    .unwrap_or_else(riverrun::Error::raise),
-                _ => linear(x.clone(), up.0.clone(), up.1.clone(), spec)
-                    .unwrap_or_else(riverrun::Error::raise),
-            };
-            if !backward {
-                return vec![y];
-            }
-            let grads = y.backward();
-            let matrices = [&x, &up.0, &down.0].map(|tensor| tensor.grad(&grads));
-            let biases = [&up.1, &down.1].map(|bias| {
-                let gradient = bias.as_ref().and_then(|bias| bias.grad(&grads));
-                gradient.map(|gradient| gradient.unsqueeze::<2>())
-            });
-            matrices.into_iter().chain(biases).flatten().collect()
-        };
-        // Enough calls to hide the wait at their end; on the CPU there is none.
-        let most = if self.cpu { 2.0 } else { 50.0 };
-        let calls = (1e13 / pass.flops(self.shape)).clamp(2.0, most) as usize;
-        let sync = || self.device.sync().expect("a device that works");
-        let mut host = Vec::new();
-        let time = repeat(budget, || {
-            let start = Instant::now();
-            let kept: Vec<_> = (0..calls).map(|_| once()).collect();
-            host.push(start.elapsed().as_secs_f64() / calls as f64);
-            sync();
-            let seconds = start.elapsed().as_secs_f64() / calls as f64;
-            drop(kept);
-            seconds
+        let y = y.unwrap_or_else(riverrun::Error::raise);
+        if !backward {
+            return vec![y];
+        }
+        let grads = y.backward();
+        let matrices = [&x, &up.0, &down.0].map(|tensor| tensor.grad(&grads));
+        let biases = [&up.1, &down.1].map(|bias| {
+            let gradient = bias.as_ref().and_then(|bias| bias.grad(&grads));
+            gradient.map(|gradient| gradient.unsqueeze::<2>())
         });
-        (time, Timing::of(host).median)
-    }
+        matrices.into_iter().chain(biases).flatten().collect()
+    };
+    // Enough calls to hide the wait at their end; on the CPU there is none.
+    let most = if report.is_cpu() { 2.0 } else { 50.0 };
+    let calls = (1e13 / flops).clamp(2.0, most) as usize;
+    let mut hosts = Vec::new();
+    let time = repeat(report.budget(0.2), || {
+        let [seconds, host] = in_a_row(&report.device, calls, once);
+        hosts.push(host);
+        seconds
+    });
+    (time, Timing::of(hosts).median)
 }

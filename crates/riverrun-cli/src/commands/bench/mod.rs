@@ -1,59 +1,169 @@
-//! `riverrun bench`.
+//! `riverrun bench`: a file or folder for each measurement, with its options, its problems, what it runs and its columns.
 
 mod attention;
-mod bandwidth;
 mod cell;
-#[cfg(feature = "gpu")]
-mod device;
+mod cpu;
 mod encoder;
 mod gelu;
-mod host;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod hybrid;
 mod launches;
 mod linear;
+mod loss;
+mod norm;
 mod recompute;
 mod recurrence;
+mod report;
 mod rollout;
-mod rows;
+mod row;
 mod rssm;
-mod setup;
-mod stats;
 mod step;
+mod timing;
 mod train;
 
-use std::io::stdout;
+use std::error::Error;
+use std::fmt::Debug;
+use std::path::PathBuf;
+use std::str::FromStr;
 
-use super::memory::MemoryUse;
-use super::write_json;
-use crate::args::{BenchArgs, BenchCommand};
+use clap::Subcommand;
+use riverrun_train::Precision;
+
+use crate::args::{Sizes, Storage, seconds};
 use crate::failure::Failure;
+use report::Report;
+
+/// Options of `riverrun bench`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "A result that is wrong is not timed, and ends the run with exit code 1.")]
+pub struct BenchArgs {
+    /// Options of every measurement
+    #[command(flatten)]
+    common: Common,
+    /// The measurement to make
+    #[command(subcommand)]
+    what: Measurement,
+}
+
+/// Options of every measurement.
+#[derive(Debug, Clone, Default, clap::Args)]
+struct Common {
+    /// Where: auto, cpu, cuda:0, vulkan, ...
+    #[arg(long, global = true, value_name = "DEVICE", default_value = "auto")]
+    device: String,
+    /// Write the results here too
+    #[arg(long, global = true, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Seconds for each timing, at least [default: that of the measurement]
+    #[arg(long, global = true, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
+    budget: Option<f64>,
+    /// Show the memory in use, its peak and the largest allocations at the end
+    #[arg(long, global = true)]
+    memory: bool,
+}
+
+/// Options of the measurements that have shapes and storage types.
+#[derive(Debug, Clone, clap::Args)]
+struct Grid<S>
+where
+    S: FromStr + Clone + Debug + Send + Sync + 'static,
+    S::Err: Into<Box<dyn Error + Send + Sync>>,
+{
+    /// Shapes, in the form below, separated by commas [default: a set that fits the device]
+    #[arg(long, visible_aliases = ["shape", "sizes"], value_name = "SHAPES", value_delimiter = ',')]
+    shapes: Vec<S>,
+    /// Storage types, separated by commas [default: by measurement and device]
+    #[arg(long, value_name = "TYPES", value_delimiter = ',', value_enum)]
+    dtypes: Vec<Storage>,
+}
+
+impl<S> Grid<S>
+where
+    S: FromStr + Clone + Debug + Send + Sync + 'static,
+    S::Err: Into<Box<dyn Error + Send + Sync>>,
+{
+    /// The requested shapes, or the default ones.
+    fn or(&self, default: &[S]) -> Vec<S> {
+        match self.shapes.is_empty() {
+            true => default.to_vec(),
+            false => self.shapes.clone(),
+        }
+    }
+
+    /// The requested formats of arithmetic, or f32.
+    fn precisions(&self) -> Result<Vec<Precision>, Failure> {
+        let formats = self.dtypes.iter().map(|dtype| Ok(dtype.name().parse()?));
+        match self.dtypes.is_empty() {
+            true => Ok(vec![Precision::F32]),
+            false => formats.collect(),
+        }
+    }
+}
+
+impl<const N: usize> Grid<Sizes<N>> {
+    /// The requested sizes, or the default ones.
+    fn sizes(&self, default: &[[usize; N]]) -> Vec<[usize; N]> {
+        match self.shapes.is_empty() {
+            true => default.to_vec(),
+            false => self.shapes.iter().map(|shape| shape.0).collect(),
+        }
+    }
+}
+
+/// The measurements.
+#[derive(Debug, Clone, Subcommand)]
+enum Measurement {
+    /// The linear recurrence: bytes per second, part of the copy bandwidth measured in the same run
+    Recurrence(recurrence::Args),
+    /// RMSNorm and LayerNorm, with and without a residual: part of the copy bandwidth
+    Norm(norm::Args),
+    /// The cross-entropy of logits: part of the copy bandwidth
+    Loss(loss::Args),
+    /// GELU by itself, as an operation on tensors: part of the copy bandwidth
+    Gelu(gelu::Args),
+    /// Layers that recompute their states in the backward pass: memory against time
+    #[command(alias = "checkpoints")]
+    Recompute(recompute::Args),
+    /// GRU, LSTM and Elman layers: milliseconds over sequences, beside the layers of burn::nn
+    Cell(cell::Args),
+    /// Training steps of language models: tokens per second, milliseconds by part, launches, memory, start-up time
+    Train(train::Args),
+    /// Linear layers and MLPs: time of a call, the host's part of it, floating-point operations per second
+    Linear(linear::Args),
+    /// Attention: forward and backward, part of the speed of a matrix product in the same run
+    Attention(attention::Args),
+    /// Ensemble rollouts: milliseconds, beside a scalar program in the same run; memory by size
+    Rollout(rollout::Args),
+    /// Single steps of GRU, LSTM and Elman layers: microseconds on the device, on the CPU, and in one launch of many
+    Step(step::Args),
+    /// States of training runs as features: microseconds of one run, and of many at once
+    Encoder(encoder::Args),
+    /// The recurrent state-space model: observing, forward and backward, and imagining
+    Rssm(rssm::Args),
+    /// Hybrid training beside plain training: steps, seconds, and seconds to an equal validation loss
+    Hybrid(hybrid::Args),
+}
 
 /// Runs the requested measurement.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
-    measure(&args.what)?;
-    let common = args.what.common();
-    if common.memory {
-        let device = riverrun::device::parse(&common.device)?;
-        MemoryUse::of(&device).print(&mut stdout())?;
-    }
-    Ok(())
-}
-
-fn measure(what: &BenchCommand) -> Result<(), Failure> {
-    match what {
-        BenchCommand::Linear(args) => linear::run(args),
-        BenchCommand::Train(args) => train::run(args),
-        BenchCommand::Recurrence(args) => recurrence::run(args),
-        BenchCommand::Cell(args) => cell::run(args),
-        BenchCommand::Recompute(args) => recompute::run(args),
-        BenchCommand::Attention(args) => attention::run(args),
-        BenchCommand::Rollout(args) => rollout::run(args),
-        BenchCommand::Step(args) => step::run(args),
-        BenchCommand::Encoder(args) => encoder::run(args),
-        BenchCommand::Rssm(args) => rssm::run(args),
-        BenchCommand::Hybrid(args) => hybrid::run(args),
-        BenchCommand::Gelu(args) => gelu::run(args),
-        BenchCommand::Norm(args) => rows::run(args, rows::Operation::Norm),
-        BenchCommand::Loss(args) => rows::run(args, rows::Operation::Loss),
-    }
+    let mut report = Report::new(&args.common)?;
+    let there = &mut report;
+    match &args.what {
+        Measurement::Recurrence(args) => recurrence::run(args, there),
+        Measurement::Norm(args) => norm::run(args, there),
+        Measurement::Loss(args) => loss::run(args, there),
+        Measurement::Gelu(args) => gelu::run(args, there),
+        Measurement::Recompute(args) => recompute::run(args, there),
+        Measurement::Cell(args) => cell::run(args, there),
+        Measurement::Train(args) => train::run(args, there),
+        Measurement::Linear(args) => linear::run(args, there),
+        Measurement::Attention(args) => attention::run(args, there),
+        Measurement::Rollout(args) => rollout::run(args, there),
+        Measurement::Step(args) => step::run(args, there),
+        Measurement::Encoder(args) => encoder::run(args, there),
+        Measurement::Rssm(args) => rssm::run(args, there),
+        Measurement::Hybrid(args) => hybrid::run(args, there),
+    }?;
+    report.end()
 }

@@ -1,110 +1,67 @@
 //! `riverrun bench recompute`: the memory that a stack of minGRU layers holds between its forward and its backward pass, and
 //! the time of both, for each choice of the saved states.
 
-use std::io::{Write, stdout};
-use std::time::{Duration, Instant};
-
 use burn::tensor::{Device, Distribution, Tensor};
 use riverrun::Sequence;
 use riverrun::ops::{Candidate, SavedStates, ScanOptions, min_gru};
 use riverrun_train::Precision;
-use serde::Serialize;
 
-use super::setup::Setup;
-use super::stats::{Refused, Timing, repeat};
+use super::Grid;
+use super::report::Report;
+use super::row::Row;
+use super::timing::{in_a_row, repeat};
 use crate::allocator;
-use crate::args::BenchRecomputeArgs;
+use crate::args::Sizes;
 use crate::failure::Failure;
-use crate::origin::Origin;
 
-/// One line of the table.
-#[derive(Debug, Serialize)]
-struct Row {
-    dtype: String,
-    saved_states: String,
-    /// Bytes in use after the forward pass, minus those before it; `None` where the device does not report them.
-    held_bytes: Option<u64>,
-    /// Forward and backward.
-    time: Timing,
-    /// Whether every gradient has the bits of the first row's.
-    same_bits: bool,
-}
-
-/// The file of `--json`.
-#[derive(Debug, Serialize)]
-struct Report<'a> {
-    #[serde(flatten)]
-    origin: Origin,
-    batch: usize,
-    steps: usize,
-    dim: usize,
+/// Options of `riverrun bench recompute`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(
+    after_help = "Shapes are BxTxD.\nExample:\n  riverrun bench recompute --device cuda:0 --shapes 16x4096x512 --layers 8 --dtypes f32,bf16"
+)]
+pub struct Args {
+    #[command(flatten)]
+    grid: Grid<Sizes<3>>,
+    /// Residual layers of minGRU, x + layer(x)
+    #[arg(long, value_name = "N", default_value_t = 4)]
     layers: usize,
-    rows: Vec<Row>,
-    /// Measurements that were refused as unsteady.
-    refused: &'a [String],
+    /// Saved states: all, none, separated by commas
+    #[arg(
+        long,
+        value_name = "STATES",
+        value_delimiter = ',',
+        default_value = "all,none"
+    )]
+    saved_states: Vec<SavedStates>,
 }
 
-/// Measures and prints.
-pub fn run(args: &BenchRecomputeArgs) -> Result<(), Failure> {
-    let setup = Setup::new(&args.common)?;
-    let (device, origin) = (&setup.device, &setup.origin);
-    let sizes @ [batch, steps, dim] = args.shape.0;
-    let mut out = stdout();
-    writeln!(
-        out,
-        "{}: {}; {} layers of minGRU, x + layer(x), B {batch} T {steps} D {dim}",
-        origin.device, origin.name, args.layers
-    )?;
-    writeln!(
-        out,
-        "{:<5} {:>6}  {:>10}  {:>21} {:>6}  gradients",
-        "type", "saved", "held MB", "forward + backward ms", "±"
-    )?;
-    let mut rows: Vec<Row> = Vec::new();
-    let mut refused = Refused::default();
-    for &dtype in &args.dtypes {
-        let mut first: Option<Vec<Vec<u8>>> = None;
-        for &saved in &args.saved_states {
-            let stack = Stack::new(device, sizes, args.layers, dtype, saved);
-            let (held_bytes, gradients) = stack.held(device);
-            let time = repeat(Duration::from_secs(2), || stack.time(device));
-            let same_bits = *first.get_or_insert_with(|| gradients.clone()) == gradients;
-            let name = || format!("{dtype} saved {saved}");
-            if !refused.admits(name, &time) {
-                continue;
+/// Measures forward and backward, and prints.
+pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let device = report.device.clone();
+    for dtype in args.grid.precisions()? {
+        for sizes in args.grid.sizes(&[[8, 1024, 128]]) {
+            let mut first: Option<Vec<Vec<u8>>> = None;
+            for &saved in &args.saved_states {
+                let stack = Stack::new(&device, sizes, args.layers, dtype, saved);
+                let (held, gradients) = stack.held(&device);
+                let time = repeat(report.budget(2.0), || {
+                    in_a_row(&device, 1, || stack.step())[0]
+                });
+                let same_bits = *first.get_or_insert_with(|| gradients.clone()) == gradients;
+                report.add(
+                    Row::new()
+                        .text("dtype", dtype)
+                        .counts(["batch", "steps", "dim"], sizes)
+                        .count("layers", args.layers)
+                        .text("saved_states", saved)
+                        .bytes("held_bytes", held)
+                        .ms("time", time)
+                        .flag("same_bits", same_bits),
+                )?;
             }
-            let held = held_bytes.map_or("?".into(), |b| format!("{:.1}", b as f64 / 1e6));
-            writeln!(
-                out,
-                "{:<5} {:>6}  {held:>10}  {:>21.3} {:>5.1}%  {}",
-                dtype.to_string(),
-                saved.to_string(),
-                time.median * 1e3,
-                time.spread() * 100.0,
-                if same_bits { "the same bits" } else { "close" }
-            )?;
-            rows.push(Row {
-                dtype: dtype.to_string(),
-                saved_states: saved.to_string(),
-                held_bytes,
-                time,
-                same_bits,
-            });
         }
     }
-    let Some(path) = &args.common.json else {
-        return Ok(());
-    };
-    let report = Report {
-        origin: setup.origin,
-        batch,
-        steps,
-        dim,
-        layers: args.layers,
-        rows,
-        refused: refused.names(),
-    };
-    super::write_json(path, &report)
+    Ok(())
 }
 
 /// The layers' projections and inputs.
@@ -143,14 +100,13 @@ impl Stack {
         for weight in &self.weights {
             let k = x.clone().matmul(weight.clone().unsqueeze());
             let options = ScanOptions::new().with_saved_states(self.saved_states);
-            x = x + min_gru(k, Candidate::Identity, Sequence::new(), options)
-                .unwrap_or_else(riverrun::Error::raise)
-                .0;
+            let scan = min_gru(k, Candidate::Identity, Sequence::new(), options);
+            x = x + scan.unwrap_or_else(riverrun::Error::raise).0;
         }
         x.mean()
     }
 
-    /// The bytes held after the forward pass, and the gradients of all weights.
+    /// The bytes in use after the forward pass less those before it, where the device reports them, and the gradients of all weights.
     fn held(&self, device: &Device) -> (Option<u64>, Vec<Vec<u8>>) {
         // One run before, for one-time allocations.
         let _ = self.gradients(self.loss());
@@ -174,15 +130,9 @@ impl Stack {
             .collect()
     }
 
-    fn time(&self, device: &Device) -> f64 {
-        let start = Instant::now();
+    fn step(&self) -> Vec<Option<Tensor<2>>> {
         let grads = self.loss().backward();
-        // Alive until the device has finished: Burn skips operations whose results are dropped.
-        let kept: Vec<_> = self.weights.iter().map(|w| w.grad(&grads)).collect();
-        device.sync().expect("a device that works");
-        let seconds = start.elapsed().as_secs_f64();
-        drop(kept);
-        seconds
+        self.weights.iter().map(|w| w.grad(&grads)).collect()
     }
 }
 

@@ -1,44 +1,70 @@
 //! `riverrun bench rssm`: the recurrent state-space model over sequences of observations, forward and backward, and imagining.
 
-use std::io::{Write, stdout};
-use std::time::{Duration, Instant};
+use std::str::FromStr;
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Distribution, FloatDType, Int, Tensor};
 use riverrun::nn::{Rssm, RssmConfig};
 use riverrun::{Recording, Sequence};
-use serde::Serialize;
 
-use super::launches;
-use super::setup::Setup;
-use super::stats::{Refused, Timing, repeat};
-use crate::args::{BenchRssmArgs, Storage};
+use super::report::Report;
+use super::row::Row;
+use super::timing::{Timing, repeat, wall};
+use super::{Grid, launches};
+use crate::args::{Sizes, Storage};
 use crate::failure::Failure;
-use crate::origin::Origin;
 
 /// Numbers of encoded observations and of actions.
 const TOKENS: usize = 1024;
 const ACTIONS: usize = 6;
 
-#[derive(Debug, Serialize)]
-struct Row {
-    size: String,
-    dtype: &'static str,
-    parameters: usize,
-    /// `observe`, forward and backward; `imagine`, forward.
-    pass: &'static str,
-    batch: usize,
-    steps: usize,
-    #[serde(flatten)]
-    found: Found,
-    /// The weights of a step, read once a step forward and once backward, over the time of the recorded call, or else of the
-    /// other; and its part of the copy bandwidth, above 1 where they come from a cache.
-    gb_per_s: f64,
-    of_copy: f64,
+/// Options of `riverrun bench rssm`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(
+    after_help = "Shapes are sizes of the model: small, 12m, 50m, 200m.\nExample:\n  riverrun bench rssm --device cuda:0 --sizes 12m,50m,200m --dtypes bf16 --json rssm.json"
+)]
+pub struct Args {
+    #[command(flatten)]
+    grid: Grid<Size>,
+    /// Sequences and steps that are observed, BxT
+    #[arg(long, value_name = "SHAPE", default_value = "16x64")]
+    observe: Sizes<2>,
+    /// Starts and steps that are imagined, BxT
+    #[arg(long, value_name = "SHAPE", default_value = "1024x15")]
+    imagine: Sizes<2>,
+}
+
+/// A size of the model.
+#[derive(Debug, Clone, Copy)]
+struct Size(&'static str);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let mut all = ["small", "12m", "50m", "200m"].into_iter();
+        let found = all.find(|known| *known == name);
+        found
+            .map(Self)
+            .ok_or_else(|| "one of: small, 12m, 50m, 200m".into())
+    }
+}
+
+impl Size {
+    fn config(self) -> RssmConfig {
+        match self.0 {
+            "12m" => RssmConfig::size_12m(TOKENS, ACTIONS),
+            "50m" => RssmConfig::size_50m(TOKENS, ACTIONS),
+            "200m" => RssmConfig::size_200m(TOKENS, ACTIONS),
+            _ => RssmConfig::new(TOKENS, ACTIONS)
+                .with_deter(256)
+                .with_hidden(64)
+                .with_classes(16),
+        }
+    }
 }
 
 /// The measurements of a pass.
-#[derive(Debug, Serialize)]
 struct Found {
     /// Seconds of the first call, which compiles.
     first: f64,
@@ -58,18 +84,10 @@ struct Found {
 impl Found {
     /// The shortest of both ways.
     fn best(&self) -> f64 {
-        let recorded = self.recorded.map_or(f64::INFINITY, |time| time.median);
+        let recorded = self.recorded.filter(Timing::is_steady);
+        let recorded = recorded.map_or(f64::INFINITY, |time| time.median);
         recorded.min(self.time.median)
     }
-}
-
-#[derive(Debug, Serialize)]
-struct Report<'a> {
-    #[serde(flatten)]
-    origin: Origin,
-    copy_gb_per_s: f64,
-    rows: Vec<Row>,
-    refused: &'a [String],
 }
 
 /// Puts the weights into a format.
@@ -90,148 +108,78 @@ impl ModuleMapper for Track {
     }
 }
 
-fn config(size: &str) -> Result<RssmConfig, Failure> {
-    Ok(match size {
-        "12m" => RssmConfig::size_12m(TOKENS, ACTIONS),
-        "50m" => RssmConfig::size_50m(TOKENS, ACTIONS),
-        "200m" => RssmConfig::size_200m(TOKENS, ACTIONS),
-        "small" => RssmConfig::new(TOKENS, ACTIONS)
-            .with_deter(256)
-            .with_hidden(64)
-            .with_classes(16),
-        other => {
-            return Err(Failure::User(format!(
-                "unknown size `{other}`; one of: small, 12m, 50m, 200m"
-            )));
-        }
-    })
-}
-
 /// Measures and prints.
-pub fn run(args: &BenchRssmArgs) -> Result<(), Failure> {
-    let setup = Setup::new(&args.common)?;
-    let device = setup.device.clone().without_autodiff();
-    let (observed, imagined) = (args.observe.0, args.imagine.0);
-    let copy = setup.copy()?;
-    let mut out = stdout();
-    writeln!(
-        out,
-        "{}: {}; copy {:.0} GB/s; observe: forward and backward, imagine: forward",
-        setup.origin.device,
-        setup.origin.name,
-        copy / 1e9
-    )?;
-    writeln!(
-        out,
-        "{:<6} {:<5} {:>12}  {:<8} {:>10}  {:>10} {:>6}  {:>11} {:>6}  {:>8} {:>8} {:>8} {:>7}  {:>8}",
-        "size",
-        "type",
-        "parameters",
-        "pass",
-        "B x T",
-        "ms",
-        "±",
-        "recorded ms",
-        "±",
-        "launches",
-        "kernels",
-        "GB/s",
-        "of copy",
-        "first s"
-    )?;
-    out.flush()?;
-    let mut rows = Vec::new();
-    let mut refused = Refused::default();
-    let default = match setup.is_cpu() {
-        true => Storage::F32,
-        false => Storage::Bf16,
-    };
-    let dtypes = match args.dtypes.is_empty() {
-        true => vec![default],
-        false => args.dtypes.clone(),
-    };
-    for size in &args.sizes {
-        for &dtype in &dtypes {
-            let (format, name) = match dtype {
-                Storage::F32 => (FloatDType::F32, "f32"),
-                Storage::Bf16 => (FloatDType::BF16, "bf16"),
+pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let device = report.device.clone().without_autodiff();
+    report.measure_copy()?;
+    report.line("observe: forward and backward, imagine: forward")?;
+    let dtypes = report.dtypes(&args.grid.dtypes, &[Storage::Bf16])?;
+    for size in args.grid.or(&[Size("12m")]) {
+        for &storage in &dtypes {
+            let format = match storage {
+                Storage::F32 => FloatDType::F32,
+                Storage::Bf16 => FloatDType::BF16,
                 _ => return Err(Failure::User("an RSSM is measured in f32 and bf16".into())),
             };
-            let width = if dtype == Storage::F32 { 4 } else { 2 };
-            let model = config(size)?
-                .init(&device.clone().autodiff())
-                .map(&mut Cast(format));
-            let mut add = |pass: &'static str, [batch, steps]: [usize; 2], read, found: Found| {
-                if !refused.admits(|| format!("{size} {name} {pass}"), &found.time) {
-                    return Ok(());
-                }
-                let rate = (read * steps * width) as f64 / found.best();
-                let row = Row {
-                    size: size.clone(),
-                    dtype: name,
-                    parameters: model.num_params(),
-                    pass,
-                    batch,
-                    steps,
-                    found,
-                    gb_per_s: rate / 1e9,
-                    of_copy: rate / copy,
-                };
-                writeln!(out, "{}", line(&row))?;
-                // What follows takes a while.
-                out.flush()?;
-                rows.push(row);
-                Ok::<(), Failure>(())
-            };
+            let model = size.config().init(&device.clone().autodiff());
+            let model = model.map(&mut Cast(format));
+            let about = Row::new()
+                .text("size", size.0)
+                .text("dtype", storage.name())
+                .count("parameters", model.num_params());
+            // The weights of a step are read once a step forward and once backward.
             let (core, prior, posterior) = weights(&model);
-            let found = time_imagine(&model, imagined, format, &device);
-            add("imagine", imagined, core + prior, found)?;
+            let bytes = |weights: usize, steps: usize| weights * steps * storage.dtype().size();
+            let shape @ [_, steps] = args.imagine.0;
+            let found = time_imagine(report, &model, shape, format, &device);
+            add(
+                report,
+                about.clone(),
+                "imagine",
+                shape,
+                found,
+                bytes(core + prior, steps),
+            )?;
             let tracked = model.clone().map(&mut Track);
-            let mut found = time_observe(&tracked, observed, format, &device);
-            found.not_in_one_launch = tracked.one_launch_missing(observed[0]);
-            add("observe", observed, 2 * (core + posterior), found)?;
+            let shape @ [_, steps] = args.observe.0;
+            let mut found = time_observe(report, &tracked, shape, format, &device);
+            found.not_in_one_launch = tracked.one_launch_missing(shape[0]);
+            add(
+                report,
+                about,
+                "observe",
+                shape,
+                found,
+                2 * bytes(core + posterior, steps),
+            )?;
         }
     }
-    let Some(path) = &args.common.json else {
-        return Ok(());
-    };
-    let report = Report {
-        origin: setup.origin,
-        copy_gb_per_s: copy / 1e9,
-        rows,
-        refused: refused.names(),
-    };
-    super::write_json(path, &report)
+    Ok(())
 }
 
-fn line(row: &Row) -> String {
-    let time = |time: &Timing| format!("{:.3} {:>5.1}%", time.median * 1e3, time.spread() * 100.0);
-    let recorded = match &row.found.recorded {
-        Some(recorded) => time(recorded),
-        None => "-      -".into(),
-    };
-    let count = |n: Option<usize>| n.map_or("-".into(), |n| n.to_string());
-    let mut line = format!(
-        "{:<6} {:<5} {:>12}  {:<8} {:>10}  {:>17}  {recorded:>18}  {:>8} {:>8} {:>8.0} {:>6.1}%  {:>8.1}",
-        row.size,
-        row.dtype,
-        row.parameters,
-        row.pass,
-        format!("{} x {}", row.batch, row.steps),
-        time(&row.found.time),
-        count(row.found.launches),
-        count(row.found.kernels),
-        row.gb_per_s,
-        row.of_copy * 100.0,
-        row.found.first
-    );
-    if let Some(reason) = &row.found.not_recorded {
-        line.push_str(&format!("\n       not recorded: {reason}"));
-    }
-    if let Some(reason) = &row.found.not_in_one_launch {
-        line.push_str(&format!("\n       not in one launch: {reason}"));
-    }
-    line
+/// Adds a pass; of the copy bandwidth it has more than all where the weights come from a cache.
+fn add(
+    report: &mut Report,
+    about: Row,
+    pass: &str,
+    shape: [usize; 2],
+    found: Found,
+    bytes: usize,
+) -> Result<(), Failure> {
+    let best = found.best();
+    report.add(
+        about
+            .text("pass", pass)
+            .counts(["batch", "steps"], shape)
+            .ms("time", found.time)
+            .beside_ms("recorded", found.recorded)
+            .count("launches", found.launches)
+            .count("kernels", found.kernels)
+            .bandwidth(bytes, best, report.copy)
+            .number("first", 1, found.first)
+            .note("not_recorded", found.not_recorded)
+            .note("not_in_one_launch", found.not_in_one_launch),
+    )
 }
 
 /// Parameters that a step of the core, of the prior and of the posterior reads.
@@ -258,21 +206,17 @@ fn key(device: &Device) -> Tensor<1, Int> {
 const WARM_UP: usize = 3;
 
 /// Times a call whose results stay alive until `wait` has seen its end.
-fn timed<T>(device: &Device, call: impl Fn() -> T, wait: impl Fn(&T)) -> Found {
-    let run = || {
-        let start = Instant::now();
-        wait(&call());
-        start.elapsed().as_secs_f64()
-    };
+fn timed<T>(report: &Report, device: &Device, call: impl Fn() -> T, wait: impl Fn(&T)) -> Found {
+    let run = || wall(|| wait(&call()));
     let (kernels, first) = launches::kernels(run);
     run();
     let (launches, _) = launches::count(run);
-    let time = repeat(Duration::from_secs(1), run);
+    let time = repeat(report.budget(1.0), run);
     let (kernels, launches) = match riverrun::device::is_cpu(device) {
         true => (None, None),
         false => (kernels, launches),
     };
-    let (recorded, not_recorded) = match recorded(device, &call, run) {
+    let (recorded, not_recorded) = match recorded(report, device, &call, run) {
         Ok(time) => (Some(time), None),
         Err(reason) => (None, Some(reason.to_string())),
     };
@@ -288,6 +232,7 @@ fn timed<T>(device: &Device, call: impl Fn() -> T, wait: impl Fn(&T)) -> Found {
 }
 
 fn recorded<T>(
+    report: &Report,
     device: &Device,
     call: impl Fn() -> T,
     run: impl Fn() -> f64,
@@ -303,20 +248,16 @@ fn recorded<T>(
     wait()?;
     let (recording, _kept) = prepared.record(call)?;
     let mut failed = None;
-    let time = repeat(Duration::from_secs(1), || {
-        let start = Instant::now();
+    let time = report.time(1.0, || {
         // SAFETY: weights, inputs and key outlive the recording, and nothing has written to them since.
         let done = unsafe { recording.replay() }.and_then(|()| wait());
         failed = failed.take().or(done.err());
-        start.elapsed().as_secs_f64()
     });
-    match failed {
-        Some(error) => Err(error),
-        None => Ok(time),
-    }
+    failed.map_or(Ok(time), Err)
 }
 
 fn time_imagine(
+    report: &Report,
     model: &Rssm,
     [starts, steps]: [usize; 2],
     dtype: FloatDType,
@@ -325,6 +266,7 @@ fn time_imagine(
     let actions = noise([starts, steps, ACTIONS], dtype, device);
     let key = key(device);
     timed(
+        report,
         device,
         || {
             let state = model.initial(starts, device, dtype);
@@ -336,6 +278,7 @@ fn time_imagine(
 }
 
 fn time_observe(
+    report: &Report,
     model: &Rssm,
     [batch, steps]: [usize; 2],
     dtype: FloatDType,
@@ -345,6 +288,7 @@ fn time_observe(
     let actions = Tensor::from_inner(noise([batch, steps, ACTIONS], dtype, device));
     let key = key(device);
     timed(
+        report,
         device,
         || {
             let found = model.observe(

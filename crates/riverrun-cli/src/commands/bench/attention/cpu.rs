@@ -1,15 +1,13 @@
 //! On the CPU.
 
-use std::time::{Duration, Instant};
-
-use half::{bf16, f16};
 use riverrun_kernels::CpuElement;
 use riverrun_kernels::attention::cpu::{Backward, Forward, backward, forward};
+use riverrun_testkit::by_storage;
 
-use super::{Table, right, shapes, short};
-use crate::args::{AttentionShape, BenchAttentionArgs, Storage};
-use crate::commands::bench::setup::{Setup, fits_memory};
-use crate::commands::bench::stats::{Timing, repeat};
+use super::{Args, AttentionShape, add, check, product, short};
+use crate::commands::bench::cpu;
+use crate::commands::bench::report::{Report, bug};
+use crate::commands::bench::timing::Timing;
 use crate::failure::Failure;
 
 const SHAPES: [AttentionShape; 6] = [
@@ -21,34 +19,22 @@ const SHAPES: [AttentionShape; 6] = [
     AttentionShape::new([8, 16, 2048, 64]),
 ];
 
-pub(super) fn run(
-    args: &BenchAttentionArgs,
-    setup: &Setup,
-    table: &mut Table,
-) -> Result<(), Failure> {
+pub(super) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     if !args.routines.is_empty() {
         let reason = "the routines are for GPUs; the CPU has one of its own";
         return Err(Failure::User(reason.into()));
     }
-    let shapes = shapes(args, &SHAPES);
+    let shapes = args.grid.or(&SHAPES);
     for shape in &shapes {
         let elements = 4 * shape.shape.query_elements() + 4 * shape.shape.key_elements();
-        fits_memory(&shape.to_string(), 8 * elements)?;
+        report.fits_memory(shape, 8 * elements)?;
     }
-    let storages = match args.dtypes.is_empty() {
-        true => vec![Storage::F32],
-        false => args.dtypes.clone(),
-    };
-    for storage in storages {
-        table.begin(storage, setup)?;
+    for storage in report.dtypes(&args.grid.dtypes, &[])? {
+        let product = product(report, storage)?;
         for &shape in &shapes {
-            let times = match storage {
-                Storage::F32 => times::<f32>(args, shape),
-                Storage::F16 => times::<f16>(args, shape),
-                Storage::Bf16 => times::<bf16>(args, shape),
-                Storage::F64 => times::<f64>(args, shape),
-            };
-            table.add(shape, storage, "cpu", times?)?;
+            let problem = (shape, args.full);
+            let times = by_storage!(storage, times(report, problem))?;
+            add(report, problem, storage, product, "cpu", times)?;
         }
     }
     Ok(())
@@ -56,23 +42,22 @@ pub(super) fn run(
 
 /// Seconds of a forward and a backward pass.
 fn times<E: CpuElement>(
-    args: &BenchAttentionArgs,
-    shape: AttentionShape,
+    report: &Report,
+    (shape, full): (AttentionShape, bool),
 ) -> Result<[Timing; 2], Failure> {
-    let bug = |error: riverrun_kernels::Error| Failure::Bug(error.to_string());
-    let case = short::<E>(shape, args.full);
-    right::<E>(&case, &case.cpu::<E>().map_err(bug)?, "cpu")?;
+    let case = short::<E>(shape, full);
+    check::<E>(&case, &case.cpu::<E>().map_err(bug)?, "cpu")?;
 
-    let problem = shape.problem(args.full);
+    let problem = shape.problem(full);
     let noise = |n: usize| -> Vec<E> {
-        let number = |i: usize| (i as u32).wrapping_mul(2_654_435_761) as f64 / 4.3e9;
-        (0..n).map(|i| E::from_f64(number(i))).collect()
+        let numbers = cpu::noise(n);
+        numbers.map(|x| E::from_f64(f64::from(x))).collect()
     };
     let (queries, keys) = (shape.shape.query_elements(), shape.shape.key_elements());
     let (q, k, v, d_o) = (noise(queries), noise(keys), noise(keys), noise(queries));
     let mut o = noise(queries);
     let mut lse = vec![E::from_f64(0.0).widen(); shape.shape.rows()];
-    let mut there = || {
+    let there = report.time_call(0.3, || {
         let args = Forward {
             q: &q,
             k: &k,
@@ -82,19 +67,9 @@ fn times<E: CpuElement>(
             lse: &mut lse,
         };
         forward(&problem, args)
-    };
-    there().map_err(bug)?;
-    let budget = Duration::from_secs_f64(args.budget);
-    let seconds = |call: &mut dyn FnMut() -> Result<(), riverrun_kernels::Error>| {
-        repeat(budget, || {
-            let start = Instant::now();
-            call().expect("worked before");
-            start.elapsed().as_secs_f64()
-        })
-    };
-    let first = seconds(&mut there);
+    })?;
     let (mut d_q, mut d_k, mut d_v) = (noise(queries), noise(keys), noise(keys));
-    let mut back = || {
+    let back = report.time_call(0.3, || {
         let args = Backward {
             q: &q,
             k: &k,
@@ -108,7 +83,6 @@ fn times<E: CpuElement>(
             d_v: &mut d_v,
         };
         backward(&problem, args)
-    };
-    back().map_err(bug)?;
-    Ok([first, seconds(&mut back)])
+    })?;
+    Ok([there, back])
 }

@@ -1,9 +1,6 @@
 //! On a GPU, timed by the device's own clock around series of launches.
 
-use std::time::Duration;
-
 use cubecl::client::Client;
-use half::{bf16, f16};
 use riverrun_kernels::Element;
 use riverrun_kernels::attention::Problem;
 use riverrun_kernels::attention::gpu::{Backward, Forward, backward, forward};
@@ -11,12 +8,13 @@ use riverrun_kernels::attention::gpu::{Backward, Forward, backward, forward};
 use riverrun_kernels::attention::vendor::{Layout, Sums, Vendor};
 use riverrun_kernels::gpu::Dtype;
 use riverrun_testkit::attention::check::{Case, Outcome};
+use riverrun_testkit::by_storage;
 
-use super::{Table, right, shapes, short};
-use crate::args::{AttentionRoutine, AttentionShape, BenchAttentionArgs, Storage};
-use crate::commands::bench::device::{device_time, noise};
-use crate::commands::bench::setup::{Setup, gpu_dtypes};
-use crate::commands::bench::stats::Timing;
+use super::{Args, AttentionShape, Routine, add, check, product, short};
+use crate::args::Storage;
+use crate::commands::bench::gpu::{dtype_of, noise};
+use crate::commands::bench::report::Report;
+use crate::commands::bench::timing::Timing;
 use crate::failure::Failure;
 
 const SHAPES: [AttentionShape; 9] = [
@@ -31,31 +29,27 @@ const SHAPES: [AttentionShape; 9] = [
     AttentionShape::grouped([4, 10, 1, 8192, 256], Some(2048)),
 ];
 
-pub(super) fn run(
-    args: &BenchAttentionArgs,
-    client: &Client,
-    setup: &Setup,
-    table: &mut Table,
-) -> Result<(), Failure> {
-    let asked = match args.dtypes.is_empty() {
-        true if Dtype::Bf16.supported(client) => vec![Storage::Bf16],
-        true => vec![Storage::F32],
-        false => args.dtypes.clone(),
+pub(super) fn run(args: &Args, client: &Client, report: &mut Report) -> Result<(), Failure> {
+    let asked = match args.grid.dtypes.is_empty() {
+        true if Dtype::Bf16.supported(client) => &[Storage::Bf16][..],
+        true => &[Storage::F32],
+        false => &args.grid.dtypes,
     };
-    let dtypes = gpu_dtypes(&asked, client)?;
-    let routines = Routine::all(args, client)?;
-    for (storage, dtype) in asked.into_iter().zip(dtypes) {
-        table.begin(storage, setup)?;
-        for shape in shapes(args, &SHAPES) {
-            for routine in &routines {
-                let times = match dtype {
-                    Dtype::F32 => times::<f32>(args, client, dtype, shape, routine),
-                    Dtype::F16 => times::<f16>(args, client, dtype, shape, routine),
-                    Dtype::Bf16 => times::<bf16>(args, client, dtype, shape, routine),
-                };
-                match times? {
-                    Ok(times) => table.add(shape, storage, routine.name(), times)?,
-                    Err(reason) => table.skip(shape, storage, routine.name(), reason)?,
+    let routines = Implementation::all(args, client)?;
+    for storage in report.dtypes(asked, &[])? {
+        let product = product(report, storage)?;
+        for shape in args.grid.or(&SHAPES) {
+            for (name, routine) in &routines {
+                let problem = (shape, args.full);
+                match by_storage!(
+                    storage,
+                    times(report, client, storage, problem, name, routine)
+                )? {
+                    Ok(times) => add(report, problem, storage, product, name, times)?,
+                    Err(reason) => {
+                        let dtype = storage.name();
+                        report.skip(format!("{dtype} {shape} {name}: {reason}"))?;
+                    }
                 }
             }
         }
@@ -63,60 +57,47 @@ pub(super) fn run(
     Ok(())
 }
 
-/// The implementations to time.
-enum Routine {
+/// A routine that the device has.
+enum Implementation {
     Tiles,
     #[cfg(all(feature = "cuda", unix))]
     Cudnn(std::sync::Arc<Vendor>, Option<Sums>),
 }
 
-impl Routine {
-    /// The requested ones, or those that the device has.
-    fn all(args: &BenchAttentionArgs, client: &Client) -> Result<Vec<Self>, Failure> {
-        if args.routines.is_empty() {
-            let all = [
-                AttentionRoutine::Cudnn,
-                AttentionRoutine::CudnnAtomic,
-                AttentionRoutine::Tiles,
-            ];
-            let there = all
-                .into_iter()
-                .filter_map(|name| Self::new(name, client).ok());
-            return Ok(there.collect());
-        }
-        let new = |&routine: &AttentionRoutine| {
-            let refused = |reason: String| {
-                Failure::User(format!("no attention by {}: {reason}", routine.name()))
+impl Implementation {
+    /// The requested ones with their names, or those that the device has.
+    fn all(args: &Args, client: &Client) -> Result<Vec<(&'static str, Self)>, Failure> {
+        let new = |routine: Routine| {
+            let name = match routine {
+                Routine::Tiles => "tiles",
+                Routine::Cudnn => "cudnn",
+                Routine::CudnnAtomic => "cudnn-atomic",
             };
-            Self::new(routine, client).map_err(refused)
+            let refused = |reason| Failure::User(format!("no attention by {name}: {reason}"));
+            Ok((name, Self::new(routine, client).map_err(refused)?))
         };
-        args.routines.iter().map(new).collect()
+        if args.routines.is_empty() {
+            let all = [Routine::Cudnn, Routine::CudnnAtomic, Routine::Tiles];
+            return Ok(all
+                .into_iter()
+                .filter_map(|routine| new(routine).ok())
+                .collect());
+        }
+        args.routines.iter().map(|&routine| new(routine)).collect()
     }
 
-    fn new(routine: AttentionRoutine, client: &Client) -> Result<Self, String> {
+    fn new(routine: Routine, client: &Client) -> Result<Self, String> {
         match routine {
-            AttentionRoutine::Tiles => Ok(Self::Tiles),
+            Routine::Tiles => Ok(Self::Tiles),
             #[cfg(all(feature = "cuda", unix))]
-            AttentionRoutine::Cudnn => Ok(Self::Cudnn(Vendor::of(client)?, None)),
+            Routine::Cudnn => Ok(Self::Cudnn(Vendor::of(client)?, None)),
             #[cfg(all(feature = "cuda", unix))]
-            AttentionRoutine::CudnnAtomic => {
-                Ok(Self::Cudnn(Vendor::of(client)?, Some(Sums::Atomic)))
-            }
+            Routine::CudnnAtomic => Ok(Self::Cudnn(Vendor::of(client)?, Some(Sums::Atomic))),
             #[cfg(not(all(feature = "cuda", unix)))]
-            AttentionRoutine::Cudnn | AttentionRoutine::CudnnAtomic => {
+            Routine::Cudnn | Routine::CudnnAtomic => {
                 let _ = client;
                 Err("this build is without it".into())
             }
-        }
-    }
-
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Tiles => AttentionRoutine::Tiles.name(),
-            #[cfg(all(feature = "cuda", unix))]
-            Self::Cudnn(_, None) => AttentionRoutine::Cudnn.name(),
-            #[cfg(all(feature = "cuda", unix))]
-            Self::Cudnn(_, Some(_)) => AttentionRoutine::CudnnAtomic.name(),
         }
     }
 
@@ -170,20 +151,19 @@ impl Routine {
 
 /// Device seconds of a forward and a backward pass, or the reason why the routine does not take the problem.
 fn times<E: Element>(
-    args: &BenchAttentionArgs,
+    report: &Report,
     client: &Client,
-    dtype: Dtype,
-    shape: AttentionShape,
-    routine: &Routine,
+    storage: Storage,
+    (shape, full): (AttentionShape, bool),
+    name: &str,
+    routine: &Implementation,
 ) -> Result<Result<[Timing; 2], String>, Failure> {
-    let case = short::<E>(shape, args.full);
+    let (case, dtype) = (short::<E>(shape, full), dtype_of(storage));
     match routine.check(&case, client, dtype) {
-        Ok(found) => right::<E>(&case, &found, routine.name())?,
+        Ok(found) => check::<E>(&case, &found, name)?,
         Err(reason) => return Ok(Err(reason)),
     }
-
-    let problem = shape.problem(args.full);
-    let budget = Duration::from_secs_f64(args.budget);
+    let problem = shape.problem(full);
     let (queries, keys) = (shape.shape.query_elements(), shape.shape.key_elements());
     let some = |elements: usize| noise(client, dtype, elements);
     let (q, k, v) = (some(queries), some(keys), some(keys));
@@ -196,13 +176,11 @@ fn times<E: Element>(
         o: o.clone(),
         lse: lse.clone(),
     };
-    if let Err(reason) = routine.forward(client, &problem, dtype, &there) {
+    let there = || routine.forward(client, &problem, dtype, &there);
+    if let Err(reason) = there() {
         return Ok(Err(reason));
     }
-    let first = device_time(client, budget, || {
-        let done = routine.forward(client, &problem, dtype, &there);
-        done.expect("worked before");
-    });
+    let first = report.device_time(client, 0.3, there)?;
     let back = Backward {
         q,
         k,
@@ -215,12 +193,9 @@ fn times<E: Element>(
         d_k: some(keys),
         d_v: some(keys),
     };
-    if let Err(reason) = routine.backward(client, &problem, dtype, &back) {
+    let back = || routine.backward(client, &problem, dtype, &back);
+    if let Err(reason) = back() {
         return Ok(Err(reason));
     }
-    let second = device_time(client, budget, || {
-        let done = routine.backward(client, &problem, dtype, &back);
-        done.expect("worked before");
-    });
-    Ok(Ok([first, second]))
+    Ok(Ok([first, report.device_time(client, 0.3, back)?]))
 }

@@ -3,19 +3,18 @@
 
 mod peer;
 
-use std::io::{Write, stdout};
 use std::time::Instant;
 
 use burn::tensor::{Distribution, Tensor, TensorData};
 use riverrun::nn::CellStream;
 use riverrun_train::Precision;
-use serde::Serialize;
 
-use super::setup::Setup;
-use super::stats::{Refused, Timing, in_turns};
-use crate::args::BenchCellArgs;
+use super::Grid;
+use super::report::Report;
+use super::row::Row;
+use super::timing::{Timing, in_a_row, in_turns, wall};
+use crate::args::Sizes;
 use crate::failure::Failure;
-use crate::origin::Origin;
 use peer::{Layer, Pair};
 
 /// Sequences and units of the default set, at [`STEPS`] steps.
@@ -23,92 +22,53 @@ const BATCHES: [usize; 3] = [1, 16, 64];
 const UNITS: [usize; 3] = [128, 256, 512];
 const STEPS: usize = 256;
 
-/// One line of the table.
-#[derive(Debug, Clone, Serialize)]
-struct Row {
-    program: &'static str,
-    cell: &'static str,
-    /// `forward`, `forward + backward` or `step`.
-    pass: &'static str,
-    dtype: Precision,
-    batch: usize,
-    steps: usize,
-    hidden: usize,
-    heads: usize,
-    time: Timing,
-    us_per_step: f64,
+/// Options of `riverrun bench cell`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(
+    after_help = "Shapes are BxTxH. Layers that differ from those of burn::nn with the same weights are not timed, and end the run with exit code 1.\nExample:\n  riverrun bench cell --device cpu --cells gru --shapes 1x256x256,16x256x256 --json cell.json"
+)]
+pub struct Args {
+    #[command(flatten)]
+    grid: Grid<Sizes<3>>,
+    /// Cells, separated by commas
+    #[arg(long, value_name = "CELLS", value_delimiter = ',', default_value = "gru,lstm", value_parser = ["gru", "lstm", "rnn"])]
+    cells: Vec<String>,
+    /// Heads of the recurrent weights, separated by commas; several have no layer of burn::nn beside them
+    #[arg(long, value_name = "HEADS", value_delimiter = ',', default_value = "1", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    heads: Vec<usize>,
+    /// Without the layers of burn::nn
+    #[arg(long)]
+    alone: bool,
 }
 
 /// What a row is about.
 #[derive(Debug, Clone, Copy)]
-struct Subject {
-    cell: &'static str,
+struct Subject<'a> {
+    cell: &'a str,
     sizes: [usize; 3],
     heads: usize,
     precision: Precision,
 }
 
-/// The file of `--json`.
-#[derive(Debug, Serialize)]
-struct Report<'a> {
-    #[serde(flatten)]
-    origin: Origin,
-    rows: Vec<Row>,
-    /// Measurements that were refused as unsteady.
-    refused: &'a [String],
-}
-
 /// Measures and prints.
-pub fn run(args: &BenchCellArgs) -> Result<(), Failure> {
-    let setup = Setup::new(&args.common)?;
-    let (device, origin) = (&setup.device, &setup.origin);
-    let mut shapes: Vec<[usize; 3]> = args.shapes.iter().map(|shape| shape.0).collect();
-    if shapes.is_empty() {
-        let all = UNITS.iter().flat_map(|h| BATCHES.map(|b| [b, STEPS, *h]));
-        shapes.extend(all);
-    }
-    for (shape, &heads) in shapes
+pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let all = UNITS.iter().flat_map(|h| BATCHES.map(|b| [b, STEPS, *h]));
+    let shapes = args.grid.sizes(&all.collect::<Vec<_>>());
+    let with_heads = |&sizes: &[usize; 3]| args.heads.iter().map(move |&heads| (sizes, heads));
+    let problems: Vec<_> = shapes.iter().flat_map(with_heads).collect();
+    if let Some(([_, _, hidden], heads)) = problems
         .iter()
-        .flat_map(|s| args.heads.iter().map(move |h| (s, h)))
+        .find(|(sizes, heads)| !sizes[2].is_multiple_of(*heads))
     {
-        if !shape[2].is_multiple_of(heads) {
-            return Err(Failure::User(format!(
-                "{heads} heads do not divide {} hidden units",
-                shape[2]
-            )));
-        }
+        let reason = format!("{heads} heads do not divide {hidden} hidden units");
+        return Err(Failure::User(reason));
     }
-    let mut out = stdout();
-    writeln!(
-        out,
-        "{}: {}; input as wide as the state",
-        origin.device, origin.name
-    )?;
-    writeln!(
-        out,
-        "{:<5} {:<5} {:<18} {:>4} {:>6} {:>5} {:>5}  {:>12} {:>6} {:>9}  {:>12} {:>8}",
-        "cell",
-        "type",
-        "pass",
-        "B",
-        "T",
-        "H",
-        "heads",
-        "median ms",
-        "±",
-        "µs/step",
-        "burn::nn ms",
-        "times"
-    )?;
-    let mut rows = Vec::new();
-    let mut refused = Refused::default();
+    let precisions = args.grid.precisions()?;
+    report.line("input as wide as the state")?;
     for cell in &args.cells {
-        for (&sizes, &heads) in shapes
-            .iter()
-            .flat_map(|s| args.heads.iter().map(move |h| (s, h)))
-        {
-            let pair = Pair::new(cell, sizes[2], heads, !args.alone, device)?;
-            for &precision in &args.dtypes {
+        for &(sizes, heads) in &problems {
+            let pair = Pair::new(cell, sizes[2], heads, !args.alone, &report.device)?;
+            for &precision in &precisions {
                 // The peer's first state is f32, whatever the dtype of its weights.
                 let pair = Pair {
                     ours: pair.ours.rounded(precision),
@@ -120,38 +80,51 @@ pub fn run(args: &BenchCellArgs) -> Result<(), Failure> {
                     heads,
                     precision,
                 };
-                let found = (&mut rows, &mut refused);
-                measure(subject, &pair, &setup, args.budget, found)?;
+                measure(subject, &pair, report)?;
             }
         }
     }
-    let Some(path) = &args.common.json else {
-        return Ok(());
-    };
-    let report = Report {
-        rows,
-        refused: refused.names(),
-        origin: setup.origin,
-    };
-    super::write_json(path, &report)
+    Ok(())
+}
+
+/// The row of each program.
+fn add(
+    report: &mut Report,
+    subject: Subject,
+    pass: &str,
+    (own, peer): (Timing, Option<Timing>),
+    steps: usize,
+) -> Result<(), Failure> {
+    let [batch, _, hidden] = subject.sizes;
+    for (program, time) in [("riverrun", Some(own)), ("burn::nn", peer)] {
+        let Some(time) = time else { continue };
+        report.add(
+            Row::new()
+                .text("program", program)
+                .text("cell", subject.cell)
+                .text("dtype", subject.precision)
+                .wide("pass", 18, pass)
+                .counts(
+                    ["batch", "steps", "hidden", "heads"],
+                    [batch, steps, hidden, subject.heads],
+                )
+                .ms("time", time)
+                .number("us_per_step", 2, time.median * 1e6 / steps as f64)
+                .number("of_riverrun", 2, time.median / own.median),
+        )?;
+    }
+    Ok(())
 }
 
 /// All passes of a layer at one size.
-fn measure(
-    subject: Subject,
-    pair: &Pair,
-    setup: &Setup,
-    budget: f64,
-    (rows, refused): (&mut Vec<Row>, &mut Refused),
-) -> Result<(), Failure> {
+fn measure(subject: Subject, pair: &Pair, report: &mut Report) -> Result<(), Failure> {
     let Subject {
-        cell,
         sizes: sizes @ [batch, steps, hidden],
-        heads,
         precision,
+        ..
     } = subject;
-    let device = &setup.device;
-    let x = Tensor::<3>::random(sizes, Distribution::Normal(0.0, 1.0), device);
+    let (device, on_cpu) = (report.device.clone(), report.is_cpu());
+    let x = Tensor::<3>::random(sizes, Distribution::Normal(0.0, 1.0), &device);
     let x = x.cast(precision.dtype());
     let differentiated = |x: &Tensor<3>| {
         let device = device.clone().autodiff();
@@ -160,74 +133,25 @@ fn measure(
     };
     if precision == Precision::F32 {
         let short = x.clone().narrow(1, 0, steps.min(40));
-        check(cell, pair, &short, differentiated)?;
+        check(subject.cell, pair, &short, differentiated)?;
     }
     let (ours, theirs) = (&pair.ours, pair.theirs.as_ref());
-    let row = |program, pass, time: Timing, count: usize| Row {
-        program,
-        cell,
-        pass,
-        dtype: precision,
-        batch,
-        steps: count,
-        hidden,
-        heads,
-        time,
-        us_per_step: time.median * 1e6 / count as f64,
-    };
-    let mut add = |pass, (own, peer): (Timing, Option<Timing>), count: usize| {
-        let name = |program: &str| {
-            format!(
-                "{program} {cell} {precision} {pass}, B {batch} T {count} H {hidden}, heads {heads}"
-            )
-        };
-        let peer = peer.filter(|peer| refused.admits(|| name("burn::nn"), peer));
-        if !refused.admits(|| name("riverrun"), &own) {
-            rows.extend(peer.map(|peer| row("burn::nn", pass, peer, count)));
-            return Ok(());
-        }
-        let own = row("riverrun", pass, own, count);
-        let peer = peer.map(|peer| row("burn::nn", pass, peer, count));
-        let beside = peer.as_ref().map_or(String::new(), |peer| {
-            let (theirs, ours) = (peer.time.median, own.time.median);
-            format!("{:>12.3} {:>7.1}x", theirs * 1e3, theirs / ours)
-        });
-        writeln!(
-            stdout(),
-            "{cell:<5} {:<5} {pass:<18} {batch:>4} {count:>6} {hidden:>5} {heads:>5}  {:>12.4} {:>5.1}% {:>9.2}  {beside}",
-            precision.to_string(),
-            own.time.median * 1e3,
-            own.time.spread() * 100.0,
-            own.us_per_step,
-        )?;
-        rows.push(own);
-        rows.extend(peer);
-        Ok::<(), Failure>(())
-    };
 
-    // On a GPU, calls in a row: this measures the throughput, without the latency of the first. All results stay alive until
-    // the device has finished: Burn skips operations whose results are dropped.
-    let on_cpu = setup.is_cpu();
+    // On a GPU, calls in a row: this measures the throughput, without the latency of the first.
     let one_of = |work: &dyn Fn() -> Vec<Tensor<3>>| {
-        let calls = |count: usize| {
-            let mut kept = Vec::with_capacity(count);
-            let seconds = timed(|| {
-                kept.extend((0..count).map(|_| work()));
-                device.sync().expect("a device that works");
-            });
-            seconds / count as f64
-        };
+        let calls = |count: usize| in_a_row(&device, count, work)[0];
         match on_cpu {
             true => calls(1),
             false => calls((4e-3 / calls(1)).round().clamp(1.0, 16.0) as usize),
         }
     };
+    let budget = report.budget(2.0);
     let forward = |layer: &Layer| {
         let layer = layer.valid();
         one_of(&|| vec![layer.run(x.clone())])
     };
-    let once = || (forward(ours), theirs.map(forward));
-    add("forward", in_turns(budget, once), steps)?;
+    let times = in_turns(budget, || (forward(ours), theirs.map(forward)));
+    add(report, subject, "forward", times, steps)?;
 
     let x = differentiated(&x);
     let both = |layer: &Layer| {
@@ -238,15 +162,16 @@ fn measure(
             kept
         })
     };
-    let once = || (both(ours), theirs.map(both));
-    add("forward + backward", in_turns(budget, once), steps)?;
+    let times = in_turns(budget, || (both(ours), theirs.map(both)));
+    add(report, subject, "forward + backward", times, steps)?;
 
     // A stream has no heads.
-    if on_cpu && precision == Precision::F32 && heads == 1 {
+    if on_cpu && precision == Precision::F32 && subject.heads == 1 {
+        let budget = budget / 4;
         let mut stream = ours.stream(batch)?;
         let x: Vec<f32> = x.inner().narrow(1, 0, 1).into_data().iter().collect();
         let steps = |stream: &mut CellStream| {
-            timed(|| {
+            wall(|| {
                 for _ in 0..64 {
                     stream.step(&x).expect("an input of the right length");
                 }
@@ -255,23 +180,23 @@ fn measure(
         let mut seconds = Vec::new();
         steps(&mut stream);
         let start = Instant::now();
-        while seconds.len() < 7 || start.elapsed().as_secs_f64() < budget / 4.0 {
+        while seconds.len() < 7 || start.elapsed() < budget {
             seconds.push(steps(&mut stream));
         }
+        add(
+            report,
+            subject,
+            "step of a stream",
+            (Timing::of(seconds), None),
+            1,
+        )?;
         // The cost of a step through tensors, which packs the weights again.
-        let step = Tensor::<3>::from_data(TensorData::new(x.clone(), [batch, 1, hidden]), device);
+        let step = Tensor::<3>::from_data(TensorData::new(x.clone(), [batch, 1, hidden]), &device);
         let layer = ours.valid();
-        let one = || (timed(|| finish(layer.run(step.clone()))), None);
-        add("step of a stream", (Timing::of(seconds), None), 1)?;
-        add("step", in_turns(budget / 4.0, one), 1)?;
+        let one = || (wall(|| finish(layer.run(step.clone()))), None);
+        add(report, subject, "step", in_turns(budget, one), 1)?;
     }
     Ok(())
-}
-
-fn timed(work: impl FnOnce()) -> f64 {
-    let start = Instant::now();
-    work();
-    start.elapsed().as_secs_f64()
 }
 
 /// Waits for a result by reading its last element, so that everything is computed.

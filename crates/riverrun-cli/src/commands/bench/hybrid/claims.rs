@@ -1,8 +1,8 @@
 //! What has been published of the method, beside what came out.
 
-use std::io::Write;
-
-use super::Row;
+use super::Runs;
+use crate::commands::bench::report::Report;
+use crate::commands::bench::row::Row;
 use crate::failure::Failure;
 
 /// Part of the backward passes that was published as saved.
@@ -30,12 +30,12 @@ struct Found {
     sooner: bool,
 }
 
-fn found(row: &Row, plain: &Row) -> Option<Found> {
+fn found(row: &Runs, plain: &Runs) -> Option<Found> {
     let correct = row.method.settings.as_ref()?.correct as f64;
     let real = row.counts(|counts| counts.real, row.steps);
     let kept = row.counts(|counts| counts.predicted - counts.taken_back, 0);
     let measured = row.counts(|counts| counts.predictions, 0) * correct;
-    let last = |row: &Row| row.over(|run| run.to[2].unwrap_or(f64::INFINITY));
+    let last = |row: &Runs| row.over(|run| run.to[2].unwrap_or(f64::INFINITY));
     Some(Found {
         saved: 1.0 - real / row.steps as f64,
         speed: plain.over(|run| run.seconds) / row.over(|run| run.seconds),
@@ -45,48 +45,44 @@ fn found(row: &Row, plain: &Row) -> Option<Found> {
     })
 }
 
-/// Prints them, a line a method.
-pub fn print(out: &mut impl Write, rows: &[Row]) -> Result<(), Failure> {
-    writeln!(
-        out,
+/// Adds a line for each method.
+pub fn add(report: &mut Report, all: &[Runs]) -> Result<(), Failure> {
+    report.line(format!(
         "\nPublished of the method: {:.0} % of the backward passes saved, twice the speed in the predict phase, the loss within 1 %\n\
-         (xor), 5 % (digits) and 10 % (text) of plain training's. Here, with + where that holds and - where it does not:",
+         (xor), 5 % (digits) and 10 % (text) of plain training's. Here; holds: + or - for saved, in predict, speed and loss:",
         100.0 * SAVED
-    )?;
-    writeln!(
-        out,
-        "{:<7} {:<12} {:>10} {:>16} {:>12} {:>12}  plain's last loss sooner",
-        "rung", "predictor", "saved", "in predict", "whole run", "loss"
-    )?;
-    let sign = |holds: bool| if holds { '+' } else { '-' };
+    ))?;
+    report.table("claims");
     let mut plain = None;
-    for row in rows {
-        let Some(found) = plain.and_then(|plain| found(row, plain)) else {
-            plain = Some(row);
+    for runs in all {
+        let Some(found) = plain.and_then(|plain| found(runs, plain)) else {
+            plain = Some(runs);
             continue;
         };
-        let in_predict = match found.in_predict {
-            Some(steps) => format!("{steps:.2}x {}", sign(steps >= SPEED)),
-            None => "no predictions -".into(),
-        };
-        writeln!(
-            out,
-            "{:<7} {:<12} {:>8.1} % {} {in_predict:>14} {:>10.2}x {} {:>9.3}x {}  {}",
-            row.rung,
-            row.method.predictor,
-            100.0 * found.saved,
-            sign(found.saved >= SAVED),
-            found.speed,
-            sign(found.speed >= SPEED),
-            found.loss,
-            sign(found.loss <= 1.0 + distance(row.rung)),
-            if found.sooner { "yes" } else { "no" }
+        let holds = [
+            found.saved >= SAVED,
+            found.in_predict.is_some_and(|steps| steps >= SPEED),
+            found.speed >= SPEED,
+            found.loss <= 1.0 + distance(runs.rung),
+        ];
+        let signs: String = holds
+            .map(|holds| if holds { '+' } else { '-' })
+            .iter()
+            .collect();
+        report.add(
+            Row::new()
+                .text("rung", runs.rung)
+                .wide("predictor", 12, &runs.method.predictor)
+                .percent("saved", found.saved)
+                .number("in_predict", 2, found.in_predict)
+                .number("speed", 2, found.speed)
+                .number("loss_of_plain", 3, found.loss)
+                .text("holds", signs)
+                .flag("last_loss_sooner", found.sooner),
         )?;
     }
-    writeln!(
-        out,
+    report.line(
         "in predict: steps done or replaced in predictions and in the real steps that measure them, for each real step among\n\
-         them; what was taken back does not count."
-    )?;
-    Ok(())
+         them; what was taken back does not count. last loss sooner: than plain training's.",
+    )
 }

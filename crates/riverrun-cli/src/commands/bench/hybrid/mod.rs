@@ -6,20 +6,101 @@ mod rungs;
 mod table;
 mod watch;
 
-use std::fs::File;
-use std::io::{self, Stdout, Write, stdout};
 use std::path::PathBuf;
 use std::time::Instant;
 
+use clap::ValueEnum;
 use riverrun_train::hybrid::{HybridConfig, Parts, PredictorKind, Status};
 use serde::Serialize;
 
-use super::setup::Setup as Machine;
-use crate::args::{BenchHybridArgs, Rung};
+use super::report::Report;
+use crate::args::HybridArgs;
 use crate::failure::Failure;
-use crate::origin::Origin;
-use latency::Latencies;
 use watch::PARTS;
+
+/// Options of `riverrun bench hybrid`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(
+    after_help = "Examples:\n  riverrun bench hybrid --all --device cpu --hybrid balanced --text shakespeare.txt --report hybrid.txt --json hybrid.json\n  riverrun bench hybrid --device cpu --predictors linear,last-update --rungs digits\n  riverrun bench hybrid --ablate --hybrid aggressive --rungs xor\n  riverrun bench hybrid --latency"
+)]
+pub struct Args {
+    /// Hybrid training
+    #[command(flatten)]
+    hybrid: HybridArgs,
+    /// Predictors, separated by commas; plain training is always measured [default: all; with --ablate linear]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    predictors: Vec<PredictorKind>,
+    /// Measure the table of all rungs, an ablation of the linear predictor on xor and text, and the latencies, one after
+    /// another: about eight minutes on two CPU cores
+    #[arg(long, conflicts_with_all = ["ablate", "latency"])]
+    all: bool,
+    /// Write what is printed here too, under the command, the commit and the machine
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Measure each predictor with every part of the method on, and with each one off
+    #[arg(long, conflicts_with = "latency")]
+    ablate: bool,
+    /// Measure the microseconds of each piece of the method instead: features, decision, rollout, applied change
+    #[arg(long)]
+    latency: bool,
+    /// Tasks, separated by commas [default: xor and digits, and text where --text is given; with --all all three]
+    #[arg(long, value_name = "RUNGS", value_delimiter = ',', value_enum)]
+    rungs: Vec<Rung>,
+    /// Text of the rung text
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
+    /// Folder with MNIST's files for the rung digits [default: drawn digits]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Steps of each run [default: 500 of xor, 300 of digits, 800 of text]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
+    /// Runs of each, with seeds from 0
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: u64,
+}
+
+/// A task to measure hybrid training on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Rung {
+    /// The exclusive or of two bits
+    Xor,
+    /// Digits by convolution
+    Digits,
+    /// Characters of a text, by two layers of minGRU of width 64
+    Text,
+}
+
+impl Args {
+    /// The tasks to measure.
+    fn rungs(&self) -> Vec<Rung> {
+        match self.rungs.as_slice() {
+            [] if self.all || self.text.is_some() => vec![Rung::Xor, Rung::Digits, Rung::Text],
+            [] => vec![Rung::Xor, Rung::Digits],
+            chosen => chosen.to_vec(),
+        }
+    }
+}
+
+impl Rung {
+    /// The steps of a run, few enough that all rungs are measured in minutes.
+    fn steps(self) -> u64 {
+        match self {
+            Self::Xor => 500,
+            Self::Digits => 300,
+            Self::Text => 800,
+        }
+    }
+
+    /// The name on the command line.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Xor => "xor",
+            Self::Digits => "digits",
+            Self::Text => "text",
+        }
+    }
+}
 
 /// One run.
 #[derive(Debug, Serialize)]
@@ -36,17 +117,16 @@ struct Run {
 }
 
 /// The runs of one method on one task.
-#[derive(Debug, Serialize)]
-struct Row {
+#[derive(Debug)]
+struct Runs {
     rung: &'static str,
-    #[serde(flatten)]
     method: Method,
     steps: u64,
     runs: Vec<Run>,
 }
 
 /// Plain training, or hybrid training with some settings.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 struct Method {
     /// The predictor, or `plain`.
     predictor: String,
@@ -64,98 +144,60 @@ impl Method {
     }
 }
 
-#[derive(Debug, Serialize)]
-struct Results {
-    #[serde(flatten)]
-    origin: Origin,
-    parts: [u64; 3],
-    rows: Vec<Row>,
-    /// One predictor with all parts, and without each.
-    ablation: Vec<Row>,
-    latencies: Option<Latencies>,
-}
-
-/// Standard output, and the file of the report.
-struct Report(Stdout, Option<File>);
-
-impl Write for Report {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if let Some(file) = &mut self.1 {
-            file.write_all(bytes)?;
-        }
-        self.0.write_all(bytes)?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
 /// Measures what was asked for.
-pub fn run(args: &BenchHybridArgs) -> Result<(), Failure> {
-    let machine = Machine::new(&args.common)?;
+pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let rungs = args.rungs();
     if rungs.contains(&Rung::Text) && args.text.is_none() && !args.latency {
         return Err(Failure::User("the rung text needs --text".into()));
     }
-    let create = |path: &PathBuf| {
-        let file = File::create(path);
-        file.map_err(|error| Failure::User(format!("{}: {error}", path.display())))
-    };
-    let file = args.report.as_ref().map(create).transpose()?;
-    let mut out = Report(stdout(), file);
-    writeln!(out, "{}", machine.origin.heading())?;
-    let mut results = Results {
-        origin: machine.origin.clone(),
-        parts: PARTS,
-        rows: Vec::new(),
-        ablation: Vec::new(),
-        latencies: None,
-    };
+    if let Some(path) = &args.report {
+        report.echo(path)?;
+    }
+    report.fact("parts", PARTS);
     if !args.latency && !args.ablate {
-        results.rows = tables(args, &machine, &rungs, false, &mut out)?;
-        table::print_columns(&mut out)?;
-        claims::print(&mut out, &results.rows)?;
+        report.table("rows");
+        let found = tables(args, &rungs, false, report)?;
+        report.line(table::COLUMNS)?;
+        claims::add(report, &found)?;
     }
     if args.all || args.ablate {
         // With everything else, the two rungs are enough on which most is predicted.
         let few = |rung: &&Rung| args.ablate || **rung != Rung::Digits;
         let rungs: Vec<Rung> = rungs.iter().filter(few).copied().collect();
-        writeln!(out, "\nWith all parts, and without each:")?;
-        results.ablation = tables(args, &machine, &rungs, true, &mut out)?;
-        table::print_columns(&mut out)?;
+        report.line("\nWith all parts, and without each:")?;
+        report.table("ablation");
+        tables(args, &rungs, true, report)?;
+        report.line(table::COLUMNS)?;
     }
     if args.all || args.latency {
-        writeln!(out, "\nPieces of the method:")?;
-        results.latencies = Some(latency::run(&mut out, &machine)?);
+        report.line("\nPieces of the method:")?;
+        report.table("latencies");
+        latency::run(report)?;
     }
-    match &args.common.json {
-        Some(path) => super::write_json(path, &results),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
-/// The rows of several rungs, printed rung by rung.
+/// The runs on several rungs, printed rung by rung.
 fn tables(
-    args: &BenchHybridArgs,
-    machine: &Machine,
+    args: &Args,
     rungs: &[Rung],
     ablate: bool,
-    out: &mut Report,
-) -> Result<Vec<Row>, Failure> {
+    report: &mut Report,
+) -> Result<Vec<Runs>, Failure> {
     let methods = methods(args, ablate);
-    let mut rows = Vec::new();
+    let mut all = Vec::new();
     for rung in rungs {
-        let found = measure(args, machine, *rung, &methods)?;
-        table::print(out, &found)?;
-        rows.extend(found);
+        let found = measure(args, report, *rung, &methods)?;
+        for runs in &found {
+            report.add(table::row(runs, &found[0]))?;
+        }
+        all.extend(found);
     }
-    Ok(rows)
+    Ok(all)
 }
 
 /// Plain training, and every predictor as configured; in an ablation, every predictor with all parts, and without each.
-fn methods(args: &BenchHybridArgs, ablate: bool) -> Vec<Method> {
+fn methods(args: &Args, ablate: bool) -> Vec<Method> {
     let settings = args.hybrid.config().unwrap_or_default();
     let predictors = match (args.predictors.as_slice(), ablate) {
         ([], false) => PredictorKind::ALL.to_vec(),
@@ -194,19 +236,19 @@ fn methods(args: &BenchHybridArgs, ablate: bool) -> Vec<Method> {
 
 /// Seed by seed, all methods in turns, so that a change of the machine's speed meets all.
 fn measure(
-    args: &BenchHybridArgs,
-    machine: &Machine,
+    args: &Args,
+    report: &Report,
     rung: Rung,
     methods: &[Method],
-) -> Result<Vec<Row>, Failure> {
-    let mut rows: Vec<Row> = Vec::new();
+) -> Result<Vec<Runs>, Failure> {
+    let mut rows: Vec<Runs> = Vec::new();
     let (start, runs) = (Instant::now(), args.seeds * methods.len() as u64);
     let mut done = 0;
     for seed in 0..args.seeds {
         let mut targets = None;
         for (n, method) in methods.iter().enumerate() {
             let hybrid = method.settings.as_ref();
-            let found = rungs::train(args, &machine.device, rung, seed, hybrid)?;
+            let found = rungs::train(args, &report.device, rung, seed, hybrid)?;
             done += 1;
             let seconds = start.elapsed().as_secs_f64();
             let left = seconds / done as f64 * (runs - done) as f64;
@@ -217,7 +259,7 @@ fn measure(
             let last = watch.evaluations.last();
             let last = last.ok_or_else(|| Failure::Bug("a run without evaluations".into()))?;
             if n == rows.len() {
-                rows.push(Row {
+                rows.push(Runs {
                     rung,
                     method: method.clone(),
                     steps: found.steps,

@@ -10,7 +10,7 @@ use riverrun_train::tasks::{self, Corpus, DigitsRun, XorConfig};
 use riverrun_train::{DigitsNet, Objective, RunConfig, RunDir, Setup, Trainer, TrainingConfig};
 
 use super::watch::Watch;
-use crate::args::{BenchHybridArgs, Rung};
+use super::{Args, Rung};
 use crate::failure::Failure;
 
 /// Evaluations of a run: the grain of the times to a loss.
@@ -25,7 +25,7 @@ pub struct Finished {
 
 /// Trains a task from a seed, plainly or with these settings.
 pub fn train(
-    args: &BenchHybridArgs,
+    args: &Args,
     device: &Device,
     rung: Rung,
     seed: u64,

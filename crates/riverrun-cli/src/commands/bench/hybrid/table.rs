@@ -1,11 +1,9 @@
 //! The table of a rung.
 
-use std::io::Write;
-
 use riverrun_train::hybrid::Counts;
 
-use super::{Row, Run};
-use crate::failure::Failure;
+use super::{Run, Runs};
+use crate::commands::bench::row::Row;
 
 /// The middle one. Odd numbers of seeds have one; of an even number it is the upper of the two.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
@@ -14,7 +12,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-impl Row {
+impl Runs {
     /// The median over the seeds.
     pub fn over(&self, value: impl Fn(&Run) -> f64) -> f64 {
         median(self.runs.iter().map(value))
@@ -28,7 +26,7 @@ impl Row {
         })
     }
 
-    /// `low-high`.
+    /// The least and the most.
     fn range(&self, value: impl Fn(&Run) -> f64) -> (f64, f64) {
         let values = || self.runs.iter().map(&value);
         let low = values().fold(f64::INFINITY, f64::min);
@@ -36,82 +34,50 @@ impl Row {
     }
 }
 
-impl Run {
-    /// The confidence at the end.
-    fn confidence(&self) -> f64 {
-        self.hybrid.as_ref().map_or(0.0, |status| status.confidence)
-    }
+/// The columns of the runs of a method, beside those of plain training. All numbers are medians over the seeds.
+pub fn row(runs: &Runs, plain: &Runs) -> Row {
+    let method = &runs.method;
+    let real = runs.counts(|counts| counts.real, runs.steps);
+    let (seconds, loss) = (runs.over(|run| run.seconds), runs.over(|run| run.loss));
+    let (fast, slow) = runs.range(|run| run.seconds);
+    let (low, high) = runs.range(|run| run.loss);
+    let confidence =
+        || runs.over(|run| run.hybrid.as_ref().map_or(0.0, |hybrid| hybrid.confidence));
+    let to = |n: usize| {
+        let seconds = runs.over(|run| run.to[n].unwrap_or(f64::INFINITY));
+        Some(seconds).filter(|seconds| seconds.is_finite())
+    };
+    Row::new()
+        .text("rung", runs.rung)
+        .wide("predictor", 12, &method.predictor)
+        .wide("without", 10, method.without.unwrap_or("-"))
+        .hidden("settings", &method.settings)
+        .hidden("steps", runs.steps)
+        .number("real", 0, real)
+        .number("predicted", 0, runs.counts(|counts| counts.predicted, 0))
+        .number("back", 0, runs.counts(|counts| counts.taken_back, 0))
+        .percent("saved", 1.0 - real / runs.steps as f64)
+        .number("sure", 2, method.settings.as_ref().map(|_| confidence()))
+        .number("seconds", 2, seconds)
+        .number("fastest", 2, fast)
+        .number("slowest", 2, slow)
+        .number("speed", 2, plain.over(|run| run.seconds) / seconds)
+        .number("loss", 4, loss)
+        .number("least", 4, low)
+        .number("most", 4, high)
+        .number("of_plain", 3, loss / plain.over(|run| run.loss))
+        .number("to_50", 2, to(0))
+        .number("to_75", 2, to(1))
+        .number("to_100", 2, to(2))
+        .hidden("runs", &runs.runs)
 }
 
-/// Prints rows of one rung, plain training first. All numbers are medians over the seeds.
-pub fn print(out: &mut impl Write, rows: &[Row]) -> Result<(), Failure> {
-    let seconds = |seconds: f64| match seconds.is_finite() {
-        true => format!("{seconds:.2}"),
-        false => "-".to_string(),
-    };
-    writeln!(
-        out,
-        "{:<7} {:<23} {:>6} {:>9} {:>6} {:>7} {:>5} {:>19} {:>6} {:>8} {:>17}  {:>8} {:>7} {:>7} {:>7}",
-        "rung",
-        "predictor",
-        "real",
-        "predicted",
-        "back",
-        "saved",
-        "sure",
-        "seconds (range)",
-        "speed",
-        "loss",
-        "(range)",
-        "of plain",
-        "50 %",
-        "75 %",
-        "100 %"
-    )?;
-    let Some(plain) = rows.first() else {
-        return Ok(());
-    };
-    let (plain_seconds, plain_loss) = (plain.over(|run| run.seconds), plain.over(|run| run.loss));
-    for row in rows {
-        let real = row.counts(|counts| counts.real, row.steps);
-        let predicted = row.counts(|counts| counts.predicted, 0);
-        let back = row.counts(|counts| counts.taken_back, 0);
-        let saved = 100.0 * (1.0 - real / row.steps as f64);
-        let (time, loss) = (row.over(|run| run.seconds), row.over(|run| run.loss));
-        let (fast, slow) = row.range(|run| run.seconds);
-        let (low, high) = row.range(|run| run.loss);
-        let sure = match row.method.settings {
-            Some(_) => format!("{:.2}", row.over(|run| run.confidence())),
-            None => String::new(),
-        };
-        let to = |n: usize| seconds(row.over(|run| run.to[n].unwrap_or(f64::INFINITY)));
-        writeln!(
-            out,
-            "{:<7} {:<23} {real:>6} {predicted:>9} {back:>6} {saved:>5.1} % {:>5} {time:>6.2} ({fast:>4.2}-{slow:>4.2}) {:>5.2}x {loss:>8.4} {:>17}  {:>7.3}x {:>7} {:>7} {:>7}",
-            row.rung,
-            row.method.name(),
-            sure,
-            plain_seconds / time,
-            format!("({low:.4}-{high:.4})"),
-            loss / plain_loss,
-            to(0),
-            to(1),
-            to(2)
-        )?;
-    }
-    Ok(())
-}
-
-/// Prints what the columns mean.
-pub fn print_columns(out: &mut impl Write) -> Result<(), Failure> {
-    writeln!(
-        out,
-        "Medians over the seeds. saved: backward passes; back: predicted steps that were taken back; sure: the confidence at the\n\
-         end, which a prediction needs --hybrid's least of; speed: of the whole run, beside plain training; 50, 75, 100 %: seconds\n\
-         to the validation loss that plain training has there, - where it is not reached."
-    )?;
-    Ok(())
-}
+/// What the columns mean.
+pub const COLUMNS: &str = "\
+Medians over the seeds. saved: backward passes; back: predicted steps that were taken back; sure: the confidence at the
+end, which a prediction needs --hybrid's least of; fastest, slowest: the range of the seconds, and least, most of the loss;
+speed: of the whole run, beside plain training; to 50, 75, 100: seconds to the validation loss that plain training has at
+that part of its run, - where it is not reached.";
 
 #[cfg(test)]
 mod tests {

@@ -1,27 +1,21 @@
 //! On a GPU, timed by the device's own clock around series of launches.
 
-use std::time::Duration;
-
 use cubecl::client::Client;
 use cubecl::server::Handle;
-use half::{bf16, f16};
 use riverrun_kernels::Element;
 use riverrun_kernels::gpu::{Dtype, take_fault};
-use riverrun_kernels::recurrence::cost::Pass;
 use riverrun_kernels::recurrence::gpu::{
     Backward, Forward, Inputs, Registers, Strided, Tuning, backward, forward,
 };
 use riverrun_kernels::recurrence::{Gate, Problem, Routine, Shape};
+use riverrun_testkit::by_storage;
 use riverrun_testkit::recurrence::check::{Case, Options, compare, naive};
 
-use super::{Measurement, add, min_gru, min_lstm, problems, report};
-use crate::args::{BenchRecurrenceArgs, ReportKind};
-use crate::commands::bench::bandwidth::Table;
-use crate::commands::bench::device::{copy, device_time, noise};
-use crate::commands::bench::setup::gpu_dtypes;
-use crate::commands::bench::stats::Timing;
+use super::{Args, add, requested};
+use crate::args::Storage;
+use crate::commands::bench::gpu::{dtype_of, noise};
+use crate::commands::bench::report::{Report, bug, right, user};
 use crate::failure::Failure;
-use crate::origin::Origin;
 
 const RAW: &[[usize; 3]] = &[
     [4, 32, 5120],
@@ -42,71 +36,62 @@ const GATED: &[[usize; 3]] = &[
     [64, 4096, 1024],
 ];
 
-pub(super) fn run(
-    args: &BenchRecurrenceArgs,
+pub(super) fn rows(
+    args: &Args,
+    mut problems: Vec<Problem>,
     client: &Client,
-    origin: Origin,
+    report: &mut Report,
 ) -> Result<(), Failure> {
-    match args.report {
-        Some(ReportKind::Precision) => {
-            let all = Dtype::ALL
-                .into_iter()
-                .filter(|dtype| dtype.supported(client));
-            let dtypes: Vec<_> = all.map(Dtype::name).collect();
-            return report::precision(&dtypes, origin, &args.out, |case, name| {
-                let named = Dtype::ALL.into_iter().find(|dtype| dtype.name() == name);
-                case.gpu(client, named.unwrap_or(Dtype::F32), None, None)
-                    .map_err(|error| Failure::User(error.to_string()))
-            });
+    // A report has every routine that the device can run.
+    let mut routines = vec![args.routine];
+    if !problems.is_empty() {
+        routines.clear();
+        for routine in Routine::ALL {
+            match routine.missing(client) {
+                Some(reason) => report.skip(format!("{}, {reason}", routine.name()))?,
+                None => routines.push(Some(routine)),
+            }
         }
-        Some(ReportKind::Efficiency) => return efficiency(args, client, origin),
-        None => {}
+    } else {
+        problems = requested(args, RAW, GATED)?;
     }
     let mut tunings = vec![(String::new(), None)];
     for text in &args.tunings {
         tunings.push((format!(" {text}"), Some(tuning(text)?)));
     }
-    let defaults: &[(Gate, &[[usize; 3]])] =
-        &[(Gate::Raw, RAW), (min_gru(), GATED), (min_lstm(), GATED)];
-    let mut table = Table::new(&origin, copy(client, &origin))?;
-    let dtypes = gpu_dtypes(&args.dtypes, client)?;
-    for problem in problems(args, defaults)? {
-        for &dtype in &dtypes {
-            let bench = Bench::new(client, &problem, dtype);
-            for (text, tuning) in &tunings {
-                bench.rows(&mut table, args.routine, *tuning, text)?;
-            }
-        }
-    }
-    end(client)?;
-    table.end(args.common.json.as_deref(), origin)
-}
-
-/// Every routine that the device can run, over steps and over lanes.
-fn efficiency(args: &BenchRecurrenceArgs, client: &Client, origin: Origin) -> Result<(), Failure> {
-    let steps = report::STEPS.map(|steps| Shape::new(report::WIDE[0], steps, report::WIDE[1]));
-    let lanes = report::LANES.map(|lanes| Shape::new(1, report::LONG, lanes));
-    let mut table = Table::new(&origin, copy(client, &origin))?;
-    let dtypes = gpu_dtypes(&args.dtypes, client)?;
-    for shape in steps.into_iter().chain(lanes) {
-        let problem = Problem::new(shape, Gate::Raw);
-        for &dtype in &dtypes {
-            let bench = Bench::new(client, &problem, dtype);
-            for routine in Routine::ALL {
-                match routine.missing(client) {
-                    Some(reason) => println!("skipped: {}, {reason}", routine.name()),
-                    None => bench.rows(&mut table, Some(routine), None, "")?,
+    let dtypes = report.dtypes(&args.grid.dtypes, &Storage::ALL)?;
+    report.measure_copy()?;
+    for problem in problems {
+        for &storage in &dtypes {
+            let bench = Bench::new(client, &problem, dtype_of(storage));
+            for &routine in &routines {
+                for (text, tuning) in &tunings {
+                    let chosen = Routine::choose(client, &problem, bench.dtype, routine);
+                    let small = small(&problem);
+                    let checked = (chosen.map_err(user)?, *tuning);
+                    by_storage!(storage, check(client, bench.dtype, small, checked))?;
+                    let used = bench.forward(routine, *tuning).map_err(user)?;
+                    let times = [
+                        report.device_time(client, 0.06, || {
+                            bench.forward(routine, *tuning).map(drop)
+                        })?,
+                        report.device_time(client, 0.06, || {
+                            bench.backward(routine, *tuning).map(drop)
+                        })?,
+                    ];
+                    add(
+                        report,
+                        &problem,
+                        storage,
+                        format!("{}{text}", used.name()),
+                        times,
+                    )?;
                 }
             }
         }
     }
-    end(client)?;
-    report::efficiency(&table.rows, table.copy, origin, &args.out)
-}
-
-/// Refuses results after a wait that timed out.
-fn end(client: &Client) -> Result<(), Failure> {
-    take_fault(client).map_err(|error| Failure::Bug(error.to_string()))
+    // Refuses results after a wait that timed out.
+    take_fault(client).map_err(bug)
 }
 
 /// `vector:len:planes:lookback[:registers[:chunk[:cube]]]`; registers is 0 for the coefficients, 1 for the inputs.
@@ -195,98 +180,47 @@ impl<'a> Bench<'a> {
         }
     }
 
-    fn run(
+    fn forward(
         &self,
-        pass: Pass,
         routine: Option<Routine>,
         tuning: Option<Tuning>,
-    ) -> Result<Routine, Failure> {
-        let Self {
-            client,
-            problem,
-            dtype,
-            ..
-        } = self;
-        match pass {
-            Pass::Forward => forward(client, problem, *dtype, &self.forward, routine, tuning),
-            Pass::Backward => backward(client, problem, *dtype, &self.backward, routine, tuning),
-        }
-        .map_err(|error| Failure::User(error.to_string()))
+    ) -> Result<Routine, riverrun_kernels::Error> {
+        let (client, args) = (self.client, &self.forward);
+        forward(client, &self.problem, self.dtype, args, routine, tuning)
     }
 
-    /// Checks, then measures both passes.
-    fn rows(
+    fn backward(
         &self,
-        table: &mut Table<Measurement>,
         routine: Option<Routine>,
         tuning: Option<Tuning>,
-        text: &str,
-    ) -> Result<(), Failure> {
-        self.check(routine, tuning)?;
-        let storage = (self.dtype.name(), self.dtype.size());
-        for pass in [Pass::Forward, Pass::Backward] {
-            let (used, time) = self.time(pass, routine, tuning)?;
-            let used = format!("{used}{text}");
-            add(table, &self.problem, pass, storage, used, time)?;
-        }
-        Ok(())
+    ) -> Result<Routine, riverrun_kernels::Error> {
+        let (client, args) = (self.client, &self.backward);
+        backward(client, &self.problem, self.dtype, args, routine, tuning)
     }
+}
 
-    /// Checks the same gate, routine and tuning on a narrow problem of the same number of steps, up to a bound: a power of two,
-    /// so that tiles divide it as they divide a larger one.
-    fn check(&self, routine: Option<Routine>, tuning: Option<Tuning>) -> Result<(), Failure> {
-        let routine = Routine::choose(self.client, &self.problem, self.dtype, routine)
-            .map_err(|error| Failure::User(error.to_string()))?;
-        let Shape { steps, dim, .. } = self.problem.shape;
-        let widths = [64, 32, 16, 8, 4, 2];
-        let width = widths
-            .into_iter()
-            .find(|width| dim % width == 0)
-            .unwrap_or(1);
-        let small = Problem::new(Shape::new(2, steps.min(4096), width), self.problem.gate);
-        match self.dtype {
-            Dtype::F32 => self.compare::<f32>(small, routine, tuning),
-            Dtype::F16 => self.compare::<f16>(small, routine, tuning),
-            Dtype::Bf16 => self.compare::<bf16>(small, routine, tuning),
-        }
-    }
+/// A narrow problem of the same gate and number of steps, up to a bound: a power of two, so that tiles divide it as they divide a
+/// larger one.
+fn small(problem: &Problem) -> Problem {
+    let Shape { steps, dim, .. } = problem.shape;
+    let widths = [64, 32, 16, 8, 4, 2];
+    let width = widths.into_iter().find(|width| dim % width == 0);
+    let shape = Shape::new(2, steps.min(4096), width.unwrap_or(1));
+    Problem::new(shape, problem.gate)
+}
 
-    fn compare<E: Element>(
-        &self,
-        small: Problem,
-        routine: Routine,
-        tuning: Option<Tuning>,
-    ) -> Result<(), Failure> {
-        let case = Case::random(small, Options::nth(0), 5).rounded::<E>();
-        let found = case
-            .gpu(self.client, self.dtype, Some(routine), tuning)
-            .map_err(|error| Failure::User(error.to_string()))?;
-        let (naive, truth) = (naive::run::<E>(&case), case.oracle());
-        let verdicts = compare::<E>(small.shape.steps, &found, &naive, &truth);
-        match verdicts.iter().find(|verdict| !verdict.passes()) {
-            Some(wrong) => Err(Failure::Bug(format!(
-                "not timed, because it is wrong: {} {} {}, {} off by {:e}, allowed {:e}",
-                small.gate.name(),
-                E::NAME,
-                routine.name(),
-                wrong.tensor,
-                wrong.error,
-                wrong.allowed
-            ))),
-            None => Ok(()),
-        }
-    }
-
-    fn time(
-        &self,
-        pass: Pass,
-        routine: Option<Routine>,
-        tuning: Option<Tuning>,
-    ) -> Result<(String, Timing), Failure> {
-        let used = self.run(pass, routine, tuning)?;
-        let time = device_time(self.client, Duration::from_millis(60), || {
-            self.run(pass, routine, tuning).expect("ran once already");
-        });
-        Ok((used.name().to_string(), time))
-    }
+fn check<E: Element>(
+    client: &Client,
+    dtype: Dtype,
+    problem: Problem,
+    (routine, tuning): (Routine, Option<Tuning>),
+) -> Result<(), Failure> {
+    let case = Case::random(problem, Options::nth(0), 5).rounded::<E>();
+    let found = case
+        .gpu(client, dtype, Some(routine), tuning)
+        .map_err(user)?;
+    let (naive, truth) = (naive::run::<E>(&case), case.oracle());
+    let verdicts = compare::<E>(problem.shape.steps, &found, &naive, &truth);
+    let what = format!("{} {} {}", problem.gate.name(), E::NAME, routine.name());
+    right(what, &verdicts)
 }

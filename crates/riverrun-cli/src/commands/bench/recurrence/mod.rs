@@ -8,141 +8,131 @@ mod cpu;
 mod gpu;
 mod report;
 
-use std::fmt;
+use std::path::PathBuf;
 
+use clap::ValueEnum;
 use riverrun_kernels::recurrence::cost::{self, Pass};
-use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Shape};
-use serde::Serialize;
+use riverrun_kernels::recurrence::{Candidate, Gate, Problem, Routine, Shape};
 
-use super::bandwidth::{Row, Speed, Table};
-use super::setup::Setup;
-use super::stats::Timing;
-use crate::args::BenchRecurrenceArgs;
+use super::Grid;
+use super::report::Report;
+use super::row::Row;
+use super::timing::Timing;
+use crate::args::{Sizes, Storage, gate, routine};
 use crate::failure::Failure;
 
-/// One line of the table.
-#[derive(Debug, Clone, Serialize)]
-struct Measurement {
-    gate: &'static str,
-    pass: &'static str,
-    dtype: &'static str,
-    batch: usize,
-    steps: usize,
-    dim: usize,
-    routine: String,
-    #[serde(flatten)]
-    speed: Speed,
+/// Options of `riverrun bench recurrence`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(
+    after_help = "Shapes are BxTxD.\nExamples:\n  riverrun bench recurrence --device cuda:0 --json recurrence.json\n  riverrun bench recurrence --device cpu --shapes 4x1024x512\n  riverrun bench recurrence --device cuda:0 --report efficiency --out efficiency"
+)]
+pub struct Args {
+    #[command(flatten)]
+    grid: Grid<Sizes<3>>,
+    /// Gates, separated by commas [default: raw, min-gru and min-lstm, each with shapes of its own]
+    #[arg(long, value_name = "GATES", value_delimiter = ',', value_parser = gate())]
+    gates: Vec<Gate>,
+    /// Force a routine (GPU) [default: the measured choice]
+    #[arg(long, value_name = "NAME", value_parser = routine())]
+    routine: Option<Routine>,
+    /// Try these tunings too, as vector:len:planes:lookback[:registers[:chunk[:cube]]] (GPU), separated by commas
+    #[arg(long, value_name = "TUNINGS", value_delimiter = ',')]
+    tunings: Vec<String>,
+    /// A report with charts: time or error over the number of steps
+    #[arg(long, value_name = "KIND", value_enum, conflicts_with_all = ["shapes", "gates", "tunings"])]
+    report: Option<Kind>,
+    /// The report's folder
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "report",
+        requires = "report"
+    )]
+    out: PathBuf,
 }
 
-impl fmt::Display for Measurement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:<10} {:<8} {:<5} {:>4} {:>7} {:>6}  {:<22}",
-            self.gate, self.pass, self.dtype, self.batch, self.steps, self.dim, self.routine
-        )
-    }
-}
-
-impl Row for Measurement {
-    const HEADER: &str = "gate       pass     type     B       T      D  routine               ";
-
-    fn name(&self) -> String {
-        let (gate, pass, dtype, routine) = (self.gate, self.pass, self.dtype, &self.routine);
-        let (batch, steps, dim) = (self.batch, self.steps, self.dim);
-        format!("{gate} {pass} {dtype} {batch} x {steps} x {dim} {routine}")
-    }
-
-    fn speed(&self) -> &Speed {
-        &self.speed
-    }
+/// The reports of `riverrun bench recurrence`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// Part of the copy bandwidth over steps and over lanes, routine beside routine
+    Efficiency,
+    /// Largest and root-mean-square error against float64 over steps, storage type beside storage type
+    Precision,
 }
 
 /// Measures and prints.
-pub fn run(args: &BenchRecurrenceArgs) -> Result<(), Failure> {
-    let setup = Setup::new(&args.common)?;
-    #[cfg(feature = "gpu")]
-    if let Some(client) = setup.client()? {
-        return gpu::run(args, &client, setup.origin);
+pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    match args.report {
+        Some(Kind::Precision) => return report::precision(args, report),
+        Some(Kind::Efficiency) => rows(args, report::problems(), report)?,
+        None => rows(args, Vec::new(), report)?,
     }
-    setup.only_f32_on_cpu(&args.dtypes)?;
-    cpu::run(args, setup.origin)
+    match args.report {
+        Some(_) => report::efficiency(args, report),
+        None => Ok(()),
+    }
+}
+
+/// The rows of some problems; of the requested ones where there are none.
+fn rows(args: &Args, problems: Vec<Problem>, report: &mut Report) -> Result<(), Failure> {
+    #[cfg(feature = "gpu")]
+    if let Some(client) = report.client()? {
+        return gpu::rows(args, problems, &client, report);
+    }
+    cpu::rows(args, problems, report)
 }
 
 /// The requested problems, or the default set.
-fn problems(
-    args: &BenchRecurrenceArgs,
-    default: &[(Gate, &[[usize; 3]])],
+fn requested(
+    args: &Args,
+    raw: &[[usize; 3]],
+    gated: &[[usize; 3]],
 ) -> Result<Vec<Problem>, Failure> {
-    let gates = &args.gates;
-    let shapes: Vec<[usize; 3]> = args.shapes.iter().map(|shape| shape.0).collect();
-    let mut problems = Vec::new();
-    for (gate, set) in default {
-        if !gates.is_empty() && !gates.contains(gate) {
-            continue;
-        }
-        let set = if shapes.is_empty() {
-            set.to_vec()
-        } else {
-            shapes.clone()
-        };
-        problems.extend(
-            set.iter()
-                .map(|&[b, t, d]| Problem::new(Shape::new(b, t, d), *gate)),
-        );
-    }
-    for gate in gates
-        .iter()
-        .filter(|gate| !default.iter().any(|(known, _)| known == *gate))
-    {
-        problems.extend(
-            shapes
-                .iter()
-                .map(|&[b, t, d]| Problem::new(Shape::new(b, t, d), *gate)),
-        );
-    }
-    if problems.is_empty() {
-        return Err(Failure::User(
-            "nothing to measure: these gates need --shapes".into(),
-        ));
-    }
-    Ok(problems)
-}
-
-fn min_gru() -> Gate {
-    Gate::MinGru {
-        candidate: Candidate::Identity,
-    }
-}
-
-fn min_lstm() -> Gate {
-    Gate::MinLstm {
-        candidate: Candidate::Identity,
+    let candidate = Candidate::Identity;
+    let min_lstm = Gate::MinLstm {
+        candidate,
         normalized: true,
+    };
+    let default = [
+        (Gate::Raw, raw),
+        (Gate::MinGru { candidate }, gated),
+        (min_lstm, gated),
+    ];
+    let wanted = |gate: &Gate| args.gates.is_empty() || args.gates.contains(gate);
+    let known = default.iter().filter(|(gate, _)| wanted(gate)).copied();
+    let others = args
+        .gates
+        .iter()
+        .filter(|&gate| default.iter().all(|(known, _)| known != gate));
+    let problems: Vec<Problem> = known
+        .chain(others.map(|&gate| (gate, &[][..])))
+        .flat_map(|(gate, shapes)| {
+            let shapes = args.grid.sizes(shapes).into_iter();
+            shapes.map(move |[b, t, d]| Problem::new(Shape::new(b, t, d), gate))
+        })
+        .collect();
+    match problems.is_empty() {
+        true => Err(Failure::User(
+            "nothing to measure: these gates need --shapes".into(),
+        )),
+        false => Ok(problems),
     }
 }
 
-/// Adds the time of a pass to the table.
+/// Adds the times of both passes.
 fn add(
-    table: &mut Table<Measurement>,
+    report: &mut Report,
     problem: &Problem,
-    pass: Pass,
-    (dtype, element): (&'static str, usize),
+    storage: Storage,
     routine: String,
-    time: Timing,
+    times: [Timing; 2],
 ) -> Result<(), Failure> {
     let Shape { batch, steps, dim } = problem.shape;
-    table.add(Measurement {
-        gate: problem.gate.name(),
-        pass: match pass {
-            Pass::Forward => "forward",
-            Pass::Backward => "backward",
-        },
-        dtype,
-        batch,
-        steps,
-        dim,
-        routine,
-        speed: table.speed(cost::bytes(problem, pass, element), time),
-    })
+    let row = Row::new()
+        .wide("gate", 10, problem.gate.name())
+        .text("dtype", storage.name())
+        .counts(["batch", "steps", "dim"], [batch, steps, dim])
+        .wide("routine", 22, routine);
+    let bytes = |pass| cost::bytes(problem, pass, storage.dtype().size());
+    report.add_passes(row, times, [bytes(Pass::Forward), bytes(Pass::Backward)])
 }

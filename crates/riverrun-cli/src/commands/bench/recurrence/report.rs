@@ -1,101 +1,76 @@
 //! The two reports: efficiency over steps and lanes, precision over steps. Each is a folder's worth of files with one
-//! name: JSON and CSV for machines, SVG and PNG for eyes.
-
-use std::fmt::Write as _;
-use std::path::Path;
+//! name: JSON for machines, SVG and PNG for eyes.
 
 use half::{bf16, f16};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
 use riverrun_testkit::recurrence::check::{Case, Outcome, Random};
 use riverrun_train::chart::{self, Line, PALETTE, Panel, Scale};
-use serde::Serialize;
 
-use super::Measurement;
+use super::Args;
+use crate::args::Storage;
+use crate::commands::bench::report::{PASSES, Report, bug, user};
+use crate::commands::bench::row::Row;
 use crate::failure::Failure;
-use crate::origin::Origin;
 
 /// Steps of the efficiency report, at [`WIDE`].
-pub(super) const STEPS: [usize; 7] = [32, 128, 512, 2048, 8192, 32_768, 131_072];
+const STEPS: [usize; 7] = [32, 128, 512, 2048, 8192, 32_768, 131_072];
 /// Sequences and channels of the report over steps.
-pub(super) const WIDE: [usize; 2] = [4, 5120];
+const WIDE: [usize; 2] = [4, 5120];
 /// Channels of one sequence in the report over lanes, at [`LONG`] steps.
-pub(super) const LANES: [usize; 7] = [256, 512, 1024, 2048, 5120, 10_240, 20_480];
+const LANES: [usize; 7] = [256, 512, 1024, 2048, 5120, 10_240, 20_480];
 /// Steps of the report over lanes.
-pub(super) const LONG: usize = 16_384;
+const LONG: usize = 16_384;
 
-#[derive(Serialize)]
-struct File<'a, R> {
-    #[serde(flatten)]
-    origin: Origin,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    copy_gb_per_s: Option<f64>,
-    rows: &'a [R],
+/// The problems of the efficiency report.
+pub(super) fn problems() -> Vec<Problem> {
+    let steps = STEPS.map(|steps| Shape::new(WIDE[0], steps, WIDE[1]));
+    let lanes = LANES.map(|lanes| Shape::new(1, LONG, lanes));
+    let shapes = steps.into_iter().chain(lanes);
+    shapes.map(|shape| Problem::new(shape, Gate::Raw)).collect()
 }
 
-/// Writes `efficiency.*` from measurements at [`STEPS`] and at [`LANES`].
-pub(super) fn efficiency(
-    rows: &[Measurement],
-    copy: f64,
-    origin: Origin,
-    out: &Path,
-) -> Result<(), Failure> {
-    let mut csv =
-        String::from("gate,pass,dtype,batch,steps,dim,routine,median_s,spread,gb_per_s,of_copy\n");
-    for row in rows {
-        let _ = writeln!(
-            csv,
-            "{},{},{},{},{},{},{},{:e},{:.4},{:.1},{:.4}",
-            row.gate,
-            row.pass,
-            row.dtype,
-            row.batch,
-            row.steps,
-            row.dim,
-            row.routine,
-            row.speed.time.median,
-            row.speed.time.spread(),
-            row.speed.gb_per_s,
-            row.speed.of_copy
-        );
-    }
+/// Writes `efficiency.*` from the measured [`problems`].
+pub(super) fn efficiency(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let mut panels = Vec::new();
-    for pass in ["forward", "backward"] {
-        let over_steps = |row: &Measurement| row.batch == WIDE[0] && row.dim == WIDE[1];
-        let over_lanes = |row: &Measurement| row.batch == 1 && row.steps == LONG;
-        panels.push(parts_panel(
-            &format!("{pass}, B {} D {}", WIDE[0], WIDE[1]),
+    for pass in PASSES {
+        let rows = |batch: usize, key: &'static str, size: usize| {
+            report.rows().iter().filter(move |row| {
+                row.text_of("pass") == pass
+                    && row.number_of("batch") == batch as f64
+                    && row.number_of(key) == size as f64
+            })
+        };
+        panels.push(panel(
+            format!("{pass}, B {} D {}: % of copy", WIDE[0], WIDE[1]),
             "steps",
-            rows.iter()
-                .filter(|row| row.pass == pass && over_steps(row)),
-            |row| row.steps,
+            Some((0.0, 140.0)),
+            rows(WIDE[0], "dim", WIDE[1]).map(|row| point(row, "steps")),
         ));
-        panels.push(parts_panel(
-            &format!("{pass}, B 1 T {LONG}"),
+        panels.push(panel(
+            format!("{pass}, B 1 T {LONG}: % of copy"),
             "lanes",
-            rows.iter()
-                .filter(|row| row.pass == pass && over_lanes(row)),
-            |row| row.dim,
+            Some((0.0, 140.0)),
+            rows(1, "steps", LONG).map(|row| point(row, "dim")),
         ));
     }
-    let file = File {
-        origin,
-        copy_gb_per_s: Some(copy / 1e9),
-        rows,
-    };
-    write(out, "efficiency", &file, &csv, &panels)
+    write(args, "efficiency", &panels, report)
 }
 
-/// Percent of the copy bandwidth, a line for each routine and storage type.
-fn parts_panel<'a>(
-    caption: &str,
+/// The line of a row, and its point: percent of the copy bandwidth.
+fn point(row: &Row, x: &str) -> (String, (f64, f64)) {
+    let name = format!("{} {}", row.text_of("routine"), row.text_of("dtype"));
+    (name, (row.number_of(x), 100.0 * row.number_of("of_copy")))
+}
+
+/// Points by the names of their lines; the range leaves room for the legend.
+fn panel(
+    caption: String,
     x_name: &str,
-    rows: impl Iterator<Item = &'a Measurement>,
-    x: impl Fn(&Measurement) -> usize,
+    range: Option<(f64, f64)>,
+    points: impl Iterator<Item = (String, (f64, f64))>,
 ) -> Panel {
     let mut lines: Vec<Line> = Vec::new();
-    for row in rows {
-        let name = format!("{} {}", row.routine, row.dtype);
-        let point = (x(row) as f64, 100.0 * row.speed.of_copy);
+    for (name, point) in points {
         match lines.iter_mut().find(|line| line.name == name) {
             Some(line) => line.points.push(point),
             None => lines.push(Line {
@@ -106,74 +81,75 @@ fn parts_panel<'a>(
         }
     }
     Panel {
-        caption: format!("{caption}: % of copy"),
+        caption,
         x_name: x_name.into(),
         x_scale: Scale::Binary,
-        y_scale: Scale::Linear,
-        // Room for the legend.
-        range: Some((0.0, 140.0)),
+        y_scale: match range {
+            Some(_) => Scale::Linear,
+            None => Scale::Decimal,
+        },
+        range,
         rising: false,
         lines,
         bands: Vec::new(),
     }
 }
 
-/// One line of the precision report.
-#[derive(Debug, Clone, Serialize)]
-struct Precision {
-    gates: &'static str,
-    dtype: &'static str,
-    steps: usize,
-    /// Largest error, relative to `max(1, |h|)`.
-    max: f64,
-    /// Root of the mean square of the same.
-    rms: f64,
-    /// States beyond the type's range, left out.
-    overflown: usize,
-}
-
-/// Measures and writes `precision.*`; `run` computes a case in a storage type, given by name.
-pub(super) fn precision(
-    dtypes: &[&'static str],
-    origin: Origin,
-    out: &Path,
-    run: impl Fn(&Case, &str) -> Result<Outcome, Failure>,
-) -> Result<(), Failure> {
-    let mut rows = Vec::new();
+/// Measures and writes `precision.*`.
+pub(super) fn precision(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let mut panels = Vec::new();
+    let types = [Storage::F32, Storage::F16, Storage::Bf16];
+    let dtypes = match report.is_cpu() {
+        true => types.to_vec(),
+        false => report.dtypes(&[], &types)?,
+    };
     for gates in ["uniform", "normal"] {
-        for &dtype in dtypes {
-            for steps in (5..=16).step_by(1).map(|power| 1usize << power) {
+        let mut points = Vec::new();
+        for &storage in &dtypes {
+            for steps in (5..=16).map(|power| 1usize << power) {
                 let case = case(gates, steps);
-                let (case, largest) = match dtype {
-                    "f16" => (case.rounded::<f16>(), f16::MAX.to_f64()),
-                    "bf16" => (case.rounded::<bf16>(), bf16::MAX.to_f64()),
+                let (case, largest) = match storage {
+                    Storage::F16 => (case.rounded::<f16>(), f16::MAX.to_f64()),
+                    Storage::Bf16 => (case.rounded::<bf16>(), bf16::MAX.to_f64()),
                     _ => (case.rounded::<f32>(), f64::from(f32::MAX)),
                 };
-                rows.push(compare(gates, dtype, &case, &run(&case, dtype)?, largest));
+                let (max, rms, overflown) =
+                    errors(&case, &outcome(&case, storage, report)?, largest);
+                for (what, error) in [("max", max), ("rms", rms)] {
+                    if error.is_finite() && error > 0.0 {
+                        let line = format!("{} {what}", storage.name());
+                        points.push((line, (steps as f64, error)));
+                    }
+                }
+                report.add(
+                    Row::new()
+                        .text("gates", gates)
+                        .text("dtype", storage.name())
+                        .count("steps", steps)
+                        .scientific("max", max)
+                        .scientific("rms", rms)
+                        .count("overflown", overflown),
+                )?;
             }
         }
+        let caption = format!("error of h, {gates} gates");
+        panels.push(panel(caption, "steps", None, points.into_iter()));
     }
-    let mut csv = String::from("gates,dtype,steps,max,rms,overflown\n");
-    for row in &rows {
-        let _ = writeln!(
-            csv,
-            "{},{},{},{:e},{:e},{}",
-            row.gates, row.dtype, row.steps, row.max, row.rms, row.overflown
-        );
-        println!(
-            "{:<8} {:<5} {:>6} steps  max {:.2e}  rms {:.2e}  beyond range {}",
-            row.gates, row.dtype, row.steps, row.max, row.rms, row.overflown
-        );
+    write(args, "precision", &panels, report)
+}
+
+fn outcome(case: &Case, storage: Storage, report: &Report) -> Result<Outcome, Failure> {
+    #[cfg(feature = "gpu")]
+    if let Some(client) = report.client()? {
+        let dtype = crate::commands::bench::gpu::dtype_of(storage);
+        return case.gpu(&client, dtype, None, None).map_err(user);
     }
-    let panels: Vec<Panel> = ["uniform", "normal"]
-        .map(|gates| errors_panel(gates, dtypes, &rows))
-        .into();
-    let file = File {
-        origin,
-        copy_gb_per_s: None,
-        rows: &rows,
-    };
-    write(out, "precision", &file, &csv, &panels)
+    report.cpu_only()?;
+    Ok(match storage {
+        Storage::F16 => case.cpu::<f16>(),
+        Storage::Bf16 => case.cpu::<bf16>(),
+        _ => case.cpu::<f32>(),
+    })
 }
 
 /// `a` uniform in (0, 1) and `b` in (-1, 1), or both standard normal: then `E h²` grows without bound, though almost
@@ -207,13 +183,9 @@ fn case(gates: &str, steps: usize) -> Case {
     }
 }
 
-fn compare(
-    gates: &'static str,
-    dtype: &'static str,
-    case: &Case,
-    found: &Outcome,
-    largest: f64,
-) -> Precision {
+/// The largest error relative to `max(1, |h|)`, the root of the mean square of the same, and the number of states beyond the
+/// type's range, which are left out.
+fn errors(case: &Case, found: &Outcome, largest: f64) -> (f64, f64, usize) {
     let truth = case.oracle().h;
     let (mut max, mut square, mut count, mut overflown) = (0.0f64, 0.0, 0usize, 0);
     // What follows an overflow in its channel is lost too.
@@ -235,70 +207,17 @@ fn compare(
         square += error * error;
         count += 1;
     }
-    Precision {
-        gates,
-        dtype,
-        steps: case.problem.shape.steps,
-        max,
-        rms: (square / count.max(1) as f64).sqrt(),
-        overflown,
-    }
+    (max, (square / count.max(1) as f64).sqrt(), overflown)
 }
 
-fn errors_panel(gates: &str, dtypes: &[&'static str], rows: &[Precision]) -> Panel {
-    let line = |i: usize, dtype: &str, what: &str, value: fn(&Precision) -> f64| Line {
-        name: format!("{dtype} {what}"),
-        color: PALETTE[i % PALETTE.len()],
-        points: rows
-            .iter()
-            .filter(|row| row.gates == gates && row.dtype == dtype)
-            .map(|row| (row.steps as f64, value(row)))
-            .filter(|point| point.1.is_finite() && point.1 > 0.0)
-            .collect(),
-    };
-    let lines = dtypes.iter().enumerate().flat_map(|(i, dtype)| {
-        [
-            line(2 * i, dtype, "max", |row| row.max),
-            line(2 * i + 1, dtype, "rms", |row| row.rms),
-        ]
-    });
-    Panel {
-        caption: format!("error of h, {gates} gates"),
-        x_name: "steps".into(),
-        x_scale: Scale::Binary,
-        y_scale: Scale::Decimal,
-        range: None,
-        rising: false,
-        lines: lines.collect(),
-        bands: Vec::new(),
-    }
-}
-
-fn write<R: Serialize>(
-    out: &Path,
-    name: &str,
-    file: &File<R>,
-    csv: &str,
-    panels: &[Panel],
-) -> Result<(), Failure> {
-    let failed = |path: &Path, error: &dyn std::fmt::Display| {
-        Failure::User(format!("{}: {error}", path.display()))
-    };
-    std::fs::create_dir_all(out).map_err(|error| failed(out, &error))?;
-    let json =
-        serde_json::to_string_pretty(file).map_err(|error| Failure::Bug(error.to_string()))?;
-    let svg = chart::svg(panels).map_err(Failure::Bug)?;
-    for (ending, text) in [("json", json.as_str()), ("csv", csv), ("svg", &svg)] {
-        let path = out.join(format!("{name}.{ending}"));
-        std::fs::write(&path, text).map_err(|error| failed(&path, &error))?;
-    }
-    let path = out.join(format!("{name}.png"));
-    chart::png(panels, &path).map_err(|error| failed(&path, &error))?;
-    println!(
-        "report  {}",
-        out.join(name)
-            .with_extension("{json,csv,svg,png}")
-            .display()
-    );
-    Ok(())
+fn write(args: &Args, name: &str, panels: &[Panel], report: &mut Report) -> Result<(), Failure> {
+    let path = args.out.join(name);
+    let failed = |error: String| user(format!("{}: {error}", path.display()));
+    std::fs::create_dir_all(&args.out).map_err(|error| failed(error.to_string()))?;
+    let svg = chart::svg(panels).map_err(bug)?;
+    std::fs::write(path.with_extension("svg"), svg).map_err(|error| failed(error.to_string()))?;
+    chart::png(panels, &path.with_extension("png")).map_err(|error| failed(error.to_string()))?;
+    report.also_write(path.with_extension("json"));
+    let files = path.with_extension("{json,svg,png}");
+    report.line(format!("report  {}", files.display()))
 }

@@ -1,7 +1,7 @@
 //! The launches of a step, by kernel.
 
 use std::collections::HashMap;
-use std::io::Write;
+use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cubecl::config::{TypeNameFormatLevel, type_name_format};
@@ -11,6 +11,7 @@ use cubecl::logging::{
 };
 use serde::Serialize;
 
+use crate::commands::bench::row::Row;
 use crate::failure::Failure;
 
 /// Steps over which kernels are timed.
@@ -37,20 +38,19 @@ pub struct Kernel {
 }
 
 impl Launches {
-    /// The first `most` kernels.
-    pub fn print(&self, out: &mut impl Write, most: usize) -> Result<(), Failure> {
+    /// The columns of a row: their number, and below the row the first `most` kernels.
+    pub fn columns(&self, row: Row, most: usize) -> Row {
+        let mut text = String::new();
         if most > 0 && self.vendor > 0 {
-            writeln!(out, "  {:>7} x  cuBLASLt (not timed)", self.vendor)?;
+            let _ = writeln!(text, "  {:>7} x  cuBLASLt (not timed)", self.vendor);
         }
         for kernel in self.kernels.iter().take(most) {
-            let ms = kernel.ms.map_or("?".into(), |ms| format!("{ms:.3}"));
-            writeln!(
-                out,
-                "  {:>7.1} x  {ms:>8} ms  {}",
-                kernel.per_step, kernel.name
-            )?;
+            let (name, ms) = (&kernel.name, kernel.ms.map(|ms| format!("{ms:.3}")));
+            let ms = ms.unwrap_or_else(|| "?".into());
+            let _ = writeln!(text, "  {:>7.1} x  {ms:>8} ms  {name}", kernel.per_step);
         }
-        Ok(())
+        let row = row.count("launches_per_step", self.per_step);
+        row.hidden("launches", self).below(text)
     }
 }
 

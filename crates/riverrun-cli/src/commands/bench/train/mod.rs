@@ -8,7 +8,6 @@
 mod launches;
 mod peak_memory;
 
-use std::io::{Write, stdout};
 use std::time::Instant;
 
 use burn::module::Module;
@@ -16,16 +15,15 @@ use burn::tensor::{Device, Tensor};
 use riverrun::models::LanguageModelKind;
 use riverrun_train::tasks::Batch;
 use riverrun_train::{Learner, Part, RunConfig};
-use serde::Serialize;
 
-use super::setup::Setup;
-use super::stats::{Refused, Timing};
-use crate::args::BenchTrainArgs;
+use super::Grid;
+use super::report::Report;
+use super::row::Row;
+use super::timing::Timing;
 use crate::failure::Failure;
 use crate::model_shape::ModelShape;
-use crate::origin::Origin;
 use crate::started;
-use peak_memory::{Memory, Meter};
+use peak_memory::Meter;
 
 /// The models of the table on a GPU, and on the CPU.
 const GPU: &[ModelShape] = &[
@@ -38,129 +36,40 @@ const CPU: &[ModelShape] = &[ModelShape::new([128, 3, 16, 256, 65])];
 /// Steps before anything is timed.
 const WARM_UP: usize = 6;
 
-/// One model.
-#[derive(Debug, Serialize)]
-struct Measurement {
-    #[serde(flatten)]
-    shape: ModelShape,
-    cell: String,
-    dtype: String,
-    parameters: usize,
-    /// Seconds from the program's start to the end of the first step; of the first model alone that of a fresh start.
-    first_step_at: f64,
-    /// Seconds of the first step, with all that is compiled and tuned in it.
-    first_step: f64,
-    step: Timing,
-    tokens_per_s: f64,
-    /// Seconds until all work was queued.
-    host: Timing,
-    forward: Timing,
-    backward: Timing,
-    update: Timing,
-    /// Whether steps were recorded and replayed; then there are no parts.
+/// Options of `riverrun bench train`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(
+    after_help = "Shapes are models and batches WIDTHxLAYERSxBATCHxSTEPSxVOCAB. A model that does not learn is not timed, and ends the run with exit code 1.\nExample:\n  riverrun bench train --device cuda:0 --dtypes bf16 --kernels 12 --json train.json"
+)]
+pub struct Args {
+    #[command(flatten)]
+    grid: Grid<ModelShape>,
+    /// Recurrent layer: min-gru, min-lstm, rg-lru, linear, gru, lstm, rnn, or a gate of the linear recurrence
+    #[arg(long, value_name = "CELL", default_value = "min-gru")]
+    model: LanguageModelKind,
+    /// Timed steps
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    steps: usize,
+    /// Record a step's launches and run them again by one call a step (GPU)
+    #[arg(long)]
     graph: bool,
-    #[serde(flatten)]
-    memory: Memory,
-    /// Loss of the first step and of the last.
-    losses: [f64; 2],
-    /// Those of a step that is not recorded.
-    #[cfg(feature = "gpu")]
-    launches: Option<launches::Launches>,
-}
-
-/// The file of `--json`.
-#[derive(Debug, Serialize)]
-struct Report<'a> {
-    #[serde(flatten)]
-    origin: Origin,
-    rows: Vec<Measurement>,
-    /// Models that were refused because their steps were unsteady.
-    refused: &'a [String],
+    /// Time the kernels of a step too, and print the N slowest; with --graph, of the same step without a recording (GPU)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    kernels: usize,
 }
 
 /// Measures and prints.
-pub fn run(args: &BenchTrainArgs) -> Result<(), Failure> {
-    let setup = Setup::new(&args.common)?;
-    let (device, origin) = (&setup.device, &setup.origin);
-    let spec = &origin.device;
-    let shapes = match (args.shapes.is_empty(), setup.is_cpu()) {
-        (true, true) => CPU.to_vec(),
-        (true, false) => GPU.to_vec(),
-        _ => args.shapes.clone(),
-    };
-    let mut out = stdout();
-    writeln!(
-        out,
-        "{} on {spec} ({}), {} timed steps\n{:<22} {:>11} {:>7} {:>9} {:>5} {:>8} {:>9} {:>8} {:>8} {:>9} {:>9}",
-        args.model,
-        origin.name,
-        args.steps,
-        "model and batch",
-        "ktok/s",
-        "ms/step",
-        "",
-        "host",
-        "forward",
-        "backward",
-        "update",
-        "launches",
-        "MB",
-        "first s"
-    )?;
-    let mut rows = Vec::new();
-    let mut refused = Refused::default();
-    for &dtype in &args.dtypes {
-        for &shape in &shapes {
+pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+    let device = report.device.clone();
+    report.line(format!("{} timed steps", args.steps))?;
+    for dtype in args.grid.precisions()? {
+        for shape in args.grid.or(if report.is_cpu() { CPU } else { GPU }) {
             let mut config = RunConfig::selective_copy();
             config.model = shape.model(args.model);
             config.training.dtype = dtype;
             config.check()?;
-            let row = Bench::new(config, shape, device, args.graph)?.measure(args)?;
-            let name = || format!("{} {dtype} {shape}", args.model);
-            if refused.admits(name, &row.step) {
-                print(&mut out, &row, args.kernels)?;
-                rows.push(row);
-            }
+            Bench::new(config, shape, &device, args.graph)?.measure(args, report)?;
         }
-    }
-    match &args.common.json {
-        Some(path) => {
-            let report = Report {
-                rows,
-                refused: refused.names(),
-                origin: setup.origin,
-            };
-            super::write_json(path, &report)
-        }
-        None => Ok(()),
-    }
-}
-
-fn print(out: &mut impl Write, row: &Measurement, kernels: usize) -> Result<(), Failure> {
-    #[cfg(feature = "gpu")]
-    let launches = row.launches.as_ref().map(|l| l.per_step.to_string());
-    #[cfg(not(feature = "gpu"))]
-    let (launches, _) = (None::<String>, kernels);
-    let ms = |timing: &Timing| timing.median * 1e3;
-    writeln!(
-        out,
-        "{:<17} {:>4} {:>11.1} {:>7.2} {:>8.1}% {:>5.1} {:>8.2} {:>9.2} {:>8.2} {:>8} {:>9} {:>9.1}",
-        row.shape.to_string(),
-        row.dtype,
-        row.tokens_per_s / 1e3,
-        ms(&row.step),
-        row.step.spread() * 100.0,
-        ms(&row.host),
-        ms(&row.forward),
-        ms(&row.backward),
-        ms(&row.update),
-        launches.unwrap_or_else(|| "-".into()),
-        row.memory,
-        row.first_step_at
-    )?;
-    #[cfg(feature = "gpu")]
-    if let Some(launches) = &row.launches {
-        launches.print(out, kernels)?;
     }
     Ok(())
 }
@@ -212,9 +121,11 @@ impl Bench {
         loss.try_into_scalar::<f64>().map_err(failed)
     }
 
-    fn measure(mut self, args: &BenchTrainArgs) -> Result<Measurement, Failure> {
+    fn measure(mut self, args: &Args, report: &mut Report) -> Result<(), Failure> {
         let start = Instant::now();
         let first = self.loss()?;
+        // From the program's start to the end of the first step: of the first model alone that of a fresh start. And the first
+        // step, with all that is compiled and tuned in it.
         let (first_step, first_step_at) = (start.elapsed().as_secs_f64(), started().as_secs_f64());
         for _ in 1..WARM_UP {
             self.step(&mut |_| ())?;
@@ -224,35 +135,49 @@ impl Bench {
         for _ in 0..args.steps {
             let start = Instant::now();
             let loss = self.step(&mut |_| ())?;
+            // Until all work was queued.
             host.push(start.elapsed().as_secs_f64());
             self.sync()?;
             steps.push(start.elapsed().as_secs_f64());
             drop(loss);
         }
-        let memory = self.memory.read();
+        let peak = self.memory.peak();
         let [forward, backward, update] = self.parts(args.steps)?;
         let last = self.loss()?;
         self.learned(args.model, first, last)?;
-        let step = Timing::of(steps);
-        Ok(Measurement {
-            shape: self.shape,
-            cell: args.model.to_string(),
-            dtype: self.config.training.dtype.to_string(),
-            parameters: self.learner.model().num_params(),
-            first_step_at,
-            first_step,
-            step,
-            tokens_per_s: self.shape.tokens() as f64 / step.median,
-            host: Timing::of(host),
-            forward,
-            backward,
-            update,
-            graph: args.graph,
-            memory,
-            losses: [first, last],
-            #[cfg(feature = "gpu")]
-            launches: self.launches(args)?,
-        })
+        let (shape, step) = (self.shape, Timing::of(steps));
+        let row = Row::new()
+            .text("cell", args.model)
+            .text("dtype", self.config.training.dtype)
+            .counts(
+                ["width", "layers", "batch", "steps", "vocab"],
+                [
+                    shape.width,
+                    shape.layers,
+                    shape.batch,
+                    shape.steps,
+                    shape.vocab,
+                ],
+            )
+            .hidden("parameters", self.learner.model().num_params())
+            .number("tokens_per_s", 0, shape.tokens() as f64 / step.median)
+            .ms("step", step)
+            .part("host", Timing::of(host))
+            .part("forward", forward)
+            .part("backward", backward)
+            .part("update", update)
+            // Whether steps were recorded and replayed; then there are no parts.
+            .hidden("graph", args.graph)
+            .bytes("peak_bytes", peak)
+            .number("first_step_at", 1, first_step_at)
+            .number("first_step", 1, first_step)
+            .hidden("losses", [first, last]);
+        #[cfg(feature = "gpu")]
+        let row = match self.launches(args)? {
+            Some(launches) => launches.columns(row, args.kernels),
+            None => row.count("launches_per_step", None).hidden("launches", ()),
+        };
+        report.add(row)
     }
 
     /// Seconds of the parts, each with the wait for its end.
@@ -277,7 +202,7 @@ impl Bench {
     /// The launches of a step. The kernels of a recorded one cannot be told apart: where they are wanted, those of the same
     /// model without a recording.
     #[cfg(feature = "gpu")]
-    fn launches(mut self, args: &BenchTrainArgs) -> Result<Option<launches::Launches>, Failure> {
+    fn launches(mut self, args: &Args) -> Result<Option<launches::Launches>, Failure> {
         let timed = args.kernels > 0;
         if riverrun::device::is_cpu(&self.device) || args.graph && !timed {
             return Ok(None);

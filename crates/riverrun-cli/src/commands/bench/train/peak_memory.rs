@@ -1,28 +1,8 @@
 //! The peak memory of a series of steps.
 
-use std::fmt;
-
 use burn::tensor::Device;
-use serde::Serialize;
 
 use crate::commands::memory::MemoryUse;
-
-/// Bytes, if known.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct Memory {
-    /// On a GPU the size of its memory pools, an upper bound of the peak in use; on the CPU the peak resident size of the
-    /// process.
-    pub peak_bytes: Option<u64>,
-}
-
-impl fmt::Display for Memory {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.peak_bytes {
-            Some(bytes) => f.pad(&format!("{:.0}", bytes as f64 / 1e6)),
-            None => f.pad("?"),
-        }
-    }
-}
 
 /// Measures from its creation on.
 pub struct Meter {
@@ -39,10 +19,10 @@ impl Meter {
         }
     }
 
-    pub fn read(&self) -> Memory {
-        Memory {
-            peak_bytes: MemoryUse::of(&self.device).peak,
-        }
+    /// Bytes, if known: on a GPU the size of its memory pools, an upper bound of the peak in use; on the CPU the peak resident
+    /// size of the process.
+    pub fn peak(&self) -> Option<u64> {
+        MemoryUse::of(&self.device).peak
     }
 }
 

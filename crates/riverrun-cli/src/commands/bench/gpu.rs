@@ -9,7 +9,9 @@ use cubecl::prelude::*;
 use cubecl::server::Handle;
 use riverrun_kernels::gpu::Dtype;
 
-use super::stats::{Timing, repeat};
+use super::timing::{Timing, repeat};
+use crate::args::Storage;
+use crate::failure::Failure;
 use crate::origin::Origin;
 
 #[cube(launch_unchecked, address_type = "dynamic")]
@@ -31,7 +33,7 @@ fn noise_kernel<F: Float>(to: &mut [F], #[define(F)] _dtype: ElemType) {
 
 /// Device seconds of one call, in a series of calls that takes about a millisecond: the throughput as in a model, without the
 /// latency of the first launch.
-pub(super) fn device_time(client: &Client, budget: Duration, f: impl Fn() + Send + Sync) -> Timing {
+pub fn device_time(client: &Client, budget: Duration, f: impl Fn() + Send + Sync) -> Timing {
     let time = |calls: usize| {
         let row = || (0..calls).for_each(|_| f());
         let ((), profile) = client.profile(row, "bench").expect("device timing");
@@ -44,7 +46,7 @@ pub(super) fn device_time(client: &Client, budget: Duration, f: impl Fn() + Send
 }
 
 /// Bytes per second of a copy, read plus written.
-pub(super) fn copy(client: &Client, origin: &Origin) -> f64 {
+pub fn copy(client: &Client, origin: &Origin) -> f64 {
     let software = origin.name.contains("llvmpipe");
     let elements: usize = if software { 1 << 22 } else { 1 << 28 };
     let (from, to) = (client.empty(elements * 4), client.empty(elements * 4));
@@ -66,7 +68,7 @@ pub(super) fn copy(client: &Client, origin: &Origin) -> f64 {
 }
 
 /// Numbers in (0, 1), generated on the device.
-pub(super) fn noise(client: &Client, dtype: Dtype, elements: usize) -> Handle {
+pub fn noise(client: &Client, dtype: Dtype, elements: usize) -> Handle {
     let handle = client.empty(elements * dtype.size());
     let cubes = elements.div_ceil(256);
     let rows = cubes.div_ceil(65_535);
@@ -86,4 +88,25 @@ pub(super) fn noise(client: &Client, dtype: Dtype, elements: usize) -> Handle {
         );
     }
     handle
+}
+
+/// The type of a kernel; [`Report::dtypes`](super::report::Report::dtypes) has refused those that kernels do not have.
+pub fn dtype_of(storage: Storage) -> Dtype {
+    storage.on_gpu().expect("a type of GPUs")
+}
+
+/// The tuning of riverrun, and those of `--tunings`, four numbers each.
+pub fn tunings<T>(
+    texts: &[String],
+    new: impl Fn([usize; 4]) -> T,
+) -> Result<Vec<(String, Option<T>)>, Failure> {
+    let default = Ok(("default".to_string(), None));
+    let parsed = texts.iter().map(|text| {
+        let parts: Option<Vec<usize>> = text.split(':').map(|part| part.parse().ok()).collect();
+        match parts.and_then(|parts| parts.try_into().ok()) {
+            Some(numbers) => Ok((text.clone(), Some(new(numbers)))),
+            None => Err(Failure::User(format!("`{text}` is not four numbers"))),
+        }
+    });
+    std::iter::once(default).chain(parsed).collect()
 }

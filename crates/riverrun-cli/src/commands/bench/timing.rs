@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use burn::tensor::Device;
 use serde::Serialize;
 
 /// The 20th percentile of a steady measurement is no less than this part of its median.
 const STEADY: f64 = 0.7;
-/// An unsteady measurement is repeated this often before it is refused.
+/// Attempts at a steady measurement before it is refused.
 const ATTEMPTS: usize = 3;
 
 /// Median and spread of repeated timings.
@@ -59,31 +60,23 @@ impl Timing {
     }
 }
 
-/// The measurements that were too unsteady to be printed, by name.
-#[derive(Debug, Default)]
-pub struct Refused(Vec<String>);
+/// Seconds that a call takes.
+pub fn wall(call: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    call();
+    start.elapsed().as_secs_f64()
+}
 
-impl Refused {
-    /// Whether a measurement may be printed; if not, reports on standard error that it is refused.
-    pub fn admits(&mut self, name: impl FnOnce() -> String, timing: &Timing) -> bool {
-        if timing.is_steady() {
-            return true;
-        }
-        let name = name();
-        eprintln!(
-            "refused, unsteady: {name} (20th percentile {:.3} ms, median {:.3} ms, {} timings)",
-            timing.low * 1e3,
-            timing.median * 1e3,
-            timing.samples
-        );
-        self.0.push(name);
-        false
-    }
-
-    /// The names.
-    pub fn names(&self) -> &[String] {
-        &self.0
-    }
+/// Seconds of one of `calls` calls of an operation on tensors, until the device has finished; and the host's part of them. All
+/// results stay alive until then: Burn skips operations whose results are dropped.
+pub fn in_a_row<T>(device: &Device, calls: usize, mut call: impl FnMut() -> T) -> [f64; 2] {
+    let start = Instant::now();
+    let kept: Vec<T> = (0..calls).map(|_| call()).collect();
+    let host = start.elapsed().as_secs_f64();
+    device.sync().expect("a device that works");
+    let seconds = [start.elapsed().as_secs_f64(), host];
+    drop(kept);
+    seconds.map(|seconds| seconds / calls as f64)
 }
 
 /// Times `once` after a warm-up, at least 7 times and for at least `budget`; unsteady timings are taken again.
@@ -112,14 +105,13 @@ fn steady(mut measure: impl FnMut() -> Timing) -> Timing {
     timing
 }
 
-/// Times two programs in turns, so that a machine that slows down slows both: at least 7 turns, more while `budget` seconds
-/// last; unsteady timings are taken again.
+/// Times two programs in turns, so that a machine that slows down slows both: at least 7 turns, more while `budget`
+/// lasts; unsteady timings are taken again.
 pub fn in_turns(
-    budget: f64,
+    budget: Duration,
     mut once: impl FnMut() -> (f64, Option<f64>),
 ) -> (Timing, Option<Timing>) {
     once();
-    let budget = Duration::from_secs_f64(budget);
     let mut measure = || {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         let start = Instant::now();
@@ -152,10 +144,6 @@ mod tests {
         let mut timings = vec![1.0; 7];
         assert!(Timing::of(timings.clone()).is_steady());
         timings.extend([0.06; 3]);
-        let timing = Timing::of(timings);
-        assert!(!timing.is_steady());
-        let mut refused = Refused::default();
-        assert!(!refused.admits(|| "gru forward".into(), &timing));
-        assert_eq!(refused.names(), ["gru forward"]);
+        assert!(!Timing::of(timings).is_steady());
     }
 }

@@ -1,65 +1,11 @@
-//! Options of `riverrun bench attention`.
+//! The sizes of an attention as one word.
 
 use std::fmt;
 use std::str::FromStr;
 
-use clap::{Args, ValueEnum};
 use riverrun_kernels::attention::{Problem, Shape};
 
-use super::common::Common;
-use super::names::seconds;
-use super::{Sizes, Storage};
-
-/// Options of `riverrun bench attention`.
-#[derive(Debug, Clone, Args)]
-#[command(
-    after_help = "A result that is wrong is not timed, and ends the run with exit code 1.\nExamples:\n  riverrun bench attention --device cuda:0 --shapes 2x16x4096x128 --routines cudnn,tiles --json attention.json\n  riverrun bench attention --device cpu --shapes 1x8x2048x64,4x8/2x512x64@128"
-)]
-pub struct BenchAttentionArgs {
-    /// Device and output file
-    #[command(flatten)]
-    pub common: Common,
-    /// Sequences, heads, steps and channels BxHxTxD, separated by commas; BxH/KxTxD has K key heads, BxHxTxD@W a window of W
-    /// steps [default: a set that fits the device]
-    #[arg(long, value_name = "SHAPES", value_delimiter = ',')]
-    pub shapes: Vec<AttentionShape>,
-    /// Storage types, separated by commas [default: bf16 on a GPU that has it, else f32]
-    #[arg(long, value_name = "TYPES", value_delimiter = ',', value_enum)]
-    pub dtypes: Vec<Storage>,
-    /// Routines, separated by commas (GPU): tiles, the kernels of riverrun; cudnn, as it is taken; cudnn-atomic, faster and not the same bits
-    /// each time [default: those that the device has]
-    #[arg(long, value_name = "ROUTINES", value_delimiter = ',', value_enum)]
-    pub routines: Vec<AttentionRoutine>,
-    /// Every query sees every key; without it, those up to its own position
-    #[arg(long)]
-    pub full: bool,
-    /// Seconds for each pass of each shape
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.3, value_parser = seconds, allow_negative_numbers = true)]
-    pub budget: f64,
-}
-
-/// The implementations of attention on a GPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum AttentionRoutine {
-    /// The kernels of riverrun
-    Tiles,
-    /// NVIDIA's library, as it is taken
-    Cudnn,
-    /// NVIDIA's library with sums by atomics in the backward pass, whose order differs from run to run
-    CudnnAtomic,
-}
-
-impl AttentionRoutine {
-    /// The name on the command line.
-    #[cfg(feature = "gpu")]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tiles => "tiles",
-            Self::Cudnn => "cudnn",
-            Self::CudnnAtomic => "cudnn-atomic",
-        }
-    }
-}
+use crate::args::Sizes;
 
 /// The sizes of an attention as one word, `BxH/KxTxD@W`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
