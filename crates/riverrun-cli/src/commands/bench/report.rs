@@ -29,6 +29,7 @@ pub struct Report {
     common: Common,
     files: Vec<PathBuf>,
     echo: Option<File>,
+    headed: bool,
     facts: BTreeMap<&'static str, serde_json::Value>,
     tables: Vec<Table>,
     refused: Vec<String>,
@@ -62,19 +63,18 @@ impl Report {
     pub fn new(common: &Common) -> Result<Self, Failure> {
         let device = device::parse(&common.device)?;
         let info = device::info(&device);
-        let mut report = Self {
+        Ok(Self {
             origin: Origin::new(&info.spec, &info.name()),
             device,
             copy: f64::NAN,
             common: common.clone(),
             files: common.json.iter().cloned().collect(),
             echo: None,
+            headed: false,
             facts: BTreeMap::new(),
             tables: Vec::new(),
             refused: Vec::new(),
-        };
-        report.line(format!("{}: {}", info.spec, info.name()))?;
-        Ok(report)
+        })
     }
 
     pub fn is_cpu(&self) -> bool {
@@ -204,8 +204,11 @@ impl Report {
         }))
     }
 
-    /// A line of text.
+    /// A line of text, the first under the command, the commit and the machine.
     pub fn line(&mut self, text: impl Display) -> Result<(), Failure> {
+        if !std::mem::replace(&mut self.headed, true) {
+            self.line(self.origin.heading())?;
+        }
         let mut out = stdout();
         writeln!(out, "{text}")?;
         // What follows may take a while.
@@ -216,15 +219,14 @@ impl Report {
         Ok(())
     }
 
-    /// Writes the lines that follow into this file too, under the origin.
+    /// Writes the lines that follow into this file too.
     pub fn echo(&mut self, path: &Path) -> Result<(), Failure> {
         let file = File::create(path);
         let failed = |error| Failure::User(format!("{}: {error}", path.display()));
-        let mut file = file.map_err(failed)?;
-        writeln!(file, "{}", self.origin.heading())?;
-        self.echo = Some(file);
+        self.echo = Some(file.map_err(failed)?);
         Ok(())
     }
+
 
     /// Writes what is in the file of `--json` into this one too.
     pub fn also_write(&mut self, path: PathBuf) {
@@ -249,6 +251,7 @@ impl Report {
     }
 
     /// Says that something was not measured, in the file too.
+    #[cfg(feature = "gpu")]
     pub fn skip(&mut self, reason: impl Display) -> Result<(), Failure> {
         self.push("skipped", reason.to_string());
         self.line(format!("skipped: {reason}"))

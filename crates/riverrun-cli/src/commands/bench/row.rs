@@ -163,6 +163,7 @@ impl Row {
     }
 
     /// Lines below the row that are not in the file.
+    #[cfg(feature = "gpu")]
     pub fn below(self, lines: String) -> Self {
         self.with("", Style::Note, Value::Text(lines))
     }

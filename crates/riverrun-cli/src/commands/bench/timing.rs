@@ -37,7 +37,6 @@ impl Timing {
     }
 
     /// The same of one of `count` equal parts.
-    #[cfg(feature = "gpu")]
     pub fn divided(self, count: usize) -> Self {
         let part = |seconds: f64| seconds / count as f64;
         Self {

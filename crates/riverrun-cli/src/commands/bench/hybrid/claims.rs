@@ -71,7 +71,7 @@ pub fn add(report: &mut Report, all: &[Runs]) -> Result<(), Failure> {
             .collect();
         report.add(
             Row::new()
-                .text("rung", runs.rung)
+                .wide("rung", 7, runs.rung)
                 .wide("predictor", 12, &runs.method.predictor)
                 .percent("saved", found.saved)
                 .number("in_predict", 2, found.in_predict)

@@ -48,9 +48,9 @@ pub fn row(runs: &Runs, plain: &Runs) -> Row {
         Some(seconds).filter(|seconds| seconds.is_finite())
     };
     Row::new()
-        .text("rung", runs.rung)
-        .wide("predictor", 12, &method.predictor)
-        .wide("without", 10, method.without.unwrap_or("-"))
+        .wide("rung", 7, runs.rung)
+        .wide("predictor", 22, method.name())
+        .hidden("without", method.without)
         .hidden("settings", &method.settings)
         .hidden("steps", runs.steps)
         .number("real", 0, real)
