@@ -1,7 +1,7 @@
 //! The formulas: from statistics and windows to the 64 features.
 
-use super::flat::Scalars;
 use super::ring::{Statistics, sum};
+use super::scalars::Scalars;
 use super::{BOUND, CONSTANT, FEATURES, LEAST, TINY, WINDOW};
 
 /// A series: statistics, its newest value, and the last [`WINDOW`] values if it has that many.

@@ -40,9 +40,11 @@ mod flat;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 mod ring;
+mod scalars;
 mod state_encoder;
 
-pub use flat::{FlatStates, SCALARS, encode_flat};
+pub use flat::{FlatStates, encode_flat};
+pub use scalars::SCALARS;
 pub use state_encoder::StateEncoder;
 
 use crate::Error;

@@ -1,8 +1,8 @@
 //! The encoder of one run.
 
 use super::features::{Series, features};
-use super::flat::{Scalars, flagged};
 use super::ring::Ring;
+use super::scalars::{Scalars, flagged};
 use super::{Config, FEATURES, KEEPS, LEAST, Observation, WINDOW};
 use crate::Error;
 

@@ -227,7 +227,6 @@ impl Report {
         Ok(())
     }
 
-
     /// Writes what is in the file of `--json` into this one too.
     pub fn also_write(&mut self, path: PathBuf) {
         self.files.push(path);

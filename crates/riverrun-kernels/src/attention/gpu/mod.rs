@@ -4,13 +4,17 @@
 //! shared memory a chunk of channels at a time; the sums over keys (or queries) stay in registers. Forward and `dq` have a cube
 //! for a tile of queries, `dk` and `dv` one for a tile of keys that goes through all query heads of its group.
 
+mod args;
 mod backward;
 mod bounds;
 mod forward;
 mod launch;
+mod plan;
 mod score;
 mod tensor;
 mod tile;
 
-pub use launch::{Backward, Forward, Tuning, backward, forward};
+pub use args::{Backward, Forward};
+pub use launch::{backward, forward};
+pub use plan::Tuning;
 pub use tensor::tensor_cores;

@@ -16,7 +16,7 @@
 //!
 //! **Where it points**: forward, a cluster's sums of every gate cost about what it saves in states, and scouts alone or a cluster
 //! of two are the best. Backward, where the depth is that of all gates and the sums are those of one, clusters of two or four
-//! read a half or a quarter of what was the longest part. [`choose`](super::plan::choose) has what was measured.
+//! read a half or a quarter of what was the longest part. [`choose`](super::choose::choose) has what was measured.
 
 use super::plan::Partition;
 use crate::gpu::storage::Storage;

@@ -7,7 +7,7 @@
 //! | `forward`, `backward` | the passes |
 //! | `shared_depth` | a product whose depth the cubes of a cluster share |
 //! | `kernels`, `buffers` | the kernels and their arguments |
-//! | `plan`, `estimate`, `pass`, `launch` | from a problem to launches; `plan` has the rule that chooses their sizes |
+//! | `plan`, `estimate`, `choose`, `pass`, `launch` | from a problem to launches; `choose` has the rule for their sizes |
 //! | `step` | a single step |
 //!
 //! How cubes that run at once read each other's results, and why one such launch runs at a time on a device: see `gpu::exchange` and
@@ -19,6 +19,7 @@
 mod args;
 mod backward;
 mod buffers;
+mod choose;
 mod estimate;
 mod forward;
 mod gates;
@@ -55,5 +56,5 @@ pub fn missing(client: &Client, problem: &Problem, dtype: Dtype) -> Option<Strin
 /// The sizes that the rule chooses for a pass, if it fits on the device.
 #[cfg(feature = "check")]
 pub fn chosen(client: &Client, problem: &Problem, dtype: Dtype, backward: bool) -> Option<Tuning> {
-    plan::choose(client, problem, dtype, backward).map(|partition| partition.tuning())
+    choose::choose(client, problem, dtype, backward).map(|partition| partition.tuning())
 }

@@ -6,7 +6,8 @@ use cubecl::prelude::*;
 use cubecl::server::Handle;
 
 use super::buffers::SpanLaunch;
-use super::plan::{Config, Form, Partition, choose, missing, partition};
+use super::choose::choose;
+use super::plan::{Config, Form, Partition, missing, partition};
 use super::tuning::Tuning;
 use crate::Error;
 use crate::cell::Problem;

@@ -2,7 +2,7 @@
 
 use cubecl::prelude::*;
 
-use crate::encoder::flat::{GRADIENT_AVERAGES, GRADIENT_COUNT, LOSS_AVERAGES, LOSS_COUNT, REST};
+use crate::encoder::scalars::{GRADIENT_AVERAGES, GRADIENT_COUNT, LOSS_AVERAGES, LOSS_COUNT, REST};
 use crate::encoder::{BOUND, CONSTANT, FEATURES, LEAST, SCALARS, TINY, WINDOW};
 use crate::gpu::group::{Fold, Group, fold};
 

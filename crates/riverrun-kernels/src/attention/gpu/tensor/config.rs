@@ -3,7 +3,7 @@
 use cubecl::client::Client;
 
 use crate::attention::Problem;
-use crate::attention::gpu::launch::Plan;
+use crate::attention::gpu::plan::Plan;
 use crate::attention::gpu::score::Rule;
 use crate::gpu::storage::Storage;
 use crate::gpu::{Dtype, capability};

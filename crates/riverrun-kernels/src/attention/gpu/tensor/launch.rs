@@ -7,8 +7,8 @@ use super::config::Config;
 use super::forward::attention_forward_tensor;
 use super::keys::attention_keys_tensor;
 use super::queries::attention_queries_tensor;
-use crate::attention::gpu::launch::Plan;
-use crate::attention::gpu::{Backward, Forward};
+use crate::attention::gpu::args::{Backward, Forward};
+use crate::attention::gpu::plan::Plan;
 use crate::gpu::{buffer, grid};
 
 /// The most channels for which a plane has registers for the sums of `dk` and of `dv`.
