@@ -2,7 +2,7 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::backward::{Backward, Part};
+use super::backward_part::{Backward, Part};
 use super::stage::{BackwardIn, BackwardStage, Row, RowMut};
 use crate::cell::Problem;
 use crate::cell::cells::BackwardVisitor;

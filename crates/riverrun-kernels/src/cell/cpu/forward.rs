@@ -8,6 +8,7 @@ use pulp::Simd;
 use super::barrier::run_together;
 use super::exchange::{Exchange, ExchangeBuffer};
 use super::forward_gates::ForwardGates;
+use super::forward_part::{Forward, Part};
 use super::split::Plan;
 use super::weights::{ForwardWeights, input_block};
 use crate::buffer::Buffer;
@@ -16,36 +17,6 @@ use crate::gemm::cpu::tile::{ByRows, Product};
 use crate::simd::real::Real;
 use crate::simd::vector::lanes;
 use crate::threads::{Shared, chunk, parallel_for};
-
-/// A forward pass, shared by its threads. Each writes only its own rows and units.
-pub(super) struct Forward<'a, R> {
-    pub problem: Problem,
-    pub inputs: Inputs<'a, R>,
-    /// Computes the input product, if `inputs` does not contain it.
-    layer: Option<Layer<'a, R>>,
-    pub h: Shared<'a, R>,
-    h_last: Shared<'a, R>,
-    c_last: Option<Shared<'a, R>>,
-    pub saved: Option<Shared<'a, R>>,
-    /// All units' weights, if they have been packed before.
-    packed: Option<&'a ForwardWeights<R>>,
-}
-
-/// Some rows and units of the pass, with their state and scratch memory.
-pub(super) struct Part<'a, R> {
-    pub rows: Range<usize>,
-    pub units: Range<usize>,
-    /// Units rounded up to whole vectors.
-    pub padded: usize,
-    pub weights: &'a ForwardWeights<R>,
-    pub exchange: Exchange<'a, R>,
-    /// The product, `[rows, G, padded]`.
-    pub pre: Buffer<R>,
-    /// `[rows, padded]`: the LSTM's cell state; `z` of the reset-before GRU between its products.
-    pub carry: Buffer<R>,
-    /// `[rows, block, G, padded]`: the input product of some steps, if computed here.
-    pub xg: Buffer<R>,
-}
 
 /// Runs the forward pass. Lengths have been checked. With weights `packed` before, those of the arguments are not read.
 pub(super) fn run<S: Simd, R: Real>(

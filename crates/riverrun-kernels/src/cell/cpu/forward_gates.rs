@@ -2,7 +2,7 @@
 
 use pulp::{Simd, WithSimd};
 
-use super::forward::{Forward, Part};
+use super::forward_part::{Forward, Part};
 use super::stage::{ForwardIn, ForwardStage, Row, RowMut};
 use super::weights::input_block;
 use crate::cell::cells::ForwardVisitor;

@@ -12,12 +12,14 @@
 
 mod backward;
 mod backward_gates;
+mod backward_part;
 pub(crate) mod barrier;
 mod blocks;
 mod convert;
 mod exchange;
 mod forward;
 mod forward_gates;
+mod forward_part;
 mod gradients;
 mod layer;
 mod routine;
