@@ -260,6 +260,10 @@ pub(super) fn rollout_cube<N: Size>(
         }
     }
 
+    // With linear decoding the next fold has the phase of the last one.
+    if comptime!(config.linear) {
+        sync_cube();
+    }
     classes(&h, &mut below, &mut e, &mut scratch, config);
     let mut all = Array::<f32>::new(2usize);
     all[0] = 0.0f32;
