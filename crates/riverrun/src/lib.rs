@@ -3,7 +3,6 @@
 //! - [`nn`]: layers, with one trait for sequences, chunks and single steps.
 //! - [`ops`]: the linear recurrence `h_t = a_t ∘ h_{t-1} + b_t`, its gated forms, and GRU, LSTM and Elman cells, on
 //!   [`Tensor`](burn::Tensor), differentiable in every input, on every backend of this build.
-//! - [`models`]: a residual block and a language model.
 //! - `weights`: weights from and to PyTorch, from Burn, Keras and cuDNN (feature `store`).
 //! - [`device`]: the devices of this build and machine, their memory, their errors.
 //! - [`Recording`]: launches recorded once and replayed.
@@ -39,7 +38,8 @@
 pub mod check;
 pub mod device;
 mod error;
-pub mod models;
+#[doc(hidden)]
+pub mod internal;
 pub mod nn;
 pub mod ops;
 mod recording;

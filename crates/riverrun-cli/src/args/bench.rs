@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use riverrun::models::LanguageModelKind;
 use riverrun::ops::SavedStates;
 use riverrun_kernels::recurrence::{Gate, Routine};
+use riverrun_models::LanguageModelKind;
 use riverrun_train::Precision;
 
 use super::attention::BenchAttentionArgs;

@@ -1,8 +1,8 @@
 //! The memory of a language model's run: a lower bound, by which a run is refused, and an estimate.
 
 use burn::tensor::Device;
-use riverrun::models::AnyLanguageModelConfig;
 use riverrun::ops::{AttentionOptions, attention_scratch};
+use riverrun_models::AnyLanguageModelConfig;
 
 use crate::{Error, Precision, RunConfig, TaskConfig};
 
@@ -56,7 +56,7 @@ impl MemoryPlan {
 }
 
 impl RunConfig {
-    /// The memory of the run, by formula from the model's [size](riverrun::models::ModelSize): nothing is allocated. With fewer
+    /// The memory of the run, by formula from the model's [size](riverrun_models::ModelSize): nothing is allocated. With fewer
     /// [saved states](crate::TrainingConfig::saved_states) than all it is an upper bound.
     ///
     /// # Errors

@@ -1,12 +1,12 @@
 //! The state of a recorded step: in the same memory from step to step.
 
 use burn::tensor::{DType, Device, Tensor};
-use riverrun::models::{
+use riverrun::nn::{AttentionState, LocalAttention, Rotary, Turn};
+use riverrun::ops::overwrite;
+use riverrun_models::{
     AnyLanguageModel, AnyLmState, Griffin, GriffinBlockState, GriffinState, LmState,
     RecurrentState, TemporalMixing,
 };
-use riverrun::nn::{AttentionState, LocalAttention, Rotary, Turn};
-use riverrun::ops::overwrite;
 
 /// Whether the state has the same shapes after each further step: that of local attention has them once its window is full.
 pub(super) fn settled(model: &AnyLanguageModel, state: &AnyLmState) -> bool {

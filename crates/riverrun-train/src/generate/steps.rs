@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use riverrun::models::{AnyLanguageModel, AnyLmState};
 use riverrun::nn::Sequence;
 use riverrun::ops::refill_int;
 use riverrun::{Preparation, Recording};
+use riverrun_models::{AnyLanguageModel, AnyLmState};
 
 use super::carry::{Place, at, carried, copied, settled};
 use crate::Error;

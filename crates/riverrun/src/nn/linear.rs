@@ -12,7 +12,7 @@ pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
 }
 
 /// [`linear`], with an error for an `x` whose width, dtype or device is not the layer's.
-pub(crate) fn apply<const D: usize>(layer: &Linear, x: Tensor<D>) -> Result<Tensor<D>, Error> {
+pub fn apply<const D: usize>(layer: &Linear, x: Tensor<D>) -> Result<Tensor<D>, Error> {
     let (weight, bias) = parameters(layer);
     ops::linear(x, weight, bias, LinearSpec::default())
 }

@@ -6,13 +6,13 @@
 mod attention;
 mod block_diagonal_rnn;
 mod cell_layer;
-mod cell_stack;
+pub(crate) mod cell_stack;
 mod cell_stream;
 mod gated;
 mod gated_rnn;
 mod gru;
 mod layer_norm;
-mod linear;
+pub(crate) mod linear;
 mod linear_rnn;
 mod lstm;
 mod min_gru;
@@ -33,8 +33,8 @@ pub use attention::{
 };
 pub use block_diagonal_rnn::{BlockDiagonalRnn, BlockDiagonalRnnConfig};
 pub use cell_layer::CellLayer;
+#[doc(hidden)]
 pub use cell_stack::CellStack;
-pub(crate) use cell_stack::{flat, stacked};
 pub use cell_stream::CellStream;
 pub use gated_rnn::{GatedRnn, GatedRnnConfig};
 pub use gru::{Gru, GruConfig};

@@ -169,7 +169,8 @@ impl RssmConfig {
     }
 
     /// The trainable numbers of the matrices, without overflow.
-    pub(crate) fn parameters(&self) -> u128 {
+    #[doc(hidden)]
+    pub fn parameters(&self) -> u128 {
         let product = |factors: &[usize]| {
             let factors = factors.iter().map(|&factor| factor as u128);
             factors.fold(1, u128::saturating_mul)
