@@ -105,7 +105,7 @@ pub fn run(path: Option<String>, steps: usize) -> Result<(), Box<dyn std::error:
     println!(
         "{} symbols, {} parameters",
         corpus.symbols.len(),
-        config.size().parameters
+        config.size()?.parameters
     );
 
     let mut model = config.init(&differentiable);

@@ -94,11 +94,11 @@ impl AnyLanguageModelConfig {
     ///
     /// # Errors
     /// [`Error::Invalid`] for sizes that do not fit into 64 bits.
-    pub fn try_size(&self) -> Result<ModelSize, Error> {
+    pub fn size(&self) -> Result<ModelSize, Error> {
         match self {
-            Self::Recurrent(config) => config.try_size(),
-            Self::Griffin(config) => config.try_size(),
-            Self::Gpt2(config) => config.try_size(),
+            Self::Recurrent(config) => config.size(),
+            Self::Griffin(config) => config.size(),
+            Self::Gpt2(config) => config.size(),
         }
     }
 

@@ -216,7 +216,7 @@ fn run_with<L: Recurrent>(
     state: impl FnOnce(Tensor<2>) -> L::State,
     back: impl FnOnce(L::State) -> Tensor<2>,
 ) -> Result<(Tensor<3>, RecurrentState), Error> {
-    let (y, last) = layer.try_run(x, sequence.map_state(|start| state(start.h)))?;
+    let (y, last) = layer.checked_run(x, sequence.map_state(|start| state(start.h)))?;
     let (h, c) = (back(last), None);
     Ok((y, RecurrentState { h, c }))
 }
@@ -239,7 +239,9 @@ impl AnyRecurrent {
 impl Recurrent for AnyRecurrent {
     type State = RecurrentState;
 
-    fn try_run(
+    riverrun::run_checked!();
+
+    fn checked_run(
         &self,
         x: Tensor<3>,
         sequence: Sequence<RecurrentState>,
@@ -267,7 +269,7 @@ impl Recurrent for AnyRecurrent {
                     c: stacked(c.unwrap_or_else(|| h.zeros_like())),
                     h: stacked(h),
                 });
-                let (y, state) = layer.try_run(x, start)?;
+                let (y, state) = layer.checked_run(x, start)?;
                 let (h, c) = (flat(state.h), Some(flat(state.c)));
                 Ok((y, RecurrentState { h, c }))
             }

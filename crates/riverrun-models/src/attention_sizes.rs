@@ -20,7 +20,7 @@ impl Gpt2Config {
     ///
     /// # Errors
     /// [`Error::Invalid`] for sizes that are out of range or do not fit into 64 bits.
-    pub fn try_size(&self) -> Result<ModelSize, Error> {
+    pub fn size(&self) -> Result<ModelSize, Error> {
         in_range(self.vocab, self.layers)?;
         let size = || {
             let width = self.width;
@@ -68,7 +68,7 @@ impl GriffinConfig {
     ///
     /// # Errors
     /// [`Error::Invalid`] for sizes that are out of range or do not fit into 64 bits.
-    pub fn try_size(&self) -> Result<ModelSize, Error> {
+    pub fn size(&self) -> Result<ModelSize, Error> {
         in_range(self.vocab, self.layers)?;
         let size = || {
             let width = self.width;

@@ -114,7 +114,7 @@ impl Block {
             Some(branch) => self.norm_cell.forward_sum(x, branch),
             None => (self.norm_cell.forward(x.clone()), x),
         };
-        let (y, state) = self.cell.try_run(normed, sequence)?;
+        let (y, state) = self.cell.checked_run(normed, sequence)?;
         let y = match &self.out {
             Some(out) => linear(out, y),
             None => y,
@@ -128,7 +128,9 @@ impl Block {
 impl Recurrent for Block {
     type State = RecurrentState;
 
-    fn try_run(
+    riverrun::run_checked!();
+
+    fn checked_run(
         &self,
         x: Tensor<3>,
         sequence: Sequence<RecurrentState>,

@@ -64,7 +64,7 @@ impl Gpt2Config {
         if !(self.epsilon.is_finite() && self.epsilon > 0.0) {
             return Err(invalid("epsilon", self.epsilon, "a number above 0"));
         }
-        self.try_size().map(|_| ())
+        self.size().map(|_| ())
     }
 
     /// A model with fresh weights: normally distributed with a deviation of 0.02, of the projections that end a branch
@@ -213,7 +213,7 @@ impl Gpt2 {
                 Some(branch) => block.attention_norm.forward_sum(x, branch),
                 None => (block.attention_norm.forward(x.clone()), x),
             };
-            let (y, state) = block.attention.try_run(normed, start)?;
+            let (y, state) = block.attention.checked_run(normed, start)?;
             let (normed, sum) = block.mlp_norm.forward_sum(sum, y);
             x = sum;
             branch = Some(mlp(&block.up, &block.down, normed));

@@ -228,22 +228,14 @@ impl LanguageModelConfig {
         }
         in_range(self.vocab, self.layers)?;
         self.block().check()?;
-        self.try_size().map(|_| ())
+        self.size().map(|_| ())
     }
 
     /// The size of the model.
     ///
-    /// # Panics
-    /// Where [`check`](Self::check) returns an error.
-    pub fn size(&self) -> ModelSize {
-        self.try_size().unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    /// [`size`](Self::size).
-    ///
     /// # Errors
     /// [`Error::Invalid`] for sizes that do not fit into 64 bits.
-    pub fn try_size(&self) -> Result<ModelSize, Error> {
+    pub fn size(&self) -> Result<ModelSize, Error> {
         let size = || {
             let block = self.block().size()?;
             let table = product(&[self.vocab, self.width, 4])?;

@@ -91,7 +91,7 @@ fn of_kind<S>(
 }
 
 impl GriffinRecurrence {
-    fn try_run(
+    fn run(
         &self,
         x: Tensor<3>,
         sequence: Sequence<(Tensor<3>, Tensor<2>)>,
@@ -101,7 +101,7 @@ impl GriffinRecurrence {
         let (weight, bias) = (self.conv_weight.val(), self.conv_bias.val());
         let branch = apply(&self.linear_x, x.clone())?;
         let (branch, inputs) = short_convolution(branch, weight, Some(bias), start)?;
-        let (branch, h) = self.rg_lru.try_run(branch, sequence.starting_from(h))?;
+        let (branch, h) = self.rg_lru.checked_run(branch, sequence.starting_from(h))?;
         let gate = apply(&self.linear_y, x)?;
         let y = apply(&self.linear_out, geglu(gate, branch)?)?;
         Ok((y, GriffinBlockState::Recurrence { inputs, h }))
@@ -127,14 +127,14 @@ impl GriffinBlock {
                     GriffinBlockState::Recurrence { inputs, h } => Some((inputs, h)),
                     GriffinBlockState::Attention(_) => None,
                 })?;
-                recurrence.try_run(normed, start)?
+                recurrence.run(normed, start)?
             }
             TemporalMixing::Attention(attention) => {
                 let start = of_kind(sequence, |state| match state {
                     GriffinBlockState::Attention(state) => Some(state),
                     GriffinBlockState::Recurrence { .. } => None,
                 })?;
-                let (y, state) = attention.try_run(normed, start)?;
+                let (y, state) = attention.checked_run(normed, start)?;
                 (y, GriffinBlockState::Attention(state))
             }
         };
@@ -148,7 +148,9 @@ impl GriffinBlock {
 impl Recurrent for GriffinBlock {
     type State = GriffinBlockState;
 
-    fn try_run(
+    riverrun::run_checked!();
+
+    fn checked_run(
         &self,
         x: Tensor<3>,
         sequence: Sequence<GriffinBlockState>,

@@ -75,7 +75,7 @@ impl GriffinConfig {
         {
             return Err(invalid("logit_cap", cap, "a number above 0"));
         }
-        self.try_size().map(|_| ())
+        self.size().map(|_| ())
     }
 
     pub(crate) fn gate_blocks(&self) -> usize {

@@ -47,9 +47,9 @@ fn a_block_refuses_what_does_not_go_with_its_weights() {
         let run = |x: &Tensor<3>| {
             let of_griffin = griffin.blocks.iter();
             let of_griffin =
-                of_griffin.map(|block| block.try_run(x.clone(), Sequence::new()).map(drop));
+                of_griffin.map(|block| block.checked_run(x.clone(), Sequence::new()).map(drop));
             let mut all: Vec<Result<(), Error>> = of_griffin.collect();
-            all.push(block.try_run(x.clone(), Sequence::new()).map(drop));
+            all.push(block.checked_run(x.clone(), Sequence::new()).map(drop));
             all
         };
         for refused in run(&Tensor::zeros([2, 3, 5], &device)) {

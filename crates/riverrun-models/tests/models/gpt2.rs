@@ -45,13 +45,13 @@ fn a_rollout_by_steps_is_that_by_sequences() {
 #[test]
 fn the_published_sizes_are_counted() {
     // 50257·768 + 1024·768 + 12 (12·768² + 13·768) + 2·768, which no tensor has to be made for.
-    let size = Gpt2Config::small().try_size().expect("a size");
+    let size = Gpt2Config::small().size().expect("a size");
     assert_eq!(size.parameters, 124_439_808);
     let medium = Gpt2Config::new(50_257, 1024, 24, 16);
-    assert_eq!(medium.try_size().unwrap().parameters, 354_823_168);
+    assert_eq!(medium.size().unwrap().parameters, 354_823_168);
     // RecurrentGemma 2B.
     let griffin = GriffinConfig::new(256_000, 2560, 26, 10);
-    assert_eq!(griffin.try_size().unwrap().parameters, 2_682_862_080);
+    assert_eq!(griffin.size().unwrap().parameters, 2_682_862_080);
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn sizes_are_those_of_the_models() {
     ];
     for config in configs {
         let model = config.init(&device);
-        let parameters = config.try_size().expect("a size").parameters;
+        let parameters = config.size().expect("a size").parameters;
         assert_eq!(Module::num_params(&model) as u64, parameters, "{config:?}");
     }
 }

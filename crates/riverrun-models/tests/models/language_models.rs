@@ -125,7 +125,7 @@ fn the_parameters_of_a_model_are_counted_before_it_exists() {
                 .with_mlp(3)
                 .with_tied(Some(expansion == 3));
             config.check().expect("a model that can exist");
-            let counted = config.size().parameters;
+            let counted = config.size().expect("a size").parameters;
             let model = config.init(&device);
             assert_eq!(
                 counted,
@@ -236,7 +236,7 @@ fn a_model_that_cannot_exist_is_refused_by_its_field() {
 
 #[test]
 fn an_estimate_overflows_into_none() {
-    let size = LanguageModelConfig::new(11, 16, 2).size();
+    let size = LanguageModelConfig::new(11, 16, 2).size().expect("a size");
     assert!(size.training_bytes(32, 4).expect("a small model") > 16 * size.parameters);
     assert_eq!(size.training_bytes(u64::MAX, 4), None);
     assert_eq!(size.inference_bytes(u64::MAX, 4), None);

@@ -73,7 +73,9 @@ impl GatedRnn {
 impl Recurrent for GatedRnn {
     type State = Tensor<2>;
 
-    fn try_run(
+    crate::run_checked!();
+
+    fn checked_run(
         &self,
         x: Tensor<3>,
         sequence: Sequence<Tensor<2>>,

@@ -69,7 +69,9 @@ impl LinearRnn {
 impl Recurrent for LinearRnn {
     type State = Tensor<2>;
 
-    fn try_run(
+    crate::run_checked!();
+
+    fn checked_run(
         &self,
         x: Tensor<3>,
         sequence: Sequence<Tensor<2>>,

@@ -88,7 +88,9 @@ impl MinGru {
 impl Recurrent for MinGru {
     type State = Tensor<2>;
 
-    fn try_run(
+    crate::run_checked!();
+
+    fn checked_run(
         &self,
         x: Tensor<3>,
         sequence: Sequence<Tensor<2>>,

@@ -93,7 +93,9 @@ impl MinLstm {
 impl Recurrent for MinLstm {
     type State = Tensor<2>;
 
-    fn try_run(
+    crate::run_checked!();
+
+    fn checked_run(
         &self,
         x: Tensor<3>,
         sequence: Sequence<Tensor<2>>,

@@ -178,7 +178,9 @@ fn softplus(x: Tensor<1>) -> Tensor<1> {
 impl Recurrent for RgLru {
     type State = Tensor<2>;
 
-    fn try_run(
+    crate::run_checked!();
+
+    fn checked_run(
         &self,
         x: Tensor<3>,
         sequence: Sequence<Tensor<2>>,

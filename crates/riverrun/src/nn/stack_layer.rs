@@ -28,7 +28,7 @@ macro_rules! stack_layer {
             /// `[layers · directions, B, d_hidden]`.
             ///
             /// # Panics
-            /// Where [`Recurrent::try_run`](crate::nn::Recurrent::try_run) returns an error.
+            /// As [`Recurrent::run`](crate::nn::Recurrent::run).
             pub fn forward(&self, x: Tensor<3>, state: Option<$state>) -> (Tensor<3>, $state) {
                 $crate::nn::Recurrent::run(self, x, $crate::nn::Sequence::from(state))
             }
@@ -44,15 +44,15 @@ macro_rules! stack_layer {
             }
         }
 
-        /// With two directions a sequence cannot be cut into chunks: the backward one starts at its end.
+        /// With two directions a sequence cannot be cut into chunks: the backward one starts at its end. A reset marks the first
+        /// step of a piece for both: the backward one restarts at the step before it.
         impl $crate::nn::Recurrent for $layer {
             /// Each tensor `[layers · directions, B, d_hidden]`.
             type State = $state;
 
-            /// Runs over a batch of sequences, `[B, T, d_input]` to `[B, T, directions · d_hidden]`.
-            ///
-            /// A reset marks the first step of a piece for both directions: the backward one restarts at the step before it.
-            fn try_run(
+            $crate::run_checked!();
+
+            fn checked_run(
                 &self,
                 x: Tensor<3>,
                 sequence: $crate::nn::Sequence<$state>,
@@ -69,7 +69,7 @@ macro_rules! stack_layer {
                 Ok((output.y, <$state>::from_parts(output.h_n, output.c_n)))
             }
 
-            fn try_step(
+            fn checked_step(
                 &self,
                 x: Tensor<2>,
                 state: Option<$state>,
@@ -85,7 +85,7 @@ macro_rules! stack_layer {
                     ));
                 }
                 let x = x.unsqueeze_dim(1);
-                let (y, state) = self.try_run(x, $crate::nn::Sequence::from(state))?;
+                let (y, state) = self.checked_run(x, $crate::nn::Sequence::from(state))?;
                 Ok((y.squeeze_dim(1), state))
             }
         }

@@ -102,9 +102,13 @@ fn what_does_not_fit_is_an_error() {
         let options = ScanOptions::new().with_saved_states(SavedStates::None);
         let refused = block_diagonal_scan(a, b, Sequence::new(), options);
         assert!(matches!(refused, Err(Error::Unsupported(_))));
-        let refused = BlockDiagonalRnnConfig::new(3, 10).try_init(&device);
-        assert!(matches!(refused, Err(Error::Unsupported(_))));
     }
+}
+
+#[test]
+#[should_panic = "10 channels do not make blocks of"]
+fn channels_make_whole_blocks() {
+    BlockDiagonalRnnConfig::new(3, 10).init(&Device::default());
 }
 
 #[test]

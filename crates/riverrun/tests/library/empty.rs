@@ -117,7 +117,7 @@ fn an_input_without_features_is_refused_before_anything_runs() {
                 None => Sequence::new(),
             };
             let error = layer
-                .try_run(x, sequence)
+                .checked_run(x, sequence)
                 .map(|_| ())
                 .expect_err("no features");
             assert!(error.to_string().contains("weight_ih"), "{error}");

@@ -57,11 +57,13 @@ impl LocalAttentionConfig {
 impl Recurrent for LocalAttention {
     type State = AttentionState;
 
-    fn try_run(
+    crate::run_checked!();
+
+    fn checked_run(
         &self,
         x: Tensor<3>,
         sequence: Sequence<AttentionState>,
     ) -> Result<(Tensor<3>, AttentionState), Error> {
-        self.attention.try_run(x, sequence)
+        self.attention.checked_run(x, sequence)
     }
 }

@@ -166,7 +166,9 @@ fn joined(earlier: Option<Tensor<4>>, new: Tensor<4>) -> Tensor<4> {
 impl Recurrent for MultiHeadAttention {
     type State = AttentionState;
 
-    fn try_run(
+    crate::run_checked!();
+
+    fn checked_run(
         &self,
         x: Tensor<3>,
         sequence: Sequence<AttentionState>,
@@ -261,7 +263,7 @@ impl Recurrent for MultiHeadAttention {
         Ok((y, state))
     }
 
-    fn try_step(
+    fn checked_step(
         &self,
         x: Tensor<2>,
         state: Option<AttentionState>,
@@ -270,7 +272,7 @@ impl Recurrent for MultiHeadAttention {
             let refusal = "an attention layer that sees later steps needs the whole sequence";
             return Err(Error::Unsupported(refusal.into()));
         }
-        let (y, state) = self.try_run(x.unsqueeze_dim(1), Sequence::from(state))?;
+        let (y, state) = self.checked_run(x.unsqueeze_dim(1), Sequence::from(state))?;
         Ok((y.squeeze_dim(1), state))
     }
 }

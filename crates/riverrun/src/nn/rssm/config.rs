@@ -76,18 +76,9 @@ impl RssmConfig {
     /// A model with fresh weights.
     ///
     /// # Panics
-    /// Where [`try_init`](Self::try_init) returns an error.
+    /// Where [`check`](Self::check) returns an error.
     pub fn init(&self, device: &Device) -> Rssm {
-        self.try_init(device)
-            .unwrap_or_else(|error| panic!("RSSM: {error}"))
-    }
-
-    /// [`init`](Self::init).
-    ///
-    /// # Errors
-    /// Those of [`check`](Self::check).
-    pub fn try_init(&self, device: &Device) -> Result<Rssm, Error> {
-        self.check()?;
+        self.check().unwrap_or_else(|error| panic!("RSSM: {error}"));
         let linear = |from: usize, to: usize| LinearConfig::new(from, to).init(device);
         let bare =
             |from, to| -> Linear { LinearConfig::new(from, to).with_bias(false).init(device) };
@@ -99,7 +90,7 @@ impl RssmConfig {
         let (deter, hidden) = (self.deter, self.hidden);
         let logits = self.stoch * self.classes;
         let width = |layer: usize| if layer == 0 { deter } else { hidden };
-        Ok(Rssm {
+        Rssm {
             deter_input: linear(deter, hidden),
             deter_norm: norm(hidden),
             stoch_input: linear(logits, hidden),
@@ -123,7 +114,7 @@ impl RssmConfig {
             stoch: self.stoch,
             classes: self.classes,
             unimix: self.unimix,
-        })
+        }
     }
 
     /// Checks the sizes and the options; nothing is allocated.

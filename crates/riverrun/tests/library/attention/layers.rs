@@ -180,21 +180,21 @@ fn what_does_not_fit_is_refused() {
     let x = || random([2, 3, 8], &device);
     let ragged = Sequence::new().with_lengths(&[3, 2]);
     assert!(matches!(
-        layer.try_run(x(), ragged),
+        layer.checked_run(x(), ragged),
         Err(Error::Unsupported(_))
     ));
-    let found = layer.try_run(random([2, 3, 7], &device), Sequence::new());
+    let found = layer.checked_run(random([2, 3, 7], &device), Sequence::new());
     assert!(matches!(found, Err(Error::Shape { what: "x", .. })));
     let (_, state) = layer.run(random([1, 3, 8], &device), Sequence::new());
-    let found = layer.try_run(x(), Sequence::from(Some(state.clone())));
+    let found = layer.checked_run(x(), Sequence::from(Some(state.clone())));
     assert!(matches!(found, Err(Error::Shape { .. })));
     let both = MultiHeadAttentionConfig::new(8, 2)
         .with_causal(false)
         .init(&device);
     let one = random([1, 3, 8], &device);
-    let found = both.try_run(one.clone(), Sequence::from(Some(state)));
+    let found = both.checked_run(one.clone(), Sequence::from(Some(state)));
     assert!(matches!(found, Err(Error::Unsupported(_))));
-    let found = both.try_step(one.narrow(1, 0, 1).squeeze_dim(1), None);
+    let found = both.checked_step(one.narrow(1, 0, 1).squeeze_dim(1), None);
     assert!(matches!(found, Err(Error::Unsupported(_))));
     let weight = Tensor::<2>::zeros([4, 7], &device);
     let found = short_convolution(x(), weight, None, Sequence::new());

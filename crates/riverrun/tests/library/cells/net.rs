@@ -100,10 +100,10 @@ impl Net {
         let plain = |sequence: Sequence<State>| sequence.map_state(|(h, _)| h);
         let result = match self {
             Net::Gru(layer) => layer
-                .try_run(x, plain(sequence))
+                .checked_run(x, plain(sequence))
                 .map(|(y, h)| (y, (h, None))),
             Net::Rnn(layer) => layer
-                .try_run(x, plain(sequence))
+                .checked_run(x, plain(sequence))
                 .map(|(y, h)| (y, (h, None))),
             Net::Lstm(layer) => {
                 let sequence = sequence.map_state(|(h, c)| LstmState {
@@ -111,7 +111,7 @@ impl Net {
                     c: c.expect("a cell state"),
                 });
                 layer
-                    .try_run(x, sequence)
+                    .checked_run(x, sequence)
                     .map(|(y, state)| (y, (state.h, Some(state.c))))
             }
         };

@@ -228,10 +228,10 @@ fn what_does_not_fit_is_named() {
         let with_c = state(2).with_c(Tensor::zeros([2, 4], &device));
         assert!(refused(x.clone(), weights(), run(with_c)).contains("c0"));
         assert!(refused(x.clone(), weights(), run(state(3))).contains("h0"));
-        let long = layer.try_run(x.clone(), Sequence::new().with_lengths(&[5, 6]));
+        let long = layer.checked_run(x.clone(), Sequence::new().with_lengths(&[5, 6]));
         let error = long.expect_err("too long").to_string();
         assert!(error.contains("sequence 1 has 6 steps"), "{error}");
-        let few = layer.try_run(x, Sequence::new().with_lengths(&[5]));
+        let few = layer.checked_run(x, Sequence::new().with_lengths(&[5]));
         assert!(
             few.expect_err("one is missing")
                 .to_string()

@@ -195,10 +195,13 @@ fn refusals(model: &Rssm, device: &Device) -> Vec<(&'static str, Result<(), Erro
     let state = || model.initial(2, device, FloatDType::F64);
     let observe = |tokens: &Tensor<3>, actions: &Tensor<3>, key, sequence| {
         let (tokens, actions) = (tokens.clone(), actions.clone());
-        model.try_observe(tokens, actions, key, sequence).map(drop)
+        model
+            .checked_observe(tokens, actions, key, sequence)
+            .map(drop)
     };
-    let imagine =
-        |actions: &Tensor<3>, key, state| model.try_imagine(actions.clone(), key, state).map(drop);
+    let imagine = |actions: &Tensor<3>, key, state| {
+        model.checked_imagine(actions.clone(), key, state).map(drop)
+    };
     let new = Sequence::new;
     vec![
         ("key", observe(&tokens, &actions, short.clone(), new())),
@@ -227,7 +230,7 @@ fn what_does_not_go_with_the_weights_is_refused_by_name() {
         }
     }
     let (tokens, actions) = inputs(2, 3, &device);
-    let found = model.try_observe(tokens, actions, key([1; 4], &device), Sequence::new());
+    let found = model.checked_observe(tokens, actions, key([1; 4], &device), Sequence::new());
     assert_eq!(found.expect("inputs that fit").deter.dtype(), DType::F32);
 }
 
@@ -243,7 +246,7 @@ fn inputs_are_on_the_device_of_the_weights() {
     let far = inputs(2, 3, other).1;
     let observe = |actions: &Tensor<3>, device| {
         let (tokens, key) = (tokens.clone(), key([1, 2, 3, 4], device));
-        model.try_observe(tokens, actions.clone(), key, Sequence::new())
+        model.checked_observe(tokens, actions.clone(), key, Sequence::new())
     };
     let refused = |result, expected| match result {
         Err(Error::Device { what, .. }) => assert_eq!(what, expected),

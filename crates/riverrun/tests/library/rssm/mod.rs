@@ -342,21 +342,16 @@ fn sizes_that_do_not_fit_are_refused() {
         RssmConfig::new(3, 2)
             .with_deter(10)
             .with_blocks(4)
-            .try_init(&device)
+            .check()
             .is_err()
     );
-    assert!(RssmConfig::new(0, 2).try_init(&device).is_err());
-    assert!(
-        RssmConfig::new(3, 2)
-            .with_unimix(1.0)
-            .try_init(&device)
-            .is_err()
-    );
+    assert!(RssmConfig::new(0, 2).check().is_err());
+    assert!(RssmConfig::new(3, 2).with_unimix(1.0).check().is_err());
     let model = small(&device);
     let (tokens, actions) = inputs(2, 3, &device);
     let run = |tokens: Tensor<3>, actions: Tensor<3>, sequence| {
         model
-            .try_observe(tokens, actions, key([0; 4], &device), sequence)
+            .checked_observe(tokens, actions, key([0; 4], &device), sequence)
             .is_err()
     };
     assert!(run(
@@ -383,7 +378,7 @@ fn sizes_that_do_not_fit_are_refused() {
     let narrow = RssmState::new(state.deter.narrow(0, 0, 2), state.stoch);
     assert!(
         model
-            .try_imagine(actions, key([0; 4], &device), narrow)
+            .checked_imagine(actions, key([0; 4], &device), narrow)
             .is_err()
     );
 }
