@@ -1,4 +1,4 @@
-//! Models made of [riverrun](riverrun)'s recurrent layers and of attention.
+//! Models made of [riverrun]'s recurrent layers and of attention.
 //!
 //! - [`LanguageModel`]: any recurrent layer in residual blocks; [`Griffin`]; [`Gpt2`]; [`AnyLanguageModel`], chosen by name.
 //! - [`WorldModel`]: a recurrent state-space model of vector observations.
