@@ -9,7 +9,7 @@
 use burn::module::Module;
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
-use riverrun::nn::Sequence;
+use riverrun::Sequence;
 use riverrun::ops::cross_entropy;
 use riverrun_models::{LanguageModel, LanguageModelConfig, RecurrentKind};
 

@@ -6,9 +6,8 @@ use burn::module::{
     Content, Devices, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor,
 };
 use burn::tensor::{Device, Int, Tensor};
-use riverrun::Error;
-use riverrun::nn::Sequence;
 use riverrun::ops::SavedStates;
+use riverrun::{Error, Sequence};
 use serde::{Deserialize, Serialize};
 
 use super::forward::{self, language_model};

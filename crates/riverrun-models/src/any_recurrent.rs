@@ -5,14 +5,14 @@ use std::str::FromStr;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use riverrun::Error;
 use riverrun::internal::flat;
 use riverrun::nn::{
     GatedRnn, GatedRnnConfig, Gru, GruConfig, LinearRnn, LinearRnnConfig, Lstm, LstmConfig,
     LstmState, MinGru, MinGruConfig, MinLstm, MinLstmConfig, Recurrent, RgLru, RgLruConfig, Rnn,
-    RnnConfig, Sequence,
+    RnnConfig,
 };
 use riverrun::ops::{Gate, SavedStates};
+use riverrun::{Error, Sequence};
 use serde::{Deserialize, Serialize};
 
 /// The kinds of recurrent layer a model can be made of.
@@ -186,6 +186,7 @@ pub enum AnyRecurrent {
 
 /// The state of an [`AnyRecurrent`].
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct RecurrentState {
     /// `[B, d_hidden]`.
     pub h: Tensor<2>,
@@ -194,6 +195,11 @@ pub struct RecurrentState {
 }
 
 impl RecurrentState {
+    /// A state; with `c`, that of an LSTM.
+    pub fn new(h: Tensor<2>, c: Option<Tensor<2>>) -> Self {
+        Self { h, c }
+    }
+
     /// The same values, detached from the graph.
     pub fn detach(self) -> Self {
         Self {
@@ -265,9 +271,9 @@ impl Recurrent for AnyRecurrent {
                         "the state of an LSTM needs a cell state".into(),
                     ));
                 }
-                let start = sequence.map_state(|RecurrentState { h, c }| LstmState {
-                    c: stacked(c.unwrap_or_else(|| h.zeros_like())),
-                    h: stacked(h),
+                let start = sequence.map_state(|RecurrentState { h, c }| {
+                    let c = c.unwrap_or_else(|| h.zeros_like());
+                    LstmState::new(stacked(h), stacked(c))
                 });
                 let (y, state) = layer.checked_run(x, start)?;
                 let (h, c) = (flat(state.h), Some(flat(state.c)));

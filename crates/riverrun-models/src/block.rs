@@ -4,10 +4,10 @@ use burn::config::Config;
 use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
-use riverrun::Error;
 use riverrun::internal::{fits, without_padding};
-use riverrun::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence, linear, mlp};
+use riverrun::nn::{Recurrent, RmsNorm, RmsNormConfig, linear, mlp};
 use riverrun::ops::{SavedStates, dropout};
+use riverrun::{Error, Sequence};
 
 use super::{AnyRecurrent, RecurrentKind, RecurrentState};
 

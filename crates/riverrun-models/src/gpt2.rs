@@ -4,12 +4,12 @@ use burn::config::Config;
 use burn::module::{Initializer, Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
-use riverrun::Error;
 use riverrun::nn::{
     AttentionState, LayerNorm, LayerNormConfig, MultiHeadAttention, MultiHeadAttentionConfig,
-    Recurrent, Sequence, mlp,
+    Recurrent, mlp,
 };
 use riverrun::ops;
+use riverrun::{Error, Sequence};
 
 use super::forward::{language_model, starts};
 use super::head::Head;
@@ -151,6 +151,7 @@ pub struct Gpt2 {
 
 /// The keys and values of the steps so far.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Gpt2State {
     /// The cache of each block, first to last.
     pub blocks: Vec<AttentionState>,

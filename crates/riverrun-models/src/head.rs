@@ -1,7 +1,7 @@
 //! The projection to the vocabulary.
 
 use burn::tensor::Tensor;
-use riverrun::ops::linear::WeightOrder;
+use riverrun::ops::WeightOrder;
 use riverrun::ops::{self, LinearSpec};
 use riverrun::{Error, device};
 

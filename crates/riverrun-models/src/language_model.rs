@@ -4,10 +4,10 @@ use burn::config::Config;
 use burn::module::{Initializer, Module};
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
-use riverrun::Error;
 use riverrun::internal::{self, padding};
-use riverrun::nn::{RmsNorm, RmsNormConfig, Sequence};
+use riverrun::nn::{RmsNorm, RmsNormConfig};
 use riverrun::ops::{self, SavedStates};
+use riverrun::{Error, Sequence};
 
 use super::forward::{language_model, starts};
 use super::head::Head;
@@ -63,6 +63,7 @@ pub struct LanguageModel {
 
 /// The states of all blocks.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct LmState {
     /// The state of each block, first to last.
     pub blocks: Vec<RecurrentState>,

@@ -10,6 +10,7 @@ use riverrun::{Error, Sequence};
 
 /// Configuration of [`WorldModel`].
 #[derive(Config, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct WorldModelConfig {
     /// Features of an observation.
     pub d_observation: usize,

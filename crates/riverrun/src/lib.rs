@@ -6,6 +6,7 @@
 //! - `weights`: weights from and to PyTorch, from Burn, Keras and cuDNN (feature `store`).
 //! - [`device`]: the devices of this build and machine, their memory, their errors.
 //! - [`Recording`]: launches recorded once and replayed.
+//! - [`training`]: what a trainer needs beside them; unstable.
 //!
 //! | feature | what it adds |
 //! | --- | --- |
@@ -18,7 +19,8 @@
 //! ```
 //! # #[cfg(feature = "flex")] {
 //! use burn::tensor::{Device, Distribution, Tensor};
-//! use riverrun::nn::{MinGruConfig, Recurrent, Sequence};
+//! use riverrun::Sequence;
+//! use riverrun::nn::{MinGruConfig, Recurrent};
 //!
 //! let device = Device::flex();
 //! let layer = MinGruConfig::new(8, 16).init(&device);
@@ -44,6 +46,7 @@ pub mod nn;
 pub mod ops;
 mod recording;
 mod sequence;
+pub mod training;
 #[cfg(feature = "store")]
 pub mod weights;
 

@@ -3,10 +3,10 @@
 use burn::module::{Module, Param};
 use burn::nn::Linear;
 use burn::tensor::Tensor;
-use riverrun::Error;
 use riverrun::internal::{apply, fits};
-use riverrun::nn::{AttentionState, LocalAttention, Recurrent, RgLru, RmsNorm, Sequence};
+use riverrun::nn::{AttentionState, LocalAttention, Recurrent, RgLru, RmsNorm};
 use riverrun::ops::{geglu, short_convolution};
+use riverrun::{Error, Sequence};
 
 /// The recurrent block: `W_out (gelu(W_y x) ∘ RG-LRU(conv(W_x x)))`.
 #[derive(Module, Debug)]
@@ -53,6 +53,7 @@ pub struct GriffinBlock {
 
 /// The state of a [`GriffinBlock`].
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub enum GriffinBlockState {
     /// State of a recurrent block.
     Recurrence {

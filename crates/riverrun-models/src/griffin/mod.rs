@@ -6,9 +6,9 @@ mod config;
 use burn::module::Module;
 use burn::nn::Embedding;
 use burn::tensor::{Int, Tensor};
-use riverrun::Error;
-use riverrun::nn::{RmsNorm, Sequence};
+use riverrun::nn::RmsNorm;
 use riverrun::ops::{self, SavedStates};
+use riverrun::{Error, Sequence};
 
 use super::forward::{language_model, starts};
 use super::head::Head;
@@ -19,6 +19,7 @@ pub(super) use config::{PERIOD, TAPS};
 
 /// The states of all blocks, of a size that does not grow with the steps.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct GriffinState {
     /// First block to last.
     pub blocks: Vec<GriffinBlockState>,

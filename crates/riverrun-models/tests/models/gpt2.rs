@@ -2,8 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Int, Tensor, TensorData};
-use riverrun::Error;
-use riverrun::nn::Sequence;
+use riverrun::{Error, Sequence};
 use riverrun_models::{
     AnyLanguageModel, AnyLanguageModelConfig, AnyLmState, Gpt2Config, GriffinConfig,
     LanguageModelConfig, LanguageModelKind,

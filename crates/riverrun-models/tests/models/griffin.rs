@@ -2,8 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Int, Tensor};
-use riverrun::Error;
-use riverrun::nn::Sequence;
+use riverrun::{Error, Sequence};
 use riverrun_models::{GriffinBlockState, GriffinConfig, TemporalMixing};
 
 use crate::common::{devices, numbers};

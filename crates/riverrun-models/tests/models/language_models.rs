@@ -3,7 +3,7 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::store::ModuleRecord;
 use burn::tensor::{Int, Tensor, TensorData};
-use riverrun::nn::Sequence;
+use riverrun::Sequence;
 use riverrun::ops::cross_entropy;
 use riverrun_models::{
     GriffinConfig, LanguageModel, LanguageModelConfig, RecurrentKind, TemporalMixing,

@@ -1,7 +1,8 @@
 //! Recurrent layers of every kind: sequence, chunks and single steps against each other; resets.
 
 use burn::tensor::{Bool, Distribution, Tensor, TensorData};
-use riverrun::nn::{Recurrent, Sequence};
+use riverrun::Sequence;
+use riverrun::nn::Recurrent;
 use riverrun_models::{RecurrentKind, RecurrentState};
 
 use crate::common::{assert_close, devices, numbers};
@@ -61,7 +62,7 @@ fn a_reset_starts_anew_and_stops_gradients() {
             let mask = Tensor::<2, Bool>::from_data(TensorData::new(mask, [b, t]), &device);
             let h0 = Tensor::<2>::ones([b, h], &device).require_grad();
             let c = (kind == RecurrentKind::Lstm).then(|| h0.clone());
-            let start = RecurrentState { h: h0.clone(), c };
+            let start = RecurrentState::new(h0.clone(), c);
             let sequence = Sequence::from(Some(start)).with_reset(mask);
             let (y, last) = layer.run(x.clone(), sequence.clone());
             let (anew, _) = layer.run(x.clone().narrow(1, 5, 4), Sequence::new());

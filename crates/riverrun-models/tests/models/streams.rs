@@ -1,7 +1,7 @@
 //! A sequence, its chunks and its steps, of both models.
 
 use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
-use riverrun::nn::Sequence;
+use riverrun::Sequence;
 use riverrun_models::AnyLanguageModelConfig;
 
 use crate::common::{assert_close, devices, numbers};

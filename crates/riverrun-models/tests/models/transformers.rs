@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Gradients, Int, Tensor, TensorData};
-use riverrun::nn::Sequence;
+use riverrun::Sequence;
 use riverrun::ops::cross_entropy;
 use riverrun_models::weights::{gpt2_from_huggingface, griffin_from_huggingface};
 use riverrun_models::{Gpt2Config, GriffinConfig};

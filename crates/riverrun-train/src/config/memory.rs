@@ -1,7 +1,8 @@
 //! The memory of a language model's run: a lower bound, by which a run is refused, and an estimate.
 
 use burn::tensor::Device;
-use riverrun::ops::{AttentionOptions, attention_scratch};
+use riverrun::ops::AttentionOptions;
+use riverrun::training::attention_scratch;
 use riverrun_models::AnyLanguageModelConfig;
 
 use crate::{Error, Precision, RunConfig, TaskConfig};

@@ -1,7 +1,7 @@
 //! The next symbol of a sequence.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use riverrun::nn::Sequence;
+use riverrun::Sequence;
 use riverrun::ops::SavedStates;
 use riverrun_models::{AnyLanguageModel, AnyLanguageModelConfig};
 

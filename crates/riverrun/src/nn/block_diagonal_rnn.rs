@@ -89,13 +89,8 @@ impl BlockDiagonalRnnConfig {
 }
 
 impl BlockDiagonalRnn {
-    /// `[B, T, d_input]` and a state `[B, d_hidden]` to `[B, T, d_hidden]` and the next state.
-    pub fn forward(&self, x: Tensor<3>, state: Option<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
-        self.run(x, Sequence::from(state))
-    }
-
     /// The matrices `A`, `[B, T, N, P, P]`, of the steps of an input `[B, T, d_input]`.
-    pub fn matrices(&self, x: Tensor<3>) -> Tensor<5> {
+    fn matrices(&self, x: Tensor<3>) -> Tensor<5> {
         let [batch, steps, _] = x.dims();
         let size = self.block;
         let u = linear(&self.transition, x);

@@ -1,4 +1,4 @@
-//! Linear layers by [`ops::linear`](crate::ops::linear): the parameters of `burn::nn::Linear`, and so its files.
+//! Linear layers by [`ops::linear`](crate::ops::linear()): the parameters of `burn::nn::Linear`, and so its files.
 
 use burn::nn::Linear;
 use burn::tensor::Tensor;
@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 use crate::Error;
 use crate::ops::{self, LinearSpec};
 
-/// `x W + b`, `[.., d_input]` to `[.., d_output]`: [`Linear::forward`] by [`ops::linear`](crate::ops::linear::linear).
+/// `x W + b`, `[.., d_input]` to `[.., d_output]`: [`Linear::forward`] by [`ops::linear`](crate::ops::linear()).
 pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
     apply(layer, x).unwrap_or_else(Error::raise)
 }

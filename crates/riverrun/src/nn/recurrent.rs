@@ -2,8 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use crate::Error;
-pub use crate::sequence::Sequence;
+use crate::{Error, Sequence};
 
 /// A layer that runs over sequences, over their chunks, and step by step.
 ///
@@ -23,6 +22,11 @@ pub trait Recurrent {
     /// # Panics
     /// For shapes, dtypes, devices or lengths that do not fit, and a dtype that the device lacks.
     fn run(&self, x: Tensor<3>, sequence: Sequence<Self::State>) -> (Tensor<3>, Self::State);
+
+    /// [`run`](Self::run) over whole sequences without resets, from a state or from zero.
+    fn forward(&self, x: Tensor<3>, state: Option<Self::State>) -> (Tensor<3>, Self::State) {
+        self.run(x, Sequence::from(state))
+    }
 
     /// Runs one step.
     ///

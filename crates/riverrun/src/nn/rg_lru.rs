@@ -132,11 +132,6 @@ impl RgLruConfig {
 }
 
 impl RgLru {
-    /// `[B, T, d_input]` and a state `[B, d_hidden]` to `[B, T, d_hidden]` and the next state.
-    pub fn forward(&self, x: Tensor<3>, state: Option<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
-        self.run(x, Sequence::from(state))
-    }
-
     /// `W_r x` and `W_i x`, each `[B, T, d_hidden]`.
     fn products(&self, x: &Tensor<3>) -> Result<[Tensor<3>; 2], Error> {
         let [part, columns] = self.gates.weight.dims();

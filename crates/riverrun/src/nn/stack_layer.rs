@@ -24,15 +24,6 @@ impl StackState for Tensor<3> {
 macro_rules! stack_layer {
     ($layer:ident, $state:ty, $name:literal) => {
         impl $layer {
-            /// `[B, T, d_input]` and a state to `[B, T, directions · d_hidden]` and the next state. Each tensor of a state is
-            /// `[layers · directions, B, d_hidden]`.
-            ///
-            /// # Panics
-            /// As [`Recurrent::run`](crate::nn::Recurrent::run).
-            pub fn forward(&self, x: Tensor<3>, state: Option<$state>) -> (Tensor<3>, $state) {
-                $crate::nn::Recurrent::run(self, x, $crate::nn::Sequence::from(state))
-            }
-
             /// A stream of `batch` sequences from the zero state, on the CPU in `f32`, with the weights as they are now; dropout
             /// does not apply.
             ///
@@ -55,7 +46,7 @@ macro_rules! stack_layer {
             fn checked_run(
                 &self,
                 x: Tensor<3>,
-                sequence: $crate::nn::Sequence<$state>,
+                sequence: $crate::Sequence<$state>,
             ) -> Result<(Tensor<3>, $state), $crate::Error> {
                 use $crate::nn::stack_layer::StackState;
                 let (h0, c0) = sequence.state.map(StackState::into_parts).unzip();
@@ -85,7 +76,7 @@ macro_rules! stack_layer {
                     ));
                 }
                 let x = x.unsqueeze_dim(1);
-                let (y, state) = self.checked_run(x, $crate::nn::Sequence::from(state))?;
+                let (y, state) = self.checked_run(x, $crate::Sequence::from(state))?;
                 Ok((y.squeeze_dim(1), state))
             }
         }

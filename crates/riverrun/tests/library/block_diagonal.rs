@@ -2,9 +2,9 @@
 
 use burn::module::Param;
 use burn::tensor::{Bool, Device, Distribution, Tensor, TensorData};
-use riverrun::Error;
-use riverrun::nn::{BlockDiagonalRnnConfig, Recurrent, Sequence};
+use riverrun::nn::{BlockDiagonalRnnConfig, Recurrent};
 use riverrun::ops::{SavedStates, ScanOptions, block_diagonal_scan};
+use riverrun::{Error, Sequence};
 use riverrun_testkit::block_diagonal;
 
 use crate::common::{assert_close, devices, numbers};

@@ -1,9 +1,10 @@
 //! No sequences, no steps, or neither: every layer runs, forward and backward.
 
 use burn::tensor::{Bool, Device, Tensor};
+use riverrun::Sequence;
 use riverrun::nn::{
     BlockDiagonalRnnConfig, GruConfig, LinearRnnConfig, LstmConfig, MinGruConfig, MinLstmConfig,
-    Recurrent, RgLruConfig, RnnConfig, Sequence,
+    Recurrent, RgLruConfig, RnnConfig,
 };
 use riverrun::ops::ResetGate;
 

@@ -2,7 +2,7 @@
 //! positions.
 
 use burn::tensor::{Bool, Device, Distribution, Tensor, TensorData};
-use riverrun::nn::Sequence;
+use riverrun::Sequence;
 use riverrun::ops::{geglu, gelu, rg_lru_gates, rotary, short_convolution};
 use riverrun_testkit::rg_lru::{Problem, oracle};
 

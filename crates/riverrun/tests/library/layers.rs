@@ -2,8 +2,9 @@
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Distribution, FloatDType, Tensor};
+use riverrun::Sequence;
 use riverrun::nn::{
-    GruConfig, LstmConfig, MinGruConfig, MinLstmConfig, Recurrent, RgLruConfig, RnnConfig, Sequence,
+    GruConfig, LstmConfig, MinGruConfig, MinLstmConfig, Recurrent, RgLruConfig, RnnConfig,
 };
 use riverrun::ops::Candidate;
 use serde_json::Value;

@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use half::{bf16, f16};
-use riverrun::ops::linear::{LinearSpec, Route, WeightOrder, linear, mlp};
+use riverrun::ops::{LinearSpec, Route, WeightOrder, linear, mlp};
 use riverrun_kernels::Element;
 use riverrun_testkit::gemm::check::LayerCase;
 use riverrun_testkit::gemm::layer as check;

@@ -2,8 +2,10 @@
 
 use burn::tensor::{Bool, Device, Distribution, Int, Tensor, TensorData};
 use riverrun::ops::{
-    FlatTensor, ScanDirection, ScanOptions, add_directions, from_flat, gated_scan, linear_scan,
-    linear_scan_gradients, linear_scan_hvp, overwrite, refill, refill_int, to_flat,
+    ScanDirection, ScanOptions, gated_scan, linear_scan, linear_scan_gradients, linear_scan_hvp,
+};
+use riverrun::training::{
+    FlatTensor, add_directions, from_flat, overwrite, refill, refill_int, to_flat,
 };
 use riverrun::{Error, Sequence};
 use riverrun_testkit::recurrence::{Gate, Problem, Shape, hvp, oracle};

@@ -1,7 +1,8 @@
 //! Scans that keep no states: the same gradients as those that keep all.
 
 use burn::tensor::{Bool, DType, Device, Distribution, FloatDType, Tensor, TensorData};
-use riverrun::nn::{MinGruConfig, Recurrent, Sequence};
+use riverrun::Sequence;
+use riverrun::nn::{MinGruConfig, Recurrent};
 use riverrun::ops::{Gate, SavedStates, ScanOptions, gated_scan, linear_scan};
 
 use crate::common::{assert_close, devices, numbers};

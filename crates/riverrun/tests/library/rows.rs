@@ -3,8 +3,9 @@
 
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use riverrun::Error;
+use riverrun::check::{NormKind, NormSpec, add_norm, norm};
 use riverrun::nn::{LayerNormConfig, RmsNormConfig};
-use riverrun::ops::{self, NormKind, NormSpec, add_norm, cross_entropy, norm};
+use riverrun::ops::{self, cross_entropy};
 use riverrun_testkit::{loss, norm};
 
 use crate::common::{assert_close, devices, numbers};

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use half::{bf16, f16};
-use riverrun::ops::linear::{LinearSpec, Route, linear, mlp};
+use riverrun::ops::{LinearSpec, Route, linear, mlp};
 use riverrun_kernels::Element;
 use riverrun_testkit::check::Comparison;
 use riverrun_testkit::gemm::check::LayerCase;

@@ -9,7 +9,7 @@ use burn::tensor::{DType, Device};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use riverrun::ops::SavedStates;
-use riverrun::ops::linear::{LinearSpec, WeightOrder};
+use riverrun::ops::{LinearSpec, WeightOrder};
 use riverrun_kernels::cell::{self, Cell};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
 use riverrun_models::RecurrentKind;

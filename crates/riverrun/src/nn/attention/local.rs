@@ -6,7 +6,8 @@ use burn::tensor::{Device, Tensor};
 
 use super::{AttentionState, MultiHeadAttention, MultiHeadAttentionConfig, Rotary};
 use crate::Error;
-use crate::nn::{Recurrent, Sequence};
+use crate::Sequence;
+use crate::nn::Recurrent;
 
 /// Configuration of [`LocalAttention`].
 #[derive(Config, Debug)]

@@ -70,6 +70,7 @@ pub struct MultiHeadAttention {
 
 /// The steps that an attention layer still sees.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct AttentionState {
     /// `[B, n, key_heads, head_dim]`, turned by their positions.
     pub keys: Tensor<4>,
@@ -81,6 +82,7 @@ pub struct AttentionState {
     pub position: usize,
     /// The angles of that position, for a single step, where they are kept in memory of their own; made from `position` when
     /// absent, as a layer leaves it.
+    #[doc(hidden)]
     pub turn: Option<Turn>,
 }
 

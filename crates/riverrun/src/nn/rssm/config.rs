@@ -10,6 +10,7 @@ use crate::nn::RmsNormConfig;
 
 /// Configuration of [`Rssm`].
 #[derive(Config, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct RssmConfig {
     /// Features of an encoded observation.
     pub d_tokens: usize,

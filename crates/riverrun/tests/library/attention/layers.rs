@@ -1,9 +1,9 @@
 //! Attention layers and the short convolution: a sequence, its chunks and its steps; restarts; refusals; what a layer computes.
 
 use burn::tensor::{Bool, Device, Distribution, Tensor, TensorData};
-use riverrun::Error;
-use riverrun::nn::{LocalAttentionConfig, MultiHeadAttentionConfig, Recurrent, Rotary, Sequence};
+use riverrun::nn::{LocalAttentionConfig, MultiHeadAttentionConfig, Recurrent, Rotary};
 use riverrun::ops::short_convolution;
+use riverrun::{Error, Sequence};
 
 use crate::common::{assert_close, devices, numbers};
 

@@ -1,6 +1,7 @@
 //! Attention against PyTorch: its file of weights, results, gradients.
 
-use riverrun::nn::{MultiHeadAttentionConfig, Recurrent, Sequence};
+use riverrun::Sequence;
+use riverrun::nn::{MultiHeadAttentionConfig, Recurrent};
 use riverrun::weights::attention_from_pytorch;
 use serde_json::Value;
 

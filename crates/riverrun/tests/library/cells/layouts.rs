@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 use riverrun::Error;
-use riverrun::nn::{GruConfig, LstmConfig, LstmState};
+use riverrun::nn::{GruConfig, LstmConfig, LstmState, Recurrent};
 use riverrun::ops::ResetGate;
 use riverrun::weights::{
     from_burn_gru, from_complementary_gru, from_cudnn_gru, from_cudnn_lstm, from_keras_gru,
@@ -189,10 +189,7 @@ fn keras_lstm_is_its_formulas() {
         let (kernel, recurrent) = (random([I, 4 * H], &device), random([H, 4 * H], &device));
         let bias: Tensor<1> = random([4 * H], &device);
         let x: Tensor<3> = random([B, T, I], &device);
-        let state = LstmState {
-            h: random([1, B, H], &device),
-            c: random([1, B, H], &device),
-        };
+        let state = LstmState::new(random([1, B, H], &device), random([1, B, H], &device));
         let lstm = from_keras_lstm(kernel.clone(), recurrent.clone(), Some(bias.clone()))
             .expect("shapes that fit");
         let (y, _) = lstm.forward(x.clone(), Some(state.clone()));

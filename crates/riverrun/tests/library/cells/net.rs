@@ -1,13 +1,12 @@
 //! What the tests run: a stack of any kind.
 
 use burn::tensor::{Bool, Device, Distribution, Tensor};
-use riverrun::Error;
 use riverrun::nn::{
     CellStack, CellStream, Gru, GruConfig, Lstm, LstmConfig, LstmState, Recurrent, Rnn, RnnConfig,
-    Sequence,
 };
 use riverrun::ops::Activation;
 use riverrun::weights::from_pytorch;
+use riverrun::{Error, Sequence};
 
 /// The rounding of f32 through products and a few steps, with a margin of about ten.
 pub const TOLERANCE: f64 = 1e-5;
@@ -106,10 +105,8 @@ impl Net {
                 .checked_run(x, plain(sequence))
                 .map(|(y, h)| (y, (h, None))),
             Net::Lstm(layer) => {
-                let sequence = sequence.map_state(|(h, c)| LstmState {
-                    h,
-                    c: c.expect("a cell state"),
-                });
+                let sequence =
+                    sequence.map_state(|(h, c)| LstmState::new(h, c.expect("a cell state")));
                 layer
                     .checked_run(x, sequence)
                     .map(|(y, state)| (y, (state.h, Some(state.c))))

@@ -1,7 +1,7 @@
 //! Against PyTorch and `burn::nn`.
 
 use burn::tensor::Tensor;
-use riverrun::nn::LstmState;
+use riverrun::nn::{LstmState, Recurrent};
 use riverrun::ops::{Cell, ResetGate};
 use riverrun::weights::{from_burn_gru, from_burn_lstm};
 use serde_json::Value;
@@ -121,10 +121,7 @@ fn a_layer_of_burn_gives_the_same() {
             x.clone(),
             Some(burn::nn::LstmState::new(cell.clone(), state.clone())),
         );
-        let start = LstmState {
-            h: state.unsqueeze_dim(0),
-            c: cell.unsqueeze_dim(0),
-        };
+        let start = LstmState::new(state.unsqueeze_dim(0), cell.unsqueeze_dim(0));
         let (found, last) = ours.forward(x, Some(start));
         let what = format!("{name} lstm");
         assert_close(&what, &numbers(found), &numbers(expected), TOLERANCE);

@@ -2,7 +2,8 @@
 
 use burn::module::Param;
 use burn::tensor::{Bool, Tensor, TensorData};
-use riverrun::nn::{GruConfig, LstmConfig, LstmState, Recurrent, Sequence};
+use riverrun::Sequence;
+use riverrun::nn::{GruConfig, LstmConfig, LstmState, Recurrent};
 use riverrun::ops::{Cell, CellOptions, CellState, CellWeights, cell_layer};
 
 use super::net::{Net, random};
@@ -147,10 +148,10 @@ fn no_steps_give_the_initial_state_and_its_gradient() {
         }
         let device = device.autodiff();
         let layer = LstmConfig::new(3, 4).init(&device);
-        let state = LstmState {
-            h: random([1, 2, 4], &device).require_grad(),
-            c: random([1, 2, 4], &device).require_grad(),
-        };
+        let state = LstmState::new(
+            random([1, 2, 4], &device).require_grad(),
+            random([1, 2, 4], &device).require_grad(),
+        );
         let x = Tensor::<3>::zeros([2, 0, 3], &device);
         let (y, last) = layer.forward(x, Some(state.clone()));
         assert_eq!(y.dims(), [2, 0, 4]);

@@ -2,9 +2,10 @@
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use riverrun::Error;
-use riverrun::ops::{
-    AdamwStep, AdamwTensors, FlatTensor, RunStates, adamw, adamw_numbers, add_directions,
-    clip_factor, encode_states, from_flat, overwrite, refill, refill_int, to_flat,
+use riverrun::ops::{RunStates, encode_states};
+use riverrun::training::{
+    AdamwStep, AdamwTensors, FlatTensor, adamw, adamw_numbers, add_directions, clip_factor,
+    from_flat, overwrite, refill, refill_int, to_flat,
 };
 
 use crate::common::{devices, numbers};

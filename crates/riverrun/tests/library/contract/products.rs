@@ -3,8 +3,8 @@
 use burn::backend::Dispatch;
 use burn::tensor::{DType, Tensor};
 use riverrun::check::backend::LinearOps;
-use riverrun::ops::linear::{Arithmetic, product_libraries};
 use riverrun::ops::matmul;
+use riverrun::ops::{Arithmetic, product_libraries};
 
 use super::random;
 use crate::common::{assert_close, devices, numbers};

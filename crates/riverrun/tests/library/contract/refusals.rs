@@ -1,11 +1,11 @@
 //! What cannot be done is an error, before anything is launched.
 
 use burn::tensor::{Bool, FloatDType, Tensor};
-use riverrun::ops::linear::{LinearSpec, linear, mlp};
 use riverrun::ops::{
     Cell, CellOptions, CellWeights, ScanOptions, add_rms_norm, block_diagonal_scan, cell_layer,
     cross_entropy, gelu, layer_norm, linear_scan, min_gru, min_lstm,
 };
+use riverrun::ops::{LinearSpec, linear, mlp};
 use riverrun::{Error, Sequence};
 
 use crate::common::devices;

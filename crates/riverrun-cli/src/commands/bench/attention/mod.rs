@@ -9,7 +9,7 @@ use std::io::{Write, stdout};
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Distribution, Tensor};
-use riverrun::ops::linear::{LinearSpec, linear};
+use riverrun::ops::{LinearSpec, linear};
 use riverrun_kernels::Element;
 use riverrun_kernels::attention::Shape;
 use riverrun_testkit::attention::check::{Case, Options, Outcome};

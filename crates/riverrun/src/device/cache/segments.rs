@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use xxhash_rust::xxh3::Xxh3Default;
 
-use super::CachedKernels;
+use super::Kernels;
 
 const MAGIC: &[u8] = b"riverrun kernels 1\n";
 const SUFFIX: &str = ".kernels";
@@ -195,8 +195,8 @@ pub fn write(folder: &Path, compiler: &str, entries: &[Entry]) -> std::io::Resul
 }
 
 /// Entries and bytes by namespace.
-pub fn summary(folder: &Path) -> Vec<CachedKernels> {
-    let mut kinds: Vec<CachedKernels> = Vec::new();
+pub fn summary(folder: &Path) -> Vec<Kernels> {
+    let mut kinds: Vec<Kernels> = Vec::new();
     for entry in files(folder, "").iter().flat_map(|(path, _)| entries(path)) {
         let bytes = (entry.key.len() + entry.value.len()) as u64;
         match kinds.iter_mut().find(|kind| kind.name == entry.namespace) {
@@ -204,7 +204,7 @@ pub fn summary(folder: &Path) -> Vec<CachedKernels> {
                 kind.entries += 1;
                 kind.bytes += bytes;
             }
-            None => kinds.push(CachedKernels {
+            None => kinds.push(Kernels {
                 name: entry.namespace,
                 entries: 1,
                 bytes,

@@ -1,7 +1,7 @@
 //! Compiled kernels, kept from run to run in the user's cache folder.
 //!
 //! CubeCL keeps the PTX of each kernel in a table in memory, by the kernel's source and architecture. Here that table is filled
-//! from files when it is first needed, and entries that are new are written to a file of their own: see [`segments`].
+//! from files when it is first needed, and entries that are new are written to a file of their own.
 
 #[cfg(feature = "cuda")]
 mod segments;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// One kind of what the kernel cache holds: kernels of a runtime and an architecture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct CachedKernels {
+pub struct Kernels {
     /// The kind, as the runtime names it.
     pub name: String,
     /// Kernels.
@@ -26,19 +26,19 @@ pub struct CachedKernels {
 /// Call it before the first device is opened. A kernel is found by its source, the GPU's architecture and the version of the
 /// compiler. Several programs may use the folder at once. A damaged entry is left out and compiled again.
 ///
-/// Kernels are written every two seconds while there are new ones, and by [`save_kernel_cache`].
+/// Kernels are written every two seconds while there are new ones, and by [`save`].
 ///
 /// Returns `None`, and keeps nothing, without the feature `cuda`, if a device is open already, where the user has no cache
 /// folder, and, with a warning, if the folder is not writable.
-pub fn enable_kernel_cache() -> Option<PathBuf> {
+pub fn enable() -> Option<PathBuf> {
     #[cfg(feature = "cuda")]
     return keep::folder(true);
     #[cfg(not(feature = "cuda"))]
     None
 }
 
-/// The folder that [`enable_kernel_cache`] returned.
-pub fn kernel_cache() -> Option<PathBuf> {
+/// The folder that [`enable`] returned.
+pub fn folder() -> Option<PathBuf> {
     #[cfg(feature = "cuda")]
     return keep::folder(false);
     #[cfg(not(feature = "cuda"))]
@@ -46,7 +46,7 @@ pub fn kernel_cache() -> Option<PathBuf> {
 }
 
 /// Writes the kernels that were compiled since the last time. A program calls it before it ends.
-pub fn save_kernel_cache() {
+pub fn save() {
     #[cfg(feature = "cuda")]
     keep::save();
 }
@@ -57,23 +57,23 @@ pub(super) fn load() {
     keep::load();
 }
 
-/// The contents of the folder of [`enable_kernel_cache`], by kind; nothing without such a folder.
-pub fn cached_kernels() -> Vec<CachedKernels> {
+/// The contents of the folder of [`enable`], by kind; nothing without such a folder.
+pub fn list() -> Vec<Kernels> {
     #[cfg(feature = "cuda")]
-    if let Some(folder) = kernel_cache() {
+    if let Some(folder) = folder() {
         return segments::summary(&folder);
     }
     Vec::new()
 }
 
-/// Removes the kernels in the folder of [`enable_kernel_cache`], so that later programs compile them again, and returns their
+/// Removes the kernels in the folder of [`enable`], so that later programs compile them again, and returns their
 /// size in bytes. Programs that run keep what they have.
 ///
 /// # Errors
 /// A file that cannot be removed.
-pub fn clear_kernel_cache() -> std::io::Result<u64> {
+pub fn clear() -> std::io::Result<u64> {
     #[cfg(feature = "cuda")]
-    if let Some(folder) = kernel_cache() {
+    if let Some(folder) = folder() {
         return segments::clear(&folder);
     }
     Ok(0)
