@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     log_to_stderr(cli.verbosity);
     join_the_pool();
-    riverrun::device::enable_kernel_cache();
+    riverrun::device::cache::enable();
     let quiet = cli.verbosity.quiet;
     fault::keep();
     // Any panic is a bug.
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => commands::bench::run(&args),
     })
     .unwrap_or_else(|_| Err(Failure::Bug("a fault of riverrun, please report it".into())));
-    riverrun::device::save_kernel_cache();
+    riverrun::device::cache::save();
     let Err(failure) = result else {
         let faults = fault::faults();
         if !faults.is_empty() {

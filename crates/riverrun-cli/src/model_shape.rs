@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use riverrun::models::{AnyLanguageModelConfig, LanguageModelKind};
+use riverrun_models::{AnyLanguageModelConfig, LanguageModelKind};
 use riverrun_testkit::check::Random;
 use riverrun_train::tasks::Batch;
 use serde::Serialize;

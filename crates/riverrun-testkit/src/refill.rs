@@ -1,7 +1,7 @@
 //! Tensors that are filled again in place, as the inputs of recorded steps are.
 
 use burn::tensor::{Int, Tensor, TensorData};
-use riverrun::ops::{refill, refill_int};
+use riverrun::training::{refill, refill_int};
 
 use crate::check::{Comparison, distance};
 use crate::op::{download, random, upload};

@@ -2,7 +2,7 @@
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use riverrun::Sequence;
-use riverrun::models::WorldModel;
+use riverrun_models::WorldModel;
 use serde::Serialize;
 
 #[cfg(feature = "charts")]

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::DynState;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
-use riverrun::ops::overwrite;
+use riverrun::training::overwrite;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use burn::tensor::Device;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestCaseError, TestRng, TestRunner};
-use riverrun::models::LanguageModelConfig;
+use riverrun_models::LanguageModelConfig;
 use riverrun_train::tasks::{self, Corpus};
 use riverrun_train::{
     Error, Generator, Observer, RunConfig, RunDir, Sampling, Setup, Trainer, TrainingConfig,

@@ -6,9 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use burn::nn::{Linear, LinearConfig};
 use burn::prelude::*;
 use burn::tensor::{Tensor, TensorData};
+use riverrun::Sequence;
 use riverrun::device::DeviceInfo;
-use riverrun::models::{GriffinConfig, LanguageModelConfig, LanguageModelKind, RecurrentKind};
-use riverrun::nn::Sequence;
+use riverrun_models::{GriffinConfig, LanguageModelConfig, LanguageModelKind, RecurrentKind};
 use riverrun_train::hybrid::{Counts, Observation, Predictor, Preset, WINDOWS};
 use riverrun_train::tasks::{self, Batch, Corpus, Task, XorConfig};
 use riverrun_train::{

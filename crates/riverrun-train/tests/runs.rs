@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::Device;
-use riverrun::models::{
+use riverrun_models::{
     AnyLanguageModel, AnyLanguageModelConfig, Gpt2Config, GriffinConfig, LanguageModelConfig,
     RecurrentKind,
 };

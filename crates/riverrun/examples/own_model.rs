@@ -11,7 +11,8 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamConfig, GradientsParams};
 use burn::tensor::activation::log_sigmoid;
 use burn::tensor::{Device, Distribution, Tensor, TensorData};
-use riverrun::nn::{MinGru, MinGruConfig, Recurrent, Sequence};
+use riverrun::Sequence;
+use riverrun::nn::{MinGru, MinGruConfig, Recurrent};
 
 #[derive(Config, Debug)]
 struct NetConfig {

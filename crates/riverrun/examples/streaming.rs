@@ -7,7 +7,7 @@
 //! with a state dict of `nn.GRU(4, 5)` under `encoder.`; without arguments it reads a file of its tests.
 
 use burn::tensor::{Device, Tensor, TensorData};
-use riverrun::nn::GruConfig;
+use riverrun::nn::{GruConfig, Recurrent};
 use riverrun::weights::{from_pytorch, to_pytorch};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

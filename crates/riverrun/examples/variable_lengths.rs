@@ -8,7 +8,8 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamConfig, GradientsParams};
 use burn::tensor::{Device, Distribution, Tensor, TensorData};
-use riverrun::nn::{Lstm, LstmConfig, Recurrent, Sequence};
+use riverrun::Sequence;
+use riverrun::nn::{Lstm, LstmConfig, Recurrent};
 
 #[derive(Module, Debug)]
 struct Sum {

@@ -8,3 +8,5 @@ pub mod backend {
     pub use crate::ops::linear::backend::LinearOps;
     pub use crate::ops::support::{Maybe, MaybeInt};
 }
+
+pub use crate::ops::norm::{NormKind, NormSpec, add_norm, norm};

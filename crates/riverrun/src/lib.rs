@@ -3,10 +3,10 @@
 //! - [`nn`]: layers, with one trait for sequences, chunks and single steps.
 //! - [`ops`]: the linear recurrence `h_t = a_t ∘ h_{t-1} + b_t`, its gated forms, and GRU, LSTM and Elman cells, on
 //!   [`Tensor`](burn::Tensor), differentiable in every input, on every backend of this build.
-//! - [`models`]: a residual block and a language model.
 //! - `weights`: weights from and to PyTorch, from Burn, Keras and cuDNN (feature `store`).
 //! - [`device`]: the devices of this build and machine, their memory, their errors.
 //! - [`Recording`]: launches recorded once and replayed.
+//! - [`training`]: what a trainer needs beside them; unstable.
 //!
 //! | feature | what it adds |
 //! | --- | --- |
@@ -19,7 +19,8 @@
 //! ```
 //! # #[cfg(feature = "flex")] {
 //! use burn::tensor::{Device, Distribution, Tensor};
-//! use riverrun::nn::{MinGruConfig, Recurrent, Sequence};
+//! use riverrun::Sequence;
+//! use riverrun::nn::{MinGruConfig, Recurrent};
 //!
 //! let device = Device::flex();
 //! let layer = MinGruConfig::new(8, 16).init(&device);
@@ -39,11 +40,13 @@
 pub mod check;
 pub mod device;
 mod error;
-pub mod models;
+#[doc(hidden)]
+pub mod internal;
 pub mod nn;
 pub mod ops;
 mod recording;
 mod sequence;
+pub mod training;
 #[cfg(feature = "store")]
 pub mod weights;
 

@@ -13,14 +13,14 @@ use crate::device::one_line;
 /// Recorded work of a device.
 ///
 /// A recording holds launches with the addresses they had. Work can be recorded if it reads nothing back, uploads nothing
-/// (inputs are refilled between replays, see [`crate::ops::refill`]), and takes all its memory from the pools that earlier
+/// (inputs are refilled between replays, see [`refill`](crate::training::refill)), and takes all its memory from the pools that earlier
 /// runs of the same work have filled. The recording holds the memory it touches until it is dropped.
 ///
 /// On CUDA, nothing else of the process may use the device from [`record`](Preparation::record)'s beginning to its end: CubeCL
 /// captures in CUDA's global mode, in which another thread's wait for a result fails, and spoils the recording. Replays run
 /// beside anything.
 ///
-/// An update in place ([`crate::ops::adamw`]) of a tensor that shares its memory writes to a copy, and a recorded copy would
+/// An update in place ([`adamw`](crate::training::adamw)) of a tensor that shares its memory writes to a copy, and a recorded copy would
 /// start from the same old numbers at each replay. Such a recording can be replayed once: see [`repeats`](Self::repeats).
 pub struct Recording {
     graph: BackendGraph<Dispatch>,
@@ -101,18 +101,7 @@ impl Preparation {
     /// # Errors
     /// [`Error::Recording`] for work that cannot be recorded: its results are lost; the device stays usable, and can record
     /// again after another [`prepare`](Recording::prepare).
-    pub fn record<T>(self, work: impl FnOnce() -> T) -> Result<(Recording, T), Error> {
-        self.try_record(|| Ok(work()))
-    }
-
-    /// [`record`](Self::record) for work that can fail.
-    ///
-    /// # Errors
-    /// Those of [`record`](Self::record), and the error of `work`: the device has left the recording mode then.
-    pub fn try_record<T, E: From<Error>>(
-        mut self,
-        work: impl FnOnce() -> Result<T, E>,
-    ) -> Result<(Recording, T), E> {
+    pub fn record<T>(mut self, work: impl FnOnce() -> T) -> Result<(Recording, T), Error> {
         Dispatch::graph_start_capture(self.device.as_dispatch()).map_err(failed)?;
         self.used = true;
         // Those of the runs before.
@@ -120,7 +109,7 @@ impl Preparation {
         let capture = Capture {
             device: &self.device,
         };
-        let output = work()?;
+        let output = work();
         let recording = Recording {
             graph: capture.stop()?,
             copies: copies() > 0,

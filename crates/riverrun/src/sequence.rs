@@ -58,6 +58,15 @@ impl<S> Sequence<S> {
         self
     }
 
+    /// A run with the same resets and lengths from another state, or from the zero state.
+    pub fn starting_from<T>(&self, state: Option<T>) -> Sequence<T> {
+        Sequence {
+            state,
+            reset: self.reset.clone(),
+            lengths: self.lengths.clone(),
+        }
+    }
+
     /// The same run with another form of the state.
     pub fn map_state<T>(self, f: impl FnOnce(S) -> T) -> Sequence<T> {
         Sequence {

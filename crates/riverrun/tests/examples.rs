@@ -2,8 +2,6 @@
 #![allow(dead_code, reason = "an example's own `main` reads the command line")]
 #![cfg(all(feature = "flex", feature = "store"))]
 
-#[path = "../examples/characters.rs"]
-mod characters;
 #[path = "../examples/own_model.rs"]
 mod own_model;
 #[path = "../examples/streaming.rs"]
@@ -16,6 +14,5 @@ mod variable_lengths;
 fn the_examples_run() -> Result<(), Box<dyn std::error::Error>> {
     own_model::main();
     variable_lengths::main();
-    streaming::run(streaming::KNOWN, "", 4, 5)?;
-    characters::run(None, 150)
+    streaming::run(streaming::KNOWN, "", 4, 5)
 }

@@ -1,10 +1,12 @@
-//! What a device does after work that fails: no memory left, a recording that panics or errs.
+//! What a device does after work that fails: no memory left, a recording that panics or errs. In a process of its own: nothing
+//! else of the process may use a device while work is recorded.
 
 mod common;
 
 use burn::tensor::{Device, Tensor};
 use common::{assert_close, devices, numbers};
-use riverrun::ops::{AdamwStep, AdamwTensors, adamw, adamw_numbers};
+use riverrun::ops::uniform;
+use riverrun::training::{AdamwStep, AdamwTensors, adamw, adamw_numbers};
 use riverrun::{Error, Preparation, Recording, device};
 
 fn gpu() -> Option<Device> {
@@ -62,11 +64,7 @@ fn a_recording_whose_work_fails_leaves_the_device_usable() {
         assert!(panicked.is_err());
         works(&gpu);
         let prepared = warm_up(&gpu, || drop(double()));
-        let refused = prepared.try_record(|| {
-            let _lost = double();
-            Err::<(), Error>(Error::Unsupported("in the middle of a recording".into()))
-        });
-        assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
+        drop(prepared.record(double).expect("a recording"));
         works(&gpu);
         let prepared = warm_up(&gpu, || drop(double()));
         let (recording, y) = prepared.record(double).expect("a recording after failures");
@@ -137,5 +135,33 @@ fn the_cpu_has_no_recordings_and_says_so_before_the_work() {
     if cfg!(target_os = "linux") {
         let memory = memory.expect("Linux tells");
         assert!(0 < memory.free && memory.free <= memory.total, "{memory:?}");
+    }
+}
+
+#[test]
+fn recorded_random_numbers_follow_their_key() {
+    for (name, device) in devices() {
+        let key = || Tensor::from_ints([1, 2, 3, 4], &device);
+        let words = key();
+        let draw = || uniform(words.clone(), 0, [100]).unwrap() * 2.0;
+        let Ok(prepared) = Recording::prepare(&device) else {
+            println!("skipped: {name} has no recordings");
+            continue;
+        };
+        for _ in 0..3 {
+            numbers(draw());
+        }
+        let recorded = prepared.record(draw);
+        let (recording, out) = match recorded {
+            Ok(recorded) => recorded,
+            Err(error) => {
+                println!("skipped: {name}: {error}");
+                continue;
+            }
+        };
+        // SAFETY: the key and the result are kept.
+        unsafe { recording.replay() }.unwrap();
+        let expected = numbers(uniform(key(), 0, [100]).unwrap() * 2.0);
+        assert_close(&name, &numbers(out), &expected, 0.0);
     }
 }

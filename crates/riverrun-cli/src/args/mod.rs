@@ -7,8 +7,8 @@ mod verify;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use riverrun::models::LanguageModelKind;
 use riverrun::ops::SavedStates;
+use riverrun_models::LanguageModelKind;
 use riverrun_train::hybrid::{HybridConfig, PredictorKind};
 use riverrun_train::tasks::SymbolKind;
 use riverrun_train::{DigitsNet, Precision};

@@ -2,7 +2,7 @@
 
 use std::io::{Write, stdout};
 
-use riverrun::device::{cached_kernels, clear_kernel_cache, kernel_cache};
+use riverrun::device::cache;
 
 use super::memory::megabytes;
 use crate::args::CacheCommand;
@@ -11,10 +11,10 @@ use crate::failure::Failure;
 /// Shows or clears the folder.
 pub fn run(what: CacheCommand) -> Result<(), Failure> {
     let mut out = stdout().lock();
-    match (what, kernel_cache()) {
+    match (what, cache::folder()) {
         (CacheCommand::List, _) => {
             writeln!(out, "kernel cache: {}", summary())?;
-            for kind in cached_kernels() {
+            for kind in cache::list() {
                 let (name, entries) = (kind.name, kind.entries);
                 writeln!(
                     out,
@@ -26,7 +26,7 @@ pub fn run(what: CacheCommand) -> Result<(), Failure> {
         (CacheCommand::Clear, None) => writeln!(out, "kernel cache: {}", summary())?,
         (CacheCommand::Clear, Some(folder)) => {
             let folder = folder.display();
-            let freed = clear_kernel_cache()
+            let freed = cache::clear()
                 .map_err(|error| Failure::User(format!("{folder} cannot be cleared: {error}")))?;
             writeln!(out, "kernel cache: {folder} cleared, {}", megabytes(freed))?;
         }
@@ -36,10 +36,10 @@ pub fn run(what: CacheCommand) -> Result<(), Failure> {
 
 /// The folder with its size, or the reason why there is none.
 pub fn summary() -> String {
-    let Some(folder) = kernel_cache() else {
+    let Some(folder) = cache::folder() else {
         return "none: this build has no CUDA, or the folder cannot be written".into();
     };
-    let (folder, kinds) = (folder.display(), cached_kernels());
+    let (folder, kinds) = (folder.display(), cache::list());
     let entries: u64 = kinds.iter().map(|kind| kind.entries).sum();
     let bytes: u64 = kinds.iter().map(|kind| kind.bytes).sum();
     match entries {

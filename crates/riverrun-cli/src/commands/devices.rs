@@ -3,7 +3,7 @@
 use std::io::{Write, stdout};
 
 use burn::tensor::Device;
-use riverrun::ops::linear::product_libraries;
+use riverrun::ops::product_libraries;
 
 use crate::failure::Failure;
 

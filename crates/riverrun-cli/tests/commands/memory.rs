@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use riverrun::models::LanguageModelConfig;
+use riverrun_models::LanguageModelConfig;
 use riverrun_train::tasks::SelectiveCopyConfig;
 use riverrun_train::{Precision, RunConfig, TaskConfig};
 

@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
 use riverrun::Error;
-use riverrun::ops::linear::{self as product, LinearSpec, WeightOrder, matmul, mlp};
+use riverrun::ops::{self as product, LinearSpec, WeightOrder, matmul, mlp};
 
 use crate::gemm::check::{LayerCase, Outcome};
 

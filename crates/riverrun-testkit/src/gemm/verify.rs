@@ -1,7 +1,7 @@
 //! Linear layers and MLPs, forward and every gradient, by every route; the vendor's products with every epilogue, and their
 //! order among launches.
 
-use riverrun::ops::linear::{LinearSpec, Route, WeightOrder};
+use riverrun::ops::{LinearSpec, Route, WeightOrder};
 use riverrun_kernels::Element;
 
 use crate::gemm::check::LayerCase;

@@ -1,8 +1,9 @@
 //! The memory of a language model's run: a lower bound, by which a run is refused, and an estimate.
 
 use burn::tensor::Device;
-use riverrun::models::AnyLanguageModelConfig;
-use riverrun::ops::{AttentionOptions, attention_scratch};
+use riverrun::ops::AttentionOptions;
+use riverrun::training::attention_scratch;
+use riverrun_models::AnyLanguageModelConfig;
 
 use crate::{Error, Precision, RunConfig, TaskConfig};
 
@@ -56,13 +57,13 @@ impl MemoryPlan {
 }
 
 impl RunConfig {
-    /// The memory of the run, by formula from the model's [size](riverrun::models::ModelSize): nothing is allocated. With fewer
+    /// The memory of the run, by formula from the model's [size](riverrun_models::ModelSize): nothing is allocated. With fewer
     /// [saved states](crate::TrainingConfig::saved_states) than all it is an upper bound.
     ///
     /// # Errors
     /// Sizes that do not fit into 64 bits.
     pub fn memory_plan(&self) -> Result<MemoryPlan, Error> {
-        let size = self.model.try_size()?;
+        let size = self.model.size()?;
         let bytes = self.bytes_per_number() as u64;
         let all = |numbers: u64, each: u64| numbers.saturating_mul(each);
         let tokens = u64::try_from(self.tokens_at_once()).unwrap_or(u64::MAX);
@@ -144,7 +145,7 @@ impl RunConfig {
 
     /// The bytes of the model's weights; more than any machine has for a model that cannot exist.
     pub fn weight_bytes(&self) -> u128 {
-        match self.model.try_size() {
+        match self.model.size() {
             Ok(size) => 4 * u128::from(size.parameters),
             Err(_) => u128::MAX,
         }
@@ -161,7 +162,7 @@ impl RunConfig {
                 .saturating_mul(2 + 2 * wide(model.mlp) + wide(model.expansion))
                 .saturating_mul(wide(model.layers))
                 .saturating_add(wide(model.vocab)),
-            model => match model.try_size() {
+            model => match model.size() {
                 Ok(size) => size.saved_per_token.into(),
                 Err(_) => u128::MAX,
             },

@@ -5,8 +5,8 @@ mod pendulum;
 
 pub use memory::MemoryPlan;
 pub use pendulum::{PendulumRun, PendulumTask};
-use riverrun::models::{AnyLanguageModelConfig, LanguageModelConfig, RecurrentKind};
 use riverrun::ops::SavedStates;
+use riverrun_models::{AnyLanguageModelConfig, LanguageModelConfig, RecurrentKind};
 use serde::{Deserialize, Serialize};
 
 use crate::hybrid::HybridConfig;

@@ -1,7 +1,7 @@
 //! Everything that decides the numbers of a run on the pendulum.
 
-use riverrun::models::WorldModelConfig;
 use riverrun::nn::RssmConfig;
+use riverrun_models::WorldModelConfig;
 use serde::{Deserialize, Serialize};
 
 use super::{FORMAT, TrainingConfig};

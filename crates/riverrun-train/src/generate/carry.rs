@@ -1,12 +1,12 @@
 //! The state of a recorded step: in the same memory from step to step.
 
 use burn::tensor::{DType, Device, Tensor};
-use riverrun::models::{
-    AnyLanguageModel, AnyLmState, Griffin, GriffinBlockState, GriffinState, LmState,
-    RecurrentState, TemporalMixing,
+use riverrun::nn::{AttentionState, LocalAttention, Rotary};
+use riverrun::training::{Turn, overwrite};
+use riverrun_models::{
+    AnyLanguageModel, AnyLmState, Griffin, GriffinBlockState, GriffinState, RecurrentState,
+    TemporalMixing,
 };
-use riverrun::nn::{AttentionState, LocalAttention, Rotary, Turn};
-use riverrun::ops::overwrite;
 
 /// Whether the state has the same shapes after each further step: that of local attention has them once its window is full.
 pub(super) fn settled(model: &AnyLanguageModel, state: &AnyLmState) -> bool {
@@ -36,7 +36,7 @@ fn attentions(model: &Griffin) -> impl Iterator<Item = &LocalAttention> {
 fn caches(state: &GriffinState) -> impl Iterator<Item = &AttentionState> {
     state.blocks.iter().filter_map(|block| match block {
         GriffinBlockState::Attention(cache) => Some(cache),
-        GriffinBlockState::Recurrence { .. } => None,
+        _ => None,
     })
 }
 
@@ -127,27 +127,21 @@ impl Pair for Copy {
 /// The states of all blocks, each made of its two.
 fn zip(state: AnyLmState, with: AnyLmState, pair: &impl Pair) -> AnyLmState {
     match (state, with) {
-        (AnyLmState::Recurrent(state), AnyLmState::Recurrent(with)) => {
+        (AnyLmState::Recurrent(state), AnyLmState::Recurrent(mut with)) => {
             let blocks = state.blocks.into_iter().zip(with.blocks);
-            AnyLmState::Recurrent(LmState {
-                blocks: blocks
-                    .map(|(state, with)| RecurrentState {
-                        h: pair.of(state.h, with.h),
-                        c: state
-                            .c
-                            .zip(with.c)
-                            .map(|(state, with)| pair.of(state, with)),
-                    })
-                    .collect(),
-            })
+            let blocks = blocks.map(|(state, with)| {
+                let c = state.c.zip(with.c);
+                let c = c.map(|(state, with)| pair.of(state, with));
+                RecurrentState::new(pair.of(state.h, with.h), c)
+            });
+            with.blocks = blocks.collect();
+            AnyLmState::Recurrent(with)
         }
-        (AnyLmState::Griffin(state), AnyLmState::Griffin(with)) => {
+        (AnyLmState::Griffin(state), AnyLmState::Griffin(mut with)) => {
             let blocks = state.blocks.into_iter().zip(with.blocks);
-            AnyLmState::Griffin(GriffinState {
-                blocks: blocks
-                    .map(|(state, with)| griffin_block(state, with, pair))
-                    .collect(),
-            })
+            let blocks = blocks.map(|(state, with)| griffin_block(state, with, pair));
+            with.blocks = blocks.collect();
+            AnyLmState::Griffin(with)
         }
         (_, with) => with,
     }
@@ -170,11 +164,11 @@ fn griffin_block(
             inputs: pair.of(inputs, to),
             h: pair.of(h, next),
         },
-        (Attention(state), Attention(with)) => Attention(AttentionState {
-            keys: pair.of(state.keys, with.keys),
-            values: pair.of(state.values, with.values),
-            ..with
-        }),
+        (Attention(state), Attention(mut with)) => {
+            with.keys = pair.of(state.keys, with.keys);
+            with.values = pair.of(state.values, with.values);
+            Attention(with)
+        }
         (_, with) => with,
     }
 }

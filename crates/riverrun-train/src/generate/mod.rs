@@ -15,7 +15,7 @@ use burn::tensor::Device;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
-use riverrun::models::AnyLanguageModel;
+use riverrun_models::AnyLanguageModel;
 
 use crate::run_dir::checksums;
 use crate::tasks::Vocabulary;

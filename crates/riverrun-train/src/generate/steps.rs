@@ -6,10 +6,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use riverrun::models::{AnyLanguageModel, AnyLmState};
-use riverrun::nn::Sequence;
-use riverrun::ops::refill_int;
-use riverrun::{Preparation, Recording};
+use riverrun::training::refill_int;
+use riverrun::{Preparation, Recording, Sequence};
+use riverrun_models::{AnyLanguageModel, AnyLmState};
 
 use super::carry::{Place, at, carried, copied, settled};
 use crate::Error;
@@ -181,7 +180,7 @@ impl<'a> Steps<'a> {
             (logits, carried(state, after))
         };
         let wait = || -> Result<(), Error> {
-            let failed = |error| riverrun::device::execution_error(device, &error);
+            let failed = |error| riverrun::training::execution_error(device, &error);
             Ok(device.sync().map_err(failed)?)
         };
         if recorder.warm < WARM_UP {

@@ -127,7 +127,7 @@ pub fn device_pieces(device: &Device) -> Result<Vec<Piece>, Error> {
     )?;
     let mut config = RunConfig::selective_copy();
     let [vocab, ..] = config.model.sizes();
-    config.model = riverrun::models::LanguageModelConfig::new(vocab, 512, 4).into();
+    config.model = riverrun_models::LanguageModelConfig::new(vocab, 512, 4).into();
     let text = Learner::language(&config, device)?;
     Ok([of_weights(digits), of_weights(text)]
         .into_iter()

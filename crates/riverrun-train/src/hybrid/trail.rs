@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Device, Tensor, TensorData};
-use riverrun::ops::{FlatTensor, add_directions, from_flat, to_flat};
+use riverrun::training::{FlatTensor, add_directions, from_flat, to_flat};
 
 use super::observation::{KEPT, WINDOWS};
 

@@ -1,7 +1,7 @@
 //! The factor that keeps f16 gradients within the format's range.
 
 use burn::tensor::{Device, Tensor};
-use riverrun::ops::{LossScaleNumbers, clip_factor};
+use riverrun::training::{LossScaleNumbers, clip_factor};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Precision};

@@ -158,7 +158,7 @@ impl Recorder {
 fn synced(device: &Device) -> Result<(), Error> {
     Ok(device
         .sync()
-        .map_err(|error| riverrun::device::execution_error(device, &error))?)
+        .map_err(|error| riverrun::training::execution_error(device, &error))?)
 }
 
 fn replay(recording: &Recording) -> Result<(), Error> {

@@ -12,7 +12,8 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
-use riverrun::nn::{Gru, GruConfig, MinGru, MinGruConfig, Recurrent, Sequence};
+use riverrun::Sequence;
+use riverrun::nn::{Gru, GruConfig, MinGru, MinGruConfig, Recurrent};
 use serde::{Deserialize, Serialize};
 
 use super::{Inputs, Objective, Score, count_correct, cross_entropy};

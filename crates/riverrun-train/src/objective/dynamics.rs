@@ -1,7 +1,7 @@
 //! The dynamics of a pendulum, by a world model.
 
 use burn::tensor::{Device, Tensor, TensorData};
-use riverrun::models::{WorldModel, WorldModelConfig};
+use riverrun_models::{WorldModel, WorldModelConfig};
 
 use super::{Inputs, Objective};
 use crate::tasks::{OBSERVED, PendulumBatch};

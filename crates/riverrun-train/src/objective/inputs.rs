@@ -5,7 +5,7 @@ use burn::tensor::{Device, DispatchTensor, FloatDType, Int, Tensor, TensorData};
 use rand::RngCore;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
-use riverrun::ops::{refill, refill_int};
+use riverrun::training::{refill, refill_int};
 
 use crate::Error;
 

@@ -1,9 +1,9 @@
 //! The next symbol of a sequence.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use riverrun::models::{AnyLanguageModel, AnyLanguageModelConfig};
-use riverrun::nn::Sequence;
+use riverrun::Sequence;
 use riverrun::ops::SavedStates;
+use riverrun_models::{AnyLanguageModel, AnyLanguageModelConfig};
 
 use super::{Inputs, Objective, Score, count_correct, cross_entropy};
 use crate::RunConfig;

@@ -1,6 +1,6 @@
 //! AdamW over a whole module, with the gradient clipped by its global norm.
 //!
-//! The update is [`riverrun::ops::adamw`], which updates all parameters in a few launches with the formula and the state of
+//! The update is [`riverrun::training::adamw`], which updates all parameters in a few launches with the formula and the state of
 //! Burn's `AdamW`. This module walks the model: one norm over all gradients (Burn clips each parameter by itself), weight
 //! decay for matrices only, gradients in the format of the arithmetic, and moments saved and loaded as modules of the
 //! model's shape.
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::{AdamWState, AdaptiveMomentumState, DynState, GradientsParams};
 use burn::tensor::{Device, Tensor, TensorData};
-use riverrun::ops::{AdamwStep, AdamwTensors, adamw, adamw_numbers, refill, square_sum};
+use riverrun::training::{AdamwStep, AdamwTensors, adamw, adamw_numbers, refill, square_sum};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, LossScale};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use burn::module::{ModuleMapper, Param, ParamId};
 use burn::optim::{AdamWState, AdaptiveMomentumState, DynState, GradientsParams};
 use burn::tensor::{Tensor, TensorData};
-use riverrun::ops::AdamwTensors;
+use riverrun::training::AdamwTensors;
 
 /// The identity of a parameter during an update.
 pub(super) struct Slot {

@@ -8,8 +8,8 @@
 //!
 //! Nothing here opens a device except where it says so: a program that asks for `cuda:3` makes no context on the others.
 
-mod failure;
-mod kernel_cache;
+pub mod cache;
+pub(crate) mod failure;
 mod memory;
 
 use std::sync::OnceLock;
@@ -20,11 +20,7 @@ use burn::tensor::{DType, Device};
 use burn_cubecl::CubeDevice;
 
 pub(crate) use failure::one_line;
-pub use failure::{execution_error, read};
-pub use kernel_cache::{
-    CachedKernels, cached_kernels, clear_kernel_cache, enable_kernel_cache, kernel_cache,
-    save_kernel_cache,
-};
+pub use failure::read;
 pub use memory::{Memory, memory};
 
 use crate::Error;
@@ -174,7 +170,7 @@ pub fn parse(spec: &str) -> Result<Device, Error> {
         }
     };
     if found.as_ref().is_some_and(|info| !is_cpu(&info.device)) {
-        kernel_cache::load();
+        cache::load();
     }
     found
         .map(|info| info.device)

@@ -62,23 +62,13 @@ impl BlockDiagonalRnnConfig {
     /// `time_scale` steps, spread evenly on a logarithmic scale.
     ///
     /// # Panics
-    /// Where [`try_init`](Self::try_init) returns an error.
+    /// If `d_hidden` is not a multiple of `block`.
     pub fn init(&self, device: &Device) -> BlockDiagonalRnn {
-        self.try_init(device)
-            .unwrap_or_else(|error| panic!("block-diagonal RNN: {error}"))
-    }
-
-    /// [`init`](Self::init).
-    ///
-    /// # Errors
-    /// A `d_hidden` that is not a multiple of `block`.
-    pub fn try_init(&self, device: &Device) -> Result<BlockDiagonalRnn, Error> {
         let (hidden, block) = (self.d_hidden, self.block);
-        if block == 0 || !hidden.is_multiple_of(block) {
-            return Err(Error::Unsupported(format!(
-                "{hidden} channels do not make blocks of {block}"
-            )));
-        }
+        assert!(
+            block > 0 && hidden.is_multiple_of(block),
+            "{hidden} channels do not make blocks of {block}"
+        );
         let mut transition = LinearConfig::new(self.d_input, hidden * block).init(device);
         let mut bias = vec![0.0f32; hidden * block];
         for channel in 0..hidden {
@@ -89,23 +79,18 @@ impl BlockDiagonalRnnConfig {
         }
         let bias = Tensor::<1>::from_floats(bias.as_slice(), device);
         transition.bias = Some(Param::from_tensor(bias));
-        Ok(BlockDiagonalRnn {
+        BlockDiagonalRnn {
             transition,
             input: LinearConfig::new(self.d_input, hidden).init(device),
             block,
             reverse: self.reverse,
-        })
+        }
     }
 }
 
 impl BlockDiagonalRnn {
-    /// `[B, T, d_input]` and a state `[B, d_hidden]` to `[B, T, d_hidden]` and the next state.
-    pub fn forward(&self, x: Tensor<3>, state: Option<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
-        self.run(x, Sequence::from(state))
-    }
-
     /// The matrices `A`, `[B, T, N, P, P]`, of the steps of an input `[B, T, d_input]`.
-    pub fn matrices(&self, x: Tensor<3>) -> Tensor<5> {
+    fn matrices(&self, x: Tensor<3>) -> Tensor<5> {
         let [batch, steps, _] = x.dims();
         let size = self.block;
         let u = linear(&self.transition, x);
@@ -122,7 +107,9 @@ impl BlockDiagonalRnn {
 impl Recurrent for BlockDiagonalRnn {
     type State = Tensor<2>;
 
-    fn try_run(
+    crate::run_checked!();
+
+    fn checked_run(
         &self,
         x: Tensor<3>,
         sequence: Sequence<Tensor<2>>,

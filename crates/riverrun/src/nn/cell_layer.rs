@@ -94,12 +94,12 @@ impl CellLayer {
     }
 
     /// `H`.
-    pub fn d_hidden(&self) -> usize {
+    pub(crate) fn d_hidden(&self) -> usize {
         self.weight_hh.dims()[0] / self.cell.gates()
     }
 
     /// `N`.
-    pub fn heads(&self) -> usize {
+    pub(crate) fn heads(&self) -> usize {
         self.heads
     }
 

@@ -169,7 +169,7 @@ impl CellStack {
 ///
 /// Burn inserts and removes dimensions by reshapes, which read a size of 0 as "the size at this place before": without
 /// sequences there is nothing to copy, and the result is created directly.
-pub(crate) fn stacked(states: Vec<Tensor<2>>) -> Tensor<3> {
+pub fn stacked(states: Vec<Tensor<2>>) -> Tensor<3> {
     let ([batch, hidden], count) = (states[0].dims(), states.len());
     if batch == 0 {
         return Tensor::zeros([count, 0, hidden], (&states[0].device(), states[0].dtype()));
@@ -181,7 +181,7 @@ pub(crate) fn stacked(states: Vec<Tensor<2>>) -> Tensor<3> {
 }
 
 /// `[1, B, H]` as `[B, H]`.
-pub(crate) fn flat(state: Tensor<3>) -> Tensor<2> {
+pub fn flat(state: Tensor<3>) -> Tensor<2> {
     let [_, batch, hidden] = state.dims();
     match batch {
         0 => Tensor::zeros([0, hidden], (&state.device(), state.dtype())),

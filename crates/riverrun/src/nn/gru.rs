@@ -51,7 +51,7 @@ pub struct GruConfig {
 /// ```
 ///
 /// Parameters are PyTorch's, in names, shapes and order, and so are the states: `[layers · directions, B, d_hidden]`. See
-/// [`ops::cell`](crate::ops::cell) for the kernels and `weights` for loading from a file.
+/// [`ops::cell_layer`](crate::ops::cell_layer) for the kernels and `weights` for loading from a file.
 ///
 /// # Coming from `burn::nn`
 ///

@@ -5,7 +5,8 @@ use burn::module::{Initializer, Module, Param};
 use burn::tensor::{Device, Tensor};
 
 use crate::Error;
-use crate::ops::{NormKind, NormSpec, add_norm, layer_norm};
+use crate::ops::layer_norm;
+use crate::ops::norm::{NormKind, NormSpec, add_norm};
 
 /// Configuration of [`LayerNorm`].
 #[derive(Config, Debug)]

@@ -1,4 +1,4 @@
-//! Linear layers by [`ops::linear`](crate::ops::linear): the parameters of `burn::nn::Linear`, and so its files.
+//! Linear layers by [`ops::linear`](crate::ops::linear()): the parameters of `burn::nn::Linear`, and so its files.
 
 use burn::nn::Linear;
 use burn::tensor::Tensor;
@@ -6,13 +6,13 @@ use burn::tensor::Tensor;
 use crate::Error;
 use crate::ops::{self, LinearSpec};
 
-/// `x W + b`, `[.., d_input]` to `[.., d_output]`: [`Linear::forward`] by [`ops::linear`](crate::ops::linear::linear).
+/// `x W + b`, `[.., d_input]` to `[.., d_output]`: [`Linear::forward`] by [`ops::linear`](crate::ops::linear()).
 pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
     apply(layer, x).unwrap_or_else(Error::raise)
 }
 
 /// [`linear`], with an error for an `x` whose width, dtype or device is not the layer's.
-pub(crate) fn apply<const D: usize>(layer: &Linear, x: Tensor<D>) -> Result<Tensor<D>, Error> {
+pub fn apply<const D: usize>(layer: &Linear, x: Tensor<D>) -> Result<Tensor<D>, Error> {
     let (weight, bias) = parameters(layer);
     ops::linear(x, weight, bias, LinearSpec::default())
 }

@@ -47,7 +47,7 @@ pub struct LstmConfig {
 /// ```
 ///
 /// Parameters are PyTorch's, in names, shapes and order, and so are the states: `[layers · directions, B, d_hidden]`. See
-/// [`ops::cell`](crate::ops::cell) for the kernels, `weights` for loading from a file, and [`Gru`](super::Gru) for a table of
+/// [`ops::cell_layer`](crate::ops::cell_layer) for the kernels, `weights` for loading from a file, and [`Gru`](super::Gru) for a table of
 /// counterparts in `burn::nn`.
 ///
 /// Sources: Hochreiter & Schmidhuber, *Long Short-Term Memory* (1997); Gers et al., *Learning to Forget* (2000); PyTorch's `nn.LSTM`.
@@ -59,11 +59,19 @@ pub struct Lstm {
 
 /// The state of an [`Lstm`]; each tensor `[layers · directions, B, d_hidden]`.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct LstmState {
     /// The states that are also the outputs.
     pub h: Tensor<3>,
     /// The cell states.
     pub c: Tensor<3>,
+}
+
+impl LstmState {
+    /// A state from its two parts.
+    pub fn new(h: Tensor<3>, c: Tensor<3>) -> Self {
+        Self { h, c }
+    }
 }
 
 impl LstmConfig {

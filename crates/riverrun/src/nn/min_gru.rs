@@ -78,17 +78,12 @@ impl MinGruConfig {
     }
 }
 
-impl MinGru {
-    /// `[B, T, d_input]` and a state `[B, d_hidden]` to `[B, T, d_hidden]` and the next state.
-    pub fn forward(&self, x: Tensor<3>, state: Option<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
-        self.run(x, Sequence::from(state))
-    }
-}
-
 impl Recurrent for MinGru {
     type State = Tensor<2>;
 
-    fn try_run(
+    crate::run_checked!();
+
+    fn checked_run(
         &self,
         x: Tensor<3>,
         sequence: Sequence<Tensor<2>>,

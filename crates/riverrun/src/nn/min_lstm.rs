@@ -83,17 +83,12 @@ impl MinLstmConfig {
     }
 }
 
-impl MinLstm {
-    /// `[B, T, d_input]` and a state `[B, d_hidden]` to `[B, T, d_hidden]` and the next state.
-    pub fn forward(&self, x: Tensor<3>, state: Option<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
-        self.run(x, Sequence::from(state))
-    }
-}
-
 impl Recurrent for MinLstm {
     type State = Tensor<2>;
 
-    fn try_run(
+    crate::run_checked!();
+
+    fn checked_run(
         &self,
         x: Tensor<3>,
         sequence: Sequence<Tensor<2>>,

@@ -3,16 +3,16 @@
 //! Every layer implements [`Recurrent`], so stacks, models and training loops are written once. A layer holds no state: the
 //! caller passes it in and gets the next one back.
 
-mod attention;
+pub(crate) mod attention;
 mod block_diagonal_rnn;
 mod cell_layer;
-mod cell_stack;
+pub(crate) mod cell_stack;
 mod cell_stream;
 mod gated;
 mod gated_rnn;
 mod gru;
 mod layer_norm;
-mod linear;
+pub(crate) mod linear;
 mod linear_rnn;
 mod lstm;
 mod min_gru;
@@ -27,14 +27,16 @@ mod stack_layer;
 #[cfg(feature = "store")]
 pub(crate) use cell_layer::like;
 
+use crate::Sequence;
+
 pub use attention::{
     AttentionState, LocalAttention, LocalAttentionConfig, MultiHeadAttention,
-    MultiHeadAttentionConfig, Rotary, Turn,
+    MultiHeadAttentionConfig, Rotary,
 };
 pub use block_diagonal_rnn::{BlockDiagonalRnn, BlockDiagonalRnnConfig};
 pub use cell_layer::CellLayer;
+#[doc(hidden)]
 pub use cell_stack::CellStack;
-pub(crate) use cell_stack::{flat, stacked};
 pub use cell_stream::CellStream;
 pub use gated_rnn::{GatedRnn, GatedRnnConfig};
 pub use gru::{Gru, GruConfig};
@@ -45,7 +47,7 @@ pub use linear_rnn::{LinearRnn, LinearRnnConfig};
 pub use lstm::{Lstm, LstmConfig, LstmState};
 pub use min_gru::{MinGru, MinGruConfig};
 pub use min_lstm::{MinLstm, MinLstmConfig};
-pub use recurrent::{Recurrent, Sequence};
+pub use recurrent::Recurrent;
 pub use rg_lru::{RgLru, RgLruConfig};
 pub use rms_norm::{RmsNorm, RmsNormConfig};
 pub use rnn::{Rnn, RnnConfig};

@@ -2,8 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use crate::Error;
-pub use crate::sequence::Sequence;
+use crate::{Error, Sequence};
 
 /// A layer that runs over sequences, over their chunks, and step by step.
 ///
@@ -14,16 +13,6 @@ pub trait Recurrent {
     /// The state carried from one step to the next.
     type State: Clone;
 
-    /// [`run`](Self::run).
-    ///
-    /// # Errors
-    /// Shapes, dtypes, devices or lengths that do not fit, a dtype that the device lacks.
-    fn try_run(
-        &self,
-        x: Tensor<3>,
-        sequence: Sequence<Self::State>,
-    ) -> Result<(Tensor<3>, Self::State), Error>;
-
     /// Runs over a batch of sequences.
     ///
     /// # Shapes
@@ -31,10 +20,12 @@ pub trait Recurrent {
     /// - returns `[B, T, d_output]` and the state after the last step of each sequence
     ///
     /// # Panics
-    /// Where [`try_run`](Self::try_run) returns an error.
-    fn run(&self, x: Tensor<3>, sequence: Sequence<Self::State>) -> (Tensor<3>, Self::State) {
-        self.try_run(x, sequence)
-            .unwrap_or_else(|error| panic!("{error}"))
+    /// For shapes, dtypes, devices or lengths that do not fit, and a dtype that the device lacks.
+    fn run(&self, x: Tensor<3>, sequence: Sequence<Self::State>) -> (Tensor<3>, Self::State);
+
+    /// [`run`](Self::run) over whole sequences without resets, from a state or from zero.
+    fn forward(&self, x: Tensor<3>, state: Option<Self::State>) -> (Tensor<3>, Self::State) {
+        self.run(x, Sequence::from(state))
     }
 
     /// Runs one step.
@@ -44,22 +35,45 @@ pub trait Recurrent {
     /// - returns `[B, d_output]` and the state after the step
     ///
     /// # Panics
-    /// Where [`try_step`](Self::try_step) returns an error.
+    /// As [`run`](Self::run), and for a layer that needs the whole sequence.
     fn step(&self, x: Tensor<2>, state: Option<Self::State>) -> (Tensor<2>, Self::State) {
-        self.try_step(x, state)
-            .unwrap_or_else(|error| panic!("{error}"))
+        self.checked_step(x, state).unwrap_or_else(Error::raise)
     }
 
-    /// [`step`](Self::step).
-    ///
-    /// # Errors
-    /// Those of [`try_run`](Self::try_run), and [`Error::Unsupported`] for a layer that needs the whole sequence.
-    fn try_step(
+    /// [`run`](Self::run) with an error in place of a panic, as far as the layer has one.
+    #[doc(hidden)]
+    fn checked_run(
+        &self,
+        x: Tensor<3>,
+        sequence: Sequence<Self::State>,
+    ) -> Result<(Tensor<3>, Self::State), Error> {
+        Ok(self.run(x, sequence))
+    }
+
+    /// [`step`](Self::step) with an error in place of a panic, as far as the layer has one.
+    #[doc(hidden)]
+    fn checked_step(
         &self,
         x: Tensor<2>,
         state: Option<Self::State>,
     ) -> Result<(Tensor<2>, Self::State), Error> {
-        let (y, state) = self.try_run(x.unsqueeze_dim(1), Sequence::from(state))?;
+        let (y, state) = self.checked_run(x.unsqueeze_dim(1), Sequence::from(state))?;
         Ok((y.squeeze_dim(1), state))
     }
+}
+
+/// [`Recurrent::run`] of a layer with a `checked_run` of its own.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! run_checked {
+    () => {
+        fn run(
+            &self,
+            x: $crate::burn::tensor::Tensor<3>,
+            sequence: $crate::Sequence<Self::State>,
+        ) -> ($crate::burn::tensor::Tensor<3>, Self::State) {
+            self.checked_run(x, sequence)
+                .unwrap_or_else($crate::Error::raise)
+        }
+    };
 }

@@ -132,11 +132,6 @@ impl RgLruConfig {
 }
 
 impl RgLru {
-    /// `[B, T, d_input]` and a state `[B, d_hidden]` to `[B, T, d_hidden]` and the next state.
-    pub fn forward(&self, x: Tensor<3>, state: Option<Tensor<2>>) -> (Tensor<3>, Tensor<2>) {
-        self.run(x, Sequence::from(state))
-    }
-
     /// `W_r x` and `W_i x`, each `[B, T, d_hidden]`.
     fn products(&self, x: &Tensor<3>) -> Result<[Tensor<3>; 2], Error> {
         let [part, columns] = self.gates.weight.dims();
@@ -178,7 +173,9 @@ fn softplus(x: Tensor<1>) -> Tensor<1> {
 impl Recurrent for RgLru {
     type State = Tensor<2>;
 
-    fn try_run(
+    crate::run_checked!();
+
+    fn checked_run(
         &self,
         x: Tensor<3>,
         sequence: Sequence<Tensor<2>>,

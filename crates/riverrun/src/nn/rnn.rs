@@ -41,7 +41,7 @@ pub struct RnnConfig {
 /// The simple recurrent network of Elman, one layer or several, in one direction or both: `h' = act(W x + b + U h + c)`.
 ///
 /// Parameters are PyTorch's, in names, shapes and order, and so are the states: `[layers · directions, B, d_hidden]`. See
-/// [`ops::cell`](crate::ops::cell) for the kernels and `weights` for loading from a file.
+/// [`ops::cell_layer`](crate::ops::cell_layer) for the kernels and `weights` for loading from a file.
 ///
 /// Sources: Elman, *Finding Structure in Time* (1990); PyTorch's `nn.RNN`.
 #[derive(Module, Debug)]

@@ -24,15 +24,6 @@ impl StackState for Tensor<3> {
 macro_rules! stack_layer {
     ($layer:ident, $state:ty, $name:literal) => {
         impl $layer {
-            /// `[B, T, d_input]` and a state to `[B, T, directions · d_hidden]` and the next state. Each tensor of a state is
-            /// `[layers · directions, B, d_hidden]`.
-            ///
-            /// # Panics
-            /// Where [`Recurrent::try_run`](crate::nn::Recurrent::try_run) returns an error.
-            pub fn forward(&self, x: Tensor<3>, state: Option<$state>) -> (Tensor<3>, $state) {
-                $crate::nn::Recurrent::run(self, x, $crate::nn::Sequence::from(state))
-            }
-
             /// A stream of `batch` sequences from the zero state, on the CPU in `f32`, with the weights as they are now; dropout
             /// does not apply.
             ///
@@ -44,18 +35,18 @@ macro_rules! stack_layer {
             }
         }
 
-        /// With two directions a sequence cannot be cut into chunks: the backward one starts at its end.
+        /// With two directions a sequence cannot be cut into chunks: the backward one starts at its end. A reset marks the first
+        /// step of a piece for both: the backward one restarts at the step before it.
         impl $crate::nn::Recurrent for $layer {
             /// Each tensor `[layers · directions, B, d_hidden]`.
             type State = $state;
 
-            /// Runs over a batch of sequences, `[B, T, d_input]` to `[B, T, directions · d_hidden]`.
-            ///
-            /// A reset marks the first step of a piece for both directions: the backward one restarts at the step before it.
-            fn try_run(
+            $crate::run_checked!();
+
+            fn checked_run(
                 &self,
                 x: Tensor<3>,
-                sequence: $crate::nn::Sequence<$state>,
+                sequence: $crate::Sequence<$state>,
             ) -> Result<(Tensor<3>, $state), $crate::Error> {
                 use $crate::nn::stack_layer::StackState;
                 let (h0, c0) = sequence.state.map(StackState::into_parts).unzip();
@@ -69,7 +60,7 @@ macro_rules! stack_layer {
                 Ok((output.y, <$state>::from_parts(output.h_n, output.c_n)))
             }
 
-            fn try_step(
+            fn checked_step(
                 &self,
                 x: Tensor<2>,
                 state: Option<$state>,
@@ -85,7 +76,7 @@ macro_rules! stack_layer {
                     ));
                 }
                 let x = x.unsqueeze_dim(1);
-                let (y, state) = self.try_run(x, $crate::nn::Sequence::from(state))?;
+                let (y, state) = self.checked_run(x, $crate::Sequence::from(state))?;
                 Ok((y.squeeze_dim(1), state))
             }
         }

@@ -6,21 +6,21 @@
 //! gradients of attention that [need not be](AttentionOptions::deterministic). See
 //! [`riverrun_kernels::recurrence`] for the mathematics and the order of steps.
 
-mod adamw;
-mod attention;
+pub(crate) mod adamw;
+pub(crate) mod attention;
 mod block_diagonal;
-pub mod cell;
+pub(crate) mod cell;
 mod cross_entropy;
 mod dropout;
 mod embedding;
 mod encoder;
-mod flat;
+pub(crate) mod flat;
 mod gelu;
-pub mod linear;
-mod norm;
+pub(crate) mod linear;
+pub(crate) mod norm;
 mod random;
 mod recurrence;
-mod refill;
+pub(crate) mod refill;
 mod rg_lru;
 mod rollout;
 mod rotary;
@@ -28,27 +28,25 @@ pub(crate) mod rssm;
 mod short_convolution;
 pub(crate) mod support;
 
-pub use crate::sequence::Sequence;
-pub use adamw::{
-    AdamwStep, AdamwTensors, LossScaleNumbers, adamw, adamw_numbers, clip_factor, square_sum,
-};
-pub use attention::{AttentionOptions, attention, attention_scratch, packed_attention};
+pub(crate) use attention::packed_attention;
+pub use attention::{AttentionOptions, attention};
 pub use block_diagonal::block_diagonal_scan;
 pub use cell::{Activation, Cell, CellOptions, CellState, CellWeights, ResetGate, cell_layer};
 pub use cross_entropy::cross_entropy;
 pub use dropout::dropout;
 pub use embedding::embedding;
 pub use encoder::{RunStates, encode_states};
-pub use flat::{FlatPlace, FlatTensor, add_directions, from_flat, to_flat};
 pub use gelu::{geglu, gelu};
-pub use linear::{LinearSpec, linear, matmul, mlp};
-pub use norm::{NormKind, NormSpec, add_norm, add_rms_norm, layer_norm, norm, rms_norm};
+pub use linear::{
+    Arithmetic, LinearSpec, ProductLibrary, Route, WeightOrder, linear, matmul, mlp,
+    product_libraries,
+};
+pub use norm::{add_rms_norm, layer_norm, rms_norm};
 pub use random::uniform;
 pub use recurrence::{
     Candidate, Gate, Routine, SavedStates, ScanDerivatives, ScanDirection, ScanOptions, gated_scan,
     linear_scan, linear_scan_gradients, linear_scan_hvp, min_gru, min_lstm,
 };
-pub use refill::{overwrite, refill, refill_int};
 pub use rg_lru::rg_lru_gates;
 pub use rollout::{Decode, Ensemble, Rollout, rollout};
 pub use rotary::rotary;

@@ -5,8 +5,7 @@
 //! convert the layers of `burn::nn`, [`from_keras_gru`] and [`from_keras_lstm`] arrays in Keras' layout, [`from_cudnn_gru`] and
 //! [`from_cudnn_lstm`] cuDNN's flat one, [`from_complementary_gru`] GRUs whose update gate weighs the candidate.
 //!
-//! [`attention_from_pytorch`] reads `nn.MultiheadAttention`, [`gpt2_from_huggingface`] and [`griffin_from_huggingface`] the files of
-//! GPT-2 and RecurrentGemma.
+//! [`attention_from_pytorch`] reads `nn.MultiheadAttention`.
 //!
 //! PyTorch's own files (`.pt`) are read, not written: they are pickled programs in a ZIP archive, and no maintained crate
 //! writes them. `safetensors.torch.load_file` opens the files written here.
@@ -36,17 +35,14 @@ mod checksum;
 mod complementary;
 mod cudnn;
 mod keras;
-mod pytorch;
+pub(crate) mod pytorch;
 
 pub use burn_nn::{from_burn_gru, from_burn_lstm};
 pub use checksum::checksum;
 pub use complementary::from_complementary_gru;
 pub use cudnn::{from_cudnn_gru, from_cudnn_lstm};
 pub use keras::{from_keras_gru, from_keras_lstm};
-pub use pytorch::{
-    attention_from_pytorch, from_pytorch, gpt2_from_huggingface, griffin_from_huggingface,
-    to_pytorch,
-};
+pub use pytorch::{attention_from_pytorch, from_pytorch, to_pytorch};
 
 use crate::Error;
 use crate::nn::{CellStack, Gru, Lstm, Rnn};

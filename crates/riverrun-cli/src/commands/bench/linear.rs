@@ -5,7 +5,7 @@
 
 use burn::tensor::{DType, Device, Distribution, Tensor};
 use clap::ValueEnum;
-use riverrun::ops::linear::{LinearSpec, linear, mlp};
+use riverrun::ops::{LinearSpec, linear, mlp};
 use riverrun_kernels::Element;
 use riverrun_testkit::by_storage;
 use riverrun_testkit::gemm::check::LayerCase;
@@ -62,7 +62,7 @@ enum Route {
 
 impl Route {
     fn spec(self) -> (&'static str, LinearSpec) {
-        use riverrun::ops::linear::Route;
+        use riverrun::ops::Route;
         let spec = LinearSpec::default();
         match self {
             Self::Choice => ("choice", spec),

@@ -239,7 +239,7 @@ fn recorded<T>(
 ) -> Result<Timing, riverrun::Error> {
     let wait = || {
         let synced = device.sync();
-        synced.map_err(|error| riverrun::device::execution_error(device, &error))
+        synced.map_err(|error| riverrun::training::execution_error(device, &error))
     };
     let prepared = Recording::prepare(device)?;
     for _ in 0..WARM_UP {

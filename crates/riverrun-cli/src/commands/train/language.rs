@@ -3,7 +3,7 @@
 use std::io::{Write, stdout};
 use std::path::Path;
 
-use riverrun::models::AnyLanguageModel;
+use riverrun_models::AnyLanguageModel;
 use riverrun_train::tasks::{self, Corpus, SymbolKind, Text, TextConfig, TokenTask, Vocabulary};
 use riverrun_train::{Outcome, RunConfig, RunDir, Setup, TaskConfig};
 

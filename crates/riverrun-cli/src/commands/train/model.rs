@@ -1,6 +1,6 @@
 //! The options of the model.
 
-use riverrun::models::{AnyLanguageModelConfig, LanguageModelKind};
+use riverrun_models::{AnyLanguageModelConfig, LanguageModelKind};
 use riverrun_train::{RunConfig, TaskConfig};
 
 use super::options::set;

@@ -62,7 +62,7 @@ pub fn train<O: Objective>(
         eprintln!("{graph}");
     }
     if !riverrun::device::is_cpu(device) && !quiet {
-        let saved = match riverrun::device::kernel_cache() {
+        let saved = match riverrun::device::cache::folder() {
             Some(folder) => format!(", and kept in {}", folder.display()),
             None => String::new(),
         };

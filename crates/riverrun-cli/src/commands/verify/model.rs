@@ -4,7 +4,7 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, FloatDType, Gradients, Int, Tensor, TensorData};
 use riverrun::Sequence;
-use riverrun::models::{AnyLanguageModel, AnyLanguageModelConfig, Gpt2Config, GriffinConfig};
+use riverrun_models::{AnyLanguageModel, AnyLanguageModelConfig, Gpt2Config, GriffinConfig};
 use riverrun_testkit::check::{Comparison, distance, largest};
 use riverrun_testkit::op::{Copied, download};
 use riverrun_testkit::{Failure, Part, Report, Row, Target};

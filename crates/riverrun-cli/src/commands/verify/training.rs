@@ -1,7 +1,7 @@
 //! Recorded training steps, compared with the same steps without recording, and these with a second run.
 
 use burn::tensor::Device;
-use riverrun::models::{LanguageModelKind, RecurrentKind};
+use riverrun_models::{LanguageModelKind, RecurrentKind};
 use riverrun_testkit::check::Comparison;
 use riverrun_testkit::{Failure, Part, Report, Row, Storage, Target};
 use riverrun_train::{Learner, Precision, RunConfig, weights};

@@ -6,7 +6,8 @@ use burn::tensor::{Device, Tensor};
 
 use super::{AttentionState, MultiHeadAttention, MultiHeadAttentionConfig, Rotary};
 use crate::Error;
-use crate::nn::{Recurrent, Sequence};
+use crate::Sequence;
+use crate::nn::Recurrent;
 
 /// Configuration of [`LocalAttention`].
 #[derive(Config, Debug)]
@@ -57,11 +58,13 @@ impl LocalAttentionConfig {
 impl Recurrent for LocalAttention {
     type State = AttentionState;
 
-    fn try_run(
+    crate::run_checked!();
+
+    fn checked_run(
         &self,
         x: Tensor<3>,
         sequence: Sequence<AttentionState>,
     ) -> Result<(Tensor<3>, AttentionState), Error> {
-        self.attention.try_run(x, sequence)
+        self.attention.checked_run(x, sequence)
     }
 }

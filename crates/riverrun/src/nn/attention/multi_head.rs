@@ -70,6 +70,7 @@ pub struct MultiHeadAttention {
 
 /// The steps that an attention layer still sees.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct AttentionState {
     /// `[B, n, key_heads, head_dim]`, turned by their positions.
     pub keys: Tensor<4>,
@@ -81,6 +82,7 @@ pub struct AttentionState {
     pub position: usize,
     /// The angles of that position, for a single step, where they are kept in memory of their own; made from `position` when
     /// absent, as a layer leaves it.
+    #[doc(hidden)]
     pub turn: Option<Turn>,
 }
 
@@ -166,7 +168,9 @@ fn joined(earlier: Option<Tensor<4>>, new: Tensor<4>) -> Tensor<4> {
 impl Recurrent for MultiHeadAttention {
     type State = AttentionState;
 
-    fn try_run(
+    crate::run_checked!();
+
+    fn checked_run(
         &self,
         x: Tensor<3>,
         sequence: Sequence<AttentionState>,
@@ -261,7 +265,7 @@ impl Recurrent for MultiHeadAttention {
         Ok((y, state))
     }
 
-    fn try_step(
+    fn checked_step(
         &self,
         x: Tensor<2>,
         state: Option<AttentionState>,
@@ -270,7 +274,7 @@ impl Recurrent for MultiHeadAttention {
             let refusal = "an attention layer that sees later steps needs the whole sequence";
             return Err(Error::Unsupported(refusal.into()));
         }
-        let (y, state) = self.try_run(x.unsqueeze_dim(1), Sequence::from(state))?;
+        let (y, state) = self.checked_run(x.unsqueeze_dim(1), Sequence::from(state))?;
         Ok((y.squeeze_dim(1), state))
     }
 }

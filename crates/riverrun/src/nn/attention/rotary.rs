@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::kept::Kept;
 use crate::Error;
-use crate::ops::{self, refill};
+use crate::ops;
+use crate::ops::refill::refill;
 
 /// Rotary positions: of the first `dims` channels of a head, channels `i` and `i + dims / 2` are turned by the angle
 /// `position · base^(-2i / dims)`, so that a product of query and key depends on their distance alone.
@@ -39,6 +40,7 @@ impl Rotary {
     }
 
     /// The angles of a single step.
+    #[doc(hidden)]
     pub fn turn(&self, position: usize, device: &Device, dtype: DType) -> Turn {
         let [cos, sin] = self.numbers(position, 1);
         let tensor = |data| Tensor::from_data(data, (device, dtype));
@@ -52,6 +54,7 @@ impl Rotary {
     ///
     /// # Panics
     /// For a turn of another number of channels; if another tensor shares the memory.
+    #[doc(hidden)]
     pub fn refill(&self, turn: Turn, position: usize) -> Turn {
         let [cos, sin] = self.numbers(position, 1);
         Turn {
@@ -118,7 +121,7 @@ impl Rotary {
 }
 
 /// The angles of the next step of a stream, in memory of their own: a step that is recorded on a GPU takes no writes, so they
-/// are [refilled](Rotary::refill) before it.
+/// are refilled before it.
 #[derive(Debug, Clone)]
 pub struct Turn {
     /// `[1, dims / 2]`.

@@ -36,12 +36,12 @@ impl BlockLinear {
     }
 
     /// Blocks, `G`.
-    pub fn blocks(&self) -> usize {
+    pub(super) fn blocks(&self) -> usize {
         self.weight.dims()[0]
     }
 
     /// `[G, B, in / G]` to `[G, B, out / G]`.
-    pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+    pub(super) fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let y = self.product(x);
         match &self.bias {
             Some(bias) => y + bias.val(),

@@ -10,6 +10,7 @@ use crate::nn::RmsNormConfig;
 
 /// Configuration of [`Rssm`].
 #[derive(Config, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct RssmConfig {
     /// Features of an encoded observation.
     pub d_tokens: usize,
@@ -76,18 +77,9 @@ impl RssmConfig {
     /// A model with fresh weights.
     ///
     /// # Panics
-    /// Where [`try_init`](Self::try_init) returns an error.
+    /// Where [`check`](Self::check) returns an error.
     pub fn init(&self, device: &Device) -> Rssm {
-        self.try_init(device)
-            .unwrap_or_else(|error| panic!("RSSM: {error}"))
-    }
-
-    /// [`init`](Self::init).
-    ///
-    /// # Errors
-    /// Those of [`check`](Self::check).
-    pub fn try_init(&self, device: &Device) -> Result<Rssm, Error> {
-        self.check()?;
+        self.check().unwrap_or_else(|error| panic!("RSSM: {error}"));
         let linear = |from: usize, to: usize| LinearConfig::new(from, to).init(device);
         let bare =
             |from, to| -> Linear { LinearConfig::new(from, to).with_bias(false).init(device) };
@@ -99,7 +91,7 @@ impl RssmConfig {
         let (deter, hidden) = (self.deter, self.hidden);
         let logits = self.stoch * self.classes;
         let width = |layer: usize| if layer == 0 { deter } else { hidden };
-        Ok(Rssm {
+        Rssm {
             deter_input: linear(deter, hidden),
             deter_norm: norm(hidden),
             stoch_input: linear(logits, hidden),
@@ -123,7 +115,7 @@ impl RssmConfig {
             stoch: self.stoch,
             classes: self.classes,
             unimix: self.unimix,
-        })
+        }
     }
 
     /// Checks the sizes and the options; nothing is allocated.
@@ -169,7 +161,8 @@ impl RssmConfig {
     }
 
     /// The trainable numbers of the matrices, without overflow.
-    pub(crate) fn parameters(&self) -> u128 {
+    #[doc(hidden)]
+    pub fn parameters(&self) -> u128 {
         let product = |factors: &[usize]| {
             let factors = factors.iter().map(|&factor| factor as u128);
             factors.fold(1, u128::saturating_mul)

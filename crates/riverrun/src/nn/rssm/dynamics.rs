@@ -58,7 +58,7 @@ impl Rssm {
     }
 
     /// The prior's logits `[.., stoch · classes]` of deterministic states `[.., deter]`.
-    pub fn prior<const D: usize>(&self, deter: Tensor<D>) -> Tensor<D> {
+    pub(super) fn prior<const D: usize>(&self, deter: Tensor<D>) -> Tensor<D> {
         let mut x = deter;
         for (layer, norm) in self.prior_layers.iter().zip(&self.prior_norms) {
             x = activate(norm, linear(layer, x));

@@ -38,18 +38,15 @@ impl Rssm {
     /// `key`, `[4]`.
     ///
     /// # Panics
-    /// Where [`try_imagine`](Self::try_imagine) returns an error.
+    /// For shapes, dtypes or devices that do not fit together and to the weights; weights in a dtype that the device lacks, `f64`
+    /// on a GPU among them; more than `2^32` random numbers.
     pub fn imagine(&self, actions: Tensor<3>, key: Tensor<1, Int>, state: RssmState) -> Imagined {
-        self.try_imagine(actions, key, state)
+        self.checked_imagine(actions, key, state)
             .unwrap_or_else(|error| panic!("RSSM: {error}"))
     }
 
-    /// [`imagine`](Self::imagine).
-    ///
-    /// # Errors
-    /// Shapes, dtypes or devices that do not fit together and to the weights; weights in a dtype that the device lacks, `f64` on a
-    /// GPU among them; more than `2^32` random numbers.
-    pub fn try_imagine(
+    #[doc(hidden)]
+    pub fn checked_imagine(
         &self,
         actions: Tensor<3>,
         key: Tensor<1, Int>,

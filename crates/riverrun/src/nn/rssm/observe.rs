@@ -82,7 +82,8 @@ impl Rssm {
     /// computed in f32.
     ///
     /// # Panics
-    /// Where [`try_observe`](Self::try_observe) returns an error.
+    /// For shapes, dtypes or devices that do not fit together and to the weights; weights in a dtype that the device lacks, `f64`
+    /// on a GPU among them; lengths in `sequence`; more than `2^32` random numbers.
     pub fn observe(
         &self,
         tokens: Tensor<3>,
@@ -90,16 +91,12 @@ impl Rssm {
         key: Tensor<1, Int>,
         sequence: Sequence<RssmState>,
     ) -> Observed {
-        self.try_observe(tokens, actions, key, sequence)
+        self.checked_observe(tokens, actions, key, sequence)
             .unwrap_or_else(|error| panic!("RSSM: {error}"))
     }
 
-    /// [`observe`](Self::observe).
-    ///
-    /// # Errors
-    /// Shapes, dtypes or devices that do not fit together and to the weights; weights in a dtype that the device lacks, `f64` on a
-    /// GPU among them; lengths in `sequence`; more than `2^32` random numbers.
-    pub fn try_observe(
+    #[doc(hidden)]
+    pub fn checked_observe(
         &self,
         tokens: Tensor<3>,
         actions: Tensor<3>,
@@ -109,10 +106,10 @@ impl Rssm {
         self.observed(tokens, actions, key, sequence, Self::observe_sequence)
     }
 
-    /// [`try_observe`](Self::try_observe) with a graph of every step, which other forms are held against.
+    /// [`observe`](Self::observe) with a graph of every step, which other forms are held against.
     ///
     /// # Errors
-    /// As `try_observe`.
+    /// Where `observe` panics.
     #[cfg(feature = "check")]
     pub fn observe_by_steps(
         &self,

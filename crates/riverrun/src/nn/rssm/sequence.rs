@@ -15,10 +15,10 @@ use super::observe::Inputs;
 use super::{Rssm, RssmState};
 use crate::Error;
 use crate::nn::{RmsNorm, linear};
-use crate::ops::linear::{LinearSpec, linear as product};
 use crate::ops::rssm::sequence::{RssmCuts, RssmInputs, RssmSaved, RssmSequenceOps, RssmWeights};
 use crate::ops::rssm::{silu, silu_blocks};
 use crate::ops::support::Maybe;
+use crate::ops::{LinearSpec, linear as product};
 
 /// The same weights without autodiff.
 struct Plain;
@@ -59,6 +59,7 @@ impl Rssm {
     /// The reason why the device of the weights cannot run `batch` sequences in one launch, if it cannot:
     /// it takes an NVIDIA GPU of compute capability 8.0, blocks, `hidden` and `stoch · classes` of multiples of 16, and 2, 4, 8 or a
     /// multiple of 16 classes.
+    #[doc(hidden)]
     pub fn one_launch_missing(&self, batch: usize) -> Option<String> {
         let weight = self.deter_input.weight.val();
         #[cfg(feature = "cube")]

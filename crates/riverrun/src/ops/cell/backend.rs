@@ -156,6 +156,7 @@ pub struct StepGradients<B: Backend> {
 
 impl CellSpec {
     /// A cell of one head, forward in time.
+    #[cfg(feature = "check")]
     pub fn new(cell: Cell) -> Self {
         Self {
             cell,

@@ -1,11 +1,4 @@
 //! Layers with a recurrent matrix: GRU, LSTM and Elman, from the input `x` to every state.
-//!
-//! See [`riverrun_kernels::cell`] for the formulas. On the CPU a layer is one call of a fused kernel each way. On a GPU it
-//! is the input product of all steps, then the cell: on NVIDIA GPUs in one launch each way; on others, and where a launch
-//! cannot hold the weights, step by step from the backend's own operations.
-//!
-//! A single step without gradients, as a stream makes it, is one launch on every GPU, input product included, for up to 64
-//! sequences (two launches for the GRU with the reset gate before the product); the states stay on the device.
 
 #[cfg(feature = "autodiff")]
 mod autodiff;
@@ -121,6 +114,13 @@ impl CellOptions {
 }
 
 /// Runs a cell over `x`, input product included.
+///
+/// See [`riverrun_kernels::cell`] for the formulas. On the CPU a layer is one call of a fused kernel each way. On a GPU it
+/// is the input product of all steps, then the cell: on NVIDIA GPUs in one launch each way; on others, and where a launch
+/// cannot hold the weights, step by step from the backend's own operations.
+///
+/// A single step without gradients, as a stream makes it, is one launch on every GPU, input product included, for up to 64
+/// sequences (two launches for the GRU with the reset gate before the product); the states stay on the device.
 ///
 /// With several heads the layer is that of a block-diagonal recurrent matrix, an ensemble of small cells side by side. On
 /// NVIDIA GPUs they run in one launch where each has a multiple of 16 hidden units; elsewhere one after the other.

@@ -1,10 +1,5 @@
 //! The linear layer with its activation, `y = act(x W + b)`, and two of them as an MLP: one operation each, with its own
 //! backward pass.
-//!
-//! On CUDA, cuBLASLt computes the products if it is installed: bias, GELU, GELU's derivative and the sums of a bias's gradient
-//! are part of the product and cost no pass over memory. Elsewhere the backend computes them by one kernel that is known
-//! without a measurement, followed by [`gelu`](super::gelu). Sums are in `f32` or wider, and `f32` factors are not rounded unless [TF32](Arithmetic::Tf32) is
-//! asked for; [`product_libraries`] lists the library that computes the products of each dtype.
 
 #[cfg(feature = "autodiff")]
 mod autodiff;
@@ -34,6 +29,11 @@ pub(crate) use route::ProductRoutes;
 pub use route::{ProductLibrary, Route, product_libraries};
 
 /// `y = act(x W + b)` along the last dimension.
+///
+/// On CUDA, cuBLASLt computes the products if it is installed: bias, GELU, GELU's derivative and the sums of a bias's gradient
+/// are part of the product and cost no pass over memory. Elsewhere the backend computes them by one kernel that is known
+/// without a measurement, followed by [`gelu`](super::gelu). Sums are in `f32` or wider, and `f32` factors are not rounded unless [TF32](Arithmetic::Tf32) is
+/// asked for; [`product_libraries`] lists the library that computes the products of each dtype.
 ///
 /// # Arguments
 /// - `x`: `[.., I]`, any float dtype.

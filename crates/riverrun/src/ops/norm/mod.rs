@@ -26,7 +26,7 @@ use crate::Error;
 /// Source: Zhang & Sennrich, *Root Mean Square Layer Normalization* (2019), equation 4.
 ///
 /// # Errors
-/// See [`norm`].
+/// A length that is not the last dimension of `x`; a dtype or device that is not that of `x`; a dtype that the device lacks.
 pub fn rms_norm<const D: usize>(
     x: Tensor<D>,
     gamma: Tensor<1>,
@@ -43,7 +43,7 @@ pub fn rms_norm<const D: usize>(
 /// - `gamma`: `[D]`, of the same dtype.
 ///
 /// # Errors
-/// See [`add_norm`].
+/// Those of [`rms_norm`]; a `residual` whose shape or dtype is not that of `x`.
 pub fn add_rms_norm<const D: usize>(
     x: Tensor<D>,
     residual: Tensor<D>,
@@ -62,7 +62,7 @@ pub fn add_rms_norm<const D: usize>(
 /// Source: Ba, Kiros & Hinton, *Layer Normalization* (2016), equation 4.
 ///
 /// # Errors
-/// See [`norm`].
+/// A length that is not the last dimension of `x`; a dtype or device that is not that of `x`; a dtype that the device lacks.
 pub fn layer_norm<const D: usize>(
     x: Tensor<D>,
     gamma: Tensor<1>,

@@ -41,7 +41,7 @@ impl Ensemble {
     ///
     /// # Errors
     /// Shapes that do not fit together; sizes that [`Problem::check`] refuses.
-    pub fn problem(&self, steps: usize, decode: Decode) -> Result<Problem, Error> {
+    fn problem(&self, steps: usize, decode: Decode) -> Result<Problem, Error> {
         let [members, rows, features] = self.w.dims();
         let hidden = rows / 3;
         checks::shape("w", &[members, 3 * hidden, features], &self.w.dims())?;

@@ -54,7 +54,7 @@ pub(crate) fn plain(what: &'static str, found: &Device) -> Result<(), Error> {
 }
 
 /// Refuses a tensor that does not go with `reference`: of another shape than `expected`, of another dtype, on another device.
-pub(crate) fn fits<const R: usize, const D: usize>(
+pub fn fits<const R: usize, const D: usize>(
     what: &'static str,
     reference: &Tensor<R>,
     tensor: &Tensor<D>,
@@ -89,7 +89,7 @@ pub(crate) fn reset<const R: usize>(
 }
 
 /// Refuses lengths that are not `B` numbers of at most `T`.
-pub(crate) fn lengths(lengths: Option<&[usize]>, [batch, steps]: [usize; 2]) -> Result<(), Error> {
+pub fn lengths(lengths: Option<&[usize]>, [batch, steps]: [usize; 2]) -> Result<(), Error> {
     let Some(lengths) = lengths else {
         return Ok(());
     };

@@ -6,7 +6,7 @@ use super::checks;
 use crate::Error;
 
 /// `[B, T, 1]`: the padded steps; none where every sequence has all `T` steps.
-pub(crate) fn padding(
+pub fn padding(
     lengths: Option<&[usize]>,
     steps: usize,
     device: &Device,
@@ -38,7 +38,7 @@ pub(crate) fn fill(x: Tensor<3>, padding: &Tensor<3, Bool>, value: f64) -> Tenso
 ///
 /// # Errors
 /// Lengths that do not fit.
-pub(crate) fn without_padding(x: Tensor<3>, lengths: Option<&[usize]>) -> Result<Tensor<3>, Error> {
+pub fn without_padding(x: Tensor<3>, lengths: Option<&[usize]>) -> Result<Tensor<3>, Error> {
     let [batch, steps, _] = x.dims();
     checks::lengths(lengths, [batch, steps])?;
     Ok(match padding(lengths, steps, &x.device()) {

@@ -2,13 +2,9 @@
 
 mod archive;
 mod attention;
-mod gpt2;
-mod griffin;
-mod source;
+pub(crate) mod source;
 
 pub use attention::attention_from_pytorch;
-pub use gpt2::gpt2_from_huggingface;
-pub use griffin::griffin_from_huggingface;
 use source::Source;
 
 use std::collections::BTreeMap;

@@ -14,16 +14,18 @@ use crate::Error;
 use crate::nn::like;
 
 /// A file whose tensors are taken one by one.
-pub(super) struct Source {
-    pub(super) file: String,
-    pub(super) tensors: BTreeMap<String, burn_pack::Tensor>,
+pub struct Source {
+    /// Its path.
+    pub file: String,
+    /// Those not taken yet, by name.
+    pub tensors: BTreeMap<String, burn_pack::Tensor>,
     /// A corrected copy has to last until its tensors have been read.
     _copy: Option<NamedTempFile>,
 }
 
 impl Source {
     /// Opens a safetensors file, or else what `torch.save` writes.
-    pub(super) fn open(path: &Path) -> Result<Self, Error> {
+    pub fn open(path: &Path) -> Result<Self, Error> {
         let copy = match is_safetensors(path) {
             true => None,
             false => archive::readable_copy(path).map_err(|error| failed(path, error))?,
@@ -37,7 +39,7 @@ impl Source {
     }
 
     /// The numbers of a tensor of this shape.
-    pub(super) fn take(&mut self, name: &str, expected: &[usize]) -> Result<TensorData, Error> {
+    pub fn take(&mut self, name: &str, expected: &[usize]) -> Result<TensorData, Error> {
         let (file, name) = (self.file.clone(), name.to_string());
         let Some(tensor) = self.tensors.remove(&name) else {
             return Err(Error::MissingTensor { file, name });
@@ -67,7 +69,7 @@ impl Source {
     }
 
     /// Refuses a head that is not the table of the embedding, `table`.
-    pub(super) fn tied_head(&mut self, table: &TensorData) -> Result<(), Error> {
+    pub fn tied_head(&mut self, table: &TensorData) -> Result<(), Error> {
         const HEAD: &str = "lm_head.weight";
         let mut names = self.tensors.keys();
         let Some(name) = names.find(|name| name.ends_with(HEAD)).cloned() else {
@@ -84,7 +86,7 @@ impl Source {
     }
 
     /// Puts a tensor of a parameter's shape into it.
-    pub(super) fn replace<const D: usize>(
+    pub fn replace<const D: usize>(
         &mut self,
         param: &mut Param<Tensor<D>>,
         name: String,
@@ -95,7 +97,7 @@ impl Source {
     }
 
     /// Puts the weight of one of PyTorch's linear layers, whose outputs are its first dimension, and its bias into a layer.
-    pub(super) fn linear(&mut self, layer: &mut Linear, name: &str) -> Result<(), Error> {
+    pub fn linear(&mut self, layer: &mut Linear, name: &str) -> Result<(), Error> {
         let [inputs, outputs] = layer.weight.val().dims();
         let data = self.take(&format!("{name}.weight"), &[outputs, inputs])?;
         put(&mut layer.weight, transposed(data, [outputs, inputs]));
@@ -106,7 +108,7 @@ impl Source {
     }
 
     /// Refuses tensors that have not been taken.
-    pub(super) fn finish(self) -> Result<(), Error> {
+    pub fn finish(self) -> Result<(), Error> {
         match self.tensors.into_keys().next() {
             Some(name) => Err(Error::SurplusTensor {
                 file: self.file,
@@ -118,12 +120,12 @@ impl Source {
 }
 
 /// Puts numbers into a parameter of their shape.
-pub(super) fn put<const D: usize>(param: &mut Param<Tensor<D>>, data: TensorData) {
+pub fn put<const D: usize>(param: &mut Param<Tensor<D>>, data: TensorData) {
     *param = param.clone().map(|old| like(&old, data));
 }
 
 /// A matrix of `rows` rows transposed, in `f32`.
-pub(super) fn transposed(data: TensorData, [rows, columns]: [usize; 2]) -> TensorData {
+pub fn transposed(data: TensorData, [rows, columns]: [usize; 2]) -> TensorData {
     let numbers: Vec<f32> = data.iter::<f32>().collect();
     let element = |n: usize| numbers[n % rows * columns + n / rows];
     TensorData::new((0..rows * columns).map(element).collect(), [columns, rows])

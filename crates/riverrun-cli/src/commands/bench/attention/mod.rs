@@ -8,7 +8,7 @@ mod shape;
 
 use burn::tensor::{Distribution, Tensor};
 use clap::ValueEnum;
-use riverrun::ops::linear::{LinearSpec, linear};
+use riverrun::ops::{LinearSpec, linear};
 use riverrun_kernels::Element;
 use riverrun_kernels::attention::Shape;
 use riverrun_testkit::attention::check::{Case, Options, Outcome};

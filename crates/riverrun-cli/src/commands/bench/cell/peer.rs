@@ -3,9 +3,8 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn as burn_nn;
 use burn::tensor::{Device, Gradients, Tensor};
-use riverrun::nn::{
-    CellStream, Gru, GruConfig, Lstm, LstmConfig, Recurrent, Rnn, RnnConfig, Sequence,
-};
+use riverrun::Sequence;
+use riverrun::nn::{CellStream, Gru, GruConfig, Lstm, LstmConfig, Recurrent, Rnn, RnnConfig};
 use riverrun::weights::{from_burn_gru, from_burn_lstm};
 use riverrun_train::Precision;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use burn::tensor::Device;
-use riverrun::models::{LanguageModelConfig, RecurrentKind};
+use riverrun_models::{LanguageModelConfig, RecurrentKind};
 use riverrun_train::hybrid::{HybridConfig, Status};
 use riverrun_train::tasks::{self, Corpus, DigitsRun, XorConfig};
 use riverrun_train::{DigitsNet, Objective, RunConfig, RunDir, Setup, Trainer, TrainingConfig};

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use riverrun::models::LanguageModelKind;
+use riverrun_models::LanguageModelKind;
 use riverrun_train::tasks::Batch;
 use riverrun_train::{Learner, Part, RunConfig};
 

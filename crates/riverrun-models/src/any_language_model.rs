@@ -1,0 +1,281 @@
+//! A language model of any architecture.
+
+use std::fmt;
+
+use burn::module::{
+    Content, Devices, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor,
+};
+use burn::tensor::{Device, Int, Tensor};
+use riverrun::ops::SavedStates;
+use riverrun::{Error, Sequence};
+use serde::{Deserialize, Serialize};
+
+use super::forward::{self, language_model};
+use super::{
+    Gpt2, Gpt2Config, Gpt2State, Griffin, GriffinConfig, GriffinState, LanguageModel,
+    LanguageModelConfig, LanguageModelKind, LmState, ModelSize,
+};
+
+/// The configuration of a language model of any architecture.
+///
+/// In a file, that of a [`LanguageModel`] stands alone; the others have a field `kind`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum AnyLanguageModelConfig {
+    /// [`Griffin`].
+    Griffin(GriffinConfig),
+    /// [`Gpt2`].
+    Gpt2(Gpt2Config),
+    /// [`LanguageModel`].
+    #[serde(untagged)]
+    Recurrent(LanguageModelConfig),
+}
+
+impl From<LanguageModelConfig> for AnyLanguageModelConfig {
+    fn from(config: LanguageModelConfig) -> Self {
+        Self::Recurrent(config)
+    }
+}
+
+impl From<GriffinConfig> for AnyLanguageModelConfig {
+    fn from(config: GriffinConfig) -> Self {
+        Self::Griffin(config)
+    }
+}
+
+impl From<Gpt2Config> for AnyLanguageModelConfig {
+    fn from(config: Gpt2Config) -> Self {
+        Self::Gpt2(config)
+    }
+}
+
+impl AnyLanguageModelConfig {
+    /// The architecture.
+    pub fn kind(&self) -> LanguageModelKind {
+        match self {
+            Self::Recurrent(config) => LanguageModelKind::Recurrent(config.cell),
+            Self::Griffin(_) => LanguageModelKind::Griffin,
+            Self::Gpt2(_) => LanguageModelKind::Gpt2,
+        }
+    }
+
+    /// Distinct tokens, features of the residual stream, blocks.
+    pub fn sizes(&self) -> [usize; 3] {
+        match self {
+            Self::Recurrent(config) => [config.vocab, config.width, config.layers],
+            Self::Griffin(config) => [config.vocab, config.width, config.layers],
+            Self::Gpt2(config) => [config.vocab, config.width, config.layers],
+        }
+    }
+
+    /// The most tokens that the model reads in a sequence; `None` for one that reads any number in constant memory.
+    pub fn positions(&self) -> Option<usize> {
+        match self {
+            Self::Gpt2(config) => Some(config.positions),
+            Self::Recurrent(_) | Self::Griffin(_) => None,
+        }
+    }
+
+    /// Checks the fields.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] naming the first field that is out of its range.
+    pub fn check(&self) -> Result<(), Error> {
+        match self {
+            Self::Recurrent(config) => config.check(),
+            Self::Griffin(config) => config.check(),
+            Self::Gpt2(config) => config.check(),
+        }
+    }
+
+    /// The size of the model.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for sizes that do not fit into 64 bits.
+    pub fn size(&self) -> Result<ModelSize, Error> {
+        match self {
+            Self::Recurrent(config) => config.size(),
+            Self::Griffin(config) => config.size(),
+            Self::Gpt2(config) => config.size(),
+        }
+    }
+
+    /// A model with fresh weights.
+    ///
+    /// # Panics
+    /// Where [`check`](Self::check) returns an error.
+    pub fn init(&self, device: &Device) -> AnyLanguageModel {
+        match self {
+            Self::Recurrent(config) => AnyLanguageModel::Recurrent(config.init(device)),
+            Self::Griffin(config) => AnyLanguageModel::Griffin(config.init(device)),
+            Self::Gpt2(config) => AnyLanguageModel::Gpt2(config.init(device)),
+        }
+    }
+}
+
+/// A language model of any architecture. Its parameters have the names that they have in the model alone.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum AnyLanguageModel {
+    /// A recurrent layer in residual blocks.
+    Recurrent(LanguageModel),
+    /// Griffin.
+    Griffin(Griffin),
+    /// GPT-2.
+    Gpt2(Gpt2),
+}
+
+/// The state of an [`AnyLanguageModel`].
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum AnyLmState {
+    /// That of a [`LanguageModel`].
+    Recurrent(LmState),
+    /// That of a [`Griffin`].
+    Griffin(GriffinState),
+    /// That of a [`Gpt2`].
+    Gpt2(Gpt2State),
+}
+
+/// Calls `$body` on the model inside.
+macro_rules! inside {
+    ($self:expr, $model:ident => $body:expr) => {
+        match $self {
+            AnyLanguageModel::Recurrent($model) => $body,
+            AnyLanguageModel::Griffin($model) => $body,
+            AnyLanguageModel::Gpt2($model) => $body,
+        }
+    };
+    ($self:expr, $model:ident => wrapped $body:expr) => {
+        match $self {
+            AnyLanguageModel::Recurrent($model) => AnyLanguageModel::Recurrent($body),
+            AnyLanguageModel::Griffin($model) => AnyLanguageModel::Griffin($body),
+            AnyLanguageModel::Gpt2($model) => AnyLanguageModel::Gpt2($body),
+        }
+    };
+}
+
+/// The sequence with the state of one architecture.
+fn of_kind<S>(
+    sequence: Sequence<AnyLmState>,
+    kind: fn(AnyLmState) -> Option<S>,
+) -> Result<Sequence<S>, Error> {
+    forward::of_kind(
+        sequence,
+        kind,
+        "the state of a model of another architecture",
+    )
+}
+
+language_model!(
+    AnyLanguageModel,
+    AnyLmState,
+    "language model",
+    "A state of another architecture; what the model itself refuses."
+);
+
+impl AnyLanguageModel {
+    /// Sets which states of recurrent layers are saved for the backward pass. This trades memory against time and does not
+    /// change the results. GPT-2 has none.
+    pub fn with_saved_states(self, saved_states: SavedStates) -> Self {
+        match self {
+            Self::Recurrent(model) => Self::Recurrent(model.with_saved_states(saved_states)),
+            Self::Griffin(model) => Self::Griffin(model.with_saved_states(saved_states)),
+            Self::Gpt2(model) => Self::Gpt2(model),
+        }
+    }
+
+    fn logits(
+        &self,
+        tokens: Tensor<2, Int>,
+        sequence: Sequence<AnyLmState>,
+        key: Option<Tensor<1, Int>>,
+        padded: bool,
+    ) -> Result<(Tensor<3>, AnyLmState), Error> {
+        Ok(match self {
+            Self::Recurrent(model) => {
+                let start = of_kind(sequence, |state| match state {
+                    AnyLmState::Recurrent(state) => Some(state),
+                    _ => None,
+                })?;
+                let (logits, state) = model.logits(tokens, start, key, padded)?;
+                (logits, AnyLmState::Recurrent(state))
+            }
+            Self::Griffin(model) => {
+                let start = of_kind(sequence, |state| match state {
+                    AnyLmState::Griffin(state) => Some(state),
+                    _ => None,
+                })?;
+                let (logits, state) = model.logits(tokens, start, key, padded)?;
+                (logits, AnyLmState::Griffin(state))
+            }
+            Self::Gpt2(model) => {
+                let start = of_kind(sequence, |state| match state {
+                    AnyLmState::Gpt2(state) => Some(state),
+                    _ => None,
+                })?;
+                let (logits, state) = model.logits(tokens, start, key, padded)?;
+                (logits, AnyLmState::Gpt2(state))
+            }
+        })
+    }
+}
+
+// Not derived: a derived enum puts its variant before the names of all parameters, so that files of a model would differ from
+// those of the same model in this enum.
+impl Module for AnyLanguageModel {
+    fn num_params(&self) -> usize {
+        inside!(self, model => Module::num_params(model))
+    }
+
+    fn visit<V: ModuleVisitor>(&self, visitor: &mut V) {
+        inside!(self, model => model.visit(visitor));
+    }
+
+    fn map<M: ModuleMapper>(self, mapper: &mut M) -> Self {
+        inside!(self, model => wrapped model.map(mapper))
+    }
+
+    fn collect_devices(&self, devices: Devices) -> Devices {
+        inside!(self, model => model.collect_devices(devices))
+    }
+
+    fn to_device(self, device: &Device) -> Self {
+        inside!(self, model => wrapped model.to_device(device))
+    }
+
+    fn fork(self, device: &Device) -> Self {
+        inside!(self, model => wrapped model.fork(device))
+    }
+
+    fn valid(&self) -> Self {
+        inside!(self, model => wrapped model.valid())
+    }
+
+    fn train(self) -> Self {
+        inside!(self, model => wrapped model.train())
+    }
+
+    fn materialize(self) -> Self {
+        inside!(self, model => wrapped model.materialize())
+    }
+}
+
+impl ModuleDisplayDefault for AnyLanguageModel {
+    fn content(&self, content: Content) -> Option<Content> {
+        inside!(self, model => ModuleDisplayDefault::content(model, content))
+    }
+
+    fn num_params(&self) -> usize {
+        Module::num_params(self)
+    }
+}
+
+impl ModuleDisplay for AnyLanguageModel {}
+
+impl fmt::Display for AnyLanguageModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        inside!(self, model => model.fmt(f))
+    }
+}

@@ -1,0 +1,54 @@
+//! Models made of [riverrun]'s recurrent layers and of attention.
+//!
+//! - [`LanguageModel`]: any recurrent layer in residual blocks; [`Griffin`]; [`Gpt2`]; [`AnyLanguageModel`], chosen by name.
+//! - [`WorldModel`]: a recurrent state-space model of vector observations.
+//! - [`ModelSize`]: parameters and memory of a model before it is built.
+//! - `weights`: published weights (feature `store`).
+//!
+//! Features are those of `riverrun`.
+//!
+//! ```
+//! # #[cfg(feature = "flex")] {
+//! use burn::tensor::{Device, Int, Tensor};
+//! use riverrun::Sequence;
+//! use riverrun_models::{LanguageModelConfig, RecurrentKind};
+//!
+//! let device = Device::flex();
+//! let config = LanguageModelConfig::new(256, 64, 2).with_cell(RecurrentKind::MinLstm);
+//! let model = config.init(&device);
+//! let tokens = Tensor::<2, Int>::zeros([1, 10], &device);
+//! let (logits, state) = model.forward(tokens, Sequence::new());
+//! assert_eq!(logits.dims(), [1, 10, 256]);
+//! // One token more, from there.
+//! let (logits, _state) = model.step(Tensor::zeros([1], &device), Some(state));
+//! assert_eq!(logits.dims(), [1, 256]);
+//! # }
+//! ```
+
+mod any_language_model;
+mod any_recurrent;
+mod attention_sizes;
+mod block;
+mod forward;
+mod gpt2;
+mod griffin;
+mod head;
+mod language_model;
+mod language_model_kind;
+mod size;
+#[cfg(feature = "store")]
+pub mod weights;
+mod world_model;
+
+pub use any_language_model::{AnyLanguageModel, AnyLanguageModelConfig, AnyLmState};
+pub use any_recurrent::{AnyRecurrent, RecurrentKind, RecurrentState};
+pub use block::{Block, BlockConfig};
+pub use gpt2::{Gpt2, Gpt2Block, Gpt2Config, Gpt2State};
+pub use griffin::{
+    Griffin, GriffinBlock, GriffinBlockState, GriffinConfig, GriffinRecurrence, GriffinState,
+    TemporalMixing,
+};
+pub use language_model::{LanguageModel, LanguageModelConfig, LmState};
+pub use language_model_kind::LanguageModelKind;
+pub use size::ModelSize;
+pub use world_model::{WorldModel, WorldModelConfig, WorldModelLoss};

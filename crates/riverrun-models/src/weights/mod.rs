@@ -1,0 +1,7 @@
+//! Weights of published models.
+
+mod gpt2;
+mod griffin;
+
+pub use gpt2::gpt2_from_huggingface;
+pub use griffin::griffin_from_huggingface;

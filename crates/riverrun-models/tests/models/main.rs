@@ -1,0 +1,19 @@
+//! Models against themselves, and against transformers.
+
+mod blocks;
+#[path = "../../../riverrun/tests/common/mod.rs"]
+mod common;
+#[allow(dead_code, reason = "golden tensors are of layers")]
+#[cfg(feature = "store")]
+#[path = "../../../riverrun/tests/common/golden.rs"]
+mod golden;
+mod gpt2;
+mod griffin;
+mod language_models;
+mod layers;
+#[path = "../../../riverrun/tests/common/padded.rs"]
+mod padded;
+mod streams;
+#[cfg(feature = "store")]
+mod transformers;
+mod world_models;

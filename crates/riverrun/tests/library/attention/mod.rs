@@ -1,0 +1,6 @@
+//! Attention and its layers.
+
+mod layers;
+mod operation;
+#[cfg(feature = "store")]
+mod pytorch;

@@ -1,0 +1,16 @@
+//! What every operation promises: empty batches, sequences of different lengths, refusals before a launch, products of
+//! `f32` in `f32`.
+
+mod embedding;
+mod empty;
+mod lengths;
+mod padding;
+mod plain;
+mod products;
+mod refusals;
+
+use burn::tensor::{Device, Distribution, Tensor};
+
+fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
+    Tensor::random(shape, Distribution::Uniform(-0.95, 0.95), device)
+}
