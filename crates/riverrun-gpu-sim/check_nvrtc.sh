@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Compiles every kernel with NVRTC for each supported NVIDIA architecture. Needs no card: the sources come from the example
-# `sources`, NVRTC and CUDA's headers from PyPI. Arguments are passed on to the cargo command, for instance its features.
+# Compiles every kernel with NVRTC for each supported NVIDIA architecture, or for those in CAPABILITIES. Needs no card: the
+# sources come from the example `sources`, NVRTC and CUDA's headers from PyPI. Arguments are passed on to the cargo command, for
+# instance its features.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 target=${CARGO_TARGET_DIR:-$here/../../target}
 folder=$target/nvrtc
-capabilities=(75 80 89 90 100)
+read -ra capabilities <<<"${CAPABILITIES:-75 80 89 90 100}"
 if [ ! -e "$folder/packages/done" ]; then
     python3 -m pip install --quiet --no-deps --target "$folder/packages" \
         nvidia-cuda-nvrtc==13.5.37 nvidia-cuda-runtime==13.5.37 nvidia-cuda-crt==13.5.37 nvidia-cuda-cccl==13.3.5.0.6

@@ -156,13 +156,17 @@ fn a_sound_run_opens() {
     fs::remove_dir_all(&dir).unwrap();
 }
 
-/// Runs a property on the same 5000 cases each time.
+/// Runs a property on the same cases each time: 1000, or `RIVERRUN_DAMAGED`.
 fn check(
     files: std::ops::Range<usize>,
     property: impl Fn(usize, Vec<Damage>) -> Result<(), TestCaseError>,
 ) {
+    let cases = match std::env::var("RIVERRUN_DAMAGED") {
+        Ok(cases) => cases.parse().expect("RIVERRUN_DAMAGED is a number"),
+        Err(_) => 1000,
+    };
     let config = ProptestConfig {
-        cases: 5000,
+        cases,
         max_shrink_iters: 200,
         failure_persistence: None,
         ..ProptestConfig::default()
