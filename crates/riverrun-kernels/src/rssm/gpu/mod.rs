@@ -8,7 +8,9 @@ use cubecl::server::Handle;
 
 use super::{Blocks, Draw};
 use crate::Error;
-use crate::gpu::{Dtype, address, buffer, expect, grid, ptx};
+use crate::gpu::group::Group;
+use crate::gpu::storage::Storage;
+use crate::gpu::{Dtype, address, buffer, expect, grid, ptx, vector_width};
 
 /// Threads of a cube.
 const UNITS: usize = 128;
@@ -26,6 +28,12 @@ fn prepare(
         .map(|(what, handle, numbers)| (*what, Some(*handle), *numbers));
     expect(dtype.size(), sizes)?;
     Ok((threads > 0).then(|| grid(client, threads.div_ceil(UNITS))))
+}
+
+/// The numbers of a vector of 16 bytes, or of as many bytes as divide runs of `run` numbers, and their form.
+fn vectors(client: &Client, dtype: Dtype, run: usize) -> (usize, Storage) {
+    let v = vector_width(client, dtype, 16, run);
+    (v, Storage::choose(client, dtype, v))
 }
 
 const fn threads() -> CubeDim {
@@ -151,7 +159,8 @@ pub fn step(
         ("before", before, n),
         ("next", next, n),
     ];
-    let Some(grid) = prepare(client, dtype, n, &buffers)? else {
+    let (v, storage) = vectors(client, dtype, blocks.width | state | block);
+    let Some(grid) = prepare(client, dtype, n / v, &buffers)? else {
         return Ok(());
     };
     // SAFETY: as in `activate`.
@@ -161,18 +170,21 @@ pub fn step(
             grid,
             threads(),
             address(extent, dtype),
-            buffer(gates.gates, extent, 1),
-            buffer(bias, of_bias, 1),
-            buffer(before, n, 1),
-            buffer(next, n, 1),
+            storage.width(v),
+            v,
+            buffer(gates.gates, extent, v),
+            buffer(bias, of_bias, v),
+            buffer(before, n, v),
+            buffer(next, n, v),
             blocks.batch,
             blocks.blocks,
-            blocks.width,
-            state,
-            block,
+            blocks.width / v,
+            state / v,
+            block / v,
             gates.bias.is_some(),
+            storage,
             ptx(client),
-            dtype.elem(),
+            storage.elem(dtype),
         );
     }
     Ok(())
@@ -202,11 +214,11 @@ pub fn norm_silu(
 ) -> Result<(), Error> {
     let n = rows.saturating_mul(width);
     let (form, [x, z, third], [own, other]) = match given {
-        Rows::One(x, norm) => (kernels::Normed::One, [x; 3], [norm; 2]),
-        Rows::Sum([x, z], norm) => (kernels::Normed::Sum, [x, z, x], [norm; 2]),
-        Rows::Three(tensors, norms) => (kernels::Normed::Three, tensors, norms),
+        Rows::One(x, norm) => (kernels::Form::One, [x; 3], [norm; 2]),
+        Rows::Sum([x, z], norm) => (kernels::Form::Sum, [x, z, x], [norm; 2]),
+        Rows::Three(tensors, norms) => (kernels::Form::Three, tensors, norms),
     };
-    let parts = if form == kernels::Normed::Three { 3 } else { 1 };
+    let parts = form.parts();
     let buffers = [
         ("x", x, n),
         ("the second rows", z, n),
@@ -218,29 +230,36 @@ pub fn norm_silu(
     if prepare(client, dtype, n, &buffers)?.is_none() {
         return Ok(());
     }
-    let most = client.properties().hardware.max_units_per_cube as usize;
-    let units = 1 << width.clamp(1, 256.min(most)).ilog2();
+    let (v, storage) = vectors(client, dtype, width);
+    let cols = width / v;
+    let group = Group::choose(client, cols, 1, UNITS);
     // SAFETY: as in `activate`.
     unsafe {
         kernels::norm_silu::launch_unchecked(
             client,
-            grid(client, rows * parts),
-            CubeDim::new_1d(units as u32),
+            grid(client, (rows * parts).div_ceil(group.rows)),
+            group.dim(),
             address(n.saturating_mul(parts), dtype),
-            buffer(x, n, 1),
-            buffer(z, n, 1),
-            buffer(third, n, 1),
-            buffer(own.0, width, 1),
-            buffer(other.0, width, 1),
-            buffer(y, n * parts, 1),
+            storage.width(v),
+            v,
+            buffer(x, n, v),
+            buffer(z, n, v),
+            buffer(third, n, v),
+            buffer(own.0, width, v),
+            buffer(other.0, width, v),
+            buffer(y, n * parts, v),
             rows,
-            width,
+            cols,
             own.1 as f32,
             other.1 as f32,
-            form,
-            units,
-            ptx(client),
-            dtype.elem(),
+            kernels::Normed {
+                form,
+                each: cols.div_ceil(group.units),
+                group,
+                storage,
+                ptx: ptx(client),
+            },
+            storage.elem(dtype),
         );
     }
     Ok(())
@@ -307,6 +326,7 @@ pub fn draw(
     expect(Dtype::F32.size(), [("noise", Some(noise), all)])?;
     let buffers = [("logits", logits, n), ("sample", sample, n)];
     let rows = if draw.classes == 0 { 0 } else { draw.rows };
+    let (v, storage) = vectors(client, dtype, draw.classes);
     let Some(grid) = prepare(client, dtype, rows, &buffers)? else {
         return Ok(());
     };
@@ -317,15 +337,18 @@ pub fn draw(
             grid,
             threads(),
             address(all, Dtype::F32),
-            buffer(logits, n, 1),
-            buffer(noise, all, 1),
-            buffer(sample, n, 1),
+            storage.width(v),
+            v,
+            buffer(logits, n, v),
+            buffer(noise, all, v),
+            buffer(sample, n, v),
             rows,
-            draw.classes,
-            nth * n,
+            draw.classes / v,
+            nth * n / v,
             draw.unimix,
+            storage,
             ptx(client),
-            dtype.elem(),
+            storage.elem(dtype),
         );
     }
     Ok(())
@@ -349,6 +372,7 @@ pub fn draw_backward(
         ("d_logits", d_logits, n),
     ];
     let rows = if draw.classes == 0 { 0 } else { draw.rows };
+    let (v, storage) = vectors(client, dtype, draw.classes);
     let Some(grid) = prepare(client, dtype, rows, &buffers)? else {
         return Ok(());
     };
@@ -359,14 +383,17 @@ pub fn draw_backward(
             grid,
             threads(),
             address(n, dtype),
-            buffer(logits, n, 1),
-            buffer(d_sample, n, 1),
-            buffer(d_logits, n, 1),
+            storage.width(v),
+            v,
+            buffer(logits, n, v),
+            buffer(d_sample, n, v),
+            buffer(d_logits, n, v),
             rows,
-            draw.classes,
+            draw.classes / v,
             draw.unimix,
+            storage,
             ptx(client),
-            dtype.elem(),
+            storage.elem(dtype),
         );
     }
     Ok(())
