@@ -57,8 +57,9 @@ impl Rssm {
         if batch * steps == 0 {
             return Ok(self.imagine_nothing(actions, state));
         }
-        let encoded = self.encode_actions(actions.clone());
-        let at = |t: usize| -> Tensor<2> { encoded.clone().narrow(1, t, 1).squeeze_dim(1) };
+        // `[T, B, hidden]`: a step's rows lie together.
+        let encoded = self.encode_actions(actions.clone().swap_dims(0, 1));
+        let at = |t: usize| -> Tensor<2> { encoded.clone().narrow(0, t, 1).squeeze_dim(0) };
         self.roll(steps, key, state, actions, |t, _| at(t))
     }
 
