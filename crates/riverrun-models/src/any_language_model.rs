@@ -193,31 +193,20 @@ impl AnyLanguageModel {
         key: Option<Tensor<1, Int>>,
         padded: bool,
     ) -> Result<(Tensor<3>, AnyLmState), Error> {
+        macro_rules! run {
+            ($kind:ident, $model:expr) => {{
+                let start = of_kind(sequence, |state| match state {
+                    AnyLmState::$kind(state) => Some(state),
+                    _ => None,
+                })?;
+                let (logits, state) = $model.logits(tokens, start, key, padded)?;
+                (logits, AnyLmState::$kind(state))
+            }};
+        }
         Ok(match self {
-            Self::Recurrent(model) => {
-                let start = of_kind(sequence, |state| match state {
-                    AnyLmState::Recurrent(state) => Some(state),
-                    _ => None,
-                })?;
-                let (logits, state) = model.logits(tokens, start, key, padded)?;
-                (logits, AnyLmState::Recurrent(state))
-            }
-            Self::Griffin(model) => {
-                let start = of_kind(sequence, |state| match state {
-                    AnyLmState::Griffin(state) => Some(state),
-                    _ => None,
-                })?;
-                let (logits, state) = model.logits(tokens, start, key, padded)?;
-                (logits, AnyLmState::Griffin(state))
-            }
-            Self::Gpt2(model) => {
-                let start = of_kind(sequence, |state| match state {
-                    AnyLmState::Gpt2(state) => Some(state),
-                    _ => None,
-                })?;
-                let (logits, state) = model.logits(tokens, start, key, padded)?;
-                (logits, AnyLmState::Gpt2(state))
-            }
+            Self::Recurrent(model) => run!(Recurrent, model),
+            Self::Griffin(model) => run!(Griffin, model),
+            Self::Gpt2(model) => run!(Gpt2, model),
         })
     }
 }

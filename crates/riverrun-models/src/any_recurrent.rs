@@ -83,6 +83,16 @@ impl RecurrentKind {
         time_scale: usize,
         device: &Device,
     ) -> AnyRecurrent {
+        macro_rules! layer {
+            ($kind:ident, $config:ident) => {
+                AnyRecurrent::$kind(
+                    $config::new(d_input, d_hidden)
+                        .with_bias(bias)
+                        .with_time_scale(time_scale)
+                        .init(device),
+                )
+            };
+        }
         match self {
             RecurrentKind::LinearRnn => {
                 let config = LinearRnnConfig::new(d_input, d_hidden);
@@ -93,36 +103,11 @@ impl RecurrentKind {
                 };
                 AnyRecurrent::LinearRnn(config.with_time_scale(time_scale).init(device))
             }
-            RecurrentKind::MinGru => AnyRecurrent::MinGru(
-                MinGruConfig::new(d_input, d_hidden)
-                    .with_bias(bias)
-                    .with_time_scale(time_scale)
-                    .init(device),
-            ),
-            RecurrentKind::MinLstm => AnyRecurrent::MinLstm(
-                MinLstmConfig::new(d_input, d_hidden)
-                    .with_bias(bias)
-                    .with_time_scale(time_scale)
-                    .init(device),
-            ),
-            RecurrentKind::RgLru => AnyRecurrent::RgLru(
-                RgLruConfig::new(d_input, d_hidden)
-                    .with_bias(bias)
-                    .with_time_scale(time_scale)
-                    .init(device),
-            ),
-            RecurrentKind::Gru => AnyRecurrent::Gru(
-                GruConfig::new(d_input, d_hidden)
-                    .with_bias(bias)
-                    .with_time_scale(time_scale)
-                    .init(device),
-            ),
-            RecurrentKind::Lstm => AnyRecurrent::Lstm(
-                LstmConfig::new(d_input, d_hidden)
-                    .with_bias(bias)
-                    .with_time_scale(time_scale)
-                    .init(device),
-            ),
+            RecurrentKind::MinGru => layer!(MinGru, MinGruConfig),
+            RecurrentKind::MinLstm => layer!(MinLstm, MinLstmConfig),
+            RecurrentKind::RgLru => layer!(RgLru, RgLruConfig),
+            RecurrentKind::Gru => layer!(Gru, GruConfig),
+            RecurrentKind::Lstm => layer!(Lstm, LstmConfig),
             RecurrentKind::Rnn => AnyRecurrent::Rnn(
                 RnnConfig::new(d_input, d_hidden)
                     .with_bias(bias)

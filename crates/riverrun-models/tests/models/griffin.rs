@@ -3,9 +3,10 @@
 use burn::module::Module;
 use burn::tensor::{Int, Tensor};
 use riverrun::{Error, Sequence};
-use riverrun_models::{GriffinBlockState, GriffinConfig, TemporalMixing};
+use riverrun_models::{GriffinBlockState, GriffinConfig};
 
 use crate::common::{devices, numbers};
+use crate::parameters::parameters;
 use crate::streams::{STEPS, tokens};
 
 pub fn config() -> GriffinConfig {
@@ -62,29 +63,9 @@ fn every_third_block_has_attention_and_every_parameter_a_gradient() {
         .fold(0.0_f64, |m, x| m.max(x.abs()));
     assert!(bound < 30.0);
     let grads = (logits.clone() * logits).sum().backward();
-    let alive = |d: Option<Vec<f64>>| {
-        let d = d.expect("a gradient");
-        assert!(d.iter().all(|d| d.is_finite()) && d.iter().any(|&d| d != 0.0));
-    };
-    alive(model.embedding.weight.val().grad(&grads).map(numbers));
-    for block in &model.blocks {
-        for layer in [&block.gate, &block.up, &block.down] {
-            alive(layer.weight.val().grad(&grads).map(numbers));
-        }
-        match &block.temporal {
-            TemporalMixing::Recurrence(part) => {
-                alive(part.conv_weight.val().grad(&grads).map(numbers));
-                alive(part.conv_bias.val().grad(&grads).map(numbers));
-                alive(part.rg_lru.lambda.val().grad(&grads).map(numbers));
-                for layer in [&part.linear_x, &part.linear_y, &part.linear_out] {
-                    alive(layer.weight.val().grad(&grads).map(numbers));
-                }
-            }
-            TemporalMixing::Attention(layer) => {
-                alive(layer.attention.qkv.weight.val().grad(&grads).map(numbers));
-                alive(layer.attention.out.weight.val().grad(&grads).map(numbers));
-            }
-        }
+    for (name, d) in parameters(&model, Some(&grads)) {
+        let alive = d.iter().all(|d| d.is_finite()) && d.iter().any(|&d| d != 0.0);
+        assert!(alive, "{name}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! The language model: chunks and steps against the whole, and a saved model against the one that was saved.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::store::ModuleRecord;
 use burn::tensor::{Int, Tensor, TensorData};
 use riverrun::Sequence;
@@ -10,6 +10,7 @@ use riverrun_models::{
 };
 
 use crate::common::{assert_close, devices, numbers};
+use crate::parameters::parameters;
 
 /// A layer on a gate that has no layer of its own.
 fn gated() -> RecurrentKind {
@@ -73,15 +74,8 @@ fn chunks_and_steps_agree_with_the_whole() {
 
 /// Every weight of a model, one after the other.
 fn weights(model: &LanguageModel) -> Vec<f64> {
-    struct All(Vec<f64>);
-    impl ModuleVisitor for All {
-        fn visit_float<const D: usize>(&mut self, weight: &Param<Tensor<D>>) {
-            self.0.extend(numbers(weight.val()));
-        }
-    }
-    let mut all = All(Vec::new());
-    model.visit(&mut all);
-    all.0
+    let weights = parameters(model, None).into_iter();
+    weights.flat_map(|(_, numbers)| numbers).collect()
 }
 
 #[test]

@@ -13,6 +13,8 @@ mod language_models;
 mod layers;
 #[path = "../../../riverrun/tests/common/padded.rs"]
 mod padded;
+#[path = "../../../riverrun/tests/common/parameters.rs"]
+mod parameters;
 mod streams;
 #[cfg(feature = "store")]
 mod transformers;

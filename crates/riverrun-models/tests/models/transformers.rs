@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::tensor::{Gradients, Int, Tensor, TensorData};
 use riverrun::Sequence;
 use riverrun::ops::cross_entropy;
@@ -13,6 +13,7 @@ use tempfile::NamedTempFile;
 
 use crate::common::{assert_close, devices, numbers};
 use crate::golden::field;
+use crate::parameters::parameters;
 
 /// The rounding of f32 through four blocks of weights of this size, with a margin of about ten.
 const TOLERANCE: f64 = 2e-5;
@@ -35,41 +36,6 @@ fn tokens(case: &Value, device: &burn::tensor::Device) -> [Tensor<2, Int>; 2] {
     [all.clone().narrow(1, 0, steps), all.narrow(1, 1, steps)]
 }
 
-/// The parameters of a module, or their gradients, by the names that its fields have.
-#[derive(Default)]
-struct Collect<'a> {
-    gradients: Option<&'a Gradients>,
-    path: Vec<String>,
-    found: Vec<(String, Vec<f64>)>,
-}
-
-impl ModuleVisitor for Collect<'_> {
-    fn enter_module(&mut self, name: &str, _kind: &str) {
-        self.path.push(name.into());
-    }
-
-    fn exit_module(&mut self, _name: &str, _kind: &str) {
-        self.path.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let values = match self.gradients {
-            Some(gradients) => numbers(param.val().grad(gradients).expect("a gradient")),
-            None => numbers(param.val()),
-        };
-        self.found.push((self.path.join("."), values));
-    }
-}
-
-fn collect(module: &impl Module, gradients: Option<&Gradients>) -> Vec<(String, Vec<f64>)> {
-    let mut collect = Collect {
-        gradients,
-        ..Default::default()
-    };
-    module.visit(&mut collect);
-    collect.found
-}
-
 /// Compares the gradients of a model with those that were loaded as the weights of another one.
 fn assert_gradients(
     device: &str,
@@ -78,8 +44,8 @@ fn assert_gradients(
     expected: &impl Module,
     offset: impl Fn(&str) -> f64,
 ) {
-    let found = collect(model, Some(gradients));
-    for ((name, found), (_, mut expected)) in found.into_iter().zip(collect(expected, None)) {
+    let found = parameters(model, Some(gradients));
+    for ((name, found), (_, mut expected)) in found.into_iter().zip(parameters(expected, None)) {
         expected.iter_mut().for_each(|x| *x -= offset(&name));
         assert_close(&format!("{device} d {name}"), &found, &expected, TOLERANCE);
     }

@@ -1,11 +1,12 @@
 //! Padded steps of a batch: what a layer computes does not depend on them.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::tensor::{Device, Distribution, Gradients, Tensor, TensorData};
 use riverrun::Sequence;
 use riverrun::nn::Recurrent;
 
 use crate::common::numbers;
+use crate::parameters::parameters;
 
 /// The lengths of the sequences of the batch.
 pub const LENGTHS: [usize; 4] = [5, 2, 0, 1];
@@ -14,26 +15,11 @@ pub const T: usize = 5;
 /// The features of the input.
 pub const D: usize = 3;
 
-/// The gradient of every parameter.
-struct Collect<'a> {
-    of: &'a Gradients,
-    found: Vec<Vec<f64>>,
-}
-
-impl ModuleVisitor for Collect<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let gradient = param.val().grad(self.of).expect("a gradient");
-        self.found.push(numbers(gradient));
-    }
-}
-
 /// The gradients of a loss, and those of the parameters in order.
 pub fn gradients(module: &impl Module, loss: Tensor<1>) -> (Gradients, Vec<Vec<f64>>) {
     let of = loss.backward();
-    let found = Vec::new();
-    let mut gradients = Collect { of: &of, found };
-    module.visit(&mut gradients);
-    let found = gradients.found;
+    let found = parameters(module, Some(&of)).into_iter();
+    let found = found.map(|(_, gradient)| gradient).collect();
     (of, found)
 }
 

@@ -8,10 +8,7 @@ use riverrun::{Error, Sequence};
 use riverrun_testkit::block_diagonal;
 
 use crate::common::{assert_close, devices, numbers};
-
-fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
-    Tensor::random(shape, Distribution::Uniform(-0.95, 0.95), device)
-}
+use crate::random;
 
 #[test]
 fn the_block_diagonal_scan_is_that_of_the_oracle() {

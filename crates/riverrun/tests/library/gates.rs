@@ -1,19 +1,16 @@
 //! Operations around Griffin's recurrence and attention: long convolutions, the gates of the RG-LRU, GELU as a gate, rotary
 //! positions.
 
-use burn::tensor::{Bool, Device, Distribution, Tensor, TensorData};
+use burn::tensor::{Bool, Tensor, TensorData};
 use riverrun::Sequence;
 use riverrun::ops::{geglu, gelu, rg_lru_gates, rotary, short_convolution};
 use riverrun_testkit::rg_lru::{Problem, oracle};
 
 use crate::common::{assert_close, devices, numbers};
+use crate::random;
 
 /// A few roundings of f32 in each of up to 120 terms below 1.
 const TOLERANCE: f64 = 1e-4;
-
-fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
-    Tensor::random(shape, Distribution::Uniform(-1.0, 1.0), device)
-}
 
 #[test]
 fn the_gates_and_their_gradients_are_those_of_the_oracle() {

@@ -16,9 +16,27 @@ mod linear;
 mod ops;
 #[path = "../common/padded.rs"]
 mod padded;
+#[path = "../common/parameters.rs"]
+mod parameters;
 mod recompute;
 #[cfg(feature = "flex")]
 mod rollout;
 mod rows;
 #[cfg(feature = "flex")]
 mod rssm;
+
+use burn::tensor::{Device, Distribution, Int, Tensor};
+
+/// Numbers above -0.95 and below 0.95: coefficients of scans that fade.
+fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
+    Tensor::random(shape, Distribution::Uniform(-0.95, 0.95), device)
+}
+
+fn normal<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
+    Tensor::random(shape, Distribution::Normal(0.0, 1.0), device)
+}
+
+/// A key of random numbers.
+fn key(words: [i32; 4], device: &Device) -> Tensor<1, Int> {
+    Tensor::from_ints(words, device)
+}

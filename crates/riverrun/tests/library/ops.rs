@@ -1,6 +1,6 @@
 //! The operations on tensors: gradients against the float64 oracle, errors, empty sequences, checkpointing.
 
-use burn::tensor::{Bool, Device, Distribution, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use riverrun::ops::{
     ScanDirection, ScanOptions, gated_scan, linear_scan, linear_scan_gradients, linear_scan_hvp,
 };
@@ -11,10 +11,7 @@ use riverrun::{Error, Sequence};
 use riverrun_testkit::recurrence::{Gate, Problem, Shape, hvp, oracle};
 
 use crate::common::{assert_close, devices, numbers};
-
-fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
-    Tensor::random(shape, Distribution::Uniform(-0.95, 0.95), device)
-}
+use crate::random;
 
 /// Runs `linear_scan` with everything it takes, and holds every gradient against the oracle.
 fn check_linear_scan(name: &str, device: &Device, reverse: bool) {

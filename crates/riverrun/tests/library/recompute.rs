@@ -1,15 +1,12 @@
 //! Scans that keep no states: the same gradients as those that keep all.
 
-use burn::tensor::{Bool, DType, Device, Distribution, FloatDType, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Device, FloatDType, Tensor, TensorData};
 use riverrun::Sequence;
 use riverrun::nn::{MinGruConfig, Recurrent};
 use riverrun::ops::{Gate, SavedStates, ScanOptions, gated_scan, linear_scan};
 
 use crate::common::{assert_close, devices, numbers};
-
-fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
-    Tensor::random(shape, Distribution::Uniform(-0.95, 0.95), device)
-}
+use crate::random;
 
 /// Everything a scan takes, as values, so that graphs can be made of it again and again.
 struct Data {

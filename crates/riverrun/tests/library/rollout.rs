@@ -1,6 +1,6 @@
 //! Rollouts, states of training runs and random numbers on tensors, against the kernels' oracles.
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 use riverrun::Error;
 use riverrun::ops::{Decode, Ensemble, RunStates, encode_states, rollout, uniform};
 use riverrun_testkit::encoder::Config;
@@ -9,6 +9,7 @@ use riverrun_testkit::rollout::check::Case;
 use riverrun_testkit::rollout::{HEADS, Problem};
 
 use crate::common::{devices, numbers};
+use crate::key;
 
 struct Given {
     ensemble: Ensemble,
@@ -210,10 +211,6 @@ fn features_go_on_to_a_rollout_on_the_device() {
             assert!(comparison.passes(), "{name}: {comparison:?}");
         }
     }
-}
-
-fn key(words: [i32; 4], device: &Device) -> Tensor<1, Int> {
-    Tensor::from_ints(words, device)
 }
 
 #[test]

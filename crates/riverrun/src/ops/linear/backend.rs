@@ -222,7 +222,7 @@ mod fused {
     }
 }
 
-/// The linear layer on a backend. Shapes and dtypes have been checked by the functions of [`linear`](super).
+/// The linear layer on a backend. Shapes and dtypes have been checked by the functions of [`linear`](super::linear()).
 #[backend_extension(
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "cube"),

@@ -1,18 +1,15 @@
 //! Attention layers and the short convolution: a sequence, its chunks and its steps; restarts; refusals; what a layer computes.
 
-use burn::tensor::{Bool, Device, Distribution, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Tensor, TensorData};
 use riverrun::nn::{LocalAttentionConfig, MultiHeadAttentionConfig, Recurrent, Rotary};
 use riverrun::ops::short_convolution;
 use riverrun::{Error, Sequence};
 
 use crate::common::{assert_close, devices, numbers};
+use crate::normal;
 
 /// The rounding of f32 through four products of up to 32 terms, with a margin of about ten.
 const TOLERANCE: f64 = 1e-5;
-
-fn random(shape: [usize; 3], device: &Device) -> Tensor<3> {
-    Tensor::random(shape, Distribution::Normal(0.0, 1.0), device)
-}
 
 fn marks(flags: &[bool], device: &Device) -> Tensor<2, Bool> {
     Tensor::from_data(TensorData::new(flags.to_vec(), [1, flags.len()]), device)
@@ -60,7 +57,7 @@ fn assert_three_ways<S>(
 #[test]
 fn sequence_chunks_and_steps_agree() {
     for (name, device) in devices() {
-        let x = random([1, STEPS, 16], &device);
+        let x = normal([1, STEPS, 16], &device);
         // On a GPU every other length has matmuls to choose first.
         let lengths: &[&[usize]] = match &name[..] {
             "cpu" => &[&[1, 17, 2, 20], &[1; STEPS]],
@@ -76,8 +73,8 @@ fn sequence_chunks_and_steps_agree() {
                 .init(&device);
             assert_three_ways("full", &x, lengths, |x, s| full.run(x, s));
         }
-        let weight = Tensor::random([4, 16], Distribution::Normal(0.0, 1.0), &device);
-        let bias = Tensor::random([16], Distribution::Normal(0.0, 1.0), &device);
+        let weight = normal([4, 16], &device);
+        let bias = normal([16], &device);
         let what = format!("{name} convolution");
         assert_three_ways(&what, &x, lengths, |x, s| {
             short_convolution(x, weight.clone(), Some(bias.clone()), s).unwrap()
@@ -88,9 +85,9 @@ fn sequence_chunks_and_steps_agree() {
 #[test]
 fn a_restart_is_a_fresh_start() {
     for (name, device) in devices().into_iter().take(1) {
-        let x = random([1, STEPS, 16], &device);
+        let x = normal([1, STEPS, 16], &device);
         let local = LocalAttentionConfig::new(16, 2, 9).init(&device);
-        let weight = Tensor::random([4, 16], Distribution::Normal(0.0, 1.0), &device);
+        let weight = normal([4, 16], &device);
         let flags: Vec<bool> = (0..STEPS).map(|t| t == 21).collect();
         let marks = || marks(&flags, &device);
         let tail = x.clone().narrow(1, 21, STEPS - 21);
@@ -111,8 +108,8 @@ fn a_restart_is_a_fresh_start() {
 fn the_convolution_is_its_sum() {
     for (name, device) in devices() {
         let device = device.autodiff();
-        let x = random([2, 6, 3], &device).require_grad();
-        let weight = Tensor::<2>::random([4, 3], Distribution::Normal(0.0, 1.0), &device);
+        let x = normal([2, 6, 3], &device).require_grad();
+        let weight = normal([4, 3], &device);
         let weight = weight.require_grad();
         let (y, state) =
             short_convolution(x.clone(), weight.clone(), None, Sequence::new()).unwrap();
@@ -144,15 +141,15 @@ fn a_stream_takes_constant_memory() {
     let local = LocalAttentionConfig::new(8, 2, 5).init(&device);
     let mut state = None;
     for t in 0..12 {
-        let (_, next) = local.step(random([2, 1, 8], &device).squeeze_dim(1), state);
+        let (_, next) = local.step(normal([2, 1, 8], &device).squeeze_dim(1), state);
         assert_eq!(next.keys.dims(), [2, 4.min(t + 1), 1, 4]);
         assert_eq!(next.position, t + 1);
         state = Some(next.detach());
     }
     let one = LocalAttentionConfig::new(8, 2, 1).init(&device);
-    let (_, state) = one.run(random([2, 3, 8], &device), Sequence::new());
+    let (_, state) = one.run(normal([2, 3, 8], &device), Sequence::new());
     assert_eq!(state.keys.dims()[1], 0);
-    let (y, _) = one.run(random([2, 3, 8], &device), Sequence::from(Some(state)));
+    let (y, _) = one.run(normal([2, 3, 8], &device), Sequence::from(Some(state)));
     assert_eq!(y.dims(), [2, 3, 8]);
 }
 
@@ -163,7 +160,7 @@ fn every_parameter_has_a_gradient() {
     };
     let device = device.autodiff();
     let layer = LocalAttentionConfig::new(8, 2, 5).init(&device);
-    let (y, _) = layer.run(random([2, 9, 8], &device), Sequence::new());
+    let (y, _) = layer.run(normal([2, 9, 8], &device), Sequence::new());
     let grads = (y.clone() * y).sum().backward();
     for linear in [&layer.attention.qkv, &layer.attention.out] {
         let d = numbers(linear.weight.val().grad(&grads).expect("a gradient"));
@@ -177,21 +174,21 @@ fn what_does_not_fit_is_refused() {
         return;
     };
     let layer = LocalAttentionConfig::new(8, 2, 5).init(&device);
-    let x = || random([2, 3, 8], &device);
+    let x = || normal([2, 3, 8], &device);
     let ragged = Sequence::new().with_lengths(&[3, 2]);
     assert!(matches!(
         layer.checked_run(x(), ragged),
         Err(Error::Unsupported(_))
     ));
-    let found = layer.checked_run(random([2, 3, 7], &device), Sequence::new());
+    let found = layer.checked_run(normal([2, 3, 7], &device), Sequence::new());
     assert!(matches!(found, Err(Error::Shape { what: "x", .. })));
-    let (_, state) = layer.run(random([1, 3, 8], &device), Sequence::new());
+    let (_, state) = layer.run(normal([1, 3, 8], &device), Sequence::new());
     let found = layer.checked_run(x(), Sequence::from(Some(state.clone())));
     assert!(matches!(found, Err(Error::Shape { .. })));
     let both = MultiHeadAttentionConfig::new(8, 2)
         .with_causal(false)
         .init(&device);
-    let one = random([1, 3, 8], &device);
+    let one = normal([1, 3, 8], &device);
     let found = both.checked_run(one.clone(), Sequence::from(Some(state)));
     assert!(matches!(found, Err(Error::Unsupported(_))));
     let found = both.checked_step(one.narrow(1, 0, 1).squeeze_dim(1), None);
@@ -209,7 +206,7 @@ fn what_does_not_fit_is_refused() {
 fn empty_sequences_leave_the_state() {
     for (_, device) in devices().into_iter().take(1) {
         let layer = LocalAttentionConfig::new(8, 2, 5).init(&device);
-        let (_, state) = layer.run(random([2, 3, 8], &device), Sequence::new());
+        let (_, state) = layer.run(normal([2, 3, 8], &device), Sequence::new());
         let (y, after) = layer.run(
             Tensor::zeros([2, 0, 8], &device),
             Sequence::from(Some(state.clone())),

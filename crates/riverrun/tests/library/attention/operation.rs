@@ -1,11 +1,12 @@
 //! Attention on tensors: against its tensor form, with gradients, and what it refuses.
 
 use burn::tensor::activation::softmax;
-use burn::tensor::{Bool, Device, Distribution, FloatDType, Tensor, TensorData};
+use burn::tensor::{Bool, Device, FloatDType, Tensor, TensorData};
 use riverrun::ops::{AttentionOptions, attention};
 use riverrun::{Error, KernelError};
 
 use crate::common::{assert_close, devices, numbers};
+use crate::normal;
 
 /// The rounding of f32 through two products of up to 64 terms, with a margin of about ten.
 const TOLERANCE: f64 = 1e-5;
@@ -57,14 +58,10 @@ fn naive(case: &Case, q: Tensor<4>, k: Tensor<4>, v: Tensor<4>) -> Tensor<4> {
     weights.matmul(spread(v)).swap_dims(1, 2)
 }
 
-fn random(shape: [usize; 4], device: &Device) -> Tensor<4> {
-    Tensor::random(shape, Distribution::Normal(0.0, 1.0), device)
-}
-
 fn inputs(case: &Case, device: &Device) -> [Tensor<4>; 3] {
     let [batch, queries, keys, heads, key_heads, dim] = case.sizes;
-    let key = || random([batch, keys, key_heads, dim], device);
-    [random([batch, queries, heads, dim], device), key(), key()]
+    let key = || normal([batch, keys, key_heads, dim], device);
+    [normal([batch, queries, heads, dim], device), key(), key()]
 }
 
 fn reset(case: &Case, device: &Device) -> Option<Tensor<2, Bool>> {
@@ -183,7 +180,7 @@ fn what_does_not_fit_is_refused() {
     let Some((_, device)) = devices().into_iter().next() else {
         return;
     };
-    let x = |shape| random(shape, &device);
+    let x = |shape| normal(shape, &device);
     let options = AttentionOptions::causal();
     let shape = |what, found: Result<Tensor<4>, Error>| match found {
         Err(Error::Shape { what: named, .. }) => assert_eq!(named, what),

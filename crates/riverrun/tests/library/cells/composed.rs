@@ -7,8 +7,9 @@ use riverrun::check::backend::{
 };
 use riverrun::ops::Cell;
 
-use super::net::{TOLERANCE, random};
+use super::net::TOLERANCE;
 use crate::common::{assert_close, devices, numbers};
+use crate::normal;
 
 #[test]
 fn composed_steps_agree_with_the_kernels() {
@@ -18,10 +19,10 @@ fn composed_steps_agree_with_the_kernels() {
             for reverse in [false, true] {
                 let gates = cell.gates() * h;
                 let lstm = cell == Cell::Lstm;
-                let x = random([b, t, i], &device);
-                let (w, u) = (random([gates, i], &device), random([gates, h], &device));
-                let (bias_ih, bias_hh) = (random([gates], &device), random([gates], &device));
-                let (h0, c0) = (random([b, h], &device), random([b, h], &device));
+                let x = normal([b, t, i], &device);
+                let (w, u) = (normal([gates, i], &device), normal([gates, h], &device));
+                let (bias_ih, bias_hh) = (normal([gates], &device), normal([gates], &device));
+                let (h0, c0) = (normal([b, h], &device), normal([b, h], &device));
                 let marks: Vec<f32> = (0..b * t)
                     .map(|n| f32::from(u8::from(n % 5 == 3)))
                     .collect();
@@ -84,9 +85,9 @@ fn composed_steps_agree_with_the_kernels() {
                 {
                     check("c_last", of2(composed), of2(kernel));
                 }
-                let d_h: Tensor<3> = random([b, t, h], &device);
+                let d_h: Tensor<3> = normal([b, t, h], &device);
                 let (d_last, d_c): (Tensor<2>, Tensor<2>) =
-                    (random([b, h], &device), random([b, h], &device));
+                    (normal([b, h], &device), normal([b, h], &device));
                 let grads = || CellOutputGrads::<Dispatch> {
                     h: kernel.h.clone(),
                     saved: kernel.saved.clone(),

@@ -6,8 +6,9 @@ use riverrun::ops::{Cell, CellOptions, CellState, CellWeights, cell_layer};
 use riverrun::weights::to_pytorch;
 use riverrun::{Error, Sequence};
 
-use super::net::{TOLERANCE, random};
+use super::net::TOLERANCE;
 use crate::common::{assert_close, devices, numbers};
+use crate::normal;
 
 const B: usize = 3;
 const T: usize = 5;
@@ -127,7 +128,7 @@ fn a_layer_of_heads_goes_on_step_by_step() {
             .with_layers(2)
             .init(&device);
         assert_eq!(lstm.stack.layers[1].weight_hh.dims(), [4 * H, OWN]);
-        let x: Tensor<3> = random([B, T, I], &device);
+        let x: Tensor<3> = normal([B, T, I], &device);
         let (whole, _) = lstm.forward(x.clone(), None);
         assert_eq!(whole.dims(), [B, T, H]);
         let mut state = None;

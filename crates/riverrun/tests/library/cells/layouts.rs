@@ -9,8 +9,9 @@ use riverrun::weights::{
     from_keras_lstm,
 };
 
-use super::net::{TOLERANCE, random};
+use super::net::TOLERANCE;
 use crate::common::{assert_close, devices, numbers};
+use crate::normal;
 
 const B: usize = 2;
 const T: usize = 6;
@@ -114,10 +115,10 @@ fn keras_gru_is_its_formulas() {
     for (name, device) in devices() {
         for reset_gate in [ResetGate::After, ResetGate::Before] {
             let rows = if reset_gate == ResetGate::After { 2 } else { 1 };
-            let (kernel, recurrent) = (random([I, 3 * H], &device), random([H, 3 * H], &device));
-            let bias = random([rows, 3 * H], &device);
-            let x: Tensor<3> = random([B, T, I], &device);
-            let h0: Tensor<3> = random([1, B, H], &device);
+            let (kernel, recurrent) = (normal([I, 3 * H], &device), normal([H, 3 * H], &device));
+            let bias = normal([rows, 3 * H], &device);
+            let x: Tensor<3> = normal([B, T, I], &device);
+            let h0: Tensor<3> = normal([1, B, H], &device);
             let gru = from_keras_gru(
                 kernel.clone(),
                 recurrent.clone(),
@@ -164,10 +165,10 @@ fn complementary_gru(x: &[f64], h: &[f64], w: &[f64], u: &[f64], bias: &[f64]) -
 #[test]
 fn complementary_gru_is_its_formulas() {
     for (name, device) in devices() {
-        let (w, u) = (random([3 * H, I], &device), random([3 * H, H], &device));
-        let bias: Tensor<1> = random([3 * H], &device);
-        let x: Tensor<3> = random([B, T, I], &device);
-        let h0: Tensor<3> = random([1, B, H], &device);
+        let (w, u) = (normal([3 * H, I], &device), normal([3 * H, H], &device));
+        let bias: Tensor<1> = normal([3 * H], &device);
+        let x: Tensor<3> = normal([B, T, I], &device);
+        let h0: Tensor<3> = normal([1, B, H], &device);
         let gru = from_complementary_gru(w.clone(), u.clone(), bias.clone()).expect("fits");
         let (y, _) = gru.forward(x.clone(), Some(h0.clone()));
         let (w, u, bias, h0) = (numbers(w), numbers(u), numbers(bias), numbers(h0));
@@ -186,10 +187,10 @@ fn complementary_gru_is_its_formulas() {
 #[test]
 fn keras_lstm_is_its_formulas() {
     for (name, device) in devices() {
-        let (kernel, recurrent) = (random([I, 4 * H], &device), random([H, 4 * H], &device));
-        let bias: Tensor<1> = random([4 * H], &device);
-        let x: Tensor<3> = random([B, T, I], &device);
-        let state = LstmState::new(random([1, B, H], &device), random([1, B, H], &device));
+        let (kernel, recurrent) = (normal([I, 4 * H], &device), normal([H, 4 * H], &device));
+        let bias: Tensor<1> = normal([4 * H], &device);
+        let x: Tensor<3> = normal([B, T, I], &device);
+        let state = LstmState::new(normal([1, B, H], &device), normal([1, B, H], &device));
         let lstm = from_keras_lstm(kernel.clone(), recurrent.clone(), Some(bias.clone()))
             .expect("shapes that fit");
         let (y, _) = lstm.forward(x.clone(), Some(state.clone()));
@@ -236,9 +237,9 @@ fn vector(values: &[f64], device: &Device) -> Tensor<1> {
 #[test]
 fn cudnn_s_flat_parameters_are_those_of_keras_in_another_order() {
     for (name, device) in devices() {
-        let x: Tensor<3> = random([B, T, I], &device);
-        let (kernel, recurrent) = (random([I, 3 * H], &device), random([H, 3 * H], &device));
-        let bias: Tensor<2> = random([2, 3 * H], &device);
+        let x: Tensor<3> = normal([B, T, I], &device);
+        let (kernel, recurrent) = (normal([I, 3 * H], &device), normal([H, 3 * H], &device));
+        let bias: Tensor<2> = normal([2, 3 * H], &device);
         let numeric = numbers(bias.clone());
         let params = flat(
             &numbers(kernel.clone()),
@@ -260,8 +261,8 @@ fn cudnn_s_flat_parameters_are_those_of_keras_in_another_order() {
             ANOTHER_ORDER,
         );
 
-        let (kernel, recurrent) = (random([I, 4 * H], &device), random([H, 4 * H], &device));
-        let bias: Tensor<1> = random([4 * H], &device);
+        let (kernel, recurrent) = (normal([I, 4 * H], &device), normal([H, 4 * H], &device));
+        let bias: Tensor<1> = normal([4 * H], &device);
         let params = flat(
             &numbers(kernel.clone()),
             &numbers(recurrent.clone()),
@@ -296,7 +297,7 @@ fn cudnn_stacks_keep_all_biases_at_the_end() {
             params.extend(numbers(layer.bias_hh.as_ref().expect("a bias").val()));
         }
         let again = from_cudnn_gru(vector(&params, &device), &config).expect("so many");
-        let x: Tensor<3> = random([B, T, I], &device);
+        let x: Tensor<3> = normal([B, T, I], &device);
         let (found, expected) = (again.forward(x.clone(), None).0, gru.forward(x, None).0);
         assert_close(&name, &numbers(found), &numbers(expected), ANOTHER_ORDER);
     }
@@ -348,12 +349,12 @@ fn layers_from_elsewhere_can_be_trained() {
     // Whether a weight is a leaf of the graph is no matter of the device.
     for (name, device) in devices().into_iter().filter(|(name, _)| name == "cpu") {
         let device = device.autodiff();
-        let x: Tensor<3> = random([B, T, I], &device);
+        let x: Tensor<3> = normal([B, T, I], &device);
         let theirs = burn::nn::GruConfig::new(I, H, true).init(&device);
-        let kernel = random([I, 3 * H], &device);
-        let recurrent = random([H, 3 * H], &device);
-        let bias = Some(random([2, 3 * H], &device));
-        let params = random([3 * H * (I + H + 2)], &device);
+        let kernel = normal([I, 3 * H], &device);
+        let recurrent = normal([H, 3 * H], &device);
+        let bias = Some(normal([2, 3 * H], &device));
+        let params = normal([3 * H * (I + H + 2)], &device);
         let layers = [
             from_burn_gru(&theirs).expect("a plain one"),
             from_keras_gru(kernel, recurrent, bias, ResetGate::After).expect("fits"),

@@ -1,6 +1,6 @@
 //! What the tests run: a stack of any kind.
 
-use burn::tensor::{Bool, Device, Distribution, Tensor};
+use burn::tensor::{Bool, Device, Tensor};
 use riverrun::nn::{
     CellStack, CellStream, Gru, GruConfig, Lstm, LstmConfig, LstmState, Recurrent, Rnn, RnnConfig,
 };
@@ -12,10 +12,6 @@ use riverrun::{Error, Sequence};
 pub const TOLERANCE: f64 = 1e-5;
 
 /// Standard normal numbers.
-pub fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
-    Tensor::random(shape, Distribution::Normal(0.0, 1.0), device)
-}
-
 /// A stack of any kind, with a state of one or two tensors.
 #[derive(Debug, Clone)]
 pub enum Net {

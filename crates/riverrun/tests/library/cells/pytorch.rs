@@ -6,9 +6,10 @@ use riverrun::ops::{Cell, ResetGate};
 use riverrun::weights::{from_burn_gru, from_burn_lstm};
 use serde_json::Value;
 
-use super::net::{Net, TOLERANCE, random};
+use super::net::{Net, TOLERANCE};
 use crate::common::{assert_close, devices, numbers};
 use crate::golden::{field, tensor};
+use crate::normal;
 
 #[test]
 fn stacks_agree_with_pytorch() {
@@ -102,8 +103,8 @@ fn stacks_agree_with_pytorch() {
 fn a_layer_of_burn_gives_the_same() {
     let (b, t, i, h) = (3, 11, 5, 8);
     for (name, device) in devices() {
-        let x: Tensor<3> = random([b, t, i], &device);
-        let state: Tensor<2> = random([b, h], &device);
+        let x: Tensor<3> = normal([b, t, i], &device);
+        let state: Tensor<2> = normal([b, h], &device);
         for (after, bias) in [(true, true), (true, false), (false, true)] {
             let theirs = burn::nn::GruConfig::new(i, h, bias)
                 .with_reset_after(after)
@@ -116,7 +117,7 @@ fn a_layer_of_burn_gives_the_same() {
         }
         let theirs = burn::nn::LstmConfig::new(i, h, true).init(&device);
         let ours = from_burn_lstm(&theirs).expect("a plain LSTM");
-        let cell: Tensor<2> = random([b, h], &device);
+        let cell: Tensor<2> = normal([b, h], &device);
         let (expected, end) = theirs.forward(
             x.clone(),
             Some(burn::nn::LstmState::new(cell.clone(), state.clone())),

@@ -6,8 +6,9 @@ use riverrun::Sequence;
 use riverrun::nn::{GruConfig, LstmConfig, LstmState, Recurrent};
 use riverrun::ops::{Cell, CellOptions, CellState, CellWeights, cell_layer};
 
-use super::net::{Net, random};
+use super::net::Net;
 use crate::common::{assert_close, devices, numbers};
+use crate::normal;
 
 #[test]
 fn chunks_and_steps_of_a_stack_agree_with_the_whole() {
@@ -15,7 +16,7 @@ fn chunks_and_steps_of_a_stack_agree_with_the_whole() {
     for (name, device) in devices() {
         for kind in Net::KINDS {
             let net = Net::new(kind, [i, h], 2, false, &device);
-            let x: Tensor<3> = random([b, t, i], &device);
+            let x: Tensor<3> = normal([b, t, i], &device);
             let (whole, (h_n, _)) = net.run(x.clone(), None, None, None);
             for cuts in [vec![10, 1, 12], vec![1; t]] {
                 let (mut state, mut parts, mut at) = (None, Vec::new(), 0);
@@ -50,7 +51,7 @@ fn pieces_in_one_row_are_as_pieces_alone() {
     for (name, device) in devices() {
         for kind in Net::KINDS {
             let net = Net::new(kind, [i, h], 2, true, &device);
-            let x: Tensor<3> = random([2, t, i], &device);
+            let x: Tensor<3> = normal([2, t, i], &device);
             let mut marks = vec![false; 2 * t];
             (marks[4], marks[t + 1], marks[t + 7]) = (true, true, true);
             let mask = Tensor::<2, Bool>::from_data(TensorData::new(marks, [2, t]), &device);
@@ -88,7 +89,7 @@ fn sequences_of_different_lengths_are_as_sequences_alone() {
         let device = device.autodiff();
         for kind in Net::KINDS {
             let net = Net::new(kind, [i, h], 2, true, &device);
-            let clean: Tensor<3> = random([b, t, i], &device);
+            let clean: Tensor<3> = normal([b, t, i], &device);
             let past: Vec<bool> = (0..b * t).map(|n| n % t >= lengths[n / t]).collect();
             let past = Tensor::<3, Bool>::from_data(TensorData::new(past, [b, t, 1]), &device);
             let dirty = clean
@@ -96,8 +97,8 @@ fn sequences_of_different_lengths_are_as_sequences_alone() {
                 .mask_fill(past.expand([b, t, i]), f32::NAN)
                 .require_grad();
             let state = (
-                random([4, b, h], &device),
-                (kind == "lstm").then(|| random([4, b, h], &device)),
+                normal([4, b, h], &device),
+                (kind == "lstm").then(|| normal([4, b, h], &device)),
             );
             let (y, (h_n, c_n)) = net.run(
                 dirty.clone(),
@@ -149,8 +150,8 @@ fn no_steps_give_the_initial_state_and_its_gradient() {
         let device = device.autodiff();
         let layer = LstmConfig::new(3, 4).init(&device);
         let state = LstmState::new(
-            random([1, 2, 4], &device).require_grad(),
-            random([1, 2, 4], &device).require_grad(),
+            normal([1, 2, 4], &device).require_grad(),
+            normal([1, 2, 4], &device).require_grad(),
         );
         let x = Tensor::<3>::zeros([2, 0, 3], &device);
         let (y, last) = layer.forward(x, Some(state.clone()));
@@ -180,7 +181,7 @@ fn half_formats_follow_f32() {
     let (b, t, i, h) = (2, 40, 8, 16);
     for (name, device) in devices() {
         let net = LstmConfig::new(i, h).init(&device);
-        let x: Tensor<3> = random([b, t, i], &device);
+        let x: Tensor<3> = normal([b, t, i], &device);
         let weights = net.stack.layers[0].weights();
         let run = |x, weights| {
             cell_layer(x, weights, Cell::Lstm, Sequence::new(), CellOptions::new())
@@ -277,7 +278,7 @@ fn a_stream_is_the_steps_of_the_layer() {
     for kind in Net::KINDS {
         let net = Net::new(kind, [i, h], 2, false, &device);
         let mut stream = net.stream(b).expect("one direction");
-        let x: Tensor<3> = random([b, t, i], &device);
+        let x: Tensor<3> = normal([b, t, i], &device);
         let (whole, (h_n, c_n)) = net.run(x.clone(), None, None, None);
         for s in 0..t {
             let step: Vec<f32> = x.clone().narrow(1, s, 1).into_data().iter().collect();

@@ -4,8 +4,8 @@ use burn::tensor::{Int, Tensor, TensorData};
 use riverrun::Error;
 use riverrun::ops::embedding;
 
-use super::random;
 use crate::common::{assert_close, devices, numbers};
+use crate::random;
 
 #[test]
 fn rows_and_the_gradient_of_the_table() {

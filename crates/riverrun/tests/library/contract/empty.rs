@@ -8,8 +8,8 @@ use riverrun::ops::{
     linear_scan, mlp,
 };
 
-use super::random;
 use crate::common::{devices, numbers};
+use crate::random;
 
 const EMPTY: [[usize; 2]; 3] = [[0, 3], [2, 0], [0, 0]];
 

@@ -7,8 +7,8 @@ use riverrun::ops::{
     cell_layer, gated_scan, linear_scan, linear_scan_gradients,
 };
 
-use super::random;
 use crate::common::{assert_close, devices, numbers};
+use crate::random;
 
 const T: usize = 9;
 const LENGTHS: [usize; 4] = [9, 4, 0, 1];

@@ -8,9 +8,3 @@ mod padding;
 mod plain;
 mod products;
 mod refusals;
-
-use burn::tensor::{Device, Distribution, Tensor};
-
-fn random<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
-    Tensor::random(shape, Distribution::Uniform(-0.95, 0.95), device)
-}

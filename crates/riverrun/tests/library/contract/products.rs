@@ -6,8 +6,8 @@ use riverrun::check::backend::LinearOps;
 use riverrun::ops::matmul;
 use riverrun::ops::{Arithmetic, product_libraries};
 
-use super::random;
 use crate::common::{assert_close, devices, numbers};
+use crate::random;
 
 /// Products and batches of them without tensor cores, against `f64` sums.
 #[test]

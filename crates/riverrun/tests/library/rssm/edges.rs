@@ -4,8 +4,9 @@ use burn::tensor::{Bool, DType, Device, FloatDType, Tensor, TensorData};
 use riverrun::nn::{Rssm, RssmState};
 use riverrun::{Error, Sequence};
 
-use super::{FORMS, Form, inputs, key, small};
+use super::{FORMS, Form, inputs, small};
 use crate::common::{assert_close, devices, numbers};
+use crate::key;
 
 /// Sets one number of `[B, T, N]`.
 fn with(x: &Tensor<3>, at: [usize; 3], value: f32) -> Tensor<3> {

@@ -1,16 +1,16 @@
 //! States, losses and gradients against the published formulas in numpy.
 
-use std::collections::HashMap;
-
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 use riverrun::Sequence;
 use riverrun::nn::{Rssm, RssmConfig, RssmState};
 use serde_json::Value;
 
-use super::{FORMS, key};
+use super::FORMS;
 use crate::common::{assert_close, devices, numbers};
 use crate::golden::{field, tensor};
+use crate::key;
+use crate::parameters::parameters;
 
 fn cases() -> Value {
     serde_json::from_str(include_str!("../../golden/rssm.json")).expect("golden values")
@@ -50,28 +50,6 @@ impl ModuleMapper for Load<'_> {
         self.loaded += 1;
         let shape: [usize; D] = shape.try_into().expect("as many dimensions");
         Param::from_tensor(tensor(weight, "values", shape, self.device).require_grad())
-    }
-}
-
-/// Collects gradients.
-struct Collect<'a> {
-    gradients: &'a burn::tensor::Gradients,
-    path: Path,
-    found: HashMap<String, Vec<f64>>,
-}
-
-impl ModuleVisitor for Collect<'_> {
-    fn enter_module(&mut self, name: &str, _kind: &str) {
-        self.path.0.push(name.into());
-    }
-
-    fn exit_module(&mut self, _name: &str, _kind: &str) {
-        self.path.0.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let gradient = param.val().grad(self.gradients).expect("a gradient");
-        self.found.insert(self.path.name(), numbers(gradient));
     }
 }
 
@@ -158,15 +136,9 @@ fn states_losses_and_gradients_are_those_of_the_formulas() {
         let total = kl.total() + states;
         assert_close(&name, &[one(&total)], &[number("total")], 2e-5);
         let gradients = total.backward();
-        let mut collect = Collect {
-            gradients: &gradients,
-            path: Path::default(),
-            found: HashMap::new(),
-        };
-        model.visit(&mut collect);
-        for (parameter, found) in &collect.found {
-            let expected = field(&case["gradients"], parameter);
-            assert_close(&format!("{name} d {parameter}"), found, &expected, 1e-5);
+        for (parameter, found) in parameters(&model, Some(&gradients)) {
+            let expected = field(&case["gradients"], &parameter);
+            assert_close(&format!("{name} d {parameter}"), &found, &expected, 1e-5);
         }
 
         let given = tensor(&case, "actions", [batch, steps, actions], &device);

@@ -9,6 +9,7 @@ use riverrun::Sequence;
 use riverrun::nn::{Observed, Rssm, RssmConfig, RssmState};
 
 use crate::common::{assert_close, devices, numbers};
+use crate::key;
 
 /// How a model observes: as users call it, or with a graph of every step.
 #[derive(Debug, Clone, Copy)]
@@ -35,10 +36,6 @@ impl Form {
             Self::Sequence => model.observe(tokens, actions, key, sequence),
         }
     }
-}
-
-fn key(words: [i32; 4], device: &Device) -> Tensor<1, Int> {
-    Tensor::from_ints(words, device)
 }
 
 fn small(device: &Device) -> Rssm {
