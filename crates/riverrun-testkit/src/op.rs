@@ -57,6 +57,11 @@ impl Place {
         Self { device, storage }
     }
 
+    /// The device without autodiff.
+    pub fn plain(&self) -> Device {
+        self.device.clone().inner()
+    }
+
     /// A constant.
     pub fn tensor<const D: usize>(&self, numbers: &[f64], shape: [usize; D]) -> Tensor<D> {
         upload(numbers, shape, self.storage, &self.device)

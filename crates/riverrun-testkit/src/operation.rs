@@ -45,7 +45,6 @@ pub const OPERATIONS: &[&Operation] = &[
     #[cfg(feature = "ops")]
     &crate::refill::OPERATION,
     &crate::rollout::OPERATION,
-    #[cfg(feature = "ops")]
     &crate::encoder::OPERATION,
     #[cfg(feature = "ops")]
     &crate::rssm::OPERATION,
