@@ -106,7 +106,7 @@ pub fn judge<E: Element, F>(
 }
 
 /// Compares every tensor of the reference, and every other that was found. Where the reference has NaN, only NaN passes.
-fn compare(found: &Tensors, truth: &Tensors, allowed: &Tensors) -> Vec<Comparison> {
+pub(crate) fn compare(found: &Tensors, truth: &Tensors, allowed: &Tensors) -> Vec<Comparison> {
     assert_eq!(truth.names(), allowed.names(), "a rule for every tensor");
     let wrong = |tensor: &str| Comparison {
         tensor: tensor.into(),
