@@ -29,10 +29,6 @@ fn problems(long: bool) -> Vec<Problem> {
         Problem::new(1, 1024, 4),
         Problem::new(4, 40, 0),
         Problem::new(0, 40, 5),
-        Problem::new(1, 300, 3).with_stochastic(77).with_features(1),
-        Problem::new(2, 33, 3).with_stochastic(7),
-        Problem::new(2, 1, 3).with_features(3),
-        Problem::new(9, 40, 5),
     ];
     if long {
         problems.extend([

@@ -1,11 +1,45 @@
-//! What the GPU kernels refuse, and what is no number; those for NVIDIA GPUs on one, or on a simulated one.
+//! The GPU kernels against the oracle; those for NVIDIA GPUs on one, or on a simulated one.
 
 use riverrun_kernels::Error;
-use riverrun_testkit::rollout::Problem;
+use riverrun_testkit::judge;
 use riverrun_testkit::rollout::check::Case;
 use riverrun_testkit::rollout::gpu::{Routine, missing};
+use riverrun_testkit::rollout::{Decode, Problem};
 
 use crate::device::client;
+
+/// Smaller than those of the table, for software GPUs.
+fn problems() -> Vec<Problem> {
+    vec![
+        Problem::new(5, 256, 4).with_stochastic(256),
+        Problem::new(3, 64, 10).with_features(16),
+        Problem::new(2, 4, 20).with_features(2),
+        Problem::new(1, 300, 3).with_stochastic(77).with_features(1),
+        Problem::new(9, 40, 5).with_decode(Decode::Linear),
+        Problem::new(1, 1024, 2),
+        Problem::new(2, 33, 3).with_stochastic(7),
+        Problem::new(2, 1, 3).with_features(3),
+        Problem::new(3, 12, 0),
+        Problem::new(0, 12, 3),
+    ]
+}
+
+#[test]
+fn every_routine_is_right() {
+    let Some(client) = client() else { return };
+    for (seed, problem) in problems().into_iter().enumerate() {
+        let case = Case::random(problem, seed as u64);
+        for routine in Routine::ALL {
+            if let Some(reason) = missing(&client, &problem, routine) {
+                println!("skipped: {} of {problem:?}: {reason}", routine.name());
+                continue;
+            }
+            let run = || Ok::<_, Error>(case.tensors(&case.gpu(&client, Some(routine))?));
+            let verdict = judge::<f32, _>(&case, run).unwrap();
+            assert!(verdict.passes(), "{routine:?} {problem:?}: {verdict:?}");
+        }
+    }
+}
 
 #[test]
 fn a_nan_stays_in_its_member() {
