@@ -161,30 +161,10 @@ fn rollouts() {
 fn products() {
     use gemm::Epilogue;
     use gemm::check::Case;
-    use gemm::cpu::{Factor, product};
     on_two_threads(|| {
-        let sizes = [5, 3, 17];
-        let case = Case::random(sizes, Epilogue::Plain, 10).rounded::<f32>();
-        let narrow = |x: &[f64]| x.iter().map(|&x| x as f32).collect::<Vec<f32>>();
-        let (a, b) = (narrow(&case.a), narrow(&case.b));
-        let factor = |data, transposed| Factor { data, transposed };
-        let mut d = vec![f32::NAN; sizes[0] * sizes[2]];
-        product(
-            sizes,
-            factor(&a, false),
-            factor(&b, false),
-            case.epilogue,
-            [None, None],
-            &mut d,
-            None,
-        )
-        .expect("a problem it can run");
-        let found = gemm::oracle::Outputs {
-            d: d.into_iter().map(f64::from).collect(),
-            pre: None,
-            sums: None,
-        };
-        assert_passes("product", case.compare::<f32>(&found));
+        let case = Case::random([5, 3, 17], Epilogue::Plain, 10).rounded::<f32>();
+        let found = case.cpu::<f32>().expect("a problem it can run");
+        assert_passes("product", case.compared::<f32>(&found));
     });
 }
 
