@@ -33,7 +33,6 @@ pub mod refill;
 pub mod rg_lru;
 pub mod rollout;
 pub mod rssm;
-#[cfg(feature = "ops")]
 pub mod short_convolution;
 
 pub use case::{Case, Verdict, judge};
@@ -42,7 +41,7 @@ pub use operation::{OPERATIONS, Operation, Part, assert_right};
 pub use row::{Report, Row};
 pub use storage::Storage;
 pub use target::Target;
-pub use tensors::Tensors;
+pub use tensors::{Tensors, marks};
 
 // The comparison of numbers with a reference, the generator, and the transfers to a GPU.
 pub use riverrun_kernels::check::{self, *};

@@ -44,6 +44,40 @@ pub fn download<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
     tensor.into_data().iter::<f64>().collect()
 }
 
+/// Where tensors of numbers are made: an autodiff device, and their type.
+pub struct Place {
+    device: Device,
+    storage: Storage,
+}
+
+impl Place {
+    /// Tensors of a type on a device.
+    pub fn new(device: &Device, storage: Storage) -> Self {
+        let device = device.clone().autodiff();
+        Self { device, storage }
+    }
+
+    /// The device without autodiff.
+    pub fn plain(&self) -> Device {
+        self.device.clone().inner()
+    }
+
+    /// A constant.
+    pub fn tensor<const D: usize>(&self, numbers: &[f64], shape: [usize; D]) -> Tensor<D> {
+        upload(numbers, shape, self.storage, &self.device)
+    }
+
+    /// A tensor that gets a gradient.
+    pub fn leaf<const D: usize>(&self, numbers: &[f64], shape: [usize; D]) -> Tensor<D> {
+        self.tensor(numbers, shape).require_grad()
+    }
+
+    /// A mask, `[B, T]`.
+    pub fn mask(&self, marks: &[bool], shape: [usize; 2]) -> Tensor<2, Bool> {
+        mask(marks, shape, &self.device)
+    }
+}
+
 /// The gradient of a leaf, if any.
 pub fn gradient<const D: usize>(leaf: &Tensor<D>, gradients: &burn::tensor::Gradients) -> Vec<f64> {
     leaf.grad(gradients).map_or_else(Vec::new, download)

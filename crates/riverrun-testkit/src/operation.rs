@@ -1,6 +1,6 @@
 //! The table of operations.
 
-use crate::{Case, CpuElement, Failure, Report, Row, Storage, Target, judge};
+use crate::{Case, CpuElement, Failure, Report, Row, Storage, Target, Tensors, judge};
 
 /// An operation and its check.
 pub struct Operation {
@@ -30,24 +30,21 @@ pub const OPERATIONS: &[&Operation] = &[
     &crate::recurrence::recompute::OPERATION,
     #[cfg(feature = "ops")]
     &crate::recurrence::second_derivative::OPERATION,
-    #[cfg(feature = "ops")]
     &crate::block_diagonal::OPERATION,
     &crate::cell::OPERATION,
     &crate::norm::OPERATION,
-    #[cfg(feature = "ops")]
     &crate::gelu::OPERATION,
     &crate::loss::OPERATION,
     &crate::embedding::OPERATION,
     &crate::attention::OPERATION,
-    #[cfg(feature = "ops")]
     &crate::short_convolution::OPERATION,
+    &crate::rg_lru::OPERATION,
     &crate::optimizer::OPERATION,
     #[cfg(feature = "ops")]
     &crate::gemm::OPERATION,
     #[cfg(feature = "ops")]
     &crate::refill::OPERATION,
     &crate::rollout::OPERATION,
-    #[cfg(feature = "ops")]
     &crate::encoder::OPERATION,
     #[cfg(feature = "ops")]
     &crate::rssm::OPERATION,
@@ -86,12 +83,43 @@ impl Part<'_> {
         cases: impl IntoIterator<Item = C>,
         report: &mut dyn Report,
     ) -> Result<(), Failure> {
+        let run = |case: &C| case.run::<E>(self.target);
+        self.run_by::<E, _, _>(what, self.target.routine(), cases, run, report)
+    }
+
+    /// Runs problems, rounded to `E`, by the operation on tensors, and reports the worst of them as one row.
+    ///
+    /// # Errors
+    /// Those of the operation and of the report.
+    #[cfg(feature = "ops")]
+    pub fn run_ops<E: CpuElement, C: Case>(
+        &self,
+        what: &str,
+        cases: impl IntoIterator<Item = C>,
+        report: &mut dyn Report,
+    ) -> Result<(), Failure> {
+        let place = crate::op::Place::new(&self.target.device, self.storage);
+        self.run_by::<E, _, _>(what, "op", cases, |case: &C| case.op::<E>(&place), report)
+    }
+
+    /// Runs problems, rounded to `E`, by a form, and reports the worst of them as one row.
+    ///
+    /// # Errors
+    /// Those of the form and of the report.
+    pub fn run_by<E: CpuElement, C: Case, F: Into<Failure>>(
+        &self,
+        what: &str,
+        form: &str,
+        cases: impl IntoIterator<Item = C>,
+        mut run: impl FnMut(&C) -> Result<Tensors, F>,
+        report: &mut dyn Report,
+    ) -> Result<(), Failure> {
         let mut row = Row::default();
         for case in cases {
             let case = case.rounded::<E>();
-            row.add(&judge::<E, _>(&case, || case.run::<E>(self.target))?);
+            row.add(&judge::<E, _>(&case, || run(&case)).map_err(Into::into)?);
         }
-        report.row(self.device(), what, E::NAME, self.target.routine(), row)
+        report.row(self.device(), what, E::NAME, form, row)
     }
 
     /// The client that launches kernels, with the storage type; `None` on the CPU.

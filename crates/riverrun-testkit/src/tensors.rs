@@ -49,3 +49,8 @@ impl Tensors {
             )
     }
 }
+
+/// A mask as numbers: 1 where a mark is.
+pub fn marks(mask: &[bool]) -> Vec<f64> {
+    mask.iter().map(|&mark| f64::from(u8::from(mark))).collect()
+}

@@ -4,7 +4,7 @@ use riverrun_kernels::CpuElement;
 use riverrun_kernels::attention::Shape;
 
 use crate::attention::check::{Case, Options};
-use crate::{Failure, Part, Report, Row, Target, by_storage};
+use crate::{Failure, Part, Report, Target, by_storage};
 
 /// The kernels of riverrun, and on GPUs cuDNN's; rotary positions.
 pub fn forms(target: &Target) -> Vec<&'static str> {
@@ -51,9 +51,8 @@ fn rows<E: CpuElement>(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Fa
             ([1, 300, 300, 2, 1, 256], 11),
         ]);
     }
-    let bug = |error: riverrun_kernels::Error| Failure(error.to_string());
-    let mut row = Row::default();
-    for (n, (sizes, options)) in problems.into_iter().enumerate() {
+    let problems = problems.into_iter().enumerate();
+    let cases = problems.map(|(n, (sizes, options))| {
         let [batch, queries, keys, heads, key_heads, dim] = sizes;
         let shape = Shape {
             batch,
@@ -63,23 +62,9 @@ fn rows<E: CpuElement>(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Fa
             key_heads,
             dim,
         };
-        let options = Options::nth(options, keys);
-        let case = Case::random(shape, options, 17 + n as u64).rounded::<E>();
-        let run = || {
-            #[cfg(feature = "gpu")]
-            if let Some((client, dtype)) = part.gpu() {
-                return case.gpu(client, dtype, None);
-            }
-            case.cpu::<E>()
-        };
-        let (found, again) = (run().map_err(bug)?, run().map_err(bug)?);
-        row.case(
-            &case.compare::<E>(&found, &case.oracle()),
-            found.same_bits(&again),
-        );
-    }
-    let routine = if part.target.is_cpu() { "cpu" } else { "gpu" };
-    table.row(part.device(), "attention", E::NAME, routine, row)
+        Case::random(shape, Options::nth(options, keys), 17 + n as u64)
+    });
+    part.run_all::<E, _>("attention", cases, table)
 }
 
 #[cfg(all(feature = "cuda", unix))]
@@ -91,6 +76,7 @@ mod vendor {
     use riverrun_kernels::gpu::Dtype;
 
     use super::*;
+    use crate::Row;
 
     pub fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
         let Some((client, dtype)) = part.gpu() else {

@@ -156,22 +156,22 @@ pub fn reference(config: &Config, run: &[Observation]) -> [f64; FEATURES] {
     f
 }
 
-/// Compares features one by one: within a relative error of 1e-4 if the history was summed in `f32` (`single`), else of 1e-6.
-/// Feature 32 is a logarithm of differences of means, whose rounding it enlarges.
-pub fn compare(found: &[f32], reference: &[f64; FEATURES], single: bool) -> Comparison {
+/// The error of a feature that passes: relatively 1e-4 if the history was summed in `f32` (`single`), else 1e-6. Feature 32 is a
+/// logarithm of differences of means, whose rounding it enlarges.
+pub fn allowed(reference: &[f64; FEATURES], n: usize, single: bool) -> f64 {
     let relative = if single { 1e-4 } else { 1e-6 };
-    crate::check::worst(
-        "features",
-        &found.iter().map(|x| f64::from(*x)).collect::<Vec<_>>(),
-        reference,
-        |n| {
-            let mut allowed = relative * reference[n].abs().max(1.0);
-            if n == 32 && single {
-                let rounding = 4.0 * f64::from(f32::EPSILON) * reference[4].abs() / 8.0;
-                let slope = 1e6 / (1.0 + 1e6 * reference[30].abs()) / std::f64::consts::LN_10;
-                allowed += slope * rounding;
-            }
-            allowed
-        },
-    )
+    let allowed = relative * reference[n].abs().max(1.0);
+    if n != 32 || !single {
+        return allowed;
+    }
+    let rounding = 4.0 * f64::from(f32::EPSILON) * reference[4].abs() / 8.0;
+    let slope = 1e6 / (1.0 + 1e6 * reference[30].abs()) / std::f64::consts::LN_10;
+    allowed + slope * rounding
+}
+
+/// Compares features one by one.
+pub fn compare(found: &[f32], reference: &[f64; FEATURES], single: bool) -> Comparison {
+    let found: Vec<f64> = found.iter().map(|x| f64::from(*x)).collect();
+    let allowed = |n| allowed(reference, n, single);
+    crate::check::worst("features", &found, reference, allowed)
 }

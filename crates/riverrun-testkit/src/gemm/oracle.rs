@@ -1,7 +1,7 @@
 //! The reference, in `f64`.
 
 use super::Epilogue;
-use crate::gelu;
+use crate::{Tensors, gelu};
 
 /// The outputs of a product.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,6 +12,15 @@ pub struct Outputs {
     pub pre: Option<Vec<f64>>,
     /// The epilogue's sums, if any: `[n]` or `[m]`.
     pub sums: Option<Vec<f64>>,
+}
+
+impl Outputs {
+    /// Those that there are, by name.
+    pub fn named(self) -> Tensors {
+        let others = [("pre", self.pre), ("sums", self.sums)];
+        let others = others.into_iter().filter_map(|(name, x)| Some((name, x?)));
+        Tensors::new([("d", self.d)].into_iter().chain(others))
+    }
 }
 
 /// `A B` for `A [m, k]` and `B [k, n]`, rows contiguous.

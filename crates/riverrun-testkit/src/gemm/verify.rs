@@ -115,9 +115,9 @@ fn layers<E: Element>(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Fai
 #[cfg(feature = "cuda")]
 mod vendor {
     use super::*;
-    use crate::Storage;
     use crate::check::Comparison;
     use crate::gemm::check::{Case, Orders, stress};
+    use crate::{Case as _, Storage};
     use cubecl::client::Client;
     use riverrun_kernels::gemm::vendor::Vendor;
     use riverrun_kernels::gemm::{Arithmetic, Epilogue, Order};
@@ -197,7 +197,7 @@ mod vendor {
                 match case.vendor(client, dtype, orders) {
                     Ok(found) => {
                         let repeats = case.vendor(client, dtype, orders).as_ref() == Ok(&found);
-                        row.case(&case.compare::<E>(&found), repeats);
+                        row.case(&case.compared::<E>(&found), repeats);
                     }
                     Err(reason) => missing = Some(reason),
                 }

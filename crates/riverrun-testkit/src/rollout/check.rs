@@ -10,8 +10,8 @@
 //! compared as logarithms, of which a step computes the exponential.
 
 use super::{Arguments, Decode, Outcome, Problem, cpu, oracle};
-use crate::Error;
 use crate::check::{Comparison, Random, distance, largest};
+use crate::{Case as _, CpuElement, Element, Error, Tensors};
 
 /// A rollout with random weights.
 #[derive(Debug, Clone)]
@@ -70,20 +70,9 @@ impl Case {
     /// # Errors
     /// Those of the oracle.
     pub fn oracle(&self) -> Result<Outcome<f64>, Error> {
-        let arrays: [Vec<f64>; 7] =
-            std::array::from_fn(|n| self.arrays[n].iter().map(|x| f64::from(*x)).collect());
-        oracle::run(
-            &self.problem,
-            arguments(std::array::from_fn(|n| &arrays[n][..])),
-        )
-    }
-
-    /// The textbook's results, in `f32`.
-    ///
-    /// # Errors
-    /// Those of the form.
-    pub fn textbook(&self) -> Result<Outcome<f32>, Error> {
-        oracle::run(&self.problem, self.arguments())
+        let arrays = self.arrays.each_ref();
+        let arrays = arrays.map(|x| x.iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
+        oracle::run(&self.problem, arguments(arrays.each_ref().map(|x| &x[..])))
     }
 
     /// The CPU kernel's results.
@@ -140,39 +129,58 @@ impl Case {
         }
     }
 
+    /// The arrays by name; trajectories of [`Decode::LogLoss`] as logarithms.
+    pub fn tensors<R: Copy + Into<f64>>(&self, found: &Outcome<R>) -> Tensors {
+        let log = |name| name == "trajectory" && self.problem.decode == Decode::LogLoss;
+        Tensors::new(found.named().into_iter().map(|(name, x)| {
+            let x = x.iter().map(|&x| x.into());
+            let ln = |x: f64| if log(name) { x.ln() } else { x };
+            (name, x.map(ln).collect())
+        }))
+    }
+
     /// Compares every array of `found`.
     ///
     /// # Errors
     /// Those of the oracle.
     pub fn compare(&self, found: &Outcome<f32>) -> Result<Vec<Comparison>, Error> {
+        self.arguments().check(&self.problem)?;
+        Ok(self.compared::<f32>(&self.tensors(found)))
+    }
+}
+
+impl crate::Case for Case {
+    /// The arrays are in the one storage type already.
+    fn numbers(&mut self) -> Vec<&mut Vec<f64>> {
+        vec![]
+    }
+
+    fn oracle<E: Element>(&self) -> Tensors {
+        self.tensors(&Case::oracle(self).expect("arrays that fit"))
+    }
+
+    fn allowed<E: Element>(&self, truth: &Tensors) -> Tensors {
         let p = self.problem;
-        let (reference, textbook) = (self.oracle()?, self.textbook()?);
+        let textbook = oracle::run(&p, self.arguments()).expect("arrays that fit");
+        let textbook = self.tensors(&textbook);
         let floor = f64::from(f32::EPSILON) * ((p.steps.max(1) * p.hidden) as f64).sqrt();
-        let log = |name: &str| name == "trajectory" && p.decode == Decode::LogLoss;
-        let wide = |x: &[f32], name: &str| -> Vec<f64> {
-            let x = x.iter().map(|x| f64::from(*x));
-            if log(name) {
-                x.map(f64::ln).collect()
-            } else {
-                x.collect()
-            }
-        };
-        let all = found.named().into_iter().zip(textbook.named());
-        Ok(all
-            .zip(reference.named())
-            .map(|(((name, found), (_, textbook)), (_, reference))| {
-                let reference: Vec<f64> = match log(name) {
-                    true => reference.iter().map(|x| x.ln()).collect(),
-                    false => reference.to_vec(),
-                };
-                let scale = largest(reference.iter().map(|x| x.abs()));
-                Comparison {
-                    tensor: name.into(),
-                    error: distance(&wide(found, name), &reference),
-                    allowed: 2.0 * distance(&wide(textbook, name), &reference)
-                        + floor * scale.max(1.0),
-                }
-            })
-            .collect())
+        Tensors::new(truth.iter().map(|(name, truth)| {
+            let scale = largest(truth.iter().map(|x| x.abs())).max(1.0);
+            let allowed = 2.0 * distance(textbook.get(name), truth) + floor * scale;
+            (name, vec![allowed; truth.len()])
+        }))
+    }
+
+    fn cpu<E: CpuElement>(&self) -> Result<Tensors, Error> {
+        Ok(self.tensors(&Case::cpu(self)?))
+    }
+
+    #[cfg(feature = "gpu")]
+    fn gpu(
+        &self,
+        client: &cubecl::client::Client,
+        _: riverrun_kernels::gpu::Dtype,
+    ) -> Result<Tensors, Error> {
+        Ok(self.tensors(&Case::gpu(self, client, None)?))
     }
 }

@@ -1,25 +1,249 @@
-//! The short causal convolution with its state.
+//! The short causal convolution with its state, forward and every gradient.
+//!
+//! Each product and each partial sum is rounded once in the arithmetic, no partial sum is larger than the sum of the terms'
+//! sizes, and the result is rounded to the storage type once.
 
-#[cfg(feature = "ops")]
-mod verify;
+pub mod oracle;
 
 pub use riverrun_kernels::short_convolution::*;
 
-#[cfg(feature = "ops")]
-use crate::{Operation, Storage};
+use crate::{
+    Case, CpuElement, Element, Error, Failure, Operation, Part, Random, Report, Storage, Tensors,
+    by_storage, roundings, stored, wide,
+};
 
 /// The entry in the table.
-#[cfg(feature = "ops")]
 pub const OPERATION: Operation = Operation {
     name: "conv",
     about: "The short causal convolution with its state",
     storages: &Storage::ALL,
-    forms: |_| vec!["convolution", "rg-lru gates"],
-    check: |part, table| match part.form {
-        "convolution" => verify::verify(part, table),
-        _ => crate::rg_lru::verify::verify(part, table),
-    },
+    forms: |_| vec!["convolution"],
+    check: |part, report| by_storage!(part.storage, check(part, report)),
     weight: 1,
     shared: None,
     long: None,
 };
+
+/// `[B, T, D]` and the weights of a channel: one to five of them, sequences shorter and longer than they reach; the last two
+/// have several runs of steps, and several of columns.
+const SHAPES: [[usize; 4]; 8] = [
+    [2, 1, 3, 4],
+    [2, 2, 3, 1],
+    [2, 3, 8, 2],
+    [2, 9, 3, 5],
+    [2, 40, 3, 3],
+    [2, 1, 3, 4],
+    [2, 150, 24, 4],
+    [2, 70, 520, 3],
+];
+
+fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), Failure> {
+    let shapes = SHAPES.into_iter().enumerate();
+    let cases = shapes.map(|(n, shape)| Convolution::random(shape, n));
+    #[cfg(feature = "ops")]
+    part.run_ops::<E, _>(part.form, cases.clone(), report)?;
+    part.run_all::<E, _>(part.form, cases, report)
+}
+
+const NAMES: [&str; 6] = ["y", "state", "d_x", "d_weight", "d_bias", "d_state"];
+
+/// A problem and its data, in `f64`.
+#[derive(Debug, Clone)]
+pub struct Convolution {
+    /// The sizes.
+    pub shape: Shape,
+    /// `[B, T, D]`.
+    pub x: Vec<f64>,
+    /// `[taps, D]`.
+    pub weight: Vec<f64>,
+    /// `[D]`.
+    pub bias: Vec<f64>,
+    /// `[B, taps - 1, D]`.
+    pub state: Vec<f64>,
+    /// `[B, T]`.
+    pub reset: Vec<bool>,
+    /// `[B, T, D]`.
+    pub d_y: Vec<f64>,
+    /// `[B, taps - 1, D]`.
+    pub d_last: Vec<f64>,
+}
+
+impl Convolution {
+    /// Random data, with restarts at places of `n`.
+    pub fn random([batch, steps, dim, taps]: [usize; 4], n: usize) -> Self {
+        let shape = Shape {
+            batch,
+            steps,
+            dim,
+            taps,
+        };
+        let mut random = Random::new(n as u64);
+        let mut numbers = |count: usize| random.vec(count, 1.0);
+        let restart = |i: usize| i % 7 == n % 7 && i % 3 == n % 3;
+        Self {
+            shape,
+            x: numbers(shape.elements()),
+            weight: numbers(shape.weights()),
+            bias: numbers(dim),
+            state: numbers(shape.state()),
+            reset: (0..shape.rows()).map(restart).collect(),
+            d_y: numbers(shape.elements()),
+            d_last: numbers(shape.state()),
+        }
+    }
+
+    /// The lengths of the results and of the gradients.
+    fn lengths(&self) -> [usize; NAMES.len()] {
+        let Shape { dim, .. } = self.shape;
+        let (all, state) = (self.shape.elements(), self.shape.state());
+        [all, state, all, self.shape.weights(), dim, state]
+    }
+}
+
+fn named(all: [Vec<f64>; NAMES.len()]) -> Tensors {
+    Tensors::new(NAMES.into_iter().zip(all))
+}
+
+impl Case for Convolution {
+    fn numbers(&mut self) -> Vec<&mut Vec<f64>> {
+        vec![
+            &mut self.x,
+            &mut self.weight,
+            &mut self.bias,
+            &mut self.state,
+            &mut self.d_y,
+            &mut self.d_last,
+        ]
+    }
+
+    fn oracle<E: Element>(&self) -> Tensors {
+        named(self.sums().map(|[numbers, _]| numbers))
+    }
+
+    fn allowed<E: Element>(&self, truth: &Tensors) -> Tensors {
+        let (storage, arithmetic) = roundings::<E>();
+        let sizes = named(self.sums().map(|[_, sizes]| sizes));
+        truth.map(|name, i, truth| {
+            let terms = match name {
+                "d_weight" | "d_bias" => self.shape.rows(),
+                _ => self.shape.taps + 1,
+            };
+            storage(truth) + (terms + 1) as f64 * arithmetic * sizes.get(name)[i]
+        })
+    }
+
+    fn cpu<E: CpuElement>(&self) -> Result<Tensors, Error> {
+        let [x, weight, bias, state] =
+            [&self.x, &self.weight, &self.bias, &self.state].map(|x| stored::<E>(x));
+        let mut found = self.lengths().map(|n| vec![E::from_f64(f64::NAN); n]);
+        let [y, last, d_x, d_weight, d_bias, d_state] = &mut found;
+        let args = cpu::Forward {
+            x: &x,
+            weight: &weight,
+            bias: Some(&bias),
+            state: Some(&state),
+            reset: Some(&self.reset),
+            y,
+            last,
+        };
+        cpu::forward(self.shape, args)?;
+        let args = cpu::Backward {
+            x: &x,
+            weight: &weight,
+            state: Some(&state),
+            reset: Some(&self.reset),
+            d_y: &stored::<E>(&self.d_y),
+            d_last: Some(&stored::<E>(&self.d_last)),
+            d_x,
+            d_weight,
+            d_bias,
+            d_state,
+        };
+        cpu::backward(self.shape, args)?;
+        Ok(named(found.map(|x| wide(&x))))
+    }
+
+    #[cfg(feature = "gpu")]
+    fn gpu(
+        &self,
+        client: &cubecl::client::Client,
+        dtype: riverrun_kernels::gpu::Dtype,
+    ) -> Result<Tensors, Error> {
+        use crate::transfer;
+        let upload = |data: &[f64]| transfer::upload(client, dtype, data);
+        let [x, weight, state] = [&self.x, &self.weight, &self.state].map(|x| upload(x));
+        let reset = upload(&crate::marks(&self.reset));
+        let found = self
+            .lengths()
+            .map(|n| (transfer::poison(client, dtype, n), n));
+        let [y, last, d_x, d_weight, d_bias, d_state] = found.clone().map(|(handle, _)| handle);
+        let args = gpu::Forward {
+            x: x.clone(),
+            weight: weight.clone(),
+            bias: Some(upload(&self.bias)),
+            state: Some(state.clone()),
+            reset: Some(reset.clone()),
+            y,
+            last,
+        };
+        gpu::forward(client, self.shape, dtype, &args)?;
+        let args = gpu::Backward {
+            x,
+            weight,
+            state: Some(state),
+            reset: Some(reset),
+            d_y: upload(&self.d_y),
+            d_last: Some(upload(&self.d_last)),
+            d_x,
+            d_weight,
+            d_bias,
+            d_state,
+        };
+        gpu::backward(client, self.shape, dtype, &args)?;
+        let download = |(handle, n)| transfer::download(client, dtype, handle, n);
+        Ok(named(found.map(download)))
+    }
+
+    #[cfg(feature = "ops")]
+    fn op<E: Element>(&self, on: &crate::op::Place) -> Result<Tensors, Failure> {
+        use riverrun::Sequence;
+
+        use crate::op::{download, gradient};
+        let Shape {
+            batch,
+            steps,
+            dim,
+            taps,
+        } = self.shape;
+        let x = on.leaf(&self.x, [batch, steps, dim]);
+        let state = on.leaf(&self.state, [batch, taps - 1, dim]);
+        let weight = on.leaf(&self.weight, [taps, dim]);
+        let bias = on.leaf(&self.bias, [dim]);
+        let reset = on.mask(&self.reset, [batch, steps]);
+        let sequence = Sequence::new().with_state(state.clone()).with_reset(reset);
+        let (y, last) = riverrun::ops::short_convolution(
+            x.clone(),
+            weight.clone(),
+            Some(bias.clone()),
+            sequence,
+        )?;
+        let mut loss = (y.clone() * on.tensor(&self.d_y, [batch, steps, dim])).sum();
+        if taps > 1 {
+            let d_last = on.tensor(&self.d_last, [batch, taps - 1, dim]);
+            loss = loss + (last.clone() * d_last).sum();
+        }
+        let gradients = loss.backward();
+        let d_state = match taps {
+            1 => Vec::new(),
+            _ => gradient(&state, &gradients),
+        };
+        Ok(named([
+            download(y),
+            download(last),
+            gradient(&x, &gradients),
+            gradient(&weight, &gradients),
+            gradient(&bias, &gradients),
+            d_state,
+        ]))
+    }
+}

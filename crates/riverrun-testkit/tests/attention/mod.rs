@@ -2,38 +2,11 @@
 //! Vulkan driver too.
 
 use half::{bf16, f16};
-use riverrun_kernels::{CpuElement, Error};
+use riverrun_kernels::Error;
 use riverrun_testkit::attention::check::{Case, Options, Outcome};
 use riverrun_testkit::attention::{Problem, Shape, cpu, oracle};
 
-fn assert_right<E: CpuElement>(
-    case: &Case,
-    what: &str,
-    mut run: impl FnMut() -> Result<Outcome, Error>,
-) {
-    let truth = case.oracle();
-    let found = run().expect("a problem it can run");
-    for verdict in case.compare::<E>(&found, &truth) {
-        let problem = &case.problem;
-        assert!(
-            verdict.passes(),
-            "{what} {} {problem:?}: {verdict:?}",
-            E::NAME
-        );
-    }
-    let again = run().expect("a problem it can run");
-    assert!(
-        found.same_bits(&again),
-        "{what} differs from run to run: {} {:?}",
-        E::NAME,
-        case.problem
-    );
-}
-
-fn on_cpu<E: CpuElement>(case: &Case) {
-    let case = case.rounded::<E>();
-    assert_right::<E>(&case, "cpu", || case.cpu::<E>());
-}
+use crate::shared::assert_cpu_is_right;
 
 /// `[B, T, S, H, Hk, D]`: none, one, few, more than a tile, grouped heads, a chunk after a cache, fewer keys than queries.
 const SHAPES: [[usize; 6]; 11] = [
@@ -80,7 +53,7 @@ fn cases(options: &[usize]) -> Vec<Case> {
 fn cpu_is_right_with_every_option() {
     let all: Vec<usize> = (0..16).collect();
     for case in cases(&all) {
-        on_cpu::<f32>(&case);
+        assert_cpu_is_right::<f32>(&case);
     }
 }
 
@@ -155,15 +128,17 @@ fn a_query_with_one_key_has_no_gradient() {
         let rounded = case.rounded::<f32>();
         for found in [rounded.cpu::<f32>(), case.cpu::<f64>()] {
             let found = found.expect("a problem it can run");
-            assert!(found.d_q.iter().all(|&d| d == 0.0), "{sizes:?} d_q");
-            assert!(found.d_k.iter().all(|&d| d == 0.0), "{sizes:?} d_k");
+            assert!(found.get("d_q").iter().all(|&d| d == 0.0), "{sizes:?} d_q");
+            assert!(found.get("d_k").iter().all(|&d| d == 0.0), "{sizes:?} d_k");
         }
         // Every step is a document.
         case.problem.window = None;
         case.reset = Some(vec![true; sizes[0] * sizes[2]]);
         let found = case.rounded::<f32>().cpu::<f32>();
         let found = found.expect("a problem it can run");
-        assert!(found.d_q.iter().chain(&found.d_k).all(|&d| d == 0.0));
+        for name in ["d_q", "d_k"] {
+            assert!(found.get(name).iter().all(|&d| d == 0.0), "{name}");
+        }
     }
 }
 
@@ -179,12 +154,9 @@ fn sharp_attention_is_as_precise_as_the_textbooks() {
             let case = Case::sharp(sizes, options, factor, seed).rounded::<f32>();
             let truth = case.oracle();
             let found = case.cpu::<f32>().expect("a problem it can run");
-            let naive = naive(&case);
-            for (what, found, naive, truth) in [
-                ("d_q", &found.d_q, &naive[0], &truth.d_q),
-                ("d_k", &found.d_k, &naive[1], &truth.d_k),
-            ] {
-                let (error, allowed) = (largest(found, truth), 2.0 * largest(naive, truth));
+            for (what, naive) in ["d_q", "d_k"].into_iter().zip(naive(&case)) {
+                let (found, truth) = (found.get(what), truth.get(what));
+                let (error, allowed) = (largest(found, truth), 2.0 * largest(&naive, truth));
                 assert!(
                     error <= allowed,
                     "{what} of queries and keys times {factor}: {error:e}, allowed {allowed:e}"
@@ -204,11 +176,11 @@ fn cpu_is_right_for_a_few_queries_of_many_keys() {
     ] {
         for m in 0..16 {
             let case = Case::random(shape(sizes), Options::nth(m, sizes[2]), 5);
-            on_cpu::<f32>(&case);
+            assert_cpu_is_right::<f32>(&case);
             if m % 7 == 1 {
-                on_cpu::<f64>(&case);
-                on_cpu::<f16>(&case);
-                on_cpu::<bf16>(&case);
+                assert_cpu_is_right::<f64>(&case);
+                assert_cpu_is_right::<f16>(&case);
+                assert_cpu_is_right::<bf16>(&case);
             }
         }
     }
@@ -220,10 +192,10 @@ fn cpu_is_right_for_many_blocks() {
     for m in [0, 1] {
         let case = Case::random(shape([1, 512, 512, 2, 2, 64]), Options::nth(m, 512), 9);
         assert_eq!(case.problem.scale, 0.125);
-        on_cpu::<f32>(&case);
+        assert_cpu_is_right::<f32>(&case);
     }
     let heads = shape([1, 20, 20, 129, 43, 8]);
-    on_cpu::<f32>(&Case::random(heads, Options::nth(1, 20), 9));
+    assert_cpu_is_right::<f32>(&Case::random(heads, Options::nth(1, 20), 9));
 }
 
 /// What the last steps see through a window does not depend on the steps before it.
@@ -269,9 +241,9 @@ fn the_end_of_a_long_sequence_is_its_window_alone() {
 #[test]
 fn cpu_is_right_in_every_type() {
     for case in cases(&[1, 14]) {
-        on_cpu::<f64>(&case);
-        on_cpu::<f16>(&case);
-        on_cpu::<bf16>(&case);
+        assert_cpu_is_right::<f64>(&case);
+        assert_cpu_is_right::<f16>(&case);
+        assert_cpu_is_right::<bf16>(&case);
     }
 }
 
@@ -387,7 +359,8 @@ fn the_oracle_has_the_slopes_of_its_function() {
         found.o.iter().zip(&case.d_o).map(|(o, d)| o * d).sum()
     };
     let d = case.oracle();
-    for (n, slopes) in [&d.d_q, &d.d_k, &d.d_v].into_iter().enumerate() {
+    let slopes = ["d_q", "d_k", "d_v"].map(|name| d.get(name));
+    for (n, slopes) in slopes.into_iter().enumerate() {
         for i in 0..slopes.len() {
             let moved = |step: f64| {
                 let mut x = inputs[n].clone();
@@ -408,6 +381,7 @@ mod on_gpu {
     use cubecl::client::Client;
     use riverrun_kernels::gpu::Dtype;
     use riverrun_testkit::attention::gpu::Tuning;
+    use riverrun_testkit::{CpuElement, judge};
 
     use super::*;
     use crate::device::{client, supports};
@@ -417,7 +391,14 @@ mod on_gpu {
             return;
         }
         let case = case.rounded::<E>();
-        assert_right::<E>(&case, "gpu", || case.gpu(client, dtype, tuning));
+        let verdict = judge::<E, _>(&case, || case.gpu(client, dtype, tuning));
+        let verdict = verdict.expect("a problem it can run");
+        assert!(
+            verdict.passes(),
+            "{} {verdict:?}: {:?}",
+            E::NAME,
+            case.problem
+        );
     }
 
     #[test]

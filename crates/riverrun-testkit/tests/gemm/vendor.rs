@@ -4,6 +4,7 @@ use cubecl::client::Client;
 use half::{bf16, f16};
 use riverrun_kernels::Element;
 use riverrun_kernels::gpu::Dtype;
+use riverrun_testkit::Case as _;
 use riverrun_testkit::gemm::check::{Case, Orders, stress};
 use riverrun_testkit::gemm::vendor::Vendor;
 use riverrun_testkit::gemm::{Arithmetic, Epilogue, Order};
@@ -39,7 +40,7 @@ fn faults<E: Element>(client: &Client, dtype: Dtype, case: &Case, orders: Orders
         }
         Err(reason) => return vec![format!("{what}: {reason}")],
     };
-    let verdicts = case.compare::<E>(&found);
+    let verdicts = case.compared::<E>(&found);
     let wrong = verdicts.iter().filter(|verdict| !verdict.passes());
     let mut faults: Vec<String> = wrong
         .map(|verdict| format!("{what}: {verdict:?}"))

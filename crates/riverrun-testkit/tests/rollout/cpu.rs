@@ -5,35 +5,24 @@ use riverrun_kernels::cell::cpu::Level;
 use riverrun_testkit::rollout::check::Case;
 use riverrun_testkit::rollout::{Arguments, Decode, Outcome, Problem, cpu};
 
-fn assert_passes(case: &Case) {
-    let found = case.cpu().unwrap();
-    for comparison in case.compare(&found).unwrap() {
-        assert!(comparison.passes(), "{:?}: {comparison:?}", case.problem);
-    }
-    assert_eq!(
-        found,
-        case.cpu().unwrap(),
-        "{:?}: two runs differ",
-        case.problem
-    );
-}
+use crate::shared::assert_cpu_is_right;
 
 #[test]
 fn the_sizes_that_are_asked_for() {
     for steps in [0, 1, 10, 25, 50, 75, 100] {
         for stochastic in [32, 256] {
             let problem = Problem::new(5, 256, steps).with_stochastic(stochastic);
-            assert_passes(&Case::random(problem, steps as u64));
+            assert_cpu_is_right::<f32>(&Case::random(problem, steps as u64));
         }
     }
-    assert_passes(&Case::random(Problem::new(3, 64, 10).with_features(16), 1));
-    assert_passes(&Case::random(Problem::new(2, 4, 100).with_features(2), 2));
-    assert_passes(&Case::random(
+    assert_cpu_is_right::<f32>(&Case::random(Problem::new(3, 64, 10).with_features(16), 1));
+    assert_cpu_is_right::<f32>(&Case::random(Problem::new(2, 4, 100).with_features(2), 2));
+    assert_cpu_is_right::<f32>(&Case::random(
         Problem::new(1, 1024, 3).with_stochastic(1024),
         3,
     ));
-    assert_passes(&Case::random(Problem::new(1, 1100, 2), 4));
-    assert_passes(&Case::random(Problem::new(70, 33, 4), 5));
+    assert_cpu_is_right::<f32>(&Case::random(Problem::new(1, 1100, 2), 4));
+    assert_cpu_is_right::<f32>(&Case::random(Problem::new(70, 33, 4), 5));
 }
 
 #[test]
@@ -127,7 +116,7 @@ proptest! {
         if linear {
             problem = problem.with_decode(Decode::Linear);
         }
-        assert_passes(&Case::random(problem, seed));
+        assert_cpu_is_right::<f32>(&Case::random(problem, seed));
     }
 }
 

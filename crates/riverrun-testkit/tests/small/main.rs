@@ -1,22 +1,22 @@
 //! Every CPU kernel against its oracle on problems small enough for Miri, which interprets this file's tests one instruction
 //! at a time and reports undefined behaviour (see CONTRIBUTING). Two threads share each problem where the kernel divides it.
 
-#[allow(dead_code, reason = "the block-diagonal tests use more of it")]
-#[path = "../block_diagonal/case.rs"]
-mod block_diagonal;
-
 use half::{bf16, f16};
 use riverrun_kernels::norm::Kind;
-use riverrun_kernels::{CpuElement, cell, embedding, rotary, short_convolution};
+use riverrun_kernels::{CpuElement, cell, embedding, rotary};
 use riverrun_testkit::Case as _;
+use riverrun_testkit::block_diagonal::Blocks;
 use riverrun_testkit::check::Comparison;
 use riverrun_testkit::embedding::{Embedding, Tokens};
 use riverrun_testkit::flat::Flat;
+use riverrun_testkit::gelu::Gelu;
 use riverrun_testkit::loss::Loss;
 use riverrun_testkit::norm::{self, Norm};
 use riverrun_testkit::optimizer::Steps;
 use riverrun_testkit::recurrence::{Candidate, Gate};
-use riverrun_testkit::{attention, gelu, gemm, recurrence, rg_lru, rollout};
+use riverrun_testkit::rg_lru::Gates;
+use riverrun_testkit::short_convolution::Convolution;
+use riverrun_testkit::{attention, gemm, recurrence, rollout};
 
 /// Runs `test` in a pool of two threads.
 fn on_two_threads(test: impl FnOnce() + Send) {
@@ -138,8 +138,9 @@ fn attention_both_ways() {
 fn block_diagonal_recurrences() {
     on_two_threads(|| {
         let options = recurrence::check::Options::nth(15);
-        let case = block_diagonal::Case::random([2, 3, 2, 3], options, 8).rounded::<f32>();
-        case.compare::<f32>(&case.cpu::<f32>(), "cpu");
+        let case = Blocks::random([2, 3, 2, 3], options, 8).rounded::<f32>();
+        let found = case.cpu::<f32>().expect("a problem it can run");
+        assert_passes("block-diagonal", case.compared::<f32>(&found));
     });
 }
 
@@ -160,128 +161,31 @@ fn rollouts() {
 fn products() {
     use gemm::Epilogue;
     use gemm::check::Case;
-    use gemm::cpu::{Factor, product};
     on_two_threads(|| {
-        let sizes = [5, 3, 17];
-        let case = Case::random(sizes, Epilogue::Plain, 10).rounded::<f32>();
-        let narrow = |x: &[f64]| x.iter().map(|&x| x as f32).collect::<Vec<f32>>();
-        let (a, b) = (narrow(&case.a), narrow(&case.b));
-        let factor = |data, transposed| Factor { data, transposed };
-        let mut d = vec![f32::NAN; sizes[0] * sizes[2]];
-        product(
-            sizes,
-            factor(&a, false),
-            factor(&b, false),
-            case.epilogue,
-            [None, None],
-            &mut d,
-            None,
-        )
-        .expect("a problem it can run");
-        let found = gemm::oracle::Outputs {
-            d: d.into_iter().map(f64::from).collect(),
-            pre: None,
-            sums: None,
-        };
-        assert_passes("product", case.compare::<f32>(&found));
+        let case = Case::random([5, 3, 17], Epilogue::Plain, 10).rounded::<f32>();
+        let found = case.cpu::<f32>().expect("a problem it can run");
+        assert_passes("product", case.compared::<f32>(&found));
     });
 }
 
 #[test]
 fn activations() {
-    let x: Vec<f16> = (-40..40).map(|i| f16::from_f32(0.1 * i as f32)).collect();
-    let mut y = vec![f16::NAN; x.len()];
-    gelu::cpu::forward(&x, &mut y).expect("equal lengths");
-    let wide: Vec<f64> = x.iter().map(|x| x.to_f64()).collect();
-    for (y, truth) in y.iter().zip(gelu::oracle::forward(&wide)) {
-        // Half a step of f16, and a few roundings of f32 below the numbers of x.
-        let allowed = truth.abs() * 2f64.powi(-11) + 2f64.powi(-20);
-        assert!((y.to_f64() - truth).abs() <= allowed, "{y}, not {truth}");
-    }
+    let case = Gelu::random(80, 1).rounded::<f16>();
+    let found = case.cpu::<f16>().expect("equal lengths");
+    assert_passes("GELU", case.compared::<f16>(&found));
 }
 
 #[test]
 fn the_parts_of_griffin() {
-    use rg_lru::cpu::{Gradients, Inputs};
-    use short_convolution::cpu::{Backward, Forward};
     on_two_threads(|| {
+        let case = Convolution::random([2, 3, 5, 3], 1).rounded::<f32>();
+        let found = case.cpu::<f32>().expect("a problem it can run");
+        assert_passes("convolution", case.compared::<f32>(&found));
+        let case = Gates::random([2, 3, 5], 1).rounded::<f32>();
+        let found = case.cpu::<f32>().expect("a problem it can run");
+        assert_passes("gates", case.compared::<f32>(&found));
         let wave = |n: usize, by: f32| (0..n).map(|i| (by * i as f32).sin()).collect::<Vec<f32>>();
-        // A convolution of one weight is a product, of which the sums of all inputs are the gradient.
-        let shape = short_convolution::Shape {
-            batch: 2,
-            steps: 3,
-            dim: 5,
-            taps: 3,
-        };
-        let (x, ones) = (wave(30, 0.7), vec![1.0f32; 30]);
-        let mut weight = vec![0.0f32; 15];
-        weight[10..].fill(2.0);
-        let reset = [false, true, false, false, false, true];
-        let (mut y, mut last) = (vec![f32::NAN; 30], vec![f32::NAN; 20]);
-        let args = Forward {
-            x: &x,
-            weight: &weight,
-            bias: None,
-            state: None,
-            reset: Some(&reset),
-            y: &mut y,
-            last: &mut last,
-        };
-        short_convolution::cpu::forward(shape, args).expect("lengths that fit");
-        assert!(x.iter().zip(&y).all(|(x, y)| 2.0 * x == *y));
-        assert_eq!(last[..10], x[5..15]);
-        assert_eq!(last[10..15], [0.0; 5]);
-        let [mut d_x, mut d_state] = [vec![f32::NAN; 30], vec![f32::NAN; 20]];
-        let [mut d_weight, mut d_bias] = [vec![f32::NAN; 15], vec![f32::NAN; 5]];
-        let args = Backward {
-            x: &x,
-            weight: &weight,
-            state: None,
-            reset: Some(&reset),
-            d_y: &ones,
-            d_last: None,
-            d_x: &mut d_x,
-            d_weight: &mut d_weight,
-            d_bias: &mut d_bias,
-            d_state: &mut d_state,
-        };
-        short_convolution::cpu::backward(shape, args).expect("lengths that fit");
-        assert!(d_x.iter().all(|d| *d == 2.0) && d_bias.iter().all(|d| *d == 6.0));
-        assert_eq!(d_state, [0.0; 20]);
-        // Closed gates let half through.
-        let problem = rg_lru::Problem {
-            batch: 2,
-            steps: 3,
-            dim: 5,
-            forget: true,
-            first: false,
-        };
-        let zeros = vec![0.0f32; 30];
-        let inputs = Inputs {
-            p: &zeros,
-            q: &zeros,
-            x: &x,
-            bias: None,
-            rate: &ones[..5],
-            reset: Some(&reset),
-        };
-        let mut gates = vec![f32::NAN; 60];
-        rg_lru::cpu::forward(&problem, inputs, &mut gates).expect("lengths that fit");
-        assert_eq!(gates[..5], [0.5; 5]);
-        assert_eq!(gates[10..15], [rg_lru::NO_MEMORY as f32; 5]);
-        let [mut p, mut q, mut of_x] = [(); 3].map(|()| vec![f32::NAN; 30]);
-        let (mut bias, mut rate) = (vec![f32::NAN; 10], vec![f32::NAN; 5]);
-        let d = Gradients {
-            p: &mut p,
-            q: &mut q,
-            x: &mut of_x,
-            bias: &mut bias,
-            rate: &mut rate,
-        };
-        rg_lru::cpu::backward(&problem, inputs, &[ones.clone(), ones.clone()].concat(), d)
-            .expect("lengths that fit");
-        // Four of the six steps keep their rate.
-        assert_eq!((rate[0], bias[0], of_x[0]), (2.0, 1.0, 0.5));
+        let x = wave(30, 0.7);
         // Turned and turned back.
         let problem = rotary::Problem {
             rows: 3,

@@ -3,17 +3,17 @@
 #[cfg(feature = "gpu")]
 use cubecl::client::Client;
 
-use crate::Element;
 #[cfg(feature = "gpu")]
 use crate::attention::gpu;
 #[cfg(all(feature = "cuda", unix))]
 use crate::attention::vendor;
 use crate::attention::{Problem, Shape, cpu, oracle};
-use crate::check::{Random, rounded, same_bits, stored, wide};
+use crate::check::{Random, stored, wide};
 #[cfg(feature = "gpu")]
 use crate::gpu::Dtype;
 #[cfg(feature = "gpu")]
 use crate::transfer::{download, poison, upload};
+use crate::{CpuElement, Element, Tensors};
 
 /// The options of a case.
 #[derive(Debug, Clone, Copy, Default)]
@@ -57,38 +57,17 @@ pub struct Case {
     pub d_o: Vec<f64>,
 }
 
-/// All that forward and backward give.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
-    /// `[B, T, H, D]`.
-    pub o: Vec<f64>,
-    /// `[B, H, T]`.
-    pub lse: Vec<f64>,
-    /// `[B, T, H, D]`.
-    pub d_q: Vec<f64>,
-    /// `[B, S, Hk, D]`.
-    pub d_k: Vec<f64>,
-    /// `[B, S, Hk, D]`.
-    pub d_v: Vec<f64>,
-}
-
-impl Outcome {
-    /// Every tensor with its name.
-    pub fn tensors(&self) -> [(&'static str, &[f64]); 5] {
-        [
-            ("o", &self.o),
-            ("lse", &self.lse),
-            ("d_q", &self.d_q),
-            ("d_k", &self.d_k),
-            ("d_v", &self.d_v),
-        ]
-    }
-
-    /// Whether all numbers have the same bits.
-    pub fn same_bits(&self, other: &Self) -> bool {
-        let (a, b) = (self.tensors(), other.tensors());
-        same_bits(a.map(|(_, x)| x), b.map(|(_, x)| x))
-    }
+/// By name: `o`, `[B, T, H, D]`; `lse`, `[B, H, T]`; `d_q`, `[B, T, H, D]`; `d_k` and `d_v`, `[B, S, Hk, D]`.
+///
+/// A query that sees no key has the least number as `lse`: -∞ has no distance from itself.
+fn named([o, lse, d_q, d_k, d_v]: [Vec<f64>; 5]) -> Tensors {
+    let lse = lse.into_iter().map(|x| match x {
+        f64::NEG_INFINITY => f64::MIN,
+        x => x,
+    });
+    let lse = lse.collect();
+    let names = ["o", "lse", "d_q", "d_k", "d_v"];
+    Tensors::new(names.into_iter().zip([o, lse, d_q, d_k, d_v]))
 }
 
 impl Case {
@@ -135,37 +114,24 @@ impl Case {
 
     /// The same with every number rounded to a storage type.
     pub fn rounded<E: Element>(&self) -> Self {
-        let round = |x: &Vec<f64>| rounded::<E>(x);
-        Self {
-            q: round(&self.q),
-            k: round(&self.k),
-            v: round(&self.v),
-            d_o: round(&self.d_o),
-            ..self.clone()
-        }
+        crate::Case::rounded::<E>(self.clone())
     }
 
     /// By the reference.
-    pub fn oracle(&self) -> Outcome {
+    pub fn oracle(&self) -> Tensors {
         let inputs = [&self.q[..], &self.k, &self.v];
         let reset = self.reset.as_deref();
         let [q, k, v] = inputs;
         let output = oracle::forward(&self.problem, q, k, v, reset);
         let d = oracle::backward(&self.problem, inputs, reset, &output, &self.d_o);
-        Outcome {
-            o: output.o,
-            lse: output.lse,
-            d_q: d.q,
-            d_k: d.k,
-            d_v: d.v,
-        }
+        named([output.o, output.lse, d.q, d.k, d.v])
     }
 
     /// By the CPU kernels, with every output filled with NaN beforehand.
     ///
     /// # Errors
     /// Those of the kernels.
-    pub fn cpu<E: cpu::Kernels<E>>(&self) -> Result<Outcome, crate::Error> {
+    pub fn cpu<E: cpu::Kernels<E>>(&self) -> Result<Tensors, crate::Error> {
         use riverrun_kernels::Real;
         let shape = self.problem.shape;
         let poison = |n: usize| vec![E::from_f64(f64::NAN); n];
@@ -200,13 +166,8 @@ impl Case {
             d_v: &mut d_v,
         };
         cpu::backward(&self.problem, args)?;
-        Ok(Outcome {
-            o: wide(&o),
-            lse: lse.iter().map(|x| x.to_f64()).collect(),
-            d_q: wide(&d_q),
-            d_k: wide(&d_k),
-            d_v: wide(&d_v),
-        })
+        let lse = lse.iter().map(|x| x.to_f64()).collect();
+        Ok(named([wide(&o), lse, wide(&d_q), wide(&d_k), wide(&d_v)]))
     }
 
     /// By the GPU kernels, with every output filled with NaN beforehand.
@@ -219,7 +180,7 @@ impl Case {
         client: &Client,
         dtype: Dtype,
         tuning: Option<gpu::Tuning>,
-    ) -> Result<Outcome, crate::Error> {
+    ) -> Result<Tensors, crate::Error> {
         let problem = &self.problem;
         self.on_gpu(
             client,
@@ -240,7 +201,7 @@ impl Case {
         dtype: Dtype,
         sums: Option<vendor::Sums>,
         layout: vendor::Layout,
-    ) -> Result<Outcome, String> {
+    ) -> Result<Tensors, String> {
         let vendor = vendor::Vendor::of(client)?;
         let problem = &self.problem;
         let forward = |args: &_| vendor.forward(client, problem, dtype, args, layout);
@@ -274,7 +235,7 @@ impl Case {
                 ..args.clone()
             })
         };
-        let mut outcome = self.on_gpu(client, dtype, forward_packed, backward_packed)?;
+        let outcome = self.on_gpu(client, dtype, forward_packed, backward_packed)?;
         let d_qkv = download(client, dtype, d_qkv, elements);
         let (keys, dim) = (shape.key_heads, shape.dim);
         let part = |first: usize, heads: usize| -> Vec<f64> {
@@ -282,10 +243,13 @@ impl Case {
             rows.flat_map(|row| row[first * dim..][..heads * dim].iter().copied())
                 .collect()
         };
-        outcome.d_q = part(0, shape.heads);
-        outcome.d_k = part(shape.heads, keys);
-        outcome.d_v = part(shape.heads + keys, keys);
-        Ok(outcome)
+        let [o, lse] = ["o", "lse"].map(|name| outcome.get(name).to_vec());
+        let [d_q, d_k, d_v] = [
+            part(0, shape.heads),
+            part(shape.heads, keys),
+            part(shape.heads + keys, keys),
+        ];
+        Ok(named([o, lse, d_q, d_k, d_v]))
     }
 
     /// Queries, keys and values of each step beside each other.
@@ -312,22 +276,13 @@ impl Case {
         dtype: Dtype,
         forward: impl Fn(&gpu::Forward) -> Result<(), F>,
         backward: impl Fn(&gpu::Backward) -> Result<(), F>,
-    ) -> Result<Outcome, F> {
+    ) -> Result<Tensors, F> {
         let shape = self.problem.shape;
         let (queries, keys) = (shape.query_elements(), shape.key_elements());
         let up = |data: &[f64]| upload(client, dtype, data);
         let blank = |elements: usize| poison(client, dtype, elements);
-        let down = |handle, elements: usize| match elements {
-            0 => Vec::new(),
-            _ => download(client, dtype, handle, elements),
-        };
-        let reset = self.reset.as_ref().map(|reset| {
-            let marks: Vec<f64> = reset
-                .iter()
-                .map(|&mark| f64::from(u8::from(mark)))
-                .collect();
-            up(&marks)
-        });
+        let down = |handle, elements: usize| download(client, dtype, handle, elements);
+        let reset = self.reset.as_ref().map(|reset| up(&crate::marks(reset)));
         let (q, k, v) = (up(&self.q), up(&self.k), up(&self.v));
         let (o, lse) = (blank(queries), poison(client, Dtype::F32, shape.rows()));
         forward(&gpu::Forward {
@@ -351,15 +306,35 @@ impl Case {
             d_k: d_k.clone(),
             d_v: d_v.clone(),
         })?;
-        Ok(Outcome {
-            o: down(o, queries),
-            lse: match shape.rows() {
-                0 => Vec::new(),
-                rows => download(client, Dtype::F32, lse, rows),
-            },
-            d_q: down(d_q, queries),
-            d_k: down(d_k, keys),
-            d_v: down(d_v, keys),
-        })
+        Ok(named([
+            down(o, queries),
+            download(client, Dtype::F32, lse, shape.rows()),
+            down(d_q, queries),
+            down(d_k, keys),
+            down(d_v, keys),
+        ]))
+    }
+}
+
+impl crate::Case for Case {
+    fn numbers(&mut self) -> Vec<&mut Vec<f64>> {
+        vec![&mut self.q, &mut self.k, &mut self.v, &mut self.d_o]
+    }
+
+    fn oracle<E: Element>(&self) -> Tensors {
+        Case::oracle(self)
+    }
+
+    fn allowed<E: Element>(&self, truth: &Tensors) -> Tensors {
+        self.limits::<E>(truth)
+    }
+
+    fn cpu<E: CpuElement>(&self) -> Result<Tensors, crate::Error> {
+        Case::cpu::<E>(self)
+    }
+
+    #[cfg(feature = "gpu")]
+    fn gpu(&self, client: &Client, dtype: Dtype) -> Result<Tensors, crate::Error> {
+        Case::gpu(self, client, dtype, None)
     }
 }

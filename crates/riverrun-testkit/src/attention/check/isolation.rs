@@ -35,14 +35,14 @@ impl Case {
             let reached = own && (0..shape.keys).any(|i| sees(i, step) && (sees(i, at) || i == at));
             let (queries, keys) = (!own || !sees(step, at), !reached);
             let [heads, key_heads] = [shape.heads, shape.key_heads].map(|heads| heads * shape.dim);
-            for (name, clean, found, width, wanted) in [
-                ("o", &clean.o, &found.o, heads, queries),
-                ("d_q", &clean.d_q, &found.d_q, heads, queries),
-                ("d_k", &clean.d_k, &found.d_k, key_heads, keys),
-                ("d_v", &clean.d_v, &found.d_v, key_heads, keys),
+            for (name, width, wanted) in [
+                ("o", heads, queries),
+                ("d_q", heads, queries),
+                ("d_k", key_heads, keys),
+                ("d_v", key_heads, keys),
             ] {
-                let rows = step * width..(step + 1) * width;
-                if wanted && clean[rows.clone()] != found[rows] {
+                let [clean, found] = [clean, found].map(|x| &x.get(name)[step * width..][..width]);
+                if wanted && clean != found {
                     return Err(format!("{name} differs at step {step}"));
                 }
             }

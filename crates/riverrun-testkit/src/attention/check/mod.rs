@@ -4,4 +4,7 @@ mod case;
 mod isolation;
 mod tolerance;
 
-pub use case::{Case, Options, Outcome};
+pub use case::{Case, Options};
+
+/// All that forward and backward give.
+pub type Outcome = crate::Tensors;

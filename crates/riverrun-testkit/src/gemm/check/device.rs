@@ -4,6 +4,7 @@ use cubecl::client::Client;
 use cubecl::server::Handle;
 
 use super::Case;
+use crate::Tensors;
 use crate::gemm::oracle::{Outputs, transpose};
 use crate::gemm::vendor::{Buffers, Problem, Vendor};
 use crate::gemm::{Epilogue, Layout, Order};
@@ -69,7 +70,7 @@ impl Case {
     ///
     /// # Errors
     /// If the library is absent or has no algorithm for the problem.
-    pub fn vendor(&self, client: &Client, dtype: Dtype, orders: Orders) -> Result<Outputs, String> {
+    pub fn vendor(&self, client: &Client, dtype: Dtype, orders: Orders) -> Result<Tensors, String> {
         let vendor = Vendor::of(client)?;
         let problem = self.problem(dtype, orders);
         vendor.supports(&problem)?;
@@ -102,13 +103,14 @@ impl Case {
             let bytes = client.read_one(handle).map_err(|error| error.to_string())?;
             Ok::<_, String>(numbers(dtype, &bytes))
         };
-        Ok(Outputs {
+        let outputs = Outputs {
             d: download(d)?,
             pre: pre.filter(|_| saves).map(download).transpose()?,
             sums: vector
                 .filter(|_| epilogue.writes_vector())
                 .map(download)
                 .transpose()?,
-        })
+        };
+        Ok(outputs.named())
     }
 }

@@ -24,9 +24,8 @@ pub use stress::{Interleavings, stress};
 
 use super::oracle::{self, Outputs};
 use super::{Arithmetic, Epilogue};
-use crate::Element;
-use crate::check::{Comparison, distance, largest};
-use crate::recurrence::check::Random;
+use crate::gemm::cpu::{Factor, product};
+use crate::{CpuElement, Element, Error, Random, Tensors, distance, largest, stored, wide};
 
 /// Roundings of one element, apart from its sum.
 const ROUNDINGS: f64 = 16.0;
@@ -73,16 +72,8 @@ impl Case {
         }
     }
 
-    /// The same with every number rounded to a storage type.
-    pub fn rounded<E: Element>(mut self) -> Self {
-        for data in [&mut self.a, &mut self.b, &mut self.bias, &mut self.pre] {
-            data.iter_mut().for_each(|x| *x = E::from_f64(*x).to_f64());
-        }
-        self
-    }
-
     /// The reference.
-    pub fn oracle(&self) -> Outputs {
+    fn exact(&self) -> Outputs {
         oracle::run(
             &self.a,
             &self.b,
@@ -144,10 +135,65 @@ impl Case {
         Outputs { d, pre, sums }
     }
 
-    /// Compares every tensor of a result in `E`.
-    pub fn compare<E: Element>(&self, found: &Outputs) -> Vec<Comparison> {
-        let (reference, naive) = (self.oracle(), self.naive::<E>());
-        let [m, k, n] = self.sizes;
+    /// Runs the CPU kernels, each factor as it is or transposed.
+    ///
+    /// # Errors
+    /// Those of the kernels.
+    pub fn turned<E: CpuElement>(&self, turns: [bool; 2]) -> Result<Tensors, Error> {
+        let ([m, k, n], epilogue) = (self.sizes, self.epilogue);
+        let stored_as = |x: &[f64], rows, columns, turn| match turn {
+            true => stored::<E>(&oracle::transpose(x, rows, columns)),
+            false => stored(x),
+        };
+        let a = stored_as(&self.a, m, k, turns[0]);
+        let b = stored_as(&self.b, k, n, turns[1]);
+        let [bias, pre] = [&self.bias, &self.pre].map(|x| stored::<E>(x));
+        let reads_bias = epilogue.vector(m, n) > 0 && !epilogue.writes_vector();
+        let backward = matches!(epilogue, Epilogue::GeluBackward { .. });
+        let saves = matches!(epilogue, Epilogue::Gelu { save: true, .. });
+        let nan = |len: usize| vec![E::from_f64(f64::NAN); len];
+        let mut d = nan(m * n);
+        let mut second = match saves {
+            true => Some(nan(m * n)),
+            false => epilogue.writes_vector().then(|| nan(epilogue.vector(m, n))),
+        };
+        let factor = |data, transposed| Factor { data, transposed };
+        let vectors = [
+            reads_bias.then_some(&bias[..]),
+            backward.then_some(&pre[..]),
+        ];
+        let (a, b) = (factor(&a, turns[0]), factor(&b, turns[1]));
+        product(
+            self.sizes,
+            a,
+            b,
+            epilogue,
+            vectors,
+            &mut d,
+            second.as_deref_mut(),
+        )?;
+        let second = second.map(|x| wide(&x));
+        let outputs = Outputs {
+            d: wide(&d),
+            pre: second.clone().filter(|_| saves),
+            sums: second.filter(|_| !saves),
+        };
+        Ok(outputs.named())
+    }
+}
+
+impl crate::Case for Case {
+    fn numbers(&mut self) -> Vec<&mut Vec<f64>> {
+        vec![&mut self.a, &mut self.b, &mut self.bias, &mut self.pre]
+    }
+
+    fn oracle<E: Element>(&self) -> Tensors {
+        self.exact().named()
+    }
+
+    fn allowed<E: Element>(&self, truth: &Tensors) -> Tensors {
+        let naive = self.naive::<E>().named();
+        let [m, k, _] = self.sizes;
         let positive = |x: &[f64]| x.iter().map(|x| x.abs()).collect::<Vec<f64>>();
         let bound = largest(
             oracle::product(&positive(&self.a), &positive(&self.b), self.sizes).into_iter(),
@@ -160,7 +206,7 @@ impl Case {
         // The terms of a sum are at most as large as the largest element.
         let of_sums = match self.epilogue {
             Epilogue::GeluBackward { .. } => {
-                let scale = largest(reference.d.iter().map(|x| x.abs()));
+                let scale = largest(truth.get("d").iter().map(|x| x.abs()));
                 let terms = m as f64;
                 terms.sqrt() * LAMBDA * (of_product / LAMBDA + UNIT * terms.sqrt() * scale)
             }
@@ -168,53 +214,64 @@ impl Case {
             Epilogue::SumsOfB => UNIT * LAMBDA * (k as f64).powf(1.5) * 3.0 / (k as f64).sqrt(),
             _ => 0.0,
         };
-        debug_assert!(n > 0);
-        let verdict =
-            |tensor: &str, found: &[f64], naive: &[f64], reference: &[f64], sum: f64| Comparison {
-                tensor: tensor.into(),
-                error: distance(found, reference),
-                allowed: 2.0 * distance(naive, reference)
-                    + E::EPSILON / 2.0
-                        * ROUNDINGS.sqrt()
-                        * largest(reference.iter().map(|x| x.abs()))
-                    + sum,
-            };
-        let mut verdicts = vec![verdict("d", &found.d, &naive.d, &reference.d, of_product)];
-        if let (Some(found), Some(naive), Some(reference)) =
-            (&found.pre, &naive.pre, &reference.pre)
-        {
-            verdicts.push(verdict("pre", found, naive, reference, of_product));
-        }
-        if let (Some(found), Some(naive), Some(reference)) =
-            (&found.sums, &naive.sums, &reference.sums)
-        {
-            verdicts.push(verdict("sums", found, naive, reference, of_sums));
-        }
-        verdicts
+        Tensors::new(truth.iter().map(|(name, truth)| {
+            let scale = largest(truth.iter().map(|x| x.abs()));
+            let sum = if name == "sums" { of_sums } else { of_product };
+            let allowed = 2.0 * distance(naive.get(name), truth)
+                + E::EPSILON / 2.0 * ROUNDINGS.sqrt() * scale
+                + sum;
+            (name, vec![allowed; truth.len()])
+        }))
+    }
+
+    fn cpu<E: CpuElement>(&self) -> Result<Tensors, Error> {
+        self.turned::<E>([false, false])
+    }
+
+    #[cfg(feature = "gpu")]
+    fn gpu(
+        &self,
+        client: &cubecl::client::Client,
+        dtype: crate::gpu::Dtype,
+    ) -> Result<Tensors, Error> {
+        #[cfg(feature = "cuda")]
+        let found = self.vendor(client, dtype, Orders::ROWS);
+        #[cfg(not(feature = "cuda"))]
+        let found = {
+            let _ = (client, dtype);
+            Err("there is no cuBLASLt in this build".to_string())
+        };
+        found.map_err(|reason| Error::Routine {
+            routine: "cublaslt",
+            reason,
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use half::bf16;
+
+    use super::*;
+    use crate::{Case as _, Comparison};
 
     #[test]
     fn the_naive_product_is_accepted_and_a_wrong_one_is_not() {
         for (seed, epilogue) in Epilogue::ALL.into_iter().enumerate() {
             let case = Case::random([5, 33, 7], epilogue, seed as u64).rounded::<bf16>();
             let naive = case.naive::<bf16>();
-            assert!(case.compare::<bf16>(&naive).iter().all(Comparison::passes));
+            let passes = |outputs: Outputs| {
+                let all = case.compared::<bf16>(&outputs.named());
+                all.iter().all(Comparison::passes)
+            };
+            assert!(passes(naive.clone()));
             let mut wrong = naive.clone();
             wrong.d[11] += 0.1;
-            assert!(!case.compare::<bf16>(&wrong)[0].passes(), "{epilogue:?}");
+            assert!(!passes(wrong), "{epilogue:?}");
             let mut wrong = naive;
             if let Some(sums) = &mut wrong.sums {
                 sums[2] += 0.5;
-                assert!(
-                    !case.compare::<bf16>(&wrong).iter().all(Comparison::passes),
-                    "{epilogue:?}"
-                );
+                assert!(!passes(wrong), "{epilogue:?}");
             }
         }
     }
