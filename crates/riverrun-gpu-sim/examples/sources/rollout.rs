@@ -22,6 +22,7 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
             false,
         ),
         ("3x10x64", Problem::new(3, 64, 10), false),
+        ("2x5x33", Problem::new(2, 33, 5).with_features(7), false),
         ("1x2x288", Problem::new(1, 288, 2), false),
         ("1x2x1024", Problem::new(1, 1024, 2), true),
     ];

@@ -144,8 +144,10 @@ pub(super) fn rollout_cube<N: Size>(
     let ptx = comptime!(config.ptx);
     let unit = UNIT_POS_X;
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(config.group.scratch(5)));
-    let mut h = Shared::<[f32]>::new_slice(hidden);
-    let mut rh = Shared::<[f32]>::new_slice(hidden);
+    // Whole vectors, so that wide loads from one of them reach no number of the other.
+    let places = comptime!(config.hidden.next_multiple_of(4));
+    let mut h = Shared::<[f32]>::new_slice(places);
+    let mut rh = Shared::<[f32]>::new_slice(places);
 
     // The contribution of the features that stay, and the weights of the one that changes.
     let mut base = Array::<f32>::new(comptime!(3 * each));
