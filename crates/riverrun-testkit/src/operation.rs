@@ -50,9 +50,6 @@ pub const OPERATIONS: &[&Operation] = &[
     &crate::rssm::OPERATION,
 ];
 
-/// The formats of 16 bits: their kernels differ in how numbers are loaded and stored.
-pub const HALVES: Option<[Storage; 2]> = Some([Storage::F16, Storage::Bf16]);
-
 /// A part of the work: an operation in one storage type and form.
 pub struct Part<'a> {
     /// The device.

@@ -65,3 +65,6 @@ macro_rules! by_storage {
         }
     };
 }
+
+/// The formats of 16 bits: their kernels differ in how numbers are loaded and stored.
+pub const HALVES: Option<[Storage; 2]> = Some([Storage::F16, Storage::Bf16]);

@@ -1,7 +1,7 @@
 //! Command-line definitions (clap).
 
-mod hybrid;
-mod names;
+pub mod hybrid;
+pub mod names;
 mod verify;
 
 use std::path::PathBuf;
@@ -15,9 +15,8 @@ use riverrun_train::{DigitsNet, Precision};
 
 use crate::commands::bench::BenchArgs;
 
-pub use hybrid::HybridArgs;
-pub use names::{Format, Sizes, cell, gate, positive, routine, seconds};
-pub use riverrun_testkit::Storage;
+use hybrid::HybridArgs;
+pub use names::Format;
 pub use verify::VerifyArgs;
 
 /// Train, run, verify and measure recurrent networks.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 
-use super::Storage;
+use riverrun_testkit::Storage;
 
 const HELP: &str = "\
 Exit code 1 if a result is wrong or nothing was checked.

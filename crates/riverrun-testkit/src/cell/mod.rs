@@ -16,6 +16,6 @@ pub const OPERATION: Operation = Operation {
     forms: verify::forms,
     check: verify::verify,
     weight: 3,
-    shared: crate::operation::HALVES,
+    shared: crate::storage::HALVES,
     long: Some("cells of more than 40 steps or 128 hidden units"),
 };

@@ -20,6 +20,6 @@ pub const OPERATION: Operation = Operation {
     forms: verify::forms,
     check: verify::verify,
     weight: 2,
-    shared: crate::operation::HALVES,
+    shared: crate::storage::HALVES,
     long: Some("recurrences of more than 4096 steps, 256 channels or 2^31 elements"),
 };

@@ -18,7 +18,7 @@ pub const OPERATION: Operation = Operation {
     forms,
     check: verify,
     weight: 2,
-    shared: crate::operation::HALVES,
+    shared: crate::storage::HALVES,
     long: None,
 };
 

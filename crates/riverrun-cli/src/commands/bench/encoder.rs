@@ -11,7 +11,7 @@ use riverrun_testkit::encoder::check::{encoded, random_run};
 use super::report::{Report, bug};
 use super::row::Row;
 use super::timing::{repeat, wall};
-use crate::args::positive;
+use crate::args::names::positive;
 use crate::failure::Failure;
 
 /// Options of `riverrun bench encoder`.

@@ -11,8 +11,9 @@ use super::Grid;
 use super::report::{Report, right};
 use super::row::Row;
 use super::timing::{Timing, in_a_row, repeat};
-use crate::args::{Sizes, Storage};
+use crate::args::names::Sizes;
 use crate::failure::Failure;
+use riverrun_testkit::Storage;
 
 const SHAPES: &[[usize; 2]] = &[[4096, 1024], [8192, 2048], [16_384, 4096]];
 

@@ -10,9 +10,9 @@ use cubecl::server::Handle;
 use riverrun_kernels::gpu::Dtype;
 
 use super::timing::{Timing, repeat};
-use crate::args::Storage;
 use crate::failure::Failure;
 use crate::origin::Origin;
+use riverrun_testkit::Storage;
 
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn copy_kernel<N: Size>(from: &[Vector<f32, N>], to: &mut [Vector<f32, N>]) {

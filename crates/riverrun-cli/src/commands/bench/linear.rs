@@ -15,8 +15,9 @@ use super::Grid;
 use super::report::{Report, right};
 use super::row::Row;
 use super::timing::{Timing, in_a_row, repeat};
-use crate::args::{Sizes, Storage};
+use crate::args::names::Sizes;
 use crate::failure::Failure;
+use riverrun_testkit::Storage;
 
 const GPU: &[[usize; 3]] = &[
     [16, 64, 64],

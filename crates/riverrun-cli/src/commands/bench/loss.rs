@@ -11,8 +11,9 @@ use super::cpu::noise;
 use super::report::{Report, bug, right};
 use super::row::Row;
 use super::timing::Timing;
-use crate::args::{Sizes, Storage};
+use crate::args::names::Sizes;
 use crate::failure::Failure;
+use riverrun_testkit::Storage;
 
 const CPU: &[[usize; 2]] = &[[65_536, 65], [512, 50_257]];
 

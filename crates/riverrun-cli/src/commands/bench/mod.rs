@@ -30,9 +30,10 @@ use std::str::FromStr;
 use clap::Subcommand;
 use riverrun_train::Precision;
 
-use crate::args::{Sizes, Storage, seconds};
+use crate::args::names::{Sizes, seconds};
 use crate::failure::Failure;
 use report::Report;
+use riverrun_testkit::Storage;
 
 /// Options of `riverrun bench`.
 #[derive(Debug, Clone, clap::Args)]

@@ -11,7 +11,7 @@ use super::report::Report;
 use super::row::Row;
 use super::timing::{in_a_row, repeat};
 use crate::allocator;
-use crate::args::Sizes;
+use crate::args::names::Sizes;
 use crate::failure::Failure;
 
 /// Options of `riverrun bench recompute`.

@@ -15,10 +15,10 @@ use serde::Serialize;
 use super::Common;
 use super::row::{Piece, Row};
 use super::timing::{Timing, repeat, wall};
-use crate::args::Storage;
 use crate::commands::memory::MemoryUse;
 use crate::failure::Failure;
 use crate::origin::Origin;
+use riverrun_testkit::Storage;
 
 /// The device of a measurement, and what was found there so far.
 pub struct Report {

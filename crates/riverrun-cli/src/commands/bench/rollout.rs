@@ -7,7 +7,7 @@ use riverrun_testkit::rollout::{Problem, memory, oracle};
 use super::report::{Report, bug, right, user};
 use super::row::Row;
 use super::timing::Timing;
-use crate::args::positive;
+use crate::args::names::positive;
 use crate::failure::Failure;
 
 /// Options of `riverrun bench rollout`.

@@ -11,8 +11,9 @@ use super::report::Report;
 use super::row::Row;
 use super::timing::{Timing, repeat, wall};
 use super::{Grid, launches};
-use crate::args::{Sizes, Storage};
+use crate::args::names::Sizes;
 use crate::failure::Failure;
+use riverrun_testkit::Storage;
 
 /// Numbers of encoded observations and of actions.
 const TOKENS: usize = 1024;

@@ -9,7 +9,7 @@ use riverrun_kernels::cell::{Cell, Outputs, Problem};
 use super::report::{Report, bug};
 use super::row::Row;
 use super::timing::{Timing, repeat, wall};
-use crate::args::{cell, positive};
+use crate::args::names::{cell, positive};
 use crate::failure::Failure;
 
 /// Options of `riverrun bench step`.

@@ -76,7 +76,7 @@ pub(super) fn step<S: Numeric, W: Size, N: Size>(
     #[comptime] biased: bool,
     #[comptime] storage: Storage,
     #[comptime] ptx: bool,
-    #[define(S)] _storage: ElemType,
+    #[define(S)] _elem: ElemType,
 ) {
     let k = ABSOLUTE_POS;
     if k < batch * blocks * width {
@@ -175,7 +175,7 @@ pub(super) fn norm_silu<S: Numeric, W: Size, N: Size>(
     epsilon: f32,
     other_epsilon: f32,
     #[comptime] config: Normed,
-    #[define(S)] _storage: ElemType,
+    #[define(S)] _elem: ElemType,
 ) {
     let parts = comptime!(config.form.parts());
     let each = comptime!(config.each);
@@ -309,7 +309,7 @@ pub(super) fn draw<S: Numeric, W: Size, N: Size>(
     unimix: f32,
     #[comptime] storage: Storage,
     #[comptime] ptx: bool,
-    #[define(S)] _storage: ElemType,
+    #[define(S)] _elem: ElemType,
 ) {
     let row = ABSOLUTE_POS;
     if row < rows {
@@ -357,7 +357,7 @@ pub(super) fn draw_backward<S: Numeric, W: Size, N: Size>(
     unimix: f32,
     #[comptime] storage: Storage,
     #[comptime] ptx: bool,
-    #[define(S)] _storage: ElemType,
+    #[define(S)] _elem: ElemType,
 ) {
     let row = ABSOLUTE_POS;
     if row < rows {

@@ -11,11 +11,11 @@ use riverrun_testkit::attention::check::{Case, Outcome};
 use riverrun_testkit::by_storage;
 
 use super::{Args, AttentionShape, Routine, add, check, product, short};
-use crate::args::Storage;
 use crate::commands::bench::gpu::{dtype_of, noise};
 use crate::commands::bench::report::Report;
 use crate::commands::bench::timing::Timing;
 use crate::failure::Failure;
+use riverrun_testkit::Storage;
 
 const SHAPES: [AttentionShape; 9] = [
     AttentionShape::new([2, 8, 512, 64]),

@@ -17,8 +17,8 @@ use super::Grid;
 use super::report::{PASSES, Report, right};
 use super::row::Row;
 use super::timing::{Timing, in_a_row, repeat};
-use crate::args::Storage;
 use crate::failure::Failure;
+use riverrun_testkit::Storage;
 use shape::AttentionShape;
 
 /// Options of `riverrun bench attention`.

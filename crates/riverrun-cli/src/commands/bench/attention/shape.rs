@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use riverrun_kernels::attention::{Problem, Shape};
 
-use crate::args::Sizes;
+use crate::args::names::Sizes;
 
 /// The sizes of an attention as one word, `BxH/KxTxD@W`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

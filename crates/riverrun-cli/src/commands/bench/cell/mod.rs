@@ -13,7 +13,7 @@ use super::Grid;
 use super::report::Report;
 use super::row::Row;
 use super::timing::{Timing, in_a_row, in_turns, wall};
-use crate::args::Sizes;
+use crate::args::names::Sizes;
 use crate::failure::Failure;
 use peer::{Layer, Pair};
 

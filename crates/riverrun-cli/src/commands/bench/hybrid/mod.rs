@@ -14,7 +14,7 @@ use riverrun_train::hybrid::{HybridConfig, Parts, PredictorKind, Status};
 use serde::Serialize;
 
 use super::report::Report;
-use crate::args::HybridArgs;
+use crate::args::hybrid::HybridArgs;
 use crate::failure::Failure;
 use watch::PARTS;
 

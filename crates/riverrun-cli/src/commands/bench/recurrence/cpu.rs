@@ -4,11 +4,11 @@ use riverrun_kernels::recurrence::{Problem, Rows, RowsMut, Shape, cpu};
 use riverrun_testkit::recurrence::check::{Case, Options, compare, naive};
 
 use super::{Args, add, requested};
-use crate::args::Storage;
 use crate::commands::bench::cpu::noise;
 use crate::commands::bench::report::{Report, bug, right};
 use crate::commands::bench::timing::Timing;
 use crate::failure::Failure;
+use riverrun_testkit::Storage;
 
 const RAW: &[[usize; 3]] = &[
     [4, 1024, 512],

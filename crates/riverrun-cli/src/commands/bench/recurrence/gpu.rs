@@ -12,10 +12,10 @@ use riverrun_testkit::by_storage;
 use riverrun_testkit::recurrence::check::{Case, Options, compare, naive};
 
 use super::{Args, add, requested};
-use crate::args::Storage;
 use crate::commands::bench::gpu::{dtype_of, noise};
 use crate::commands::bench::report::{Report, bug, right, user};
 use crate::failure::Failure;
+use riverrun_testkit::Storage;
 
 const RAW: &[[usize; 3]] = &[
     [4, 32, 5120],

@@ -18,8 +18,9 @@ use super::Grid;
 use super::report::Report;
 use super::row::Row;
 use super::timing::Timing;
-use crate::args::{Sizes, Storage, gate, routine};
+use crate::args::names::{Sizes, gate, routine};
 use crate::failure::Failure;
+use riverrun_testkit::Storage;
 
 /// Options of `riverrun bench recurrence`.
 #[derive(Debug, Clone, clap::Args)]

@@ -7,10 +7,10 @@ use riverrun_testkit::recurrence::check::{Case, Outcome, Random};
 use riverrun_train::chart::{self, Line, PALETTE, Panel, Scale};
 
 use super::Args;
-use crate::args::Storage;
 use crate::commands::bench::report::{PASSES, Report, bug, user};
 use crate::commands::bench::row::Row;
 use crate::failure::Failure;
+use riverrun_testkit::Storage;
 
 /// Steps of the efficiency report, at [`WIDE`].
 const STEPS: [usize; 7] = [32, 128, 512, 2048, 8192, 32_768, 131_072];
