@@ -4,6 +4,20 @@
 
 pub mod environment;
 mod error;
+mod fate;
+mod handshake;
+mod heartbeat;
+mod pump;
+mod rendezvous;
+mod ring;
+mod token;
+mod transport;
+mod wire;
 
 pub use environment::{Launcher, Place};
 pub use error::{Error, Result};
+pub use fate::Fate;
+pub use rendezvous::{Options, Peer, Timeouts, World};
+pub use ring::Ring;
+pub use token::{Fingerprint, Token};
+pub use transport::Transport;
