@@ -33,7 +33,7 @@ const DEFAULT_PORT: usize = 29_400;
 pub enum Launcher {
     /// Nothing: a process on its own.
     Single,
-    /// [`launch`](crate::launch), this crate's own.
+    /// [`Launch`](crate::Launch), of this crate.
     Riverrun,
     /// torchrun, or anything that sets its variables.
     Torch,
@@ -103,6 +103,21 @@ impl Variables<'_> {
         Ok(found)
     }
 
+    fn default_port(&self, claim: &Claim) -> Result<usize> {
+        if let Some(port) = self.port("MASTER_PORT")? {
+            // The agent of torchrun listens on MASTER_PORT itself.
+            return Ok(port + 1);
+        }
+        if claim.launcher == Launcher::Torch && claim.size.value > 1 {
+            return wrong(format!(
+                "{} {} are set, but MASTER_PORT is not",
+                claim.rank, claim.size
+            ));
+        }
+        let job = self.number(&["SLURM_JOB_ID"])?;
+        Ok(job.map_or(DEFAULT_PORT, |job| 15_000 + job.value % 17_000))
+    }
+
     fn run_id(&self, launcher: Launcher, address: &str, port: u16) -> String {
         let value = |names: &[&str]| self.first_text(names).unwrap_or_default();
         let restarts = value(&["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"]);
@@ -167,20 +182,9 @@ impl Place {
             ));
         };
         let addresses = variables.addresses(claim)?;
-        let master = variables.port("MASTER_PORT")?;
-        let job = variables.number(&["SLURM_JOB_ID"])?.map(|n| n.value);
-        let port = match (variables.port("RIVERRUN_PORT")?, master, job) {
-            (Some(port), ..) => port,
-            // The agent of torchrun listens on MASTER_PORT itself.
-            (None, Some(port), _) => port + 1,
-            (None, None, _) if claim.launcher == Launcher::Torch && size > 1 => {
-                return wrong(format!(
-                    "{} {} are set, but MASTER_PORT is not",
-                    claim.rank, claim.size
-                ));
-            }
-            (None, None, Some(job)) => 15_000 + job % 17_000,
-            (None, None, None) => DEFAULT_PORT,
+        let port = match variables.port("RIVERRUN_PORT")? {
+            Some(port) => port,
+            None => variables.default_port(claim)?,
         } as u16;
         let run_id = variables.text("RIVERRUN_RUN_ID");
         let run_id =

@@ -5,6 +5,7 @@
 mod collectives;
 mod failures;
 mod joining;
+mod launch;
 mod process;
 mod role;
 

@@ -105,6 +105,16 @@ impl Plan {
     }
 }
 
+/// Waits until `done`, which must be within the limit.
+#[track_caller]
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let until = Instant::now() + LIMIT;
+    while !done() {
+        assert!(Instant::now() < until, "{what} did not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// A process that is killed when it is dropped.
 pub struct Process {
     child: Child,
@@ -132,10 +142,6 @@ impl Process {
             reader(child.stderr.take().unwrap()),
         ];
         Self { child, readers }
-    }
-
-    pub fn id(&self) -> u32 {
-        self.child.id()
     }
 
     pub fn signal(&self, signal: i32) {

@@ -1,20 +1,25 @@
 //! What the processes of the tests do. They print `finished` and exit with 0, or print their error and exit with 1.
 
+use super::launch;
 use riverrun_world::{Error, Fingerprint, Options, Place, Ring, Timeouts, Transport, World};
 use std::time::Duration;
 
-fn variable(name: &str) -> Option<String> {
+pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-fn number(name: &str) -> Option<u64> {
+pub fn number(name: &str) -> Option<u64> {
     variable(name).map(|v| v.parse().unwrap())
 }
 
 pub fn play() {
-    let Some(role) = variable("WORLD_ROLE") else {
+    let Some(mut role) = variable("WORLD_ROLE") else {
         return;
     };
+    if variable("RIVERRUN_RANK").is_some() {
+        // Below the launcher.
+        role = variable("WORLD_LAUNCHED").unwrap();
+    }
     let result = match role.as_str() {
         "collectives" => world().and_then(super::collectives::check_all),
         "different" => world().and_then(different),
@@ -23,6 +28,10 @@ pub fn play() {
         "late" => world().and_then(agree_late),
         "leave" => world().and_then(leave),
         "hang" => world().and_then(hang),
+        "launch" => launch::launch(),
+        "fail" => world().and_then(launch::fail),
+        "stubborn" => launch::be_stubborn(),
+        "polite" => launch::be_polite(),
         role => panic!("no role {role}"),
     };
     match result {
