@@ -163,7 +163,7 @@ impl Fate {
     pub(crate) fn verdict(&self, wait: Duration) -> Option<String> {
         let end = crate::wire::after(wait);
         let mut state = self.state();
-        while state.cause.is_none() {
+        while state.cause.is_none() && !state.over {
             state = self.wait(state, end)?;
         }
         drop(state);

@@ -2,10 +2,12 @@
 
 mod greeting;
 mod hub;
+mod session;
 mod spoke;
 
 pub use greeting::Peer;
 pub(crate) use greeting::Start;
+pub(crate) use session::Session;
 
 use crate::fate::Fate;
 use crate::handshake::{self, Membership};
@@ -14,8 +16,9 @@ use crate::wire;
 use crate::{Error, Place, Result};
 use greeting::Greeting;
 use hub::Hub;
+use session::Role;
 use spoke::Spoke;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -35,12 +38,10 @@ mod kind {
     pub(super) const FINISHED: u8 = 8;
 }
 
-/// The name of the last meeting.
-const END: &str = "the end of the run";
 /// How long the sides of a connection wait for each other's last words.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// After a broken link: how long the heartbeats may take to know whose process ended.
-const VERDICT: Duration = Duration::from_secs(2);
+/// The longest name of something to agree on.
+const LONGEST_NAME: usize = 256;
 /// The longest blob.
 const LONGEST_BLOB: usize = 64 << 10;
 
@@ -119,55 +120,10 @@ struct Candidate<'a> {
     only_here: bool,
 }
 
-/// What a world and its transports share.
-pub(crate) struct Session {
-    pub(crate) rank: usize,
-    pub(crate) size: usize,
-    pub(crate) fate: Fate,
-    pub(crate) timeouts: Timeouts,
-    pub(crate) token: Token,
-    pub(crate) start: Start,
-    /// The address by which this process reached rank 0.
-    root: IpAddr,
-    /// Takes connections of other ranks; the one transport over TCP has it.
-    pub(crate) listener: Mutex<Option<TcpListener>>,
-}
-
-impl Session {
-    /// The error of something that broke. The heartbeats may know a better cause; otherwise this is the first.
-    pub(crate) fn explain(&self, own: String) -> Error {
-        if self.fate.verdict(VERDICT).is_none() {
-            self.fail(&own);
-        }
-        self.fate.error()
-    }
-
-    /// Ends the world for a cause that is no other's death.
-    pub(crate) fn fail(&self, cause: &str) -> Error {
-        self.fate
-            .fail(format!("{}: {cause}", self.start.peers[self.rank]));
-        self.fate.error()
-    }
-
-    pub(crate) fn address(&self, rank: usize) -> SocketAddr {
-        let peer = &self.start.peers[rank];
-        SocketAddr::new(peer.ip.unwrap_or(self.root), peer.port)
-    }
-}
-
-enum Role {
-    Alone,
-    Hub(Arc<Hub>),
-    Spoke(Arc<Spoke>),
-}
-
 /// A world that this process has joined.
 ///
 /// Dropped before [`World::finish`], it fails: the other ranks hear at once that this one has left.
-pub struct World {
-    session: Arc<Session>,
-    role: Role,
-}
+pub struct World(Arc<Session>);
 
 impl World {
     /// Joins the world of `place`, and returns when all ranks have. Rank 0 calls `blob` then; what it returns, at most
@@ -176,6 +132,7 @@ impl World {
     /// # Errors
     ///
     /// - [`Error::Join`]: rank 0 was not found.
+    /// - [`Error::Argument`]: a rank that is not below the number of ranks, or a name that cannot be sent.
     /// - [`Error::Refused`]: rank 0 does not want this process; those that were there first go on.
     /// - [`Error::Failed`]: a rank differs in what was to be agreed on, ended while the others came, or did not come in time.
     /// - The error of `blob`, on rank 0.
@@ -224,22 +181,17 @@ impl World {
                 .map(|(spoke, start, root)| (Role::Spoke(spoke), start, root)),
         };
         match joined {
-            Ok((role, start, root)) => {
-                let session = Session {
-                    rank,
-                    size,
-                    fate,
-                    timeouts: options.timeouts,
-                    token: options.token,
-                    start,
-                    root,
-                    listener: Mutex::new(listener),
-                };
-                Ok(Self {
-                    session: Arc::new(session),
-                    role,
-                })
-            }
+            Ok((role, start, root)) => Ok(Self(Arc::new(Session {
+                rank,
+                size,
+                fate,
+                timeouts: options.timeouts,
+                token: options.token,
+                start,
+                root,
+                listener: Mutex::new(listener),
+                role,
+            }))),
             Err(e) => {
                 fate.settle(LAST_WORDS * 2);
                 let cause = fate.check();
@@ -256,36 +208,36 @@ impl World {
 
     /// The number of this process.
     pub fn rank(&self) -> usize {
-        self.session.rank
+        self.0.rank
     }
 
     /// The number of processes.
     pub fn size(&self) -> usize {
-        self.session.size
+        self.0.size
     }
 
     /// All ranks, in order.
     pub fn peers(&self) -> &[Peer] {
-        &self.session.start.peers
+        &self.0.start.peers
     }
 
     /// What rank 0's `blob` returned.
     pub fn blob(&self) -> &[u8] {
-        &self.session.start.blob
+        &self.0.start.blob
     }
 
     /// What becomes of this world: to ask whether it has failed, and to be told.
     pub fn fate(&self) -> &Fate {
-        &self.session.fate
+        &self.0.fate
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
-        &self.session
+        &self.0
     }
 
     /// Ends the world on all ranks, for a cause that they all report; the first one counts.
     pub fn fail(&self, cause: &str) -> Error {
-        self.session.fail(cause)
+        self.0.fail(cause)
     }
 
     /// Waits until all ranks call this with the same name and hash.
@@ -293,18 +245,10 @@ impl World {
     /// # Errors
     ///
     /// [`Error::Failed`] on all ranks where one has another hash or another name; it says which rank, and what differs.
+    /// [`Error::Argument`] for a name that cannot be sent.
     pub fn agree(&self, name: &str, hash: impl Into<Fingerprint>) -> Result<()> {
-        self.meet(name, hash.into())
-    }
-
-    fn meet(&self, name: &str, hash: Fingerprint) -> Result<()> {
-        self.session.fate.check()?;
-        let until = wire::after(self.session.timeouts.collective);
-        match &self.role {
-            Role::Alone => Ok(()),
-            Role::Hub(hub) => hub.meet(name, hash, until),
-            Role::Spoke(spoke) => spoke.meet(name, hash, until),
-        }
+        check_name(name)?;
+        self.0.meet(name, hash.into())
     }
 
     /// Waits until all ranks have finished, and leaves the world. From here on, the end of a rank is no failure.
@@ -313,31 +257,13 @@ impl World {
     ///
     /// [`Error::Failed`] where a rank failed before it finished.
     pub fn finish(self) -> Result<()> {
-        self.meet(END, Fingerprint([0; 32]))?;
-        self.session.fate.close();
-        match &self.role {
-            Role::Alone => {}
-            Role::Hub(hub) => hub.finish(),
-            Role::Spoke(spoke) => spoke.finish(),
-        }
-        Ok(())
+        self.0.finish()
     }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
-        let fate = &self.session.fate;
-        if fate.is_over() {
-            return;
-        }
-        let how = if std::thread::panicking() {
-            "it panicked"
-        } else {
-            "it left before the end"
-        };
-        self.session.fail(how);
-        fate.settle(LAST_WORDS * 2);
-        fate.close();
+        self.0.leave();
     }
 }
 
@@ -378,6 +304,20 @@ impl Candidate<'_> {
         };
         Ok((role, start, Ipv4Addr::LOCALHOST.into()))
     }
+}
+
+/// Whether others would take this as the name of something to agree on.
+fn check_name(name: &str) -> Result<()> {
+    if name.is_empty()
+        || name.len() > LONGEST_NAME
+        || name == session::END
+        || name.chars().any(char::is_control)
+    {
+        return Err(Error::Argument(format!(
+            "{name:?} cannot be the name of what is to be agreed on"
+        )));
+    }
+    Ok(())
 }
 
 /// The connections that are still read.

@@ -112,6 +112,12 @@ fn reduce_for_ever(world: World) -> Result<(), Error> {
 fn agree_late(world: World) -> Result<(), Error> {
     world.agree("checkpoint", Fingerprint::of(b"same"))?;
     println!("agreed");
+    for name in ["", "the end of the run", "line\n", &"x".repeat(300)] {
+        assert!(
+            matches!(world.agree(name, 0), Err(Error::Argument(_))),
+            "{name:?}"
+        );
+    }
     world.agree("data", u128::from(world.rank() + 1 == world.size()))?;
     world.finish()
 }
