@@ -24,6 +24,7 @@
 //! # }
 //! ```
 
+mod handle;
 mod library;
 
 pub use library::Library;
@@ -32,16 +33,14 @@ use crate::fate::Fate;
 use crate::rendezvous::{Session, World};
 use crate::token::Fingerprint;
 use crate::{Error, Result, Transport, handshake};
-use library::{Code, ID, IN_PROGRESS, Pointer, SUCCESS, SUM, UniqueId};
+use handle::Shared;
+use library::{Code, ID, Pointer, SUCCESS, SUM, UniqueId};
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often the watchdog asks NCCL for errors.
 const WATCH: Duration = Duration::from_millis(50);
-/// How long a thread may take to come out of NCCL before its communicator is aborted under it.
-const COME_OUT: Duration = Duration::from_millis(700);
-
 /// The type of an element in device memory, by NCCL's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -83,77 +82,6 @@ impl Span {
 
     fn pointer(self) -> Pointer {
         self.address as *mut c_void
-    }
-}
-
-/// NCCL's communicator.
-struct Handle(Pointer);
-
-// SAFETY: NCCL allows other threads than the one that enqueues operations to ask a communicator for errors and to abort it.
-unsafe impl Send for Handle {}
-
-struct Slot {
-    /// Whoever takes it destroys or aborts it.
-    handle: Option<Handle>,
-    /// A thread is inside NCCL with it.
-    busy: bool,
-}
-
-struct Shared {
-    library: &'static Library,
-    slot: Mutex<Slot>,
-    changed: Condvar,
-}
-
-impl Shared {
-    fn slot(&self) -> MutexGuard<'_, Slot> {
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Calls NCCL with the handle, without the lock: the call may hang, and the handle must be there to be aborted.
-    fn call(&self, work: impl FnOnce(&Library, Pointer) -> Code) -> Option<Code> {
-        let mut slot = self.slot();
-        let handle = slot.handle.as_ref()?.0;
-        slot.busy = true;
-        drop(slot);
-        let code = work(self.library, handle);
-        self.slot().busy = false;
-        self.changed.notify_all();
-        Some(code)
-    }
-
-    /// Ends all operations of the communicator, on the device too; they leave wrong numbers. Once, from any thread.
-    fn abort(&self) {
-        let waits = |slot: &mut Slot| slot.busy && slot.handle.is_some();
-        let waited = self
-            .changed
-            .wait_timeout_while(self.slot(), COME_OUT, waits);
-        let handle = waited
-            .unwrap_or_else(PoisonError::into_inner)
-            .0
-            .handle
-            .take();
-        if let Some(handle) = handle {
-            // SAFETY: a communicator that nobody else can take any more.
-            unsafe { (self.library.abort)(handle.0) };
-        }
-    }
-
-    /// What went wrong on the device or the network since, or nothing; `None` once there is no communicator.
-    ///
-    /// It makes no call of CUDA, which another thread's recording of a stream would not survive.
-    fn error(&self) -> Option<Option<String>> {
-        // Locked during the call, so that nobody aborts the handle meanwhile.
-        let slot = self.slot();
-        let handle = slot.handle.as_ref()?.0;
-        let mut code = SUCCESS;
-        // SAFETY: a living communicator and a local number.
-        let asked = unsafe { (self.library.get_async_error)(handle, &mut code) };
-        let code = if asked == SUCCESS { code } else { asked };
-        Some(
-            (code != SUCCESS && code != IN_PROGRESS)
-                .then(|| self.library.text("NCCL reports", code)),
-        )
     }
 }
 
@@ -207,15 +135,7 @@ impl Communicator {
         if code != SUCCESS {
             return Err(session.explain(library.text("ncclCommInitRank", code)));
         }
-        let slot = Slot {
-            handle: Some(Handle(handle)),
-            busy: false,
-        };
-        let shared = Arc::new(Shared {
-            library,
-            slot: Mutex::new(slot),
-            changed: Condvar::new(),
-        });
+        let shared = Arc::new(Shared::new(library, handle));
         let aborting = shared.clone();
         session.fate.on_failure(move || aborting.abort());
         let communicator = Self {
@@ -270,11 +190,11 @@ impl Communicator {
     /// [`Error::Failed`] where NCCL fails or the world has.
     pub fn finish(self) -> Result<()> {
         self.session.fate.check()?;
-        let Some(handle) = self.shared.slot().handle.take() else {
+        let Some(handle) = self.shared.take() else {
             return Err(self.session.fate.error());
         };
         // SAFETY: a communicator that nobody else can take any more.
-        match unsafe { (self.shared.library.destroy)(handle.0) } {
+        match unsafe { (self.shared.library.destroy)(handle) } {
             SUCCESS => Ok(()),
             code => Err(self
                 .session
