@@ -58,9 +58,9 @@
 //! HMAC-SHA256 over random numbers of both and over the greeting, before anything else is read; the secret never travels.
 //! **Without a token, anybody who can reach the ports and knows the run's name may join.**
 //!
-//! What follows on a connection is **not encrypted and not signed**: gradients, weights, the table of ranks, NCCL's id. Who
-//! can read the network reads them, who can change its packets changes them. Run worlds in a network that you trust, or
-//! inside a tunnel.
+//! What follows on a connection is **not encrypted and not signed**: gradients, weights, the table of ranks, what rank 0 hands out.
+//! Who can read the network reads them, who can change its packets changes them. Run worlds in a network that you trust,
+//! or inside a tunnel.
 //!
 //! Rank 0 takes the first free one of [16 ports](environment::PORTS); each other rank takes a port that the system chooses.
 //! Where all ranks are on one machine and its address is a loopback address, nothing listens outside of it.
@@ -77,8 +77,6 @@ mod fate;
 mod handshake;
 mod heartbeat;
 mod launch;
-#[cfg(feature = "nccl")]
-pub mod nccl;
 mod pump;
 mod rendezvous;
 mod ring;

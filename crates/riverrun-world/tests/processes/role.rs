@@ -32,8 +32,6 @@ pub fn play() {
         "fail" => world().and_then(launch::fail),
         "stubborn" => launch::be_stubborn(),
         "polite" => launch::be_polite(),
-        #[cfg(feature = "nccl")]
-        role if role.starts_with("nccl ") => super::nccl::play(role),
         role => panic!("no role {role}"),
     };
     match result {
