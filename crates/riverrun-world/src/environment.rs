@@ -1,18 +1,18 @@
-//! Who am I: the rank of this process, from the variables of whatever launcher started it.
+//! The rank of this process, read from the environment variables that its launcher set.
 //!
 //! | launcher | variables |
 //! | --- | --- |
-//! | `riverrun launch` | `RIVERRUN_RANK`, `RIVERRUN_WORLD_SIZE`, `RIVERRUN_LOCAL_RANK`, `RIVERRUN_LOCAL_WORLD_SIZE`, `RIVERRUN_ADDRESS`, `RIVERRUN_PORT` |
+//! | [`Launch`](crate::Launch) | `RIVERRUN_RANK`, `RIVERRUN_WORLD_SIZE`, `RIVERRUN_LOCAL_RANK`, `RIVERRUN_LOCAL_WORLD_SIZE`, `RIVERRUN_ADDRESS`, `RIVERRUN_PORT` |
 //! | torchrun | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `LOCAL_WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`, `TORCHELASTIC_RUN_ID`, `TORCHELASTIC_RESTART_COUNT` |
 //! | Kubernetes, indexed jobs | `JOB_COMPLETION_INDEX`, with `RIVERRUN_WORLD_SIZE` and `RIVERRUN_ADDRESS` set by you |
 //! | Open MPI | `OMPI_COMM_WORLD_RANK`, `…_SIZE`, `…_LOCAL_RANK`, `…_LOCAL_SIZE`, and `RIVERRUN_ADDRESS` |
 //! | MPICH, Intel MPI | `PMI_RANK`, `PMI_SIZE`, `MPI_LOCALRANKID`, `MPI_LOCALNRANKS`, and `RIVERRUN_ADDRESS` |
 //! | Slurm's `srun` | `SLURM_PROCID`, `SLURM_NTASKS`, `SLURM_LOCALID`, `SLURM_STEP_NODELIST`, `SLURM_JOB_ID` |
 //!
-//! The first row that is set counts; without any, the process is alone. MPI comes before Slurm because `mpirun` starts its own
+//! The first row whose variables are set is used; if none is, the world has one process. MPI comes before Slurm because `mpirun` starts its own
 //! daemons by `srun`, and the ranks inherit the daemons' variables. `RIVERRUN_LAUNCHER` (`none`, `riverrun`, `torch`,
-//! `kubernetes`, `mpi` or `slurm`) insists on one row, `RIVERRUN_ADDRESS` and `RIVERRUN_PORT` say where rank 0 is, and
-//! `RIVERRUN_RUN_ID` names the run. `MASTER_ADDR` and `MASTER_PORT` are understood everywhere.
+//! `kubernetes`, `mpi` or `slurm`) selects one row, `RIVERRUN_ADDRESS` and `RIVERRUN_PORT` give the address of rank 0, and
+//! `RIVERRUN_RUN_ID` names the run. `MASTER_ADDR` and `MASTER_PORT` work with every launcher.
 
 mod nodes;
 #[cfg(test)]
@@ -22,9 +22,9 @@ mod variables;
 use crate::Result;
 use variables::{Claim, Variables, wrong};
 
-/// Rank 0 takes the first free one of so many ports, from [`Place::port`] on.
+/// The number of ports that rank 0 tries, starting at [`Place::port`]; it takes the first free one.
 pub const PORTS: u16 = 16;
-/// The first port where no variable says another.
+/// The first port if no variable gives one.
 const DEFAULT_PORT: usize = 29_400;
 
 /// What started this process.

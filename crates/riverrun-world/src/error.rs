@@ -7,7 +7,7 @@ pub enum Error {
     /// The variables of the environment contradict each other, or one is missing.
     #[error("{0}")]
     Environment(String),
-    /// The world could not be joined: rank 0 was not found, or not everybody came in time.
+    /// The world could not be joined: rank 0 was not found, or not all ranks joined in time.
     #[error("{0}")]
     Join(String),
     /// Rank 0 refused this process: its rank is taken, or it differs in what all ranks must agree on.

@@ -1,5 +1,5 @@
-//! One failure for a whole process: the first cause stays, everybody who waits hears of it, and the process ends within a
-//! bounded time even while its main thread hangs in a library.
+//! The failure of a world as one process sees it: the first cause is kept, every waiting thread is woken, and the process
+//! exits within a bounded time even if its main thread hangs in a library.
 
 use crate::{Error, Result};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,11 +23,11 @@ struct Inner {
     failed: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
-    /// Milliseconds for which this very process stood still, the longest.
+    /// The longest time for which this process did not run, in milliseconds.
     stood_still: AtomicU64,
 }
 
-/// What becomes of a world, as one of its processes knows it. Clones are the same.
+/// The state of a world, running or failed, as one of its processes sees it. Clones share it.
 #[derive(Clone)]
 pub struct Fate(Arc<Inner>);
 
@@ -47,7 +47,7 @@ impl Fate {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a change, at most until `end`. Whether there was time for it.
+    /// Waits for a change until `end` at the latest. Returns false if `end` has passed.
     fn wait<'a>(
         &self,
         state: MutexGuard<'a, State>,
@@ -65,12 +65,12 @@ impl Fate {
         )
     }
 
-    /// Whether the world has failed. Cheap: one load.
+    /// Whether the world has failed. Costs one atomic load.
     pub fn failed(&self) -> bool {
         self.0.failed.load(Ordering::Acquire)
     }
 
-    /// Nothing, or the first cause as an error.
+    /// Returns the first cause as an error if the world has failed.
     ///
     /// # Errors
     ///
@@ -111,8 +111,8 @@ impl Fate {
         }
     }
 
-    /// Records why the world fails, unless it has failed already or is over. From here on this process has the time of
-    /// grace to end by itself; after that, it is ended with exit code 1.
+    /// Records why the world fails, unless it has failed already or is over. The process then has the
+    /// grace period to exit by itself; after that, it is made to exit with code 1.
     pub fn fail(&self, cause: impl Into<String>) {
         let mut state = self.state();
         if state.cause.is_some() || state.over {
@@ -182,7 +182,7 @@ impl Fate {
         }
     }
 
-    /// The world is over for this process: whatever comes now is no failure, and nobody ends the process.
+    /// Marks the world as over for this process: later events are no failure.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.over = true;

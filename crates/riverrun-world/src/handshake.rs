@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A world is a hash of the run's name. The numbers are random, and used once. A proof is an HMAC-SHA256 under the token over
-//! both numbers, the caller's also over its greeting. Whoever does not know the token learns nothing but that there is a
-//! world, and can replay nothing. What follows on the connection is neither encrypted nor signed.
+//! both numbers, the caller's also over its greeting. A peer without the token learns only that
+//! there is a world, and can replay nothing. What follows on the connection is neither encrypted nor signed.
 
 use crate::token::{self, Bytes32, Token};
 use crate::wire::{self, Put};
@@ -29,9 +29,9 @@ const VERSION: u32 = if cfg!(target_endian = "big") {
 /// Magic and version.
 const HEAD: usize = 12;
 const GREETING: u8 = 0;
-/// How long each side has for the whole of it.
+/// The time limit of a whole handshake.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
-/// So many callers may be in their handshakes at once; others are hung up on, and may call again.
+/// The most handshakes at once. Further connections are closed, and may be made again.
 const CALLERS: usize = 1024;
 
 const ANSWERER: &str = "answerer";
@@ -45,7 +45,7 @@ pub(crate) struct Membership {
     pub(crate) world: Bytes32,
 }
 
-/// Why somebody was not accepted.
+/// Why a peer was not accepted.
 #[derive(Debug)]
 pub(crate) enum Stranger {
     /// It belongs to something else, or nothing came of it.
@@ -116,7 +116,7 @@ impl Membership {
         let mine = token::random().map_err(elsewhere)?;
         let theirs = self.read_preamble(stream, until);
         if let Ok(_) | Err(Stranger::Wrong(_)) = &theirs {
-            // The other version hears of ours.
+            // The peer needs our version for its error message.
             let number = theirs.as_ref().unwrap_or(&mine);
             let proof = self.token.prove(ANSWERER, &[&self.world, number, &mine]);
             let answer = [self.preamble(&mine), proof.to_vec()].concat();
@@ -187,7 +187,7 @@ impl Drop for Caller {
     }
 }
 
-/// Gives every caller a thread of its own, so that one who says nothing holds up nobody, until `over`.
+/// Runs every handshake on its own thread, so that a silent peer delays no other, until `over`.
 pub(crate) fn open_door(
     listener: TcpListener,
     over: impl Fn() -> bool + Send + 'static,
@@ -208,7 +208,7 @@ pub(crate) fn open_door(
             if before < CALLERS {
                 let serve = serve.clone();
                 let from = SocketAddr::new(unwrapped(from.ip()), from.port());
-                // Without a thread, the caller is hung up on.
+                // No thread could be started: the connection is closed.
                 let _ = thread("world-caller", move || serve(stream, from, caller));
             }
         }

@@ -1,4 +1,4 @@
-//! Starts the ranks of a world on this machine, as `riverrun launch` does.
+//! Starts the ranks of a world on this machine.
 //!
 //! Every rank is a process group of its own, so that a Ctrl-C in the terminal reaches it once, from here, and that nothing
 //! which it started stays behind.
@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 /// The variable by which a launched process knows its rank.
 const RANK: &str = "RIVERRUN_RANK";
-/// How long the others have to end by themselves after a rank has failed: they hear of it, and say so.
+/// After a rank has failed: the time in which the others may report it and exit by themselves.
 const BY_THEMSELVES: Duration = Duration::from_secs(1);
-/// How often the launcher looks whether it was asked to stop.
+/// How often the launcher checks for a signal.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A program to be started several times, as the ranks of one world.
@@ -80,14 +80,14 @@ impl Drop for Ranks {
     }
 }
 
-/// The rank that is to blame.
+/// The rank that failed first.
 struct Blame {
     rank: usize,
     status: ExitStatus,
 }
 
 impl Blame {
-    /// A rank that a signal has ended did not hear of another's failure, and one with an own exit code probably not.
+    /// How likely a rank failed by itself: a rank that exits because another failed has exit code 1.
     fn weight(status: ExitStatus) -> usize {
         match (status.signal(), status.code()) {
             (Some(_), _) => 2,
@@ -109,7 +109,7 @@ impl Blame {
 }
 
 impl Launch {
-    /// So many ranks of a program.
+    /// Creates a launch of `processes` ranks of a program.
     pub fn new(processes: usize, program: impl Into<OsString>) -> Self {
         Self {
             processes,
@@ -153,7 +153,7 @@ impl Launch {
         if self.processes == 0 {
             return Err(Error::Launch("a world has at least one process".into()));
         }
-        // A program that launches itself would go on for ever.
+        // A program that launches itself would never stop.
         if let Ok(rank) = std::env::var(RANK) {
             let text = format!("{RANK}={rank}: this process was launched itself");
             return Err(Error::Launch(text));

@@ -7,10 +7,10 @@
 //!
 //! # The order of calls
 //!
-//! 1. [`Place::from_environment`]: who am I? torchrun, Slurm, MPI, Kubernetes and [`Launch`] say it by variables, and a process
-//!    that nobody launched is a world of one ([`environment`] lists them).
+//! 1. [`Place::from_environment`] reads the rank from the variables of torchrun, Slurm, MPI, Kubernetes or [`Launch`]; without
+//!    a launcher, the world has one process ([`environment`] lists the variables).
 //! 2. [`World::join`]: rank 0 listens, the others find it. Ranks that do not belong, that are there twice, or that differ in
-//!    what all must have in common are refused, by name. From here on, heartbeats watch over everybody.
+//!    what all must have in common are refused, by name. From then on, heartbeats detect lost ranks.
 //! 3. [`Ring::connect`], or another [`Transport`]: sums and copies among the ranks.
 //! 4. [`World::agree`] wherever all ranks must have the same again: the weights of a checkpoint, the data.
 //! 5. [`World::finish`]: waits for all, and leaves. A rank that ends before that has failed.
@@ -36,7 +36,7 @@
 //! # }
 //! ```
 //!
-//! Several ranks on this machine are started by `riverrun launch`, or from a program by [`Launch`]:
+//! [`Launch`] starts several ranks on this machine:
 //!
 //! ```no_run
 //! # fn main() -> Result<(), riverrun_world::Error> {
@@ -53,14 +53,13 @@
 //!
 //! # What is protected, and what is not
 //!
-//! Whoever knows the shared secret of a world ([`Token`], `RIVERRUN_WORLD_TOKEN`) may join it. [`Launch`] makes a random one;
+//! Any process that knows the shared secret of a world ([`Token`], `RIVERRUN_WORLD_TOKEN`) may join it. [`Launch`] makes a random one;
 //! for other launchers set it yourself, the same for all ranks. Both sides of every connection prove to know it, by an
 //! HMAC-SHA256 over random numbers of both and over the greeting, before anything else is read; the secret never travels.
-//! **Without a token, anybody who can reach the ports and knows the run's name may join.**
+//! **Without a token, any process that can reach the ports and knows the run's name may join.**
 //!
 //! What follows on a connection is **not encrypted and not signed**: gradients, weights, the table of ranks, what rank 0 hands out.
-//! Who can read the network reads them, who can change its packets changes them. Run worlds in a network that you trust,
-//! or inside a tunnel.
+//! Anyone with access to the network can read and change them. Run worlds in a network that you trust, or inside a tunnel.
 //!
 //! Rank 0 takes the first free one of [16 ports](environment::PORTS); each other rank takes a port that the system chooses.
 //! Where all ranks are on one machine and its address is a loopback address, nothing listens outside of it.

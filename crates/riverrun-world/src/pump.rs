@@ -18,7 +18,7 @@ pub(crate) const HEADER: usize = 24;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Incoming {
     pub(crate) range: Range<usize>,
-    /// What comes is a sum over the ranks before: it becomes the left operand of an addition.
+    /// The part that comes in is a partial sum over earlier ranks: the left operand of the addition.
     pub(crate) add: bool,
     /// Releases the next part that goes out.
     pub(crate) release: bool,
@@ -29,7 +29,7 @@ pub(crate) struct Incoming {
 pub(crate) struct Plan {
     pub(crate) incoming: Vec<Incoming>,
     pub(crate) outgoing: Vec<Range<usize>>,
-    /// So many of the outgoing parts may go from the start.
+    /// The number of outgoing parts that may be sent from the start.
     pub(crate) free: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The world: a star of connections to rank 0, by which all ranks find each other, agree, and hear of each other's end.
+//! The world: a star of connections to rank 0, over which ranks find each other, compare hashes and learn of failures.
 
 mod greeting;
 mod hub;
@@ -32,9 +32,9 @@ mod kind {
     pub(super) const FAILED: u8 = 5;
     /// A rank is at a meeting; its name and its hash.
     pub(super) const MEETING: u8 = 6;
-    /// Everybody was there and agreed.
+    /// All ranks arrived and agreed.
     pub(super) const AGREED: u8 = 7;
-    /// Everybody has finished.
+    /// All ranks have finished.
     pub(super) const FINISHED: u8 = 8;
 }
 
@@ -50,7 +50,7 @@ const LONGEST_BLOB: usize = 64 << 10;
 pub struct Timeouts {
     /// From the first call until all ranks are there. 2 minutes.
     pub join: Duration,
-    /// A rank of which nothing is heard for so long is lost. 10 seconds; longer than any pause of a healthy host. The process
+    /// A rank that is silent for this long is lost. 10 seconds; longer than any pause of a healthy host. The process
     /// may compute meanwhile: its heartbeats are sent by other threads.
     pub silence: Duration,
     /// From a failure to the end of the process by force, if its main thread does not return. 5 seconds.
@@ -79,7 +79,7 @@ pub struct Options {
     pub token: Token,
     /// Names and hashes of what all ranks must have in common, such as `configuration` and `weights`.
     pub agree: Vec<(String, Fingerprint)>,
-    /// Hears of callers that were refused and of taken ports. Silent by default.
+    /// Called with a message for every refused connection and taken port. Does nothing by default.
     pub report: fn(&str),
 }
 
@@ -226,7 +226,7 @@ impl World {
         &self.0.start.blob
     }
 
-    /// What becomes of this world: to ask whether it has failed, and to be told.
+    /// The state of this world: whether it has failed, and hooks for when it does.
     pub fn fate(&self) -> &Fate {
         &self.0.fate
     }

@@ -107,14 +107,14 @@ impl Ring {
         })
     }
 
-    /// Cuts data into parts of so many floats, which go through the ring one after another. The results are the same for
-    /// all; ranks may differ in it.
+    /// Sets the floats of one part: data go through the ring part by part. The results do not depend on it, and ranks may
+    /// differ in it.
     pub fn with_chunk(mut self, floats: usize) -> Self {
         self.chunk = floats.max(1);
         self
     }
 
-    /// What becomes of the world of this ring.
+    /// The state of the world of this ring.
     pub fn fate(&self) -> &Fate {
         &self.session.fate
     }
@@ -273,13 +273,7 @@ impl Transport for Ring {
         let link = self.to.get_mut(&to).expect("it was just made");
         let header = Self::header(Operation::Send, 0, link.number, input.len());
         link.number += 1;
-        let plan = Cut {
-            rank: 0,
-            size: 1,
-            length: input.len(),
-            chunk: self.chunk,
-        }
-        .send();
+        let plan = Cut::pair(input.len(), self.chunk).send();
         let (buffer, scratch) = (&mut input.to_vec()[..], &mut self.scratch);
         let pump = Pump {
             header,
@@ -302,13 +296,7 @@ impl Transport for Ring {
         let link = self.from.get_mut(&from).expect("it was just taken");
         let header = Self::header(Operation::Send, 0, link.number, output.len());
         link.number += 1;
-        let plan = Cut {
-            rank: 0,
-            size: 1,
-            length: output.len(),
-            chunk: self.chunk,
-        }
-        .receive();
+        let plan = Cut::pair(output.len(), self.chunk).receive();
         let scratch = &mut self.scratch;
         let pump = Pump {
             header,
@@ -322,7 +310,7 @@ impl Transport for Ring {
     }
 
     fn barrier(&mut self) -> Result<()> {
-        // Who has something of everybody knows that everybody came.
+        // A rank that has data from every rank knows that every rank has arrived.
         let mut all = vec![0.0; self.session.size];
         let plan = self.cut(1).all_gather();
         self.all(Operation::Barrier, 0, &mut all, 1, &plan)

@@ -41,7 +41,7 @@ impl From<u128> for Fingerprint {
 
 /// The shared secret of a world. It never travels: each side proves to know it, by HMAC-SHA256 over random numbers of both.
 ///
-/// The default is the empty token, with which anybody who knows the run's name may join.
+/// The default is the empty token, with which any process that knows the run's name may join.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Token(Vec<u8>);
 
@@ -85,7 +85,7 @@ impl Token {
         mac
     }
 
-    /// The proof that whoever says `parts` in this role knows the token.
+    /// The proof that the sender of `parts` in this role knows the token.
     pub(crate) fn prove(&self, role: &str, parts: &[&[u8]]) -> Bytes32 {
         self.mac(role, parts).finalize().into_bytes().into()
     }

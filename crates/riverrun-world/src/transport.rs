@@ -1,4 +1,4 @@
-//! What a training program asks of its ranks.
+//! The collective operations of a training program.
 
 use crate::Result;
 

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a wait looks whether it still makes sense.
+/// How often a wait checks whether to go on.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 /// The longest payload of a frame between ranks that know each other: the table of all ranks.
 pub(crate) const LONGEST: usize = 16 << 20;

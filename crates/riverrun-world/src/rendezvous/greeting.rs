@@ -1,4 +1,4 @@
-//! What a rank says of itself when it joins, and what it hears.
+//! The messages of a rank that joins, and of rank 0's answer.
 
 use crate::handshake::unwrapped;
 use crate::token::{Bytes32, Fingerprint};
@@ -135,7 +135,7 @@ impl Greeting {
     }
 }
 
-/// From rank 0 to everybody, once all are there.
+/// From rank 0 to all ranks, once all have joined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Start {
     /// Random: connections between ranks belong to it, so that those of an earlier start are strangers.

@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// So many refusals are kept for the message at the end.
+/// The number of refusals kept for the final message.
 const REFUSALS: usize = 16;
 
 /// A rank that has come.
@@ -81,7 +81,7 @@ impl Hub {
                 Ok(listener) => return Ok(listener),
                 Err(e) => (candidate.options.report)(&format!("port {port} cannot be used ({e})")),
             }
-            // Perhaps another process believes to be rank 0, and was first.
+            // Another process may have taken the place of rank 0 first.
             let there = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
             if let Ok(stream) = TcpStream::connect_timeout(&there, Duration::from_secs(1))
                 && let Err(e @ Error::Refused(_)) =
@@ -145,7 +145,7 @@ impl Hub {
             .collect()
     }
 
-    /// Sends a frame to all. Whom it does not reach, its reader finds lost.
+    /// Sends a frame to all ranks. A failed write is ignored: the rank's reader reports the loss.
     fn tell(&self, kind: u8, payload: &[u8]) {
         for pen in self.pens() {
             let _ = pen.send(kind, payload);
@@ -195,7 +195,7 @@ impl Hub {
         }
         drop(seats);
         if name == END {
-            // Before the others hear of it: their hanging up is no failure then.
+            // Before the others are told: a connection that closes afterwards is no failure.
             self.fate.close();
             self.tell(kind::FINISHED, &[]);
         } else {
@@ -254,12 +254,12 @@ impl Hub {
         self.changed.notify_all();
     }
 
-    /// Who is it, and may it take part?
+    /// Identifies a rank and decides whether it may join.
     fn take_seat(&self, greeting: &[u8], from: SocketAddr, pen: &Arc<Pen>) -> Result<Peer, String> {
         let greeting = Greeting::decode(greeting, from).map_err(|e| e.to_string())?;
         let peer = greeting.peer.clone();
         let mut seats = lock(&self.seats);
-        // Who sits down before a failure is told of it, and nobody sits down after it.
+        // A rank that is admitted before a failure is told of it; none is admitted after it.
         if let Some(cause) = self.fate.cause() {
             return Err(cause);
         }
@@ -282,7 +282,7 @@ impl Hub {
                 differences.join(", ")
             );
             drop(seats);
-            // It was meant to take part, and without it nobody can start.
+            // The world cannot start without this rank.
             self.fate.fail(text.clone());
             return Err(text);
         }

@@ -1,7 +1,7 @@
 //! Which parts of a buffer come from the previous rank and go to the next, for every collective of the ring.
 //!
 //! A link carries its parts in one order, on which both sides agree: first all partial sums, then all results, each by their
-//! places in the buffer. How either side cuts them into smaller parts is its own affair.
+//! places in the buffer. Each side may cut them into smaller parts as it likes.
 
 use crate::pump::{Incoming, Plan};
 use std::ops::Range;
@@ -14,6 +14,18 @@ pub(super) struct Cut {
     /// Floats of a buffer, or of one rank's part of it.
     pub(super) length: usize,
     pub(super) chunk: usize,
+}
+
+impl Cut {
+    /// Of a message from one rank to another, which is one segment.
+    pub(super) fn pair(length: usize, chunk: usize) -> Self {
+        Self {
+            rank: 0,
+            size: 1,
+            length,
+            chunk,
+        }
+    }
 }
 
 impl Plan {

@@ -54,7 +54,7 @@ fn a_stopped_rank_is_named() {
             rank.end()
                 .ended(1, &[&format!("rank {victim} ("), "is stopped"]);
         }
-        // Once it goes on, it hears of its own end.
+        // Once it runs again, it learns that it was lost.
         stopped.signal(libc::SIGCONT);
         stopped.end().ended(1, &["error: "]);
     }

@@ -1,4 +1,4 @@
-//! Who may take part: doubles, differences, strangers, tokens.
+//! Which processes may join: duplicates, differences, strangers, tokens.
 
 use crate::process::{Plan, Process};
 use std::io::Write;

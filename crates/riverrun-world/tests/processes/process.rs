@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// No test waits longer for anything.
 pub const LIMIT: Duration = Duration::from_secs(40);
 
-/// The first of 16 ports that nobody else uses: below those that the system gives out, and apart for every process.
+/// The first of 16 unused ports, below the ephemeral range and different for every process.
 fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
