@@ -1,8 +1,8 @@
 //! The storage types with the CPU kernels of every operation.
 
 use crate::{
-    Element, attention, block_diagonal, cell, cross_entropy, gelu, gemm, norm, recurrence, rg_lru,
-    rotary, rssm, short_convolution,
+    Element, attention, block_diagonal, cell, cross_entropy, gelu, gemm, matrix_state, norm,
+    recurrence, rg_lru, rotary, rssm, short_convolution,
 };
 
 /// An [`Element`] with the CPU kernels of every operation: all elements are.
@@ -14,6 +14,7 @@ pub trait CpuElement:
     + cross_entropy::cpu::Kernels<Self>
     + gelu::cpu::Kernels<Self>
     + gemm::cpu::Kernels<Self>
+    + matrix_state::cpu::Kernels<Self>
     + norm::cpu::Kernels<Self>
     + recurrence::cpu::Kernels<Self>
     + rg_lru::cpu::Kernels<Self>

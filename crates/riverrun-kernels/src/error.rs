@@ -63,6 +63,12 @@ pub enum Error {
         /// Which, and what is expected.
         reason: String,
     },
+    /// The sizes or the form of a matrix-state recurrence do not fit together.
+    #[error("matrix state: {reason}")]
+    MatrixState {
+        /// Which, and what is expected.
+        reason: String,
+    },
     /// The channel dimension is zero.
     #[error("a recurrence needs at least one channel, found D = 0")]
     NoChannels,

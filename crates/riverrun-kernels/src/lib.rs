@@ -21,6 +21,7 @@ pub mod gelu;
 pub mod gemm;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+pub mod matrix_state;
 pub mod norm;
 pub mod random;
 pub mod recurrence;

@@ -25,6 +25,7 @@ pub mod flat;
 pub mod gelu;
 pub mod gemm;
 pub mod loss;
+pub mod matrix_state;
 pub mod norm;
 pub mod optimizer;
 pub mod recurrence;

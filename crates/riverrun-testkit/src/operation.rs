@@ -31,6 +31,7 @@ pub const OPERATIONS: &[&Operation] = &[
     #[cfg(feature = "ops")]
     &crate::recurrence::second_derivative::OPERATION,
     &crate::block_diagonal::OPERATION,
+    &crate::matrix_state::OPERATION,
     &crate::cell::OPERATION,
     &crate::norm::OPERATION,
     &crate::gelu::OPERATION,

@@ -11,6 +11,7 @@ mod elementwise;
 mod embedding;
 mod encoder;
 mod gemm;
+mod matrix_state;
 mod norm;
 mod random;
 mod recurrence;

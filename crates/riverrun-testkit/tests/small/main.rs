@@ -11,12 +11,13 @@ use riverrun_testkit::embedding::{Embedding, Tokens};
 use riverrun_testkit::flat::Flat;
 use riverrun_testkit::gelu::Gelu;
 use riverrun_testkit::loss::Loss;
+use riverrun_testkit::matrix_state::{Form, States};
 use riverrun_testkit::norm::{self, Norm};
 use riverrun_testkit::optimizer::Steps;
 use riverrun_testkit::recurrence::{Candidate, Gate};
 use riverrun_testkit::rg_lru::Gates;
 use riverrun_testkit::short_convolution::Convolution;
-use riverrun_testkit::{attention, gemm, recurrence, rollout};
+use riverrun_testkit::{attention, gemm, matrix_state, recurrence, rollout};
 
 /// Runs `test` in a pool of two threads.
 fn on_two_threads(test: impl FnOnce() + Send) {
@@ -141,6 +142,19 @@ fn block_diagonal_recurrences() {
         let case = Blocks::random([2, 3, 2, 3], options, 8).rounded::<f32>();
         let found = case.cpu::<f32>().expect("a problem it can run");
         assert_passes("block-diagonal", case.compared::<f32>(&found));
+    });
+}
+
+#[test]
+fn matrix_states() {
+    on_two_threads(|| {
+        let options = matrix_state::Options::nth(2);
+        for (n, form) in Form::all().enumerate() {
+            let case = States::random([1, 18, 1, 1 + n % 2, 3, 5], form, options, 8);
+            let case = case.rounded::<f32>();
+            let found = case.cpu::<f32>().expect("a problem it can run");
+            assert_passes("matrix state", case.compared::<f32>(&found));
+        }
     });
 }
 

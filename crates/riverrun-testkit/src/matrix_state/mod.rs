@@ -1,0 +1,405 @@
+//! Recurrences with a matrix for a state, forward and every gradient.
+//!
+//! A number passes if it is within one rounding to storage of the reference, plus `eps / 2 sqrt((16 + K + V) T)` of the largest
+//! size of its tensor, with the `eps` of the arithmetic; states, which are not rounded to storage, without the first.
+//!
+//! A step rounds some 16 times, and the products of a row and a column of the state. The errors are independent, and no step
+//! amplifies them: keys have length 1, `β` is at most 2, and what a vector of its own erases is a part of what the key reads. The
+//! size of a number is that of the terms of its step, the root of the sum of their squares, in which every element of a state
+//! counts as the largest: terms may cancel, and their errors do not.
+
+mod number;
+pub mod oracle;
+
+pub use riverrun_kernels::matrix_state::*;
+
+use number::Number;
+
+use crate::{
+    Case, CpuElement, Element, Error, Failure, Operation, Part, Random, Report, Storage, Tensors,
+    by_storage, largest, roundings, stored, wide,
+};
+
+/// The entry in the table.
+pub const OPERATION: Operation = Operation {
+    name: "matrix-state",
+    about: "Recurrences with a matrix for a state",
+    storages: &Storage::ALL,
+    forms: |target| match target.is_cpu() {
+        true => Erase::ALL.map(name).to_vec(),
+        false => Vec::new(),
+    },
+    check: |part, report| by_storage!(part.storage, check(part, report)),
+    weight: 1,
+    shared: None,
+    long: Some("a thousand steps of states of 128 x 128"),
+};
+
+/// The name of the form.
+fn name(erase: Erase) -> &'static str {
+    match erase {
+        Erase::None => "no erase",
+        Erase::Key => "delta rule",
+        Erase::Free => "free erase",
+        Erase::Separate => "separate erase",
+    }
+}
+
+/// `[B, T, J, H, K, V]`: nothing, single steps, one segment of the backward pass and parts of it, groups of heads, states that are
+/// no multiples of a register.
+const SHAPES: [[usize; 6]; 10] = [
+    [0, 5, 1, 1, 4, 4],
+    [2, 0, 1, 2, 3, 5],
+    [1, 1, 1, 1, 1, 1],
+    [2, 1, 2, 4, 7, 3],
+    [1, 16, 1, 1, 16, 16],
+    [2, 37, 1, 3, 5, 9],
+    [1, 33, 2, 2, 33, 17],
+    [1, 50, 1, 2, 64, 70],
+    [3, 20, 2, 2, 4, 130],
+    [1, 18, 1, 1, 130, 65],
+];
+
+fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), Failure> {
+    let mut all = Erase::ALL.into_iter();
+    let erase = all.find(|erase| name(*erase) == part.form);
+    let erase = erase.expect("one of the forms");
+    let mut shapes = SHAPES.to_vec();
+    if part.long {
+        shapes.push([1, 1000, 1, 2, 128, 128]);
+    }
+    let shapes = shapes.into_iter().enumerate();
+    let cases = shapes.flat_map(|(n, shape)| {
+        let forms = Form::of(erase).enumerate();
+        forms.map(move |(m, form)| {
+            States::random(shape, form, Options::nth(5 * n + 7 * m), n as u64)
+        })
+    });
+    part.run_all::<E, _>(part.form, cases, report)
+}
+
+/// The form of a problem.
+#[derive(Debug, Clone, Copy)]
+pub struct Form {
+    /// The decay.
+    pub gate: Gate,
+    /// The erase.
+    pub erase: Erase,
+    /// Whether there is a bonus.
+    pub bonus: bool,
+}
+
+impl Form {
+    /// All that there are.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Erase::ALL.into_iter().flat_map(Self::of)
+    }
+
+    /// Those of an erase.
+    pub fn of(erase: Erase) -> impl Iterator<Item = Self> {
+        let bonus = [false, true]
+            .into_iter()
+            .take(if erase == Erase::None { 2 } else { 1 });
+        let gates = move |bonus| Gate::ALL.map(|gate| Self { gate, erase, bonus });
+        bonus.flat_map(gates)
+    }
+}
+
+/// The optional arguments of a case.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// An initial state.
+    pub initial: bool,
+    /// A reset mask.
+    pub reset: bool,
+    /// A gradient of the last state.
+    pub d_last: bool,
+    /// Keys that are nearly the same.
+    pub correlated: bool,
+}
+
+impl Options {
+    /// Combination `number` modulo 16.
+    pub fn nth(n: usize) -> Self {
+        Self {
+            initial: n & 1 == 0,
+            reset: n & 2 != 0,
+            d_last: n & 4 == 0,
+            correlated: n & 8 != 0,
+        }
+    }
+}
+
+/// The inputs in `f64`.
+pub type Data = Inputs<Vec<f64>, Vec<f64>, Vec<bool>>;
+
+/// A problem and its data, in `f64`.
+#[derive(Debug, Clone)]
+pub struct States {
+    /// Sizes and form.
+    pub problem: Problem,
+    /// The inputs.
+    pub inputs: Data,
+    /// `[B, T, H, V]`.
+    pub d_o: Vec<f64>,
+    /// `[B, H, K, V]`.
+    pub d_last: Option<Vec<f64>>,
+}
+
+impl States {
+    /// Random data of `[B, T, J, H, K, V]`.
+    pub fn random(shape: [usize; 6], form: Form, options: Options, seed: u64) -> Self {
+        let [batch, steps, key_heads, heads, key, value] = shape;
+        let shape = Shape {
+            batch,
+            steps,
+            key_heads,
+            heads,
+            key,
+            value,
+        };
+        let Form { gate, erase, bonus } = form;
+        let problem = Problem {
+            shape,
+            gate,
+            erase,
+            bonus,
+        };
+        let lengths = problem.lengths();
+        let mut random = Random::new(seed);
+        let direction = random.vec(key, 1.0);
+        let spread = if options.correlated { 0.1 } else { 1.0 };
+        let mut unit = |n: usize| {
+            let rows = (0..n / key).flat_map(|_| {
+                let mut row = random.vec(key, spread);
+                if options.correlated {
+                    row.iter_mut().zip(&direction).for_each(|(x, d)| *x += d);
+                }
+                let length = row.iter().map(|x| x * x).sum::<f64>().sqrt();
+                row.into_iter().map(move |x| x / length)
+            });
+            rows.collect::<Vec<f64>>()
+        };
+        let (q, k) = (unit(lengths.q), unit(lengths.k));
+        // Of a separate erase: what it reads, and the part of that which is taken away.
+        let of_heads = (erase == Erase::Separate).then(|| unit(lengths.erase.unwrap()));
+        let decay = |random: &mut Random| match random.below(8) {
+            0 => 0.0,
+            1 => -80.0,
+            2 => -5.0 * random.within(1.0).abs(),
+            _ => -0.1 * random.within(1.0).abs(),
+        };
+        let beta = |random: &mut Random| match random.below(6) {
+            0 => 0.0,
+            1 => 1.0,
+            2 => 2.0,
+            _ => 0.5 + random.within(0.5),
+        };
+        let some = |n: Option<usize>, f: &mut dyn FnMut() -> f64| {
+            n.map(|n| (0..n).map(|_| f()).collect::<Vec<f64>>())
+        };
+        let g = some(lengths.g, &mut || decay(&mut random));
+        let beta = some(lengths.beta, &mut || beta(&mut random));
+        let part = |random: &mut Random| 0.5 + random.within(0.5);
+        let key_of = |i: usize| {
+            let (row, c) = (i / key, i % key);
+            (row / heads * key_heads + row % heads / shape.group().max(1)) * key + c
+        };
+        let (erased, write) = match (lengths.erase, of_heads) {
+            (None, _) => (None, None),
+            (Some(n), None) => {
+                let of_key = (0..n).map(|i| k[key_of(i)] * part(&mut random));
+                (Some(of_key.collect()), None)
+            }
+            (Some(_), Some(a)) => {
+                let b = a.iter().map(|a| -a * part(&mut random)).collect();
+                (Some(a), Some(b))
+            }
+        };
+        let mark = |random: &mut Random| random.below(8) == 0;
+        let reset = options.reset;
+        let reset = reset.then(|| (0..shape.rows()).map(|_| mark(&mut random)).collect());
+        let mut numbers = |n: usize| random.vec(n, 1.0);
+        let inputs = Inputs {
+            q,
+            k,
+            v: numbers(lengths.v),
+            g,
+            beta,
+            erase: erased,
+            write,
+            bonus: lengths.bonus.map(&mut numbers),
+            initial: options.initial.then(|| numbers(shape.state())),
+            reset,
+        };
+        Self {
+            problem,
+            inputs,
+            d_o: numbers(shape.values()),
+            d_last: options.d_last.then(|| numbers(shape.state())),
+        }
+    }
+
+    fn tensors<T>(o: T, last: T, d: Gradients<T, T>, numbers: impl Fn(T) -> Vec<f64>) -> Tensors {
+        let all = [
+            ("o", Some(o)),
+            ("last", Some(last)),
+            ("d_q", Some(d.q)),
+            ("d_k", Some(d.k)),
+            ("d_v", Some(d.v)),
+            ("d_g", d.g),
+            ("d_beta", d.beta),
+            ("d_erase", d.erase),
+            ("d_write", d.write),
+            ("d_bonus", d.bonus),
+            ("d_initial", Some(d.initial)),
+        ];
+        let given = all.into_iter().filter_map(|(name, x)| Some((name, x?)));
+        Tensors::new(given.map(|(name, x)| (name, numbers(x))))
+    }
+
+    /// Every number of the reference, or something else of it.
+    fn reference(&self, of: fn(&Number) -> f64) -> Tensors {
+        let d_last = self.d_last.as_deref();
+        let found = oracle::run(&self.problem, &self.inputs, &self.d_o, d_last);
+        let numbers = |x: Vec<Number>| x.iter().map(of).collect();
+        Self::tensors(found.o, found.last, found.d, numbers)
+    }
+}
+
+impl Case for States {
+    fn numbers(&mut self) -> Vec<&mut Vec<f64>> {
+        let Inputs {
+            q,
+            k,
+            v,
+            g,
+            beta,
+            erase,
+            write,
+            bonus,
+            initial,
+            ..
+        } = &mut self.inputs;
+        let mut all = vec![q, k, v, &mut self.d_o];
+        let given = [g, beta, erase, write, bonus, initial, &mut self.d_last];
+        all.extend(given.into_iter().flatten());
+        all
+    }
+
+    fn oracle<E: Element>(&self) -> Tensors {
+        self.reference(|number| number.x)
+    }
+
+    fn allowed<E: Element>(&self, truth: &Tensors) -> Tensors {
+        let (storage, arithmetic) = roundings::<E>();
+        let sizes = self.reference(|number| number.size);
+        let Shape {
+            steps, key, value, ..
+        } = self.problem.shape;
+        let roundings = ((16 + key + value) * steps.max(1)) as f64;
+        let rule = |(name, truth): (&'static str, &[f64])| {
+            let size = largest(sizes.get(name).iter().copied());
+            let error = arithmetic / 2.0 * roundings.sqrt() * size;
+            let rounded = !matches!(name, "last" | "d_initial");
+            let of = |x: &f64| error + if rounded { storage(*x) } else { 0.0 };
+            (name, truth.iter().map(of).collect())
+        };
+        Tensors::new(truth.iter().map(rule))
+    }
+
+    fn cpu<E: CpuElement>(&self) -> Result<Tensors, Error> {
+        let lengths = self.problem.lengths();
+        let given = &self.inputs;
+        let some = |x: &Option<Vec<f64>>| x.as_deref().map(stored::<E>);
+        let [q, k, v] = [&given.q, &given.k, &given.v].map(|x| stored::<E>(x));
+        let options = [
+            &given.g,
+            &given.beta,
+            &given.erase,
+            &given.write,
+            &given.bonus,
+        ]
+        .map(some);
+        let [g, beta, erase, write, bonus] = options.each_ref().map(|x| x.as_deref());
+        let initial = given.initial.as_deref().map(states::<E>);
+        let inputs = Inputs {
+            q: &q[..],
+            k: &k[..],
+            v: &v[..],
+            g,
+            beta,
+            erase,
+            write,
+            bonus,
+            initial: initial.as_deref(),
+            reset: given.reset.as_deref(),
+        };
+        let poison = |n: usize| vec![E::from_f64(f64::NAN); n];
+        let poisoned = |n: usize| states::<E>(&vec![f64::NAN; n]);
+        let mut o = poison(lengths.v);
+        let mut last = poisoned(self.problem.shape.state());
+        cpu::forward(&self.problem, &inputs, &mut o, &mut last)?;
+        let mut d = Gradients {
+            q: poison(lengths.q),
+            k: poison(lengths.k),
+            v: poison(lengths.v),
+            g: lengths.g.map(poison),
+            beta: lengths.beta.map(poison),
+            erase: lengths.erase.map(poison),
+            write: lengths.write.map(poison),
+            bonus: lengths.bonus.map(poison),
+            initial: poisoned(self.problem.shape.state()),
+        };
+        let d_last = self.d_last.as_deref().map(states::<E>);
+        let to = Gradients {
+            q: &mut d.q[..],
+            k: &mut d.k[..],
+            v: &mut d.v[..],
+            g: d.g.as_deref_mut(),
+            beta: d.beta.as_deref_mut(),
+            erase: d.erase.as_deref_mut(),
+            write: d.write.as_deref_mut(),
+            bonus: d.bonus.as_deref_mut(),
+            initial: &mut d.initial[..],
+        };
+        let d_o = stored::<E>(&self.d_o);
+        cpu::backward(&self.problem, &inputs, &d_o, d_last.as_deref(), to)?;
+        let some = |x: Option<Vec<E>>| x.map(|x| wide(&x));
+        let d = Gradients {
+            q: wide(&d.q),
+            k: wide(&d.k),
+            v: wide(&d.v),
+            g: some(d.g),
+            beta: some(d.beta),
+            erase: some(d.erase),
+            write: some(d.write),
+            bonus: some(d.bonus),
+            initial: numbers::<E>(&d.initial),
+        };
+        Ok(Self::tensors(wide(&o), numbers::<E>(&last), d, |x| x))
+    }
+
+    #[cfg(feature = "gpu")]
+    fn gpu(
+        &self,
+        _: &cubecl::client::Client,
+        _: riverrun_kernels::gpu::Dtype,
+    ) -> Result<Tensors, Error> {
+        Err(Error::Routine {
+            routine: "matrix-state",
+            reason: "there is no GPU kernel".into(),
+        })
+    }
+}
+
+/// States in the arithmetic type.
+fn states<E: Element>(x: &[f64]) -> Vec<E::Acc> {
+    use riverrun_kernels::Real;
+    x.iter().map(|x| E::Acc::from_f64(*x)).collect()
+}
+
+fn numbers<E: Element>(x: &[E::Acc]) -> Vec<f64> {
+    use riverrun_kernels::Real;
+    x.iter().map(|x| x.to_f64()).collect()
+}
