@@ -2,15 +2,10 @@
 
 use riverrun_kernels::Error;
 use riverrun_testkit::matrix_state::{Erase, Form, Gate, Inputs, Options, Problem, States, cpu};
-use riverrun_testkit::{Case, Target, Tensors, assert_right, matrix_state};
+use riverrun_testkit::{Case, Tensors};
 
 fn dot(x: &[f64], y: &[f64]) -> f64 {
     x.iter().zip(y).map(|(x, y)| x * y).sum()
-}
-
-#[test]
-fn the_kernels_are_right() {
-    assert_right(&matrix_state::OPERATION, &Target::cpu());
 }
 
 /// The numbers of a case by the name of their gradient.
