@@ -40,6 +40,8 @@
 //! section 4, and *RWKV-7 "Goose"* (2025), section 4.
 
 pub mod cpu;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 
 use crate::Error;
 use crate::error::expect_length;

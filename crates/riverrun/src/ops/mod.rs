@@ -17,6 +17,7 @@ mod encoder;
 pub(crate) mod flat;
 mod gelu;
 pub(crate) mod linear;
+mod matrix_state;
 pub(crate) mod norm;
 mod random;
 mod recurrence;
@@ -41,6 +42,7 @@ pub use linear::{
     Arithmetic, LinearSpec, ProductLibrary, Route, WeightOrder, linear, matmul, mlp,
     product_libraries,
 };
+pub use matrix_state::{Decay, Erase, MatrixState, matrix_state};
 pub use norm::{add_rms_norm, layer_norm, rms_norm};
 pub use random::uniform;
 pub use recurrence::{

@@ -23,11 +23,12 @@ fn copy_kernel<N: Size>(from: &[Vector<f32, N>], to: &mut [Vector<f32, N>]) {
 
 /// A multiplicative hash of the position, scaled into (0, 1).
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn noise_kernel<F: Float>(to: &mut [F], #[define(F)] _dtype: ElemType) {
+fn noise_kernel<F: Float>(to: &mut [F], low: f32, range: f32, #[define(F)] _dtype: ElemType) {
     if ABSOLUTE_POS < to.len() {
         let x = (u32::cast_from(ABSOLUTE_POS) * 2_654_435_761u32) ^ 0x9e37_79b9u32;
         let bits = (x * 2_246_822_519u32) >> 9u32;
-        to[ABSOLUTE_POS] = F::cast_from((f32::cast_from(bits) + 0.5f32) / 8_388_608.0f32);
+        let part = (f32::cast_from(bits) + 0.5f32) / 8_388_608.0f32;
+        to[ABSOLUTE_POS] = F::cast_from(low + range * part);
     }
 }
 
@@ -69,6 +70,16 @@ pub fn copy(client: &Client, origin: &Origin) -> f64 {
 
 /// Numbers in (0, 1), generated on the device.
 pub fn noise(client: &Client, dtype: Dtype, elements: usize) -> Handle {
+    noise_within(client, dtype, elements, [0.0, 1.0])
+}
+
+/// Numbers between two others, generated on the device.
+pub fn noise_within(
+    client: &Client,
+    dtype: Dtype,
+    elements: usize,
+    [from, to]: [f32; 2],
+) -> Handle {
     let handle = client.empty(elements * dtype.size());
     let cubes = elements.div_ceil(256);
     let rows = cubes.div_ceil(65_535);
@@ -84,6 +95,8 @@ pub fn noise(client: &Client, dtype: Dtype, elements: usize) -> Handle {
                 cubecl::ir::AddressType::U64
             },
             BufferArg::from_raw_parts(handle.clone(), elements),
+            from,
+            to - from,
             dtype.elem(),
         );
     }

@@ -11,6 +11,7 @@ mod hybrid;
 mod launches;
 mod linear;
 mod loss;
+mod matrix_state;
 mod norm;
 mod recompute;
 mod recurrence;
@@ -119,6 +120,8 @@ enum Measurement {
     Recurrence(recurrence::Args),
     /// RMSNorm and LayerNorm, with and without a residual: part of the copy bandwidth
     Norm(norm::Args),
+    /// Recurrences with a matrix for a state: forward and backward, beside the copy bandwidth
+    MatrixState(matrix_state::Args),
     /// The cross-entropy of logits: part of the copy bandwidth
     Loss(loss::Args),
     /// GELU by itself, as an operation on tensors: part of the copy bandwidth
@@ -153,6 +156,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.what {
         Measurement::Recurrence(args) => recurrence::run(args, there),
         Measurement::Norm(args) => norm::run(args, there),
+        Measurement::MatrixState(args) => matrix_state::run(args, there),
         Measurement::Loss(args) => loss::run(args, there),
         Measurement::Gelu(args) => gelu::run(args, there),
         Measurement::Recompute(args) => recompute::run(args, there),
