@@ -16,8 +16,7 @@
 //! ```
 //!
 //! The gradient of `G` is `q ∘ dq + a ∘ da - Σ_m w_m ∘ dw_m`, and that of a log decay its sum over the steps from its own on. A vector
-//! that reads before the decay has the `G` of the step before. Exponents are differences and never above 0; where a reset lies
-//! between two steps, their `Γ` is 0.
+//! that reads before the decay has the `G` of the step before. `Γ` is a product of decays, 0 where one of its steps is a reset.
 
 use cubecl::prelude::*;
 
@@ -37,18 +36,17 @@ pub(super) struct Sizes {
     pub tiles: usize,
 }
 
-/// `P` and `A` of every write.
+/// `P` and `A` of every write, whose decays are those of the head.
 #[cube]
 fn scores<F: Numeric>(chunk: &mut Chunk, bonus: &[F], head: usize, #[comptime] reverse: Reverse) {
     let (fours, stride) = comptime!((reverse.rows.fours, reverse.stride()));
-    let by_row = comptime!(reverse.gate == Gate::Row);
+    let separate = comptime!(reverse.erase == Erase::Separate);
     for n in range_stepped(
         UNIT_POS_X as usize,
         comptime!(CHUNK * CHUNK),
         reverse.rows.threads,
     ) {
         let (i, j) = (n / CHUNK, n % CHUNK);
-        let (of_q, of_a) = (level_of_q(i, reverse), level_of_a(i, reverse));
         #[unroll]
         for m in 0..comptime!(reverse.writes()) {
             let mut read = Four::new(0.0f32);
@@ -60,35 +58,126 @@ fn scores<F: Numeric>(chunk: &mut Chunk, bonus: &[F], head: usize, #[comptime] r
                     if comptime!(reverse.bonus) {
                         if i == j {
                             query *= bonus_of::<F>(bonus, head, c, reverse);
-                        } else if by_row {
-                            query *= between(chunk, of_q, i, j, c, reverse);
                         }
-                    } else if by_row {
-                        query *= between(chunk, of_q, i, j, c, reverse);
                     }
                     read = fma(query, key, read);
                     if comptime!(reverse.erases()) {
-                        let mut vector = reading(chunk, i, c, reverse);
-                        if by_row && j < i {
-                            vector *= between(chunk, of_a, i, j, c, reverse);
-                        }
-                        added = fma(vector, key, added);
+                        added = fma(reading(chunk, i, c, reverse), key, added);
                     }
                 }
             }
             let (mut read, mut added) = (sum(read), sum(added));
-            if !by_row && j <= i {
-                if !comptime!(reverse.bonus) || j < i {
-                    read *= between(chunk, of_q, i, j, 0usize, reverse).extract(0usize);
-                }
-                if comptime!(reverse.erases()) && j < i {
-                    added *= between(chunk, of_a, i, j, 0usize, reverse).extract(0usize);
+            if j < i {
+                read *= pair(chunk, i, j, reverse.bonus, reverse);
+                if comptime!(reverse.erases()) {
+                    added *= pair(chunk, i, j, separate, reverse);
                 }
             }
             let at = comptime!(m * CHUNK * STRIDE) + i * STRIDE + j;
             chunk.p[at] = read;
             if comptime!(reverse.erases()) {
                 chunk.reads[at] = select(j < i, added, 0.0f32);
+            }
+        }
+    }
+}
+
+/// The same with decays of the rows: their products run along the steps before `i`, in a part of the channels for each thread.
+#[cube]
+fn row_scores<F: Numeric>(
+    chunk: &mut Chunk,
+    bonus: &[F],
+    head: usize,
+    #[comptime] reverse: Reverse,
+) {
+    let (fours, stride) = comptime!((reverse.rows.fours, reverse.stride()));
+    let each = comptime!(fours.div_ceil(PARTS));
+    let (square, kinds) = comptime!((CHUNK * STRIDE, 1 + usize::from(reverse.erases())));
+    let separate = comptime!(reverse.erase == Erase::Separate);
+    for n in range_stepped(
+        UNIT_POS_X as usize,
+        comptime!(CHUNK * PARTS),
+        reverse.rows.threads,
+    ) {
+        let (i, part) = (n / PARTS, n % PARTS);
+        let one = Four::new(1.0f32);
+        // Decays from the step after `j` to `i`, and to the step before it.
+        let mut with = Array::<Four>::new(each);
+        let mut before = Array::<Four>::new(each);
+        #[unroll]
+        for s in 0..each {
+            with[s] = one;
+            before[s] = one;
+            if comptime!(reverse.reset) {
+                before[s] = Four::new(chunk.kept[i]);
+            }
+        }
+        for turn in 0..i + 1 {
+            let j = i - turn;
+            #[unroll]
+            for m in 0..comptime!(reverse.writes()) {
+                let mut read = Four::new(0.0f32);
+                let mut added = Four::new(0.0f32);
+                #[unroll]
+                for s in 0..each {
+                    let c = part + comptime!(s * PARTS);
+                    if c < fours {
+                        if comptime!(m == 0) {
+                            let decays = chunk.row_decays[(j + 1).min(i) * stride + c];
+                            with[s] *= select(j < i, decays, one);
+                            before[s] *= select(j + 1 < i, decays, one);
+                        }
+                        let key = chunk.writes[comptime!(m * CHUNK * stride) + j * stride + c];
+                        let mut factor_q = with[s];
+                        if comptime!(reverse.bonus) {
+                            factor_q = before[s];
+                            if i == j {
+                                factor_q = bonus_of::<F>(bonus, head, c, reverse);
+                            }
+                        }
+                        read = fma(chunk.q[i * stride + c] * factor_q, key, read);
+                        if comptime!(reverse.erases()) {
+                            let mut factor_a = with[s];
+                            if separate {
+                                factor_a = before[s];
+                            }
+                            added = fma(reading(chunk, i, c, reverse) * factor_a, key, added);
+                        }
+                    }
+                }
+                let at = comptime!(m * kinds * PARTS) + part;
+                chunk.parts[at * square + i * STRIDE + j] = sum(read);
+                if comptime!(reverse.erases()) {
+                    chunk.parts[(at + PARTS) * square + i * STRIDE + j] = sum(added);
+                }
+            }
+        }
+    }
+    sync_cube();
+    for n in range_stepped(
+        UNIT_POS_X as usize,
+        comptime!(CHUNK * CHUNK),
+        reverse.rows.threads,
+    ) {
+        let (i, j) = (n / CHUNK, n % CHUNK);
+        let at = i * STRIDE + j;
+        #[unroll]
+        for m in 0..comptime!(reverse.writes()) {
+            let mut read = 0.0f32.runtime();
+            let mut added = 0.0f32.runtime();
+            if j <= i {
+                #[unroll]
+                for part in 0..PARTS {
+                    let place = comptime!((m * kinds * PARTS + part) * square) + at;
+                    read += chunk.parts[place];
+                    if comptime!(reverse.erases()) {
+                        added += chunk.parts[comptime!(PARTS * square) + place];
+                    }
+                }
+            }
+            chunk.p[comptime!(m * square) + at] = read;
+            if comptime!(reverse.erases()) {
+                chunk.reads[comptime!(m * square) + at] = select(j < i, added, 0.0f32);
             }
         }
     }
@@ -114,7 +203,7 @@ fn through_the_state(chunk: &mut Chunk, #[comptime] reverse: Reverse) {
     let (fours, stride, columns) =
         comptime!((reverse.rows.fours, reverse.stride(), reverse.columns));
     let by_row = comptime!(reverse.gate == Gate::Row);
-    let last = comptime!(CHUNK - 1);
+
     for n in range_stepped(
         UNIT_POS_X as usize,
         comptime!(columns * (CHUNK / EACH)),
@@ -140,30 +229,29 @@ fn through_the_state(chunk: &mut Chunk, #[comptime] reverse: Reverse) {
                 if comptime!(reverse.erases()) {
                     let mut vector = reading(chunk, i, c, reverse);
                     if by_row {
-                        vector *= from_start(chunk, level_of_a(i, reverse), i, c, reverse);
+                        vector *= start_of_a(chunk, i, c, reverse);
                     }
                     added[u] = fma(vector, state, added[u]);
                 }
-                let mut end = d;
+                let mut later = d;
                 if by_row {
-                    end *= between(chunk, CHUNK, last, i, c, reverse);
+                    later *= end(chunk, i, c, reverse);
                 }
                 #[unroll]
                 for m in 0..comptime!(reverse.writes()) {
                     let key = chunk.writes[comptime!(m * CHUNK * stride) + i * stride + c];
                     let at = comptime!(m * EACH + u);
-                    written[at] = fma(key, end, written[at]);
+                    written[at] = fma(key, later, written[at]);
                 }
             }
         }
         #[unroll]
         for u in 0..EACH {
             let i = group * EACH + u;
-            let (mut start, mut end) = (1.0f32.runtime(), 1.0f32.runtime());
+            let (mut start, mut later) = (1.0f32.runtime(), 1.0f32.runtime());
             if !by_row {
-                start =
-                    from_start(chunk, level_of_a(i, reverse), i, 0usize, reverse).extract(0usize);
-                end = between(chunk, CHUNK, last, i, 0usize, reverse).extract(0usize);
+                start = start_of_a(chunk, i, 0usize, reverse).extract(0usize);
+                later = end(chunk, i, 0usize, reverse).extract(0usize);
             }
             if comptime!(reverse.erases()) {
                 chunk.written[column * STRIDE + i] += sum(added[u]) * start;
@@ -171,7 +259,7 @@ fn through_the_state(chunk: &mut Chunk, #[comptime] reverse: Reverse) {
             #[unroll]
             for m in 0..comptime!(reverse.writes()) {
                 let at = comptime!(m * columns * STRIDE) + column * STRIDE + i;
-                chunk.d_written[at] = sum(written[comptime!(m * EACH + u)]) * end;
+                chunk.d_written[at] = sum(written[comptime!(m * EACH + u)]) * later;
             }
         }
     }
@@ -256,14 +344,11 @@ fn score_gradients(chunk: &mut Chunk, #[comptime] reverse: Reverse) {
     ) {
         let (i, j) = (n / CHUNK, n % CHUNK);
         let (mut of_q, mut of_a) = (1.0f32.runtime(), 1.0f32.runtime());
-        if !by_row && j <= i {
-            if !comptime!(reverse.bonus) || j < i {
-                of_q =
-                    between(chunk, level_of_q(i, reverse), i, j, 0usize, reverse).extract(0usize);
-            }
-            if comptime!(reverse.erases()) && j < i {
-                of_a =
-                    between(chunk, level_of_a(i, reverse), i, j, 0usize, reverse).extract(0usize);
+        if !by_row && j < i {
+            of_q = pair(chunk, i, j, reverse.bonus, reverse);
+            if comptime!(reverse.erases()) {
+                let before = comptime!(reverse.erase == Erase::Separate);
+                of_a = pair(chunk, i, j, before, reverse);
             }
         }
         #[unroll]
@@ -287,6 +372,127 @@ fn score_gradients(chunk: &mut Chunk, #[comptime] reverse: Reverse) {
     }
 }
 
+/// What the other steps of the chunk add to the gradients of the rows of a few steps, in four channels.
+#[cube]
+fn within_the_chunk(
+    chunk: &mut Chunk,
+    of_q: &mut Array<Four>,
+    of_a: &mut Array<Four>,
+    of_w: &mut Array<Four>,
+    c: usize,
+    group: usize,
+    #[comptime] reverse: Reverse,
+) {
+    let stride = comptime!(reverse.stride());
+    let (by_row, writes) = comptime!((reverse.gate == Gate::Row, reverse.writes()));
+    let separate = comptime!(reverse.erase == Erase::Separate);
+    let one = Four::new(1.0f32);
+    let mut with = Array::<Four>::new(EACH);
+    let mut before = Array::<Four>::new(EACH);
+    #[unroll]
+    for u in 0..EACH {
+        with[u] = one;
+        before[u] = one;
+        if comptime!(by_row && reverse.reset) {
+            before[u] = Four::new(chunk.kept[group * EACH + u]);
+        }
+    }
+    // Of the steps at and before them, whose scores with later ones are 0.
+    for turn in 0..(group + 1) * EACH {
+        let j = (group + 1) * EACH - 1 - turn;
+        let mut decays = one;
+        if by_row {
+            decays = chunk.row_decays[(j + 1).min(comptime!(CHUNK - 1)) * stride + c];
+        }
+        #[unroll]
+        for u in 0..EACH {
+            let i = group * EACH + u;
+            if by_row {
+                with[u] *= select(j < i, decays, one);
+                before[u] *= select(j + 1 < i, decays, one);
+            }
+            let mut factor_q = with[u];
+            if comptime!(reverse.bonus) {
+                // A step's own bonus stands apart.
+                factor_q = select(j < i, before[u], Four::new(0.0f32));
+            }
+            let mut factor_a = with[u];
+            if separate {
+                factor_a = before[u];
+            }
+            #[unroll]
+            for m in 0..writes {
+                let key = chunk.writes[comptime!(m * CHUNK * stride) + j * stride + c];
+                let at = comptime!(m * CHUNK * STRIDE) + i * STRIDE + j;
+                of_q[u] = fma(Four::new(chunk.p[at]) * factor_q, key, of_q[u]);
+                if comptime!(reverse.erases()) {
+                    of_a[u] = fma(Four::new(chunk.reads[at]) * factor_a, key, of_a[u]);
+                }
+            }
+        }
+    }
+    #[unroll]
+    for u in 0..EACH {
+        with[u] = one;
+    }
+    // Of the steps at and after them: there `with` has the decays up to the step before `j`.
+    for j in group * EACH..CHUNK {
+        let query = chunk.q[j * stride + c];
+        let mut vector = query;
+        if comptime!(reverse.erases()) {
+            vector = reading(chunk, j, c, reverse);
+        }
+        let mut decays = one;
+        let mut kept = one;
+        if by_row {
+            decays = chunk.row_decays[j * stride + c];
+            if comptime!(reverse.reset) {
+                kept = Four::new(chunk.kept[j]);
+            }
+        }
+        #[unroll]
+        for u in 0..EACH {
+            let i = group * EACH + u;
+            let earlier = with[u] * kept;
+            if by_row {
+                with[u] *= select(i < j, decays, one);
+            }
+            let mut factor_q = with[u];
+            if comptime!(reverse.bonus) {
+                factor_q = select(i < j, earlier, Four::new(0.0f32));
+            }
+            let mut factor_a = with[u];
+            if separate {
+                factor_a = earlier;
+            }
+            #[unroll]
+            for m in 0..writes {
+                let at = comptime!(m * CHUNK * STRIDE) + j * STRIDE + i;
+                let place = comptime!(m * EACH + u);
+                of_w[place] = fma(Four::new(chunk.p[at]) * factor_q, query, of_w[place]);
+                if comptime!(reverse.erases()) {
+                    let factor = Four::new(chunk.reads[at]) * factor_a;
+                    of_w[place] = fma(factor, vector, of_w[place]);
+                }
+            }
+        }
+    }
+}
+
+/// The decays of the whole chunk, of four channels.
+#[cube]
+fn whole(chunk: &mut Chunk, c: usize, #[comptime] reverse: Reverse) -> Four {
+    let mut factor = Four::new(1.0f32);
+    let last = comptime!(CHUNK - 1);
+    if comptime!(reverse.by_head()) {
+        factor = Four::new(chunk.starts[last]);
+    }
+    if comptime!(reverse.gate == Gate::Row) {
+        factor = chunk.row_starts[comptime!(last * reverse.stride()) + c];
+    }
+    factor
+}
+
 /// Gradients of the rows: each task has four channels of a few steps. `rows`: the row of the chunk's first step in the gradients.
 #[cube]
 fn row_gradients<F: Numeric>(
@@ -304,8 +510,7 @@ fn row_gradients<F: Numeric>(
 ) {
     let (fours, stride, columns) =
         comptime!((reverse.rows.fours, reverse.stride(), reverse.columns));
-    let by_row = comptime!(reverse.gate == Gate::Row);
-    let (groups, last) = comptime!((CHUNK / EACH, CHUNK - 1));
+    let groups = comptime!(CHUNK / EACH);
     let writes = comptime!(reverse.writes());
     let zero = Four::new(0.0f32);
     for n in range_stepped(
@@ -327,12 +532,12 @@ fn row_gradients<F: Numeric>(
             }
         }
         // What the end of the chunk has of the gradient of G: Σ_v S ∘ D of a part of the columns, and of these steps.
-        let mut end = zero;
+        let mut at_end = zero;
         for column in 0..columns {
             let state = chunk.state[column * stride + c];
             let d = chunk.d_state[column * stride + c];
             if column % groups == group {
-                end = fma(state, d, end);
+                at_end = fma(state, d, at_end);
             }
             #[unroll]
             for u in 0..EACH {
@@ -349,79 +554,25 @@ fn row_gradients<F: Numeric>(
                 }
             }
         }
-        end *= from_start(chunk, CHUNK, last, c, reverse);
+        at_end *= whole(chunk, c, reverse);
         #[unroll]
         for u in 0..EACH {
             let i = group * EACH + u;
-            of_q[u] *= from_start(chunk, level_of_q(i, reverse), i, c, reverse);
+            of_q[u] *= start_of_q(chunk, i, c, reverse);
             if comptime!(reverse.erases()) {
-                of_a[u] *= from_start(chunk, level_of_a(i, reverse), i, c, reverse);
+                of_a[u] *= start_of_a(chunk, i, c, reverse);
             }
-            let after = between(chunk, CHUNK, last, i, c, reverse);
+            let after = end(chunk, i, c, reverse);
             #[unroll]
             for m in 0..writes {
                 let place = comptime!(m * EACH + u);
                 of_w[place] *= after;
-                end = fma(
-                    chunk.writes[comptime!(m * CHUNK * stride) + i * stride + c],
-                    of_w[place],
-                    end,
-                );
+                let key = chunk.writes[comptime!(m * CHUNK * stride) + i * stride + c];
+                at_end = fma(key, of_w[place], at_end);
             }
         }
-        chunk.of_end[group * stride + c] = end;
-        for j in 0..CHUNK {
-            let query = chunk.q[j * stride + c];
-            let mut vector = zero;
-            if comptime!(reverse.erases()) {
-                vector = reading(chunk, j, c, reverse);
-            }
-            #[unroll]
-            for u in 0..EACH {
-                let i = group * EACH + u;
-                // Above the diagonal the scores are 0; on it, a bonus stands apart.
-                let (mut q_below, mut q_above, mut a_below, mut a_above) = (
-                    Four::new(1.0f32),
-                    Four::new(1.0f32),
-                    Four::new(1.0f32),
-                    Four::new(1.0f32),
-                );
-                if by_row {
-                    if j <= i {
-                        q_below = between(chunk, level_of_q(i, reverse), i, j, c, reverse);
-                        if comptime!(reverse.erases()) {
-                            a_below = between(chunk, level_of_a(i, reverse), i, j, c, reverse);
-                        }
-                    }
-                    if i <= j {
-                        q_above = between(chunk, level_of_q(j, reverse), j, i, c, reverse);
-                        if comptime!(reverse.erases()) {
-                            a_above = between(chunk, level_of_a(j, reverse), j, i, c, reverse);
-                        }
-                    }
-                }
-                if comptime!(reverse.bonus) {
-                    if i == j {
-                        q_below = zero;
-                        q_above = zero;
-                    }
-                }
-                #[unroll]
-                for m in 0..writes {
-                    let key = chunk.writes[comptime!(m * CHUNK * stride) + j * stride + c];
-                    let below = comptime!(m * CHUNK * STRIDE) + i * STRIDE + j;
-                    let above = comptime!(m * CHUNK * STRIDE) + j * STRIDE + i;
-                    let place = comptime!(m * EACH + u);
-                    of_q[u] = fma(Four::new(chunk.p[below]) * q_below, key, of_q[u]);
-                    of_w[place] = fma(Four::new(chunk.p[above]) * q_above, query, of_w[place]);
-                    if comptime!(reverse.erases()) {
-                        of_a[u] = fma(Four::new(chunk.reads[below]) * a_below, key, of_a[u]);
-                        of_w[place] =
-                            fma(Four::new(chunk.reads[above]) * a_above, vector, of_w[place]);
-                    }
-                }
-            }
-        }
+        chunk.of_end[group * stride + c] = at_end;
+        within_the_chunk(chunk, &mut of_q, &mut of_a, &mut of_w, c, group, reverse);
         #[unroll]
         for u in 0..EACH {
             let i = group * EACH + u;
@@ -512,21 +663,55 @@ fn row_gates(
     }
 }
 
-/// The sum over the channels of a row.
+/// Sums over parts of the channels, and of `β`'s gradient over parts of the columns.
 #[cube]
-fn over_channels(rows: &[Four], row: usize, #[comptime] reverse: Reverse) -> f32 {
-    let mut total = Four::new(0.0f32);
-    for c in 0..comptime!(reverse.rows.fours) {
-        total += rows[row * comptime!(reverse.stride()) + c];
+fn sums_of_parts(chunk: &mut Chunk, #[comptime] reverse: Reverse) {
+    let (fours, stride) = comptime!((reverse.rows.fours, reverse.stride()));
+    let one = comptime!(CHUNK * PARTS);
+    for n in range_stepped(UNIT_POS_X as usize, one, reverse.rows.threads) {
+        let (i, part) = (n / PARTS, n % PARTS);
+        let zero = Four::new(0.0f32);
+        let (mut step, mut level, mut at_end) = (zero, zero, zero);
+        let mut of_beta = 0.0f32.runtime();
+        for s in 0..comptime!(fours.div_ceil(PARTS)) {
+            let c = part + s * PARTS;
+            if c < fours {
+                let at = i * stride + c;
+                if comptime!(reverse.gate == Gate::Head) {
+                    step += chunk.of_step[at];
+                    if comptime!(reverse.reads_before()) {
+                        level += chunk.of_level[at];
+                    }
+                    if i < comptime!(CHUNK / EACH) {
+                        at_end += chunk.of_end[at];
+                    }
+                }
+                if comptime!(reverse.erase == Erase::Key) {
+                    of_beta += chunk.of_beta[at];
+                }
+            }
+        }
+        if comptime!(reverse.erase == Erase::Key) {
+            for s in 0..comptime!(reverse.columns.div_ceil(PARTS)) {
+                let column = part + s * PARTS;
+                if column < reverse.columns {
+                    let at = column * STRIDE + i;
+                    of_beta = fma(chunk.values[at], chunk.d_written[at], of_beta);
+                }
+            }
+        }
+        let at = part * CHUNK + i;
+        chunk.parts[at] = sum(step);
+        chunk.parts[one + at] = sum(level);
+        chunk.parts[comptime!(2 * one) + at] = of_beta;
+        chunk.parts[comptime!(3 * one) + at] = sum(at_end);
     }
-    sum(total)
 }
 
-/// Gradients of what has one number for each step.
+/// The sums of those parts; the gradients of `β`.
 #[cube]
-fn numbers<F: Numeric>(
+fn sums_of_steps(
     chunk: &mut Chunk,
-    v: &[F],
     tile: &Tile,
     part: usize,
     first: usize,
@@ -534,30 +719,21 @@ fn numbers<F: Numeric>(
     d_beta: &mut [f32],
     #[comptime] reverse: Reverse,
 ) {
-    let unit = UNIT_POS_X as usize;
-    if unit < CHUNK {
-        if comptime!(reverse.gate == Gate::Head) {
-            chunk.of_head[unit] = over_channels(&chunk.of_step, unit, reverse);
-            if comptime!(reverse.reads_before()) {
-                chunk.of_head[unit + CHUNK] = over_channels(&chunk.of_level, unit, reverse);
-            }
-            if unit < comptime!(CHUNK / EACH) {
-                chunk.of_head[unit + comptime!(2 * CHUNK)] =
-                    over_channels(&chunk.of_end, unit, reverse);
-            }
+    for n in range_stepped(
+        UNIT_POS_X as usize,
+        comptime!(SUMS * CHUNK),
+        reverse.rows.threads,
+    ) {
+        let (kind, i) = (n / CHUNK, n % CHUNK);
+        let mut total = 0.0f32.runtime();
+        #[unroll]
+        for place in 0..PARTS {
+            total += chunk.parts[kind * comptime!(CHUNK * PARTS) + comptime!(place * CHUNK) + i];
         }
+        chunk.sums[n] = total;
         if comptime!(reverse.erase == Erase::Key) {
-            if unit < count {
-                let mut total = 0.0f32.runtime();
-                for c in 0..comptime!(reverse.rows.fours) {
-                    total += chunk.of_beta[unit * comptime!(reverse.stride()) + c];
-                }
-                let row = row_of(&tile.own, first + unit);
-                for column in 0..tile.here {
-                    let value = f32::cast_from(v[row * reverse.value + tile.first_column + column]);
-                    total = fma(value, chunk.d_written[column * STRIDE + unit], total);
-                }
-                d_beta[part + row] = total;
+            if kind == 2 && i < count {
+                d_beta[part + row_of(&tile.own, first + i)] = total;
             }
         }
     }
@@ -580,15 +756,15 @@ fn carry(
     if comptime!(reverse.gate == Gate::Head) {
         if unit < count {
             let mut total = 0.0f32.runtime();
-            for group in 0..comptime!(CHUNK / EACH) {
-                total += chunk.of_head[comptime!(2 * CHUNK) + group];
+            for i in 0..comptime!(CHUNK / EACH) {
+                total += chunk.sums[comptime!(3 * CHUNK) + i];
             }
             for turn in 0..CHUNK - unit {
                 let i = CHUNK - 1 - turn;
-                total += chunk.of_head[i];
+                total += chunk.sums[i];
                 if comptime!(reverse.reads_before()) {
                     if i > unit {
-                        total += chunk.of_head[CHUNK + i];
+                        total += chunk.sums[CHUNK + i];
                     }
                 }
             }
@@ -601,19 +777,17 @@ fn carry(
         reverse.rows.threads,
     ) {
         let (c, group) = (n % fours, n / fours);
-        let end = from_start(chunk, CHUNK, comptime!(CHUNK - 1), c, reverse);
+        let across = whole(chunk, c, reverse);
         let mut d = Array::<Four>::new(EACH);
         #[unroll]
         for u in 0..EACH {
-            d[u] = chunk.d_state[(group * EACH + u) * stride + c] * end;
+            d[u] = chunk.d_state[(group * EACH + u) * stride + c] * across;
         }
         for i in 0..CHUNK {
-            let query =
-                chunk.q[i * stride + c] * from_start(chunk, level_of_q(i, reverse), i, c, reverse);
+            let query = chunk.q[i * stride + c] * start_of_q(chunk, i, c, reverse);
             let mut vector = query;
             if comptime!(reverse.erases()) {
-                vector = reading(chunk, i, c, reverse)
-                    * from_start(chunk, level_of_a(i, reverse), i, c, reverse);
+                vector = reading(chunk, i, c, reverse) * start_of_a(chunk, i, c, reverse);
             }
             #[unroll]
             for u in 0..EACH {
@@ -719,15 +893,21 @@ pub(super) fn walk_backward<S: Numeric, F: Numeric, W: Size>(
         let first = at * CHUNK;
         let count = (sizes.steps - first).min(CHUNK);
         sync_cube();
-        load_rows::<S, W>(
-            q, k, erase, write, g_rows, &mut chunk, &tile, first, count, reverse,
+        load_rows::<S, F, W>(
+            q, k, erase, write, g_rows, reset, &mut chunk, &tile, first, count, reverse,
         );
         let place = number * chunks + at;
         load_columns::<F>(
             v, d_o, g, beta, reset, states, &mut chunk, &tile, place, first, count, reverse,
         );
         sync_cube();
-        scores::<F>(&mut chunk, bonus, head, reverse);
+        multiply_decays(&mut chunk, reverse);
+        sync_cube();
+        if comptime!(reverse.gate == Gate::Row) {
+            row_scores::<F>(&mut chunk, bonus, head, reverse);
+        } else {
+            scores::<F>(&mut chunk, bonus, head, reverse);
+        }
         through_the_state(&mut chunk, reverse);
         sync_cube();
         solve(&mut chunk, reverse);
@@ -753,7 +933,9 @@ pub(super) fn walk_backward<S: Numeric, F: Numeric, W: Size>(
         if comptime!(reverse.gate == Gate::Row) {
             row_gates(&chunk, &tile, part, first, count, d_g_rows, reverse);
         }
-        numbers::<F>(&mut chunk, v, &tile, part, first, count, d_beta, reverse);
+        sums_of_parts(&mut chunk, reverse);
+        sync_cube();
+        sums_of_steps(&mut chunk, &tile, part, first, count, d_beta, reverse);
         sync_cube();
         carry(&mut chunk, &tile, part, first, count, d_g, reverse);
     }

@@ -16,12 +16,18 @@ pub(super) struct Chunk {
     pub q: Shared<[Four]>,
     pub writes: Shared<[Four]>,
     pub a: Shared<[Four]>,
-    /// `G` before each step and after the last, for a gate of the rows, and for one of the head.
-    pub row_logs: Shared<[Four]>,
-    pub logs: Shared<[f32]>,
+    /// The decays of the steps, 0 at a reset; their products from the chunk's first step to a step, and from the step after it to
+    /// the last: of the rows of the state, or of the head. `pairs`: from the step after the second to the first.
+    pub row_decays: Shared<[Four]>,
+    pub row_starts: Shared<[Four]>,
+    pub row_ends: Shared<[Four]>,
+    pub decays: Shared<[f32]>,
+    pub starts: Shared<[f32]>,
+    pub ends: Shared<[f32]>,
+    pub pairs: Shared<[f32]>,
     pub beta: Shared<[f32]>,
-    /// Resets up to a step, its own among them.
-    pub resets: Shared<[f32]>,
+    /// 0 at a reset, else 1.
+    pub kept: Shared<[f32]>,
     /// Columns of `S` and of `D`.
     pub state: Shared<[Four]>,
     pub d_state: Shared<[Four]>,
@@ -32,19 +38,29 @@ pub(super) struct Chunk {
     /// `P` and `A` of each write, then their gradients.
     pub p: Shared<[f32]>,
     pub reads: Shared<[f32]>,
-    /// Terms of the gradient of `G`: at a step, at the level before it, and at the end. Of `β`'s. Their sums over the channels.
+    /// `V`, of the delta rule.
+    pub values: Shared<[f32]>,
+    /// Terms of the gradients of the log decays: at a step, at the level before it, and at the end; of `β`'s; their sums by parts of
+    /// the channels, then by all.
     pub of_step: Shared<[Four]>,
     pub of_level: Shared<[Four]>,
     pub of_end: Shared<[Four]>,
     pub of_beta: Shared<[f32]>,
-    pub of_head: Shared<[f32]>,
+    pub parts: Shared<[f32]>,
+    pub sums: Shared<[f32]>,
     pub of_bonus: Shared<[Four]>,
 }
+
+/// Parts of the channels that are added up apart.
+pub(super) const PARTS: usize = 8;
+/// Sums of a step: at the step, at the level before it, of `β`, at the end.
+pub(super) const SUMS: usize = 4;
 
 #[cube]
 pub(super) fn new_chunk(#[comptime] reverse: Reverse) -> Chunk {
     let (rows, writes) = comptime!((CHUNK * reverse.stride(), reverse.writes()));
     let columns = comptime!(reverse.columns);
+    let by_row = comptime!(if reverse.gate == Gate::Row { rows } else { 1 });
     let bonus = comptime!(if reverse.bonus {
         CHUNK / EACH * reverse.stride()
     } else {
@@ -54,14 +70,15 @@ pub(super) fn new_chunk(#[comptime] reverse: Reverse) -> Chunk {
         q: Shared::<[Four]>::new_slice(rows),
         writes: Shared::<[Four]>::new_slice(comptime!(writes * rows)),
         a: Shared::<[Four]>::new_slice(comptime!(if reverse.has_erase() { rows } else { 1 })),
-        row_logs: Shared::<[Four]>::new_slice(comptime!(if reverse.gate == Gate::Row {
-            rows + reverse.stride()
-        } else {
-            1
-        })),
-        logs: Shared::<[f32]>::new_slice(comptime!(CHUNK + 1)),
+        row_decays: Shared::<[Four]>::new_slice(by_row),
+        row_starts: Shared::<[Four]>::new_slice(by_row),
+        row_ends: Shared::<[Four]>::new_slice(by_row),
+        decays: Shared::<[f32]>::new_slice(CHUNK),
+        starts: Shared::<[f32]>::new_slice(CHUNK),
+        ends: Shared::<[f32]>::new_slice(CHUNK),
+        pairs: Shared::<[f32]>::new_slice(comptime!(CHUNK * STRIDE)),
         beta: Shared::<[f32]>::new_slice(CHUNK),
-        resets: Shared::<[f32]>::new_slice(CHUNK),
+        kept: Shared::<[f32]>::new_slice(CHUNK),
         state: Shared::<[Four]>::new_slice(comptime!(columns * reverse.stride())),
         d_state: Shared::<[Four]>::new_slice(comptime!(columns * reverse.stride())),
         d_o: Shared::<[f32]>::new_slice(comptime!(columns * STRIDE)),
@@ -69,6 +86,11 @@ pub(super) fn new_chunk(#[comptime] reverse: Reverse) -> Chunk {
         d_written: Shared::<[f32]>::new_slice(comptime!(writes * columns * STRIDE)),
         p: Shared::<[f32]>::new_slice(comptime!(writes * CHUNK * STRIDE)),
         reads: Shared::<[f32]>::new_slice(comptime!(writes * CHUNK * STRIDE)),
+        values: Shared::<[f32]>::new_slice(comptime!(if reverse.erase == Erase::Key {
+            columns * STRIDE
+        } else {
+            1
+        })),
         of_step: Shared::<[Four]>::new_slice(comptime!(if reverse.gate == Gate::None {
             1
         } else {
@@ -85,7 +107,8 @@ pub(super) fn new_chunk(#[comptime] reverse: Reverse) -> Chunk {
         } else {
             1
         })),
-        of_head: Shared::<[f32]>::new_slice(comptime!(3 * CHUNK)),
+        parts: Shared::<[f32]>::new_slice(comptime!(reverse.parts())),
+        sums: Shared::<[f32]>::new_slice(comptime!(SUMS * CHUNK)),
         of_bonus: Shared::<[Four]>::new_slice(bonus),
     }
 }
@@ -93,78 +116,96 @@ pub(super) fn new_chunk(#[comptime] reverse: Reverse) -> Chunk {
 /// Steps of a chunk that a thread takes at a time.
 pub(super) const EACH: usize = 4;
 
-/// The level of `q`: the sum of the log decays up to step `i`, or before it where the output reads before the step.
+/// `q` reads the state after the step's decay; with a bonus, before it.
 #[cube]
-pub(super) fn level_of_q(i: usize, #[comptime] reverse: Reverse) -> usize {
-    if comptime!(reverse.bonus) { i } else { i + 1 }
-}
-
-/// The level of the vector that reads what is added.
-#[cube]
-pub(super) fn level_of_a(i: usize, #[comptime] reverse: Reverse) -> usize {
-    if comptime!(reverse.erase == Erase::Separate) {
-        i
-    } else {
-        i + 1
-    }
-}
-
-/// `e^(G - G_j)` of four channels at a level of step `i`, `j ≤ i`; 0 where a reset lies after `j`, up to `i` with it.
-#[cube]
-pub(super) fn between(
+pub(super) fn start_of_q(
     chunk: &mut Chunk,
-    level: usize,
+    i: usize,
+    four: usize,
+    #[comptime] reverse: Reverse,
+) -> Four {
+    start(chunk, i, four, reverse.bonus, reverse)
+}
+
+/// The same of the vector that reads what is added.
+#[cube]
+pub(super) fn start_of_a(
+    chunk: &mut Chunk,
+    i: usize,
+    four: usize,
+    #[comptime] reverse: Reverse,
+) -> Four {
+    start(
+        chunk,
+        i,
+        four,
+        comptime!(reverse.erase == Erase::Separate),
+        reverse,
+    )
+}
+
+/// The decays from the state before the chunk to step `i`, of four channels; without the step's own where it is `before` that.
+#[cube]
+fn start(
+    chunk: &mut Chunk,
+    i: usize,
+    four: usize,
+    #[comptime] before: bool,
+    #[comptime] reverse: Reverse,
+) -> Four {
+    let mut factor = Four::new(1.0f32);
+    if comptime!(before) {
+        if i > 0 {
+            factor = start(chunk, i - 1, four, false, reverse);
+        }
+        if comptime!(reverse.reset) {
+            factor *= Four::new(chunk.kept[i]);
+        }
+    } else {
+        if comptime!(reverse.by_head()) {
+            factor = Four::new(chunk.starts[i]);
+        }
+        if comptime!(reverse.gate == Gate::Row) {
+            factor = chunk.row_starts[i * comptime!(reverse.stride()) + four];
+        }
+    }
+    factor
+}
+
+/// The decays after step `i`, to the chunk's end.
+#[cube]
+pub(super) fn end(chunk: &mut Chunk, i: usize, four: usize, #[comptime] reverse: Reverse) -> Four {
+    let mut factor = Four::new(1.0f32);
+    if comptime!(reverse.by_head()) {
+        factor = Four::new(chunk.ends[i]);
+    }
+    if comptime!(reverse.gate == Gate::Row) {
+        factor = chunk.row_ends[i * comptime!(reverse.stride()) + four];
+    }
+    factor
+}
+
+/// The decays of a head from the step after `j` to step `i > j`; without the last where it is `before` that.
+#[cube]
+pub(super) fn pair(
+    chunk: &mut Chunk,
     i: usize,
     j: usize,
-    four: usize,
+    #[comptime] before: bool,
     #[comptime] reverse: Reverse,
-) -> Four {
-    let mut factor = Four::new(1.0f32);
-    if comptime!(reverse.gate == Gate::Head) {
-        factor = Four::new((chunk.logs[level] - chunk.logs[j + 1]).exp());
-    }
-    if comptime!(reverse.gate == Gate::Row) {
-        let stride = comptime!(reverse.stride());
-        factor =
-            (chunk.row_logs[level * stride + four] - chunk.row_logs[(j + 1) * stride + four]).exp();
-    }
-    if comptime!(reverse.reset) {
-        if chunk.resets[i] != chunk.resets[j] {
-            factor = Four::new(0.0f32);
+) -> f32 {
+    let mut factor = 1.0f32.runtime();
+    if comptime!(reverse.by_head()) {
+        if comptime!(before) {
+            factor = chunk.pairs[(i - 1) * STRIDE + j];
+            if comptime!(reverse.reset) {
+                factor *= chunk.kept[i];
+            }
+        } else {
+            factor = chunk.pairs[i * STRIDE + j];
         }
     }
     factor
-}
-
-/// `e^G` of four channels at a level of step `i`; 0 where a reset lies between the chunk's start and the step.
-#[cube]
-pub(super) fn from_start(
-    chunk: &mut Chunk,
-    level: usize,
-    i: usize,
-    four: usize,
-    #[comptime] reverse: Reverse,
-) -> Four {
-    let mut factor = Four::new(1.0f32);
-    if comptime!(reverse.gate == Gate::Head) {
-        factor = Four::new(chunk.logs[level].exp());
-    }
-    if comptime!(reverse.gate == Gate::Row) {
-        factor = chunk.row_logs[level * comptime!(reverse.stride()) + four].exp();
-    }
-    if comptime!(reverse.reset) {
-        if chunk.resets[i] != 0.0f32 {
-            factor = Four::new(0.0f32);
-        }
-    }
-    factor
-}
-
-/// A log decay; NaN where it is positive. What lies below makes 0 in any case.
-#[cube]
-fn log_decay(g: f32) -> f32 {
-    let bounded = select(g < -200.0f32, -200.0f32, g);
-    select(g > 0.0f32, f32::NAN, bounded)
 }
 
 /// Where the tile of a cube lies.
@@ -181,12 +222,13 @@ pub(super) struct Tile {
 
 /// Reads the rows of a chunk; steps past the end are 0 and change nothing.
 #[cube]
-pub(super) fn load_rows<S: Numeric, W: Size>(
+pub(super) fn load_rows<S: Numeric, F: Numeric, W: Size>(
     q: &[Vector<S, W>],
     k: &[Vector<S, W>],
     erase: &[Vector<S, W>],
     write: &[Vector<S, W>],
     g_rows: &[Vector<S, W>],
+    reset: &[F],
     chunk: &mut Chunk,
     tile: &Tile,
     first: usize,
@@ -224,19 +266,23 @@ pub(super) fn load_rows<S: Numeric, W: Size>(
         }
     }
     if comptime!(reverse.gate == Gate::Row) {
-        for at in range_stepped(unit, rows.fours, rows.threads) {
-            let mut total = Four::new(0.0f32);
-            chunk.row_logs[at] = total;
-            for i in 0..CHUNK {
-                if i < count {
-                    let logs = four::<S, W>(g_rows, row_of(&tile.own, first + i), at * FOUR, rows);
-                    #[unroll]
-                    for u in 0..FOUR {
-                        total.insert(u, total.extract(u) + log_decay(logs.extract(u)));
+        for n in range_stepped(unit, comptime!(CHUNK * rows.fours), rows.threads) {
+            let (i, at) = (n / rows.fours, n % rows.fours);
+            let mut factor = Four::new(1.0f32);
+            if i < count {
+                let logs = four::<S, W>(g_rows, row_of(&tile.own, first + i), at * FOUR, rows);
+                #[unroll]
+                for u in 0..FOUR {
+                    factor.insert(u, decay(logs.extract(u)));
+                }
+                if comptime!(reverse.reset) {
+                    let cut = reset[tile.own.sequence * tile.own.steps + first + i];
+                    if cut != F::from_int(0) {
+                        factor = Four::new(0.0f32);
                     }
                 }
-                chunk.row_logs[(i + 1) * stride + at] = total;
             }
+            chunk.row_decays[i * stride + at] = factor;
         }
     }
 }
@@ -279,6 +325,7 @@ pub(super) fn load_columns<F: Numeric>(
             value = f32::cast_from(v[at]);
             d = f32::cast_from(d_o[at]);
             if comptime!(reverse.erase == Erase::Key) {
+                chunk.values[column * STRIDE + i] = value;
                 value *= f32::cast_from(beta[row]);
             }
         }
@@ -292,27 +339,72 @@ pub(super) fn load_columns<F: Numeric>(
         }
     }
     if unit < CHUNK {
-        let (mut total, mut resets) = (0.0f32.runtime(), 0.0f32.runtime());
-        for j in 0..(unit + 1).min(count) {
+        let (mut factor, mut kept, mut own) =
+            (1.0f32.runtime(), 1.0f32.runtime(), 0.0f32.runtime());
+        if unit < count {
+            let row = row_of(&tile.own, first + unit);
             if comptime!(reverse.gate == Gate::Head) {
-                total += log_decay(f32::cast_from(g[row_of(&tile.own, first + j)]));
+                factor = decay(f32::cast_from(g[row]));
             }
             if comptime!(reverse.reset) {
-                let cut = f32::cast_from(reset[tile.own.sequence * tile.own.steps + first + j]);
-                resets += select(cut != 0.0f32, 1.0f32, 0.0f32);
+                let cut = reset[tile.own.sequence * tile.own.steps + first + unit];
+                if cut != F::from_int(0) {
+                    factor = 0.0f32;
+                    kept = 0.0f32;
+                }
+            }
+            if comptime!(reverse.erase == Erase::Key) {
+                own = f32::cast_from(beta[row]);
             }
         }
-        chunk.logs[unit + 1] = total;
-        chunk.resets[unit] = resets;
-        if unit == 0 {
-            chunk.logs[0] = 0.0f32;
-        }
-        if comptime!(reverse.erase == Erase::Key) {
-            let mut factor = 0.0f32.runtime();
-            if unit < count {
-                factor = f32::cast_from(beta[row_of(&tile.own, first + unit)]);
+        chunk.decays[unit] = factor;
+        chunk.kept[unit] = kept;
+        chunk.beta[unit] = own;
+    }
+}
+
+/// The products of the decays.
+#[cube]
+pub(super) fn multiply_decays(chunk: &mut Chunk, #[comptime] reverse: Reverse) {
+    let (unit, threads) = (UNIT_POS_X as usize, comptime!(reverse.rows.threads));
+    if comptime!(reverse.gate == Gate::Row) {
+        let (fours, stride) = comptime!((reverse.rows.fours, reverse.stride()));
+        for c in range_stepped(unit, fours, threads) {
+            let mut total = Four::new(1.0f32);
+            for i in 0..CHUNK {
+                total *= chunk.row_decays[i * stride + c];
+                chunk.row_starts[i * stride + c] = total;
             }
-            chunk.beta[unit] = factor;
+            let mut total = Four::new(1.0f32);
+            for turn in 0..CHUNK {
+                let i = CHUNK - 1 - turn;
+                chunk.row_ends[i * stride + c] = total;
+                total *= chunk.row_decays[i * stride + c];
+            }
+        }
+    }
+    if comptime!(reverse.by_head()) {
+        for n in range_stepped(unit, comptime!(CHUNK * (CHUNK + 2)), threads) {
+            let (i, column) = (n % CHUNK, n / CHUNK);
+            // From the first step of the chunk, from the step after each, and to the end.
+            let (mut from, mut to) = (0usize.runtime(), i + 1);
+            if column > CHUNK {
+                from = i + 1;
+                to = CHUNK.runtime();
+            } else if column > 0 {
+                from = column;
+            }
+            let mut total = 1.0f32.runtime();
+            for l in from..to {
+                total *= chunk.decays[l];
+            }
+            if column > CHUNK {
+                chunk.ends[i] = total;
+            } else if column > 0 {
+                chunk.pairs[i * STRIDE + column - 1] = total;
+            } else {
+                chunk.starts[i] = total;
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use cubecl::client::Client;
 
+use super::chunk::{PARTS, SUMS};
 use super::staged::{FOUR, Rows};
 use crate::Error;
 use crate::gpu::Dtype;
@@ -11,7 +12,7 @@ use crate::matrix_state::{Erase, Gate, Problem};
 /// Steps of a chunk of the backward pass.
 pub const CHUNK: usize = 16;
 /// Rows of a state that a thread holds in registers, where the threads of a plane can add up a column.
-const HELD: usize = 32;
+const HELD: usize = 16;
 /// Steps that a forward pass stages at a time, a divisor of [`CHUNK`].
 const TILE: usize = 8;
 
@@ -90,24 +91,33 @@ impl Reverse {
         self.gate != Gate::None && (self.bonus || self.erase == Erase::Separate)
     }
 
+    /// The decays are those of the head; without a gate, resets.
+    pub fn by_head(self) -> bool {
+        self.gate == Gate::Head || self.gate == Gate::None && self.reset
+    }
+
+    /// Sums over parts of the channels: of the scores of a gate of the rows, or of the gradients of a step.
+    pub fn parts(self) -> usize {
+        let kinds = self.writes() * (1 + usize::from(self.erases()));
+        let scores = match self.gate {
+            Gate::Row => kinds * CHUNK * (CHUNK + 1),
+            _ => 0,
+        };
+        PARTS * scores.max(SUMS * CHUNK)
+    }
+
     /// Bytes of shared memory, at most.
     fn bytes(self) -> usize {
-        let rows = 1
-            + self.writes()
-            + usize::from(self.has_erase())
-            + usize::from(self.gate == Gate::Row)
-            + usize::from(self.gate != Gate::None)
-            + usize::from(self.reads_before());
-        let fours = (rows * CHUNK + 2 * self.columns + 2 * CHUNK / 4 + 1) * self.stride();
-        let columns = 1 + 2 * self.writes();
-        let beta = if self.erase == Erase::Key {
-            CHUNK * self.stride()
-        } else {
-            0
-        };
-        let numbers =
-            (columns * self.columns + 2 * self.writes() * CHUNK) * (CHUNK + 1) + beta + 6 * CHUNK;
-        fours * 16 + numbers * 4 + 256
+        let is = usize::from;
+        let rows = 1 + self.writes() + is(self.has_erase()) + 3 * is(self.gate == Gate::Row);
+        let gradients = is(self.gate != Gate::None) + is(self.reads_before());
+        let rows = (rows + gradients) * CHUNK + 2 * self.columns + CHUNK / 2;
+        let columns = 1 + 2 * self.writes() + is(self.erase == Erase::Key);
+        let squares = 1 + 2 * self.writes();
+        let beta = is(self.erase == Erase::Key) * CHUNK * self.stride();
+        let numbers = (columns * self.columns + squares * CHUNK) * (CHUNK + 1);
+        let numbers = numbers + beta + self.parts() + (SUMS + 5) * CHUNK;
+        rows * self.stride() * 16 + numbers * 4 + 256
     }
 }
 
