@@ -52,7 +52,7 @@ impl Observer for Progress {
     fn begin(&mut self, plan: &Plan) {
         if plan.ranks != plan.ranks_before && !matches!(self.mode, Mode::Quiet) {
             eprintln!(
-                "the checkpoint is that of {} ranks, and {} go on: the numbers stay the same within rounding",
+                "ranks: {} before, {} now: the numbers stay the same within rounding",
                 plan.ranks_before, plan.ranks
             );
         }

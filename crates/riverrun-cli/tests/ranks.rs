@@ -254,16 +254,10 @@ fn a_resumed_world_gives_the_numbers_of_an_unbroken_one() {
     // Another number of ranks goes on, and says what that means.
     let resume = ["train", "--resume", "--device", "cpu", "--out", "parts"];
     let end = scratch.done(&[&resume[..], &["--steps", "30"]].concat());
-    assert!(
-        end.errors.contains("that of 2 ranks, and 1 go on"),
-        "{end:?}"
-    );
+    assert!(end.errors.contains("ranks: 2 before, 1 now"), "{end:?}");
     let words = [&resume[..], &["--steps", "36"]].concat();
     let end = scratch.launched("4", &words);
-    assert!(
-        end.errors.contains("that of 1 ranks, and 4 go on"),
-        "{end:?}"
-    );
+    assert!(end.errors.contains("ranks: 1 before, 4 now"), "{end:?}");
 }
 
 #[test]

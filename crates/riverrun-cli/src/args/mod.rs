@@ -74,8 +74,8 @@ Examples:
   riverrun launch --processes 2 -- train shakespeare.txt --out runs/two
   riverrun launch --gpus 2 -- train shakespeare.txt --batch 64
 
-`train` finds its place in the variables of torchrun, srun and mpirun too. Rank 0 alone writes the run's folder. When a rank
-ends, so do the others; Ctrl-C saves a checkpoint and ends all.";
+`train` finds its rank in the variables of torchrun, srun and mpirun too. Rank 0 writes the run's folder.
+When a rank fails, all end; Ctrl-C saves a checkpoint and ends all.";
 
 /// Options of `riverrun launch`.
 #[derive(Debug, Clone, Args)]

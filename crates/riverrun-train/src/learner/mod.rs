@@ -50,6 +50,16 @@ impl<O: Objective> Learner<O> {
     /// # Errors
     /// A device that lacks the format, or the memory; a model whose weights are not `f32`.
     pub fn new(objective: O, config: &TrainingConfig, device: &Device) -> Result<Self, Error> {
+        Self::on_ranks(objective, config, device, None)
+    }
+
+    /// As [`new`](Self::new), where each step is one of several ranks together.
+    pub(crate) fn on_ranks(
+        objective: O,
+        config: &TrainingConfig,
+        device: &Device,
+        spread: Option<Spread>,
+    ) -> Result<Self, Error> {
         let precision = config.dtype;
         if !device.supports_dtype(precision.dtype()) {
             return Err(Error::Value {
@@ -59,7 +69,9 @@ impl<O: Objective> Learner<O> {
             });
         }
         if let Some(bytes) = objective.bytes() {
-            memory::check("a training step", bytes, device)?;
+            // A rank takes its share of the activations, and all of the rest: this share of both at least.
+            let ranks = spread.as_ref().map_or(1, Spread::size);
+            memory::check("a training step", bytes / ranks as u128, device)?;
         }
         let model = fresh_model(&objective, config.seed, device)?;
         let optimizer = Optimizer::new(&config.optimizer);
@@ -70,7 +82,7 @@ impl<O: Objective> Learner<O> {
             parts: config.accumulate.max(1),
             step: 0,
             recorder: None,
-            spread: None,
+            spread,
         })
     }
 

@@ -67,8 +67,8 @@ impl<O: Objective> Trainer<O> {
     pub fn create(setup: Setup<O>, dir: RunDir, device: &Device) -> Result<Self, Error> {
         let (writes, mut progress) = (setup.writes(), Progress::none());
         let begin = || {
-            let mut learner = Learner::new(setup.objective, &setup.training, device)?;
-            learner.spread = setup.spread;
+            let (training, spread) = (&setup.training, setup.spread);
+            let mut learner = Learner::on_ranks(setup.objective, training, device, spread)?;
             spread::share(&mut learner, &mut progress)?;
             if writes {
                 dir.write_config(&setup.config)?;
@@ -105,8 +105,8 @@ impl<O: Objective> Trainer<O> {
         if steps < done {
             return Err(Error::StepsDone { done, steps });
         }
-        let mut learner = Learner::new(setup.objective, &setup.training, device)?;
-        learner.spread = setup.spread;
+        let (training, spread) = (&setup.training, setup.spread);
+        let mut learner = Learner::on_ranks(setup.objective, training, device, spread)?;
         let checkpoint = dir.checkpoint().filter(|_| writes);
         let mut progress = match checkpoint {
             Some(_) => checkpoint::load(&dir, &mut learner)?,
