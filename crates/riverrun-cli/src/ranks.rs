@@ -138,14 +138,23 @@ impl Ranks {
         }
     }
 
+    /// The connections among the ranks, if there are several; once.
+    ///
+    /// # Errors
+    /// A rank that cannot be reached.
+    #[cfg(unix)]
+    pub fn ring(&self) -> Result<Option<Ring>, Failure> {
+        let ring = self.world.as_deref().map(Ring::connect).transpose();
+        Ok(ring.map_err(riverrun_train::Error::from)?)
+    }
+
     /// The run spread over all ranks, if there are several.
     ///
     /// # Errors
     /// A run that cannot be spread; ranks that differ.
     pub fn spread<O: Objective>(&self, setup: Setup<O>) -> Result<Setup<O>, Failure> {
         #[cfg(unix)]
-        if let Some(world) = &self.world {
-            let ring = Ring::connect(world).map_err(riverrun_train::Error::from)?;
+        if let (Some(world), Some(ring)) = (&self.world, self.ring()?) {
             return Ok(setup.spread_over(riverrun_train::over_world(world.clone(), ring))?);
         }
         Ok(setup)

@@ -378,6 +378,35 @@ fn what_cannot_be_spread_is_refused() {
 }
 
 #[test]
+fn collectives_are_measured_on_all_ranks() {
+    let scratch = Scratch::new("collectives");
+    let words = [
+        "bench",
+        "collectives",
+        "--bytes",
+        "5,100000",
+        "--budget",
+        "0.01",
+    ];
+    let end = scratch.launched("3", &[&words[..], &["--json", "found.json"]].concat());
+    let text = fs::read_to_string(scratch.0.join("found.json")).unwrap();
+    let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+    // On a busy machine a row may be refused as unsteady; then its name is in the file.
+    let count = |field: &str| found[field].as_array().map_or(0, Vec::len);
+    assert_eq!(count("rows") + count("refused"), 4 * 2, "{end:?}");
+    for row in found["rows"].as_array().into_iter().flatten() {
+        // Whole floats of three ranks.
+        assert!(
+            [12, 100_008].contains(&row["bytes"].as_u64().unwrap()),
+            "{row}"
+        );
+    }
+    let end = scratch.start(&["bench", "collectives"]).end();
+    assert_eq!(end.code, Some(2), "{end:?}");
+    assert!(end.errors.contains("there is one rank"), "{end:?}");
+}
+
+#[test]
 fn a_command_runs_on_every_rank() {
     let scratch = Scratch::new("devices");
     let end = scratch.launched("3", &["devices"]);
