@@ -361,6 +361,11 @@ fn what_cannot_be_spread_is_refused() {
         &graph,
         "exchange their gradients through the host: leave --graph out",
     );
+    refused(
+        "2",
+        &tiny(&["train", "-"], &[]),
+        "several ranks cannot share standard input",
+    );
     // A launcher in a launcher would never stop.
     refused(
         "2",

@@ -26,6 +26,11 @@ pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
 }
 
 fn run_rank(args: &TrainArgs, quiet: bool, ranks: &Ranks) -> Result<(), Failure> {
+    if ranks.size() > 1 && args.paths.iter().any(|path| path == "-") {
+        return Err(Failure::User(
+            "several ranks cannot share standard input: name a file instead of -".into(),
+        ));
+    }
     let args = &TrainArgs {
         device: ranks.device(&args.device)?,
         ..args.clone()
