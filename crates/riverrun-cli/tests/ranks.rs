@@ -66,13 +66,13 @@ impl Scratch {
         self.done(&[&["launch", "--processes", ranks, "--"], words].concat())
     }
 
-    /// The weights of a run's last checkpoint, without the ids of parameters.
-    fn same_weights(&self, one: &str, other: &str) -> bool {
-        let weights = |run: &str| {
+    /// Whether two runs have the same losses, and their models write the same text.
+    fn same(&self, one: &str, other: &str) -> bool {
+        let found = |run: &str| {
             let words = ["generate", run, "--device", "cpu", "--tokens", "40"];
             (self.done(&words).said, losses(&self.0.join(run)))
         };
-        weights(one) == weights(other)
+        found(one) == found(other)
     }
 }
 
@@ -249,7 +249,7 @@ fn a_resumed_world_gives_the_numbers_of_an_unbroken_one() {
     ];
     let end = scratch.launched("2", &resume);
     assert!(end.errors.is_empty(), "{end:?}");
-    assert!(scratch.same_weights("parts", "whole"));
+    assert!(scratch.same("parts", "whole"));
 
     // Another number of ranks goes on, and says what that means.
     let resume = ["train", "--resume", "--device", "cpu", "--out", "parts"];
@@ -310,6 +310,25 @@ fn a_rank_that_dies_ends_the_run_by_name() {
         assert!(end.errors.starts_with(label), "{end:?}");
         fs::remove_dir_all(scratch.0.join("run")).unwrap();
     }
+}
+
+#[test]
+fn an_error_of_one_rank_is_told_to_all() {
+    let scratch = Scratch::new("error");
+    let words = tiny(&COPY, &["--out", "fox.txt/run"]);
+    let port = port();
+    let ranks = [0, 1].map(|rank| scratch.rank(rank, port, &words));
+    let [first, other] = ranks.map(Process::end);
+    assert_eq!(
+        (first.code, other.code),
+        (Some(2), Some(1)),
+        "{first:?} {other:?}"
+    );
+    assert!(first.errors.starts_with("error: cannot "), "{first:?}");
+    let cause = first.errors.trim_start_matches("error: ");
+    let told =
+        other.errors.starts_with("[rank 1] error: rank 0 (") && other.errors.ends_with(cause);
+    assert!(told, "{first:?} {other:?}");
 }
 
 #[test]

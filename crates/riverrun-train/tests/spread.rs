@@ -7,8 +7,8 @@ use std::sync::Arc;
 use riverrun_models::LanguageModelConfig;
 use riverrun_train::tasks::SelectiveCopyConfig;
 use riverrun_train::{
-    Error, Observer, Ranks, RunConfig, RunDir, Setup, TaskConfig, Trainer, TrainingConfig,
-    over_world, tasks, weights,
+    Error, Observer, Precision, Ranks, RunConfig, RunDir, Setup, TaskConfig, Trainer,
+    TrainingConfig, over_world, tasks, weights,
 };
 use riverrun_world::{Options, Place, Ring, Token, World};
 
@@ -32,11 +32,12 @@ impl Drop for Scratch {
     }
 }
 
-fn config() -> RunConfig {
+fn config(dtype: Precision) -> RunConfig {
     let mut config = RunConfig::selective_copy();
     config.task = TaskConfig::SelectiveCopy(SelectiveCopyConfig { data_tokens: 3 });
     config.model = LanguageModelConfig::new(16, 16, 2).into();
     config.training = TrainingConfig::new(6, 12, 12, 1e-2);
+    config.training.dtype = dtype;
     config
 }
 
@@ -56,6 +57,7 @@ fn place(rank: usize, size: usize, port: u16) -> Place {
 fn train(
     size: usize,
     dir: &Scratch,
+    dtype: Precision,
     change: fn(Box<dyn Ranks>) -> Box<dyn Ranks>,
 ) -> Vec<Result<Vec<u32>, Error>> {
     let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -69,7 +71,7 @@ fn train(
         let world = World::join(&place(rank, size, port), options, || Ok(Vec::new()))?;
         let world = Arc::new(world);
         let ranks = change(over_world(world.clone(), Ring::connect(&world)?));
-        let config = config();
+        let config = config(dtype);
         let setup = Setup::language(&config, tasks::open(&config)?)?.spread_over(ranks)?;
         let dir = match rank {
             0 => RunDir::create(&dir.0)?,
@@ -97,7 +99,7 @@ fn train(
 #[test]
 fn all_ranks_have_the_same_weights() {
     let dir = Scratch::new("spread-same");
-    let found = train(3, &dir, |ranks| ranks);
+    let found = train(3, &dir, Precision::F32, |ranks| ranks);
     let first = found[0].as_ref().unwrap();
     assert!(!first.is_empty());
     for other in &found[1..] {
@@ -106,48 +108,86 @@ fn all_ranks_have_the_same_weights() {
     assert!(RunDir::open(&dir.0).unwrap().checkpoint().is_some());
 }
 
-/// A transport that gives the last rank a wrong sum.
-struct Wrong(Box<dyn Ranks>);
+/// A transport that changes what the last rank sends, by the number of its sum, or receives.
+struct Changed {
+    ranks: Box<dyn Ranks>,
+    sums: usize,
+    sent: fn(usize, &mut f32),
+    received: fn(&mut f32),
+}
 
-impl Ranks for Wrong {
+impl Ranks for Changed {
     fn rank(&self) -> usize {
-        self.0.rank()
+        self.ranks.rank()
     }
 
     fn size(&self) -> usize {
-        self.0.size()
+        self.ranks.size()
     }
 
     fn sum(&mut self, numbers: &mut [f32]) -> Result<(), Error> {
-        self.0.sum(numbers)?;
-        if self.rank() + 1 == self.size() {
-            numbers[0] += 1e-3;
+        let last = self.rank() + 1 == self.size();
+        if last {
+            (self.sent)(self.sums, &mut numbers[0]);
+        }
+        self.sums += 1;
+        self.ranks.sum(numbers)?;
+        if last {
+            (self.received)(&mut numbers[0]);
         }
         Ok(())
     }
 
     fn broadcast(&mut self, numbers: &mut [f32]) -> Result<(), Error> {
-        self.0.broadcast(numbers)
+        self.ranks.broadcast(numbers)
     }
 
     fn gather(&mut self, own: &[f32], all: &mut [f32]) -> Result<(), Error> {
-        self.0.gather(own, all)
+        self.ranks.gather(own, all)
     }
 
     fn agree(&mut self, name: &str, bytes: &[u8]) -> Result<(), Error> {
-        self.0.agree(name, bytes)
+        self.ranks.agree(name, bytes)
     }
+}
+
+#[test]
+fn an_overflow_on_one_rank_skips_the_step_on_all() {
+    let dir = Scratch::new("spread-overflow");
+    let found = train(2, &dir, Precision::F16, |ranks| {
+        Box::new(Changed {
+            ranks,
+            sums: 0,
+            sent: |sum, number| {
+                if sum == 3 {
+                    *number = f32::INFINITY;
+                }
+            },
+            received: |_| (),
+        })
+    });
+    assert_eq!(found[0].as_ref().unwrap(), found[1].as_ref().unwrap());
+    let reports = RunDir::open(&dir.0).unwrap().metrics().unwrap();
+    assert_eq!(reports.last().unwrap().skipped, Some(1));
 }
 
 #[test]
 fn weights_that_drift_apart_end_the_run() {
     let dir = Scratch::new("spread-drift");
-    for found in train(2, &dir, |ranks| Box::new(Wrong(ranks))) {
+    let found = train(2, &dir, Precision::F32, |ranks| {
+        Box::new(Changed {
+            ranks,
+            sums: 0,
+            sent: |_, _| (),
+            received: |number| *number += 1e-3,
+        })
+    });
+    for found in found {
         let error = found.unwrap_err();
         assert!(matches!(error, Error::World(_)), "{error:?}");
         let text = error.to_string();
         assert!(text.contains("differ in the weights after step"), "{text}");
     }
     // Nothing was saved from ranks that differ.
-    assert!(!dir.0.join("checkpoint").exists());
+    assert!(!dir.0.join("checkpoint").exists() && !dir.0.join("best").exists());
 }
