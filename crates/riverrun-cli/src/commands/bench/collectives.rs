@@ -127,7 +127,7 @@ fn measure(args: &Args, common: &Common, ranks: &Ranks) -> Result<(), Failure> {
     }
 }
 
-/// Times an operation on parts of so many floats, for about `budget` seconds by the first rank's clock.
+/// Times an operation on parts of so many floats, for about `budget` seconds: from a barrier to the end on the last rank.
 fn time(
     ring: &mut Ring,
     operation: &Operation,
@@ -145,11 +145,13 @@ fn time(
         ring.barrier().map_err(of_world)?;
         let start = Instant::now();
         (operation.call)(ring, &mut whole, &mut part).map_err(of_world)?;
-        let seconds = start.elapsed().as_secs_f64();
-        match (operation.right)(&whole, &part, [rank, size]) {
-            true => Ok(seconds),
-            false => Err(Failure::Bug(format!("{} is wrong", operation.name))),
+        let seconds = start.elapsed().as_secs_f32();
+        if !(operation.right)(&whole, &part, [rank, size]) {
+            return Err(Failure::Bug(format!("{} is wrong", operation.name)));
         }
+        let mut all = vec![0.0; size];
+        ring.all_gather(&[seconds], &mut all).map_err(of_world)?;
+        Ok(f64::from(all.into_iter().fold(0.0, f32::max)))
     };
     once(ring)?;
     let [least, most] = TIMINGS;
