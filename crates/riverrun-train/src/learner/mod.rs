@@ -192,6 +192,25 @@ impl<O: Objective> Learner<O> {
         self.recorder.is_some()
     }
 
+    /// The number of this rank, and of all.
+    pub(crate) fn place(&self) -> (usize, usize) {
+        let spread = self.spread.as_ref();
+        spread.map_or((0, 1), |spread| (spread.rank(), spread.size()))
+    }
+
+    /// Tells the other ranks in the next step whether this one is asked to stop.
+    pub(crate) fn ask_to_stop(&mut self, asked: bool) {
+        if let Some(spread) = &mut self.spread {
+            spread.asked = asked;
+        }
+    }
+
+    /// Whether to stop now: as this process is asked to, or with several ranks once all have been told, after one step.
+    pub(crate) fn stopping(&self, asked: bool) -> bool {
+        let spread = self.spread.as_ref();
+        spread.map_or(asked, |spread| spread.stopping)
+    }
+
     /// Refuses to go on where the ranks' weights are not the same bits.
     pub(crate) fn agree_on_weights(&mut self) -> Result<(), Error> {
         match &mut self.spread {
@@ -276,10 +295,7 @@ impl<O: Objective> Learner<O> {
             step: self.step,
             part: part as u32,
         };
-        let (rank, ranks) = match &self.spread {
-            Some(spread) => (spread.rank(), spread.size()),
-            None => (0, 1),
-        };
+        let (rank, ranks) = self.place();
         // The parts of this rank; all ranks together compute what one process would in as many parts.
         let (first, of) = (rank * self.parts, ranks * self.parts);
         let parts = objective::split(self.objective.tensors(batch), of)?;

@@ -41,12 +41,8 @@ pub(super) fn on_all_ranks<O: Objective>(
     task: &dyn Task<Batch = O::Batch>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Evaluation, Error> {
-    let Some(spread) = &learner.spread else {
-        return evaluate(learner, task, progress);
-    };
     let start = Instant::now();
-    let place = (spread.rank(), spread.size());
-    let mut sums = Sums::of(learner, task, place, progress)?;
+    let mut sums = Sums::of(learner, task, learner.place(), progress)?;
     if let Some(spread) = &mut learner.spread {
         spread.total(&mut sums.0)?;
     }

@@ -173,15 +173,9 @@ impl<O: Objective> Trainer<O> {
         self
     }
 
-    fn ranks(&self) -> usize {
-        let spread = self.learner.spread.as_ref();
-        spread.map_or(1, |spread| spread.size())
-    }
-
     /// Whether this process writes the run's folder.
     fn writes(&self) -> bool {
-        let spread = self.learner.spread.as_ref();
-        spread.is_none_or(|spread| spread.rank() == 0)
+        self.learner.place().0 == 0
     }
 
     fn discard(&self) {
@@ -201,14 +195,15 @@ impl<O: Objective> Trainer<O> {
         observer: &mut dyn Observer,
         stop: &AtomicBool,
     ) -> Result<Outcome<O::Model>, Error> {
+        let (_, ranks) = self.learner.place();
         observer.begin(&Plan {
             done: self.progress.step,
             steps: self.training.steps,
             items_per_step: self.task.items_per_step(),
             parameters: self.learner.model().num_params(),
-            ranks: self.ranks(),
+            ranks,
             ranks_before: match self.progress.step {
-                0 => self.ranks(),
+                0 => ranks,
                 _ => self.progress.ranks,
             },
         });
@@ -247,9 +242,7 @@ impl<O: Objective> Trainer<O> {
         // Steps up to which reports and evaluations are done.
         let mut settled = self.progress.step;
         while self.progress.step < training.steps {
-            if let Some(spread) = &mut self.learner.spread {
-                spread.asked = stop.load(Ordering::Relaxed);
-            }
+            self.learner.ask_to_stop(stop.load(Ordering::Relaxed));
             clock.steps += self.advance(&schedule)?;
             let step = self.progress.step;
             observer.step(step);
@@ -259,12 +252,7 @@ impl<O: Objective> Trainer<O> {
             let due = |every: u64| step / every > settled / every;
             let lr = schedule.at(step - 1);
             let last = step == training.steps;
-            // Ranks stop at one step.
-            let asked = match &self.learner.spread {
-                Some(spread) => spread.stopping,
-                None => stop.load(Ordering::Relaxed),
-            };
-            let stopping = asked && !last;
+            let stopping = self.learner.stopping(stop.load(Ordering::Relaxed)) && !last;
             let evaluating = due(training.eval_every) || last;
             if (due(training.report_every) || evaluating) && self.progress.pending.1 > 0 {
                 let loss = self.read_losses()?;
@@ -352,7 +340,7 @@ impl<O: Objective> Trainer<O> {
     fn save(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
         self.progress.pending.0 = self.pending_loss()?;
         self.check_weights()?;
-        self.progress.ranks = self.ranks();
+        (_, self.progress.ranks) = self.learner.place();
         if !self.writes() {
             return Ok(());
         }
