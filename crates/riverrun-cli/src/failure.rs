@@ -11,6 +11,9 @@ pub enum Failure {
     /// A bug of the program.
     #[error("{0}")]
     Bug(String),
+    /// Another rank of a run has failed, or the network between ranks.
+    #[error("{0}")]
+    World(String),
     /// Stopped by Ctrl-C or a termination signal, with the work saved and a hint how to continue printed.
     #[error("interrupted")]
     Interrupted,
@@ -24,7 +27,7 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::OutputClosed => 0,
-            Self::Bug(_) => 1,
+            Self::Bug(_) | Self::World(_) => 1,
             Self::User(_) => 2,
             Self::Interrupted => 130,
         }
@@ -33,7 +36,10 @@ impl Failure {
 
 impl From<riverrun_train::Error> for Failure {
     fn from(error: riverrun_train::Error) -> Self {
-        Self::User(crate::hints::explain(error))
+        match error {
+            riverrun_train::Error::World(cause) => Self::World(cause),
+            error => Self::User(crate::hints::explain(error)),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod fault;
 mod hints;
 mod model_shape;
 mod origin;
+mod ranks;
 mod report;
 
 use std::io::IsTerminal;
@@ -37,13 +38,15 @@ fn main() -> ExitCode {
     allocator::keep_freed();
     let cli = Cli::parse();
     log_to_stderr(cli.verbosity);
-    join_the_pool();
+    join_the_pool(&cli.command);
     riverrun::device::cache::enable();
     let quiet = cli.verbosity.quiet;
     fault::keep();
     // Any panic is a bug.
     let result = panic::catch_unwind(|| match cli.command {
         Command::Train(args) => commands::train::run(&args, quiet),
+        #[cfg(unix)]
+        Command::Launch(args) => commands::launch::run(&args),
         Command::Plan(args) => commands::plan::run(&args),
         Command::Generate(args) => commands::generate::run(&args),
         Command::Devices => commands::devices::run(cli.verbosity.verbose > 0),
@@ -61,26 +64,34 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     };
     match &failure {
-        Failure::User(_) => eprintln!("error: {failure}"),
-        Failure::Bug(_) => eprintln!("error: {failure}{}", fault::faults()),
+        Failure::User(_) | Failure::World(_) => eprintln!("{}error: {failure}", ranks::label()),
+        Failure::Bug(_) => eprintln!("{}error: {failure}{}", ranks::label(), fault::faults()),
         Failure::Interrupted | Failure::OutputClosed => {}
     }
     ExitCode::from(failure.exit_code())
 }
 
 /// Makes the main thread one of rayon's threads: it starts their work without waking all of them, and none of them spins on the
-/// core that it needs.
+/// core that it needs. The ranks of a run on this machine share its cores.
 ///
 /// Not where the pool has a single thread: another thread's parallel work would wait for the main thread, which may wait for that
 /// thread.
-fn join_the_pool() {
+fn join_the_pool(command: &Command) {
     let threads = std::env::var("RAYON_NUM_THREADS").ok();
     let threads = threads.and_then(|threads| threads.parse().ok());
-    let cores = || thread::available_parallelism().map_or(1, usize::from);
-    if threads.filter(|threads| *threads > 0).unwrap_or_else(cores) < 2 {
-        return;
+    let threads = threads.filter(|threads: &usize| *threads > 0);
+    let cores = || {
+        let ranks = match command {
+            Command::Train(_) => ranks::on_this_machine(),
+            _ => 1,
+        };
+        (thread::available_parallelism().map_or(1, usize::from) / ranks).max(1)
+    };
+    let threads = threads.unwrap_or_else(cores);
+    let mut pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+    if threads > 1 {
+        pool = pool.use_current_thread();
     }
-    let pool = rayon::ThreadPoolBuilder::new().use_current_thread();
     if let Err(error) = pool.build_global() {
         tracing::warn!("the main thread is not one of rayon's threads: {error}");
     }

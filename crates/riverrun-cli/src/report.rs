@@ -50,6 +50,12 @@ impl Progress {
 
 impl Observer for Progress {
     fn begin(&mut self, plan: &Plan) {
+        if plan.ranks != plan.ranks_before && !matches!(self.mode, Mode::Quiet) {
+            eprintln!(
+                "ranks: {} before, {} now: the numbers stay the same within rounding",
+                plan.ranks_before, plan.ranks
+            );
+        }
         match &self.mode {
             Mode::Quiet => {}
             Mode::Lines => eprintln!("{} parameters", plan.parameters),

@@ -142,6 +142,12 @@ pub enum Error {
     /// Steps that cannot be recorded on the device.
     #[error("steps cannot be recorded: {0}")]
     Recording(String),
+    /// A run that cannot be spread over several ranks.
+    #[error("{0} cannot be spread over several ranks")]
+    Spread(&'static str),
+    /// A rank of the run has failed, the network between ranks has, or ranks differ.
+    #[error("{0}")]
+    World(String),
     /// A device specification or layer was refused, or the device failed: out of memory, a wait that timed out.
     #[error(transparent)]
     Riverrun(#[from] riverrun::Error),

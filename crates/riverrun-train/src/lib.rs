@@ -11,6 +11,7 @@
 //!   unbroken run.
 //! - [`RunDir`]: the run's folder: `config.json`, `metrics.jsonl`, `checkpoint/`, `best/`, and with the feature `charts`
 //!   `loss.svg` and `loss.png`.
+//! - [`Setup::spread_over`]: a run on several processes, each with its rows of every batch.
 //! - [`hybrid`]: stretches of steps replaced by predicted changes of the weights.
 //! - [`generate`]: sampling from a trained language model, one step at a time with carried state.
 //!
@@ -52,6 +53,7 @@ pub mod plot;
 mod precision;
 mod run_dir;
 mod schedule;
+mod spread;
 pub mod tasks;
 mod trainer;
 
@@ -68,5 +70,8 @@ pub use optimizer::{Optimizer, OptimizerConfig};
 pub use precision::Precision;
 pub use run_dir::RunDir;
 pub use schedule::Schedule;
+pub use spread::Ranks;
+#[cfg(unix)]
+pub use spread::over_world;
 pub use trainer::checkpoint::weights;
 pub use trainer::{Evaluation, Observer, Outcome, Plan, Setup, Trainer, evaluate};

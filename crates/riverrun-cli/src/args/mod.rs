@@ -32,7 +32,7 @@ pub struct Cli {
 }
 
 const HELP: &str = "\
-Exit codes: 0 done, 1 a fault of riverrun, 2 a fault in what it was given, 130 interrupted.
+Exit codes: 0 done, 1 a fault of riverrun or of another rank, 2 a fault in what it was given, 130 interrupted.
 RUST_LOG chooses what is logged; NO_COLOR switches colours off; RIVERRUN_CUDNN=off leaves cuDNN out of attention, a path names it.";
 
 /// How much goes to standard error.
@@ -51,6 +51,9 @@ pub struct Verbosity {
 pub enum Command {
     /// Train a model on a text, or without one on the selective copying task
     Train(TrainArgs),
+    /// Start several ranks of a training run on this machine, each with a share of every batch
+    #[cfg(unix)]
+    Launch(LaunchArgs),
     /// Say what memory a training run of a language model will take, by the options of `train`, or by those of the run in --out
     /// with --resume; nothing is made
     Plan(TrainArgs),
@@ -64,6 +67,34 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Measure kernels against the machine's copy bandwidth
     Bench(BenchArgs),
+}
+
+const LAUNCH_HELP: &str = "\
+Examples:
+  riverrun launch --processes 2 -- train shakespeare.txt --out runs/two
+  riverrun launch --gpus 2 -- train shakespeare.txt --batch 64
+
+`train` finds its rank in the variables of torchrun, srun and mpirun too. Rank 0 writes the run's folder.
+When a rank fails, all end; Ctrl-C saves a checkpoint and ends all.";
+
+/// Options of `riverrun launch`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = LAUNCH_HELP, group = clap::ArgGroup::new("ranks").required(true))]
+pub struct LaunchArgs {
+    /// Ranks to start
+    #[arg(long, value_name = "N", group = "ranks", value_parser = names::positive())]
+    pub processes: Option<usize>,
+    /// Ranks to start, one for each of this machine's first N GPUs
+    #[arg(long, value_name = "N", group = "ranks", value_parser = names::positive())]
+    pub gpus: Option<usize>,
+    /// Words of the command that every rank runs: train and its options
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    pub words: Vec<std::ffi::OsString>,
 }
 
 /// Options of `riverrun cache`.
@@ -137,10 +168,10 @@ pub struct TrainArgs {
     /// Symbols in a sequence; blanks in selective copying [default: 256; selective copying 64]
     #[arg(long, value_name = "N")]
     pub context: Option<usize>,
-    /// Sequences in a batch [default: 16; selective copying 32]
+    /// Sequences in a batch, of all ranks together [default: 16; selective copying 32]
     #[arg(long, value_name = "N")]
     pub batch: Option<usize>,
-    /// Parts to compute each batch in, to save memory: gradients are added up, the numbers stay within rounding [default: 1]
+    /// Parts to compute each batch in, or each rank's share of it, to save memory: gradients are added up, the numbers stay within rounding [default: 1]
     #[arg(long, value_name = "N")]
     pub accumulate: Option<usize>,
     /// Steps of the whole run [default: 2000; selective copying 1000]

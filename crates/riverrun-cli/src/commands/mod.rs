@@ -4,6 +4,8 @@ pub mod bench;
 pub mod cache;
 pub mod devices;
 pub mod generate;
+#[cfg(unix)]
+pub mod launch;
 mod memory;
 pub mod plan;
 pub mod train;

@@ -37,6 +37,18 @@ pub(super) struct Core<M: Module> {
     pub squares: Option<Squares>,
 }
 
+/// The result of the forward and backward pass.
+pub(super) struct Computed<M: Module> {
+    /// The model that was computed with.
+    pub working: M,
+    /// Those of the scaled loss.
+    pub gradients: GradientsParams,
+    /// `[1]`, without autodiff.
+    pub loss: Tensor<1>,
+    /// Whether the gradients are sums, or to be part of one: in f32 then.
+    added: bool,
+}
+
 impl<M: Module> Core<M> {
     pub fn new(model: M, optimizer: Optimizer, precision: Precision, device: &Device) -> Self {
         Self {
@@ -105,16 +117,28 @@ impl<M: Module> Core<M> {
         lr: f64,
         done: &mut dyn FnMut(Part),
     ) -> Tensor<1> {
+        let computed = self.compute(objective, parts, parts.len(), done);
+        self.update(computed, lr, done)
+    }
+
+    /// The forward and backward pass of some parts of a batch that has `of` in all.
+    pub fn compute<O: Objective<Model = M>>(
+        &mut self,
+        objective: &O,
+        parts: &[Inputs],
+        of: usize,
+        done: &mut dyn FnMut(Part),
+    ) -> Computed<M> {
         let working = match self.rounded.take() {
             Some(rounded) => rounded,
             None => self.precision.working_copy(self.model()),
         };
-        let share = 1.0 / parts.len() as f64;
+        let share = 1.0 / of as f64;
         let mut losses: Option<Tensor<1>> = None;
         let mut sum = None;
         for inputs in parts {
             let mut loss = objective.loss(&working, inputs).cast(FloatDType::F32);
-            if parts.len() > 1 {
+            if of > 1 {
                 loss = loss.mul_scalar(share);
             }
             done(Part::Forward);
@@ -131,11 +155,31 @@ impl<M: Module> Core<M> {
             });
             done(Part::Backward);
         }
-        let mut gradients = sum.expect("a batch has one part at least");
+        Computed {
+            working,
+            gradients: sum.expect("a batch has one part at least"),
+            loss: losses.expect("a batch has one part at least"),
+            added: of > 1,
+        }
+    }
+
+    /// Moves the weights. Returns the loss.
+    pub fn update(
+        &mut self,
+        computed: Computed<M>,
+        lr: f64,
+        done: &mut dyn FnMut(Part),
+    ) -> Tensor<1> {
+        let Computed {
+            working,
+            mut gradients,
+            loss,
+            added,
+        } = computed;
         if self.watching {
             self.squares = Squares::of(&working, &gradients, &self.scale);
         }
-        if parts.len() > 1 && self.precision != Precision::F32 {
+        if added && self.precision != Precision::F32 {
             gradients = rounded(&working, gradients, self.precision.dtype());
         }
         // In f32 it is the model itself, which the update must be the only one to own.
@@ -146,7 +190,7 @@ impl<M: Module> Core<M> {
                 .step_with_rounded(lr, model, rounded, gradients, &mut self.scale);
         (self.model, self.rounded) = (Some(model), rounded);
         done(Part::Update);
-        losses.expect("a batch has one part at least")
+        loss
     }
 }
 

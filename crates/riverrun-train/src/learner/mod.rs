@@ -11,6 +11,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Tensor};
 
 use crate::objective::{self, Draw, Inputs, Language, Objective};
+use crate::spread::Spread;
 use crate::{Error, Optimizer, RunConfig, TrainingConfig, memory};
 use core::Core;
 use recorder::Recorder;
@@ -29,6 +30,8 @@ pub struct Learner<O: Objective = Language> {
     /// Steps done.
     step: u64,
     recorder: Option<Recorder>,
+    /// Where each step is one of several ranks together.
+    pub(crate) spread: Option<Spread>,
 }
 
 impl Learner<Language> {
@@ -47,6 +50,16 @@ impl<O: Objective> Learner<O> {
     /// # Errors
     /// A device that lacks the format, or the memory; a model whose weights are not `f32`.
     pub fn new(objective: O, config: &TrainingConfig, device: &Device) -> Result<Self, Error> {
+        Self::on_ranks(objective, config, device, None)
+    }
+
+    /// As [`new`](Self::new), where each step is one of several ranks together.
+    pub(crate) fn on_ranks(
+        objective: O,
+        config: &TrainingConfig,
+        device: &Device,
+        spread: Option<Spread>,
+    ) -> Result<Self, Error> {
         let precision = config.dtype;
         if !device.supports_dtype(precision.dtype()) {
             return Err(Error::Value {
@@ -56,7 +69,9 @@ impl<O: Objective> Learner<O> {
             });
         }
         if let Some(bytes) = objective.bytes() {
-            memory::check("a training step", bytes, device)?;
+            // A rank takes its share of the activations, and all of the rest: this share of both at least.
+            let ranks = spread.as_ref().map_or(1, Spread::size);
+            memory::check("a training step", bytes / ranks as u128, device)?;
         }
         let model = fresh_model(&objective, config.seed, device)?;
         let optimizer = Optimizer::new(&config.optimizer);
@@ -67,6 +82,7 @@ impl<O: Objective> Learner<O> {
             parts: config.accumulate.max(1),
             step: 0,
             recorder: None,
+            spread,
         })
     }
 
@@ -74,9 +90,13 @@ impl<O: Objective> Learner<O> {
     /// Where launching takes longer than computing, as with small models on large GPUs, steps take less time.
     ///
     /// # Errors
-    /// [`Error::Recording`] where steps cannot be recorded: on the CPU, and for an objective that
-    /// [draws](Objective::draws) from the device's generator.
+    /// [`Error::Recording`] where steps cannot be recorded: on the CPU, for an objective that
+    /// [draws](Objective::draws) from the device's generator, and in a run on several ranks.
     pub fn record_steps(&mut self) -> Result<(), Error> {
+        if self.spread.is_some() {
+            let reason = "those of several ranks exchange their gradients through the host";
+            return Err(Error::Recording(reason.into()));
+        }
         let device = self.core.plain_device();
         self.recorder = Some(Recorder::new(&self.objective, &device)?);
         Ok(())
@@ -172,6 +192,33 @@ impl<O: Objective> Learner<O> {
         self.recorder.is_some()
     }
 
+    /// The number of this rank, and of all.
+    pub(crate) fn place(&self) -> (usize, usize) {
+        let spread = self.spread.as_ref();
+        spread.map_or((0, 1), |spread| (spread.rank(), spread.size()))
+    }
+
+    /// Tells the other ranks in the next step whether this one is asked to stop.
+    pub(crate) fn ask_to_stop(&mut self, asked: bool) {
+        if let Some(spread) = &mut self.spread {
+            spread.asked = asked;
+        }
+    }
+
+    /// Whether to stop now: as this process is asked to, or with several ranks once all have been told, after one step.
+    pub(crate) fn stopping(&self, asked: bool) -> bool {
+        let spread = self.spread.as_ref();
+        spread.map_or(asked, |spread| spread.stopping)
+    }
+
+    /// Refuses to go on where the ranks' weights are not the same bits.
+    pub(crate) fn agree_on_weights(&mut self) -> Result<(), Error> {
+        match &mut self.spread {
+            Some(spread) => spread.agree_on(self.core.model(), self.step),
+            None => Ok(()),
+        }
+    }
+
     /// Changes the weights outside of a step: in their memory, where steps are [recorded](Self::records).
     pub(crate) fn replace(&mut self, change: impl FnOnce(O::Model) -> O::Model) {
         self.core.replace(self.recorder.is_some(), change);
@@ -248,17 +295,26 @@ impl<O: Objective> Learner<O> {
             step: self.step,
             part: part as u32,
         };
-        let parts = objective::split(self.objective.tensors(batch), self.parts)?;
-        let parts = parts.into_iter().enumerate();
+        let (rank, ranks) = self.place();
+        // The parts of this rank; all ranks together compute what one process would in as many parts.
+        let (first, of) = (rank * self.parts, ranks * self.parts);
+        let parts = objective::split(self.objective.tensors(batch), of)?;
+        let parts = parts.into_iter().enumerate().skip(first).take(self.parts);
         let parts = parts.map(|(i, tensors)| (tensors, draw(i))).collect();
         let loss = match &mut self.recorder {
             Some(recorder) => recorder.step(&mut self.core, &self.objective, parts, lr, done)?,
             None => {
                 if self.objective.draws() {
-                    self.core.device.seed(draw(0).device_seed());
+                    self.core.device.seed(draw(first).device_seed());
                 }
                 let inputs = self.core.inputs(parts);
-                self.core.run(&self.objective, &inputs, lr, done)
+                let mut computed = self.core.compute(&self.objective, &inputs, of, done);
+                if let Some(spread) = &mut self.spread {
+                    let (gradients, loss) = (computed.gradients, computed.loss);
+                    (computed.gradients, computed.loss) =
+                        spread.add_up(&computed.working, gradients, loss)?;
+                }
+                self.core.update(computed, lr, done)
             }
         };
         self.step += 1;

@@ -131,6 +131,15 @@ impl RunDir {
         Ok(dir)
     }
 
+    /// The folder of a run that another rank of it writes: for messages.
+    pub fn of_another(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            lock: None,
+            made: false,
+        }
+    }
+
     /// Locks the folder, to train in it, until this value and its clones are dropped.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use crate::{Error, ScaleRecord};
 const NAME: &str = "progress.json";
 
 /// The progress of a run: with the weights and moments, everything that the next step depends on.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Progress {
     /// Steps done.
     pub step: u64,
@@ -25,9 +25,33 @@ pub(crate) struct Progress {
     pub scale: Option<ScaleRecord>,
     /// The lowest validation loss so far.
     pub best: Option<f64>,
+    /// The ranks that computed it.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub ranks: usize,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn is_one(ranks: &usize) -> bool {
+    *ranks == 1
 }
 
 impl Progress {
+    /// That of a run that has not begun.
+    pub fn none() -> Self {
+        Self {
+            step: 0,
+            updates: 0,
+            seconds: 0.0,
+            pending: (0.0, 0),
+            scale: None,
+            best: None,
+            ranks: 1,
+        }
+    }
+
     /// A reason why the numbers cannot be those of a run.
     fn contradiction(&self) -> Option<&'static str> {
         let Self {

@@ -32,46 +32,81 @@ pub fn evaluate<O: Objective>(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Evaluation, Error> {
     let start = Instant::now();
-    let (objective, model) = (learner.objective(), learner.working_model());
-    let batches = task.validation_batches();
-    let (mut loss, mut correct, mut scored, mut read) = (0.0, None, 0usize, 0usize);
-    // Read in groups: each read waits for the device, and a sum of few batches loses no digits in f32.
-    let mut pending: Option<(Tensor<1>, Option<Tensor<1, Int>>)> = None;
-    for index in 0..batches {
-        let batch = task.validation_batch(index);
-        let items = objective.scored(&batch);
-        let inputs = learner.validation_inputs(&batch, index);
-        let score = objective.score(&model, &inputs);
-        let Score {
-            loss: batch_loss,
-            correct: batch_correct,
-        } = score;
-        let batch_loss = batch_loss
-            .cast(burn::tensor::FloatDType::F32)
-            .mul_scalar(items as f64);
-        pending = Some(match pending {
-            Some((sum, count)) => (
-                sum + batch_loss,
-                count.zip(batch_correct).map(|(count, more)| count + more),
-            ),
-            None => (batch_loss, batch_correct),
-        });
-        scored += items;
-        read += objective.items(&batch);
-        progress(index + 1, batches);
-        if (index + 1) % 8 == 0 || index + 1 == batches {
-            let (sum, count) = pending.take().expect("a batch was just added");
-            loss += riverrun::device::read(sum)?.iter::<f64>().sum::<f64>();
-            if let Some(count) = count {
-                let count: u64 = riverrun::device::read(count)?.iter::<u64>().sum();
-                correct = Some(correct.unwrap_or(0) + count);
+    Ok(Sums::of(learner, task, (0, 1), progress)?.evaluation(start))
+}
+
+/// As [`evaluate`]; each rank of a spread learner takes the batches of its number, and all get the same scores.
+pub(super) fn on_all_ranks<O: Objective>(
+    learner: &mut Learner<O>,
+    task: &dyn Task<Batch = O::Batch>,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Evaluation, Error> {
+    let start = Instant::now();
+    let mut sums = Sums::of(learner, task, learner.place(), progress)?;
+    if let Some(spread) = &mut learner.spread {
+        spread.total(&mut sums.0)?;
+    }
+    Ok(sums.evaluation(start))
+}
+
+/// Sums over batches: of losses, of right items, of items scored and read, and the number of batches with right items.
+struct Sums([f64; 5]);
+
+impl Sums {
+    /// Those of every `ranks`th batch, from that of this rank on.
+    fn of<O: Objective>(
+        learner: &Learner<O>,
+        task: &dyn Task<Batch = O::Batch>,
+        (rank, ranks): (usize, usize),
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Self, Error> {
+        let (objective, model) = (learner.objective(), learner.working_model());
+        let batches = task.validation_batches();
+        let [mut loss, mut correct, mut scored, mut read, mut judged] = [0.0; 5];
+        // Read in groups: each read waits for the device, and a sum of few batches loses no digits in f32.
+        let mut pending: Option<(Tensor<1>, Option<Tensor<1, Int>>)> = None;
+        for (done, index) in (rank..batches).step_by(ranks).enumerate() {
+            let batch = task.validation_batch(index);
+            let items = objective.scored(&batch);
+            let inputs = learner.validation_inputs(&batch, index);
+            let score = objective.score(&model, &inputs);
+            let Score {
+                loss: batch_loss,
+                correct: batch_correct,
+            } = score;
+            let batch_loss = batch_loss
+                .cast(burn::tensor::FloatDType::F32)
+                .mul_scalar(items as f64);
+            pending = Some(match pending {
+                Some((sum, count)) => (
+                    sum + batch_loss,
+                    count.zip(batch_correct).map(|(count, more)| count + more),
+                ),
+                None => (batch_loss, batch_correct),
+            });
+            scored += items as f64;
+            read += objective.items(&batch) as f64;
+            progress(index + 1, batches);
+            if (done + 1) % 8 == 0 || index + ranks >= batches {
+                let (sum, count) = pending.take().expect("a batch was just added");
+                loss += riverrun::device::read(sum)?.iter::<f64>().sum::<f64>();
+                if let Some(count) = count {
+                    let count: u64 = riverrun::device::read(count)?.iter::<u64>().sum();
+                    correct += count as f64;
+                    judged += 1.0;
+                }
             }
         }
+        Ok(Self([loss, correct, scored, read, judged]))
     }
-    Ok(Evaluation {
-        loss: loss / scored as f64,
-        accuracy: correct.map(|correct| correct as f64 / scored as f64),
-        scored,
-        items_per_s: read as f64 / start.elapsed().as_secs_f64(),
-    })
+
+    fn evaluation(self, start: Instant) -> Evaluation {
+        let [loss, correct, scored, read, judged] = self.0;
+        Evaluation {
+            loss: loss / scored,
+            accuracy: (judged > 0.0).then(|| correct / scored),
+            scored: scored as usize,
+            items_per_s: read / start.elapsed().as_secs_f64(),
+        }
+    }
 }

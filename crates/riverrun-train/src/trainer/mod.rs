@@ -18,6 +18,7 @@ use burn::tensor::{Device, Tensor};
 
 use crate::hybrid::{Hybrid, HybridConfig, Status};
 use crate::run_dir::Progress;
+use crate::spread;
 use crate::tasks::Task;
 use crate::{Error, Language, Learner, Objective, Report, RunDir, Split, TrainingConfig};
 
@@ -64,9 +65,17 @@ impl<O: Objective> Trainer<O> {
     /// # Errors
     /// A device that lacks the format or the memory; a folder that cannot be written.
     pub fn create(setup: Setup<O>, dir: RunDir, device: &Device) -> Result<Self, Error> {
-        let mut learner = Learner::new(setup.objective, &setup.training, device)
-            .and_then(|learner| dir.write_config(&setup.config).map(|()| learner))
-            .inspect_err(|_| dir.discard_unless_begun())?;
+        let (writes, mut progress) = (setup.writes(), Progress::none());
+        let begin = || {
+            let (training, spread) = (&setup.training, setup.spread);
+            let mut learner = Learner::on_ranks(setup.objective, training, device, spread)?;
+            spread::share(&mut learner, &mut progress)?;
+            if writes {
+                dir.write_config(&setup.config)?;
+            }
+            Ok(learner)
+        };
+        let mut learner = begin().inspect_err(|_: &Error| dir.discard_unless_begun())?;
         let hybrid = setup.training.hybrid.clone();
         let hybrid = hybrid.map(|config| Hybrid::new(config, setup.predictor, &mut learner));
         Ok(Self {
@@ -75,7 +84,7 @@ impl<O: Objective> Trainer<O> {
             dir,
             learner,
             hybrid,
-            progress: Progress::default(),
+            progress,
             losses: None,
             reports: Vec::new(),
             fresh: true,
@@ -89,17 +98,21 @@ impl<O: Objective> Trainer<O> {
     /// As [`create`](Self::create); a folder that another program uses; a checkpoint that is damaged; fewer steps than were
     /// done. Nothing has been changed then.
     pub fn resume(setup: Setup<O>, dir: RunDir, device: &Device) -> Result<Self, Error> {
-        let dir = dir.lock()?;
-        let (done, steps) = (dir.steps_done()?, setup.training.steps);
+        let writes = setup.writes();
+        let dir = if writes { dir.lock()? } else { dir };
+        let done = if writes { dir.steps_done()? } else { 0 };
+        let steps = setup.training.steps;
         if steps < done {
             return Err(Error::StepsDone { done, steps });
         }
-        let mut learner = Learner::new(setup.objective, &setup.training, device)?;
-        let checkpoint = dir.checkpoint();
-        let progress = match checkpoint {
+        let (training, spread) = (&setup.training, setup.spread);
+        let mut learner = Learner::on_ranks(setup.objective, training, device, spread)?;
+        let checkpoint = dir.checkpoint().filter(|_| writes);
+        let mut progress = match checkpoint {
             Some(_) => checkpoint::load(&dir, &mut learner)?,
-            None => Progress::default(),
+            None => Progress::none(),
         };
+        spread::share(&mut learner, &mut progress)?;
         let hybrid = setup.training.hybrid.clone();
         let mut hybrid = hybrid.map(|config| Hybrid::new(config, setup.predictor, &mut learner));
         if let (Some(hybrid), Some(folder)) = (&mut hybrid, &checkpoint) {
@@ -108,8 +121,11 @@ impl<O: Objective> Trainer<O> {
         let device = device.clone().without_autodiff();
         let pending = progress.pending.1 > 0 && hybrid.is_none();
         let losses = pending.then(|| Tensor::from_floats([progress.pending.0], &device));
-        let reports = dir.cut_metrics(progress.step)?;
-        dir.write_config(&setup.config)?;
+        let mut reports = Vec::new();
+        if writes {
+            reports = dir.cut_metrics(progress.step)?;
+            dir.write_config(&setup.config)?;
+        }
         Ok(Self {
             task: setup.task,
             training: setup.training,
@@ -157,6 +173,11 @@ impl<O: Objective> Trainer<O> {
         self
     }
 
+    /// Whether this process writes the run's folder.
+    fn writes(&self) -> bool {
+        self.learner.place().0 == 0
+    }
+
     fn discard(&self) {
         if self.fresh {
             self.dir.discard_unless_begun();
@@ -174,11 +195,17 @@ impl<O: Objective> Trainer<O> {
         observer: &mut dyn Observer,
         stop: &AtomicBool,
     ) -> Result<Outcome<O::Model>, Error> {
+        let (_, ranks) = self.learner.place();
         observer.begin(&Plan {
             done: self.progress.step,
             steps: self.training.steps,
             items_per_step: self.task.items_per_step(),
             parameters: self.learner.model().num_params(),
+            ranks,
+            ranks_before: match self.progress.step {
+                0 => ranks,
+                _ => self.progress.ranks,
+            },
         });
         let finished = self.train(observer, stop);
         observer.end();
@@ -215,6 +242,7 @@ impl<O: Objective> Trainer<O> {
         // Steps up to which reports and evaluations are done.
         let mut settled = self.progress.step;
         while self.progress.step < training.steps {
+            self.learner.ask_to_stop(stop.load(Ordering::Relaxed));
             clock.steps += self.advance(&schedule)?;
             let step = self.progress.step;
             observer.step(step);
@@ -224,7 +252,7 @@ impl<O: Objective> Trainer<O> {
             let due = |every: u64| step / every > settled / every;
             let lr = schedule.at(step - 1);
             let last = step == training.steps;
-            let stopping = stop.load(Ordering::Relaxed) && !last;
+            let stopping = self.learner.stopping(stop.load(Ordering::Relaxed)) && !last;
             let evaluating = due(training.eval_every) || last;
             if (due(training.report_every) || evaluating) && self.progress.pending.1 > 0 {
                 let loss = self.read_losses()?;
@@ -235,6 +263,9 @@ impl<O: Objective> Trainer<O> {
                 clock = Clock::new();
             }
             settled = step;
+            if evaluating || stopping {
+                self.learner.agree_on_weights()?;
+            }
             if evaluating {
                 let result = self.validate(observer)?;
                 let scores = (result.loss, result.accuracy);
@@ -283,8 +314,8 @@ impl<O: Objective> Trainer<O> {
         }
     }
 
-    fn validate(&self, observer: &mut dyn Observer) -> Result<Evaluation, Error> {
-        let result = evaluate(&self.learner, &*self.task, &mut |i, n| {
+    fn validate(&mut self, observer: &mut dyn Observer) -> Result<Evaluation, Error> {
+        let result = evaluate::on_all_ranks(&mut self.learner, &*self.task, &mut |i, n| {
             observer.evaluating(i, n)
         })?;
         riverrun::device::take_fault(self.learner.device())?;
@@ -298,7 +329,9 @@ impl<O: Objective> Trainer<O> {
     fn save_if_best(&mut self, report: &Report) -> Result<(), Error> {
         if self.progress.best.is_none_or(|best| report.loss < best) {
             self.check_weights()?;
-            checkpoint::save_best(&self.dir, self.learner.model().valid(), report)?;
+            if self.writes() {
+                checkpoint::save_best(&self.dir, self.learner.model().valid(), report)?;
+            }
             self.progress.best = Some(report.loss);
         }
         Ok(())
@@ -307,6 +340,10 @@ impl<O: Objective> Trainer<O> {
     fn save(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
         self.progress.pending.0 = self.pending_loss()?;
         self.check_weights()?;
+        (_, self.progress.ranks) = self.learner.place();
+        if !self.writes() {
+            return Ok(());
+        }
         let hybrid = self.hybrid.as_ref();
         checkpoint::save(&self.dir, &self.learner, hybrid, &mut self.progress)?;
         observer.saved(self.progress.step);
@@ -352,7 +389,9 @@ impl<O: Objective> Trainer<O> {
             lr,
             seconds,
         };
-        self.dir.append(&report)?;
+        if self.writes() {
+            self.dir.append(&report)?;
+        }
         observer.report(&report);
         self.reports.push(report.clone());
         Ok(report)
@@ -360,6 +399,9 @@ impl<O: Objective> Trainer<O> {
 
     #[cfg(feature = "charts")]
     fn draw(&self) -> Result<(), Error> {
+        if !self.writes() {
+            return Ok(());
+        }
         crate::plot::draw(&self.reports, self.task.name(), &self.dir)
     }
 

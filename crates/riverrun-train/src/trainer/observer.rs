@@ -13,6 +13,10 @@ pub struct Plan {
     pub items_per_step: usize,
     /// Trainable numbers in the model.
     pub parameters: usize,
+    /// Ranks that share the run.
+    pub ranks: usize,
+    /// Those that did before, where the run goes on.
+    pub ranks_before: usize,
 }
 
 /// Receives the progress of a run. Every method has an empty default.

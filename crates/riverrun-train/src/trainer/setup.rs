@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::hybrid::Predictor;
+use crate::spread::{Ranks, Spread};
 use crate::tasks::{Task, TokenTask};
 use crate::{Error, Language, Objective, RunConfig, TrainingConfig};
 
@@ -16,6 +17,7 @@ pub struct Setup<O: Objective> {
     pub(super) config: Value,
     /// In the place of the predictor configured.
     pub(super) predictor: Option<Box<dyn Predictor>>,
+    pub(super) spread: Option<Spread>,
 }
 
 impl<O: Objective> Setup<O> {
@@ -39,6 +41,7 @@ impl<O: Objective> Setup<O> {
             training,
             config,
             predictor: None,
+            spread: None,
         })
     }
 
@@ -47,6 +50,38 @@ impl<O: Objective> Setup<O> {
     pub fn with_predictor(mut self, predictor: Box<dyn Predictor>) -> Self {
         self.predictor = Some(predictor);
         self
+    }
+
+    /// Spreads the run over several ranks: each computes its rows of every batch, and the gradients are added up before the
+    /// weights move. The batch of the configuration is that of all ranks together.
+    ///
+    /// Rank 0 has the run's folder: it alone writes there, and the others take the weights, moments and progress from it. The
+    /// folder that the others pass to [`Trainer`](crate::Trainer) is a name, [`RunDir::of_another`](crate::RunDir::of_another).
+    ///
+    /// # Errors
+    /// Hybrid training; a batch whose rows cannot be divided among the ranks; ranks whose configurations differ.
+    pub fn spread_over(mut self, ranks: Box<dyn Ranks>) -> Result<Self, Error> {
+        let training = &self.training;
+        if training.hybrid.is_some() {
+            return Err(Error::Spread("hybrid training"));
+        }
+        let (size, accumulate) = (ranks.size(), training.accumulate.max(1));
+        if !training.batch.is_multiple_of(size * accumulate) {
+            let reason = match accumulate {
+                1 => format!("cannot be divided among {size} ranks"),
+                parts => format!("cannot be divided among {size} ranks with {parts} parts each"),
+            };
+            return Err(Error::value("batch", training.batch, reason));
+        }
+        let mut spread = Spread::new(ranks);
+        spread.agree("the configuration", self.config.to_string().as_bytes())?;
+        self.spread = Some(spread);
+        Ok(self)
+    }
+
+    /// Whether this process writes the run's folder: the only one, or rank 0 of several.
+    pub(super) fn writes(&self) -> bool {
+        self.spread.as_ref().is_none_or(|spread| spread.rank() == 0)
     }
 
     /// The training.

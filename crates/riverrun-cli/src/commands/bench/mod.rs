@@ -2,6 +2,8 @@
 
 mod attention;
 mod cell;
+#[cfg(unix)]
+mod collectives;
 mod cpu;
 mod encoder;
 mod gelu;
@@ -147,10 +149,17 @@ enum Measurement {
     Rssm(rssm::Args),
     /// Hybrid training beside plain training: steps, seconds, and seconds to an equal validation loss
     Hybrid(hybrid::Args),
+    /// Sums and copies among the ranks of a world over TCP: milliseconds, bytes per second
+    #[cfg(unix)]
+    Collectives(collectives::Args),
 }
 
 /// Runs the requested measurement.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
+    #[cfg(unix)]
+    if let Measurement::Collectives(collectives) = &args.what {
+        return collectives::run(collectives, &args.common);
+    }
     let mut report = Report::new(&args.common)?;
     let there = &mut report;
     match &args.what {
@@ -169,6 +178,8 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         Measurement::Encoder(args) => encoder::run(args, there),
         Measurement::Rssm(args) => rssm::run(args, there),
         Measurement::Hybrid(args) => hybrid::run(args, there),
+        #[cfg(unix)]
+        Measurement::Collectives(_) => Ok(()),
     }?;
     report.end()
 }

@@ -7,14 +7,16 @@ use riverrun_train::tasks::DigitsRun;
 use super::{options, session};
 use crate::args::TrainArgs;
 use crate::failure::Failure;
+use crate::ranks::Ranks;
 
 /// Trains until the last step or Ctrl-C, and reports the part of the digits that were right.
-pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
+pub fn run(args: &TrainArgs, quiet: bool, ranks: &Ranks) -> Result<(), Failure> {
     options::refuse_unused(args, "digits", &["--batch", "--net", "--data"])?;
     let device = riverrun::device::parse(&args.device)?;
     let new = DigitsRun::new(args.net.unwrap_or_default());
     let (config, resumed) = options::prepare(
         args,
+        ranks,
         new,
         |config| &mut config.training,
         |config| {
@@ -39,7 +41,10 @@ pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
     );
     let setup = config.setup()?;
     let mut out = stdout().lock();
-    let (outcome, dir) = session::train(args, quiet, &device, setup, resumed, &what, &mut out)?;
+    let trained = session::train(args, quiet, ranks, &device, setup, resumed, &what, &mut out)?;
+    let Some((outcome, dir)) = trained else {
+        return Ok(());
+    };
     if let Some(last) = &outcome.last_validation {
         writeln!(
             out,

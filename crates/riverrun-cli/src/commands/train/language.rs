@@ -12,22 +12,26 @@ use super::options::set;
 use super::session::{refuse_changes, train};
 use crate::args::TrainArgs;
 use crate::failure::Failure;
+use crate::ranks::Ranks;
 
-pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
+pub fn run(args: &TrainArgs, quiet: bool, ranks: &Ranks) -> Result<(), Failure> {
     let device = riverrun::device::parse(&args.device)?;
     let Prepared {
         config,
         task,
         resumed,
     } = if args.resume {
-        continued(args)?
+        continued(args, ranks)?
     } else {
-        begun(args)?
+        begun(args, ranks)?
     };
     let what = describe(&config, &*task, &riverrun::device::name(&device));
     let setup = Setup::language(&config, task)?;
     let mut out = stdout().lock();
-    let (outcome, dir) = train(args, quiet, &device, setup, resumed, &what, &mut out)?;
+    let trained = train(args, quiet, ranks, &device, setup, resumed, &what, &mut out)?;
+    let Some((outcome, dir)) = trained else {
+        return Ok(());
+    };
     conclude(&mut out, &config, &outcome, dir.path())
 }
 
@@ -45,10 +49,11 @@ pub fn configuration(args: &TrainArgs) -> Result<RunConfig, Failure> {
             "the task {name} has no language model, and no plan"
         )));
     }
+    let ranks = &Ranks::alone();
     let prepared = if args.resume {
-        continued(args)?
+        continued(args, ranks)?
     } else {
-        begun(args)?
+        begun(args, ranks)?
     };
     Ok(prepared.config)
 }
@@ -62,9 +67,9 @@ struct Prepared {
 }
 
 /// A new run from the options given.
-fn begun(args: &TrainArgs) -> Result<Prepared, Failure> {
+fn begun(args: &TrainArgs, ranks: &Ranks) -> Result<Prepared, Failure> {
     // A folder in use is found before a large text is read.
-    if let Some(out) = &args.out {
+    if let Some(out) = args.out.as_ref().filter(|_| ranks.is_first()) {
         RunDir::vacant(out)?;
     }
     if args.paths.is_empty() {
@@ -104,8 +109,8 @@ fn begun(args: &TrainArgs) -> Result<Prepared, Failure> {
 
 /// The run in `--out`, with more steps if asked for. Any other option must be as it was; the same
 /// text may have another name.
-fn continued(args: &TrainArgs) -> Result<Prepared, Failure> {
-    let dir = super::folder(args)?.lock()?;
+fn continued(args: &TrainArgs, ranks: &Ranks) -> Result<Prepared, Failure> {
+    let dir = ranks.lock(super::folder(args)?)?;
     let before: RunConfig = dir.config()?;
     before.check()?;
     if let Some(kind) = args.model.filter(|kind| *kind != before.model.kind()) {

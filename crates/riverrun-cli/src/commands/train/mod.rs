@@ -14,11 +14,27 @@ use riverrun_train::{Precision, RunDir};
 
 use crate::args::{Format, TrainArgs};
 use crate::failure::Failure;
+use crate::ranks::Ranks;
 
 pub use language::configuration;
 
-/// Trains until the last step or Ctrl-C, and reports the result.
+/// Trains until the last step or Ctrl-C, and reports the result: as one rank of several, where a launcher has started them.
 pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
+    let ranks = Ranks::join()?;
+    let result = run_rank(args, quiet || !ranks.is_first(), &ranks);
+    ranks.leave(result)
+}
+
+fn run_rank(args: &TrainArgs, quiet: bool, ranks: &Ranks) -> Result<(), Failure> {
+    if ranks.size() > 1 && args.paths.iter().any(|path| path == "-") {
+        return Err(Failure::User(
+            "several ranks cannot share standard input: name a file instead of -".into(),
+        ));
+    }
+    let args = &TrainArgs {
+        device: ranks.device(&args.device)?,
+        ..args.clone()
+    };
     let task = match args.resume {
         true => folder(args)?.task()?,
         false => args.task.clone(),
@@ -28,10 +44,10 @@ pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
         eprintln!("computing in {precision} with weights in f32; --dtype f32 computes in f32");
     }
     match task.as_deref() {
-        None | Some("selective-copy" | "text") => language::run(args, quiet),
-        Some("xor") => xor::run(args, quiet),
-        Some("digits") => digits::run(args, quiet),
-        Some("pendulum") => pendulum::run(args, quiet),
+        None | Some("selective-copy" | "text") => language::run(args, quiet, ranks),
+        Some("xor") => xor::run(args, quiet, ranks),
+        Some("digits") => digits::run(args, quiet, ranks),
+        Some("pendulum") => pendulum::run(args, quiet, ranks),
         Some(name) => Err(Failure::User(format!(
             "unknown task {name:?}: it is selective-copy, xor, digits or pendulum, or a text by its path"
         ))),

@@ -7,17 +7,19 @@ use serde::de::DeserializeOwned;
 use super::session;
 use crate::args::TrainArgs;
 use crate::failure::Failure;
+use crate::ranks::Ranks;
 
 /// The configuration of a new run, or of the one in `--out` with more steps if asked for, and its folder then. `training` is
 /// the training's part of a configuration, `apply` sets the task's own options.
 pub fn prepare<C: Clone + Serialize + DeserializeOwned>(
     args: &TrainArgs,
+    ranks: &Ranks,
     mut new: C,
     training: fn(&mut C) -> &mut TrainingConfig,
     apply: impl Fn(&mut C),
 ) -> Result<(C, Option<RunDir>), Failure> {
     if !args.resume {
-        if let Some(out) = &args.out {
+        if let Some(out) = args.out.as_ref().filter(|_| ranks.is_first()) {
             RunDir::vacant(out)?;
         }
         if let Some(steps) = args.steps {
@@ -27,7 +29,7 @@ pub fn prepare<C: Clone + Serialize + DeserializeOwned>(
         apply(&mut new);
         return Ok((new, None));
     }
-    let dir = super::folder(args)?.lock()?;
+    let dir = ranks.lock(super::folder(args)?)?;
     let before: C = dir.config()?;
     let mut config = before.clone();
     set_training(args, training(&mut config));

@@ -8,13 +8,15 @@ use riverrun_train::imagination::{AHEAD, Imagination, SEEN};
 use super::{options, session};
 use crate::args::TrainArgs;
 use crate::failure::Failure;
+use crate::ranks::Ranks;
 
 /// Trains until the last step or Ctrl-C, lets the model imagine, and says how far it saw.
-pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
+pub fn run(args: &TrainArgs, quiet: bool, ranks: &Ranks) -> Result<(), Failure> {
     options::refuse_unused(args, "pendulum", &["--batch", "--context"])?;
     let device = riverrun::device::parse(&args.device)?;
     let (config, resumed) = options::prepare(
         args,
+        ranks,
         PendulumRun::default(),
         |config| &mut config.training,
         |_| (),
@@ -35,7 +37,10 @@ pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
         riverrun::device::name(&device)
     );
     let mut out = stdout().lock();
-    let (outcome, dir) = session::train(args, quiet, &device, setup, resumed, &what, &mut out)?;
+    let trained = session::train(args, quiet, ranks, &device, setup, resumed, &what, &mut out)?;
+    let Some((outcome, dir)) = trained else {
+        return Ok(());
+    };
     let path = dir.path().display();
     let found = Imagination::new(&outcome.model, &config.pendulum()?, training.seed, &device);
     found.write(&dir)?;

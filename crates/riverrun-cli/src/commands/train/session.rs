@@ -13,24 +13,33 @@ use serde_json::Value;
 use crate::args::TrainArgs;
 use crate::commands::memory::{Watched, print_weights};
 use crate::failure::Failure;
+use crate::ranks::Ranks;
 use crate::report::Progress;
 
-/// Trains in the folder to go on in, or else in a new one, to the end. `what` describes the run.
+/// Trains in the folder to go on in, or else in a new one, to the end. `what` describes the run. Only the first of several ranks
+/// has something to report.
 ///
 /// # Errors
 /// [`Failure::Interrupted`] if it was stopped, after saying how to go on.
 pub fn train<O: Objective>(
     args: &TrainArgs,
     quiet: bool,
+    ranks: &Ranks,
     device: &Device,
     setup: Setup<O>,
     resumed: Option<RunDir>,
     what: &str,
     out: &mut impl Write,
-) -> Result<(Outcome<O::Model>, RunDir), Failure> {
-    let (steps, new) = (setup.training().steps, resumed.is_none());
+) -> Result<Option<(Outcome<O::Model>, RunDir)>, Failure> {
+    let setup = ranks.spread(setup)?;
+    let (steps, batch, new) = (
+        setup.training().steps,
+        setup.training().batch,
+        resumed.is_none(),
+    );
     let dir = match (resumed, &args.out) {
         (Some(dir), _) => dir,
+        (None, out) if !ranks.is_first() => RunDir::of_another(out.clone().unwrap_or_default()),
         (None, Some(out)) => RunDir::create(out)?,
         (None, None) => RunDir::next("runs", setup.task().name())?,
     };
@@ -54,10 +63,21 @@ pub fn train<O: Objective>(
             Err(error) => error.to_string(),
         });
     }
-    writeln!(out, "{what}\nrun     {}", dir.path().display())?;
-    out.flush()?;
+    if ranks.is_first() {
+        writeln!(out, "{what}")?;
+        let size = ranks.size();
+        if size > 1 {
+            let own = batch / size;
+            writeln!(
+                out,
+                "ranks   global batch {batch}, {own} a rank, {size} ranks"
+            )?;
+        }
+        writeln!(out, "run     {}", dir.path().display())?;
+        out.flush()?;
+    }
 
-    let stop = stop_on_signals()?;
+    let stop = stop_on_signals(ranks.is_first())?;
     if let Some(graph) = graph.filter(|_| !quiet) {
         eprintln!("{graph}");
     }
@@ -70,6 +90,12 @@ pub fn train<O: Objective>(
     }
     let mut progress = Watched::new(Progress::new(quiet), args.memory.then(|| device.clone()));
     let outcome = trainer.run(&mut progress, &stop)?;
+    if !ranks.is_first() {
+        return match outcome.finished {
+            true => Ok(None),
+            false => Err(Failure::Interrupted),
+        };
+    }
     if args.memory {
         progress.last.print(out)?;
         print_weights(out, &outcome.model)?;
@@ -78,7 +104,7 @@ pub fn train<O: Objective>(
         conclude(out, status)?;
     }
     if outcome.finished {
-        return Ok((outcome, dir));
+        return Ok(Some((outcome, dir)));
     }
     let path = dir.path().display();
     writeln!(
@@ -138,15 +164,17 @@ fn first_difference(name: &str, before: &Value, after: &Value) -> Option<(String
     }
 }
 
-/// Sets the flag at the first Ctrl-C or termination signal; exits at the second.
-fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
+/// Sets the flag at the first Ctrl-C or termination signal, and says so if it is to; exits at the second.
+fn stop_on_signals(says: bool) -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = stop.clone();
     ctrlc::set_handler(move || {
         if flag.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
-        eprintln!("\nstopping after this step; once more to leave without saving");
+        if says {
+            eprintln!("\nstopping after this step; once more to leave without saving");
+        }
     })
     .map_err(|error| Failure::Bug(error.to_string()))?;
     Ok(stop)

@@ -7,12 +7,14 @@ use riverrun_train::tasks::XorConfig;
 use super::{options, session};
 use crate::args::TrainArgs;
 use crate::failure::Failure;
+use crate::ranks::Ranks;
 
-pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
+pub fn run(args: &TrainArgs, quiet: bool, ranks: &Ranks) -> Result<(), Failure> {
     options::refuse_unused(args, "xor", &["--width"])?;
     let device = riverrun::device::parse(&args.device)?;
     let (config, resumed) = options::prepare(
         args,
+        ranks,
         XorConfig::new(),
         |config| &mut config.training,
         |config| options::set(&args.width, &mut config.hidden),
@@ -27,7 +29,10 @@ pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
     );
     let mut out = stdout().lock();
     let setup = config.setup()?;
-    let (outcome, dir) = session::train(args, quiet, &device, setup, resumed, &what, &mut out)?;
+    let trained = session::train(args, quiet, ranks, &device, setup, resumed, &what, &mut out)?;
+    let Some((outcome, dir)) = trained else {
+        return Ok(());
+    };
     if let Some(last) = &outcome.last_validation {
         writeln!(
             out,

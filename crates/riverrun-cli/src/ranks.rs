@@ -1,0 +1,192 @@
+//! The rank of this process in a run that a launcher has started on several: torchrun, srun, mpirun, `riverrun launch`.
+
+#[cfg(unix)]
+use std::sync::Arc;
+use std::sync::OnceLock;
+
+use riverrun_train::{Objective, RunDir, Setup};
+#[cfg(unix)]
+use riverrun_world::{Launcher, Options, Place, Ring, World};
+
+use crate::failure::Failure;
+
+/// The start of messages of this rank, where nothing else names it.
+static LABEL: OnceLock<String> = OnceLock::new();
+
+/// What stands before an error of this process: its rank, unless it is the first or the launcher names it.
+pub fn label() -> &'static str {
+    LABEL.get().map_or("", String::as_str)
+}
+
+/// The GPUs that `auto` chooses among.
+pub fn gpus() -> usize {
+    riverrun::device::parse("auto").map_or(0, |device| alike(&riverrun::device::name(&device)))
+}
+
+/// The number of GPUs of the kind of one; 0 for the CPU.
+fn alike(name: &str) -> usize {
+    let Some((kind, _)) = name.split_once(':') else {
+        return 0;
+    };
+    let of_kind = |spec: &str| spec.split_once(':').is_some_and(|(of, _)| of == kind);
+    let all = riverrun::device::list().into_iter();
+    all.filter(|info| of_kind(&info.spec)).count()
+}
+
+/// The ranks of this machine, if the environment says it; 1 otherwise.
+pub fn on_this_machine() -> usize {
+    #[cfg(unix)]
+    let ranks = Place::from_environment()
+        .ok()
+        .and_then(|place| place.local_size);
+    #[cfg(not(unix))]
+    let ranks = None;
+    ranks.unwrap_or(1).max(1)
+}
+
+/// The rank of this process, and the world that it has joined if it is not alone.
+pub struct Ranks {
+    rank: usize,
+    size: usize,
+    local_rank: usize,
+    #[cfg(unix)]
+    world: Option<Arc<World>>,
+}
+
+impl Ranks {
+    /// The only process.
+    pub fn alone() -> Self {
+        Self {
+            rank: 0,
+            size: 1,
+            local_rank: 0,
+            #[cfg(unix)]
+            world: None,
+        }
+    }
+
+    /// Joins the world that the environment names.
+    ///
+    /// # Errors
+    /// Variables that contradict each other; ranks that do not come, or that are another version of the program.
+    #[cfg(unix)]
+    pub fn join() -> Result<Self, Failure> {
+        let user = |error: riverrun_world::Error| Failure::User(error.to_string());
+        let place = Place::from_environment().map_err(user)?;
+        let mut ranks = Self {
+            rank: place.rank,
+            size: place.size,
+            local_rank: place.local_rank,
+            world: None,
+        };
+        if place.size > 1 {
+            if place.rank > 0 && place.launcher != Launcher::Riverrun {
+                let _ = LABEL.set(format!("[rank {}] ", place.rank));
+            }
+            let version = riverrun_world::Fingerprint::of(env!("CARGO_PKG_VERSION").as_bytes());
+            let mut options =
+                Options::from_environment().agreeing("the version of riverrun", version);
+            options.report = |text| tracing::warn!("{text}");
+            let world = World::join(&place, options, || Ok(Vec::new()));
+            ranks.world = Some(Arc::new(world.map_err(|error| match error {
+                riverrun_world::Error::Failed(cause) => Failure::World(cause),
+                error => user(error),
+            })?));
+        }
+        Ok(ranks)
+    }
+
+    /// There is one process.
+    #[cfg(not(unix))]
+    pub fn join() -> Result<Self, Failure> {
+        Ok(Self::alone())
+    }
+
+    /// Whether this process prints, and writes the run's folder.
+    pub fn is_first(&self) -> bool {
+        self.rank == 0
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The device of this rank: where a name leaves the number out, the GPU of its number on the machine.
+    ///
+    /// # Errors
+    /// A device that does not exist.
+    pub fn device(&self, spec: &str) -> Result<String, Failure> {
+        if self.size == 1 || spec.contains(':') {
+            return Ok(spec.into());
+        }
+        let name = riverrun::device::name(&riverrun::device::parse(spec)?);
+        Ok(match (name.split_once(':'), alike(&name)) {
+            (Some((kind, _)), found) if found > 0 => format!("{kind}:{}", self.local_rank % found),
+            _ => name,
+        })
+    }
+
+    /// The folder of a run to go on with, locked by the rank that writes it.
+    ///
+    /// # Errors
+    /// A folder that another program uses.
+    pub fn lock(&self, dir: RunDir) -> Result<RunDir, Failure> {
+        match self.is_first() {
+            true => Ok(dir.lock()?),
+            false => Ok(dir),
+        }
+    }
+
+    /// The connections among the ranks, if there are several; once.
+    ///
+    /// # Errors
+    /// A rank that cannot be reached.
+    #[cfg(unix)]
+    pub fn ring(&self) -> Result<Option<Ring>, Failure> {
+        let ring = self.world.as_deref().map(Ring::connect).transpose();
+        Ok(ring.map_err(riverrun_train::Error::from)?)
+    }
+
+    /// The run spread over all ranks, if there are several.
+    ///
+    /// # Errors
+    /// A run that cannot be spread; ranks that differ.
+    pub fn spread<O: Objective>(&self, setup: Setup<O>) -> Result<Setup<O>, Failure> {
+        #[cfg(unix)]
+        if let (Some(world), Some(ring)) = (&self.world, self.ring()?) {
+            return Ok(setup.spread_over(riverrun_train::over_world(world.clone(), ring))?);
+        }
+        Ok(setup)
+    }
+
+    /// Leaves the world, once all ranks do; after an error of this rank, tells the others.
+    ///
+    /// # Errors
+    /// That of `result`; a rank that failed before it came here.
+    #[cfg(unix)]
+    pub fn leave(self, result: Result<(), Failure>) -> Result<(), Failure> {
+        let Some(world) = self.world else {
+            return result;
+        };
+        match &result {
+            Ok(()) | Err(Failure::Interrupted) => {
+                // All other owners were parts of the run, which is over.
+                if let Some(world) = Arc::into_inner(world) {
+                    world.finish().map_err(riverrun_train::Error::from)?;
+                }
+            }
+            Err(Failure::World(_)) => {}
+            Err(failure) => {
+                world.fail(&failure.to_string());
+            }
+        }
+        result
+    }
+
+    /// As the result.
+    #[cfg(not(unix))]
+    pub fn leave(self, result: Result<(), Failure>) -> Result<(), Failure> {
+        result
+    }
+}
