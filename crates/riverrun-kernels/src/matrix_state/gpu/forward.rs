@@ -2,7 +2,7 @@
 
 use cubecl::prelude::*;
 
-use super::plan::Walk;
+use super::plan::{CHUNK, Walk};
 use super::staged::*;
 use crate::matrix_state::{Erase, Gate};
 
@@ -14,8 +14,6 @@ pub(super) struct Sizes {
     pub key_heads: usize,
     /// Tiles of columns of all heads of all sequences.
     pub tiles: usize,
-    /// Steps between the states that are written, in whole tiles of steps; 0: outputs and the last state are written instead.
-    pub states: usize,
 }
 
 /// The sum over the threads of a column.
@@ -56,6 +54,127 @@ fn put_scalars<F: Numeric>(
     }
 }
 
+/// Steps of a staged tile that are one block of code.
+const UNROLLED: usize = 4;
+
+/// A tile of steps in shared memory.
+#[derive(CubeType)]
+struct Tile {
+    q: Shared<[Four]>,
+    k: Shared<[Four]>,
+    a: Shared<[Four]>,
+    b: Shared<[Four]>,
+    g: Shared<[Four]>,
+    v: Shared<[f32]>,
+    decays: Shared<[f32]>,
+    beta: Shared<[f32]>,
+    reset: Shared<[f32]>,
+}
+
+/// The part of a column that a thread has.
+#[derive(CubeType, Clone, Copy)]
+struct Place {
+    part: usize,
+    column: usize,
+    /// Whether the thread writes the column's outputs.
+    writes: bool,
+}
+
+/// A step of a thread's part of a column; its output goes to `o[o_at]`.
+#[cube]
+fn step<F: Numeric>(
+    s: &mut Array<Four>,
+    extra: &Array<Four>,
+    tile: &Tile,
+    t: usize,
+    o: &mut [F],
+    o_at: usize,
+    place: &Place,
+    #[comptime] walk: Walk,
+) {
+    let fours = comptime!(walk.rows.fours);
+    let each = comptime!(fours / walk.parts);
+
+    if comptime!(walk.reset) {
+        if tile.reset[t] != 0.0f32 {
+            #[unroll]
+            for i in 0..each {
+                s[i] = Four::new(0.0f32);
+            }
+        }
+    }
+    let base = t * fours + place.part;
+    let value = tile.v[t * walk.columns + place.column];
+    let mut erased = Four::new(0.0f32);
+    let mut read = Four::new(0.0f32);
+    let mut factor = Four::new(1.0f32);
+    if comptime!(walk.gate == Gate::Head) {
+        factor = Four::new(tile.decays[t]);
+    }
+    if comptime!(walk.bonus) {
+        if comptime!(walk.outputs) {
+            #[unroll]
+            for i in 0..each {
+                let at = base + comptime!(i * walk.parts);
+                let own = fma(extra[i] * tile.k[at], Four::new(value), s[i]);
+                read = fma(tile.q[at], own, read);
+            }
+        }
+    }
+    #[unroll]
+    for i in 0..each {
+        let at = base + comptime!(i * walk.parts);
+        if comptime!(walk.erase == Erase::Separate) {
+            erased = fma(tile.a[at], s[i], erased);
+        }
+        if comptime!(walk.gate == Gate::Row) {
+            factor = tile.g[at];
+        }
+        if comptime!(walk.gate != Gate::None) {
+            s[i] *= factor;
+        }
+        if comptime!(walk.erase == Erase::Key) {
+            erased = fma(tile.k[at], s[i], erased);
+        }
+        if comptime!(walk.erase == Erase::Free) {
+            erased = fma(tile.a[at], s[i], erased);
+        }
+    }
+    let mut u = value;
+    let mut added = 0.0f32;
+    if comptime!(walk.erase != Erase::None) {
+        let erased = meet(sum(erased), walk.parts);
+        if comptime!(walk.erase == Erase::Separate) {
+            added = erased;
+        } else {
+            u -= erased;
+            if comptime!(walk.erase == Erase::Key) {
+                u *= tile.beta[t];
+            }
+        }
+    }
+    #[unroll]
+    for i in 0..each {
+        let at = base + comptime!(i * walk.parts);
+        s[i] = fma(tile.k[at], Four::new(u), s[i]);
+        if comptime!(walk.erase == Erase::Separate) {
+            s[i] = fma(tile.b[at], Four::new(added), s[i]);
+        }
+    }
+    if comptime!(walk.outputs) {
+        if comptime!(!walk.bonus) {
+            #[unroll]
+            for i in 0..each {
+                read = fma(tile.q[base + comptime!(i * walk.parts)], s[i], read);
+            }
+        }
+        let read = meet(sum(read), walk.parts);
+        if place.writes {
+            o[o_at] = F::cast_from(read);
+        }
+    }
+}
+
 /// A cube takes a tile of the columns of a head.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn walk_forward<S: Numeric, F: Numeric, W: Size>(
@@ -85,16 +204,17 @@ pub(super) fn walk_forward<S: Numeric, F: Numeric, W: Size>(
     let (tile, fours, columns) = comptime!((rows.count, rows.fours, walk.columns));
     let each = comptime!(fours / walk.parts);
     let staged = comptime!(tile * fours);
-    let mut q_s = Shared::<[Four]>::new_slice(staged);
-    let mut k_s = Shared::<[Four]>::new_slice(staged);
-    let mut a_s = Shared::<[Four]>::new_slice(comptime!(walk.staged(walk.has_erase())));
-    let mut b_s =
-        Shared::<[Four]>::new_slice(comptime!(walk.staged(walk.erase == Erase::Separate)));
-    let mut g_s = Shared::<[Four]>::new_slice(comptime!(walk.staged(walk.gate == Gate::Row)));
-    let mut v_s = Shared::<[f32]>::new_slice(comptime!(tile * columns));
-    let mut decay_s = Shared::<[f32]>::new_slice(tile);
-    let mut beta_s = Shared::<[f32]>::new_slice(tile);
-    let mut reset_s = Shared::<[f32]>::new_slice(tile);
+    let mut shared = Tile {
+        q: Shared::<[Four]>::new_slice(staged),
+        k: Shared::<[Four]>::new_slice(staged),
+        a: Shared::<[Four]>::new_slice(comptime!(walk.staged(walk.has_erase()))),
+        b: Shared::<[Four]>::new_slice(comptime!(walk.staged(walk.erase == Erase::Separate))),
+        g: Shared::<[Four]>::new_slice(comptime!(walk.staged(walk.gate == Gate::Row))),
+        v: Shared::<[f32]>::new_slice(comptime!(tile * columns)),
+        decays: Shared::<[f32]>::new_slice(tile),
+        beta: Shared::<[f32]>::new_slice(tile),
+        reset: Shared::<[f32]>::new_slice(tile),
+    };
 
     let tiles = comptime!(walk.value.div_ceil(columns));
     let lane_number = CUBE_POS / tiles;
@@ -126,7 +246,11 @@ pub(super) fn walk_forward<S: Numeric, F: Numeric, W: Size>(
     let live = col < walk.value;
     let safe = col.min(comptime!(walk.value - 1));
 
-    let outputs = sizes.states == 0;
+    let place = Place {
+        part,
+        column,
+        writes: part == 0 && live,
+    };
     let mut s = Array::<Four>::new(each);
     #[unroll]
     for i in 0..each {
@@ -151,20 +275,20 @@ pub(super) fn walk_forward<S: Numeric, F: Numeric, W: Size>(
             extra[i] = four::<S, W>(bonus, head, mine(i, part, walk) * FOUR, rows);
         }
     }
-    clear(&mut q_s, staged, rows.threads);
-    clear(&mut k_s, staged, rows.threads);
+    clear(&mut shared.q, staged, rows.threads);
+    clear(&mut shared.k, staged, rows.threads);
     clear(
-        &mut a_s,
+        &mut shared.a,
         comptime!(walk.staged(walk.has_erase())),
         rows.threads,
     );
     clear(
-        &mut b_s,
+        &mut shared.b,
         comptime!(walk.staged(walk.erase == Erase::Separate)),
         rows.threads,
     );
     clear(
-        &mut g_s,
+        &mut shared.g,
         comptime!(walk.staged(walk.gate == Gate::Row)),
         rows.threads,
     );
@@ -182,33 +306,33 @@ pub(super) fn walk_forward<S: Numeric, F: Numeric, W: Size>(
         let first = n * tile;
         if n > 0 {
             sync_cube();
-            put::<S, W>(&q_r, &mut q_s, false, rows);
-            put::<S, W>(&k_r, &mut k_s, false, rows);
+            put::<S, W>(&q_r, &mut shared.q, false, rows);
+            put::<S, W>(&k_r, &mut shared.k, false, rows);
             if comptime!(walk.has_erase()) {
-                put::<S, W>(&a_r, &mut a_s, false, rows);
+                put::<S, W>(&a_r, &mut shared.a, false, rows);
             }
             if comptime!(walk.erase == Erase::Separate) {
-                put::<S, W>(&b_r, &mut b_s, false, rows);
+                put::<S, W>(&b_r, &mut shared.b, false, rows);
             }
             if comptime!(walk.gate == Gate::Row) {
-                put::<S, W>(&g_r, &mut g_s, true, rows);
+                put::<S, W>(&g_r, &mut shared.g, true, rows);
             }
             #[unroll]
             for u in 0..values {
                 let n = UNIT_POS_X as usize + comptime!(u * rows.threads);
                 if n < comptime!(tile * columns) {
-                    v_s[n] = f32::cast_from(v_r[u]);
+                    shared.v[n] = f32::cast_from(v_r[u]);
                 }
             }
             let before = first - tile;
             if comptime!(walk.gate == Gate::Head) {
-                put_scalars::<F>(g, &mut decay_s, &own, before, tile, true);
+                put_scalars::<F>(g, &mut shared.decays, &own, before, tile, true);
             }
             if comptime!(walk.erase == Erase::Key) {
-                put_scalars::<F>(beta, &mut beta_s, &own, before, tile, false);
+                put_scalars::<F>(beta, &mut shared.beta, &own, before, tile, false);
             }
             if comptime!(walk.reset) {
-                put_scalars::<F>(reset, &mut reset_s, &single, before, tile, false);
+                put_scalars::<F>(reset, &mut shared.reset, &single, before, tile, false);
             }
             sync_cube();
         }
@@ -233,98 +357,35 @@ pub(super) fn walk_forward<S: Numeric, F: Numeric, W: Size>(
         }
         if n > 0 {
             let before = first - tile;
-            if !outputs && before % sizes.states == 0 && live {
-                let chunks = sizes.steps.div_ceil(sizes.states);
-                let place = lane_number * chunks + before / sizes.states;
-                let start = place * walk.value + col;
-                #[unroll]
-                for i in 0..each {
-                    states[start * fours + mine(i, part, walk)] = s[i];
+            if comptime!(!walk.outputs) {
+                if before % CHUNK == 0 && live {
+                    let chunks = sizes.steps.div_ceil(CHUNK);
+                    let start = (lane_number * chunks + before / CHUNK) * walk.value + col;
+                    #[unroll]
+                    for i in 0..each {
+                        states[start * fours + mine(i, part, walk)] = s[i];
+                    }
                 }
             }
-            for t in 0..tile.min(sizes.steps - before) {
-                if comptime!(walk.reset) {
-                    if reset_s[t] != 0.0f32 {
-                        #[unroll]
-                        for i in 0..each {
-                            s[i] = Four::new(0.0f32);
-                        }
+            let left = sizes.steps - before;
+            if left >= tile {
+                for group in 0..comptime!(tile / UNROLLED) {
+                    #[unroll]
+                    for u in 0..UNROLLED {
+                        let t = group * UNROLLED + u;
+                        let o_row = row_of(&own, before + t) * walk.value + col;
+                        step::<F>(&mut s, &extra, &shared, t, o, o_row, &place, walk);
                     }
                 }
-                let base = t * fours + part;
-                let value = v_s[t * columns + column];
-                let mut erased = Four::new(0.0f32);
-                let mut read = Four::new(0.0f32);
-                let mut factor = Four::new(1.0f32);
-                if comptime!(walk.gate == Gate::Head) {
-                    factor = Four::new(decay_s[t]);
-                }
-                if comptime!(walk.bonus) {
-                    if outputs {
-                        #[unroll]
-                        for i in 0..each {
-                            let at = base + comptime!(i * walk.parts);
-                            let own = fma(extra[i] * k_s[at], Four::new(value), s[i]);
-                            read = fma(q_s[at], own, read);
-                        }
-                    }
-                }
-                #[unroll]
-                for i in 0..each {
-                    let at = base + comptime!(i * walk.parts);
-                    if comptime!(walk.erase == Erase::Separate) {
-                        erased = fma(a_s[at], s[i], erased);
-                    }
-                    if comptime!(walk.gate == Gate::Row) {
-                        factor = g_s[at];
-                    }
-                    if comptime!(walk.gate != Gate::None) {
-                        s[i] *= factor;
-                    }
-                    if comptime!(walk.erase == Erase::Key) {
-                        erased = fma(k_s[at], s[i], erased);
-                    }
-                    if comptime!(walk.erase == Erase::Free) {
-                        erased = fma(a_s[at], s[i], erased);
-                    }
-                }
-                let mut u = value;
-                let mut added = 0.0f32;
-                if comptime!(walk.erase != Erase::None) {
-                    let erased = meet(sum(erased), walk.parts);
-                    if comptime!(walk.erase == Erase::Separate) {
-                        added = erased;
-                    } else {
-                        u -= erased;
-                        if comptime!(walk.erase == Erase::Key) {
-                            u *= beta_s[t];
-                        }
-                    }
-                }
-                #[unroll]
-                for i in 0..each {
-                    let at = base + comptime!(i * walk.parts);
-                    s[i] = fma(k_s[at], Four::new(u), s[i]);
-                    if comptime!(walk.erase == Erase::Separate) {
-                        s[i] = fma(b_s[at], Four::new(added), s[i]);
-                    }
-                }
-                if outputs {
-                    if comptime!(!walk.bonus) {
-                        #[unroll]
-                        for i in 0..each {
-                            read = fma(q_s[base + comptime!(i * walk.parts)], s[i], read);
-                        }
-                    }
-                    let read = meet(sum(read), walk.parts);
-                    if part == 0 && live {
-                        o[row_of(&own, before + t) * walk.value + col] = F::cast_from(read);
-                    }
+            } else {
+                for t in 0..left {
+                    let o_row = row_of(&own, before + t) * walk.value + col;
+                    step::<F>(&mut s, &extra, &shared, t, o, o_row, &place, walk);
                 }
             }
         }
     }
-    if outputs {
+    if comptime!(walk.outputs) {
         #[unroll]
         for i in 0..each {
             let c = mine(i, part, walk) * FOUR;

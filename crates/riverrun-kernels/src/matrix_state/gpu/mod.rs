@@ -97,9 +97,8 @@ fn launch(
     states: Option<&Handle>,
 ) {
     let shape = problem.shape;
-    let every = if states.is_some() { CHUNK } else { 0 };
     let flags = [inputs.initial.is_some(), inputs.reset.is_some()];
-    let walk = Walk::choose(client, dtype, problem, flags);
+    let walk = Walk::choose(client, dtype, problem, flags, outputs.is_some());
     let wide = if walk.rows.wide { FOUR } else { 1 };
     let lengths = problem.lengths();
     let stand_in = || buffer(&inputs.q, lengths.q, wide);
@@ -125,7 +124,7 @@ fn launch(
             client,
             grid(client, tiles),
             CubeDim::new_1d(walk.rows.threads as u32),
-            addresses(problem, if every == 0 { 0 } else { saved * FOUR }),
+            addresses(problem, if states.is_some() { saved * FOUR } else { 0 }),
             walk.rows.storage.width(wide),
             vectors(&Some(inputs.q.clone()), Some(lengths.q)),
             vectors(&Some(inputs.k.clone()), Some(lengths.k)),
@@ -147,7 +146,7 @@ fn launch(
                 Some(states) => buffer(states, saved * FOUR, FOUR),
                 None => buffer(&inputs.q, 0, FOUR),
             },
-            forward::SizesLaunch::new(shape.steps, shape.heads, shape.key_heads, tiles, every),
+            forward::SizesLaunch::new(shape.steps, shape.heads, shape.key_heads, tiles),
             walk,
             walk.rows.storage.elem(dtype),
             dtype.elem(),

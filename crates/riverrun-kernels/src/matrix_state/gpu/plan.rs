@@ -31,6 +31,8 @@ pub(super) struct Walk {
     pub bonus: bool,
     pub state: bool,
     pub reset: bool,
+    /// Outputs and the last state are written; else the state before every [`CHUNK`]-th step.
+    pub outputs: bool,
 }
 
 impl Walk {
@@ -144,12 +146,13 @@ fn rows(client: &Client, dtype: Dtype, key: usize, parts: usize) -> Rows {
 }
 
 impl Walk {
-    /// The tiles of a forward pass. `flags`: an initial state, resets.
+    /// The tiles of a forward pass. Flags: an initial state, resets.
     pub fn choose(
         client: &Client,
         dtype: Dtype,
         problem: &Problem,
         [state, reset]: [bool; 2],
+        outputs: bool,
     ) -> Self {
         let shape = problem.shape;
         let parts = parts(client, shape.key);
@@ -178,6 +181,7 @@ impl Walk {
             bonus: problem.bonus,
             state,
             reset,
+            outputs,
         }
     }
 }
