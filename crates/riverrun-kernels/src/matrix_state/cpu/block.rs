@@ -23,17 +23,42 @@ pub fn place<S: Simd, R: Real>(row: usize, column: usize) -> usize {
 /// Registers of a block, [`COLUMNS`] at a time.
 #[inline(always)]
 fn registers<S: Simd, R: Real>(block: &[R]) -> &[Columns<R::Lanes<S>>] {
-    R::split::<S>(block).0.as_chunks().0
+    vector::<S, R>(block).as_chunks().0
 }
 
 #[inline(always)]
 fn registers_mut<S: Simd, R: Real>(block: &mut [R]) -> &mut [Columns<R::Lanes<S>>] {
-    R::split_mut::<S>(block).0.as_chunks_mut().0
+    vector_mut::<S, R>(block).as_chunks_mut().0
 }
 
 #[inline(always)]
 fn splat<S: Simd, R: Real>(simd: S, x: Columns<R>) -> Columns<Vector<S, R>> {
-    x.map(|x| Vector::splat(simd, x))
+    // Not `map`, here and below: its closures are compiled apart, without the caller's instruction set.
+    let mut y = [Vector::splat(simd, x[0]); COLUMNS];
+    for i in 1..COLUMNS {
+        y[i] = Vector::splat(simd, x[i]);
+    }
+    y
+}
+
+#[inline(always)]
+fn sums<S: Simd, R: Real>(x: Columns<Vector<S, R>>) -> Columns<R> {
+    let mut y = [R::ZERO; COLUMNS];
+    for i in 0..COLUMNS {
+        y[i] = x[i].sum();
+    }
+    y
+}
+
+/// The registers of a vector.
+#[inline(always)]
+fn vector<S: Simd, R: Real>(x: &[R]) -> &[R::Lanes<S>] {
+    R::split::<S>(x).0
+}
+
+#[inline(always)]
+fn vector_mut<S: Simd, R: Real>(x: &mut [R]) -> &mut [R::Lanes<S>] {
+    R::split_mut::<S>(x).0
 }
 
 /// The state after a step; with the roundings of the forward pass.
@@ -46,14 +71,19 @@ pub fn advance<S: Simd, R: Real, const WRITE: bool>(
     u: Columns<R>,
     w: Columns<R>,
 ) {
+    let load = |x: &R::Lanes<S>| Vector::<S, R>::new(simd, *x);
     let (u, w) = (splat(simd, u), splat(simd, w));
-    let [alpha, k, write] = [step.alpha, step.k, step.write].map(|x| R::split::<S>(x).0);
-    let state = registers::<S, R>(from).iter();
-    let state = state.zip(registers_mut::<S, R>(to));
-    for ((((from, to), alpha), k), write) in state.zip(alpha).zip(k).zip(write) {
-        let [alpha, k, write] = [alpha, k, write].map(|x| Vector::<S, R>::new(simd, *x));
+    let states = registers::<S, R>(from)
+        .iter()
+        .zip(registers_mut::<S, R>(to));
+    let vectors = vector::<S, R>(step.alpha)
+        .iter()
+        .zip(vector::<S, R>(step.k));
+    let vectors = vectors.zip(vector::<S, R>(step.write));
+    for ((from, to), ((alpha, k), write)) in states.zip(vectors) {
+        let (alpha, k, write) = (load(alpha), load(k), load(write));
         for i in 0..COLUMNS {
-            let mut s = alpha * Vector::new(simd, from[i]);
+            let mut s = alpha * load(&from[i]);
             s = k.mul_add(u[i], s);
             if WRITE {
                 s = write.mul_add(w[i], s);
@@ -75,35 +105,37 @@ pub fn gather<S: Simd, R: Real, const WRITE: bool>(
     u: Columns<R>,
     w: Columns<R>,
 ) -> [Columns<R>; 2] {
-    let [d_o, u, w] = [d_o, u, w].map(|x| splat(simd, x));
+    let load = |x: &R::Lanes<S>| Vector::<S, R>::new(simd, *x);
+    let (d_o, u, w) = (splat(simd, d_o), splat(simd, u), splat(simd, w));
     let mut d_u = splat(simd, [R::ZERO; COLUMNS]);
     let mut d_w = d_u;
-    let [k, write] = [step.k, step.write].map(|x| R::split::<S>(x).0);
-    let [sum_k, sum_q, sum_write] = [&mut *sum.k, &mut *sum.q, &mut *sum.write];
     let blocks = registers::<S, R>(state).iter().zip(registers::<S, R>(d));
-    let blocks = blocks.zip(k).zip(write);
-    let all = R::split_mut::<S>(sum_k).0.iter_mut();
-    let all = all.zip(R::split_mut::<S>(sum_q).0);
-    let all = all.zip(R::split_mut::<S>(sum_write).0);
-    for ((((state, d), k), write), ((sum_k, sum_q), sum_write)) in blocks.zip(all) {
-        let [k, write] = [k, write].map(|x| Vector::<S, R>::new(simd, *x));
-        let mut sum = [&*sum_k, &*sum_q, &*sum_write].map(|x| Vector::<S, R>::new(simd, *x));
+    let vectors = vector::<S, R>(step.k)
+        .iter()
+        .zip(vector::<S, R>(step.write));
+    let totals = vector_mut::<S, R>(sum.k).iter_mut();
+    let totals = totals.zip(vector_mut::<S, R>(sum.q));
+    let totals = totals.zip(vector_mut::<S, R>(sum.write));
+    for (((state, d), (k, write)), ((sum_k, sum_q), sum_write)) in blocks.zip(vectors).zip(totals) {
+        let (k, write) = (load(k), load(write));
+        let (mut of_k, mut of_q, mut of_write) = (load(sum_k), load(sum_q), load(sum_write));
         for i in 0..COLUMNS {
-            let (s, d) = (Vector::new(simd, state[i]), Vector::new(simd, d[i]));
+            let (s, d) = (load(&state[i]), load(&d[i]));
             d_u[i] = k.mul_add(d, d_u[i]);
-            sum[0] = d.mul_add(u[i], sum[0]);
-            sum[1] = s.mul_add(d_o[i], sum[1]);
+            of_k = d.mul_add(u[i], of_k);
+            of_q = s.mul_add(d_o[i], of_q);
             if WRITE {
                 d_w[i] = write.mul_add(d, d_w[i]);
-                sum[2] = d.mul_add(w[i], sum[2]);
+                of_write = d.mul_add(w[i], of_write);
             }
         }
-        (*sum_k, *sum_q) = (sum[0].lanes, sum[1].lanes);
+        *sum_k = of_k.lanes;
+        *sum_q = of_q.lanes;
         if WRITE {
-            *sum_write = sum[2].lanes;
+            *sum_write = of_write.lanes;
         }
     }
-    [d_u, d_w].map(|x| x.map(Vector::sum))
+    [sums(d_u), sums(d_w)]
 }
 
 /// Turns `d` into the gradient of the state before the step; adds the rows' `Σ (d + q ∂L/∂o) S_{t-1}` to `sum.alpha` and
@@ -118,31 +150,35 @@ pub fn scatter<S: Simd, R: Real, const READ: bool>(
     d_o: Columns<R>,
     d_y: Columns<R>,
 ) {
-    let [d_o, d_y] = [d_o, d_y].map(|x| splat(simd, x));
-    let [alpha, q, read] = [step.alpha, step.q, step.read].map(|x| R::split::<S>(x).0);
-    let [sum_alpha, sum_read] = [&mut *sum.alpha, &mut *sum.read];
-    let state = registers::<S, R>(state).iter();
-    let blocks = state.zip(registers_mut::<S, R>(d));
-    let blocks = blocks.zip(alpha).zip(q).zip(read);
-    let all = R::split_mut::<S>(sum_alpha).0.iter_mut();
-    let all = all.zip(R::split_mut::<S>(sum_read).0);
-    for (((((state, d), alpha), q), read), (sum_alpha, sum_read)) in blocks.zip(all) {
-        let [alpha, q, read] = [alpha, q, read].map(|x| Vector::<S, R>::new(simd, *x));
-        let mut sum = [&*sum_alpha, &*sum_read].map(|x| Vector::<S, R>::new(simd, *x));
+    let load = |x: &R::Lanes<S>| Vector::<S, R>::new(simd, *x);
+    let (d_o, d_y) = (splat(simd, d_o), splat(simd, d_y));
+    let blocks = registers::<S, R>(state)
+        .iter()
+        .zip(registers_mut::<S, R>(d));
+    let vectors = vector::<S, R>(step.alpha)
+        .iter()
+        .zip(vector::<S, R>(step.q));
+    let vectors = vectors.zip(vector::<S, R>(step.read));
+    let totals = vector_mut::<S, R>(sum.alpha).iter_mut();
+    let totals = totals.zip(vector_mut::<S, R>(sum.read));
+    for (((state, d), ((alpha, q), read)), (sum_alpha, sum_read)) in blocks.zip(vectors).zip(totals)
+    {
+        let (alpha, q, read) = (load(alpha), load(q), load(read));
+        let (mut of_alpha, mut of_read) = (load(sum_alpha), load(sum_read));
         for i in 0..COLUMNS {
-            let s = Vector::new(simd, state[i]);
-            let after = q.mul_add(d_o[i], Vector::new(simd, d[i]));
-            sum[0] = after.mul_add(s, sum[0]);
+            let s = load(&state[i]);
+            let after = q.mul_add(d_o[i], load(&d[i]));
+            of_alpha = after.mul_add(s, of_alpha);
             let mut before = alpha * after;
             if READ {
-                sum[1] = s.mul_add(d_y[i], sum[1]);
+                of_read = s.mul_add(d_y[i], of_read);
                 before = read.mul_add(d_y[i], before);
             }
             d[i] = before.lanes;
         }
-        *sum_alpha = sum[0].lanes;
+        *sum_alpha = of_alpha.lanes;
         if READ {
-            *sum_read = sum[1].lanes;
+            *sum_read = of_read.lanes;
         }
     }
 }

@@ -143,15 +143,19 @@ impl<E: Element> Forward<'_, E> {
             let (mut u, mut kept) = (v, y);
             if READ && !WRITE && !head.problem.bonus {
                 let beta = Vector::splat(simd, scalars.beta);
-                kept = std::array::from_fn(|j| v[j] - y[j]);
-                u = kept.map(|x| beta * x);
+                for j in 0..REGISTERS {
+                    kept[j] = v[j] - y[j];
+                    u[j] = beta * kept[j];
+                }
             }
             let mut o = update::<S, _, WRITE>(simd, state, &step, u, y);
             match &mut self.into {
                 Into::Output { o: to, .. } => {
                     if head.problem.bonus {
                         let direct = Vector::splat(simd, scalars.direct);
-                        o = std::array::from_fn(|j| direct.mul_add(v[j], y[j]));
+                        for j in 0..REGISTERS {
+                            o[j] = direct.mul_add(v[j], y[j]);
+                        }
                     }
                     store(&mut row, o);
                     let first = head.row(t) * shape.value + columns.start;
@@ -184,7 +188,12 @@ fn splat<S: Simd, R: Real>(simd: S, x: R) -> Row<S, R> {
 #[inline(always)]
 fn load<S: Simd, R: Real>(simd: S, from: &[R]) -> Row<S, R> {
     let from = R::split::<S>(from).0;
-    std::array::from_fn(|j| Vector::new(simd, from[j]))
+    // Not `from_fn`, whose closure is compiled apart, without the caller's instruction set.
+    let mut x = splat(simd, R::ZERO);
+    for j in 0..REGISTERS {
+        x[j].lanes = from[j];
+    }
+    x
 }
 
 #[inline(always)]
@@ -198,18 +207,30 @@ fn store<S: Simd, R: Real>(to: &mut [R], x: Row<S, R>) {
 /// `Sᵀ weights`. Even and odd rows have sums of their own, so that twice as many additions are under way.
 #[inline(always)]
 fn read<S: Simd, R: Real>(simd: S, state: &[R], weights: &[R]) -> Row<S, R> {
-    let mut sums = [splat(simd, R::ZERO); 2];
+    let (mut sum, mut odd) = (splat(simd, R::ZERO), splat(simd, R::ZERO));
     let (rows, _) = R::split::<S>(state).0.as_chunks::<REGISTERS>();
-    for (rows, weights) in rows.chunks(2).zip(weights.chunks(2)) {
-        for ((sum, row), weight) in sums.iter_mut().zip(rows).zip(weights) {
-            let weight = Vector::splat(simd, *weight);
-            for j in 0..REGISTERS {
-                sum[j] = weight.mul_add(Vector::new(simd, row[j]), sum[j]);
-            }
-        }
+    let (pairs, last) = rows.as_chunks::<2>();
+    let (weights, last_weight) = weights[..rows.len()].as_chunks::<2>();
+    for (rows, weights) in pairs.iter().zip(weights) {
+        add(simd, &mut sum, &rows[0], weights[0]);
+        add(simd, &mut odd, &rows[1], weights[1]);
     }
-    let [even, odd] = sums;
-    std::array::from_fn(|j| even[j] + odd[j])
+    for (row, weight) in last.iter().zip(last_weight) {
+        add(simd, &mut sum, row, *weight);
+    }
+    for j in 0..REGISTERS {
+        sum[j] = sum[j] + odd[j];
+    }
+    sum
+}
+
+/// `sum += weight row`.
+#[inline(always)]
+fn add<S: Simd, R: Real>(simd: S, sum: &mut Row<S, R>, row: &[R::Lanes<S>; REGISTERS], weight: R) {
+    let weight = Vector::splat(simd, weight);
+    for j in 0..REGISTERS {
+        sum[j] = weight.mul_add(Vector::new(simd, row[j]), sum[j]);
+    }
 }
 
 /// The state after a step, and what the query reads of it.
@@ -225,9 +246,10 @@ fn update<S: Simd, R: Real, const WRITE: bool>(
     let (rows, _) = R::split_mut::<S>(state).0.as_chunks_mut::<REGISTERS>();
     let rows = rows.iter_mut().zip(step.alpha).zip(step.k).zip(step.q);
     for ((((row, alpha), k), q), write) in rows.zip(step.write) {
-        let [alpha, k, q, write] = [alpha, k, q, write].map(|x| Vector::<S, R>::splat(simd, *x));
+        let (alpha, k) = (Vector::splat(simd, *alpha), Vector::splat(simd, *k));
+        let (q, write) = (Vector::splat(simd, *q), Vector::splat(simd, *write));
         for j in 0..REGISTERS {
-            let mut s = alpha * Vector::new(simd, row[j]);
+            let mut s: Vector<S, R> = alpha * Vector::new(simd, row[j]);
             s = k.mul_add(u[j], s);
             if WRITE {
                 s = write.mul_add(w[j], s);

@@ -171,7 +171,8 @@ impl<E: Element> Reverse<'_, E> {
         d: &mut [E::Acc],
     ) {
         let scalars = segment.scalars[i];
-        let [u, read, d_o] = [&segment.u, &segment.read, &segment.d_o].map(|x| x.block(i, block));
+        let (u, read) = (segment.u.block(i, block), segment.read.block(i, block));
+        let d_o = segment.d_o.block(i, block);
         let (step, mut sums) = segment.both(i);
         let [mut d_u, mut d_w] =
             gather::<S, _, WRITE>(simd, [state, &*d], &step, &mut sums, d_o, u, read);

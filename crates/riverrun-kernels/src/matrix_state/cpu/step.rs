@@ -190,8 +190,7 @@ fn decay<S: Simd, R: Real>(x: Vector<S, R>) -> Vector<S, R> {
 #[inline(always)]
 fn scale<S: Simd, R: Real>(simd: S, to: &mut [R], by: &[R]) {
     for (to, by) in R::split_mut::<S>(to).0.iter_mut().zip(R::split::<S>(by).0) {
-        let [x, by] = [&*to, by].map(|x| Vector::<S, R>::new(simd, *x));
-        *to = (x * by).lanes;
+        *to = (Vector::<S, R>::new(simd, *to) * Vector::new(simd, *by)).lanes;
     }
 }
 
