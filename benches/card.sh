@@ -117,7 +117,7 @@ part_stress() {
 # Memory errors in every operation, races where shared memory is used. A part of `verify` a process, for the sanitizer
 # watches one process; half a dozen of them beside each other, each with a log of its own.
 part_sanitizer() {
-    local tool op all=${SANITIZER_OPS:-norm loss optimizer linear embedding recurrence:raw recurrence:min-gru cell:gru cell:lstm attention rssm rollout encoder refill}
+    local tool op all=${SANITIZER_OPS:-norm loss optimizer linear embedding recurrence:raw recurrence:min-gru cell:gru cell:lstm attention rssm rollout encoder refill matrix-state}
     command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin
     command -v compute-sanitizer >/dev/null || { echo "skipped: no compute-sanitizer" | tee -a "$log"; return 0; }
     for tool in memcheck racecheck; do

@@ -8,7 +8,8 @@
 //! what it rounds, `eps / 2 sqrt(1 / 3)` on average; errors are independent, and no step amplifies them: keys have length 1, `β`
 //! is at most 2, and what a vector of its own erases is a part of what the key reads. So the second term is six standard
 //! deviations of their sum. The size of a number is that of the terms of its step, the root of the sum of their squares, in which
-//! every element of a state counts as the largest: terms may cancel, and their errors do not.
+//! every element of a state counts as the largest: terms may cancel, and their errors do not. By chunks the gradient of a log decay is
+//! `q ∘ dq - k ∘ dk` and so on, summed over the steps: its size is that of these terms at least.
 
 mod number;
 pub mod oracle;
@@ -29,7 +30,7 @@ pub const OPERATION: Operation = Operation {
     storages: &Storage::ALL,
     forms: |_| Erase::ALL.map(name).to_vec(),
     check: |part, report| by_storage!(part.storage, check(part, report)),
-    weight: 1,
+    weight: 2,
     shared: None,
     long: Some("300 steps of states of 128 x 128"),
 };
@@ -75,9 +76,18 @@ fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), 
         let some = move |m: usize| on_cpu || (n + m + E::NAME.len()).is_multiple_of(3);
         let forms = forms.filter(move |(m, _)| some(*m));
         forms.map(move |(m, form)| {
-            States::random(shape, form, Options::nth(5 * n + 7 * m), n as u64)
+            let options = Options::nth(5 * n + 7 * m);
+            States::random(shape, form, options, n as u64).in_chunks(!on_cpu)
         })
     });
+    let cases: Vec<States> = cases.collect();
+    #[cfg(feature = "ops")]
+    {
+        // Burn has no products of no numbers.
+        let mut some = cases.clone();
+        some.retain(|case| case.problem.shape.values() > 0);
+        part.run_ops::<E, _>(part.form, some, report)?;
+    }
     part.run_all::<E, _>(part.form, cases, report)
 }
 
@@ -147,6 +157,8 @@ pub struct States {
     pub d_o: Vec<f64>,
     /// `[B, H, K, V]`.
     pub d_last: Option<Vec<f64>>,
+    /// Whether the gradient of a log decay is computed as a difference of sums over the steps, as by chunks.
+    pub chunked: bool,
 }
 
 impl States {
@@ -240,7 +252,28 @@ impl States {
             inputs,
             d_o: numbers(shape.values()),
             d_last: options.d_last.then(|| numbers(shape.state())),
+            chunked: false,
         }
+    }
+
+    /// The same, for a form that computes in chunks.
+    pub fn in_chunks(mut self, chunked: bool) -> Self {
+        self.chunked = chunked;
+        self
+    }
+
+    /// The largest term of such a difference: `q ∘ dq`, and as many times again as there are other vectors.
+    fn term(&self, truth: &Tensors) -> f64 {
+        let most = |x: &[f64]| largest(x.iter().map(|x| x.abs()));
+        let given = &self.inputs;
+        let product = |x: Option<&Vec<f64>>, d: &str| match x {
+            Some(x) if self.chunked => most(x) * most(truth.get(d)),
+            _ => 0.0,
+        };
+        product(Some(&given.q), "d_q")
+            + product(Some(&given.k), "d_k")
+            + product(given.erase.as_ref(), "d_erase")
+            + product(given.write.as_ref(), "d_write")
     }
 
     fn tensors<T>(o: T, last: T, d: Gradients<T, T>, numbers: impl Fn(T) -> Vec<f64>) -> Tensors {
@@ -302,8 +335,12 @@ impl Case for States {
         } = self.problem.shape;
         let roundings = ((16 + key + value) * steps.max(1)) as f64;
         let sides = if E::NAME == "f64" { 2.0 } else { 1.0 };
+        let term = self.term(truth);
         let rule = |(name, truth): (&'static str, &[f64])| {
-            let size = largest(sizes.get(name).iter().copied());
+            let mut size = largest(sizes.get(name).iter().copied());
+            if name == "d_g" {
+                size = size.max(term);
+            }
             let error = sides * arithmetic / 2.0 * (12.0 * roundings).sqrt() * size;
             let rounded = !matches!(name, "last" | "d_initial");
             let of = |x: &f64| error + if rounded { storage(*x) } else { 0.0 };
@@ -382,6 +419,87 @@ impl Case for States {
             initial: numbers::<E>(&d.initial),
         };
         Ok(Self::tensors(wide(&o), numbers::<E>(&last), d, |x| x))
+    }
+
+    #[cfg(feature = "ops")]
+    fn op<E: Element>(&self, on: &crate::op::Place) -> Result<Tensors, Failure> {
+        use burn::tensor::Tensor;
+        use riverrun::Sequence;
+        use riverrun::ops::{Decay, Erase as Given, MatrixState, matrix_state};
+
+        use crate::op::{download, gradient};
+        let Shape {
+            batch,
+            steps,
+            key_heads,
+            heads,
+            key,
+            value,
+        } = self.problem.shape;
+        let given = &self.inputs;
+        let rows = [batch, steps, heads, key];
+        let single = [batch, steps, heads];
+        let keys = [batch, steps, key_heads, key];
+        let (q, k) = (on.leaf(&given.q, keys), on.leaf(&given.k, keys));
+        let v = on.leaf(&given.v, [batch, steps, heads, value]);
+        let of_head = |x: &Option<Vec<f64>>| x.as_ref().map(|x| on.leaf(x, single));
+        let of_rows = |x: &Option<Vec<f64>>| x.as_ref().map(|x| on.leaf(x, rows));
+        let (g, g_rows) = match self.problem.gate {
+            Gate::Row => (None, of_rows(&given.g)),
+            _ => (of_head(&given.g), None),
+        };
+        let (beta, erase, write) = (
+            of_head(&given.beta),
+            of_rows(&given.erase),
+            of_rows(&given.write),
+        );
+        let bonus = given.bonus.as_ref().map(|x| on.leaf(x, [heads, key]));
+        let dims = [batch, heads, key, value];
+        // An absent state has no gradient to compare: zeros in its place.
+        let zeros = || vec![0.0; self.problem.shape.state()];
+        let initial = on.leaf(&given.initial.clone().unwrap_or_else(zeros), dims);
+        let state = |x: Tensor<4>| match E::NAME {
+            "f64" => x,
+            _ => x.cast(burn::tensor::FloatDType::F32),
+        };
+        let mut inputs = MatrixState::new(q.clone(), k.clone(), v.clone());
+        inputs.decay = match (&g, &g_rows) {
+            (Some(g), _) => Decay::Head(g.clone()),
+            (_, Some(g)) => Decay::Row(g.clone()),
+            _ => Decay::None,
+        };
+        inputs.erase = match (&beta, &erase, &write) {
+            (Some(beta), ..) => Given::Key(beta.clone()),
+            (_, Some(a), Some(b)) => Given::Separate([a.clone(), b.clone()]),
+            (_, Some(e), None) => Given::Free(e.clone()),
+            _ => Given::None,
+        };
+        inputs.bonus = bonus.clone();
+        let mut sequence = Sequence::new().with_state(state(initial.clone()));
+        if let Some(reset) = &given.reset {
+            sequence = sequence.with_reset(on.mask(reset, [batch, steps]));
+        }
+        let (o, last) = matrix_state(inputs, sequence)?;
+        let mut loss = (o.clone() * on.tensor(&self.d_o, [batch, steps, heads, value])).sum();
+        if let Some(d_last) = &self.d_last {
+            let of_state = (last.clone() * state(on.tensor(d_last, dims))).sum();
+            loss = loss + of_state.cast(o.dtype());
+        }
+        let all = loss.backward();
+        let some3 = |x: &Option<Tensor<3>>| x.as_ref().map(|x| gradient(x, &all));
+        let some4 = |x: &Option<Tensor<4>>| x.as_ref().map(|x| gradient(x, &all));
+        let d = Gradients {
+            q: gradient(&q, &all),
+            k: gradient(&k, &all),
+            v: gradient(&v, &all),
+            g: some3(&g).or(some4(&g_rows)),
+            beta: some3(&beta),
+            erase: some4(&erase),
+            write: some4(&write),
+            bonus: bonus.as_ref().map(|x| gradient(x, &all)),
+            initial: gradient(&initial, &all),
+        };
+        Ok(Self::tensors(download(o), download(last), d, |x| x))
     }
 
     #[cfg(feature = "gpu")]

@@ -299,3 +299,58 @@ fn no_steps_keep_the_state() {
         assert!(found.get("o").is_empty());
     }
 }
+
+#[cfg(feature = "gpu")]
+mod gpu {
+    use riverrun_kernels::gpu::Dtype;
+    use riverrun_testkit::matrix_state::gpu::CHUNK;
+
+    use super::*;
+    use crate::device;
+
+    /// Every form once: the whole table takes minutes where the CPU imitates a GPU.
+    #[test]
+    fn every_form_is_right() {
+        let Some(client) = device::client() else {
+            return;
+        };
+        for (n, form) in Form::all().enumerate() {
+            let shape = [1, CHUNK + 3, 1, 2, 6 + n % 3, 5];
+            let case = States::random(shape, form, Options::nth(n), 3);
+            let case = case.in_chunks(true).rounded::<f32>();
+            let found = case.gpu(&client, Dtype::F32).unwrap();
+            for comparison in case.compared::<f32>(&found) {
+                assert!(comparison.passes(), "{form:?}: {comparison:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_have_the_bits_of_the_whole() {
+        let Some(client) = device::client() else {
+            return;
+        };
+        let form = Form {
+            gate: Gate::Head,
+            erase: Erase::Key,
+            bonus: false,
+        };
+        let (steps, cut) = (3 * CHUNK - 5, 2 * CHUNK);
+        let case = States::random([1, steps, 1, 2, 8, 5], form, Options::nth(0), 4);
+        let case = case.rounded::<f32>();
+        let whole = case.gpu(&client, Dtype::F32).unwrap();
+        let first = piece(&case, 0, cut).gpu(&client, Dtype::F32).unwrap();
+        let mut last = piece(&case, cut, steps);
+        last.inputs.initial = Some(first.get("last").to_vec());
+        let last = last.gpu(&client, Dtype::F32).unwrap();
+        let mut first = piece(&case, 0, cut);
+        first.d_last = Some(last.get("d_initial").to_vec());
+        let first = first.gpu(&client, Dtype::F32).unwrap();
+        assert_eq!(whole.get("last"), last.get("last"));
+        assert_eq!(whole.get("d_initial"), first.get("d_initial"));
+        for name in ["o", "d_q", "d_k", "d_v", "d_g", "d_beta"] {
+            let joined = [first.get(name), last.get(name)].concat();
+            assert_eq!(whole.get(name), joined, "{name}");
+        }
+    }
+}
