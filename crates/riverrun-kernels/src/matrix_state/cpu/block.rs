@@ -4,12 +4,13 @@
 
 use pulp::Simd;
 
+use super::segment::Segment;
 use super::step::Vectors;
 use crate::simd::real::Real;
 use crate::simd::vector::{Vector, lanes};
 
 /// Columns of a block: enough that loads of a step's vectors are few beside those of the block.
-pub const COLUMNS: usize = 4;
+pub const COLUMNS: usize = 8;
 
 /// A number for each column of a block.
 pub type Columns<R> = [R; COLUMNS];
@@ -61,35 +62,45 @@ fn vector_mut<S: Simd, R: Real>(x: &mut [R]) -> &mut [R::Lanes<S>] {
     R::split_mut::<S>(x).0
 }
 
-/// The state after a step; with the roundings of the forward pass.
+/// Takes a block of the state through a segment, with the roundings of the forward pass; notes the state before each step in
+/// `history`, where that has room.
 #[inline(always)]
-pub fn advance<S: Simd, R: Real, const WRITE: bool>(
+pub fn replay<S: Simd, R: Real, const WRITE: bool>(
     simd: S,
-    from: &[R],
-    to: &mut [R],
-    step: &Vectors<&[R]>,
-    u: Columns<R>,
-    w: Columns<R>,
+    segment: &Segment<R>,
+    block: usize,
+    state: &mut [R],
+    history: &mut [R],
 ) {
-    let load = |x: &R::Lanes<S>| Vector::<S, R>::new(simd, *x);
-    let (u, w) = (splat(simd, u), splat(simd, w));
-    let states = registers::<S, R>(from)
-        .iter()
-        .zip(registers_mut::<S, R>(to));
-    let vectors = vector::<S, R>(step.alpha)
-        .iter()
-        .zip(vector::<S, R>(step.k));
-    let vectors = vectors.zip(vector::<S, R>(step.write));
-    for ((from, to), ((alpha, k), write)) in states.zip(vectors) {
-        let (alpha, k, write) = (load(alpha), load(k), load(write));
-        for i in 0..COLUMNS {
-            let mut s = alpha * load(&from[i]);
-            s = k.mul_add(u[i], s);
-            if WRITE {
-                s = write.mul_add(w[i], s);
+    let len = state.len() / lanes::<S, R>() / COLUMNS;
+    let history = registers_mut::<S, R>(history);
+    // No sum runs over rows, so that a few of them go through all steps in registers.
+    for (j, state) in registers_mut::<S, R>(state).iter_mut().enumerate() {
+        let mut s = *state;
+        for i in 0..segment.steps {
+            let step = segment.step(i);
+            let load = |x: &[R]| Vector::<S, R>::new(simd, vector::<S, R>(x)[j]);
+            let (alpha, k) = (load(step.alpha), load(step.k));
+            let u = splat(simd, segment.u.block(i, block));
+            if segment.resets[i] {
+                s = [R::splat(simd, R::ZERO); COLUMNS];
             }
-            to[i] = s.lanes;
+            if let Some(before) = history.get_mut(i * len + j) {
+                *before = s;
+            }
+            for c in 0..COLUMNS {
+                let s = &mut s[c];
+                *s = k.mul_add(u[c], alpha * Vector::new(simd, *s)).lanes;
+            }
+            if WRITE {
+                let (write, w) = (load(step.write), segment.read.block(i, block));
+                let w = splat(simd, w);
+                for c in 0..COLUMNS {
+                    s[c] = write.mul_add(w[c], Vector::new(simd, s[c])).lanes;
+                }
+            }
         }
+        *state = s;
     }
 }
 

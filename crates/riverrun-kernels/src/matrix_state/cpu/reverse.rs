@@ -6,7 +6,7 @@
 use pulp::{Simd, WithSimd};
 
 use super::super::{Erase, Gate, Gradients, LARGEST};
-use super::block::{COLUMNS, advance, gather, place, scatter};
+use super::block::{COLUMNS, gather, place, replay, scatter};
 use super::forward::{Forward, Into};
 use super::segment::{SEGMENT, Segment, Totals};
 use super::step::{Head, narrow};
@@ -87,24 +87,21 @@ impl<E: Element> Reverse<'_, E> {
         self.to_blocks::<S>(self.d_last, d);
 
         let mut segment = Segment::new(rows, blocks * COLUMNS);
-        let mut history = Buffer::scratch((SEGMENT + 1) * block);
+        let mut history = Buffer::scratch(SEGMENT * block);
         let history = history.as_mut_slice();
         for n in 1..segments {
             segment.load(simd, &head, n - 1, kept, self.d_o);
             let (before, after) = states[(n - 1) * state..(n + 1) * state].split_at_mut(state);
-            let starts = before.chunks_exact(block);
-            for (index, (from, to)) in starts.zip(after.chunks_exact_mut(block)).enumerate() {
-                history[..block].copy_from_slice(from);
-                self.replay::<S, WRITE>(simd, &segment, index, history);
-                to.copy_from_slice(&history[segment.steps * block..][..block]);
+            after.copy_from_slice(before);
+            for (index, state) in after.chunks_exact_mut(block).enumerate() {
+                replay::<S, _, WRITE>(simd, &segment, index, state, &mut []);
             }
         }
         for n in (0..segments).rev() {
             segment.load(simd, &head, n, kept, self.d_o);
-            let starts = states[n * state..][..state].chunks_exact(block);
-            for (index, (from, d)) in starts.zip(d.chunks_exact_mut(block)).enumerate() {
-                history[..block].copy_from_slice(from);
-                self.replay::<S, WRITE>(simd, &segment, index, history);
+            let starts = states[n * state..][..state].chunks_exact_mut(block);
+            for (index, (state, d)) in starts.zip(d.chunks_exact_mut(block)).enumerate() {
+                replay::<S, _, WRITE>(simd, &segment, index, state, history);
                 for i in (0..segment.steps).rev() {
                     let state = &history[i * block..][..block];
                     self.step::<S, READ, WRITE>(simd, &mut segment, i, index, state, d);
@@ -136,26 +133,6 @@ impl<E: Element> Reverse<'_, E> {
                 let first = column / COLUMNS * block;
                 to[first + place::<S, E::Acc>(row, column % COLUMNS)] = *from;
             }
-        }
-    }
-
-    /// From the state of a block before a segment, that before each step and the one after the last.
-    #[inline(always)]
-    fn replay<S: Simd, const WRITE: bool>(
-        &self,
-        simd: S,
-        segment: &Segment<E::Acc>,
-        block: usize,
-        history: &mut [E::Acc],
-    ) {
-        let len = history.len() / (SEGMENT + 1);
-        for i in 0..segment.steps {
-            let (before, after) = history[i * len..][..2 * len].split_at_mut(len);
-            if self.head.is_reset(segment.first + i) {
-                before.fill(E::Acc::ZERO);
-            }
-            let (u, w) = (segment.u.block(i, block), segment.read.block(i, block));
-            advance::<S, _, WRITE>(simd, before, after, &segment.step(i), u, w);
         }
     }
 
@@ -193,7 +170,7 @@ impl<E: Element> Reverse<'_, E> {
             totals.w += read[c] * d_o[c];
         }
         scatter::<S, _, READ>(simd, state, d, &step, &mut sums, d_o, d_y);
-        if self.head.is_reset(segment.first + i) {
+        if segment.resets[i] {
             d.fill(E::Acc::ZERO);
         }
         segment.d_v.set(i, block, d_v);

@@ -26,6 +26,8 @@ pub struct Segment<R> {
     pub d_o: Rows<R>,
     /// `∂L/∂v`.
     pub d_v: Rows<R>,
+    /// Where a step starts anew.
+    pub resets: [bool; SEGMENT],
     /// The numbers of the steps.
     pub scalars: [Scalars<R>; SEGMENT],
     /// Sums over columns.
@@ -104,6 +106,7 @@ impl<R: Real> Segment<R> {
             read: Rows::new(width),
             d_o: Rows::new(width),
             d_v: Rows::new(width),
+            resets: [false; SEGMENT],
             scalars: [Scalars::default(); SEGMENT],
             totals: [Totals::default(); SEGMENT],
             rows,
@@ -134,6 +137,7 @@ impl<R: Real> Segment<R> {
             let vectors = Vectors::of(vectors.chunks_exact_mut(self.rows));
             let scalars = head.vectors(simd, t, vectors);
             self.scalars[i] = scalars;
+            self.resets[i] = head.is_reset(t);
             widen(self.u.row_mut(i), head.values(head.inputs.v, t));
             widen(self.d_o.row_mut(i), head.values(d_o, t));
             let Some(kept) = kept else { continue };
