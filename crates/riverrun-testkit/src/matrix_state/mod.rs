@@ -457,11 +457,14 @@ impl Case for States {
         let dims = [batch, heads, key, value];
         // An absent state has no gradient to compare: zeros in its place.
         let zeros = || vec![0.0; self.problem.shape.state()];
-        let initial = on.leaf(&given.initial.clone().unwrap_or_else(zeros), dims);
-        let state = |x: Tensor<4>| match E::NAME {
-            "f64" => x,
-            _ => x.cast(burn::tensor::FloatDType::F32),
-        };
+        let state = crate::op::Place::new(
+            &on.plain(),
+            match E::NAME {
+                "f64" => Storage::F64,
+                _ => Storage::F32,
+            },
+        );
+        let initial = state.leaf(&given.initial.clone().unwrap_or_else(zeros), dims);
         let mut inputs = MatrixState::new(q.clone(), k.clone(), v.clone());
         inputs.decay = match (&g, &g_rows) {
             (Some(g), _) => Decay::Head(g.clone()),
@@ -475,14 +478,14 @@ impl Case for States {
             _ => Given::None,
         };
         inputs.bonus = bonus.clone();
-        let mut sequence = Sequence::new().with_state(state(initial.clone()));
+        let mut sequence = Sequence::new().with_state(initial.clone());
         if let Some(reset) = &given.reset {
             sequence = sequence.with_reset(on.mask(reset, [batch, steps]));
         }
         let (o, last) = matrix_state(inputs, sequence)?;
         let mut loss = (o.clone() * on.tensor(&self.d_o, [batch, steps, heads, value])).sum();
         if let Some(d_last) = &self.d_last {
-            let of_state = (last.clone() * state(on.tensor(d_last, dims))).sum();
+            let of_state = (last.clone() * state.tensor(d_last, dims)).sum();
             loss = loss + of_state.cast(o.dtype());
         }
         let all = loss.backward();

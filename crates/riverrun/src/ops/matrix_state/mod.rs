@@ -105,8 +105,7 @@ impl MatrixState {
 /// `[B, T, H, V]` in the dtype of the inputs and the last state. The backward pass saves the inputs and no states.
 ///
 /// # Errors
-/// Shapes, dtypes or devices that do not fit; a dtype that the device lacks. On a GPU [`Erase::Separate`] and a bonus have no
-/// backward pass, and are refused on a device that differentiates.
+/// Shapes, dtypes or devices that do not fit; a dtype that the device lacks.
 ///
 /// Sources: Yang et al., *Gated Delta Networks* (2024), section 3; Dao and Gu, *Transformers are SSMs* (2024), section 3.
 pub fn matrix_state(
@@ -230,12 +229,6 @@ fn check(inputs: &MatrixState, sequence: &Sequence<Tensor<4>>) -> Result<Problem
     }
     checks::reset(value, sequence.reset.as_ref(), [batch, steps])?;
     checks::lengths(sequence.lengths.as_deref(), [batch, steps])?;
-    let one_way = problem.bonus || erase == EraseForm::Separate;
-    if one_way && value.device().is_autodiff() && checks::on_gpu(&value.device()) {
-        return Err(Error::Unsupported(
-            "matrix_state on a GPU: a bonus and a separate erase have no backward pass".into(),
-        ));
-    }
     Ok(problem)
 }
 
