@@ -48,7 +48,8 @@ pub use linear::{linear, mlp};
 pub use linear_rnn::{LinearRnn, LinearRnnConfig};
 pub use lstm::{Lstm, LstmConfig, LstmState};
 pub use matrix_state::{
-    GatedDeltaNet, GatedDeltaNetConfig, HeadDecay, MatrixLayerState, ShortConvolution,
+    GatedDeltaNet, GatedDeltaNetConfig, HeadDecay, Mamba2, Mamba2Config, MatrixLayerState,
+    ShortConvolution,
 };
 pub use min_gru::{MinGru, MinGruConfig};
 pub use min_lstm::{MinLstm, MinLstmConfig};

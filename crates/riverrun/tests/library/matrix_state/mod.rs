@@ -2,6 +2,7 @@
 
 mod composed;
 mod gated_delta_net;
+mod mamba2;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
