@@ -23,6 +23,9 @@ const SINGLE: f64 = 2e-5;
 /// The same in f64.
 const DOUBLE: f64 = SINGLE / (1u64 << 29) as f64;
 
+/// Some ten roundings to bf16 one after the other: projection, convolution, SiLU, norm, recurrence, norm, gate, projection.
+const HALF: f64 = 10.0 / (1u64 << 9) as f64;
+
 /// Every parameter on a device, in a dtype.
 struct Moved<'a>(&'a Device, DType);
 
@@ -109,8 +112,8 @@ fn results<L: Module>(
     let d_y = moved(inputs.d_y.clone(), device, dtype);
     let d_inputs = moved(inputs.d_state.inputs.clone(), device, dtype);
     let d_matrix = moved(inputs.d_state.matrix.clone(), device, matrix);
-    let loss = (y.clone() * d_y).sum()
-        + (last.inputs.clone() * d_inputs).sum()
+    let loss = (y.clone() * d_y).sum().cast(matrix)
+        + (last.inputs.clone() * d_inputs).sum().cast(matrix)
         + (last.matrix.clone() * d_matrix).sum();
     let of = loss.backward();
     let gradient = |x: &Tensor<3>| numbers(x.grad(&of).expect("a gradient"));
@@ -129,7 +132,7 @@ fn results<L: Module>(
     found
 }
 
-/// The layer is its formulas: in f64 on the CPU, and in f32 on every device.
+/// The layer is its formulas: in f64 and in bf16 on the CPU, and in f32 on every device.
 fn agrees<L: Module + Recurrent<State = MatrixLayerState>>(
     what: &str,
     make: impl Fn(&Device) -> L,
@@ -155,6 +158,15 @@ fn agrees<L: Module + Recurrent<State = MatrixLayerState>>(
         results(&exact, &inputs, oracle, run),
         DOUBLE,
     );
+    let place = (oracle.0, DType::BF16);
+    let rough = layer.clone().map(&mut Moved(place.0, place.1));
+    let found = results(&rough, &inputs, place, run);
+    for ((name, found), (_, expected)) in found.iter().zip(&expected).take(3) {
+        let what = format!("{what} bf16: {name}");
+        assert_close(&what, found, expected, HALF);
+    }
+    let finite = |(_, x): &(String, Vec<f64>)| x.iter().all(|x| x.is_finite());
+    assert!(found.iter().all(finite), "{what} bf16: gradients");
     for (name, device) in devices() {
         let place = (&device.autodiff(), DType::F32);
         let layer = layer.clone().map(&mut Moved(place.0, place.1));
