@@ -15,6 +15,7 @@ mod layer_norm;
 pub(crate) mod linear;
 mod linear_rnn;
 mod lstm;
+mod matrix_state;
 mod min_gru;
 mod min_lstm;
 mod recurrent;
@@ -22,6 +23,7 @@ mod rg_lru;
 mod rms_norm;
 mod rnn;
 mod rssm;
+mod softplus;
 mod stack_layer;
 
 #[cfg(feature = "store")]
@@ -45,6 +47,10 @@ pub(crate) use linear::apply;
 pub use linear::{linear, mlp};
 pub use linear_rnn::{LinearRnn, LinearRnnConfig};
 pub use lstm::{Lstm, LstmConfig, LstmState};
+pub use matrix_state::{
+    GatedDeltaNet, GatedDeltaNetConfig, HeadDecay, Mamba2, Mamba2Config, MatrixLayerState,
+    ShortConvolution,
+};
 pub use min_gru::{MinGru, MinGruConfig};
 pub use min_lstm::{MinLstm, MinLstmConfig};
 pub use recurrent::Recurrent;

@@ -3,9 +3,9 @@
 use burn::config::Config;
 use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
-use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 
+use super::softplus::softplus;
 use super::{Recurrent, Sequence, apply, gated};
 use crate::Error;
 use crate::ops::support::checks;
@@ -152,22 +152,6 @@ impl RgLru {
         };
         Ok([product(0)?, product(1)?])
     }
-}
-
-/// `ln(1 + e^x)`, accurate where the result is small and without overflow where it is large.
-fn softplus(x: Tensor<1>) -> Tensor<1> {
-    // Above this, the result is x itself in f32.
-    const LARGE: f64 = 20.0;
-    // Below this, a series: on GPUs the logarithm of 1 + e is no more accurate than 1 + e.
-    const SMALL: f64 = 0.1;
-    let e = x.clone().clamp_max(LARGE).exp();
-    // ln(1 + e) = 2 artanh w.
-    let w = e.clone() / (e.clone() + 2.0);
-    let square = w.clone() * w.clone();
-    let series = square.clone() * (square.clone() * (square / 7.0 + 1.0 / 5.0) + 1.0 / 3.0) + 1.0;
-    let near = w * 2.0 * series;
-    let far = e.clone().log1p() + relu(x - LARGE);
-    near.mask_where(e.greater_elem(SMALL), far)
 }
 
 impl Recurrent for RgLru {

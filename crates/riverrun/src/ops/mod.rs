@@ -17,7 +17,7 @@ mod encoder;
 pub(crate) mod flat;
 mod gelu;
 pub(crate) mod linear;
-mod matrix_state;
+pub(crate) mod matrix_state;
 pub(crate) mod norm;
 mod random;
 mod recurrence;

@@ -13,6 +13,7 @@ mod gates;
 mod golden;
 mod layers;
 mod linear;
+mod matrix_state;
 mod ops;
 #[path = "../common/padded.rs"]
 mod padded;

@@ -233,7 +233,7 @@ fn check(inputs: &MatrixState, sequence: &Sequence<Tensor<4>>) -> Result<Problem
 }
 
 /// The dtype of the state beside inputs of this one.
-fn state_dtype(inputs: DType) -> DType {
+pub(crate) fn state_dtype(inputs: DType) -> DType {
     match inputs {
         DType::F64 => DType::F64,
         _ => DType::F32,

@@ -1,0 +1,214 @@
+//! Gated DeltaNet.
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Device, Tensor};
+
+use super::heads::Heads;
+use super::parts::{positive, sigmoid, silu, unit_norm};
+use super::{HeadDecay, MatrixLayerState, ShortConvolution};
+use crate::Error;
+use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence, apply};
+use crate::ops::{Decay, Erase, MatrixState, matrix_state, rms_norm};
+
+/// Configuration of [`GatedDeltaNet`].
+#[derive(Config, Debug)]
+#[non_exhaustive]
+pub struct GatedDeltaNetConfig {
+    /// Features of input and output.
+    pub d_model: usize,
+    /// Heads of values and states.
+    pub heads: usize,
+    /// Channels of a query or key, 1 to 256.
+    pub key_dim: usize,
+    /// Channels of a value, 1 to 256.
+    pub value_dim: usize,
+    /// Heads of queries and keys, a divisor of `heads`; as many when absent.
+    pub key_heads: Option<usize>,
+    /// Steps that the convolution sees, its own among them, 2 to 64.
+    #[config(default = 4)]
+    pub taps: usize,
+    /// Whether `β` reaches 2 instead of 1, and with it eigenvalues of the transition -1 instead of 0.
+    #[config(default = false)]
+    pub negative_eigenvalues: bool,
+    /// Added to the mean square in the norm of the output.
+    #[config(default = 1e-6)]
+    pub epsilon: f64,
+    /// The smallest `softplus(dt_bias)` at initialisation.
+    #[config(default = 0.001)]
+    pub min_step: f64,
+    /// The largest.
+    #[config(default = 0.1)]
+    pub max_step: f64,
+}
+
+/// Gated DeltaNet, the recurrent layer of Qwen3-Next and Qwen3.5:
+///
+/// ```text
+/// (q, k, v)_t = SiLU(conv(W_qkv x)_t)       q_t ← q_t / (|q_t| √K)      k_t ← k_t / |k_t|
+/// β_t = σ(W_b x_t)                          g_t = -e^(A_log) softplus(W_a x_t + dt_bias)
+/// S_t = (I - β_t k_t k_tᵀ) e^(g_t) S_{t-1} + β_t k_t v_tᵀ
+/// y_t = W_out (rms_norm(S_tᵀ q_t) ∘ SiLU(W_z x_t))
+/// ```
+///
+/// for each head with its state `S`, `[K, V]`; `|k|² = Σ k² + 1e-6`, and the norm is over the `V` channels of a head, with one
+/// `gamma` for all heads. `heads / key_heads` heads in a row share a query and key. All sequences of a batch have the same
+/// number of steps.
+///
+/// ```
+/// # #[cfg(feature = "flex")] {
+/// use burn::tensor::{Device, Distribution, Tensor};
+/// use riverrun::nn::{GatedDeltaNetConfig, Recurrent};
+///
+/// let device = Device::flex();
+/// // 4 heads with states of 8 by 16; 2 of them share each query and key.
+/// let layer = GatedDeltaNetConfig::new(32, 4, 8, 16)
+///     .with_key_heads(Some(2))
+///     .init(&device);
+/// let x = Tensor::<3>::random([2, 10, 32], Distribution::Default, &device);
+/// let (y, state) = layer.forward(x.clone(), None);
+/// assert_eq!(y.dims(), [2, 10, 32]);
+/// assert_eq!(state.matrix.dims(), [2, 4, 8, 16]);
+/// // The next step, from where the sequence ended.
+/// let (y, _state) = layer.step(x.narrow(1, 0, 1).squeeze_dim(1), Some(state));
+/// assert_eq!(y.dims(), [2, 32]);
+/// # }
+/// ```
+///
+/// Sources: Yang et al., *Gated Delta Networks* (2024), sections 3.1 and 3.4; `β` up to 2: Grazzi et al., *Unlocking
+/// State-Tracking in Linear RNNs Through Negative Eigenvalues* (2024), section 4; grouped heads: Qwen3-Next.
+#[derive(Module, Debug)]
+pub struct GatedDeltaNet {
+    /// `[d_model, 2 key_heads key_dim + heads value_dim]`: queries beside keys beside values.
+    pub qkv: Linear,
+    /// Of queries, keys and values.
+    pub convolution: ShortConvolution,
+    /// `[d_model, 2 heads]`: `W_b` beside `W_a`.
+    pub rates: Linear,
+    /// The decay of each head.
+    pub decay: HeadDecay,
+    /// `[d_model, heads value_dim]`: `W_z`.
+    pub gate: Linear,
+    /// Of the output of a head, `[value_dim]`.
+    pub norm: RmsNorm,
+    /// `[heads value_dim, d_model]`.
+    pub out: Linear,
+    /// Heads of queries and keys.
+    #[module(skip)]
+    pub key_heads: usize,
+    /// Whether `β` reaches 2 instead of 1.
+    #[module(skip)]
+    pub negative_eigenvalues: bool,
+}
+
+impl GatedDeltaNetConfig {
+    fn heads(&self) -> Heads {
+        Heads {
+            layer: "GatedDeltaNet",
+            key_heads: self.key_heads.unwrap_or(self.heads),
+            heads: self.heads,
+            key_dim: self.key_dim,
+            value_dim: self.value_dim,
+        }
+    }
+
+    /// Checks that the fields are in range and fit together.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] naming the first field that is out of range.
+    pub fn check(&self) -> Result<(), Error> {
+        let Heads { layer, .. } = self.heads();
+        self.heads()
+            .check(self.d_model, ["key_dim", "value_dim", "key_heads"])?;
+        ShortConvolution::check(layer, self.taps)?;
+        positive(layer, "epsilon", self.epsilon)?;
+        HeadDecay::check(layer, self.min_step, self.max_step)
+    }
+
+    /// A layer with fresh weights.
+    ///
+    /// # Panics
+    /// If [`check`](Self::check) fails.
+    pub fn init(&self, device: &Device) -> GatedDeltaNet {
+        self.check().unwrap_or_else(Error::raise);
+        let heads = self.heads();
+        let (mixed, values) = (2 * heads.keys() + heads.values(), heads.values());
+        let layer = |from, to| LinearConfig::new(from, to).with_bias(false).init(device);
+        GatedDeltaNet {
+            qkv: layer(self.d_model, mixed),
+            convolution: ShortConvolution::init(self.taps, mixed, false, device),
+            rates: layer(self.d_model, 2 * self.heads),
+            decay: HeadDecay::init(self.heads, self.min_step, self.max_step, device),
+            gate: layer(self.d_model, values),
+            norm: RmsNormConfig::new(self.value_dim)
+                .with_epsilon(self.epsilon)
+                .init(device),
+            out: layer(values, self.d_model),
+            key_heads: heads.key_heads,
+            negative_eigenvalues: self.negative_eigenvalues,
+        }
+    }
+}
+
+impl GatedDeltaNet {
+    fn heads(&self) -> Heads {
+        let ([_, mixed], [value_dim]) = (self.qkv.weight.dims(), self.norm.gamma.dims());
+        let [values, _] = self.out.weight.dims();
+        Heads {
+            layer: "GatedDeltaNet",
+            key_heads: self.key_heads,
+            heads: values / value_dim,
+            key_dim: (mixed - values) / (2 * self.key_heads),
+            value_dim,
+        }
+    }
+}
+
+impl Recurrent for GatedDeltaNet {
+    type State = MatrixLayerState;
+
+    crate::run_checked!();
+
+    fn checked_run(
+        &self,
+        x: Tensor<3>,
+        sequence: Sequence<MatrixLayerState>,
+    ) -> Result<(Tensor<3>, MatrixLayerState), Error> {
+        let (heads, [batch, steps, _]) = (self.heads(), x.dims());
+        heads.check_call(&x, &sequence, &self.qkv, &self.convolution)?;
+        if batch * steps == 0 {
+            return Ok(heads.nothing(x, sequence.state, &self.convolution));
+        }
+        let states = sequence
+            .state
+            .clone()
+            .map(|state| (state.inputs, state.matrix));
+        let (inputs, matrix) = states.unzip();
+        let mixed = apply(&self.qkv, x.clone())?;
+        let (mixed, inputs) = self
+            .convolution
+            .run(mixed, sequence.starting_from(inputs))?;
+        let scale = 1.0 / (heads.key_dim as f64).sqrt();
+        let vectors = MatrixState::new(
+            unit_norm(heads.key(&mixed, 0), scale)?,
+            unit_norm(heads.key(&mixed, heads.keys()), 1.0)?,
+            heads.value(&mixed, 2 * heads.keys()),
+        );
+        let rates = apply(&self.rates, x.clone())?;
+        let beta = sigmoid(rates.clone().narrow(2, 0, heads.heads));
+        let beta = match self.negative_eigenvalues {
+            true => beta * 2.0,
+            false => beta,
+        };
+        let (_, g) = self.decay.run(rates.narrow(2, heads.heads, heads.heads));
+        let vectors = vectors
+            .with_decay(Decay::Head(g.cast(x.dtype())))
+            .with_erase(Erase::Key(beta));
+        let (o, matrix) = matrix_state(vectors, sequence.starting_from(matrix))?;
+        let o = rms_norm(o, self.norm.gamma.val(), self.norm.epsilon)?;
+        let o = o.reshape([batch, steps, heads.values()]) * silu(apply(&self.gate, x)?);
+        let state = MatrixLayerState::new(inputs, matrix);
+        Ok((apply(&self.out, o)?, state))
+    }
+}

@@ -1,0 +1,63 @@
+//! The short convolution before a recurrence.
+
+use burn::module::{Initializer, Module, Param};
+use burn::tensor::{Device, Tensor};
+
+use super::parts::silu;
+use crate::ops::short_convolution;
+use crate::{Error, Sequence};
+
+/// The most taps that every device has a kernel for.
+const LARGEST: usize = 64;
+
+/// `SiLU(conv(x))`: the causal convolution of each channel along time, by
+/// [`ops::short_convolution`](crate::ops::short_convolution()), and SiLU.
+#[derive(Module, Debug)]
+pub struct ShortConvolution {
+    /// `[taps, channels]`, the step's own weight last.
+    pub weight: Param<Tensor<2>>,
+    /// `[channels]`.
+    pub bias: Option<Param<Tensor<1>>>,
+}
+
+impl ShortConvolution {
+    /// Weights from -1/√taps to 1/√taps.
+    pub(super) fn init(taps: usize, channels: usize, bias: bool, device: &Device) -> Self {
+        let bound = 1.0 / (taps as f64).sqrt();
+        let uniform = Initializer::Uniform {
+            min: -bound,
+            max: bound,
+        };
+        Self {
+            weight: uniform.init([taps, channels], device),
+            bias: bias.then(|| uniform.init([channels], device)),
+        }
+    }
+
+    /// Refuses a number of taps out of range.
+    pub(super) fn check(layer: &str, taps: usize) -> Result<(), Error> {
+        match (2..=LARGEST).contains(&taps) {
+            true => Ok(()),
+            false => Err(Error::Invalid(format!(
+                "{layer}: taps: expected 2 to {LARGEST}, found {taps}"
+            ))),
+        }
+    }
+
+    /// `[taps - 1, channels]`: the inputs that a state holds.
+    pub(super) fn kept(&self) -> [usize; 2] {
+        let [taps, channels] = self.weight.dims();
+        [taps - 1, channels]
+    }
+
+    /// `[B, T, channels]` of the same shape, and the last inputs.
+    pub(super) fn run(
+        &self,
+        x: Tensor<3>,
+        sequence: Sequence<Tensor<3>>,
+    ) -> Result<(Tensor<3>, Tensor<3>), Error> {
+        let bias = self.bias.as_ref().map(|bias| bias.val());
+        let (y, inputs) = short_convolution(x, self.weight.val(), bias, sequence)?;
+        Ok((silu(y), inputs))
+    }
+}
