@@ -1,8 +1,9 @@
-//! Fast linear and gated recurrent layers (minGRU, minLSTM, RG-LRU, GRU, LSTM) for [Burn](https://burn.dev), on CPUs and GPUs.
+//! Fast recurrent layers (minGRU, minLSTM, RG-LRU, GRU, LSTM, Gated DeltaNet, Mamba-2) for [Burn](https://burn.dev), on CPUs and
+//! GPUs.
 //!
 //! - [`nn`]: layers, with one trait for sequences, chunks and single steps.
-//! - [`ops`]: the linear recurrence `h_t = a_t ∘ h_{t-1} + b_t`, its gated forms, and GRU, LSTM and Elman cells, on
-//!   [`Tensor`](burn::Tensor), differentiable in every input, on every backend of this build.
+//! - [`ops`]: the linear recurrence `h_t = a_t ∘ h_{t-1} + b_t`, its gated forms, recurrences with a matrix for a state, and
+//!   GRU, LSTM and Elman cells, on [`Tensor`](burn::Tensor), differentiable in every input, on every backend of this build.
 //! - `weights`: weights from and to PyTorch, from Burn, Keras and cuDNN (feature `store`).
 //! - [`device`]: the devices of this build and machine, their memory, their errors.
 //! - [`Recording`]: launches recorded once and replayed.
