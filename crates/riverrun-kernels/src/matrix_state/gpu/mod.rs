@@ -9,8 +9,11 @@
 
 mod backward;
 mod chunk;
+mod columns;
 mod forward;
 mod plan;
+mod rows;
+mod scores;
 mod staged;
 
 use cubecl::client::Client;
