@@ -308,13 +308,14 @@ mod gpu {
     use super::*;
     use crate::device;
 
-    /// Every form once: the whole table takes minutes where the CPU imitates a GPU.
+    /// Every form with a decay, once: the whole table takes minutes where the CPU imitates a GPU.
     #[test]
-    fn every_form_is_right() {
+    fn forms_are_right() {
         let Some(client) = device::client() else {
             return;
         };
-        for (n, form) in Form::all().enumerate() {
+        let forms = Form::all().filter(|form| form.gate != Gate::None);
+        for (n, form) in forms.enumerate() {
             let shape = [1, CHUNK + 3, 1, 2, 6 + n % 3, 5];
             let case = States::random(shape, form, Options::nth(n), 3);
             let case = case.in_chunks(true).rounded::<f32>();

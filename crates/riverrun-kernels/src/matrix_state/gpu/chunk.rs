@@ -51,8 +51,6 @@ pub(super) struct Chunk {
     pub of_bonus: Shared<[Four]>,
 }
 
-/// Parts of the channels that are added up apart.
-pub(super) const PARTS: usize = 8;
 /// Sums of a step: at the step, at the level before it, of `β`, at the end.
 pub(super) const SUMS: usize = 4;
 

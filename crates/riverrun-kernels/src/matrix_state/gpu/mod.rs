@@ -4,6 +4,9 @@
 //! The order of every sum is fixed by `K`, `V` and the device. Forward, a sequence has the bits of its pieces. Backward, it has them
 //! where every cut lies at a multiple of [`CHUNK`] steps from the start.
 //!
+//! Shared memory bounds the rows of a state in the backward pass: 32 KiB are enough for 64 rows of the delta rule with a gate of the
+//! head, 95 KiB for 128 rows of every form.
+//!
 //! Memory of a backward pass beside its tensors: `⌈T/16⌉ B H` states in `f32`, and for each tile of 32 columns the gradients of `q`,
 //! `k` and the other vectors of a head in `f32`.
 

@@ -2,7 +2,7 @@
 
 use cubecl::client::Client;
 
-use super::chunk::{PARTS, SUMS};
+use super::chunk::SUMS;
 use super::staged::{FOUR, Rows};
 use crate::Error;
 use crate::gpu::Dtype;
@@ -65,6 +65,8 @@ pub(super) struct Reverse {
     pub reset: bool,
     /// The last state has a gradient.
     pub d_last: bool,
+    /// Parts of the channels that are added up apart.
+    pub lanes: usize,
 }
 
 impl Reverse {
@@ -105,7 +107,7 @@ impl Reverse {
             Gate::Row => kinds * CHUNK * (CHUNK + 1),
             _ => 0,
         };
-        PARTS * scores.max(SUMS * CHUNK)
+        self.lanes * scores.max(SUMS * CHUNK)
     }
 
     /// Bytes of shared memory, at most.
@@ -218,9 +220,14 @@ impl Reverse {
             bonus: problem.bonus,
             reset,
             d_last,
+            lanes: 8,
         };
         let limit = client.properties().hardware.max_shared_memory_size;
         while reverse.bytes() > limit {
+            if reverse.lanes > 1 {
+                reverse.lanes /= 2;
+                continue;
+            }
             if reverse.columns <= FOUR {
                 return refuse(format!(
                     "{} bytes of shared memory for {} rows of a state, the device has {limit}",

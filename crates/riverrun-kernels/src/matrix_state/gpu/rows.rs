@@ -303,14 +303,14 @@ pub(super) fn row_gates(
 #[cube]
 pub(super) fn sums_of_parts(chunk: &mut Chunk, #[comptime] reverse: Reverse) {
     let (fours, stride) = comptime!((reverse.rows.fours, reverse.stride()));
-    let one = comptime!(CHUNK * PARTS);
+    let one = comptime!(CHUNK * reverse.lanes);
     for n in range_stepped(UNIT_POS_X as usize, one, reverse.rows.threads) {
-        let (i, part) = (n / PARTS, n % PARTS);
+        let (i, part) = (n / reverse.lanes, n % reverse.lanes);
         let zero = Four::new(0.0f32);
         let (mut step, mut level, mut at_end) = (zero, zero, zero);
         let mut of_beta = 0.0f32.runtime();
-        for s in 0..comptime!(fours.div_ceil(PARTS)) {
-            let c = part + s * PARTS;
+        for s in 0..comptime!(fours.div_ceil(reverse.lanes)) {
+            let c = part + s * reverse.lanes;
             if c < fours {
                 let at = i * stride + c;
                 if comptime!(reverse.gate == Gate::Head) {
@@ -328,8 +328,8 @@ pub(super) fn sums_of_parts(chunk: &mut Chunk, #[comptime] reverse: Reverse) {
             }
         }
         if comptime!(reverse.erase == Erase::Key) {
-            for s in 0..comptime!(reverse.columns.div_ceil(PARTS)) {
-                let column = part + s * PARTS;
+            for s in 0..comptime!(reverse.columns.div_ceil(reverse.lanes)) {
+                let column = part + s * reverse.lanes;
                 if column < reverse.columns {
                     let at = column * STRIDE + i;
                     of_beta = fma(chunk.values[at], chunk.d_written[at], of_beta);
@@ -363,8 +363,9 @@ pub(super) fn sums_of_steps(
         let (kind, i) = (n / CHUNK, n % CHUNK);
         let mut total = 0.0f32.runtime();
         #[unroll]
-        for place in 0..PARTS {
-            total += chunk.parts[kind * comptime!(CHUNK * PARTS) + comptime!(place * CHUNK) + i];
+        for place in 0..comptime!(reverse.lanes) {
+            total +=
+                chunk.parts[kind * comptime!(CHUNK * reverse.lanes) + comptime!(place * CHUNK) + i];
         }
         chunk.sums[n] = total;
         if comptime!(reverse.erase == Erase::Key) {

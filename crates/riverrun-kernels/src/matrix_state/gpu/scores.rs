@@ -67,15 +67,15 @@ pub(super) fn row_scores<F: Numeric>(
     #[comptime] reverse: Reverse,
 ) {
     let (fours, stride) = comptime!((reverse.rows.fours, reverse.stride()));
-    let each = comptime!(fours.div_ceil(PARTS));
+    let each = comptime!(fours.div_ceil(reverse.lanes));
     let (square, kinds) = comptime!((CHUNK * STRIDE, 1 + usize::from(reverse.erases())));
     let separate = comptime!(reverse.erase == Erase::Separate);
     for n in range_stepped(
         UNIT_POS_X as usize,
-        comptime!(CHUNK * PARTS),
+        comptime!(CHUNK * reverse.lanes),
         reverse.rows.threads,
     ) {
-        let (i, part) = (n / PARTS, n % PARTS);
+        let (i, part) = (n / reverse.lanes, n % reverse.lanes);
         let one = Four::new(1.0f32);
         // Decays from the step after `j` to `i`, and to the step before it.
         let mut with = Array::<Four>::new(each);
@@ -96,7 +96,7 @@ pub(super) fn row_scores<F: Numeric>(
                 let mut added = Four::new(0.0f32);
                 #[unroll]
                 for s in 0..each {
-                    let c = part + comptime!(s * PARTS);
+                    let c = part + comptime!(s * reverse.lanes);
                     if c < fours {
                         if comptime!(m == 0) {
                             let decays = chunk.row_decays[(j + 1).min(i) * stride + c];
@@ -121,10 +121,10 @@ pub(super) fn row_scores<F: Numeric>(
                         }
                     }
                 }
-                let at = comptime!(m * kinds * PARTS) + part;
+                let at = comptime!(m * kinds * reverse.lanes) + part;
                 chunk.parts[at * square + i * STRIDE + j] = sum(read);
                 if comptime!(reverse.erases()) {
-                    chunk.parts[(at + PARTS) * square + i * STRIDE + j] = sum(added);
+                    chunk.parts[(at + reverse.lanes) * square + i * STRIDE + j] = sum(added);
                 }
             }
         }
@@ -143,11 +143,11 @@ pub(super) fn row_scores<F: Numeric>(
             let mut added = 0.0f32.runtime();
             if j <= i {
                 #[unroll]
-                for part in 0..PARTS {
-                    let place = comptime!((m * kinds * PARTS + part) * square) + at;
+                for part in 0..comptime!(reverse.lanes) {
+                    let place = comptime!((m * kinds * reverse.lanes + part) * square) + at;
                     read += chunk.parts[place];
                     if comptime!(reverse.erases()) {
-                        added += chunk.parts[comptime!(PARTS * square) + place];
+                        added += chunk.parts[comptime!(reverse.lanes * square) + place];
                     }
                 }
             }
