@@ -63,6 +63,16 @@ impl Plan {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        // A shell that runs the tests in the background has them ignore SIGINT, and their children with them.
+        #[cfg(unix)]
+        // SAFETY: `signal` may be called between fork and exec.
+        unsafe {
+            use std::os::unix::process::CommandExt;
+            command.pre_exec(|| {
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
+                Ok(())
+            });
+        }
         command
     }
 
