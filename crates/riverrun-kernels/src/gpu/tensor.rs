@@ -90,6 +90,8 @@ pub(crate) fn number_at(at: u32) -> f32 {
 #[cube]
 pub(crate) fn turned(word: u32) -> u32 {
     let other: u32;
+    // A variable would be passed by its address.
+    let word = u32::reinterpret(f32::reinterpret(word));
     gpu_asm!("movmatrix.sync.aligned.m8n8.trans.b16 {}, {};", out(_) other, in(_) word, options(nomem));
     other
 }
