@@ -253,7 +253,7 @@ pub fn backward(
                 add_up(
                     client,
                     problem,
-                    dtype,
+                    [dtype; 2],
                     (parts, 1),
                     (out, lengths.q),
                     row,
@@ -347,7 +347,7 @@ pub fn backward(
         add_up(
             client,
             problem,
-            dtype,
+            [Dtype::F32, dtype],
             (parts, columns),
             (out, elements),
             row,
@@ -414,7 +414,7 @@ impl Sums {
 fn add_up(
     client: &Client,
     problem: &Problem,
-    dtype: Dtype,
+    [from, dtype]: [Dtype; 2],
     (parts, tiles): (&Handle, usize),
     (out, elements): (&Handle, usize),
     (len, padded): (usize, usize),
@@ -433,6 +433,7 @@ fn add_up(
             TermsLaunch::new(elements, tiles, apart, sums.group, sums.member, sums.row),
             len,
             padded,
+            from.elem(),
             dtype.elem(),
         );
     }

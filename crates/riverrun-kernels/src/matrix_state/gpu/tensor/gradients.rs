@@ -16,16 +16,19 @@ use super::forward::rows_of;
 use super::scores::{SCALARS, Sizes};
 use super::tile::*;
 use crate::gpu::address::address;
-use crate::gpu::full_plane::{shuffle, shuffle_xor};
+use crate::gpu::full_plane::shuffle_xor;
 use crate::gpu::math::exp2_ptx;
 use crate::gpu::storage::pair;
 use crate::gpu::tensor::*;
 
-/// Planes of a cube: 16 steps and half of the channels each.
-pub(super) const PLANES: usize = 2 * CHUNK / 16;
+/// Planes of a cube, 16 steps each.
+pub(super) const PLANES: usize = CHUNK / 16;
 
-/// Sums over the channels: of `dG`, of its last row, `k·de`, `v·dR`.
-const SUMS: usize = 4;
+/// Cubes of a chunk, each with a part of the channels: two of them fit a multiprocessor, and one loads while the other computes.
+pub(super) const CUBES: usize = 2;
+
+/// Sums over a part of the channels: of `dG`, of its last row, `k·de`, `v·dR`.
+pub(super) const SUMS: usize = 4;
 
 /// Where the tiles begin, and bytes of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,8 +52,9 @@ impl Tiles {
             next += if there { bytes } else { 0 };
             at
         };
-        let (rows, columns) = (bytes(CHUNK, form.key), bytes(form.value, CHUNK));
-        let state = bytes(form.value, form.key);
+        let channels = form.key / CUBES;
+        let (rows, columns) = (bytes(CHUNK, channels), bytes(form.value, CHUNK));
+        let state = bytes(form.value, channels);
         Self {
             keys: place(true, rows),
             queries: place(true, rows),
@@ -70,8 +74,8 @@ impl Tiles {
 struct Own {
     /// The first of the plane's 16 steps, in the chunk.
     step: u32,
-    /// The half of the channels.
-    half: u32,
+    /// The first channel of the cube.
+    channel: usize,
     scalars: u32,
 }
 
@@ -148,15 +152,15 @@ fn decayed(
     }
 }
 
-/// Products of the thread's rows with those of a tile of the same steps: the plane's half of the channels.
+/// Products of the thread's rows with those of a tile of the same steps.
 #[cube]
 fn dots(sums: &Array<Sums>, tile: u32, own: &Own, #[comptime] form: Form) -> (f32, f32) {
-    let len = comptime!(form.key);
+    let len = comptime!(form.key / CUBES);
     let row = (own.step + UNIT_POS_X / 4) * comptime!(offset(len, 1, 0));
-    let at = tile + row + own.half * comptime!(len as u32) + UNIT_POS_X % 4 * 4;
+    let at = tile + row + UNIT_POS_X % 4 * 4;
     let (mut upper, mut lower) = (0.0f32.runtime(), 0.0f32.runtime());
     #[unroll]
-    for n in 0..comptime!(len / 16) {
+    for n in 0..comptime!(len / 8) {
         let numbers = sums[n];
         let place = at + comptime!(16 * n as u32);
         let first = halves(word_at(place), form.storage);
@@ -176,37 +180,31 @@ fn over_four(x: f32) -> f32 {
     y + shuffle_xor(y, 2u32)
 }
 
-/// Writes the plane's rows and half of the channels of a gradient: in `f32` where heads are to be added up.
+/// Writes the plane's rows of the cube's channels of a gradient.
 #[cube]
 fn write_rows(sums: &Array<Sums>, x: &mut [u32], rows: &Rows, own: &Own, #[comptime] form: Form) {
     let lane = UNIT_POS_X as usize;
     let first = own.step as usize + lane / 4;
-    let column = own.half as usize * comptime!(form.key / 2) + lane % 4 * 2;
+    let column = own.channel + lane % 4 * 2;
     #[unroll]
     for half in 0..2usize {
         let row = first + comptime!(8 * half);
-        let start = rows.first + row * rows.stride + column;
+        let start = (rows.first + row * rows.stride + column) / 2;
         if row < rows.there {
             #[unroll]
-            for n in 0..comptime!(form.key / 16) {
+            for n in 0..comptime!(form.key / CUBES / 8) {
                 let numbers = sums[n];
                 let left = numbers.extract(comptime!(2 * half));
                 let right = numbers.extract(comptime!(2 * half + 1));
-                let at = start + comptime!(8 * n);
-                if comptime!(form.grouped) {
-                    x[at] = u32::reinterpret(left);
-                    x[at + 1] = u32::reinterpret(right);
-                } else {
-                    x[at / 2] = pair(left, right, form.storage);
-                }
+                x[start + comptime!(4 * n)] = pair(left, right, form.storage);
             }
         }
     }
 }
 
-/// A cube takes a chunk of a head.
+/// A cube takes a chunk of a head, and a part of the channels of its keys. `totals`: `[.., CUBES, SUMS, CHUNK]`.
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn chunk_gradients<F: Numeric>(
+pub(super) fn chunk_gradients(
     q: &[u32],
     k: &[u32],
     v: &[u32],
@@ -218,29 +216,28 @@ pub(super) fn chunk_gradients<F: Numeric>(
     scalars: &[f32],
     d_q: &mut [u32],
     d_k: &mut [u32],
-    d_g: &mut [F],
-    d_beta: &mut [F],
+    totals: &mut [f32],
     sizes: Sizes,
     #[comptime] form: Form,
-    #[define(F)] _dtype: ElemType,
 ) {
     if CUBE_POS >= sizes.cubes {
         terminate!();
     }
     let (key, value, storage) = comptime!((form.key, form.value, form.storage));
+    let mine = comptime!(key / CUBES);
     let threads = comptime!(32 * PLANES);
     let tiles = comptime!(Tiles::new(form));
     let mut memory = Shared::<[Words]>::new_slice(comptime!(tiles.bytes as usize / 16));
-    let mut totals = Shared::<[f32]>::new_slice(comptime!(2 * SUMS * CHUNK));
-    let mut of_planes = Shared::<[f32]>::new_slice(PLANES);
     let start = shared_address(&mut memory);
 
     let chunks = sizes.steps.div_ceil(CHUNK);
-    let (head, rest) = (CUBE_POS % sizes.heads, CUBE_POS / sizes.heads);
+    let (share, rest) = (CUBE_POS % CUBES, CUBE_POS / CUBES);
+    let (head, rest) = (rest % sizes.heads, rest / sizes.heads);
     let (chunk, sequence) = (rest % chunks, rest / chunks);
     let place = (sequence * sizes.heads + head) * chunks + chunk;
     let first = chunk * CHUNK;
     let key_head = head / (sizes.heads / sizes.key_heads);
+    let channel = share * mine;
     let keys = rows_of(
         sequence,
         key_head,
@@ -248,7 +245,7 @@ pub(super) fn chunk_gradients<F: Numeric>(
         first,
         sizes.steps,
         key,
-        0usize,
+        channel,
     );
     let values = rows_of(
         sequence,
@@ -265,11 +262,11 @@ pub(super) fn chunk_gradients<F: Numeric>(
         there: value.runtime(),
     };
     let matrix = Rows {
-        first: place * comptime!(value * key),
+        first: place * comptime!(value * key) + channel,
         stride: key.runtime(),
         there: value.runtime(),
     };
-    load(start + tiles.keys, address(k), &keys, CHUNK, key, threads);
+    load(start + tiles.keys, address(k), &keys, CHUNK, mine, threads);
     load(
         start + tiles.d_o,
         address(d_o),
@@ -308,7 +305,7 @@ pub(super) fn chunk_gradients<F: Numeric>(
         address(states),
         &matrix,
         value,
-        key,
+        mine,
         threads,
     );
     end_group();
@@ -317,7 +314,7 @@ pub(super) fn chunk_gradients<F: Numeric>(
         address(q),
         &keys,
         CHUNK,
-        key,
+        mine,
         threads,
     );
     load(
@@ -325,23 +322,19 @@ pub(super) fn chunk_gradients<F: Numeric>(
         address(d_states),
         &matrix,
         value,
-        key,
+        mine,
         threads,
     );
     end_group();
     wait_for_all_but_one();
     sync_cube();
 
-    let block = UNIT_POS_Y % comptime!(CHUNK as u32 / 16);
-    let half = UNIT_POS_Y / comptime!(CHUNK as u32 / 16);
     let own = Own {
-        step: block * 16,
-        half,
+        step: UNIT_POS_Y * 16,
+        channel,
         scalars: start + tiles.scalars,
     };
-    // The plane's half of the channels, in a tile of keys or states.
-    let right = half * comptime!(key as u32);
-    let (depth, steps, channels) = comptime!((value / 16, CHUNK / 16, key / 16));
+    let (depth, steps, channels) = comptime!((value / 16, CHUNK / 16, mine / 8));
     let rows_of_values = comptime!(Product {
         depth,
         columns: steps,
@@ -361,7 +354,7 @@ pub(super) fn chunk_gradients<F: Numeric>(
     let of_state = comptime!(Product {
         depth,
         columns: channels / 2,
-        len: key,
+        len: mine,
         rows: true,
         filled: Filled::All,
         storage,
@@ -369,7 +362,7 @@ pub(super) fn chunk_gradients<F: Numeric>(
     let of_steps = comptime!(Product {
         depth: steps,
         columns: channels / 2,
-        len: key,
+        len: mine,
         rows: true,
         filled: Filled::All,
         storage,
@@ -394,7 +387,7 @@ pub(super) fn chunk_gradients<F: Numeric>(
     multiply(&a, start + tiles.added, &mut square, rows_of_values);
     decayed(&square, &mut words, &own, true, false, false, form);
     clear(&mut sums, channels);
-    multiply(&a, start + tiles.states + right, &mut sums, of_state);
+    multiply(&a, start + tiles.states, &mut sums, of_state);
     if comptime!(form.gate) {
         let factor = of_rows(&own, 1usize);
         #[unroll]
@@ -402,7 +395,7 @@ pub(super) fn chunk_gradients<F: Numeric>(
             sums[n] *= factor;
         }
     }
-    multiply(&words, start + tiles.keys + right, &mut sums, of_steps);
+    multiply(&words, start + tiles.keys, &mut sums, of_steps);
     let heads = rows_of(sequence, head, sizes.heads, first, sizes.steps, key, 0usize);
     write_rows(&sums, d_q, &heads, &own, form);
 
@@ -442,7 +435,7 @@ pub(super) fn chunk_gradients<F: Numeric>(
         multiply(&a, start + tiles.added, &mut square, rows_of_values);
         decayed(&square, &mut words, &own, true, true, false, form);
         clear(&mut erased, channels);
-        multiply(&a, start + tiles.states + right, &mut erased, of_state);
+        multiply(&a, start + tiles.states, &mut erased, of_state);
         let mut factor = Sums::new(-1.0f32);
         if comptime!(form.gate) {
             factor = Sums::new(0.0f32) - of_rows(&own, 1usize);
@@ -451,7 +444,7 @@ pub(super) fn chunk_gradients<F: Numeric>(
         for n in 0..channels {
             erased[n] *= factor;
         }
-        multiply(&words, start + tiles.keys + right, &mut erased, of_steps);
+        multiply(&words, start + tiles.keys, &mut erased, of_steps);
         let (dot_0, dot_1) = dots(&erased, start + tiles.keys, &own, form);
         met_0 = dot_0;
         met_1 = dot_1;
@@ -472,7 +465,7 @@ pub(super) fn chunk_gradients<F: Numeric>(
         );
     }
     clear(&mut sums, channels);
-    multiply(&a, start + tiles.d_states + right, &mut sums, of_state);
+    multiply(&a, start + tiles.d_states, &mut sums, of_state);
     let (mut end_0, mut end_1) = (0.0f32.runtime(), 0.0f32.runtime());
     if comptime!(form.gate) {
         let factor = of_rows(&own, 3usize);
@@ -487,12 +480,12 @@ pub(super) fn chunk_gradients<F: Numeric>(
     clear(&mut square, comptime!(2 * steps));
     multiply(&a, start + tiles.d_o, &mut square, columns_of_values);
     decayed(&square, &mut words, &own, false, false, false, form);
-    multiply(&words, start + tiles.queries + right, &mut sums, of_steps);
+    multiply(&words, start + tiles.queries, &mut sums, of_steps);
     if comptime!(form.erase) {
         clear(&mut square, comptime!(2 * steps));
         multiply(&a, start + tiles.d_r, &mut square, rows_of_values);
         decayed(&square, &mut words, &own, false, true, true, form);
-        multiply(&words, start + tiles.keys + right, &mut sums, of_steps);
+        multiply(&words, start + tiles.keys, &mut sums, of_steps);
     }
     if comptime!(form.gate) {
         let (dot_0, dot_1) = dots(&sums, start + tiles.keys, &own, form);
@@ -507,32 +500,17 @@ pub(super) fn chunk_gradients<F: Numeric>(
     }
     write_rows(&sums, d_k, &heads, &own, form);
 
-    // The sums over the channels, of both halves, and of the state.
-    let row = own.step as usize + UNIT_POS_X as usize / 4;
-    if UNIT_POS_X % 4 == 0 {
-        let at = half as usize * comptime!(SUMS * CHUNK) + row;
-        totals[at] = gate_0;
-        totals[at + 8] = gate_1;
-        totals[at + CHUNK] = end_0;
-        totals[at + comptime!(CHUNK + 8)] = end_1;
-        totals[at + comptime!(2 * CHUNK)] = met_0;
-        totals[at + comptime!(2 * CHUNK + 8)] = met_1;
-        totals[at + comptime!(3 * CHUNK)] = of_v_0;
-        totals[at + comptime!(3 * CHUNK + 8)] = of_v_1;
-    }
     if comptime!(form.gate) {
         let mut sum = 0.0f32.runtime();
-        let words_of_row = comptime!(key / 8);
+        let words_of_row = comptime!(mine / 8);
         let all = comptime!(value * words_of_row);
         for n in 0..comptime!(all.div_ceil(threads)) {
             let n = n * threads + UNIT_POS as usize;
             if n < all {
-                let row = n / words_of_row * comptime!(pitch(key)) + n % words_of_row;
+                let row = n / words_of_row * comptime!(pitch(mine)) + n % words_of_row;
                 let at = (row * 16) as u32;
-                let (x, y) = (
-                    words_at(start + tiles.states + at),
-                    words_at(start + tiles.d_states + at),
-                );
+                let x = words_at(start + tiles.states + at);
+                let y = words_at(start + tiles.d_states + at);
                 #[unroll]
                 for i in 0..4usize {
                     let left = halves(x.extract(i), storage);
@@ -546,59 +524,20 @@ pub(super) fn chunk_gradients<F: Numeric>(
         for i in 0..5usize {
             sum += shuffle_xor(sum, comptime!(1u32 << i));
         }
-        if UNIT_POS_X == 0 {
-            of_planes[UNIT_POS_Y as usize] = sum;
-        }
+        // The last rows of all threads are added up: that of the state goes along with one of them.
+        let decay = scalar(&own, 1usize, comptime!(CHUNK as u32 - 1));
+        end_0 += select(UNIT_POS_X == 0, sum * decay, 0.0f32);
     }
-    sync_cube();
-    if UNIT_POS_Y == 0 {
-        let lane = UNIT_POS_X;
-        let at = 2 * lane as usize;
-        let other = comptime!(SUMS * CHUNK);
-        let row = (sequence * sizes.steps + first + at) * sizes.heads + head;
-        if comptime!(form.gate) {
-            let d_0 = totals[at] + totals[other + at];
-            let d_1 = totals[at + 1] + totals[other + at + 1];
-            let mut end = 0.0f32.runtime();
-            #[unroll]
-            for n in 0..2usize {
-                end += totals[CHUNK + at + n] + totals[other + CHUNK + at + n];
-            }
-            #[unroll]
-            for i in 0..5usize {
-                end += shuffle_xor(end, comptime!(1u32 << i));
-            }
-            let mut state = 0.0f32.runtime();
-            #[unroll]
-            for n in 0..PLANES {
-                state += of_planes[n];
-            }
-            end += state * scalar(&own, 1usize, comptime!(CHUNK as u32 - 1));
-            let mut sum = d_0 + d_1;
-            #[unroll]
-            for i in 0..5usize {
-                let far = comptime!(1u32 << i);
-                let later = shuffle(sum, (lane + far) % 32);
-                sum += select(lane + far < 32, later, 0.0f32);
-            }
-            let after = select(lane < 31, shuffle(sum, (lane + 1) % 32), 0.0f32);
-            if first + at < sizes.steps {
-                d_g[row] = F::cast_from(sum + end);
-            }
-            if first + at + 1 < sizes.steps {
-                d_g[row + sizes.heads] = F::cast_from(after + d_1 + end);
-            }
-        }
-        if comptime!(form.erase) {
-            #[unroll]
-            for n in 0..2usize {
-                let met = totals[comptime!(2 * CHUNK) + at + n]
-                    + totals[other + comptime!(2 * CHUNK) + at + n];
-                if first + at + n < sizes.steps {
-                    d_beta[row + n * sizes.heads] =
-                        F::cast_from(met + totals[comptime!(3 * CHUNK) + at + n]);
-                }
-            }
-        }
+    if UNIT_POS_X % 4 == 0 {
+        let row = own.step as usize + UNIT_POS_X as usize / 4;
+        let at = (place * CUBES + share) * comptime!(SUMS * CHUNK) + row;
+        totals[at] = gate_0;
+        totals[at + 8] = gate_1;
+        totals[at + CHUNK] = end_0;
+        totals[at + comptime!(CHUNK + 8)] = end_1;
+        totals[at + comptime!(2 * CHUNK)] = met_0;
+        totals[at + comptime!(2 * CHUNK + 8)] = met_1;
+        totals[at + comptime!(3 * CHUNK)] = of_v_0;
+        totals[at + comptime!(3 * CHUNK + 8)] = of_v_1;
     }
 }

@@ -6,7 +6,8 @@
 //! | [`scores`] | a chunk of a key head | `q`, `k`, `g`, `β` | `P`, `T`, the decays in the chunk |
 //! | [`forward`] | columns of a head, all chunks | `q`, `k`, `v`, `P`, `T` | `o`, the last state; or `U` and the states between chunks |
 //! | [`reverse`] | the same | `q`, `k`, `dO`, `P`, `T` | `dv`, `dR`, the gradients of the states |
-//! | [`gradients`] | a chunk of a head | the above | `dq`, `dk`, `dg`, `dβ` |
+//! | [`gradients`] | half of the channels of a chunk of a head | the above | `dq`, `dk`, sums over these channels |
+//! | [`sums`] | chunks of heads | those sums | `dg`, `dβ` |
 //!
 //! States, their gradients and sums are in `f32`, and so is the solve for `T`; operands of products are rounded to storage, states among
 //! them. Nothing is added up by atomics. A sequence has the bits of its pieces where every cut lies at a multiple of 64 steps from
@@ -20,6 +21,7 @@ mod gradients;
 mod inverse;
 mod reverse;
 mod scores;
+mod sums;
 mod tile;
 
 use cubecl::client::Client;
@@ -136,8 +138,9 @@ fn chunk_scores(
         lengths.v,
         count * square,
         count * form.key * form.value,
+        shape.head_rows() * form.key,
     ];
-    let wide = [shape.head_rows() * form.key, shape.state()];
+    let wide = [shape.state()];
     let long = |elements: &[usize], dtype| {
         elements
             .iter()
@@ -268,7 +271,7 @@ pub(super) fn forward(
     );
 }
 
-/// The gradients of `q` and `k` where several heads share them: `[B, T, H, K]` in `f32`, to be added up.
+/// The gradients of `q` and `k` where several heads share them: `[B, T, H, K]`, to be added up.
 pub(super) struct Parts {
     pub q: Handle,
     pub k: Handle,
@@ -338,18 +341,16 @@ pub(super) fn backward(
     }
     let rows = shape.head_rows() * form.key;
     let parts = form.grouped.then(|| Parts {
-        q: client.empty(4 * rows),
-        k: client.empty(4 * rows),
+        q: client.empty(2 * rows),
+        k: client.empty(2 * rows),
     });
     let (d_q, d_k) = match &parts {
-        Some(parts) => (buffer(&parts.q, rows, 1), buffer(&parts.k, rows, 1)),
-        None => (buffer(&out.q, lengths.q, 2), buffer(&out.k, lengths.k, 2)),
+        Some(parts) => (&parts.q, &parts.k),
+        None => (&out.q, &out.k),
     };
-    let numbers = |handle: &Option<Handle>, elements: Option<usize>| match (handle, elements) {
-        (Some(handle), Some(elements)) => buffer(handle, elements, 1),
-        _ => stand_in(),
-    };
-    let cubes = count;
+    let of_totals = count * gradients::CUBES * gradients::SUMS * CHUNK;
+    let totals = client.empty(4 * of_totals);
+    let cubes = count * gradients::CUBES;
     // SAFETY: as above.
     unsafe {
         gradients::chunk_gradients::launch_unchecked(
@@ -366,14 +367,33 @@ pub(super) fn backward(
             buffer(&states, of_states, 2),
             buffer(&d_states, of_states, 2),
             buffer(&chunks.scalars, count * SCALARS * CHUNK, 1),
-            d_q,
-            d_k,
-            numbers(&out.g, lengths.g),
-            numbers(&out.beta, lengths.beta),
+            buffer(d_q, rows, 2),
+            buffer(d_k, rows, 2),
+            buffer(&totals, of_totals, 1),
             sizes(problem, cubes),
             form,
-            dtype.elem(),
         );
+    }
+    let numbers = |handle: &Option<Handle>, elements: Option<usize>| match (handle, elements) {
+        (Some(handle), Some(elements)) => buffer(handle, elements, 1),
+        _ => stand_in(),
+    };
+    if form.gate || form.erase {
+        // SAFETY: as above.
+        unsafe {
+            sums::chunk_sums::launch_unchecked(
+                client,
+                grid(client, count.div_ceil(sums::PLANES)),
+                CubeDim::new_2d(32, sums::PLANES as u32),
+                chunks.addresses,
+                buffer(&totals, of_totals, 1),
+                numbers(&out.g, lengths.g),
+                numbers(&out.beta, lengths.beta),
+                sizes(problem, count),
+                form,
+                dtype.elem(),
+            );
+        }
     }
     parts
 }
