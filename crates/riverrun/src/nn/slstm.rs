@@ -60,7 +60,8 @@ pub struct SLstmState {
     pub c: Tensor<2>,
     /// The normalizer.
     pub n: Tensor<2>,
-    /// The logarithm by which `c` and `n` are scaled down.
+    /// The logarithm by which `c` and `n` are scaled down. No gradient passes through it; a loss of the last state itself is one of
+    /// `e^m` times `c` and `n`.
     pub m: Tensor<2>,
 }
 
@@ -107,7 +108,7 @@ impl SLstmConfig {
         let (input, hidden) = (self.d_input as u64, self.d_hidden as u64);
         let rows = input.checked_add(1 + hidden / self.heads.max(1) as u64)?;
         let parameters = rows.checked_mul(4)?.checked_mul(hidden)?;
-        Some([parameters, hidden.checked_mul(30)?])
+        Some([parameters, hidden.checked_mul(32)?])
     }
 
     /// A layer with fresh weights: the forget gates' biases spread from 3 to 6 over the units of a head, the others 0.

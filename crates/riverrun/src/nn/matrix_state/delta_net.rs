@@ -99,7 +99,7 @@ impl DeltaNetConfig {
         ])?;
         Some([
             parameters,
-            count(&[&[3, mixed], &[2, keys], &[2, self.heads], &[2, values]])?,
+            count(&[&[4, mixed], &[2, keys], &[2, self.heads], &[3, values]])?,
         ])
     }
 

@@ -98,7 +98,7 @@ impl GlaConfig {
         ])?;
         Some([
             parameters,
-            count(&[&[10, keys], &[self.rank], &[6, values]])?,
+            count(&[&[17, keys], &[self.rank], &[6, values]])?,
         ])
     }
 

@@ -121,10 +121,10 @@ impl KdaConfig {
             &[self.value_dim],
         ])?;
         let saved = count(&[
-            &[3, mixed],
-            &[10, keys],
+            &[4, mixed],
+            &[16, keys],
             &[2, self.heads + rank],
-            &[5, values],
+            &[6, values],
         ])?;
         Some([parameters, saved])
     }

@@ -131,7 +131,7 @@ impl Mamba2Config {
         ])?;
         Some([
             parameters,
-            count(&[&[3, mixed], &[6, self.heads], &[7, values]])?,
+            count(&[&[4, mixed], &[20, self.heads], &[8, values]])?,
         ])
     }
 

@@ -94,7 +94,7 @@ impl RetNetConfig {
     pub fn size(&self) -> Option<[u64; 2]> {
         let (keys, values) = (self.heads().keys(), self.heads().values());
         let parameters = count(&[&[self.d_model, 2 * keys + 3 * values], &[self.value_dim]])?;
-        Some([parameters, count(&[&[3, keys], &[6, values]])?])
+        Some([parameters, count(&[&[5, keys], &[7, values]])?])
     }
 
     /// A layer with fresh weights.

@@ -95,7 +95,7 @@ impl Rwkv6Config {
         ])?;
         Some([
             parameters,
-            count(&[&[39, d], &[10, self.mix_rank], &[2, self.decay_rank]])?,
+            count(&[&[25, d], &[10, self.mix_rank], &[2, self.decay_rank]])?,
         ])
     }
 

@@ -104,7 +104,7 @@ impl Rwkv7Config {
         let ranks = count(&[&[self.decay_rank], &[self.rate_rank], &[self.gate_rank]])?;
         let parameters = count(&[&[13, d], &[4, d, d]])?;
         let low = ranks.checked_mul(2)?.checked_mul(d as u64)?;
-        let saved = count(&[&[40, d]])?.checked_add(ranks.checked_mul(2)?)?;
+        let saved = count(&[&[26, d]])?.checked_add(ranks.checked_mul(2)?)?;
         Some([parameters.checked_add(low)?, saved])
     }
 

@@ -11,7 +11,8 @@ pub struct MatrixLayerState {
     /// `[B, heads, key_dim, value_dim]`, `f64` for `f64` and else `f32`: the matrix of each head. Of an mLSTM, its normalizer is a
     /// last column.
     pub matrix: Tensor<4>,
-    /// `[B, heads]`, in the dtype of the matrix: `m` of an mLSTM, whose matrices are `e^-m` times those of its formulas.
+    /// `[B, heads]`, in the dtype of the matrix: `m` of an mLSTM, whose matrices are `e^-m` times those of the unscaled recurrence.
+    /// No gradient passes through it; a loss of the last state itself is one of `e^m` times the matrix.
     pub scale: Option<Tensor<2>>,
     /// The position of each sequence's next step, where the layer has rotary positions.
     pub positions: Vec<usize>,

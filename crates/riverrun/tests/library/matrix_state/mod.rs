@@ -13,6 +13,7 @@ mod parts;
 mod ret_net;
 mod rwkv6;
 mod rwkv7;
+mod slopes;
 mod slstm;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -122,6 +123,37 @@ impl<S: Parts> Inputs<S> {
     }
 }
 
+/// The loss of the inputs' gradients, the output and the last state, from an input and the tensors of a state.
+fn loss_of<L, S: Parts>(
+    layer: &L,
+    inputs: &Inputs<S>,
+    (device, dtype): (&Device, DType),
+    (x, start): (Tensor<3>, Vec<Tensor<4>>),
+    run: impl Fn(&L, Tensor<3>, Sequence<S>) -> (Tensor<3>, S),
+) -> (Tensor<1>, Tensor<3>, S) {
+    let sequence = Sequence::new()
+        .with_state(inputs.state.with(start))
+        .with_reset(inputs.reset(device));
+    let (y, last) = run(layer, x, sequence);
+    let d_y = moved(inputs.d_y.clone(), device, dtype);
+    let mut loss = (y.clone() * d_y).sum().cast(wide(dtype));
+    for (part, d) in last.unscaled().parts().iter().zip(inputs.d_state.parts()) {
+        if part.differentiable {
+            let d = moved(d.tensor, device, part.tensor.dtype());
+            loss = loss + (part.tensor.clone() * d).sum().cast(wide(dtype));
+        }
+    }
+    (loss, y, last)
+}
+
+/// The dtype of states beside inputs of this one.
+fn wide(dtype: DType) -> DType {
+    match dtype {
+        DType::F64 => dtype,
+        _ => DType::F32,
+    }
+}
+
 /// Outputs, last state and all gradients, by name; how many are outputs and state.
 fn results<L: Module, S: Parts>(
     layer: &L,
@@ -129,29 +161,14 @@ fn results<L: Module, S: Parts>(
     (device, dtype): (&Device, DType),
     run: impl Fn(&L, Tensor<3>, Sequence<S>) -> (Tensor<3>, S),
 ) -> (Vec<(String, Vec<f64>)>, usize) {
-    let wide = if dtype == DType::F64 {
-        dtype
-    } else {
-        DType::F32
-    };
-    let at = |part: &Part| if part.wide { wide } else { dtype };
+    let at = |part: &Part| if part.wide { wide(dtype) } else { dtype };
     let x = moved(inputs.x.clone(), device, dtype).require_grad();
     let start = inputs.state.parts().into_iter();
     let start: Vec<Tensor<4>> = start
         .map(|part| moved(part.tensor.clone(), device, at(&part)).require_grad())
         .collect();
-    let sequence = Sequence::new()
-        .with_state(inputs.state.with(start.clone()))
-        .with_reset(inputs.reset(device));
-    let (y, last) = run(layer, x.clone(), sequence);
-    let d_y = moved(inputs.d_y.clone(), device, dtype);
-    let mut loss = (y.clone() * d_y).sum().cast(wide);
-    for (part, d) in last.parts().iter().zip(inputs.d_state.parts()) {
-        if part.differentiable {
-            let d = moved(d.tensor.clone(), device, at(&d));
-            loss = loss + (part.tensor.clone() * d).sum().cast(wide);
-        }
-    }
+    let leaves = (x.clone(), start.clone());
+    let (loss, y, last) = loss_of(layer, inputs, (device, dtype), leaves, run);
     let of = loss.backward();
     let mut found = vec![("y".into(), numbers(y))];
     for part in last.parts() {
@@ -169,7 +186,25 @@ fn results<L: Module, S: Parts>(
     (found, outputs)
 }
 
-/// The layer is its formulas: in f64 and in bf16 on the CPU, and in f32 on every device.
+/// The layer over five steps and over the others, with the state handed on.
+fn in_two<L: Recurrent>(
+    layer: &L,
+    x: Tensor<3>,
+    sequence: Sequence<L::State>,
+) -> (Tensor<3>, L::State) {
+    let [_, steps, _] = x.dims();
+    let reset = sequence.reset.expect("resets");
+    let piece = |from, length, state| {
+        let start = Sequence::new().with_state(state);
+        let start = start.with_reset(reset.clone().narrow(1, from, length));
+        layer.run(x.clone().narrow(1, from, length), start)
+    };
+    let (first, state) = piece(0, 5, sequence.state.expect("a state"));
+    let (second, last) = piece(5, steps - 5, state);
+    (Tensor::cat(vec![first, second], 1), last)
+}
+
+/// The layer is its formulas: in f64, whole and in pieces, and in bf16 on the CPU, and in f32 on every device.
 fn agrees<S: Parts, L: Module + Recurrent<State = S>>(
     what: &str,
     make: impl Fn(&Device) -> L,
@@ -192,6 +227,9 @@ fn agrees<S: Parts, L: Module + Recurrent<State = S>>(
     let run = |layer: &L, x, sequence| layer.run(x, sequence);
     let found = results(&exact, &inputs, oracle, run).0;
     check(&format!("{what} f64"), found, DOUBLE);
+    let found = results(&exact, &inputs, oracle, in_two).0;
+    check(&format!("{what} f64, in pieces"), found, DOUBLE);
+    slopes::agree(what, &exact, &inputs, oracle);
     for (name, device) in devices() {
         let place = (&device.autodiff(), DType::F32);
         let layer = layer.clone().map(&mut Moved(place.0, place.1));

@@ -28,6 +28,11 @@ pub trait Parts: Clone {
         self
     }
 
+    /// The state without the scale of its own that no gradient passes through: what the rest of a sequence depends on.
+    fn unscaled(&self) -> Self {
+        self.clone()
+    }
+
     fn positions(&self) -> &[usize] {
         &[]
     }
@@ -90,6 +95,14 @@ impl Parts for MatrixLayerState {
         self.with_positions(positions)
     }
 
+    fn unscaled(&self) -> Self {
+        let mut state = self.clone();
+        if let Some(scale) = &self.scale {
+            state.matrix = state.matrix * scale.clone().exp().unsqueeze_dims(&[2, 3]);
+        }
+        state
+    }
+
     fn positions(&self) -> &[usize] {
         &self.positions
     }
@@ -137,6 +150,13 @@ impl Parts for SLstmState {
         };
         let tensors: Vec<Tensor<2>> = tensors.into_iter().map(flat).collect();
         Self::new(tensors.try_into().expect("four tensors"))
+    }
+
+    fn unscaled(&self) -> Self {
+        let mut state = self.clone();
+        state.c = state.c * self.m.clone().exp();
+        state.n = state.n * self.m.clone().exp();
+        state
     }
 
     fn started(mut self) -> Self {
