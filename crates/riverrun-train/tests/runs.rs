@@ -12,7 +12,7 @@ use riverrun_models::{
     GriffinConfig, HeadKind, LanguageModelConfig, RecurrentKind,
 };
 use riverrun_train::hybrid::{HybridConfig, Phase};
-use riverrun_train::tasks::SelectiveCopyConfig;
+use riverrun_train::tasks::{Corpus, SelectiveCopyConfig};
 use riverrun_train::{
     Error, Observer, Outcome, Precision, Report, RunConfig, RunDir, Setup, Split, TaskConfig,
     Trainer, TrainingConfig, tasks, weights,
@@ -122,22 +122,32 @@ fn a_resumed_run_gives_the_numbers_of_an_unbroken_one() {
     );
 }
 
-/// With attention in every third block, and one layer in bf16, whose decays stay in f32.
+/// On a text, with attention in every third block, and one layer in bf16, whose decays stay in f32.
 #[test]
 fn a_resumed_run_of_layers_with_heads_gives_the_numbers_of_an_unbroken_one() {
     let _alone = alone();
-    for &kind in HeadKind::ALL {
-        let model = LanguageModelConfig::new(16, 8, 3)
+    let text = std::env::temp_dir().join(format!("riverrun-{}-heads.txt", std::process::id()));
+    fs::write(
+        &text,
+        "the quick brown fox jumps over the lazy dog ".repeat(20),
+    )
+    .unwrap();
+    let sources = vec![text.to_str().unwrap().to_string()];
+    let corpus = Corpus::read(&sources).unwrap();
+    let mut config = RunConfig::text(sources, &corpus, 0.8);
+    config.training = TrainingConfig::new(4, 12, 20, 1e-2);
+    let [vocab, ..] = config.model.sizes();
+    let layers = HeadKind::ALL.iter().map(|kind| (*kind, Precision::F32));
+    for (kind, dtype) in layers.chain([(HeadKind::GatedDeltaNet, Precision::Bf16)]) {
+        let model = LanguageModelConfig::new(vocab, 8, 3)
             .with_cell(RecurrentKind::Heads(kind))
             .with_heads(Some(2))
             .with_attention_every(Some(3));
-        resume(kind.name(), model.into());
+        config.model = model.into();
+        config.training.dtype = dtype;
+        resume_run(&format!("{kind}-{dtype}"), config.clone());
     }
-    let cell = RecurrentKind::Heads(HeadKind::GatedDeltaNet);
-    let mut config = config(20);
-    config.model = LanguageModelConfig::new(16, 8, 2).with_cell(cell).into();
-    config.training.dtype = Precision::Bf16;
-    resume_run("bf16", config);
+    fs::remove_file(text).unwrap();
 }
 
 fn resume(name: &str, model: AnyLanguageModelConfig) {
