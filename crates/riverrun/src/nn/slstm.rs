@@ -108,7 +108,7 @@ impl SLstmConfig {
         let (input, hidden) = (self.d_input as u64, self.d_hidden as u64);
         let rows = input.checked_add(1 + hidden / self.heads.max(1) as u64)?;
         let parameters = rows.checked_mul(4)?.checked_mul(hidden)?;
-        Some([parameters, hidden.checked_mul(32)?])
+        Some([parameters, hidden.checked_mul(22)?])
     }
 
     /// A layer with fresh weights: the forget gates' biases spread from 3 to 6 over the units of a head, the others 0.

@@ -139,7 +139,7 @@ impl GatedDeltaNetConfig {
         ])?;
         Some([
             parameters,
-            count(&[&[4, mixed], &[2, keys], &[20, self.heads], &[7, values]])?,
+            count(&[&[4, mixed], &[2, keys], &[12, self.heads], &[7, values]])?,
         ])
     }
 

@@ -98,7 +98,7 @@ impl GlaConfig {
         ])?;
         Some([
             parameters,
-            count(&[&[17, keys], &[self.rank], &[6, values]])?,
+            count(&[&[8, keys], &[self.rank], &[6, values]])?,
         ])
     }
 

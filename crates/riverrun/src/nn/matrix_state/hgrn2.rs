@@ -91,7 +91,7 @@ impl Hgrn2Config {
     pub fn size(&self) -> Option<[u64; 2]> {
         let (keys, values) = (self.heads().keys(), self.heads().values());
         let parameters = count(&[&[self.d_model, 2 * keys + 2 * values], &[values]])?;
-        Some([parameters, count(&[&[19, keys], &[3, values]])?])
+        Some([parameters, count(&[&[10, keys], &[3, values]])?])
     }
 
     /// A layer with fresh weights.

@@ -122,7 +122,7 @@ impl KdaConfig {
         ])?;
         let saved = count(&[
             &[4, mixed],
-            &[16, keys],
+            &[7, keys],
             &[2, self.heads + rank],
             &[6, values],
         ])?;

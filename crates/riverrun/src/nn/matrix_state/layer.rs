@@ -57,8 +57,10 @@ impl StateSizes {
     fn check(self, x: &Tensor<3>, state: &MatrixLayerState) -> Result<(), Error> {
         let [batch, ..] = x.dims();
         let ([kept, channels], [heads, rows, columns]) = (self.inputs, self.matrix);
-        let what = "the inputs of the state";
-        checks::fits(what, x, &state.inputs, &[batch, kept, channels])?;
+        if kept > 0 {
+            let what = "the inputs of the state";
+            checks::fits(what, x, &state.inputs, &[batch, kept, channels])?;
+        }
         let wide = |what, tensor: (&[usize], _, _), expected: &[usize]| {
             let (shape, dtype, device) = tensor;
             checks::shape(what, expected, shape)?;

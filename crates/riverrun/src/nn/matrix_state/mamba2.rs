@@ -131,7 +131,7 @@ impl Mamba2Config {
         ])?;
         Some([
             parameters,
-            count(&[&[4, mixed], &[20, self.heads], &[8, values]])?,
+            count(&[&[4, mixed], &[12, self.heads], &[8, values]])?,
         ])
     }
 

@@ -63,10 +63,12 @@ impl Parts for MatrixLayerState {
             wide,
             differentiable,
         };
-        let mut parts = vec![
-            part("inputs", self.inputs.clone().unsqueeze_dim(3), false, true),
-            part("matrix", self.matrix.clone(), true, true),
-        ];
+        let mut parts = vec![part("matrix", self.matrix.clone(), true, true)];
+        // Not those of a layer that has none: a reduction of nothing fails on some devices.
+        if self.inputs.dims()[1] > 0 {
+            let inputs = self.inputs.clone().unsqueeze_dim(3);
+            parts.push(part("inputs", inputs, false, true));
+        }
         if let Some(scale) = &self.scale {
             let [batch, heads] = scale.dims();
             let scale = scale.clone().reshape([batch, heads, 1, 1]);
@@ -77,8 +79,11 @@ impl Parts for MatrixLayerState {
 
     fn with(&self, tensors: Vec<Tensor<4>>) -> Self {
         let mut tensors = tensors.into_iter();
-        let inputs = tensors.next().expect("inputs").squeeze_dim(3);
         let matrix = tensors.next().expect("matrices");
+        let inputs = match self.inputs.dims()[1] {
+            0 => self.inputs.clone(),
+            _ => tensors.next().expect("inputs").squeeze_dim(3),
+        };
         let state = Self::new(inputs, matrix).with_positions(self.positions.clone());
         match tensors.next() {
             Some(scale) => {
