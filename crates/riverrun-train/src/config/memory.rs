@@ -3,7 +3,7 @@
 use burn::tensor::Device;
 use riverrun::ops::AttentionOptions;
 use riverrun::training::attention_scratch;
-use riverrun_models::AnyLanguageModelConfig;
+use riverrun_models::{AnyLanguageModelConfig, HeadSizes};
 
 use crate::{Error, Precision, RunConfig, TaskConfig};
 
@@ -104,6 +104,11 @@ impl RunConfig {
         let (width, heads) = match &self.model {
             AnyLanguageModelConfig::Griffin(model) => (model.width, model.heads),
             AnyLanguageModelConfig::Gpt2(model) => (model.width, model.heads),
+            AnyLanguageModelConfig::Recurrent(model) => {
+                model.attention_every?;
+                let sizes = HeadSizes::new(model.width, model.heads, 1);
+                (sizes.width, sizes.heads)
+            }
             _ => return None,
         };
         let training = &self.training;

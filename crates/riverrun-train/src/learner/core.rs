@@ -180,7 +180,7 @@ impl<M: Module> Core<M> {
             self.squares = Squares::of(&working, &gradients, &self.scale);
         }
         if added && self.precision != Precision::F32 {
-            gradients = rounded(&working, gradients, self.precision.dtype());
+            gradients = rounded(&working, gradients);
         }
         // In f32 it is the model itself, which the update must be the only one to own.
         let rounded = Some(working).filter(|_| self.precision != Precision::F32);
@@ -215,17 +215,18 @@ fn add<M: Module>(model: &M, before: GradientsParams, more: GradientsParams) -> 
     add.0
 }
 
-/// Gradients in another format.
-fn rounded<M: Module>(model: &M, gradients: GradientsParams, dtype: FloatDType) -> GradientsParams {
-    struct Round(GradientsParams, FloatDType);
+/// Gradients in the formats of the parameters.
+fn rounded<M: Module>(model: &M, gradients: GradientsParams) -> GradientsParams {
+    struct Round(GradientsParams);
     impl ModuleVisitor for Round {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             if let Some(gradient) = self.0.remove::<D>(param.id) {
-                self.0.register(param.id, gradient.cast(self.1));
+                self.0
+                    .register(param.id, gradient.cast(param.val().dtype()));
             }
         }
     }
-    let mut round = Round(gradients, dtype);
+    let mut round = Round(gradients);
     model.visit(&mut round);
     round.0
 }
