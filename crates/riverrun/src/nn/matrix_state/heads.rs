@@ -75,6 +75,7 @@ impl Heads {
         checks::fits("x", &weight, x, &[batch, steps, weight.dims()[0]])?;
         checks::reset(x, sequence.reset.as_ref(), [batch, steps])?;
         checks::whole(self.layer, sequence.lengths.as_deref(), [batch, steps])?;
+        sequence.check_piece(steps)?;
         let Some(state) = &sequence.state else {
             return Ok(());
         };

@@ -12,6 +12,7 @@ use burn::backend::{Backend, Dispatch, ExtensionType, backend_extension};
 use burn::tensor::{Shape as Dims, Tensor};
 use riverrun_kernels::short_convolution::Shape;
 
+use super::hand_over::{State, StateKind, handed_over};
 use super::support::map::map_tensors;
 use super::support::{Maybe, checks};
 use crate::{Error, Sequence};
@@ -64,15 +65,23 @@ pub fn short_convolution(
         [batch, steps],
     )?;
     let dtype = x.dtype();
-    let reset = sequence.reset.map(|reset| reset.float().cast(dtype));
-    let (y, last) = <Dispatch as ShortConvolutionOps>::short_convolution(
-        x.into_dispatch(),
-        weight.into_dispatch(),
-        Maybe::from_option(bias.map(Tensor::into_dispatch)),
-        Maybe::from_option(sequence.state.map(Tensor::into_dispatch)),
-        Maybe::from_option(reset.map(Tensor::into_dispatch)),
-    );
-    Ok((Tensor::from_dispatch(y), Tensor::from_dispatch(last)))
+    let state = State {
+        kind: StateKind::Convolution,
+        shape: [batch, before, dim],
+        dtype,
+        reverse: false,
+    };
+    handed_over(state, steps, x.clone(), sequence, |sequence| {
+        let reset = sequence.reset.map(|reset| reset.float().cast(dtype));
+        let (y, last) = <Dispatch as ShortConvolutionOps>::short_convolution(
+            x.into_dispatch(),
+            weight.into_dispatch(),
+            Maybe::from_option(bias.map(Tensor::into_dispatch)),
+            Maybe::from_option(sequence.state.map(Tensor::into_dispatch)),
+            Maybe::from_option(reset.map(Tensor::into_dispatch)),
+        );
+        Ok((Tensor::from_dispatch(y), Tensor::from_dispatch(last)))
+    })
 }
 
 /// The sizes of a convolution of `x`, `[B, T, D]`, by weights `[K, D]`.
