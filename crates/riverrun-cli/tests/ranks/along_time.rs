@@ -75,6 +75,13 @@ fn ranks_share_every_sequence() {
         assert!(end.errors.is_empty(), "{end:?}");
     }
     assert_eq!(losses(&run("text-two")), losses(&copied));
+    // Others go on, and say what that means.
+    let whole = [
+        "train", "--resume", "--device", "cpu", "--out", "again", "--steps", "20",
+    ];
+    let end = scratch.launched("2", &whole);
+    let says = "ranks: 2 in groups of 2 along time before, 2 now";
+    assert!(end.errors.contains(says), "{end:?}");
 }
 
 /// Killed, or stopped for a while and then killed, at any moment: most of a step is spent in hand-overs.

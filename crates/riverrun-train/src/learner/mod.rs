@@ -204,6 +204,14 @@ impl<O: Objective> Learner<O> {
         spread.map_or((0, 1), |spread| (spread.rank(), spread.size()))
     }
 
+    /// The number of all ranks, and of those of a group that divides sequences along time.
+    pub(crate) fn layout(&self) -> [usize; 2] {
+        [
+            self.place().1,
+            self.neighbours().map_or(1, Neighbours::size),
+        ]
+    }
+
     /// The number of this rank's group, and of all: a group has its rows of every batch.
     pub(crate) fn rows(&self) -> (usize, usize) {
         self.spread.as_ref().map_or((0, 1), Spread::rows)
@@ -299,7 +307,7 @@ impl<O: Objective> Learner<O> {
     ///
     /// # Errors
     /// A batch that cannot be split into the parts asked for; a device that cannot record steps, where
-    /// [that](Self::record_steps) was asked for, and then a batch of other shapes than the first.
+    /// [that](Self::record_steps) was asked for, and then a batch of other shapes than the first; a rank that has failed.
     pub fn step(
         &mut self,
         batch: &O::Batch,
