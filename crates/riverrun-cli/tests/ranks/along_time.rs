@@ -222,3 +222,34 @@ fn a_plan_is_of_a_piece() {
     );
     assert!(piece.contains("of 136 tokens at once"), "{piece}");
 }
+
+#[test]
+fn divided_recurrences_are_measured_beside_whole_ones() {
+    let scratch = Scratch::new("time-bench");
+    let words = [
+        "bench", "context", "--device", "cpu", "--shapes", "2x97x24", "--groups", "1,3",
+    ];
+    let file = ["--budget", "0.01", "--json", "found.json"];
+    let end = scratch.launched("3", &[&words[..], &file].concat());
+    let text = fs::read_to_string(scratch.0.join("found.json")).unwrap();
+    let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+    // On a busy machine a row may be refused as unsteady; then its name is in the file.
+    let count = |field: &str| found[field].as_array().map_or(0, Vec::len);
+    assert_eq!(count("rows") + count("refused"), 2, "{end:?}");
+    let refused = scratch.start(
+        &[
+            &["launch", "--processes", "2", "--"],
+            &words[..6],
+            &["--groups", "5"],
+        ]
+        .concat(),
+    );
+    let end = refused.end();
+    assert!(
+        end.errors.contains("2x97x24 has no 5 groups of channels"),
+        "{end:?}"
+    );
+    let end = scratch.start(&words).end();
+    assert_eq!(end.code, Some(2), "{end:?}");
+    assert!(end.errors.contains("there is one rank"), "{end:?}");
+}
