@@ -148,11 +148,46 @@ impl Ranks {
         Ok(ring.map_err(riverrun_train::Error::from)?)
     }
 
-    /// The run spread over all ranks, if there are several.
+    /// What they tell each other, and the neighbours of this one in groups of `group` ranks along time, if there are several; once.
     ///
     /// # Errors
-    /// A run that cannot be spread; ranks that differ.
-    pub fn spread<O: Objective>(&self, setup: Setup<O>) -> Result<Setup<O>, Failure> {
+    /// A rank that cannot be reached.
+    #[cfg(unix)]
+    pub fn along_time(
+        &self,
+        group: usize,
+    ) -> Result<Option<(Box<dyn riverrun_train::Ranks>, riverrun::Neighbours)>, Failure> {
+        let (Some(world), Some(ring)) = (&self.world, self.ring()?) else {
+            return Ok(None);
+        };
+        let found = riverrun_train::over_world_along_time(world.clone(), ring, group);
+        Ok(Some(found))
+    }
+
+    /// The run spread over all ranks, if there are several, with every sequence divided among groups of `along_time` ranks.
+    ///
+    /// # Errors
+    /// A run that cannot be spread; ranks that differ, or do not make whole groups.
+    pub fn spread<O: Objective>(
+        &self,
+        setup: Setup<O>,
+        along_time: usize,
+    ) -> Result<Setup<O>, Failure> {
+        if !self.size.is_multiple_of(along_time) {
+            let ranks = match self.size {
+                1 => "there is one rank: start several, with riverrun launch --processes N".into(),
+                ranks => format!("it does not divide the {ranks} ranks"),
+            };
+            return Err(Failure::User(format!(
+                "--context-parallel {along_time}: {ranks}"
+            )));
+        }
+        #[cfg(unix)]
+        if along_time > 1 {
+            let found = self.along_time(along_time)?;
+            let (ranks, neighbours) = found.expect("several ranks are in a world");
+            return Ok(setup.spread_over_time(ranks, neighbours)?);
+        }
         #[cfg(unix)]
         if let (Some(world), Some(ring)) = (&self.world, self.ring()?) {
             return Ok(setup.spread_over(riverrun_train::over_world(world.clone(), ring))?);

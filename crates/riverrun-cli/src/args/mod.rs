@@ -179,6 +179,10 @@ pub struct TrainArgs {
     /// Parts to compute each batch in, or each rank's share of it, to save memory: gradients are added up, the numbers stay within rounding [default: 1]
     #[arg(long, value_name = "N")]
     pub accumulate: Option<usize>,
+    /// Ranks that share every sequence, each with consecutive steps of it, where several ranks train; a divisor of their number. Not
+    /// for models with attention [default: 1, whole sequences]
+    #[arg(long, value_name = "N", value_parser = names::positive())]
+    pub context_parallel: Option<usize>,
     /// Steps of the whole run [default: 2000; selective copying 1000]
     #[arg(long, value_name = "N")]
     pub steps: Option<u64>,

@@ -37,6 +37,25 @@ pub(super) struct Core<M: Module> {
     pub squares: Option<Squares>,
 }
 
+/// The share of a part in the loss of a batch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Share {
+    /// The factor of the part's mean loss.
+    pub weight: f64,
+    /// Whether there are other parts, whose gradients are added.
+    pub added: bool,
+}
+
+impl Share {
+    /// That of one of several parts that weigh the same.
+    pub fn of(parts: usize) -> Self {
+        Self {
+            weight: 1.0 / parts as f64,
+            added: parts > 1,
+        }
+    }
+}
+
 /// The result of the forward and backward pass.
 pub(super) struct Computed<M: Module> {
     /// The model that was computed with.
@@ -117,29 +136,28 @@ impl<M: Module> Core<M> {
         lr: f64,
         done: &mut dyn FnMut(Part),
     ) -> Tensor<1> {
-        let computed = self.compute(objective, parts, parts.len(), done);
+        let computed = self.compute(objective, parts, Share::of(parts.len()), done);
         self.update(computed, lr, done)
     }
 
-    /// The forward and backward pass of some parts of a batch that has `of` in all.
+    /// The forward and backward pass of some parts of a batch, each of which has this share of its mean loss.
     pub fn compute<O: Objective<Model = M>>(
         &mut self,
         objective: &O,
         parts: &[Inputs],
-        of: usize,
+        Share { weight, added }: Share,
         done: &mut dyn FnMut(Part),
     ) -> Computed<M> {
         let working = match self.rounded.take() {
             Some(rounded) => rounded,
             None => self.precision.working_copy(self.model()),
         };
-        let share = 1.0 / of as f64;
         let mut losses: Option<Tensor<1>> = None;
         let mut sum = None;
         for inputs in parts {
             let mut loss = objective.loss(&working, inputs).cast(FloatDType::F32);
-            if of > 1 {
-                loss = loss.mul_scalar(share);
+            if weight != 1.0 {
+                loss = loss.mul_scalar(weight);
             }
             done(Part::Forward);
             let mut gradients = self.scale.scale(loss.clone()).backward();
@@ -159,7 +177,7 @@ impl<M: Module> Core<M> {
             working,
             gradients: sum.expect("a batch has one part at least"),
             loss: losses.expect("a batch has one part at least"),
-            added: of > 1,
+            added,
         }
     }
 

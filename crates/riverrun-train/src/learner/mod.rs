@@ -11,10 +11,11 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Tensor};
 
 use crate::objective::{self, Draw, Inputs, Language, Objective};
-use crate::spread::Spread;
+use crate::spread::{Spread, time};
 use crate::{Error, Optimizer, RunConfig, TrainingConfig, memory};
-use core::Core;
+use core::{Core, Share};
 use recorder::Recorder;
+use riverrun::Neighbours;
 
 pub use core::Part;
 pub use gradients::GradientNorms;
@@ -93,6 +94,11 @@ impl<O: Objective> Learner<O> {
     /// [`Error::Recording`] where steps cannot be recorded: on the CPU, for an objective that
     /// [draws](Objective::draws) from the device's generator, and in a run on several ranks.
     pub fn record_steps(&mut self) -> Result<(), Error> {
+        if self.neighbours().is_some() {
+            let reason =
+                "those of sequences divided along time hand their states over through the host";
+            return Err(Error::Recording(reason.into()));
+        }
         if self.spread.is_some() {
             let reason = "those of several ranks exchange their gradients through the host";
             return Err(Error::Recording(reason.into()));
@@ -198,6 +204,24 @@ impl<O: Objective> Learner<O> {
         spread.map_or((0, 1), |spread| (spread.rank(), spread.size()))
     }
 
+    /// The number of all ranks, and of those of a group that divides sequences along time.
+    pub(crate) fn layout(&self) -> [usize; 2] {
+        [
+            self.place().1,
+            self.neighbours().map_or(1, Neighbours::size),
+        ]
+    }
+
+    /// The number of this rank's group, and of all: a group has its rows of every batch.
+    pub(crate) fn rows(&self) -> (usize, usize) {
+        self.spread.as_ref().map_or((0, 1), Spread::rows)
+    }
+
+    /// The ranks with the steps before and after those of this one, where sequences are divided along time.
+    pub(crate) fn neighbours(&self) -> Option<&Neighbours> {
+        self.spread.as_ref().and_then(Spread::neighbours)
+    }
+
     /// Tells the other ranks in the next step whether this one is asked to stop.
     pub(crate) fn ask_to_stop(&mut self, asked: bool) {
         if let Some(spread) = &mut self.spread {
@@ -283,7 +307,7 @@ impl<O: Objective> Learner<O> {
     ///
     /// # Errors
     /// A batch that cannot be split into the parts asked for; a device that cannot record steps, where
-    /// [that](Self::record_steps) was asked for, and then a batch of other shapes than the first.
+    /// [that](Self::record_steps) was asked for, and then a batch of other shapes than the first; a rank that has failed.
     pub fn step(
         &mut self,
         batch: &O::Batch,
@@ -295,20 +319,39 @@ impl<O: Objective> Learner<O> {
             step: self.step,
             part: part as u32,
         };
-        let (rank, ranks) = self.place();
-        // The parts of this rank; all ranks together compute what one process would in as many parts.
-        let (first, of) = (rank * self.parts, ranks * self.parts);
-        let parts = objective::split(self.objective.tensors(batch), of)?;
+        let (group, groups) = self.rows();
+        // The parts of this rank's group; all together compute what one process would in as many parts.
+        let (first, of) = (group * self.parts, groups * self.parts);
+        let neighbours = self.neighbours().cloned();
+        let (piece, pieces) = neighbours.as_ref().map_or((0, 1), |n| (n.rank(), n.size()));
+        let mut share = Share::of(of);
+        let own = match pieces {
+            1 => None,
+            _ => Some(self.objective.piece(batch, piece, pieces)?),
+        };
+        if let Some(own) = &own {
+            let scored = |batch: &O::Batch| self.objective.scored(batch) as f64;
+            share.weight *= scored(own) / scored(batch);
+            share.added = true;
+        }
+        let tensors = self.objective.tensors(own.as_ref().unwrap_or(batch));
+        let parts = objective::split(tensors, of)?;
         let parts = parts.into_iter().enumerate().skip(first).take(self.parts);
-        let parts = parts.map(|(i, tensors)| (tensors, draw(i))).collect();
+        // Every piece of a part draws numbers of its own.
+        let parts = parts.map(|(i, tensors)| (tensors, draw(i * pieces + piece)));
+        let parts = parts.collect();
         let loss = match &mut self.recorder {
             Some(recorder) => recorder.step(&mut self.core, &self.objective, parts, lr, done)?,
             None => {
                 if self.objective.draws() {
-                    self.core.device.seed(draw(first).device_seed());
+                    let first = draw(first * pieces + piece);
+                    self.core.device.seed(first.device_seed());
                 }
-                let inputs = self.core.inputs(parts);
-                let mut computed = self.core.compute(&self.objective, &inputs, of, done);
+                let inputs = self.core.inputs(parts).into_iter();
+                let inputs = inputs.map(|inputs| inputs.with_neighbours(neighbours.clone()));
+                let inputs: Vec<Inputs> = inputs.collect();
+                let mut computed = self.core.compute(&self.objective, &inputs, share, done);
+                time::check(neighbours.as_ref())?;
                 if let Some(spread) = &mut self.spread {
                     let (gradients, loss) = (computed.gradients, computed.loss);
                     (computed.gradients, computed.loss) =

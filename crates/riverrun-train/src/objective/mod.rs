@@ -9,11 +9,14 @@ mod loss;
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
+use crate::Error;
+
 pub use digits::{DigitsModel, DigitsNet, DigitsObjective};
 pub use dynamics::Dynamics;
 pub use inputs::Inputs;
 pub(crate) use inputs::{Draw, split};
 pub use language::Language;
+pub(crate) use language::check_along_time;
 pub use loss::{count_correct, cross_entropy};
 
 /// A model and the loss of a batch: everything that a [`Learner`](crate::Learner) needs to train it.
@@ -89,6 +92,18 @@ pub trait Objective: Send {
     /// The number of items in a batch, in the unit that the run's speed is given in: tokens, rows, frames.
     fn items(&self, batch: &Self::Batch) -> usize {
         self.scored(batch)
+    }
+
+    /// Piece `index` of `of` along time of a batch, on steps `index · T / of` and on of all sequences, for runs that are
+    /// [divided along time](crate::Setup::spread_over_time). Its model takes the states before it from
+    /// [`Inputs::neighbours`], and its mean loss weighs as much as it has [scored](Self::scored) items; one without any has a loss
+    /// of 0 that depends on the model's output all the same.
+    ///
+    /// # Errors
+    /// [`Error::AlongTime`] where the sequences cannot be divided, as by default.
+    fn piece(&self, batch: &Self::Batch, index: usize, of: usize) -> Result<Self::Batch, Error> {
+        let _ = (batch, index, of);
+        Err(Error::AlongTime("this objective".into()))
     }
 
     /// Whether [`loss`](Self::loss) draws from the device's own generator, as Burn's `Dropout` does. The generator is then

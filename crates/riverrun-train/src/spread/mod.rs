@@ -6,18 +6,20 @@
 //! parts, and so are the gradients: to the bit where each rank has one part, and within rounding otherwise.
 
 mod state;
+pub(crate) mod time;
 #[cfg(unix)]
 mod world;
 
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+use riverrun::Neighbours;
 use riverrun::training::{FlatTensor, from_flat, to_flat};
 
 use crate::Error;
 pub(crate) use state::share;
 #[cfg(unix)]
-pub use world::over_world;
+pub use world::{over_world, over_world_along_time};
 
 /// The ranks of a run, as training uses them: over TCP, or any other transport of numbers on the host.
 ///
@@ -52,6 +54,8 @@ pub(crate) struct Spread {
     pub asked: bool,
     /// Whether any rank was asked to stop before the last step.
     pub stopping: bool,
+    /// Where sequences are divided along time.
+    neighbours: Option<Neighbours>,
 }
 
 impl Spread {
@@ -60,6 +64,7 @@ impl Spread {
             ranks,
             asked: false,
             stopping: false,
+            neighbours: None,
         }
     }
 

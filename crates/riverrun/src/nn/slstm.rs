@@ -185,6 +185,7 @@ impl SLstm {
         checks::fits("x", &weight, x, &[batch, steps, weight.dims()[0]])?;
         checks::reset(x, sequence.reset.as_ref(), [batch, steps])?;
         checks::lengths(sequence.lengths.as_deref(), [batch, steps])?;
+        sequence.check_undivided("an SLstm")?;
         let [heads, dim] = self.sizes();
         let state = sequence.state.clone().map(SLstmState::into_tensors);
         state.into_iter().flatten().try_for_each(|part| {

@@ -16,6 +16,7 @@ mod embedding;
 mod encoder;
 pub(crate) mod flat;
 mod gelu;
+pub(crate) mod hand_over;
 pub(crate) mod linear;
 pub(crate) mod matrix_state;
 pub(crate) mod norm;

@@ -31,7 +31,8 @@ pub fn train<O: Objective>(
     what: &str,
     out: &mut impl Write,
 ) -> Result<Option<(Outcome<O::Model>, RunDir)>, Failure> {
-    let setup = ranks.spread(setup)?;
+    let along_time = args.context_parallel.unwrap_or(1);
+    let setup = ranks.spread(setup, along_time)?;
     let (steps, batch, new) = (
         setup.training().steps,
         setup.training().batch,
@@ -67,11 +68,18 @@ pub fn train<O: Objective>(
         writeln!(out, "{what}")?;
         let size = ranks.size();
         if size > 1 {
-            let own = batch / size;
-            writeln!(
-                out,
-                "ranks   global batch {batch}, {own} a rank, {size} ranks"
-            )?;
+            let groups = size / along_time;
+            let own = batch / groups;
+            match along_time {
+                1 => writeln!(
+                    out,
+                    "ranks   global batch {batch}, {own} a rank, {size} ranks"
+                )?,
+                _ => writeln!(
+                    out,
+                    "ranks   global batch {batch}, {own} a group, {groups} groups of {along_time} ranks along time"
+                )?,
+            }
         }
         writeln!(out, "run     {}", dir.path().display())?;
         out.flush()?;

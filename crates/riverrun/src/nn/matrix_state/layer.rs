@@ -119,6 +119,7 @@ pub(super) fn run<L: MatrixLayer>(
     checks::fits("x", &weight, &x, &[batch, steps, weight.dims()[0]])?;
     checks::reset(&x, sequence.reset.as_ref(), [batch, steps])?;
     checks::lengths(sequence.lengths.as_deref(), [batch, steps])?;
+    sequence.check_piece(steps)?;
     let sizes = layer.state();
     if let Some(state) = &sequence.state {
         sizes.check(&x, state)?;

@@ -193,6 +193,8 @@ impl MatrixLayer for MLstm {
         x: Tensor<3>,
         sequence: Sequence<MatrixLayerState>,
     ) -> Result<(Tensor<3>, MatrixLayerState), Error> {
+        // The scale of the state is not handed over.
+        sequence.check_undivided("an MLstm")?;
         let (heads, [batch, steps, _], dtype) = (self.heads(), x.dims(), x.dtype());
         let (_, matrix) = starts(&sequence);
         let [input, forget] = self.gates(x.clone(), &sequence)?;

@@ -13,6 +13,7 @@ use burn::backend::{Backend, Dispatch, ExtensionType, backend_extension};
 use burn::tensor::{Shape as Dims, Tensor};
 use riverrun_kernels::short_convolution::Shape;
 
+use super::hand_over::{State, StateKind, handed_over};
 use super::support::lengths::{fill, padding};
 use super::support::map::map_tensors;
 use super::support::{Maybe, checks};
@@ -61,14 +62,22 @@ pub fn short_convolution(
     checks::optional("state", &x, sequence.state.as_ref(), &[batch, before, dim])?;
     checks::reset(&x, sequence.reset.as_ref(), [batch, steps])?;
     checks::lengths(sequence.lengths.as_deref(), [batch, steps])?;
-    let padding = padding(sequence.lengths.as_deref(), steps, &x.device());
-    let Some(padding) = padding.filter(|_| batch * steps > 0) else {
-        return Ok(run(x, weight, bias, sequence));
+    let state = State {
+        kind: StateKind::Convolution,
+        shape: [batch, before, dim],
+        dtype: x.dtype(),
+        reverse: false,
     };
-    let x = fill(x, &padding, 0.0);
-    let last = ragged::last_inputs(&x, &padding, &sequence, before);
-    let (y, whole) = run(x, weight, bias, sequence);
-    Ok((fill(y, &padding, 0.0), last.unwrap_or(whole)))
+    handed_over(state, steps, x.clone(), sequence, |sequence| {
+        let padding = padding(sequence.lengths.as_deref(), steps, &x.device());
+        let Some(padding) = padding.filter(|_| batch * steps > 0) else {
+            return Ok(run(x, weight, bias, sequence));
+        };
+        let x = fill(x, &padding, 0.0);
+        let last = ragged::last_inputs(&x, &padding, &sequence, before);
+        let (y, whole) = run(x, weight, bias, sequence);
+        Ok((fill(y, &padding, 0.0), last.unwrap_or(whole)))
+    })
 }
 
 /// The convolution of whole sequences.
