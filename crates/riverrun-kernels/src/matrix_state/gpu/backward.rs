@@ -220,7 +220,7 @@ pub(super) fn collect<P: Numeric, F: Numeric>(
     terms: Terms,
     #[comptime] len: usize,
     #[comptime] padded: usize,
-    #[define(P)] _parts: ElemType,
+    #[define(P)] _from: ElemType,
     #[define(F)] _dtype: ElemType,
 ) {
     if ABSOLUTE_POS >= terms.count {
