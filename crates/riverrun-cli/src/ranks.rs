@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::sync::OnceLock;
 
-use riverrun_train::{Objective, RunDir, Setup};
+use burn::tensor::Device;
+use riverrun_train::{Connected, Objective, RunDir, Setup};
 #[cfg(unix)]
-use riverrun_world::{Launcher, Options, Place, Ring, World};
+use riverrun_world::{Launcher, Options, Place, World};
 
 use crate::failure::Failure;
 
@@ -138,26 +139,42 @@ impl Ranks {
         }
     }
 
-    /// The connections among the ranks, if there are several; once.
+    /// The way among the ranks, if there are several, for runs on this device of this rank; once.
     ///
     /// # Errors
-    /// A rank that cannot be reached.
+    /// A rank that cannot be reached; a way that was asked for and cannot be had.
     #[cfg(unix)]
-    pub fn ring(&self) -> Result<Option<Ring>, Failure> {
-        let ring = self.world.as_deref().map(Ring::connect).transpose();
-        Ok(ring.map_err(riverrun_train::Error::from)?)
+    pub fn connect(&self, device: &Device) -> Result<Option<Connected>, Failure> {
+        let world = self.world.as_ref();
+        let connected = world.map(|world| riverrun_train::connect(world, device));
+        Ok(connected.transpose()?)
     }
 
-    /// The run spread over all ranks, if there are several.
+    /// There is one process.
+    #[cfg(not(unix))]
+    pub fn connect(&self, _device: &Device) -> Result<Option<Connected>, Failure> {
+        Ok(None)
+    }
+
+    /// The run spread over all ranks, if there are several, and the way among them in words.
     ///
     /// # Errors
     /// A run that cannot be spread; ranks that differ.
-    pub fn spread<O: Objective>(&self, setup: Setup<O>) -> Result<Setup<O>, Failure> {
-        #[cfg(unix)]
-        if let (Some(world), Some(ring)) = (&self.world, self.ring()?) {
-            return Ok(setup.spread_over(riverrun_train::over_world(world.clone(), ring))?);
+    pub fn spread<O: Objective>(
+        &self,
+        setup: Setup<O>,
+        device: &Device,
+        shard_optimizer: bool,
+    ) -> Result<(Setup<O>, Option<String>), Failure> {
+        match self.connect(device)? {
+            Some(Connected { ranks, way }) => {
+                Ok((setup.spread_over(ranks, shard_optimizer)?, Some(way)))
+            }
+            None if shard_optimizer => Err(Failure::User(
+                "--shard-optimizer: there is one rank, which has all of it".into(),
+            )),
+            None => Ok((setup, None)),
         }
-        Ok(setup)
     }
 
     /// Leaves the world, once all ranks do; after an error of this rank, tells the others.

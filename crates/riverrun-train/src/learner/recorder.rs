@@ -11,6 +11,7 @@ use riverrun::{Preparation, Recording};
 use super::core::{Core, Part};
 use crate::Error;
 use crate::objective::{Draw, Inputs, Objective};
+use crate::spread::{Spread, synced};
 
 /// Steps that run normally before one is recorded: the first compiles, and from the second on a fusing backend has chosen its
 /// kernels.
@@ -101,6 +102,7 @@ impl Recorder {
         core: &mut Core<O::Model>,
         objective: &O,
         parts: Vec<(Vec<TensorData>, Draw)>,
+        mut spread: Option<&mut Spread>,
         lr: f64,
         done: &mut dyn FnMut(Part),
     ) -> Result<Tensor<1>, Error> {
@@ -110,11 +112,18 @@ impl Recorder {
             _ => self.refill(core, parts)?,
         }
         core.optimizer.announce(lr, &device)?;
+        if let Some(spread) = &mut spread {
+            spread.signals.announce(&device, true)?;
+        }
         let loss = match &self.recorded {
             None if self.warm < WARM_UP => {
                 self.warm += 1;
-                let loss = core.run(objective, &self.inputs, lr, done);
-                synced(&device)?;
+                let ranks = spread.as_deref_mut();
+                let loss = core.run(objective, &self.inputs, ranks, lr, done)?;
+                match spread {
+                    Some(spread) => spread.wait(&device)?,
+                    None => synced(&device)?,
+                }
                 loss
             }
             None if !core.optimizer.have_one_time() => {
@@ -125,11 +134,12 @@ impl Recorder {
             None => {
                 // What was refilled above is written now: a recording takes no writes.
                 synced(&device)?;
-                let run = || core.run(objective, &self.inputs, lr, done);
+                let run = || core.run(objective, &self.inputs, spread, lr, done);
                 // After an error the next step starts again.
                 let warm = std::mem::take(&mut self.warm);
                 let prepared = self.prepared.take().expect("a step is recorded once");
                 let (recording, loss) = prepared.record(run)?;
+                let loss = loss?;
                 replay(&recording)?;
                 let saved = loss.clone();
                 if recording.repeats() {
@@ -153,12 +163,6 @@ impl Recorder {
         // The next replay overwrites its loss.
         Ok(loss.mul_scalar(1.0))
     }
-}
-
-fn synced(device: &Device) -> Result<(), Error> {
-    Ok(device
-        .sync()
-        .map_err(|error| riverrun::training::execution_error(device, &error))?)
 }
 
 fn replay(recording: &Recording) -> Result<(), Error> {

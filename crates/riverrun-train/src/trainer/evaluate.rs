@@ -43,8 +43,9 @@ pub(super) fn on_all_ranks<O: Objective>(
 ) -> Result<Evaluation, Error> {
     let start = Instant::now();
     let mut sums = Sums::of(learner, task, learner.place(), progress)?;
+    let device = learner.device().clone().without_autodiff();
     if let Some(spread) = &mut learner.spread {
-        spread.total(&mut sums.0)?;
+        spread.total(&mut sums.0, &device)?;
     }
     Ok(sums.evaluation(start))
 }

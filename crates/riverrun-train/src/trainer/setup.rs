@@ -58,9 +58,16 @@ impl<O: Objective> Setup<O> {
     /// Rank 0 has the run's folder: it alone writes there, and the others take the weights, moments and progress from it. The
     /// folder that the others pass to [`Trainer`](crate::Trainer) is a name, [`RunDir::of_another`](crate::RunDir::of_another).
     ///
+    /// With `shard_optimizer`, each rank keeps the moments of a part of the parameters, and updates that part; checkpoints are
+    /// those of any other run. The norms of gradients by group are not known then.
+    ///
     /// # Errors
     /// Hybrid training; a batch whose rows cannot be divided among the ranks; ranks whose configurations differ.
-    pub fn spread_over(mut self, ranks: Box<dyn Ranks>) -> Result<Self, Error> {
+    pub fn spread_over(
+        mut self,
+        ranks: Box<dyn Ranks>,
+        shard_optimizer: bool,
+    ) -> Result<Self, Error> {
         let training = &self.training;
         if training.hybrid.is_some() {
             return Err(Error::Spread("hybrid training"));
@@ -75,6 +82,11 @@ impl<O: Objective> Setup<O> {
         }
         let mut spread = Spread::new(ranks);
         spread.agree("the configuration", self.config.to_string().as_bytes())?;
+        spread.shards = shard_optimizer;
+        spread.agree(
+            "whether the optimizer is sharded",
+            &[u8::from(shard_optimizer)],
+        )?;
         self.spread = Some(spread);
         Ok(self)
     }

@@ -77,6 +77,8 @@ functions! {
 impl Library {
     /// The variable that names the library's file, where the system's loader does not find it.
     pub const VARIABLE: &str = "RIVERRUN_NCCL";
+    /// Bytes of an id of a communicator.
+    pub const ID: usize = ID;
 
     /// Loads the file that `RIVERRUN_NCCL` names, or else `libnccl.so.2` or `libnccl.so`, once for the process.
     ///

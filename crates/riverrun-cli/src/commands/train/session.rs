@@ -31,7 +31,7 @@ pub fn train<O: Objective>(
     what: &str,
     out: &mut impl Write,
 ) -> Result<Option<(Outcome<O::Model>, RunDir)>, Failure> {
-    let setup = ranks.spread(setup)?;
+    let (setup, way) = ranks.spread(setup, device, args.shard_optimizer)?;
     let (steps, batch, new) = (
         setup.training().steps,
         setup.training().batch,
@@ -65,12 +65,11 @@ pub fn train<O: Objective>(
     }
     if ranks.is_first() {
         writeln!(out, "{what}")?;
-        let size = ranks.size();
-        if size > 1 {
-            let own = batch / size;
+        if let Some(way) = way {
+            let (size, own) = (ranks.size(), batch / ranks.size());
             writeln!(
                 out,
-                "ranks   global batch {batch}, {own} a rank, {size} ranks"
+                "ranks   global batch {batch}, {own} a rank, {size} ranks; gradients by {way}"
             )?;
         }
         writeln!(out, "run     {}", dir.path().display())?;
