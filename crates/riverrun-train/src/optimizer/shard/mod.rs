@@ -10,8 +10,8 @@ mod layout;
 
 use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::tensor::{Device, FloatDType, Tensor};
-use riverrun::training::{AdamwTensors, adamw, adamw_numbers};
+use burn::tensor::{Device, Tensor};
+use riverrun::training::{AdamwTensors, adamw, adamw_numbers, square_sum};
 
 use super::Optimizer;
 use crate::spread::Ranks;
@@ -25,8 +25,8 @@ pub(super) struct Shard {
     pieces: [Option<[Tensor<1>; 3]>; 2],
 }
 
-/// The gradients of this rank's part, summed over the ranks.
-pub(crate) struct PartGradients([Option<Tensor<1>>; 2]);
+/// This rank's part on its way through a step: its pieces with the gradients, summed over the ranks.
+pub(crate) struct PartGradients([Option<AdamwTensors>; 2]);
 
 impl Shard {
     /// Of a model and moments in its shape, or none.
@@ -85,18 +85,19 @@ impl Optimizer {
         if self.shard.is_none() {
             self.take_part(layout.clone(), model, ranks, device)?;
         }
-        let piece = |place: std::ops::Range<usize>| {
-            let some = !place.is_empty();
-            some.then(|| part.clone().slice([place]).cast(precision.dtype()))
-        };
-        let pieces = layout.own().map(piece);
-        let square = |piece: &Tensor<1>| {
-            let wide = piece.clone().cast(FloatDType::F32);
-            (wide.clone() * wide).sum()
-        };
-        let squares = pieces.iter().flatten().map(square);
-        let square = squares.reduce(|a, b| a + b);
-        let square = square.unwrap_or_else(|| Tensor::zeros([1], device));
+        let shard = self.shard.as_mut().expect("it was made above");
+        let mut pieces = [None, None];
+        for (i, place) in layout.own().into_iter().enumerate() {
+            let Some([parameter, first, second]) = shard.pieces[i].take() else {
+                continue;
+            };
+            let gradient = part.clone().slice([place]).cast(precision.dtype());
+            let moments = [first, second];
+            pieces[i] = Some(AdamwTensors::new(parameter, gradient, moments, i == 0)?);
+        }
+        // The sum of whole models: Burn's own takes another way on GPUs, in no fixed order.
+        let all: Vec<AdamwTensors> = pieces.iter().flatten().cloned().collect();
+        let square = square_sum(&all).unwrap_or_else(|| Tensor::zeros([1], device));
         Ok((PartGradients(pieces), square))
     }
 
@@ -135,17 +136,14 @@ impl Optimizer {
         };
         let factor = scale.unscale(square, self.config.clip);
         let shard = self.shard.as_mut().expect("gradients have made it");
-        for (i, gradient) in gradients.0.into_iter().enumerate() {
-            let (Some(gradient), Some(piece)) = (gradient, shard.pieces[i].take()) else {
-                continue;
-            };
-            let [parameter, first, second] = piece;
-            let tensors = AdamwTensors::new(parameter, gradient, [first, second], i == 0)?;
-            let mut updated = adamw(vec![tensors], factor.clone(), numbers.clone())?;
-            let (parameter, [first, second], _) =
-                updated.pop().expect("one was updated").into_tensors::<1>();
-            shard.pieces[i] = Some([parameter, first, second]);
-        }
+        let there = gradients.0.each_ref().map(Option::is_some);
+        let tensors = gradients.0.into_iter().flatten().collect();
+        let mut updated = adamw(tensors, factor, numbers)?.into_iter();
+        shard.pieces = there.map(|there| {
+            let piece = there.then(|| updated.next()).flatten()?;
+            let (parameter, [first, second], _) = piece.into_tensors::<1>();
+            Some([parameter, first, second])
+        });
         let whole = shard.gathered(0, ranks, &device)?;
         shard.layout.put(model, &whole)
     }
