@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Tensor};
 
-use crate::objective::{self, Draw, Inputs, Language, Objective};
+use crate::objective::{Draw, Inputs, Language, Objective};
 use crate::spread::{Ranks, Spread};
 use crate::{Error, Optimizer, RunConfig, TrainingConfig, memory};
 use core::Core;
@@ -362,9 +362,9 @@ impl<O: Objective> Learner<O> {
         let (rank, ranks) = self.place();
         // The parts of this rank; all ranks together compute what one process would in as many parts.
         let (first, of) = (rank * self.parts, ranks * self.parts);
-        let parts = objective::split(self.objective.tensors(batch), of)?;
-        let parts = parts.into_iter().enumerate().skip(first).take(self.parts);
-        let parts = parts.map(|(i, tensors)| (tensors, draw(i))).collect();
+        let own = first..first + self.parts;
+        let parts = self.objective.parts(batch, own.clone(), of)?.into_iter();
+        let parts = parts.zip(own.map(draw)).collect();
         let (core, objective, spread) = (&mut self.core, &self.objective, self.spread.as_mut());
         let loss = match &mut self.recorder {
             Some(recorder) => recorder.step(core, objective, parts, spread, lr, done)?,

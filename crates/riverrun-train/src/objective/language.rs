@@ -1,13 +1,16 @@
 //! The next symbol of a sequence.
 
+use std::ops::Range;
+
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use riverrun::Sequence;
 use riverrun::ops::SavedStates;
 use riverrun_models::{AnyLanguageModel, AnyLanguageModelConfig};
 
+use super::inputs::rows_of_part;
 use super::{Inputs, Objective, Score, count_correct, cross_entropy};
-use crate::RunConfig;
 use crate::tasks::Batch;
+use crate::{Error, RunConfig};
 
 /// A language model that learns the targets of [`Batch`]es by their cross-entropy.
 #[derive(Debug, Clone)]
@@ -71,6 +74,28 @@ impl Objective for Language {
             TensorData::new(batch.inputs.clone(), [batch.rows, batch.length]),
             TensorData::new(targets, [batch.counted, batch.scored]),
         ]
+    }
+
+    /// Without a copy of the other parts, which on several ranks are most of the batch.
+    fn parts(
+        &self,
+        batch: &Batch,
+        parts: Range<usize>,
+        of: usize,
+    ) -> Result<Vec<Vec<TensorData>>, Error> {
+        let rows = rows_of_part(batch.rows, of)?;
+        let counted = rows_of_part(batch.counted, of)?;
+        let cut = |numbers: &[i32], part: usize, [rows, columns]: [usize; 2]| {
+            let len = rows * columns;
+            TensorData::new(numbers[part * len..][..len].to_vec(), [rows, columns])
+        };
+        let part = |part| {
+            vec![
+                cut(&batch.inputs, part, [rows, batch.length]),
+                cut(&batch.targets, part, [counted, batch.scored]),
+            ]
+        };
+        Ok(parts.map(part).collect())
     }
 
     fn loss(&self, model: &AnyLanguageModel, inputs: &Inputs) -> Tensor<1> {
