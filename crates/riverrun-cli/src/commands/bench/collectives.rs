@@ -169,7 +169,7 @@ fn time(
         whole: fill(len * size),
         part: fill(len),
     };
-    let mut vectors = (operation.call)(ranks, vectors)?;
+    let vectors = (operation.call)(ranks, vectors)?;
     let result = match operation.whole {
         true => &vectors.whole,
         false => &vectors.part,
@@ -179,19 +179,14 @@ fn time(
         return Err(Failure::Bug(format!("{} is wrong", operation.name)));
     }
     let calls = if ranks.on_device() { CALLS } else { 1 };
+    let mut vectors = Some(vectors);
     let mut once = |ranks: &mut dyn Ways| -> Result<f64, Failure> {
         ranks.waiting(&mut || synced(device))?;
         ranks.agree("a barrier", &[])?;
         let start = Instant::now();
         for _ in 0..calls {
-            let taken = std::mem::replace(
-                &mut vectors,
-                Vectors {
-                    whole: Tensor::empty([1], device),
-                    part: Tensor::empty([1], device),
-                },
-            );
-            vectors = (operation.call)(ranks, taken)?;
+            let taken = vectors.take().expect("they come back");
+            vectors = Some((operation.call)(ranks, taken)?);
         }
         ranks.waiting(&mut || synced(device))?;
         let seconds = start.elapsed().as_secs_f64() / calls as f64;
