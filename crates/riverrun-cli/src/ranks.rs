@@ -93,6 +93,7 @@ impl Ranks {
                 riverrun_world::Error::Failed(cause) => Failure::World(cause),
                 error => user(error),
             })?));
+            tracing::debug!("{} ranks have met", place.size);
         }
         Ok(ranks)
     }
@@ -189,9 +190,11 @@ impl Ranks {
         match &result {
             Ok(()) | Err(Failure::Interrupted) => {
                 // All other owners were parts of the run, which is over.
+                tracing::debug!("this rank has no part in the run any more");
                 if let Some(world) = Arc::into_inner(world) {
                     world.finish().map_err(riverrun_train::Error::from)?;
                 }
+                tracing::debug!("all ranks have left");
             }
             Err(Failure::World(_)) => {}
             Err(failure) => {

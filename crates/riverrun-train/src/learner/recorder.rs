@@ -124,6 +124,7 @@ impl Recorder {
                     Some(spread) => spread.wait(&device)?,
                     None => synced(&device)?,
                 }
+                tracing::debug!("step {} before the recording is done", self.warm);
                 loss
             }
             None if !core.optimizer.have_one_time() => {
@@ -140,6 +141,7 @@ impl Recorder {
                 let prepared = self.prepared.take().expect("a step is recorded once");
                 let (recording, loss) = prepared.record(run)?;
                 let loss = loss?;
+                tracing::debug!("a step is recorded");
                 replay(&recording)?;
                 let saved = loss.clone();
                 if recording.repeats() {

@@ -20,6 +20,7 @@ const VARIABLE: &str = "RIVERRUN_TRANSPORT";
 /// [`Error::World`]; [`Error::Unsupported`] where NCCL was asked for and cannot be had, or for another word than these three.
 pub fn connect(world: &Arc<World>, device: &Device) -> Result<Connected, Error> {
     let mut ring = Ring::connect(world)?;
+    tracing::debug!("the ranks are connected by TCP");
     let own = Offer::of(device);
     let offers = exchange(&mut ring, &own.text())?;
     let offers: Vec<Offer> = offers.iter().map(|text| Offer::read(text)).collect();
@@ -28,6 +29,7 @@ pub fn connect(world: &Arc<World>, device: &Device) -> Result<Connected, Error> 
     if let Way::Nccl(version) = &way {
         use riverrun_world::nccl::Library;
         let library = Library::load()?;
+        tracing::debug!("all ranks have NCCL {version}");
         let mut id: Vec<f32> = match world.rank() {
             0 => library.unique_id()?.into_iter().map(f32::from).collect(),
             _ => vec![0.0; Library::ID],

@@ -28,6 +28,7 @@ pub(super) fn over_nccl(
         connected.map_err(|error| Told(error.into()))
     });
     let communicator = Arc::new(communicator.map_err(|Told(error)| error)?);
+    tracing::debug!("the ranks are connected by NCCL");
     Ok(Box::new(Joined {
         world,
         communicator,
