@@ -20,6 +20,7 @@ pub fn explain(error: Error) -> String {
             "lower --batch, --context or --width, or use --accumulate N or --saved-states none"
         }
         Error::Recording(_) => "leave --graph out",
+        Error::AlongTime(_) => "leave --context-parallel out",
         Error::Spread(_) => "leave --hybrid out, or start one process",
         _ => return error.to_string(),
     };

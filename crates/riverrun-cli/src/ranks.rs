@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 
 use burn::tensor::Device;
+use riverrun::Neighbours;
 use riverrun_train::{Connected, Objective, RunDir, Setup};
 #[cfg(unix)]
 use riverrun_world::{Launcher, Options, Place, World};
@@ -144,31 +145,68 @@ impl Ranks {
     ///
     /// # Errors
     /// A rank that cannot be reached; a way that was asked for and cannot be had.
-    #[cfg(unix)]
     pub fn connect(&self, device: &Device) -> Result<Option<Connected>, Failure> {
+        let found = self.along_time(device, 1)?;
+        Ok(found.map(|(connected, _)| connected))
+    }
+
+    /// As [`connect`](Self::connect), with the neighbours of this rank in groups of `group` ranks along time.
+    ///
+    /// # Errors
+    /// As there.
+    #[cfg(unix)]
+    pub fn along_time(
+        &self,
+        device: &Device,
+        group: usize,
+    ) -> Result<Option<(Connected, Neighbours)>, Failure> {
         let world = self.world.as_ref();
-        let connected = world.map(|world| riverrun_train::connect(world, device));
+        let connected = world.map(|world| riverrun_train::connect(world, device, group));
         Ok(connected.transpose()?)
     }
 
     /// There is one process.
     #[cfg(not(unix))]
-    pub fn connect(&self, _device: &Device) -> Result<Option<Connected>, Failure> {
+    pub fn along_time(
+        &self,
+        _device: &Device,
+        _group: usize,
+    ) -> Result<Option<(Connected, Neighbours)>, Failure> {
         Ok(None)
     }
 
-    /// The run spread over all ranks, if there are several, and the way among them in words.
+    /// The run spread over all ranks, if there are several, with every sequence divided among groups of `along_time` ranks; and the
+    /// way among them in words.
     ///
     /// # Errors
-    /// A run that cannot be spread; ranks that differ.
+    /// A run that cannot be spread; ranks that differ, or do not make whole groups; an optimizer that is to be sharded where there
+    /// is one rank, or where sequences are divided.
     pub fn spread<O: Objective>(
         &self,
         setup: Setup<O>,
         device: &Device,
+        along_time: usize,
         shard_optimizer: bool,
     ) -> Result<(Setup<O>, Option<String>), Failure> {
-        match self.connect(device)? {
-            Some(Connected { ranks, way }) => {
+        if !self.size.is_multiple_of(along_time) {
+            let ranks = match self.size {
+                1 => "there is one rank: start several, with riverrun launch --processes N".into(),
+                ranks => format!("it does not divide the {ranks} ranks"),
+            };
+            return Err(Failure::User(format!(
+                "--context-parallel {along_time}: {ranks}"
+            )));
+        }
+        if along_time > 1 && shard_optimizer {
+            return Err(Failure::User(format!(
+                "--shard-optimizer: with --context-parallel {along_time} every rank keeps the whole optimizer"
+            )));
+        }
+        match self.along_time(device, along_time)? {
+            Some((Connected { ranks, way }, neighbours)) if along_time > 1 => {
+                Ok((setup.spread_over_time(ranks, neighbours)?, Some(way)))
+            }
+            Some((Connected { ranks, way }, _)) => {
                 Ok((setup.spread_over(ranks, shard_optimizer)?, Some(way)))
             }
             None if shard_optimizer => Err(Failure::User(

@@ -51,9 +51,13 @@ impl Progress {
 impl Observer for Progress {
     fn begin(&mut self, plan: &Plan) {
         if plan.ranks != plan.ranks_before && !matches!(self.mode, Mode::Quiet) {
+            let said = |[ranks, group]: [usize; 2]| match group {
+                1 => ranks.to_string(),
+                _ => format!("{ranks} in groups of {group} along time"),
+            };
+            let (before, now) = (said(plan.ranks_before), said(plan.ranks));
             eprintln!(
-                "ranks: {} before, {} now: the numbers stay the same within rounding",
-                plan.ranks_before, plan.ranks
+                "ranks: {before} before, {now} now: the numbers stay the same within rounding"
             );
         }
         match &self.mode {

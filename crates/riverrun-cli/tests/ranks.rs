@@ -1,6 +1,9 @@
 //! Runs on several ranks, as processes on this machine. Every wait has a bound.
 #![cfg(all(feature = "flex", unix))]
 
+#[path = "ranks/along_time.rs"]
+mod along_time;
+
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -69,7 +69,8 @@ impl AnyLanguageModelConfig {
         }
     }
 
-    /// The most tokens that the model reads in a sequence; `None` for one that reads any number in constant memory.
+    /// The most tokens that the model reads in a sequence; `None` for one that reads any number: in constant memory, but for
+    /// attention without a window.
     pub fn positions(&self) -> Option<usize> {
         match self {
             Self::Gpt2(config) => Some(config.positions),
@@ -177,7 +178,7 @@ language_model!(
 
 impl AnyLanguageModel {
     /// Sets which states of recurrent layers are saved for the backward pass. This trades memory against time and does not
-    /// change the results. GPT-2 has none.
+    /// change the results. GPT-2 has none, and layers with heads save none.
     pub fn with_saved_states(self, saved_states: SavedStates) -> Self {
         match self {
             Self::Recurrent(model) => Self::Recurrent(model.with_saved_states(saved_states)),

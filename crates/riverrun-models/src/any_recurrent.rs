@@ -8,12 +8,15 @@ use burn::tensor::{Device, Tensor};
 use riverrun::internal::flat;
 use riverrun::nn::{
     GatedRnn, GatedRnnConfig, Gru, GruConfig, LinearRnn, LinearRnnConfig, Lstm, LstmConfig,
-    LstmState, MinGru, MinGruConfig, MinLstm, MinLstmConfig, Recurrent, RgLru, RgLruConfig, Rnn,
-    RnnConfig,
+    LstmState, MinGru, MinGruConfig, MinLstm, MinLstmConfig, MultiHeadAttention, Recurrent, RgLru,
+    RgLruConfig, Rnn, RnnConfig,
 };
 use riverrun::ops::{Gate, SavedStates};
 use riverrun::{Error, Sequence};
 use serde::{Deserialize, Serialize};
+
+use super::forward::of_kind;
+use super::{AnyHeadLayer, HeadKind, HeadSizes, RecurrentState, VectorState};
 
 /// The kinds of recurrent layer a model can be made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,10 +40,13 @@ pub enum RecurrentKind {
     /// [`GatedRnn`] on a gate.
     #[serde(untagged)]
     Gated(Gate),
+    /// A layer with heads.
+    #[serde(untagged)]
+    Heads(HeadKind),
 }
 
 impl RecurrentKind {
-    /// Every kind but those on any gate.
+    /// Every kind but those on any gate and those with heads.
     pub const ALL: [RecurrentKind; 7] = [
         RecurrentKind::LinearRnn,
         RecurrentKind::MinGru,
@@ -62,19 +68,22 @@ impl RecurrentKind {
             RecurrentKind::Lstm => "lstm",
             RecurrentKind::Rnn => "rnn",
             RecurrentKind::Gated(gate) => gate.name(),
+            RecurrentKind::Heads(kind) => kind.name(),
         }
     }
 
     /// The names of all kinds, those of gates last.
     pub fn names() -> Vec<&'static str> {
         let mut names = Self::ALL.map(Self::name).to_vec();
+        names.extend(HeadKind::ALL.iter().map(|kind| kind.name()));
         let gates = Gate::all().into_iter().map(Gate::name);
         names.extend(gates.filter(|gate| !Self::ALL.iter().any(|kind| kind.name() == *gate)));
         names
     }
 
-    /// A layer of this kind; `time_scale` as in [`MinGruConfig`], 1 for the layer's own default. An [`Rnn`] and a [`GatedRnn`]
-    /// ignore it.
+    /// A layer of this kind; `time_scale` as in [`MinGruConfig`], 1 for the layer's own default. An [`Rnn`], a [`GatedRnn`] and a
+    /// layer with heads ignore it. The last has [`HeadSizes`] of its own number of heads, `d_hidden` channels of values, a multiple
+    /// of `d_input`, and returns `d_input` features.
     pub fn init(
         self,
         d_input: usize,
@@ -118,6 +127,10 @@ impl RecurrentKind {
                     .with_bias(bias)
                     .init(device),
             ),
+            RecurrentKind::Heads(kind) => {
+                let sizes = HeadSizes::new(d_input, None, d_hidden / d_input);
+                AnyRecurrent::Heads(kind.init(sizes, device))
+            }
         }
     }
 }
@@ -135,6 +148,7 @@ impl FromStr for RecurrentKind {
         Self::ALL
             .into_iter()
             .find(|kind| kind.name() == name)
+            .or_else(|| name.parse().ok().map(RecurrentKind::Heads))
             .or_else(|| Gate::from_name(name).map(RecurrentKind::Gated))
             .ok_or_else(|| Error::Unknown {
                 what: "model",
@@ -144,7 +158,7 @@ impl FromStr for RecurrentKind {
     }
 }
 
-/// A recurrent layer of any kind.
+/// A recurrent layer of any kind, or attention in its place.
 #[expect(
     clippy::large_enum_variant,
     reason = "a model has a handful, and what is large is small beside their weights"
@@ -167,31 +181,10 @@ pub enum AnyRecurrent {
     Rnn(Rnn),
     /// A layer on any gate.
     Gated(GatedRnn),
-}
-
-/// The state of an [`AnyRecurrent`].
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct RecurrentState {
-    /// `[B, d_hidden]`.
-    pub h: Tensor<2>,
-    /// `[B, d_hidden]`: the LSTM's cell state.
-    pub c: Option<Tensor<2>>,
-}
-
-impl RecurrentState {
-    /// A state; with `c`, that of an LSTM.
-    pub fn new(h: Tensor<2>, c: Option<Tensor<2>>) -> Self {
-        Self { h, c }
-    }
-
-    /// The same values, detached from the graph.
-    pub fn detach(self) -> Self {
-        Self {
-            h: self.h.detach(),
-            c: self.c.map(Tensor::detach),
-        }
-    }
+    /// A layer with heads.
+    Heads(AnyHeadLayer),
+    /// Causal attention.
+    Attention(MultiHeadAttention),
 }
 
 /// `[B, H]` as the state of a stack of one layer, `[1, B, H]`.
@@ -207,13 +200,27 @@ fn run_with<L: Recurrent>(
     state: impl FnOnce(Tensor<2>) -> L::State,
     back: impl FnOnce(L::State) -> Tensor<2>,
 ) -> Result<(Tensor<3>, RecurrentState), Error> {
-    let (y, last) = layer.checked_run(x, sequence.map_state(|start| state(start.h)))?;
-    let (h, c) = (back(last), None);
-    Ok((y, RecurrentState { h, c }))
+    let start = vectors(sequence)?.map_state(|start| state(start.h));
+    let (y, last) = layer.checked_run(x, start)?;
+    Ok((y, RecurrentState::vector(back(last), None)))
+}
+
+/// The sequence with the state of a scan or of a cell.
+fn vectors(sequence: Sequence<RecurrentState>) -> Result<Sequence<VectorState>, Error> {
+    let vector = |state| match state {
+        RecurrentState::Vector(state) => Some(state),
+        _ => None,
+    };
+    of_kind(
+        sequence,
+        vector,
+        "a scan or a cell with the state of another layer",
+    )
 }
 
 impl AnyRecurrent {
-    /// The layer with another choice of saved states. A [`Gru`], [`Lstm`] or [`Rnn`] ignores it.
+    /// The layer with another choice of saved states. A [`Gru`], [`Lstm`] or [`Rnn`] ignores it, and so do a layer with heads,
+    /// which saves none, and attention.
     pub fn with_saved_states(mut self, saved_states: SavedStates) -> Self {
         match &mut self {
             AnyRecurrent::LinearRnn(layer) => layer.saved_states = saved_states,
@@ -221,7 +228,11 @@ impl AnyRecurrent {
             AnyRecurrent::MinLstm(layer) => layer.saved_states = saved_states,
             AnyRecurrent::RgLru(layer) => layer.saved_states = saved_states,
             AnyRecurrent::Gated(layer) => layer.saved_states = saved_states,
-            AnyRecurrent::Gru(_) | AnyRecurrent::Lstm(_) | AnyRecurrent::Rnn(_) => {}
+            AnyRecurrent::Gru(_)
+            | AnyRecurrent::Lstm(_)
+            | AnyRecurrent::Rnn(_)
+            | AnyRecurrent::Heads(_)
+            | AnyRecurrent::Attention(_) => {}
         }
         self
     }
@@ -247,22 +258,31 @@ impl Recurrent for AnyRecurrent {
             AnyRecurrent::Gru(layer) => run_with(layer, x, sequence, stacked, flat),
             AnyRecurrent::Rnn(layer) => run_with(layer, x, sequence, stacked, flat),
             AnyRecurrent::Lstm(layer) => {
-                if sequence
-                    .state
-                    .as_ref()
-                    .is_some_and(|state| state.c.is_none())
-                {
+                let start = vectors(sequence)?;
+                if start.state.as_ref().is_some_and(|state| state.c.is_none()) {
                     return Err(Error::Unsupported(
                         "the state of an LSTM needs a cell state".into(),
                     ));
                 }
-                let start = sequence.map_state(|RecurrentState { h, c }| {
+                let start = start.map_state(|VectorState { h, c }| {
                     let c = c.unwrap_or_else(|| h.zeros_like());
                     LstmState::new(stacked(h), stacked(c))
                 });
                 let (y, state) = layer.checked_run(x, start)?;
-                let (h, c) = (flat(state.h), Some(flat(state.c)));
-                Ok((y, RecurrentState { h, c }))
+                Ok((
+                    y,
+                    RecurrentState::vector(flat(state.h), Some(flat(state.c))),
+                ))
+            }
+            AnyRecurrent::Heads(layer) => layer.checked_run(x, sequence),
+            AnyRecurrent::Attention(layer) => {
+                let cache = |state| match state {
+                    RecurrentState::Attention(state) => Some(state),
+                    _ => None,
+                };
+                let refusal = "attention with the state of another layer";
+                let (y, state) = layer.checked_run(x, of_kind(sequence, cache, refusal)?)?;
+                Ok((y, RecurrentState::Attention(state)))
             }
         }
     }

@@ -5,11 +5,14 @@ use burn::module::Module;
 use burn::nn::{Dropout, DropoutConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 use riverrun::internal::{fits, without_padding};
-use riverrun::nn::{Recurrent, RmsNorm, RmsNormConfig, linear, mlp};
+use riverrun::nn::{
+    MultiHeadAttention, MultiHeadAttentionConfig, Recurrent, RmsNorm, RmsNormConfig, Rotary,
+    linear, mlp,
+};
 use riverrun::ops::{SavedStates, dropout};
 use riverrun::{Error, Sequence};
 
-use super::{AnyRecurrent, RecurrentKind, RecurrentState};
+use super::{AnyRecurrent, HeadSizes, RecurrentKind, RecurrentState};
 
 /// Configuration of [`Block`].
 #[derive(Config, Debug)]
@@ -34,6 +37,13 @@ pub struct BlockConfig {
     /// Whether the recurrent layer's projection has a bias.
     #[config(default = true)]
     pub bias: bool,
+    /// Heads of a layer with heads and of attention; as [`HeadSizes`] chooses when absent.
+    pub heads: Option<usize>,
+    /// Whether the block has causal attention with rotary positions in place of the recurrent layer.
+    #[config(default = false)]
+    pub attention: bool,
+    /// Steps that the attention sees; all when absent.
+    pub window: Option<usize>,
 }
 
 /// `x + cell(norm(x))`, then `x + mlp(norm(x))`; the MLP is two linear layers with GELU between.
@@ -41,7 +51,7 @@ pub struct BlockConfig {
 pub struct Block {
     /// The norm before the recurrent layer.
     pub norm_cell: RmsNorm,
-    /// The recurrent layer.
+    /// The recurrent layer, or attention.
     pub cell: AnyRecurrent,
     /// The projection from an expanded state back to the width.
     pub out: Option<Linear>,
@@ -56,16 +66,46 @@ pub struct Block {
 }
 
 impl BlockConfig {
+    /// The heads of a layer with heads, or of the attention.
+    pub(super) fn head_sizes(&self) -> HeadSizes {
+        let expansion = match self.cell {
+            RecurrentKind::Heads(kind) if kind.widens() && !self.attention => self.expansion,
+            _ => 1,
+        };
+        HeadSizes::new(self.width, self.heads, expansion)
+    }
+
+    /// Whether the output of the recurrent layer is projected back to the width.
+    pub(super) fn projects(&self) -> bool {
+        let own = self.attention || matches!(self.cell, RecurrentKind::Heads(_));
+        self.expansion != 1 && !own
+    }
+
+    /// Causal attention: rotary positions on all channels of a head, no biases.
+    fn attention(&self, device: &Device) -> MultiHeadAttention {
+        let HeadSizes { heads, key, .. } = self.head_sizes();
+        MultiHeadAttentionConfig::new(self.width, heads)
+            .with_window(self.window)
+            .with_rotary(Some(Rotary::new(key - key % 2)))
+            .with_bias(false)
+            .with_out_bias(false)
+            .init(device)
+    }
+
     /// A block with fresh weights.
     pub fn init(&self, device: &Device) -> Block {
         let (width, hidden) = (self.width, self.width * self.expansion);
         let norm = || RmsNormConfig::new(width).init(device);
         Block {
             norm_cell: norm(),
-            cell: self
-                .cell
-                .init(width, hidden, self.bias, self.time_scale, device),
-            out: (self.expansion != 1).then(|| {
+            cell: match self.cell {
+                _ if self.attention => AnyRecurrent::Attention(self.attention(device)),
+                RecurrentKind::Heads(kind) => {
+                    AnyRecurrent::Heads(kind.init(self.head_sizes(), device))
+                }
+                cell => cell.init(width, hidden, self.bias, self.time_scale, device),
+            },
+            out: self.projects().then(|| {
                 LinearConfig::new(hidden, width)
                     .with_bias(false)
                     .init(device)

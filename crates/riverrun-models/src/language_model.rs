@@ -46,6 +46,13 @@ pub struct LanguageModelConfig {
     /// Source: Press & Wolf, *Using the Output Embedding to Improve Language Models* (2017), section 2.
     /// `None`, as in configurations saved without this field, is `Some(false)`.
     pub tied: Option<bool>,
+    /// Heads of layers that have them, and of the attention, a divisor of the width; as
+    /// [`HeadSizes`](super::HeadSizes) chooses when absent.
+    pub heads: Option<usize>,
+    /// Every so many blocks one has causal attention with rotary positions in place of the recurrent layer; none when absent.
+    pub attention_every: Option<usize>,
+    /// Steps that this attention sees; all when absent.
+    pub window: Option<usize>,
 }
 
 /// Embedding, residual blocks, norm, projection to the vocabulary.
@@ -87,14 +94,23 @@ impl LanguageModelConfig {
         self.tied.unwrap_or(false)
     }
 
-    /// The configuration of each block.
-    pub(super) fn block(&self) -> BlockConfig {
+    /// How many blocks have attention.
+    pub(super) fn attentions(&self) -> usize {
+        self.attention_every
+            .map_or(0, |every| self.layers / every.max(1))
+    }
+
+    /// The configuration of the blocks with attention, or of the others.
+    pub(super) fn block(&self, attention: bool) -> BlockConfig {
         BlockConfig::new(self.width, self.cell)
             .with_expansion(self.expansion)
             .with_time_scale(self.time_scale)
             .with_mlp(self.mlp)
             .with_dropout(self.dropout)
             .with_bias(self.bias)
+            .with_heads(self.heads)
+            .with_attention(attention)
+            .with_window(self.window)
     }
 
     /// A model with fresh weights.
@@ -104,7 +120,10 @@ impl LanguageModelConfig {
     pub fn init(&self, device: &Device) -> LanguageModel {
         self.check()
             .unwrap_or_else(|error| panic!("language model: {error}"));
-        let block = self.block();
+        let block = |i: usize| {
+            let every = self.attention_every;
+            self.block(every.is_some_and(|every| (i + 1).is_multiple_of(every)))
+        };
         let embedding = EmbeddingConfig::new(self.vocab, self.width);
         // Logits of a tied model are products with the embedding: of rows drawn from N(0, 1) they would be too large.
         let embedding = match self.is_tied() {
@@ -116,7 +135,7 @@ impl LanguageModelConfig {
         };
         LanguageModel {
             embedding: embedding.init(device),
-            blocks: (0..self.layers).map(|_| block.init(device)).collect(),
+            blocks: (0..self.layers).map(|i| block(i).init(device)).collect(),
             norm: RmsNormConfig::new(self.width).init(device),
             out: (!self.is_tied()).then(|| {
                 LinearConfig::new(self.width, self.vocab)

@@ -33,22 +33,26 @@ mod forward;
 mod gpt2;
 mod griffin;
 mod head;
+mod head_layers;
 mod language_model;
 mod language_model_kind;
+mod recurrent_state;
 mod size;
 #[cfg(feature = "store")]
 pub mod weights;
 mod world_model;
 
 pub use any_language_model::{AnyLanguageModel, AnyLanguageModelConfig, AnyLmState};
-pub use any_recurrent::{AnyRecurrent, RecurrentKind, RecurrentState};
+pub use any_recurrent::{AnyRecurrent, RecurrentKind};
 pub use block::{Block, BlockConfig};
 pub use gpt2::{Gpt2, Gpt2Block, Gpt2Config, Gpt2State};
 pub use griffin::{
     Griffin, GriffinBlock, GriffinBlockState, GriffinConfig, GriffinRecurrence, GriffinState,
     TemporalMixing,
 };
+pub use head_layers::{AnyHeadLayer, HeadKind, HeadSizes};
 pub use language_model::{LanguageModel, LanguageModelConfig, LmState};
 pub use language_model_kind::LanguageModelKind;
+pub use recurrent_state::{RecurrentState, TensorPair, VectorState};
 pub use size::ModelSize;
 pub use world_model::{WorldModel, WorldModelConfig, WorldModelLoss};

@@ -111,6 +111,7 @@ impl RecurrentKind {
             RecurrentKind::Lstm => (4, 4),
             RecurrentKind::Rnn => (1, 1),
             RecurrentKind::Gated(gate) => (gate.inputs(), 0),
+            RecurrentKind::Heads(_) => (0, 0),
         }
     }
 
@@ -159,6 +160,7 @@ impl RecurrentKind {
             RecurrentKind::Lstm => 6,
             RecurrentKind::Rnn => 2,
             RecurrentKind::Gated(gate) => gate.inputs() + 1,
+            RecurrentKind::Heads(_) => 0,
         }
     }
 }
@@ -178,12 +180,40 @@ impl BlockConfig {
         if !(0.0..1.0).contains(&self.dropout) {
             return Err(invalid("dropout", self.dropout, "at least 0 and below 1"));
         }
+        if let Some(0) = self.window {
+            return Err(invalid("window", 0, "at least 1"));
+        }
+        let with_heads = self.attention || matches!(self.cell, RecurrentKind::Heads(_));
+        if with_heads {
+            self.head_sizes().check()?;
+        }
         let fields = [
             ("width", self.width),
             ("expansion", self.expansion),
             ("mlp", self.mlp),
         ];
-        fits(self.size(), &fields).map(|_| ())
+        fits(self.size(), &fields)?;
+        match self.cell {
+            RecurrentKind::Heads(kind) if !self.attention => kind.check(self.head_sizes()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Parameters of the recurrent layer or attention, and numbers that a step saves.
+    fn mixing(&self) -> Option<[u64; 2]> {
+        let (width, hidden) = (self.width, self.width.checked_mul(self.expansion)?);
+        if self.attention {
+            // Queries, keys and values, before and after they are turned, and the result.
+            return Some([product(&[4, width, width])?, product(&[6, width])?]);
+        }
+        if let RecurrentKind::Heads(kind) = self.cell {
+            return kind.size(self.head_sizes());
+        }
+        let (bias, time_scale) = (self.bias, self.time_scale);
+        Some([
+            self.cell.parameters(width, hidden, bias, time_scale)?,
+            product(&[self.cell.saved(), hidden])?,
+        ])
     }
 
     /// Parameters and saved numbers; `None` if they do not fit into 64 bits.
@@ -195,10 +225,9 @@ impl BlockConfig {
         if largest > isize::MAX as u64 {
             return None;
         }
-        let out = if self.expansion == 1 { 0 } else { 1 };
+        let (out, [mixing, mixing_saved]) = (usize::from(self.projects()), self.mixing()?);
         let parameters = sum(&[
-            self.cell
-                .parameters(self.width, hidden, self.bias, self.time_scale),
+            Some(mixing),
             product(&[out, hidden, self.width]),
             product(&[2, self.width, inner]),
             sum(&[product(&[inner]), product(&[3, self.width])]),
@@ -206,7 +235,7 @@ impl BlockConfig {
         // Two norms with their sums, the MLP before and after GELU. The branches are freed as the next norm has added them.
         let saved = sum(&[
             product(&[4, self.width]),
-            product(&[self.cell.saved(), hidden]),
+            Some(mixing_saved),
             product(&[2, inner]),
         ])?;
         Some(ModelSize {
@@ -227,7 +256,13 @@ impl LanguageModelConfig {
             return Err(invalid("vocab", self.vocab, "at least 2"));
         }
         in_range(self.vocab, self.layers)?;
-        self.block().check()?;
+        if let Some(0) = self.attention_every {
+            return Err(invalid("attention_every", 0, "at least 1"));
+        }
+        self.block(false).check()?;
+        if self.attentions() > 0 {
+            self.block(true).check()?;
+        }
         self.size().map(|_| ())
     }
 
@@ -237,17 +272,21 @@ impl LanguageModelConfig {
     /// [`Error::Invalid`] for sizes that do not fit into 64 bits.
     pub fn size(&self) -> Result<ModelSize, Error> {
         let size = || {
-            let block = self.block().size()?;
+            let (block, attention) = (self.block(false).size()?, self.block(true).size()?);
+            let attentions = self.attentions() as u64;
+            let blocks = self.layers as u64 - attentions;
             let table = product(&[self.vocab, self.width, 4])?;
             (table <= isize::MAX as u64).then_some(())?;
             Some(ModelSize {
                 parameters: sum(&[
-                    block.parameters.checked_mul(self.layers as u64),
+                    block.parameters.checked_mul(blocks),
+                    attention.parameters.checked_mul(attentions),
                     product(&[2 - usize::from(self.is_tied()), self.vocab, self.width]),
                     product(&[self.width]),
                 ])?,
                 saved_per_token: sum(&[
-                    block.saved_per_token.checked_mul(self.layers as u64),
+                    block.saved_per_token.checked_mul(blocks),
+                    attention.saved_per_token.checked_mul(attentions),
                     product(&[3, self.width]),
                     // Logits and their gradient.
                     product(&[2, self.vocab]),

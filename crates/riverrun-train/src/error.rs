@@ -145,6 +145,9 @@ pub enum Error {
     /// A run that cannot be spread over several ranks.
     #[error("{0} cannot be spread over several ranks")]
     Spread(&'static str),
+    /// A run whose sequences cannot be divided along time.
+    #[error("the sequences of {0} cannot be divided among ranks along time")]
+    AlongTime(String),
     /// A rank of the run has failed, the network between ranks has, or ranks differ.
     #[error("{0}")]
     World(String),

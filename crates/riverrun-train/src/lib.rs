@@ -11,7 +11,8 @@
 //!   unbroken run.
 //! - [`RunDir`]: the run's folder: `config.json`, `metrics.jsonl`, `checkpoint/`, `best/`, and with the feature `charts`
 //!   `loss.svg` and `loss.png`.
-//! - [`Setup::spread_over`]: a run on several processes, each with its rows of every batch.
+//! - [`Setup::spread_over`]: a run on several processes, each with its rows of every batch; [`Setup::spread_over_time`]: with its
+//!   steps of every sequence.
 //! - [`hybrid`]: stretches of steps replaced by predicted changes of the weights.
 //! - [`generate`]: sampling from a trained language model, one step at a time with carried state.
 //!
@@ -72,6 +73,6 @@ pub use run_dir::RunDir;
 pub use schedule::Schedule;
 pub use spread::{Connected, Ranks};
 #[cfg(unix)]
-pub use spread::{connect, over_world};
+pub use spread::{connect, over_world, over_world_along_time};
 pub use trainer::checkpoint::weights;
 pub use trainer::{Evaluation, Observer, Outcome, Plan, Setup, Trainer, evaluate};

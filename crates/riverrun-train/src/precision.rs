@@ -7,7 +7,7 @@ use std::str::FromStr;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::DynState;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
-use riverrun::training::overwrite;
+use riverrun::training::{overwrite, stays_wide};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
@@ -15,7 +15,8 @@ use crate::Error;
 /// The format in which a model computes while it trains.
 ///
 /// The weights that the optimizer moves, its moments and the loss are f32 whatever the format; below
-/// f32, each step computes on a rounded copy of the weights.
+/// f32, each step computes on a rounded copy of the weights, in which those of
+/// [decays](riverrun::training::stays_wide) are as they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
@@ -51,7 +52,10 @@ impl Precision {
     pub fn working_copy<M: Module>(self, model: &M) -> M {
         match self {
             Self::F32 => model.clone(),
-            Self::F16 | Self::Bf16 => model.clone().map(&mut Round(self.dtype())),
+            Self::F16 | Self::Bf16 => model.clone().map(&mut Round {
+                dtype: self.dtype(),
+                wide: 0,
+            }),
         }
     }
 
@@ -99,17 +103,34 @@ impl ModuleMapper for Overwrite {
     }
 }
 
-/// Rounds every parameter and makes the result a leaf of its own for the backward pass.
-struct Round(FloatDType);
+/// Rounds every parameter that does not stay wide, and makes each a leaf of its own for the backward pass.
+struct Round {
+    dtype: FloatDType,
+    /// The modules around the parameter that stay wide.
+    wide: usize,
+}
 
 impl ModuleMapper for Round {
+    fn enter_module(&mut self, _name: &str, container: &str) {
+        self.wide += usize::from(stays_wide(container));
+    }
+
+    fn exit_module(&mut self, _name: &str, container: &str) {
+        self.wide -= usize::from(stays_wide(container));
+    }
+
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (id, tensor, mapper) = param.consume();
         let tracked = tensor.is_require_grad();
+        // A copy, whose memory is not that of the weight: an update writes to both.
+        let round = |tensor: Tensor<D>| match self.wide {
+            0 => tensor.cast(self.dtype),
+            _ => tensor.mul_scalar(1.0),
+        };
         let rounded = if tensor.is_autodiff() {
-            Tensor::from_inner(tensor.inner().cast(self.0)).set_require_grad(tracked)
+            Tensor::from_inner(round(tensor.inner())).set_require_grad(tracked)
         } else {
-            tensor.cast(self.0)
+            round(tensor)
         };
         Param::from_mapped_value(id, rounded, mapper)
     }

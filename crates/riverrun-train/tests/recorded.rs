@@ -8,7 +8,9 @@ use burn::prelude::*;
 use burn::tensor::{Tensor, TensorData};
 use riverrun::Sequence;
 use riverrun::device::DeviceInfo;
-use riverrun_models::{GriffinConfig, LanguageModelConfig, LanguageModelKind, RecurrentKind};
+use riverrun_models::{
+    GriffinConfig, HeadKind, LanguageModelConfig, LanguageModelKind, RecurrentKind,
+};
 use riverrun_train::hybrid::{Counts, Observation, Predictor, Preset, WINDOWS};
 use riverrun_train::tasks::{self, Batch, Corpus, Task, XorConfig};
 use riverrun_train::{
@@ -334,10 +336,12 @@ fn samples(generator: &Generator, samples: usize, device: &Device, recorded: boo
 #[test]
 fn recorded_generation_gives_the_text_of_normal_steps() {
     let Some((gpu, _alone)) = gpu() else { return };
-    // A state, a state beside a cell state, and a cache of keys with the position.
+    // A state, a state beside a cell state, matrices beside inputs or scales, and a cache of keys with the position.
     for (kind, batch) in [
         (RecurrentKind::MinGru.into(), 1),
         (RecurrentKind::Lstm.into(), 3),
+        (RecurrentKind::Heads(HeadKind::GatedDeltaNet).into(), 2),
+        (RecurrentKind::Heads(HeadKind::MLstm).into(), 2),
         (LanguageModelKind::Griffin, 2),
     ] {
         let dir = run(kind);

@@ -8,11 +8,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use burn::tensor::Device;
 use riverrun_models::{
-    AnyLanguageModel, AnyLanguageModelConfig, Gpt2Config, GriffinConfig, LanguageModelConfig,
-    RecurrentKind,
+    AnyHeadLayer, AnyLanguageModel, AnyLanguageModelConfig, AnyRecurrent, Gpt2Config,
+    GriffinConfig, HeadKind, LanguageModelConfig, RecurrentKind,
 };
 use riverrun_train::hybrid::{HybridConfig, Phase};
-use riverrun_train::tasks::SelectiveCopyConfig;
+use riverrun_train::tasks::{Corpus, SelectiveCopyConfig};
 use riverrun_train::{
     Error, Observer, Outcome, Precision, Report, RunConfig, RunDir, Setup, Split, TaskConfig,
     Trainer, TrainingConfig, tasks, weights,
@@ -122,9 +122,41 @@ fn a_resumed_run_gives_the_numbers_of_an_unbroken_one() {
     );
 }
 
+/// On a text, with attention in every third block, and one layer in bf16, whose decays stay in f32.
+#[test]
+fn a_resumed_run_of_layers_with_heads_gives_the_numbers_of_an_unbroken_one() {
+    let _alone = alone();
+    let text = std::env::temp_dir().join(format!("riverrun-{}-heads.txt", std::process::id()));
+    fs::write(
+        &text,
+        "the quick brown fox jumps over the lazy dog ".repeat(20),
+    )
+    .unwrap();
+    let sources = vec![text.to_str().unwrap().to_string()];
+    let corpus = Corpus::read(&sources).unwrap();
+    let mut config = RunConfig::text(sources, &corpus, 0.8);
+    config.training = TrainingConfig::new(4, 12, 20, 1e-2);
+    let [vocab, ..] = config.model.sizes();
+    let layers = HeadKind::ALL.iter().map(|kind| (*kind, Precision::F32));
+    for (kind, dtype) in layers.chain([(HeadKind::GatedDeltaNet, Precision::Bf16)]) {
+        let model = LanguageModelConfig::new(vocab, 8, 3)
+            .with_cell(RecurrentKind::Heads(kind))
+            .with_heads(Some(2))
+            .with_attention_every(Some(3));
+        config.model = model.into();
+        config.training.dtype = dtype;
+        resume_run(&format!("{kind}-{dtype}"), config.clone());
+    }
+    fs::remove_file(text).unwrap();
+}
+
 fn resume(name: &str, model: AnyLanguageModelConfig) {
     let mut config = config(20);
     config.model = model;
+    resume_run(name, config);
+}
+
+fn resume_run(name: &str, mut config: RunConfig) {
     // Reports every 3 steps, so that the break falls between two of them.
     config.training.report_every = 3;
     config.training.eval_every = 8;
@@ -229,6 +261,55 @@ fn half_formats_follow_f32_on_f32_weights() {
             bits(&half.model).iter().any(|bits| bits & 0xfff != 0),
             "{dtype}"
         );
+    }
+}
+
+/// Decays are computed on as they are: their copies are not rounded, and move with the weights.
+#[test]
+fn decays_stay_in_f32_in_a_run_of_fewer_bits() {
+    let _alone = alone();
+    let cell = RecurrentKind::Heads(HeadKind::GatedDeltaNet);
+    let train = |dtype| {
+        let mut config = config(40);
+        config.model = LanguageModelConfig::new(16, 16, 2).with_cell(cell).into();
+        config.training.dtype = dtype;
+        let dir = Scratch::new(&format!("decays-{dtype}"));
+        run(start(&config, &dir), u64::MAX).unwrap()
+    };
+    let model = |outcome: &Outcome<AnyLanguageModel>| {
+        let AnyLanguageModel::Recurrent(model) = outcome.model.clone() else {
+            panic!("a recurrent model");
+        };
+        let AnyRecurrent::Heads(AnyHeadLayer::GatedDeltaNet(layer)) = &model.blocks[0].cell else {
+            panic!("a Gated DeltaNet");
+        };
+        layer.clone()
+    };
+    let full = train(Precision::F32);
+    for dtype in [Precision::Bf16, Precision::F16] {
+        let half = train(dtype);
+        let loss = |outcome: &Outcome<AnyLanguageModel>| {
+            let report = outcome.last_validation.as_ref();
+            report.unwrap().loss
+        };
+        let (found, expected) = (loss(&half), loss(&full));
+        // In f16 the first steps are skipped, until the loss scale fits.
+        let near = dtype == Precision::F16 || (found - expected).abs() < 0.05;
+        assert!(near && found.is_finite(), "{dtype}: {found} for {expected}");
+        let copy = dtype.working_copy(&model(&half));
+        let number = |x: burn::tensor::Tensor<1>| x.into_data().iter::<f32>().collect::<Vec<_>>();
+        for (found, weight) in [
+            (copy.decay.a_log.val(), model(&half).decay.a_log.val()),
+            (copy.decay.dt_bias.val(), model(&half).decay.dt_bias.val()),
+        ] {
+            assert_eq!(found.dtype(), weight.dtype(), "{dtype}");
+            assert_eq!(number(found), number(weight), "{dtype}");
+        }
+        let rounded: burn::tensor::DType = dtype.dtype().into();
+        assert_eq!(copy.out.weight.val().dtype(), rounded, "{dtype}");
+        // They are trained too: the run began with the weights of the other.
+        let ends = [&half, &full].map(|outcome| number(model(outcome).decay.a_log.val()));
+        assert_ne!(ends[0], ends[1], "{dtype}");
     }
 }
 

@@ -1,6 +1,9 @@
 //! Runs on several ranks, which are threads here, over loopback.
 #![cfg(all(feature = "flex", unix))]
 
+#[path = "spread/along_time.rs"]
+mod along_time;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,7 +11,7 @@ use burn::tensor::Tensor;
 use riverrun_models::LanguageModelConfig;
 use riverrun_train::tasks::SelectiveCopyConfig;
 use riverrun_train::{
-    Error, Observer, Precision, Ranks, RunConfig, RunDir, Setup, TaskConfig, Trainer,
+    Error, Language, Observer, Precision, Ranks, RunConfig, RunDir, Setup, TaskConfig, Trainer,
     TrainingConfig, over_world, tasks, weights,
 };
 use riverrun_world::{Options, Place, Ring, Token, World};
@@ -54,6 +57,37 @@ fn place(rank: usize, size: usize, port: u16) -> Place {
     Place::from_variables(&lookup).unwrap()
 }
 
+/// Runs a function on every rank of a world, each a thread.
+fn in_world<R: Send>(
+    size: usize,
+    run: impl Fn(usize, &Arc<World>) -> Result<R, Error> + Sync,
+) -> Vec<Result<R, Error>> {
+    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = free.local_addr().unwrap().port().min(u16::MAX - 20);
+    drop(free);
+    let rank = |rank: usize| {
+        let options = Options {
+            token: Token::new(format!("{} {port}", std::process::id())),
+            ..Options::default()
+        };
+        let world = World::join(&place(rank, size, port), options, || Ok(Vec::new()))?;
+        let world = Arc::new(world);
+        let result = run(rank, &world)?;
+        Arc::into_inner(world).unwrap().finish()?;
+        Ok(result)
+    };
+    let rank = &rank;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..size)
+            .map(|number| scope.spawn(move || rank(number)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    })
+}
+
 /// Trains on ranks that `change` has changed, and gives the bits of the weights on each.
 fn train(
     size: usize,
@@ -72,45 +106,36 @@ fn run(
     [resumed, shard]: [bool; 2],
     change: fn(Box<dyn Ranks>) -> Box<dyn Ranks>,
 ) -> Vec<Result<Vec<u32>, Error>> {
-    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let port = free.local_addr().unwrap().port().min(u16::MAX - 20);
-    drop(free);
-    let rank = |rank: usize| {
-        let options = Options {
-            token: Token::new(format!("{} {port}", std::process::id())),
-            ..Options::default()
-        };
-        let world = World::join(&place(rank, size, port), options, || Ok(Vec::new()))?;
-        let world = Arc::new(world);
-        let ranks = change(over_world(world.clone(), Ring::connect(&world)?));
+    in_world(size, |rank, world| {
+        let ranks = change(over_world(world.clone(), Ring::connect(world)?));
         let setup = Setup::language(config, tasks::open(config)?)?.spread_over(ranks, shard)?;
-        let dir = match rank {
-            0 if resumed => RunDir::open(&dir.0)?,
-            0 => RunDir::create(&dir.0)?,
-            _ => RunDir::of_another(&dir.0),
-        };
-        let device = riverrun::device::parse("cpu")?;
-        let trainer = match resumed {
-            true => Trainer::resume(setup, dir, &device)?,
-            false => Trainer::create(setup, dir, &device)?,
-        };
-        let outcome = trainer.run(&mut Quiet, &Default::default())?;
-        Arc::into_inner(world).unwrap().finish()?;
-        Ok(weights(&outcome.model)
-            .into_iter()
-            .map(f32::to_bits)
-            .collect())
-    };
-    let rank = &rank;
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..size)
-            .map(|number| scope.spawn(move || rank(number)))
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
+        trained(setup, dir, rank, [resumed, false])
     })
+}
+
+/// The bits of the weights after a run, new or to be resumed, which with `norms` notes those of its gradients.
+fn trained(
+    setup: Setup<Language>,
+    dir: &Scratch,
+    rank: usize,
+    [resumed, norms]: [bool; 2],
+) -> Result<Vec<u32>, Error> {
+    let dir = match rank {
+        0 if resumed => RunDir::open(&dir.0)?,
+        0 => RunDir::create(&dir.0)?,
+        _ => RunDir::of_another(&dir.0),
+    };
+    let device = riverrun::device::parse("cpu")?;
+    let mut trainer = match resumed {
+        true => Trainer::resume(setup, dir, &device)?,
+        false => Trainer::create(setup, dir, &device)?,
+    };
+    if norms {
+        trainer = trainer.with_gradient_norms();
+    }
+    let outcome = trainer.run(&mut Quiet, &Default::default())?;
+    let bits = weights(&outcome.model).into_iter().map(f32::to_bits);
+    Ok(bits.collect())
 }
 
 #[test]

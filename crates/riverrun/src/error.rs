@@ -97,6 +97,9 @@ pub enum Error {
         /// The free memory of the device, in bytes, where it is known.
         free: Option<u64>,
     },
+    /// A state that could not be handed over from rank to rank: see [`Neighbours`](crate::Neighbours).
+    #[error("{0}")]
+    HandOver(String),
     /// A device that failed while it ran its work.
     #[error("the device failed: {0}")]
     Execution(String),

@@ -2,6 +2,9 @@
 
 use burn::tensor::{Bool, Tensor};
 
+use crate::ops::hand_over;
+use crate::{Error, Neighbours};
+
 /// A run over a batch of sequences: the state before the first step, the steps that restart from the zero state, and the
 /// lengths of the sequences. Scans, cells and layers take it; `S` is their state, `[B, D]` for a scan.
 ///
@@ -28,6 +31,8 @@ pub struct Sequence<S = Tensor<2>> {
     /// sequence are 0, its last state is the one at its own last step (the initial one if it has no steps), and inputs past
     /// its end are not read.
     pub lengths: Option<Vec<usize>>,
+    /// The ranks with the steps before and after these, where sequences are divided along time; alone when absent.
+    pub neighbours: Option<Neighbours>,
 }
 
 impl<S> Sequence<S> {
@@ -37,6 +42,7 @@ impl<S> Sequence<S> {
             state: None,
             reset: None,
             lengths: None,
+            neighbours: None,
         }
     }
 
@@ -58,12 +64,19 @@ impl<S> Sequence<S> {
         self
     }
 
-    /// A run with the same resets and lengths from another state, or from the zero state.
+    /// Of steps that lie between those of other ranks: see [`Neighbours`].
+    pub fn with_neighbours(mut self, neighbours: Neighbours) -> Self {
+        self.neighbours = Some(neighbours);
+        self
+    }
+
+    /// A run with the same resets, lengths and neighbours from another state, or from the zero state.
     pub fn starting_from<T>(&self, state: Option<T>) -> Sequence<T> {
         Sequence {
             state,
             reset: self.reset.clone(),
             lengths: self.lengths.clone(),
+            neighbours: self.neighbours.clone(),
         }
     }
 
@@ -73,6 +86,37 @@ impl<S> Sequence<S> {
             state: self.state.map(f),
             reset: self.reset,
             lengths: self.lengths,
+            neighbours: self.neighbours,
+        }
+    }
+
+    /// Whether the first step is that of a sequence from the zero state.
+    pub(crate) fn begins(&self) -> bool {
+        let first = self.neighbours.as_ref().is_none_or(Neighbours::is_first);
+        first && self.state.is_none()
+    }
+
+    /// Refuses a piece of `steps` steps that no state can be handed over, and a state where the rank before has it.
+    pub(crate) fn check_piece(&self, steps: usize) -> Result<(), Error> {
+        let Some(neighbours) = self.neighbours.as_ref().filter(|other| other.size() > 1) else {
+            return Ok(());
+        };
+        let reason = match &self.state {
+            Some(_) if !neighbours.is_first() => "the rank before has the initial state",
+            _ if steps == 0 => "a piece of the sequences has one step at least",
+            _ => return Ok(()),
+        };
+        let (rank, size) = (neighbours.rank(), neighbours.size());
+        Err(Error::Unsupported(format!(
+            "rank {rank} of {size} along time: {reason}"
+        )))
+    }
+
+    /// Refuses sequences that are divided among ranks, for what needs all of their steps.
+    pub(crate) fn check_undivided(&self, what: &str) -> Result<(), Error> {
+        match &self.neighbours {
+            Some(neighbours) if neighbours.size() > 1 => Err(hand_over::refusal(what)),
+            _ => Ok(()),
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! - [`adamw`] steps the weights of many tensors at once, by [`square_sum`] and [`clip_factor`] with their gradients clipped.
 //! - [`refill`] and [`overwrite`] put the inputs of a [`Recording`](crate::Recording) where its launches read them.
+//! - [`stays_wide`] names the parameters that a run in fewer bits leaves in `f32`.
 //! - [`to_flat`], [`from_flat`] and [`add_directions`] are between tensors and one vector of all their numbers.
 //! - [`enqueue`] puts the work of a library on a CUDA stream, in its order with launches, and into recordings.
 
@@ -14,3 +15,10 @@ pub use crate::ops::attention::attention_scratch;
 pub use crate::ops::enqueue::{ENQUEUED, StreamWork, enqueue, on_device, uuid};
 pub use crate::ops::flat::{FlatPlace, FlatTensor, add_directions, from_flat, to_flat};
 pub use crate::ops::refill::{overwrite, refill, refill_int};
+
+/// Whether the parameters of a module stay in `f32` where a model is cast to fewer bits: those of
+/// [`HeadDecay`](crate::nn::HeadDecay), `A_log` and `dt_bias`. `container` is the name that a `ModuleMapper` of Burn enters a
+/// module's fields by, such as `Struct:HeadDecay`.
+pub fn stays_wide(container: &str) -> bool {
+    container == "Struct:HeadDecay"
+}

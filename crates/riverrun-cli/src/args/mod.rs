@@ -142,14 +142,19 @@ pub struct TrainArgs {
     /// Folder with MNIST's four IDX files, or those of a data set in its format, for the task digits [default: drawn digits]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
-    /// Recurrent layer: min-gru, min-lstm, rg-lru, linear, gru, lstm, rnn, or a gate of the linear recurrence; or griffin, which
-    /// mixes rg-lru with local attention, or gpt2 [default: min-gru]
+    /// Recurrent layer: min-gru, min-lstm, rg-lru, linear, gru, lstm, rnn, or a gate of the linear recurrence; with a matrix for a
+    /// state gated-delta-net, kda, delta-net, mamba2, gla, ret-net, hgrn2, mlstm, rwkv6, rwkv7; slstm; or griffin, which mixes
+    /// rg-lru with local attention, or gpt2 [default: min-gru]
     #[arg(long, value_name = "MODEL")]
     pub model: Option<LanguageModelKind>,
-    /// Heads of griffin's or gpt2's attention [default: of 64 channels]
+    /// Heads of attention, of layers with a matrix for a state, and of slstm [default: of 64 channels]
     #[arg(long, value_name = "N")]
     pub heads: Option<usize>,
-    /// Steps that griffin's local attention sees [default: half of the context, at most 1024]
+    /// Attention in place of every Nth recurrent layer, with rotary positions
+    #[arg(long, value_name = "N")]
+    pub attention_every: Option<usize>,
+    /// Steps that griffin's local attention sees [default: half of the context, at most 1024], or that of --attention-every
+    /// [default: all]
     #[arg(long, value_name = "N")]
     pub window: Option<usize>,
     /// Blocks of recurrent layer, or attention, and MLP [default: 3]
@@ -174,6 +179,10 @@ pub struct TrainArgs {
     /// Parts to compute each batch in, or each rank's share of it, to save memory: gradients are added up, the numbers stay within rounding [default: 1]
     #[arg(long, value_name = "N")]
     pub accumulate: Option<usize>,
+    /// Ranks that share every sequence, each with consecutive steps of it, where several ranks train; a divisor of their number. Not
+    /// for models with attention [default: 1, whole sequences]
+    #[arg(long, value_name = "N", value_parser = names::positive())]
+    pub context_parallel: Option<usize>,
     /// Steps of the whole run [default: 2000; selective copying 1000]
     #[arg(long, value_name = "N")]
     pub steps: Option<u64>,

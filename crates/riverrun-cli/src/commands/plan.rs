@@ -13,8 +13,17 @@ use crate::failure::Failure;
 pub fn run(args: &TrainArgs) -> Result<(), Failure> {
     let device = riverrun::device::parse(&args.device)?;
     let config = train::configuration(&train::with_format(args)?)?;
-    let plan = config.memory_plan_on(&device)?;
+    let plan = match args.context_parallel.unwrap_or(1) {
+        1 => config.memory_plan_on(&device)?,
+        ranks => config.memory_plan_along_time(ranks)?,
+    };
     let mut out = stdout().lock();
+    if let Some(ranks) = args.context_parallel {
+        writeln!(
+            out,
+            "a rank       with 1 of {ranks} pieces of every sequence"
+        )?;
+    }
     print(&mut out, &config, &plan)?;
     let spec = riverrun::device::name(&device);
     if let Some(memory) = riverrun::device::memory(&device) {

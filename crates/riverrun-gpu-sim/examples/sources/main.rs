@@ -11,6 +11,7 @@
 mod attention;
 mod cells;
 mod embedding;
+mod matrix_state;
 mod normal;
 mod recurrences;
 mod rollout;
@@ -54,6 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     rollout::write(&mut writer)?;
     rows::write(&mut writer)?;
     attention::write(&mut writer)?;
+    matrix_state::write(&mut writer)?;
     rssm::write(&mut writer)?;
     let count = writer.texts.len();
     println!("{count} kernels in {}", writer.folder.display());

@@ -311,6 +311,21 @@ template <bool TRANSPOSED> static void blocks(uint32_t *words, uint32_t at) {
     }
 }
 
+// A block of 8 rows by 8 numbers of 16 bits, of which each thread has two neighbours of a row, with rows and columns exchanged.
+static uint32_t turned(uint32_t word) {
+    Plane &all = plane();
+    auto &given = all.given[all.round & 1];
+    given[lane()][0] = word;
+    meet_plane();
+    uint32_t pair = 0;
+    for (unsigned n = 0; n < 2; n++) {
+        unsigned row = lane() % 4 * 2 + n, column = lane() / 4;
+        uint32_t found = given[row * 4 + column / 2][0] >> column % 2 * 16;
+        pair |= (found & 0xffff) << n * 16;
+    }
+    return pair;
+}
+
 template <class T> static T shuffle(T x, unsigned from) {
     static_assert(sizeof(T) <= 8, "a word or two");
     Plane &all = plane();

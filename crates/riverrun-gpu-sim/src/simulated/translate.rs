@@ -123,6 +123,7 @@ fn call(statement: &str) -> Result<String, String> {
         "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" => {
             format!("sim::blocks<true>(&{}, {})", to[0], from[0])
         }
+        "movmatrix.sync.aligned.m8n8.trans.b16" => format!("{} = sim::turned({})", to[0], from[0]),
         "ld.shared.u32" => format!("memcpy(&{}, sim::shared_at({}), 4)", to[0], from[0]),
         "ld.shared.v4.u32" => format!("memcpy(&{}, sim::shared_at({}), 16)", to[0], from[0]),
         "st.shared.v4.u32" => {

@@ -3,6 +3,7 @@
 mod attention;
 mod cells;
 mod clusters;
+mod matrix_state;
 mod recurrence;
 mod rollout;
 mod rssm;

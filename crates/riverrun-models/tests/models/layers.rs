@@ -3,9 +3,16 @@
 use burn::tensor::{Bool, Distribution, Tensor, TensorData};
 use riverrun::Sequence;
 use riverrun::nn::Recurrent;
-use riverrun_models::{RecurrentKind, RecurrentState};
+use riverrun_models::{RecurrentKind, RecurrentState, VectorState};
 
 use crate::common::{assert_close, devices, numbers};
+
+fn vector(state: RecurrentState) -> VectorState {
+    match state {
+        RecurrentState::Vector(state) => state,
+        other => panic!("the state of a layer with heads: {other:?}"),
+    }
+}
 
 #[test]
 fn sequence_chunks_and_steps_agree() {
@@ -31,7 +38,7 @@ fn sequence_chunks_and_steps_agree() {
                 &numbers(whole.clone()),
                 1e-6,
             );
-            let end = state.expect("a state");
+            let (end, last) = (vector(state.expect("a state")), vector(last));
             let name = format!("{what}, last state");
             assert_close(&name, &numbers(end.h), &numbers(last.h), 1e-6);
             assert_eq!(end.c.is_some(), last.c.is_some(), "{name}");
@@ -62,14 +69,14 @@ fn a_reset_starts_anew_and_stops_gradients() {
             let mask = Tensor::<2, Bool>::from_data(TensorData::new(mask, [b, t]), &device);
             let h0 = Tensor::<2>::ones([b, h], &device).require_grad();
             let c = (kind == RecurrentKind::Lstm).then(|| h0.clone());
-            let start = RecurrentState::new(h0.clone(), c);
+            let start = RecurrentState::vector(h0.clone(), c);
             let sequence = Sequence::from(Some(start)).with_reset(mask);
             let (y, last) = layer.run(x.clone(), sequence.clone());
             let (anew, _) = layer.run(x.clone().narrow(1, 5, 4), Sequence::new());
             let tail = numbers(y.narrow(1, 5, 4));
             assert_close(&format!("{name} {kind}"), &tail, &numbers(anew), 1e-6);
             // Nothing after the reset depends on h0; what lies before it does.
-            let grads = last.h.sum().backward();
+            let grads = vector(last).h.sum().backward();
             let through = numbers(h0.grad(&grads).expect("a gradient"));
             assert!(
                 through.iter().all(|&g| g == 0.0),

@@ -9,6 +9,7 @@ mod common;
 mod golden;
 mod gpt2;
 mod griffin;
+mod head_layers;
 mod language_models;
 mod layers;
 #[path = "../../../riverrun/tests/common/padded.rs"]

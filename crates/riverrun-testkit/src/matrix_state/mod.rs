@@ -10,6 +10,9 @@
 //! deviations of their sum. The size of a number is that of the terms of its step, the root of the sum of their squares, in which
 //! every element of a state counts as the largest: terms may cancel, and their errors do not. By chunks the gradient of a log decay is
 //! `q ∘ dq - k ∘ dk` and so on, summed over the steps: its size is that of these terms at least.
+//!
+//! Tensor cores round the operands of products to storage, states among them: the second term counts these too, eight in each chunk
+//! of 64 steps and of a side, forward or backward.
 
 mod number;
 #[cfg(feature = "gpu")]
@@ -64,6 +67,31 @@ const SHAPES: [[usize; 6]; 10] = [
     [1, 5, 1, 1, 130, 65],
 ];
 
+/// Shapes that tensor cores take: one chunk, parts of chunks, groups of heads, the largest states.
+const CHUNKED: [[usize; 6]; 4] = [
+    [2, 64, 1, 1, 32, 16],
+    [1, 100, 2, 4, 64, 32],
+    [1, 150, 1, 1, 32, 48],
+    [1, 130, 1, 2, 128, 128],
+];
+
+/// The problems of these shapes that tensor cores take.
+pub fn for_tensor_cores(erase: Erase) -> impl Iterator<Item = States> {
+    let forms = Form::of(erase).filter(|form| form.gate != Gate::Row && !form.bonus);
+    let takes = matches!(erase, Erase::None | Erase::Key);
+    let forms: Vec<Form> = forms.filter(|_| takes).collect();
+    CHUNKED.into_iter().enumerate().flat_map(move |(n, shape)| {
+        let forms = forms.clone().into_iter().enumerate();
+        forms.map(move |(m, form)| {
+            let options = Options {
+                reset: false,
+                ..Options::nth(n + 5 * m)
+            };
+            States::random(shape, form, options, n as u64)
+        })
+    })
+}
+
 fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), Failure> {
     let mut all = Erase::ALL.into_iter();
     let erase = all.find(|erase| name(*erase) == part.form);
@@ -84,7 +112,15 @@ fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), 
             States::random(shape, form, options, n as u64).in_chunks(!on_cpu)
         })
     });
-    let cases: Vec<States> = cases.collect();
+    let mut cases: Vec<States> = cases.collect();
+    let chunked = for_tensor_cores(erase).map(|case| case.in_chunks(!on_cpu));
+    cases.extend(chunked);
+    #[cfg(feature = "gpu")]
+    if let Some((client, dtype)) = part.gpu() {
+        for case in &mut cases {
+            case.coarse = case.on_tensor_cores(client, dtype);
+        }
+    }
     #[cfg(feature = "ops")]
     {
         // Burn has no products of no numbers.
@@ -165,6 +201,8 @@ pub struct States {
     pub d_last: Option<Vec<f64>>,
     /// Whether the gradient of a log decay is computed as a difference of sums over the steps, as by chunks.
     pub chunked: bool,
+    /// Whether the operands of products are rounded to storage, as on tensor cores.
+    pub coarse: bool,
 }
 
 impl States {
@@ -259,6 +297,7 @@ impl States {
             d_o: numbers(shape.values()),
             d_last: options.d_last.then(|| numbers(shape.state())),
             chunked: false,
+            coarse: false,
         }
     }
 
@@ -347,7 +386,12 @@ impl Case for States {
             if name == "d_g" {
                 size = size.max(term);
             }
-            let error = sides * arithmetic / 2.0 * (12.0 * roundings).sqrt() * size;
+            let mut error = sides * arithmetic / 2.0 * (12.0 * roundings).sqrt() * size;
+            if self.coarse {
+                let sides = if matches!(name, "o" | "last") { 1 } else { 2 };
+                let products = (8 * sides * steps.div_ceil(64)) as f64;
+                error += storage(1.0) * (12.0 * products).sqrt() * size;
+            }
             let rounded = !matches!(name, "last" | "d_initial");
             let of = |x: &f64| error + if rounded { storage(*x) } else { 0.0 };
             (name, truth.iter().map(of).collect())

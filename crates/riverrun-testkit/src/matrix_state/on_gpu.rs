@@ -2,13 +2,18 @@
 
 use cubecl::client::Client;
 use riverrun_kernels::gpu::Dtype;
-use riverrun_kernels::matrix_state::gpu::{Buffers, backward, forward};
+use riverrun_kernels::matrix_state::gpu::{Buffers, backward, forward, tensor_cores};
 
 use super::{Gradients, States};
 use crate::transfer::{download, poison, upload};
 use crate::{Error, Tensors};
 
 impl States {
+    /// Whether tensor cores compute this problem.
+    pub fn on_tensor_cores(&self, client: &Client, dtype: Dtype) -> bool {
+        tensor_cores(client, &self.problem, dtype, self.inputs.reset.is_some())
+    }
+
     /// The result of the kernels.
     pub(super) fn on_gpu(&self, client: &Client, dtype: Dtype) -> Result<Tensors, Error> {
         let (lengths, given) = (self.problem.lengths(), &self.inputs);

@@ -3,8 +3,9 @@
 use burn::tensor::Device;
 use riverrun::ops::AttentionOptions;
 use riverrun::training::attention_scratch;
-use riverrun_models::AnyLanguageModelConfig;
+use riverrun_models::{AnyLanguageModelConfig, HeadSizes};
 
+use crate::objective::check_along_time;
 use crate::{Error, Precision, RunConfig, TaskConfig};
 
 /// The bytes that a training run of a language model takes, by use.
@@ -63,10 +64,27 @@ impl RunConfig {
     /// # Errors
     /// Sizes that do not fit into 64 bits.
     pub fn memory_plan(&self) -> Result<MemoryPlan, Error> {
+        self.plan_of(self.tokens_at_once())
+    }
+
+    /// [`memory_plan`](Self::memory_plan) of a rank where every sequence is divided along time among the `ranks` ranks of the one
+    /// group that has the whole batch: see [`Setup::spread_over_time`](crate::Setup::spread_over_time).
+    ///
+    /// # Errors
+    /// A model whose sequences cannot be divided, or not among as many; sizes that do not fit into 64 bits.
+    pub fn memory_plan_along_time(&self, ranks: usize) -> Result<MemoryPlan, Error> {
+        check_along_time(&self.model, self.length(), ranks)?;
+        // The longest piece.
+        let steps = self.length().div_ceil(ranks as u128);
+        self.plan_of(self.rows_at_once().saturating_mul(steps))
+    }
+
+    /// The plan with the activations of so many tokens at once.
+    fn plan_of(&self, tokens: u128) -> Result<MemoryPlan, Error> {
         let size = self.model.size()?;
         let bytes = self.bytes_per_number() as u64;
         let all = |numbers: u64, each: u64| numbers.saturating_mul(each);
-        let tokens = u64::try_from(self.tokens_at_once()).unwrap_or(u64::MAX);
+        let tokens = u64::try_from(tokens).unwrap_or(u64::MAX);
         let parameters = size.parameters;
         Ok(MemoryPlan {
             parameters,
@@ -104,6 +122,11 @@ impl RunConfig {
         let (width, heads) = match &self.model {
             AnyLanguageModelConfig::Griffin(model) => (model.width, model.heads),
             AnyLanguageModelConfig::Gpt2(model) => (model.width, model.heads),
+            AnyLanguageModelConfig::Recurrent(model) => {
+                model.attention_every?;
+                let sizes = HeadSizes::new(model.width, model.heads, 1);
+                (sizes.width, sizes.heads)
+            }
             _ => return None,
         };
         let training = &self.training;
@@ -137,10 +160,13 @@ impl RunConfig {
 
     /// The tokens of a batch, or of a part of one.
     fn tokens_at_once(&self) -> u128 {
+        self.rows_at_once().saturating_mul(self.length())
+    }
+
+    /// The rows of a batch, or of a part of one.
+    fn rows_at_once(&self) -> u128 {
         let training = &self.training;
-        let wide = |x: usize| x as u128;
-        let rows = wide(training.batch) / wide(training.accumulate.max(1));
-        rows.saturating_mul(self.length())
+        training.batch as u128 / training.accumulate.max(1) as u128
     }
 
     /// The bytes of the model's weights; more than any machine has for a model that cannot exist.

@@ -141,6 +141,10 @@ impl RunConfig {
                 size("time_scale", model.time_scale, MOST)?;
                 size("mlp", model.mlp, MOST)?;
                 range("dropout", model.dropout, 0.0, 0.99)?;
+                if matches!(model.cell, RecurrentKind::Heads(_)) || model.attention_every.is_some()
+                {
+                    model.check()?;
+                }
             }
             model => model.check()?,
         }

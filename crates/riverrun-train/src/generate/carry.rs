@@ -4,9 +4,25 @@ use burn::tensor::{DType, Device, Tensor};
 use riverrun::nn::{AttentionState, LocalAttention, Rotary};
 use riverrun::training::{Turn, overwrite};
 use riverrun_models::{
-    AnyLanguageModel, AnyLmState, Griffin, GriffinBlockState, GriffinState, RecurrentState,
-    TemporalMixing,
+    AnyHeadLayer, AnyLanguageModel, AnyLmState, AnyRecurrent, Griffin, GriffinBlockState,
+    GriffinState, TemporalMixing, TensorPair,
 };
+
+/// Why the steps of a model cannot be recorded, if they cannot.
+pub(super) fn unrecordable(model: &AnyLanguageModel) -> Option<&'static str> {
+    let reason = "a cache of keys without a window changes its size from step to step";
+    match model {
+        AnyLanguageModel::Gpt2(_) => Some(reason),
+        AnyLanguageModel::Recurrent(model) => model.blocks.iter().find_map(|b| match &b.cell {
+            AnyRecurrent::Attention(_) => {
+                Some("the positions of attention between recurrent layers")
+            }
+            AnyRecurrent::Heads(AnyHeadLayer::RetNet(_)) => Some("the positions of a RetNet"),
+            _ => None,
+        }),
+        _ => None,
+    }
+}
 
 /// Whether the state has the same shapes after each further step: that of local attention has them once its window is full.
 pub(super) fn settled(model: &AnyLanguageModel, state: &AnyLmState) -> bool {
@@ -94,15 +110,10 @@ pub(super) fn at(state: AnyLmState, turn: Option<Turn>) -> AnyLmState {
     }
 }
 
-/// A function of two tensors of one shape.
-trait Pair {
-    fn of<const D: usize>(&self, state: Tensor<D>, with: Tensor<D>) -> Tensor<D>;
-}
-
 /// The second in the memory of the first.
 struct Carry;
 
-impl Pair for Carry {
+impl TensorPair for Carry {
     fn of<const D: usize>(&self, state: Tensor<D>, with: Tensor<D>) -> Tensor<D> {
         // The cache of a window of one step.
         match with.dims().contains(&0) {
@@ -115,7 +126,7 @@ impl Pair for Carry {
 /// A copy.
 struct Copy;
 
-impl Pair for Copy {
+impl TensorPair for Copy {
     fn of<const D: usize>(&self, state: Tensor<D>, _: Tensor<D>) -> Tensor<D> {
         match state.dims().contains(&0) {
             true => state,
@@ -125,15 +136,11 @@ impl Pair for Copy {
 }
 
 /// The states of all blocks, each made of its two.
-fn zip(state: AnyLmState, with: AnyLmState, pair: &impl Pair) -> AnyLmState {
+fn zip(state: AnyLmState, with: AnyLmState, pair: &impl TensorPair) -> AnyLmState {
     match (state, with) {
         (AnyLmState::Recurrent(state), AnyLmState::Recurrent(mut with)) => {
             let blocks = state.blocks.into_iter().zip(with.blocks);
-            let blocks = blocks.map(|(state, with)| {
-                let c = state.c.zip(with.c);
-                let c = c.map(|(state, with)| pair.of(state, with));
-                RecurrentState::new(pair.of(state.h, with.h), c)
-            });
+            let blocks = blocks.map(|(state, with)| state.zip(with, pair));
             with.blocks = blocks.collect();
             AnyLmState::Recurrent(with)
         }
@@ -150,7 +157,7 @@ fn zip(state: AnyLmState, with: AnyLmState, pair: &impl Pair) -> AnyLmState {
 fn griffin_block(
     state: GriffinBlockState,
     with: GriffinBlockState,
-    pair: &impl Pair,
+    pair: &impl TensorPair,
 ) -> GriffinBlockState {
     use GriffinBlockState::{Attention, Recurrence};
     match (state, with) {

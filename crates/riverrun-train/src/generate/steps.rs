@@ -10,7 +10,7 @@ use riverrun::training::refill_int;
 use riverrun::{Preparation, Recording, Sequence};
 use riverrun_models::{AnyLanguageModel, AnyLmState};
 
-use super::carry::{Place, at, carried, copied, settled};
+use super::carry::{Place, at, carried, copied, settled, unrecordable};
 use crate::Error;
 
 /// Normal steps before one is recorded, as in training: compiling and tuning happen in the first.
@@ -67,9 +67,9 @@ impl<'a> Steps<'a> {
             recorder: None,
             recorded,
         };
-        if matches!(model, AnyLanguageModel::Gpt2(_)) {
+        if let Some(reason) = unrecordable(model) {
             if recorded.load(Relaxed) {
-                all.refuse(&"a cache of keys without a window changes its size from step to step");
+                all.refuse(&reason);
             }
         } else if steps > WARM_UP && recorded.load(Relaxed) {
             match Recording::prepare(device) {

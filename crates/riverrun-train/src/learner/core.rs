@@ -7,7 +7,7 @@ use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use super::gradients::Squares;
 use super::{LossScale, ScaleRecord};
 use crate::objective::{Draw, Inputs, Objective};
-use crate::spread::{Ranks, Spread};
+use crate::spread::{Ranks, Spread, time};
 use crate::{Error, Optimizer, Precision};
 
 /// A part of a step.
@@ -36,6 +36,25 @@ pub(super) struct Core<M: Module> {
     pub watching: bool,
     /// Those of the last step, if it did.
     pub squares: Option<Squares>,
+}
+
+/// The share of a part in the loss of a batch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Share {
+    /// The factor of the part's mean loss.
+    pub weight: f64,
+    /// Whether there are other parts, whose gradients are added.
+    pub added: bool,
+}
+
+impl Share {
+    /// That of one of several parts that weigh the same.
+    pub fn of(parts: usize) -> Self {
+        Self {
+            weight: 1.0 / parts as f64,
+            added: parts > 1,
+        }
+    }
 }
 
 /// The result of the forward and backward pass.
@@ -117,18 +136,20 @@ impl<M: Module> Core<M> {
         parts.into_iter().map(send).collect()
     }
 
-    /// A step on the parts of a batch, which are on the device, and on those of other ranks. Returns the mean of all losses.
+    /// A step on the parts of a batch, which are on the device and have this share of its loss each, and on those of other ranks.
+    /// Returns the mean of all losses.
     pub fn run<O: Objective<Model = M>>(
         &mut self,
         objective: &O,
         parts: &[Inputs],
+        share: Share,
         spread: Option<&mut Spread>,
         lr: f64,
         done: &mut dyn FnMut(Part),
     ) -> Result<Tensor<1>, Error> {
-        let ranks = spread.as_ref().map_or(1, |spread| spread.size());
-        let mut computed = self.compute(objective, parts, ranks * parts.len(), done);
+        let mut computed = self.compute(objective, parts, share, done);
         if let Some(spread) = spread {
+            time::check(spread.neighbours())?;
             if spread.shards {
                 return self.update_part(computed, spread, lr, done);
             }
@@ -139,25 +160,24 @@ impl<M: Module> Core<M> {
         Ok(self.update(computed, lr, done))
     }
 
-    /// The forward and backward pass of some parts of a batch that has `of` in all.
+    /// The forward and backward pass of some parts of a batch, each of which has this share of its mean loss.
     fn compute<O: Objective<Model = M>>(
         &mut self,
         objective: &O,
         parts: &[Inputs],
-        of: usize,
+        Share { weight, added }: Share,
         done: &mut dyn FnMut(Part),
     ) -> Computed<M> {
         let working = match self.rounded.take() {
             Some(rounded) => rounded,
             None => self.precision.working_copy(self.model()),
         };
-        let share = 1.0 / of as f64;
         let mut losses: Option<Tensor<1>> = None;
         let mut sum = None;
         for inputs in parts {
             let mut loss = objective.loss(&working, inputs).cast(FloatDType::F32);
-            if of > 1 {
-                loss = loss.mul_scalar(share);
+            if weight != 1.0 {
+                loss = loss.mul_scalar(weight);
             }
             done(Part::Forward);
             let mut gradients = self.scale.scale(loss.clone()).backward();
@@ -177,7 +197,7 @@ impl<M: Module> Core<M> {
             working,
             gradients: sum.expect("a batch has one part at least"),
             loss: losses.expect("a batch has one part at least"),
-            added: of > 1,
+            added,
         }
     }
 
@@ -193,7 +213,7 @@ impl<M: Module> Core<M> {
             self.squares = Squares::of(&working, &gradients, &self.scale);
         }
         if added && self.precision != Precision::F32 {
-            gradients = rounded(&working, gradients, self.precision.dtype());
+            gradients = rounded(&working, gradients);
         }
         // In f32 it is the model itself, which the update must be the only one to own.
         let rounded = Some(working).filter(|_| self.precision != Precision::F32);
@@ -260,17 +280,18 @@ fn add<M: Module>(model: &M, before: GradientsParams, more: GradientsParams) -> 
     add.0
 }
 
-/// Gradients in another format.
-fn rounded<M: Module>(model: &M, gradients: GradientsParams, dtype: FloatDType) -> GradientsParams {
-    struct Round(GradientsParams, FloatDType);
+/// Gradients in the formats of the parameters.
+fn rounded<M: Module>(model: &M, gradients: GradientsParams) -> GradientsParams {
+    struct Round(GradientsParams);
     impl ModuleVisitor for Round {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             if let Some(gradient) = self.0.remove::<D>(param.id) {
-                self.0.register(param.id, gradient.cast(self.1));
+                self.0
+                    .register(param.id, gradient.cast(param.val().dtype()));
             }
         }
     }
-    let mut round = Round(gradients, dtype);
+    let mut round = Round(gradients);
     model.visit(&mut round);
     round.0
 }

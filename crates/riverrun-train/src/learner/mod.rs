@@ -13,8 +13,9 @@ use burn::tensor::{DType, Device, Tensor};
 use crate::objective::{Draw, Inputs, Language, Objective};
 use crate::spread::{Ranks, Spread};
 use crate::{Error, Optimizer, RunConfig, TrainingConfig, memory};
-use core::Core;
+use core::{Core, Share};
 use recorder::Recorder;
+use riverrun::Neighbours;
 
 pub use core::Part;
 pub use gradients::GradientNorms;
@@ -108,6 +109,11 @@ impl<O: Objective> Learner<O> {
     /// [`Error::Recording`] where steps cannot be recorded: on the CPU, for an objective that
     /// [draws](Objective::draws) from the device's generator, and on several ranks whose gradients go through the hosts.
     pub fn record_steps(&mut self) -> Result<(), Error> {
+        if self.neighbours().is_some() {
+            let reason =
+                "those of sequences divided along time hand their states over through the host";
+            return Err(Error::Recording(reason.into()));
+        }
         if self
             .spread
             .as_ref()
@@ -253,6 +259,24 @@ impl<O: Objective> Learner<O> {
         spread.map_or((0, 1), |spread| (spread.rank(), spread.size()))
     }
 
+    /// The number of all ranks, and of those of a group that divides sequences along time.
+    pub(crate) fn layout(&self) -> [usize; 2] {
+        [
+            self.place().1,
+            self.neighbours().map_or(1, Neighbours::size),
+        ]
+    }
+
+    /// The number of this rank's group, and of all: a group has its rows of every batch.
+    pub(crate) fn rows(&self) -> (usize, usize) {
+        self.spread.as_ref().map_or((0, 1), Spread::rows)
+    }
+
+    /// The ranks with the steps before and after those of this one, where sequences are divided along time.
+    pub(crate) fn neighbours(&self) -> Option<&Neighbours> {
+        self.spread.as_ref().and_then(Spread::neighbours)
+    }
+
     /// Tells the other ranks in the next step whether this one is asked to stop.
     pub(crate) fn ask_to_stop(&mut self, asked: bool) {
         if let Some(spread) = &mut self.spread {
@@ -347,7 +371,7 @@ impl<O: Objective> Learner<O> {
     ///
     /// # Errors
     /// A batch that cannot be split into the parts asked for; a device that cannot record steps, where
-    /// [that](Self::record_steps) was asked for, and then a batch of other shapes than the first.
+    /// [that](Self::record_steps) was asked for, and then a batch of other shapes than the first; a rank that has failed.
     pub fn step(
         &mut self,
         batch: &O::Batch,
@@ -359,28 +383,49 @@ impl<O: Objective> Learner<O> {
             step: self.step,
             part: part as u32,
         };
-        let (rank, ranks) = self.place();
-        // The parts of this rank; all ranks together compute what one process would in as many parts.
-        let (first, of) = (rank * self.parts, ranks * self.parts);
-        let own = first..first + self.parts;
+        let (group, groups) = self.rows();
+        // The parts of this rank's group; all together compute what one process would in as many parts.
+        let (first, of) = (group * self.parts, groups * self.parts);
+        let neighbours = self.neighbours().cloned();
+        let (piece, pieces) = neighbours.as_ref().map_or((0, 1), |n| (n.rank(), n.size()));
+        let mut share = Share::of(of);
+        let cut = match pieces {
+            1 => None,
+            _ => Some(self.objective.piece(batch, piece, pieces)?),
+        };
+        if let Some(cut) = &cut {
+            let scored = |batch: &O::Batch| self.objective.scored(batch) as f64;
+            share.weight *= scored(cut) / scored(batch);
+            share.added = true;
+        }
+        let (batch, own) = (cut.as_ref().unwrap_or(batch), first..first + self.parts);
         let parts = self.objective.parts(batch, own.clone(), of)?.into_iter();
-        let parts = parts.zip(own.map(draw)).collect();
+        // Every piece of a part draws numbers of its own.
+        let parts = parts.zip(own.map(|part| draw(part * pieces + piece)));
+        let parts = parts.collect();
         let (core, objective, spread) = (&mut self.core, &self.objective, self.spread.as_mut());
         let loss = match &mut self.recorder {
-            Some(recorder) => recorder.step(core, objective, parts, spread, lr, done)?,
+            Some(recorder) => recorder.step(core, objective, parts, share, spread, lr, done)?,
             None => {
                 if objective.draws() {
-                    core.device.seed(draw(first).device_seed());
+                    let first = draw(first * pieces + piece);
+                    core.device.seed(first.device_seed());
                 }
-                let inputs = core.inputs(parts);
+                let inputs = core.inputs(parts).into_iter();
+                let inputs = inputs.map(|inputs| inputs.with_neighbours(neighbours.clone()));
+                let inputs: Vec<Inputs> = inputs.collect();
                 let mut spread = spread;
                 if let Some(spread) = &mut spread {
                     spread.signals.announce(&core.plain_device(), false)?;
                 }
-                core.run(objective, &inputs, spread, lr, done)?
+                core.run(objective, &inputs, share, spread, lr, done)?
             }
         };
         if let Some(spread) = &mut self.spread {
+            // What is handed over next is read from the device without a bound: no work of other ranks is left there then.
+            if spread.on_device() && spread.neighbours().is_some() {
+                spread.wait(&self.core.plain_device())?;
+            }
             spread.hear()?;
         }
         self.step += 1;

@@ -8,7 +8,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use riverrun::{Preparation, Recording};
 
-use super::core::{Core, Part};
+use super::core::{Core, Part, Share};
 use crate::Error;
 use crate::objective::{Draw, Inputs, Objective};
 use crate::spread::{Spread, synced};
@@ -96,12 +96,13 @@ impl Recorder {
         Ok(())
     }
 
-    /// One step on the parts of a batch: see [`Learner::step`](super::Learner::step).
+    /// One step on the parts of a batch, with the same share of its loss in every step: see [`Learner::step`](super::Learner::step).
     pub fn step<O: Objective>(
         &mut self,
         core: &mut Core<O::Model>,
         objective: &O,
         parts: Vec<(Vec<TensorData>, Draw)>,
+        share: Share,
         mut spread: Option<&mut Spread>,
         lr: f64,
         done: &mut dyn FnMut(Part),
@@ -119,7 +120,7 @@ impl Recorder {
             None if self.warm < WARM_UP => {
                 self.warm += 1;
                 let ranks = spread.as_deref_mut();
-                let loss = core.run(objective, &self.inputs, ranks, lr, done)?;
+                let loss = core.run(objective, &self.inputs, share, ranks, lr, done)?;
                 match spread {
                     Some(spread) => spread.wait(&device)?,
                     None => synced(&device)?,
@@ -135,7 +136,7 @@ impl Recorder {
             None => {
                 // What was refilled above is written now: a recording takes no writes.
                 synced(&device)?;
-                let run = || core.run(objective, &self.inputs, spread, lr, done);
+                let run = || core.run(objective, &self.inputs, share, spread, lr, done);
                 // After an error the next step starts again.
                 let warm = std::mem::take(&mut self.warm);
                 let prepared = self.prepared.take().expect("a step is recorded once");

@@ -7,6 +7,7 @@ use burn::tensor::{Device, DispatchTensor, FloatDType, Int, Tensor, TensorData};
 use rand::RngCore;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
+use riverrun::Neighbours;
 use riverrun::training::{refill, refill_int};
 
 use crate::Error;
@@ -19,6 +20,7 @@ pub struct Inputs {
     key: Tensor<1, Int>,
     dtype: FloatDType,
     autodiff: bool,
+    neighbours: Option<Neighbours>,
 }
 
 /// A tensor without autodiff.
@@ -78,7 +80,20 @@ impl Inputs {
             key: Tensor::from_data(draw.data(), &plain),
             dtype,
             autodiff: device.is_autodiff(),
+            neighbours: None,
         }
+    }
+
+    /// Of sequences that are divided among ranks along time.
+    pub(crate) fn with_neighbours(mut self, neighbours: Option<Neighbours>) -> Self {
+        self.neighbours = neighbours;
+        self
+    }
+
+    /// The ranks with the steps before and after those of this batch, where its sequences are [pieces](crate::Objective::piece) of
+    /// longer ones.
+    pub fn neighbours(&self) -> Option<&Neighbours> {
+        self.neighbours.as_ref()
     }
 
     /// Checks that a batch has the shapes of this one, and floats and integers where this one has them.

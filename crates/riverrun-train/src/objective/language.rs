@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use riverrun::Sequence;
 use riverrun::ops::SavedStates;
 use riverrun_models::{AnyLanguageModel, AnyLanguageModelConfig};
@@ -37,27 +37,61 @@ impl Language {
         }
     }
 
-    /// Logits `[counted, L, V]`, on a GPU with padding columns after them, and targets `[counted, L]` of the scored part.
+    /// Logits `[counted, L, V]`, on a GPU with padding columns after them, and targets `[counted, L]` of the scored part. In a
+    /// piece of the sequences without a scored part, all logits and no targets.
     fn logits(
         &self,
         model: &AnyLanguageModel,
         inputs: &Inputs,
         dropping: bool,
-    ) -> (Tensor<3>, Tensor<2, Int>) {
-        let (tokens, targets) = (inputs.int::<2>(0), inputs.int::<2>(1));
-        let ([rows, length], [counted, scored]) = (tokens.dims(), targets.dims());
+    ) -> (Tensor<3>, Option<Tensor<2, Int>>) {
+        let tokens = inputs.int::<2>(0);
+        let [rows, length] = tokens.dims();
+        let mut sequence = Sequence::new();
+        sequence.neighbours = inputs.neighbours().cloned();
         let (mut logits, _) = match dropping && self.dropping {
-            true => model.forward_dropping(tokens, Sequence::new(), inputs.key()),
-            false => model.forward_padded(tokens, Sequence::new()),
+            true => model.forward_dropping(tokens, sequence, inputs.key()),
+            false => model.forward_padded(tokens, sequence),
         };
+        if inputs.len() == 1 {
+            return (logits, None);
+        }
+        let targets = inputs.int::<2>(1);
+        let [counted, scored] = targets.dims();
         if scored < length {
             logits = logits.narrow(1, length - scored, scored);
         }
         if counted < rows {
             logits = logits.narrow(0, 0, counted);
         }
-        (logits, targets)
+        (logits, Some(targets))
     }
+}
+
+/// 0, from logits `[B, T, V]`: the gradients of later pieces come back to a model that has no loss of its own.
+fn no_loss(logits: Tensor<3>) -> Tensor<1> {
+    let one = logits.narrow(0, 0, 1).narrow(1, 0, 1).narrow(2, 0, 1);
+    one.cast(FloatDType::F32).sum().mul_scalar(0.0)
+}
+
+/// Refuses a model whose sequences of `length` steps cannot be divided among `ranks` ranks along time.
+///
+/// # Errors
+/// [`Error::AlongTime`] for a model with attention; fewer steps than ranks.
+pub(crate) fn check_along_time(
+    model: &AnyLanguageModelConfig,
+    length: u128,
+    ranks: usize,
+) -> Result<(), Error> {
+    if !matches!(model, AnyLanguageModelConfig::Recurrent(_)) {
+        return Err(Error::AlongTime(format!("the model {}", model.kind())));
+    }
+    if (ranks as u128) > length {
+        let reason =
+            format!("there are {length} steps in a sequence, and at least one for each rank");
+        return Err(Error::value("context_parallel", ranks, reason));
+    }
+    Ok(())
 }
 
 impl Objective for Language {
@@ -69,9 +103,13 @@ impl Objective for Language {
     }
 
     fn tensors(&self, batch: &Batch) -> Vec<TensorData> {
+        let tokens = TensorData::new(batch.inputs.clone(), [batch.rows, batch.length]);
+        if batch.scored == 0 {
+            return vec![tokens];
+        }
         let targets = batch.targets[..batch.counted * batch.scored].to_vec();
         vec![
-            TensorData::new(batch.inputs.clone(), [batch.rows, batch.length]),
+            tokens,
             TensorData::new(targets, [batch.counted, batch.scored]),
         ]
     }
@@ -90,21 +128,36 @@ impl Objective for Language {
             TensorData::new(numbers[part * len..][..len].to_vec(), [rows, columns])
         };
         let part = |part| {
-            vec![
-                cut(&batch.inputs, part, [rows, batch.length]),
-                cut(&batch.targets, part, [counted, batch.scored]),
-            ]
+            let mut tensors = vec![cut(&batch.inputs, part, [rows, batch.length])];
+            if batch.scored > 0 {
+                tensors.push(cut(&batch.targets, part, [counted, batch.scored]));
+            }
+            tensors
         };
         Ok(parts.map(part).collect())
     }
 
+    fn piece(&self, batch: &Batch, index: usize, of: usize) -> Result<Batch, Error> {
+        check_along_time(&self.model, batch.length as u128, of)?;
+        Ok(batch.piece(index, of))
+    }
+
     fn loss(&self, model: &AnyLanguageModel, inputs: &Inputs) -> Tensor<1> {
-        let (logits, targets) = self.logits(model, inputs, true);
-        cross_entropy(logits, targets)
+        match self.logits(model, inputs, true) {
+            (logits, Some(targets)) => cross_entropy(logits, targets),
+            (logits, None) => no_loss(logits),
+        }
     }
 
     fn score(&self, model: &AnyLanguageModel, inputs: &Inputs) -> Score {
         let (logits, targets) = self.logits(model, inputs, false);
+        let Some(targets) = targets else {
+            let none = || Tensor::zeros([1], &logits.device());
+            return Score {
+                correct: self.accuracy.then(none),
+                loss: no_loss(logits),
+            };
+        };
         Score {
             loss: cross_entropy(logits.clone(), targets.clone()),
             correct: self.accuracy.then(|| count_correct(logits, targets)),

@@ -17,6 +17,7 @@ pub(crate) use inputs::Draw;
 pub use inputs::Inputs;
 use inputs::split;
 pub use language::Language;
+pub(crate) use language::check_along_time;
 pub use loss::{count_correct, cross_entropy};
 
 use crate::Error;
@@ -108,6 +109,18 @@ pub trait Objective: Send {
     /// The number of items in a batch, in the unit that the run's speed is given in: tokens, rows, frames.
     fn items(&self, batch: &Self::Batch) -> usize {
         self.scored(batch)
+    }
+
+    /// Piece `index` of `of` along time of a batch, on steps `index · T / of` and on of all sequences, for runs that are
+    /// [divided along time](crate::Setup::spread_over_time). Its model takes the states before it from
+    /// [`Inputs::neighbours`], and its mean loss weighs as much as it has [scored](Self::scored) items; one without any has a loss
+    /// of 0 that depends on the model's output all the same.
+    ///
+    /// # Errors
+    /// [`Error::AlongTime`] where the sequences cannot be divided, as by default.
+    fn piece(&self, batch: &Self::Batch, index: usize, of: usize) -> Result<Self::Batch, Error> {
+        let _ = (batch, index, of);
+        Err(Error::AlongTime("this objective".into()))
     }
 
     /// Whether [`loss`](Self::loss) draws from the device's own generator, as Burn's `Dropout` does. The generator is then

@@ -28,6 +28,9 @@ pub(crate) struct Progress {
     /// The ranks that computed it.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub ranks: usize,
+    /// Those of a group that divides sequences along time.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub along_time: usize,
 }
 
 fn one() -> usize {
@@ -49,6 +52,7 @@ impl Progress {
             scale: None,
             best: None,
             ranks: 1,
+            along_time: 1,
         }
     }
 

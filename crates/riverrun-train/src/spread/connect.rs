@@ -1,11 +1,16 @@
 //! The way from rank to rank: NCCL where every rank has a CUDA device of its own and the library, TCP otherwise.
 
 use std::sync::Arc;
+#[cfg(feature = "cuda")]
+use std::sync::Mutex;
 
 use burn::tensor::Device;
+use riverrun::Neighbours;
 use riverrun_world::{Ring, Transport, World};
 
-use super::{Connected, over_world};
+#[cfg(feature = "cuda")]
+use super::host;
+use super::{Connected, over_world_along_time};
 use crate::Error;
 
 /// The variable that chooses the way.
@@ -14,11 +19,18 @@ const VARIABLE: &str = "RIVERRUN_TRANSPORT";
 /// Connects the ranks of a world, of which each computes on its `device`. `RIVERRUN_TRANSPORT` is `nccl`, `tcp` or `auto`: NCCL
 /// where all ranks have it, in one version, and a CUDA device each.
 ///
+/// With the neighbours of this rank in groups of `group` ranks along time, as
+/// [`over_world_along_time`](crate::over_world_along_time): their states go by TCP.
+///
 /// The world stays the caller's, to [finish](World::finish) or to [fail](World::fail) after the run.
 ///
 /// # Errors
 /// [`Error::World`]; [`Error::Unsupported`] where NCCL was asked for and cannot be had, or for another word than these three.
-pub fn connect(world: &Arc<World>, device: &Device) -> Result<Connected, Error> {
+pub fn connect(
+    world: &Arc<World>,
+    device: &Device,
+    group: usize,
+) -> Result<(Connected, Neighbours), Error> {
     let mut ring = Ring::connect(world)?;
     tracing::debug!("the ranks are connected by TCP");
     let own = Offer::of(device);
@@ -36,19 +48,20 @@ pub fn connect(world: &Arc<World>, device: &Device) -> Result<Connected, Error> 
         };
         ring.broadcast(&mut id, 0)?;
         let id: Vec<u8> = id.into_iter().map(|byte| byte as u8).collect();
-        return Ok(Connected {
+        let connected = Connected {
             ranks: super::nccl::over_nccl(world.clone(), library, &id, device)?,
             way: format!("NCCL {version}"),
-        });
+        };
+        let ring = Arc::new(Mutex::new(ring));
+        return Ok((connected, host::neighbours(world, ring, group)));
     }
     let reason = match way {
         Way::Tcp(reason) => reason,
         Way::Nccl(_) => unreachable!("without CUDA nobody offers NCCL"),
     };
-    Ok(Connected {
-        ranks: over_world(world.clone(), ring),
-        way: format!("TCP, because {reason}"),
-    })
+    let (ranks, neighbours) = over_world_along_time(world.clone(), ring, group);
+    let way = format!("TCP, because {reason}");
+    Ok((Connected { ranks, way }, neighbours))
 }
 
 /// What a rank has.

@@ -14,6 +14,7 @@ mod host;
 mod nccl;
 mod signals;
 mod state;
+pub(crate) mod time;
 mod vectors;
 
 use std::time::Instant;
@@ -21,12 +22,13 @@ use std::time::Instant;
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use riverrun::Neighbours;
 
 use crate::Error;
 #[cfg(unix)]
 pub use connect::connect;
 #[cfg(unix)]
-pub use host::over_world;
+pub use host::{over_world, over_world_along_time};
 use signals::Signals;
 pub(crate) use state::share;
 use vectors::Vectors;
@@ -82,6 +84,8 @@ pub(crate) struct Spread {
     pub signals: Signals,
     /// Whether each rank has a part of the moments, and not all of them.
     pub shards: bool,
+    /// Where sequences are divided along time.
+    neighbours: Option<Neighbours>,
 }
 
 impl Spread {
@@ -91,6 +95,7 @@ impl Spread {
             ranks,
             signals,
             shards: false,
+            neighbours: None,
         }
     }
 

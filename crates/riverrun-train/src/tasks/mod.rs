@@ -21,6 +21,8 @@ pub use text::{Text, TextConfig};
 pub use vocabulary::{SymbolKind, Vocabulary};
 pub use xor::{Xor, XorConfig, XorNet, XorTask};
 
+use std::ops::Range;
+
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 
@@ -42,6 +44,29 @@ pub struct Batch {
     /// How many of the first rows count; the rest only fill the batch to its usual shape, so that a
     /// device never meets a second shape.
     pub counted: usize,
+}
+
+impl Batch {
+    /// Piece `index` of `of` along time: steps `index · T / of` and on, up to those of the next piece.
+    pub(crate) fn piece(&self, index: usize, of: usize) -> Self {
+        let cut = |index: usize| index * self.length / of;
+        let steps = cut(index)..cut(index + 1);
+        let unscored = self.length - self.scored;
+        let scored = steps.start.max(unscored)..steps.end.max(unscored);
+        let scored = scored.start - unscored..scored.end - unscored;
+        let rows = |all: &[i32], width: usize, columns: &Range<usize>| {
+            let rows = all.chunks_exact(width.max(1));
+            rows.flat_map(|row| row[columns.clone()].to_vec()).collect()
+        };
+        Self {
+            rows: self.rows,
+            length: steps.len(),
+            inputs: rows(&self.inputs, self.length, &steps),
+            scored: scored.len(),
+            targets: rows(&self.targets, self.scored, &scored),
+            counted: self.counted,
+        }
+    }
 }
 
 /// A source of numbered batches.
@@ -117,4 +142,36 @@ pub(crate) fn batch_rng(seed: u64, purpose: Purpose, index: u64) -> ChaCha8Rng {
 pub(crate) enum Purpose {
     Training,
     Validation,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_consecutive_steps_with_their_targets() {
+        let batch = Batch {
+            rows: 2,
+            length: 7,
+            inputs: (0..14).collect(),
+            scored: 3,
+            targets: vec![104, 105, 106, 111, 112, 113],
+            counted: 2,
+        };
+        let pieces: Vec<Batch> = (0..3).map(|index| batch.piece(index, 3)).collect();
+        assert_eq!(pieces[0].inputs, [0, 1, 7, 8]);
+        assert_eq!(pieces[1].inputs, [2, 3, 9, 10]);
+        assert_eq!(pieces[2].inputs, [4, 5, 6, 11, 12, 13]);
+        let scored: Vec<usize> = pieces.iter().map(|piece| piece.scored).collect();
+        assert_eq!(scored, [0, 0, 3]);
+        assert_eq!(pieces[2].targets, batch.targets);
+        // A scored part that is cut itself.
+        let halves = [batch.piece(0, 2), batch.piece(1, 2)];
+        assert_eq!([halves[0].length, halves[1].length], [3, 4]);
+        assert_eq!([halves[0].scored, halves[1].scored], [0, 3]);
+        let last = [batch.piece(5, 7), batch.piece(6, 7)];
+        assert_eq!(last[0].targets, [105, 112]);
+        assert_eq!(last[1].targets, [106, 113]);
+        assert_eq!(batch.piece(0, 1), batch);
+    }
 }

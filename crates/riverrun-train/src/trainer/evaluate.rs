@@ -3,7 +3,9 @@
 use std::time::Instant;
 
 use burn::tensor::{Int, Tensor};
+use riverrun::Neighbours;
 
+use crate::spread::time;
 use crate::tasks::Task;
 use crate::{Error, Learner, Objective, Score};
 
@@ -32,17 +34,20 @@ pub fn evaluate<O: Objective>(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Evaluation, Error> {
     let start = Instant::now();
-    Ok(Sums::of(learner, task, (0, 1), progress)?.evaluation(start))
+    Ok(Sums::of(learner, task, (0, 1), None, progress)?.evaluation(start))
 }
 
-/// As [`evaluate`]; each rank of a spread learner takes the batches of its number, and all get the same scores.
+/// As [`evaluate`]; each rank, or group of ranks, of a spread learner takes the batches of its number, and all get the same
+/// scores.
 pub(super) fn on_all_ranks<O: Objective>(
     learner: &mut Learner<O>,
     task: &dyn Task<Batch = O::Batch>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Evaluation, Error> {
     let start = Instant::now();
-    let mut sums = Sums::of(learner, task, learner.place(), progress)?;
+    let neighbours = learner.neighbours().cloned();
+    let mut sums = Sums::of(learner, task, learner.rows(), neighbours.as_ref(), progress)?;
+    time::check(neighbours.as_ref())?;
     let device = learner.device().clone().without_autodiff();
     if let Some(spread) = &mut learner.spread {
         spread.total(&mut sums.0, &device)?;
@@ -54,11 +59,12 @@ pub(super) fn on_all_ranks<O: Objective>(
 struct Sums([f64; 5]);
 
 impl Sums {
-    /// Those of every `ranks`th batch, from that of this rank on.
+    /// Those of every `ranks`th batch, from that of this rank on; where sequences are divided, of this rank's piece of them.
     fn of<O: Objective>(
         learner: &Learner<O>,
         task: &dyn Task<Batch = O::Batch>,
         (rank, ranks): (usize, usize),
+        neighbours: Option<&Neighbours>,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, Error> {
         let (objective, model) = (learner.objective(), learner.working_model());
@@ -67,9 +73,13 @@ impl Sums {
         // Read in groups: each read waits for the device, and a sum of few batches loses no digits in f32.
         let mut pending: Option<(Tensor<1>, Option<Tensor<1, Int>>)> = None;
         for (done, index) in (rank..batches).step_by(ranks).enumerate() {
-            let batch = task.validation_batch(index);
+            let mut batch = task.validation_batch(index);
+            if let Some(neighbours) = neighbours {
+                batch = objective.piece(&batch, neighbours.rank(), neighbours.size())?;
+            }
             let items = objective.scored(&batch);
             let inputs = learner.validation_inputs(&batch, index);
+            let inputs = inputs.with_neighbours(neighbours.cloned());
             let score = objective.score(&model, &inputs);
             let Score {
                 loss: batch_loss,

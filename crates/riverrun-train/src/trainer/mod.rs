@@ -195,7 +195,7 @@ impl<O: Objective> Trainer<O> {
         observer: &mut dyn Observer,
         stop: &AtomicBool,
     ) -> Result<Outcome<O::Model>, Error> {
-        let (_, ranks) = self.learner.place();
+        let ranks = self.learner.layout();
         observer.begin(&Plan {
             done: self.progress.step,
             steps: self.training.steps,
@@ -204,7 +204,7 @@ impl<O: Objective> Trainer<O> {
             ranks,
             ranks_before: match self.progress.step {
                 0 => ranks,
-                _ => self.progress.ranks,
+                _ => [self.progress.ranks, self.progress.along_time],
             },
         });
         let finished = self.train(observer, stop);
@@ -345,7 +345,7 @@ impl<O: Objective> Trainer<O> {
     fn save(&mut self, observer: &mut dyn Observer) -> Result<(), Error> {
         self.progress.pending.0 = self.pending_loss()?;
         self.check_weights()?;
-        (_, self.progress.ranks) = self.learner.place();
+        [self.progress.ranks, self.progress.along_time] = self.learner.layout();
         self.learner.gather_moments()?;
         if self.writes() {
             let hybrid = self.hybrid.as_ref();

@@ -13,10 +13,10 @@ pub struct Plan {
     pub items_per_step: usize,
     /// Trainable numbers in the model.
     pub parameters: usize,
-    /// Ranks that share the run.
-    pub ranks: usize,
+    /// Ranks that share the run, and those of a group that divides sequences along time.
+    pub ranks: [usize; 2],
     /// Those that did before, where the run goes on.
-    pub ranks_before: usize,
+    pub ranks_before: [usize; 2],
 }
 
 /// Receives the progress of a run. Every method has an empty default.

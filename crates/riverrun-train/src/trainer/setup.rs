@@ -1,5 +1,6 @@
 //! The parts that make a run.
 
+use riverrun::Neighbours;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -63,30 +64,52 @@ impl<O: Objective> Setup<O> {
     ///
     /// # Errors
     /// Hybrid training; a batch whose rows cannot be divided among the ranks; ranks whose configurations differ.
-    pub fn spread_over(
-        mut self,
+    pub fn spread_over(self, ranks: Box<dyn Ranks>, shard_optimizer: bool) -> Result<Self, Error> {
+        let mut spread = Spread::new(ranks);
+        spread.shards = shard_optimizer;
+        self.spread(spread)
+    }
+
+    /// As [`spread_over`](Self::spread_over), with every sequence divided along time among the ranks of a group, as many as
+    /// `neighbours` has: each computes its steps, takes the states before them from the rank before, and gives its own to the rank
+    /// after. A group has the rows that a rank has otherwise. The numbers are those of whole sequences within rounding, but for
+    /// dropout, which draws for each piece. All ranks keep all moments.
+    ///
+    /// # Errors
+    /// As there; an objective that has no [pieces](Objective::piece); ranks that do not make whole groups.
+    pub fn spread_over_time(
+        self,
         ranks: Box<dyn Ranks>,
-        shard_optimizer: bool,
+        neighbours: Neighbours,
     ) -> Result<Self, Error> {
+        let (piece, pieces) = (neighbours.rank(), neighbours.size());
+        let batch = self.task.validation_batch(0);
+        self.objective.piece(&batch, piece, pieces)?;
+        let mut spread = Spread::new(ranks);
+        spread.divide_time(neighbours)?;
+        self.spread(spread)
+    }
+
+    fn spread(mut self, mut spread: Spread) -> Result<Self, Error> {
         let training = &self.training;
         if training.hybrid.is_some() {
             return Err(Error::Spread("hybrid training"));
         }
-        let (size, accumulate) = (ranks.size(), training.accumulate.max(1));
+        let ((_, size), accumulate) = (spread.rows(), training.accumulate.max(1));
         if !training.batch.is_multiple_of(size * accumulate) {
+            let whose = match spread.neighbours() {
+                None => "ranks",
+                Some(_) => "groups of ranks",
+            };
             let reason = match accumulate {
-                1 => format!("cannot be divided among {size} ranks"),
-                parts => format!("cannot be divided among {size} ranks with {parts} parts each"),
+                1 => format!("cannot be divided among {size} {whose}"),
+                parts => format!("cannot be divided among {size} {whose} with {parts} parts each"),
             };
             return Err(Error::value("batch", training.batch, reason));
         }
-        let mut spread = Spread::new(ranks);
         spread.agree("the configuration", self.config.to_string().as_bytes())?;
-        spread.shards = shard_optimizer;
-        spread.agree(
-            "whether the optimizer is sharded",
-            &[u8::from(shard_optimizer)],
-        )?;
+        let shards = [u8::from(spread.shards)];
+        spread.agree("whether the optimizer is sharded", &shards)?;
         self.spread = Some(spread);
         Ok(self)
     }

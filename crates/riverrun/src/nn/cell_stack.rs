@@ -5,11 +5,11 @@ use burn::nn::{Dropout, DropoutConfig};
 use burn::tensor::{Bool, Device, Tensor};
 
 use super::CellLayer;
-use crate::Error;
 use crate::ops::support::checks;
 use crate::ops::support::lengths::padding;
 use crate::ops::{Cell, CellState};
 use crate::sequence::Sequence;
+use crate::{Error, Neighbours};
 
 /// The sizes and options of a stack.
 pub(super) struct StackConfig {
@@ -42,6 +42,7 @@ pub(super) struct StackRun<'a> {
     pub c0: Option<Tensor<3>>,
     pub reset: Option<Tensor<2, Bool>>,
     pub lengths: Option<&'a [usize]>,
+    pub neighbours: Option<Neighbours>,
 }
 
 /// The outputs of a stack.
@@ -117,6 +118,7 @@ impl CellStack {
                 });
                 sequence.reset = if reverse { &reset_back } else { &reset }.clone();
                 sequence.lengths = run.lengths.map(<[usize]>::to_vec);
+                sequence.neighbours = run.neighbours.clone();
                 let (h, last) = layer.run(x.clone(), sequence, reverse)?;
                 outputs.push(h);
                 h_n.push(last.h);

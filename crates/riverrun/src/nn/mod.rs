@@ -23,6 +23,7 @@ mod rg_lru;
 mod rms_norm;
 mod rnn;
 mod rssm;
+mod slstm;
 mod softplus;
 mod stack_layer;
 
@@ -48,7 +49,9 @@ pub use linear::{linear, mlp};
 pub use linear_rnn::{LinearRnn, LinearRnnConfig};
 pub use lstm::{Lstm, LstmConfig, LstmState};
 pub use matrix_state::{
-    GatedDeltaNet, GatedDeltaNetConfig, HeadDecay, Mamba2, Mamba2Config, MatrixLayerState,
+    DeltaNet, DeltaNetConfig, GatedDeltaNet, GatedDeltaNetConfig, Gla, GlaConfig, HeadDecay, Hgrn2,
+    Hgrn2Config, Kda, KdaConfig, LowRank, MLstm, MLstmConfig, Mamba2, Mamba2Config,
+    MatrixLayerState, RetNet, RetNetConfig, Rwkv6, Rwkv6Config, Rwkv7, Rwkv7Config,
     ShortConvolution,
 };
 pub use min_gru::{MinGru, MinGruConfig};
@@ -58,3 +61,4 @@ pub use rg_lru::{RgLru, RgLruConfig};
 pub use rms_norm::{RmsNorm, RmsNormConfig};
 pub use rnn::{Rnn, RnnConfig};
 pub use rssm::{BlockLinear, Imagined, KlLoss, Observed, Rssm, RssmConfig, RssmState};
+pub use slstm::{SLstm, SLstmConfig, SLstmState};

@@ -188,7 +188,7 @@ impl Recurrent for RgLru {
         let rate = softplus(self.lambda.val()).mul_scalar(SHARPNESS);
         let restarts = match self.scale_first {
             true => (false, None),
-            false => (sequence.state.is_none(), sequence.reset.clone()),
+            false => (sequence.begins(), sequence.reset.clone()),
         };
         let bias = self.gates.bias.as_ref().map(|bias| bias.val());
         let inputs = rg_lru_gates([p, q, x], bias, rate, restarts)?;

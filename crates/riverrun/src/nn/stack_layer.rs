@@ -49,12 +49,16 @@ macro_rules! stack_layer {
                 sequence: $crate::Sequence<$state>,
             ) -> Result<(Tensor<3>, $state), $crate::Error> {
                 use $crate::nn::stack_layer::StackState;
+                if self.stack.bidirectional {
+                    sequence.check_undivided(concat!("a bidirectional ", $name))?;
+                }
                 let (h0, c0) = sequence.state.map(StackState::into_parts).unzip();
                 let run = $crate::nn::cell_stack::StackRun {
                     h0,
                     c0: c0.flatten(),
                     reset: sequence.reset,
                     lengths: sequence.lengths.as_deref(),
+                    neighbours: sequence.neighbours,
                 };
                 let output = self.stack.run(x, run)?;
                 Ok((output.y, <$state>::from_parts(output.h_n, output.c_n)))

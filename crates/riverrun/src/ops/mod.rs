@@ -17,6 +17,7 @@ mod encoder;
 pub(crate) mod enqueue;
 pub(crate) mod flat;
 mod gelu;
+pub(crate) mod hand_over;
 pub(crate) mod linear;
 pub(crate) mod matrix_state;
 pub(crate) mod norm;

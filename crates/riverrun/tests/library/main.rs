@@ -14,6 +14,8 @@ mod golden;
 mod layers;
 mod linear;
 mod matrix_state;
+#[cfg(feature = "flex")]
+mod neighbours;
 mod ops;
 #[path = "../common/padded.rs"]
 mod padded;

@@ -109,7 +109,7 @@ pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     }
     report.measure_copy()?;
     for problem in problems {
-        let case = case(&problem.problem).rounded::<f32>();
+        let case = case(&problem.problem, 37).rounded::<f32>();
         let found = case.cpu::<f32>().map_err(bug)?;
         right(problem.name, &case.compared::<f32>(&found))?;
         let times = times(report, &problem.problem)?;
@@ -119,7 +119,7 @@ pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
 }
 
 /// A short problem of the same form and sizes of a head.
-fn case(problem: &Problem) -> States {
+fn case(problem: &Problem, steps: usize) -> States {
     let shape = problem.shape;
     let form = Form {
         gate: problem.gate,
@@ -132,7 +132,7 @@ fn case(problem: &Problem) -> States {
         d_last: true,
         correlated: false,
     };
-    let sizes = [1, 37, 1, shape.group(), shape.key, shape.value];
+    let sizes = [1, steps, 1, shape.group(), shape.key, shape.value];
     States::random(sizes, form, options, 3)
 }
 
@@ -241,7 +241,7 @@ mod gpu {
     use cubecl::server::Handle;
     use riverrun_kernels::Element;
     use riverrun_kernels::gpu::Dtype;
-    use riverrun_kernels::matrix_state::gpu::{Buffers, backward, forward};
+    use riverrun_kernels::matrix_state::gpu::{Buffers, backward, forward, tensor_cores};
     use riverrun_testkit::by_storage;
 
     use super::*;
@@ -264,7 +264,9 @@ mod gpu {
             for &storage in &dtypes {
                 by_storage!(storage, check(client, &problem, storage))?;
                 let times = times(report, client, &problem.problem, dtype_of(storage))?;
-                add(report, &problem, storage, "gpu", times)?;
+                let tensor = tensor_cores(client, &problem.problem, dtype_of(storage), false);
+                let routine = if tensor { "tensor" } else { "gpu" };
+                add(report, &problem, storage, routine, times)?;
             }
         }
         Ok(())
@@ -275,12 +277,23 @@ mod gpu {
         problem: &Problems,
         storage: Storage,
     ) -> Result<(), Failure> {
-        let case = case(&problem.problem).rounded::<E>();
-        let found = case.gpu(client, dtype_of(storage)).map_err(user)?;
-        right(
-            format!("{} {}", problem.name, E::NAME),
-            &case.compared::<E>(&found),
-        )
+        let dtype = dtype_of(storage);
+        let mut cases = vec![case(&problem.problem, 37)];
+        if tensor_cores(client, &problem.problem, dtype, false) {
+            let mut whole = case(&problem.problem, 130);
+            whole.inputs.reset = None;
+            whole.coarse = whole.on_tensor_cores(client, dtype);
+            cases.push(whole);
+        }
+        for case in cases {
+            let case = case.in_chunks(true).rounded::<E>();
+            let found = case.gpu(client, dtype).map_err(user)?;
+            right(
+                format!("{} {}", problem.name, E::NAME),
+                &case.compared::<E>(&found),
+            )?;
+        }
+        Ok(())
     }
 
     fn times(

@@ -4,6 +4,8 @@ mod attention;
 mod cell;
 #[cfg(unix)]
 mod collectives;
+#[cfg(unix)]
+mod context;
 mod cpu;
 mod encoder;
 mod gelu;
@@ -152,6 +154,9 @@ enum Measurement {
     /// Sums and copies among the ranks of a world, by NCCL or TCP: milliseconds, bytes per second
     #[cfg(unix)]
     Collectives(collectives::Args),
+    /// A linear recurrence over sequences divided along time among ranks, beside the whole ones on one of them: milliseconds
+    #[cfg(unix)]
+    Context(context::Args),
 }
 
 /// Runs the requested measurement.
@@ -163,6 +168,10 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         }
         Measurement::Train(train) => return train::run(train, &args.common),
         _ => {}
+    }
+    #[cfg(unix)]
+    if let Measurement::Context(context) = &args.what {
+        return context::run(context, &args.common);
     }
     let mut report = Report::new(&args.common)?;
     let there = &mut report;
@@ -183,7 +192,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         Measurement::Hybrid(args) => hybrid::run(args, there),
         Measurement::Train(_) => Ok(()),
         #[cfg(unix)]
-        Measurement::Collectives(_) => Ok(()),
+        Measurement::Collectives(_) | Measurement::Context(_) => Ok(()),
     }?;
     report.end()
 }

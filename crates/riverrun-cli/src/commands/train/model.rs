@@ -1,6 +1,6 @@
 //! The options of the model.
 
-use riverrun_models::{AnyLanguageModelConfig, LanguageModelKind};
+use riverrun_models::{AnyLanguageModelConfig, HeadKind, LanguageModelKind, RecurrentKind};
 use riverrun_train::{RunConfig, TaskConfig};
 
 use super::options::set;
@@ -26,17 +26,35 @@ pub fn apply(args: &TrainArgs, config: &mut RunConfig) -> Result<(), Failure> {
     {
         config.model = kind.config(vocab, width, layers, steps);
     }
+    // A resumed run has the attention that it was begun with.
+    let attention = match &config.model {
+        AnyLanguageModelConfig::Recurrent(model) => model.attention_every,
+        _ => None,
+    };
+    let attention = args.attention_every.or(attention).is_some();
+    let heads = match kind {
+        LanguageModelKind::Recurrent(RecurrentKind::Heads(kind)) => Some(kind),
+        _ => None,
+    };
+    let widens = heads.is_none_or(HeadKind::widens);
     let unused: &[(&str, bool)] = match kind {
         LanguageModelKind::Recurrent(_) => &[
-            ("--heads", args.heads.is_some()),
-            ("--window", args.window.is_some()),
+            (
+                "--heads",
+                args.heads.is_some() && heads.is_none() && !attention,
+            ),
+            ("--window", args.window.is_some() && !attention),
+            ("--time-scale", args.time_scale.is_some() && heads.is_some()),
+            ("--expansion", args.expansion.is_some() && !widens),
         ],
         LanguageModelKind::Griffin => &[
+            ("--attention-every", args.attention_every.is_some()),
             ("--expansion", args.expansion.is_some()),
             ("--time-scale", args.time_scale.is_some()),
             ("--dropout", args.dropout.is_some()),
         ],
         LanguageModelKind::Gpt2 => &[
+            ("--attention-every", args.attention_every.is_some()),
             ("--expansion", args.expansion.is_some()),
             ("--time-scale", args.time_scale.is_some()),
             ("--dropout", args.dropout.is_some()),
@@ -58,6 +76,14 @@ pub fn apply(args: &TrainArgs, config: &mut RunConfig) -> Result<(), Failure> {
             set(&args.expansion, &mut model.expansion);
             set(&args.time_scale, &mut model.time_scale);
             set(&args.dropout, &mut model.dropout);
+            let given = [
+                (args.heads, &mut model.heads),
+                (args.attention_every, &mut model.attention_every),
+                (args.window, &mut model.window),
+            ];
+            for (given, place) in given {
+                *place = given.or(*place);
+            }
             // A token must be kept for up to the whole sequence, so that is what the channels start from.
             if let (TaskConfig::SelectiveCopy(_), Some(context), None) =
                 (&config.task, args.context, args.time_scale)

@@ -31,7 +31,8 @@ pub fn train<O: Objective>(
     what: &str,
     out: &mut impl Write,
 ) -> Result<Option<(Outcome<O::Model>, RunDir)>, Failure> {
-    let (setup, way) = ranks.spread(setup, device, args.shard_optimizer)?;
+    let along_time = args.context_parallel.unwrap_or(1);
+    let (setup, way) = ranks.spread(setup, device, along_time, args.shard_optimizer)?;
     let (steps, batch, new) = (
         setup.training().steps,
         setup.training().batch,
@@ -66,11 +67,18 @@ pub fn train<O: Objective>(
     if ranks.is_first() {
         writeln!(out, "{what}")?;
         if let Some(way) = way {
-            let (size, own) = (ranks.size(), batch / ranks.size());
-            writeln!(
-                out,
-                "ranks   global batch {batch}, {own} a rank, {size} ranks; gradients by {way}"
-            )?;
+            let (size, groups) = (ranks.size(), ranks.size() / along_time);
+            let own = batch / groups;
+            match along_time {
+                1 => writeln!(
+                    out,
+                    "ranks   global batch {batch}, {own} a rank, {size} ranks; gradients by {way}"
+                )?,
+                _ => writeln!(
+                    out,
+                    "ranks   global batch {batch}, {own} a group, {groups} groups of {along_time} ranks along time; states by TCP; gradients by {way}"
+                )?,
+            }
         }
         writeln!(out, "run     {}", dir.path().display())?;
         out.flush()?;

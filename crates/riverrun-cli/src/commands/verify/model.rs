@@ -1,10 +1,13 @@
-//! Griffin and GPT-2 against themselves in float64 on the CPU, with the same weights: a whole sequence, the same sequence as a
+//! Griffin, GPT-2 and models of layers with heads, beside attention, against themselves in float64 on the CPU, with the same weights: a whole sequence, the same sequence as a
 //! chunk and steps, and the gradient of every parameter.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, FloatDType, Gradients, Int, Tensor, TensorData};
 use riverrun::Sequence;
-use riverrun_models::{AnyLanguageModel, AnyLanguageModelConfig, Gpt2Config, GriffinConfig};
+use riverrun_models::{
+    AnyLanguageModel, AnyLanguageModelConfig, Gpt2Config, GriffinConfig, HeadKind,
+    LanguageModelConfig, RecurrentKind,
+};
 use riverrun_testkit::check::{Comparison, distance, largest};
 use riverrun_testkit::op::{Copied, download};
 use riverrun_testkit::{Failure, Part, Report, Row, Target};
@@ -15,11 +18,19 @@ const STEPS: [usize; 2] = [8, 5];
 const VOCAB: usize = 13;
 
 pub(super) fn forms(_: &Target) -> Vec<&'static str> {
-    vec!["griffin", "gpt2"]
+    let heads = HeadKind::ALL.iter().map(|kind| kind.name());
+    ["griffin", "gpt2"].into_iter().chain(heads).collect()
 }
 
 /// Small models: most of the time on a GPU is that of compiling their kernels.
 fn config(form: &str) -> AnyLanguageModelConfig {
+    if let Ok(kind) = form.parse() {
+        return LanguageModelConfig::new(VOCAB, 16, 2)
+            .with_cell(RecurrentKind::Heads(kind))
+            .with_heads(Some(2))
+            .with_attention_every(Some(2))
+            .into();
+    }
     match form {
         // The third block is the first with attention, whose window ends within the sequence.
         "griffin" => GriffinConfig::new(VOCAB, 16, 3, 2).with_window(4).into(),

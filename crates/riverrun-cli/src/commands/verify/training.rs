@@ -1,7 +1,7 @@
 //! Recorded training steps, compared with the same steps without recording, and these with a second run.
 
 use burn::tensor::Device;
-use riverrun_models::{LanguageModelKind, RecurrentKind};
+use riverrun_models::LanguageModelKind;
 use riverrun_testkit::check::Comparison;
 use riverrun_testkit::{Failure, Part, Report, Row, Storage, Target};
 use riverrun_train::{Learner, Precision, RunConfig, weights};
@@ -19,7 +19,10 @@ pub(super) fn forms(target: &Target) -> Vec<&'static str> {
         (true, _) => Vec::new(),
         // Step by step through hundreds of launches, a GRU takes minutes where the CPU imitates a GPU.
         (false, true) => vec!["min-gru"],
-        (false, false) => vec!["min-gru", "gru", "griffin", "gpt2"],
+        (false, false) => {
+            let models = ["min-gru", "gru", "gated-delta-net", "mlstm", "rwkv7"];
+            [&models[..], &["griffin", "gpt2"]].concat()
+        }
     }
 }
 
@@ -28,11 +31,11 @@ pub(super) fn verify(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Fail
     let device = &part.target.device;
     let mut config = RunConfig::selective_copy();
     // Griffin's third block is the first with attention.
-    let (kind, layers) = match part.form {
-        "gru" => (RecurrentKind::Gru.into(), 2),
-        "griffin" => (LanguageModelKind::Griffin, 3),
-        "gpt2" => (LanguageModelKind::Gpt2, 2),
-        _ => (RecurrentKind::MinGru.into(), 2),
+    let kind: LanguageModelKind = part.form.parse()?;
+    let layers = if kind == LanguageModelKind::Griffin {
+        3
+    } else {
+        2
     };
     config.model = ModelShape { layers, ..SHAPE }.model(kind);
     config.training.dtype = match part.storage {

@@ -214,12 +214,13 @@ pub(super) struct Terms {
 
 /// Sums gradients over the tiles of columns and over a group of rows, in a fixed order.
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn collect<F: Numeric>(
-    parts: &[f32],
+pub(super) fn collect<P: Numeric, F: Numeric>(
+    parts: &[P],
     out: &mut [F],
     terms: Terms,
     #[comptime] len: usize,
     #[comptime] padded: usize,
+    #[define(P)] _parts: ElemType,
     #[define(F)] _dtype: ElemType,
 ) {
     if ABSOLUTE_POS >= terms.count {
@@ -230,7 +231,7 @@ pub(super) fn collect<F: Numeric>(
     for member in 0..terms.group {
         for tile in 0..terms.tiles {
             let place = row * terms.row + member * terms.member;
-            total += parts[tile * terms.apart + place * padded + c];
+            total += f32::cast_from(parts[tile * terms.apart + place * padded + c]);
         }
     }
     out[ABSOLUTE_POS] = F::cast_from(total);

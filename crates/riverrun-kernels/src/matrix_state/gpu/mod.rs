@@ -18,6 +18,7 @@ mod plan;
 mod rows;
 mod scores;
 mod staged;
+mod tensor;
 
 use cubecl::client::Client;
 use cubecl::prelude::*;
@@ -36,6 +37,11 @@ use staged::FOUR;
 
 /// The inputs: in the storage type, states in `f32`, resets in the storage type.
 pub type Buffers = Inputs<Handle, Handle, Handle>;
+
+/// Whether tensor cores compute a problem, in chunks of 64 steps; see [`tensor`].
+pub fn tensor_cores(client: &Client, problem: &Problem, dtype: Dtype, reset: bool) -> bool {
+    tensor::choose(client, dtype, problem, reset).is_some()
+}
 
 fn check(client: &Client, problem: &Problem, dtype: Dtype, inputs: &Buffers) -> Result<(), Error> {
     dtype.check(client)?;
@@ -186,7 +192,10 @@ pub fn forward(
         );
         return Ok(());
     }
-    launch(client, problem, dtype, inputs, Some((o, last)), None);
+    match tensor::choose(client, dtype, problem, inputs.reset.is_some()) {
+        Some(form) => tensor::forward(client, problem, dtype, inputs, (o, last), form),
+        None => launch(client, problem, dtype, inputs, Some((o, last)), None),
+    }
     Ok(())
 }
 
@@ -207,7 +216,6 @@ pub fn backward(
     let shape = problem.shape;
     let lengths = problem.lengths();
     let flags = [inputs.reset.is_some(), d_last.is_some()];
-    let reverse = Reverse::choose(client, dtype, problem, flags)?;
     let size = dtype.size();
     expect(
         size,
@@ -237,6 +245,25 @@ pub fn backward(
         copy_or_zero(client, Dtype::F32, d_last, &out.initial, shape.state());
         return Ok(());
     }
+    if let Some(form) = tensor::choose(client, dtype, problem, inputs.reset.is_some()) {
+        let d = (d_o, d_last);
+        if let Some(parts) = tensor::backward(client, problem, dtype, inputs, d, out, form) {
+            let (row, sums) = ((shape.key, shape.key), Sums::of_keys(problem));
+            for (parts, out) in [(&parts.q, &out.q), (&parts.k, &out.k)] {
+                add_up(
+                    client,
+                    problem,
+                    [dtype; 2],
+                    (parts, 1),
+                    (out, lengths.q),
+                    row,
+                    sums,
+                );
+            }
+        }
+        return Ok(());
+    }
+    let reverse = Reverse::choose(client, dtype, problem, flags)?;
     let (fours, wide) = (reverse.rows.fours, if reverse.rows.wide { FOUR } else { 1 });
     let saved = shape.states() * shape.steps.div_ceil(CHUNK) * shape.value * fours * FOUR;
     let states = client.empty(saved * 4);
@@ -313,27 +340,19 @@ pub fn backward(
         );
     }
     let gather = |parts: &Handle, out: &Handle, elements: usize, vector: bool, sums: Sums| {
-        let (len, padded) = if vector {
-            (shape.key, fours * FOUR)
-        } else {
-            (1, 1)
+        let row = match vector {
+            true => (shape.key, fours * FOUR),
+            false => (1, 1),
         };
-        let apart = sums.rows * padded;
-        // SAFETY: `parts` has `columns` times `apart` numbers, and threads past the last element end at once.
-        unsafe {
-            collect::launch_unchecked(
-                client,
-                grid(client, elements.div_ceil(256)),
-                CubeDim::new_1d(256),
-                addresses(problem, columns * apart),
-                buffer(parts, columns * apart, 1),
-                buffer(out, elements, 1),
-                TermsLaunch::new(elements, columns, apart, sums.group, sums.member, sums.row),
-                len,
-                padded,
-                dtype.elem(),
-            );
-        }
+        add_up(
+            client,
+            problem,
+            [Dtype::F32, dtype],
+            (parts, columns),
+            (out, elements),
+            row,
+            sums,
+        );
     };
     let all = shape.head_rows();
     let alone = Sums {
@@ -342,12 +361,7 @@ pub fn backward(
         member: 0,
         row: 1,
     };
-    let keys = Sums {
-        rows: all,
-        group: shape.group(),
-        member: 1,
-        row: shape.group(),
-    };
+    let keys = Sums::of_keys(problem);
     let sequences = Sums {
         rows: shape.states(),
         group: shape.batch,
@@ -380,4 +394,47 @@ struct Sums {
     /// The distances of the members of a group, and of groups.
     member: usize,
     row: usize,
+}
+
+impl Sums {
+    /// The heads of a key head.
+    fn of_keys(problem: &Problem) -> Self {
+        let group = problem.shape.group();
+        Self {
+            rows: problem.shape.head_rows(),
+            group,
+            member: 1,
+            row: group,
+        }
+    }
+}
+
+/// Adds gradients up: of `tiles` of the columns, and of the rows that are one in the result. A row has some numbers, and in `parts`
+/// some more that do not count.
+fn add_up(
+    client: &Client,
+    problem: &Problem,
+    [from, dtype]: [Dtype; 2],
+    (parts, tiles): (&Handle, usize),
+    (out, elements): (&Handle, usize),
+    (len, padded): (usize, usize),
+    sums: Sums,
+) {
+    let apart = sums.rows * padded;
+    // SAFETY: `parts` has `tiles` times `apart` numbers, and threads past the last element end at once.
+    unsafe {
+        collect::launch_unchecked(
+            client,
+            grid(client, elements.div_ceil(256)),
+            CubeDim::new_1d(256),
+            addresses(problem, tiles * apart),
+            buffer(parts, tiles * apart, 1),
+            buffer(out, elements, 1),
+            TermsLaunch::new(elements, tiles, apart, sums.group, sums.member, sums.row),
+            len,
+            padded,
+            from.elem(),
+            dtype.elem(),
+        );
+    }
 }

@@ -175,6 +175,7 @@ impl Recurrent for MultiHeadAttention {
         x: Tensor<3>,
         sequence: Sequence<AttentionState>,
     ) -> Result<(Tensor<3>, AttentionState), Error> {
+        sequence.check_undivided("attention")?;
         let [batch, steps, width] = x.dims();
         let (heads, key_heads, dim) = (self.heads, self.key_heads, self.head_dim());
         let [expected, _] = self.qkv.weight.dims();

@@ -65,7 +65,7 @@ impl Rotary {
 
     /// `x`, `[B, T, H, D]`, its first heads turned by their positions, of which `first` is that of step 0; by `turn` where it is
     /// given.
-    pub(super) fn turned(
+    pub(in crate::nn) fn turned(
         &self,
         x: Tensor<4>,
         heads: usize,
@@ -80,6 +80,26 @@ impl Rotary {
             None => self.tables(first, x.dims()[1], &x.device(), x.dtype()),
         };
         ops::rotary(x, angles, heads)
+    }
+
+    /// `x`, `[B, T, H, dims]`, turned by the positions of sequences that are at different ones: those of their steps 0.
+    pub(in crate::nn) fn turned_each(&self, x: Tensor<4>, firsts: &[usize]) -> Tensor<4> {
+        let ([batch, steps, ..], half) = (x.dims(), self.dims / 2);
+        let (device, dtype) = (x.device(), x.dtype());
+        let tables = firsts.iter().map(|&first| self.numbers(first, steps));
+        let [cos, sin] = tables.fold([vec![], vec![]], |[mut cos, mut sin], [c, s]| {
+            cos.extend(c.iter::<f32>());
+            sin.extend(s.iter::<f32>());
+            [cos, sin]
+        });
+        let table = |numbers| {
+            let data = TensorData::new(numbers, [batch, steps, 1, half]);
+            Tensor::<4>::from_data(data, (&device, dtype))
+        };
+        let (cos, sin) = (table(cos), table(sin));
+        let (a, b) = (x.clone().narrow(3, 0, half), x.narrow(3, half, half));
+        let first = a.clone() * cos.clone() - b.clone() * sin.clone();
+        Tensor::cat(vec![first, b * cos + a * sin], 3)
     }
 
     /// The cosines and sines of positions, `[T, dims / 2]`. Those of sequences from their start are kept: training asks

@@ -7,15 +7,16 @@ use super::parts::wide;
 use crate::Error;
 use crate::nn::softplus::softplus;
 
-/// `Δ_t = softplus(a_t + dt_bias)` and the logarithm of the decay, `g_t = -e^(A_log) Δ_t`, for each head: both in `f32`, or `f64`
-/// for `f64`.
+/// `Δ_t = softplus(a_t + dt_bias)` and the logarithm of the decay, `g_t = -e^(A_log) Δ_t`, for each head or for each row of each
+/// head's state: both in `f32`, or `f64` for `f64`. A training run in fewer bits leaves these parameters in `f32`
+/// ([`stays_wide`](crate::training::stays_wide)): a step of 1 % of a small `Δ` is less than `bf16` can tell apart.
 ///
 /// Source: Dao and Gu, *Transformers are SSMs* (2024), section 7; Yang et al., *Gated Delta Networks* (2024), section 3.
 #[derive(Module, Debug)]
 pub struct HeadDecay {
     /// `[heads]`.
     pub a_log: Param<Tensor<1>>,
-    /// `[heads]`.
+    /// `[heads]`, or `[heads · rows]`.
     pub dt_bias: Param<Tensor<1>>,
 }
 
@@ -30,26 +31,29 @@ impl HeadDecay {
         }
     }
 
-    /// `e^(A_log)` from 1 to 16, and `Δ` at `a = 0` from `min` to `max`, evenly in its logarithm.
-    pub(super) fn init(heads: usize, min: f64, max: f64, device: &Device) -> Self {
-        let draw = |low: f64, high: f64| {
-            Tensor::<1>::random([heads], Distribution::Uniform(low, high), device)
+    /// `e^(A_log)` from 1 to 16, and `Δ` at `a = 0` from `min` to `max`, evenly in its logarithm; one `Δ` for each of a head's
+    /// `rows`.
+    pub(super) fn init([heads, rows]: [usize; 2], min: f64, max: f64, device: &Device) -> Self {
+        let draw = |n: usize, low: f64, high: f64| {
+            Tensor::<1>::random([n], Distribution::Uniform(low, high), device)
         };
-        let step = draw(min.ln(), max.ln()).exp();
+        let step = draw(heads * rows, min.ln(), max.ln()).exp();
         // The inverse of softplus: ln(e^Δ - 1) = Δ/2 + ln(2 sinh(Δ/2)).
         let half = step / 2.0;
         let bias = half.clone() + (half.sinh() * 2.0).log();
         Self {
-            a_log: Param::from_tensor(draw(1.0, 16.0).log()),
+            a_log: Param::from_tensor(draw(heads, 1.0, 16.0).log()),
             dt_bias: Param::from_tensor(bias),
         }
     }
 
-    /// `Δ` and `g` from `a`, all `[B, T, heads]`.
+    /// `Δ` and `g` from `a`, all `[B, T, heads]`, or `[B, T, heads · rows]`.
     pub(super) fn run(&self, a: Tensor<3>) -> (Tensor<3>, Tensor<3>) {
-        let row = |x: Tensor<1>| wide(x).unsqueeze::<3>();
-        let step = softplus(wide(a) + row(self.dt_bias.val()));
-        let decay = step.clone() * row(self.a_log.val()).exp().neg();
-        (step, decay)
+        let ([batch, steps, width], [heads]) = (a.dims(), self.a_log.dims());
+        let rate = wide(self.a_log.val()).exp().neg();
+        let step = softplus(wide(a) + wide(self.dt_bias.val()).unsqueeze());
+        let rows = step.clone().reshape([batch, steps, heads, width / heads]);
+        let decay = rows * rate.reshape([1, 1, heads, 1]);
+        (step, decay.reshape([batch, steps, width]))
     }
 }

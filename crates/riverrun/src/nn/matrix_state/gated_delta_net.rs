@@ -6,11 +6,12 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
 use super::heads::Heads;
-use super::parts::{positive, sigmoid, silu, unit_norm};
+use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
+use super::parts::{count, erase_rate, positive, silu};
 use super::{HeadDecay, MatrixLayerState, ShortConvolution};
-use crate::Error;
-use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence, apply};
-use crate::ops::{Decay, Erase, MatrixState, matrix_state, rms_norm};
+use crate::nn::{RmsNorm, RmsNormConfig, apply};
+use crate::ops::{Decay, Erase, matrix_state, rms_norm};
+use crate::{Error, Sequence};
 
 /// Configuration of [`GatedDeltaNet`].
 #[derive(Config, Debug)]
@@ -53,8 +54,7 @@ pub struct GatedDeltaNetConfig {
 /// ```
 ///
 /// for each head with its state `S`, `[K, V]`; `|k|² = Σ k² + 1e-6`, and the norm is over the `V` channels of a head, with one
-/// `gamma` for all heads. `heads / key_heads` heads in a row share a query and key. All sequences of a batch have the same
-/// number of steps.
+/// `gamma` for all heads. `heads / key_heads` heads in a row share a query and key.
 ///
 /// ```
 /// # #[cfg(feature = "flex")] {
@@ -126,6 +126,23 @@ impl GatedDeltaNetConfig {
         HeadDecay::check(layer, self.min_step, self.max_step)
     }
 
+    /// Parameters, and numbers that a step saves for the backward pass, as an estimate; `None` if they do not fit into 64 bits.
+    pub fn size(&self) -> Option<[u64; 2]> {
+        let (heads, d) = (self.heads(), self.d_model);
+        let (keys, values) = (heads.keys(), heads.values());
+        let mixed = 2 * keys + values;
+        let parameters = count(&[
+            &[d + self.taps, mixed],
+            &[2, self.heads, d + 1],
+            &[2, d, values],
+            &[self.value_dim],
+        ])?;
+        Some([
+            parameters,
+            count(&[&[4, mixed], &[2, keys], &[12, self.heads], &[7, values]])?,
+        ])
+    }
+
     /// A layer with fresh weights.
     ///
     /// # Panics
@@ -139,7 +156,7 @@ impl GatedDeltaNetConfig {
             qkv: layer(self.d_model, mixed),
             convolution: ShortConvolution::init(self.taps, mixed, false, device),
             rates: layer(self.d_model, 2 * self.heads),
-            decay: HeadDecay::init(self.heads, self.min_step, self.max_step, device),
+            decay: HeadDecay::init([self.heads, 1], self.min_step, self.max_step, device),
             gate: layer(self.d_model, values),
             norm: RmsNormConfig::new(self.value_dim)
                 .with_epsilon(self.epsilon)
@@ -165,50 +182,36 @@ impl GatedDeltaNet {
     }
 }
 
-impl Recurrent for GatedDeltaNet {
-    type State = MatrixLayerState;
+impl MatrixLayer for GatedDeltaNet {
+    fn first(&self) -> &Linear {
+        &self.qkv
+    }
 
-    crate::run_checked!();
+    fn state(&self) -> StateSizes {
+        StateSizes::matrix(self.heads().matrix()).with_inputs(self.convolution.kept())
+    }
 
-    fn checked_run(
+    fn mix(
         &self,
         x: Tensor<3>,
         sequence: Sequence<MatrixLayerState>,
     ) -> Result<(Tensor<3>, MatrixLayerState), Error> {
-        let (heads, [batch, steps, _]) = (self.heads(), x.dims());
-        heads.check_call(&x, &sequence, &self.qkv, &self.convolution)?;
-        if batch * steps == 0 {
-            return Ok(heads.nothing(x, sequence.state, &self.convolution));
-        }
-        let states = sequence
-            .state
-            .clone()
-            .map(|state| (state.inputs, state.matrix));
-        let (inputs, matrix) = states.unzip();
+        let (heads, (inputs, matrix)) = (self.heads(), starts(&sequence));
         let mixed = apply(&self.qkv, x.clone())?;
-        let (mixed, inputs) = self
-            .convolution
-            .run(mixed, sequence.starting_from(inputs))?;
-        let scale = 1.0 / (heads.key_dim as f64).sqrt();
-        let vectors = MatrixState::new(
-            unit_norm(heads.key(&mixed, 0), scale)?,
-            unit_norm(heads.key(&mixed, heads.keys()), 1.0)?,
-            heads.value(&mixed, 2 * heads.keys()),
-        );
+        let (mixed, inputs) = self.convolution.run(mixed, inputs)?;
         let rates = apply(&self.rates, x.clone())?;
-        let beta = sigmoid(rates.clone().narrow(2, 0, heads.heads));
-        let beta = match self.negative_eigenvalues {
-            true => beta * 2.0,
-            false => beta,
-        };
-        let (_, g) = self.decay.run(rates.narrow(2, heads.heads, heads.heads));
-        let vectors = vectors
+        let part = |first| rates.clone().narrow(2, first, heads.heads);
+        let beta = erase_rate(part(0), self.negative_eigenvalues);
+        let (_, g) = self.decay.run(part(heads.heads));
+        let vectors = heads
+            .delta_rule(&mixed)?
             .with_decay(Decay::Head(g.cast(x.dtype())))
             .with_erase(Erase::Key(beta));
-        let (o, matrix) = matrix_state(vectors, sequence.starting_from(matrix))?;
-        let o = rms_norm(o, self.norm.gamma.val(), self.norm.epsilon)?;
-        let o = o.reshape([batch, steps, heads.values()]) * silu(apply(&self.gate, x)?);
-        let state = MatrixLayerState::new(inputs, matrix);
-        Ok((apply(&self.out, o)?, state))
+        let (o, matrix) = matrix_state(vectors, matrix)?;
+        let o = heads.merged(rms_norm(o, self.norm.gamma.val(), self.norm.epsilon)?);
+        let y = apply(&self.out, o * silu(apply(&self.gate, x)?))?;
+        Ok((y, MatrixLayerState::new(inputs, matrix)))
     }
 }
+
+matrix_layer!(GatedDeltaNet);

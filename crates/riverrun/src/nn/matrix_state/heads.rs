@@ -1,13 +1,11 @@
 //! The heads of a layer, and the checks and shapes that follow from them.
 
-use burn::nn::Linear;
 use burn::tensor::Tensor;
 use riverrun_kernels::matrix_state::LARGEST;
 
-use super::{MatrixLayerState, ShortConvolution};
-use crate::ops::matrix_state::state_dtype;
-use crate::ops::support::checks;
-use crate::{Error, Sequence};
+use super::parts::{SQUARES, unit_norm};
+use crate::Error;
+use crate::ops::MatrixState;
 
 /// The heads of a layer.
 #[derive(Debug, Clone, Copy)]
@@ -62,56 +60,45 @@ impl Heads {
         }
     }
 
-    /// Refuses what does not fit into the layer with this first projection.
-    pub fn check_call(
-        self,
-        x: &Tensor<3>,
-        sequence: &Sequence<MatrixLayerState>,
-        projection: &Linear,
-        convolution: &ShortConvolution,
-    ) -> Result<(), Error> {
-        let ([batch, steps, _], weight) = (x.dims(), projection.weight.val());
-        checks::supported("x", &x.device(), x.dtype())?;
-        checks::fits("x", &weight, x, &[batch, steps, weight.dims()[0]])?;
-        checks::reset(x, sequence.reset.as_ref(), [batch, steps])?;
-        checks::whole(self.layer, sequence.lengths.as_deref(), [batch, steps])?;
-        let Some(state) = &sequence.state else {
-            return Ok(());
+    /// Square states that fill the model's width.
+    pub fn square(layer: &'static str, d_model: usize, heads: usize) -> Result<Self, Error> {
+        if heads == 0 || !d_model.is_multiple_of(heads) {
+            return Err(Error::Invalid(format!(
+                "{layer}: heads: expected a divisor of the d_model {d_model}, found {heads}"
+            )));
+        }
+        let dim = d_model / heads;
+        let all = Self {
+            layer,
+            key_heads: heads,
+            heads,
+            key_dim: dim,
+            value_dim: dim,
         };
-        let ([kept, channels], dtype) = (convolution.kept(), state_dtype(x.dtype()));
-        checks::fits(
-            "the inputs of the state",
-            x,
-            &state.inputs,
-            &[batch, kept, channels],
-        )?;
-        let (what, matrix) = ("the matrix of the state", &state.matrix);
-        checks::shape(what, &self.matrix(batch), &matrix.dims())?;
-        checks::dtype(what, dtype, matrix.dtype())?;
-        checks::device(what, &x.device(), &matrix.device())
+        let channels = "d_model / heads";
+        all.check(d_model, [channels, channels, "heads"])?;
+        Ok(all)
     }
 
-    /// The shape of the matrices.
-    fn matrix(self, batch: usize) -> [usize; 4] {
-        [batch, self.heads, self.key_dim, self.value_dim]
+    /// Refuses a field of 0.
+    pub fn at_least_one(self, fields: &[(&str, usize)]) -> Result<(), Error> {
+        match fields.iter().find(|(_, size)| *size == 0) {
+            Some((field, _)) => Err(Error::Invalid(format!(
+                "{}: {field}: expected at least 1, found 0",
+                self.layer
+            ))),
+            None => Ok(()),
+        }
     }
 
-    /// The result for an `x` without elements: itself, and the state given, or zeros.
-    pub fn nothing(
-        self,
-        x: Tensor<3>,
-        state: Option<MatrixLayerState>,
-        convolution: &ShortConvolution,
-    ) -> (Tensor<3>, MatrixLayerState) {
-        let (device, dtype) = (x.device(), x.dtype());
-        let state = state.unwrap_or_else(|| {
-            let (batch, [kept, channels]) = (x.dims()[0], convolution.kept());
-            MatrixLayerState::new(
-                Tensor::zeros([batch, kept, channels], (&device, dtype)),
-                Tensor::zeros(self.matrix(batch), (&device, state_dtype(dtype))),
-            )
-        });
-        (x, state)
+    /// Heads, rows and columns of the state.
+    pub fn matrix(self) -> [usize; 3] {
+        [self.heads, self.key_dim, self.value_dim]
+    }
+
+    /// `1 / √K`, the scale of a query.
+    pub fn scale(self) -> f64 {
+        1.0 / (self.key_dim as f64).sqrt()
     }
 
     /// The queries or keys that begin at a channel of `x`: `[B, T, key_heads, key_dim]`.
@@ -126,5 +113,22 @@ impl Heads {
         let [batch, steps, _] = x.dims();
         let x = x.clone().narrow(2, first, self.values());
         x.reshape([batch, steps, self.heads, self.value_dim])
+    }
+
+    /// The vectors of a delta rule, from queries beside keys beside values: `q / (|q| √K)`, `k / |k|` and `v`.
+    pub fn delta_rule(self, qkv: &Tensor<3>) -> Result<MatrixState, Error> {
+        let query = unit_norm(self.key(qkv, 0), self.scale(), SQUARES)?;
+        let key = unit_norm(self.key(qkv, self.keys()), 1.0, SQUARES)?;
+        Ok(MatrixState::new(
+            query,
+            key,
+            self.value(qkv, 2 * self.keys()),
+        ))
+    }
+
+    /// The channels of all heads, `[B, T, heads value_dim]`.
+    pub fn merged(self, x: Tensor<4>) -> Tensor<3> {
+        let [batch, steps, ..] = x.dims();
+        x.reshape([batch, steps, self.values()])
     }
 }

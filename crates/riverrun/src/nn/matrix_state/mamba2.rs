@@ -6,11 +6,12 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
 use super::heads::Heads;
-use super::parts::{positive, silu, wide};
+use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
+use super::parts::{count, filled, positive, silu, wide};
 use super::{HeadDecay, MatrixLayerState, ShortConvolution};
-use crate::Error;
-use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence, apply};
+use crate::nn::{RmsNorm, RmsNormConfig, apply};
 use crate::ops::{Decay, MatrixState, matrix_state, rms_norm};
+use crate::{Error, Sequence};
 
 /// Configuration of [`Mamba2`].
 #[derive(Config, Debug)]
@@ -51,7 +52,7 @@ pub struct Mamba2Config {
 /// ```
 ///
 /// for each head with its state `S`, `[N, P]`; `B` and `C` are those of the head's group, and the norm is over the channels of a
-/// group. All sequences of a batch have the same number of steps.
+/// group.
 ///
 /// ```
 /// # #[cfg(feature = "flex")] {
@@ -117,6 +118,23 @@ impl Mamba2Config {
         HeadDecay::check(heads.layer, self.min_step, self.max_step)
     }
 
+    /// Parameters, and numbers that a step saves for the backward pass, as an estimate; `None` if they do not fit into 64 bits.
+    pub fn size(&self) -> Option<[u64; 2]> {
+        let (heads, d) = (self.heads(), self.d_model);
+        let values = heads.values();
+        let mixed = values + 2 * heads.keys();
+        let parameters = count(&[
+            &[d + self.taps + 1, mixed],
+            &[d + 3, self.heads],
+            &[2, d, values],
+            &[values],
+        ])?;
+        Some([
+            parameters,
+            count(&[&[4, mixed], &[12, self.heads], &[8, values]])?,
+        ])
+    }
+
     /// A layer with fresh weights.
     ///
     /// # Panics
@@ -130,7 +148,7 @@ impl Mamba2Config {
             xbc: layer(self.d_model, mixed),
             convolution: ShortConvolution::init(self.taps, mixed, true, device),
             dt: layer(self.d_model, self.heads),
-            decay: HeadDecay::init(self.heads, self.min_step, self.max_step, device),
+            decay: HeadDecay::init([self.heads, 1], self.min_step, self.max_step, device),
             d: Initializer::Ones.init([self.heads], device),
             gate: layer(self.d_model, values),
             norm: RmsNormConfig::new(values)
@@ -162,48 +180,43 @@ impl Mamba2 {
             return rms_norm(x, gamma, self.norm.epsilon);
         }
         let group = width / self.groups;
-        let ones = Tensor::ones([group], (&x.device(), x.dtype()));
+        let ones = filled([group], 1.0, (&x.device(), x.dtype()));
         let x = x.reshape([batch, steps, self.groups, group]);
         let y = rms_norm(x, ones, self.norm.epsilon)?;
         Ok(y.reshape([batch, steps, width]) * gamma.unsqueeze())
     }
 }
 
-impl Recurrent for Mamba2 {
-    type State = MatrixLayerState;
+impl MatrixLayer for Mamba2 {
+    fn first(&self) -> &Linear {
+        &self.xbc
+    }
 
-    crate::run_checked!();
+    fn state(&self) -> StateSizes {
+        StateSizes::matrix(self.heads().matrix()).with_inputs(self.convolution.kept())
+    }
 
-    fn checked_run(
+    fn mix(
         &self,
         u: Tensor<3>,
         sequence: Sequence<MatrixLayerState>,
     ) -> Result<(Tensor<3>, MatrixLayerState), Error> {
-        let (heads, [batch, steps, _], dtype) = (self.heads(), u.dims(), u.dtype());
-        heads.check_call(&u, &sequence, &self.xbc, &self.convolution)?;
-        if batch * steps == 0 {
-            return Ok(heads.nothing(u, sequence.state, &self.convolution));
-        }
-        let states = sequence
-            .state
-            .clone()
-            .map(|state| (state.inputs, state.matrix));
-        let (inputs, matrix) = states.unzip();
+        let (heads, dtype) = (self.heads(), u.dtype());
+        let (inputs, matrix) = starts(&sequence);
         let mixed = apply(&self.xbc, u.clone())?;
-        let (mixed, inputs) = self
-            .convolution
-            .run(mixed, sequence.starting_from(inputs))?;
+        let (mixed, inputs) = self.convolution.run(mixed, inputs)?;
         let x = heads.value(&mixed, 0);
         let b = heads.key(&mixed, heads.values());
         let c = heads.key(&mixed, heads.values() + heads.keys());
         let (step, g) = self.decay.run(apply(&self.dt, u.clone())?);
         let value = (wide(x.clone()) * step.unsqueeze_dim(3)).cast(dtype);
         let vectors = MatrixState::new(c, b, value).with_decay(Decay::Head(g.cast(dtype)));
-        let (o, matrix) = matrix_state(vectors, sequence.starting_from(matrix))?;
+        let (o, matrix) = matrix_state(vectors, matrix)?;
         let d = self.d.val().reshape([1, 1, heads.heads, 1]);
-        let y = (o + x * d).reshape([batch, steps, heads.values()]);
+        let y = heads.merged(o + x * d);
         let y = self.normed(y * silu(apply(&self.gate, u)?))?;
-        let state = MatrixLayerState::new(inputs, matrix);
-        Ok((apply(&self.out, y)?, state))
+        Ok((apply(&self.out, y)?, MatrixLayerState::new(inputs, matrix)))
     }
 }
+
+matrix_layer!(Mamba2);

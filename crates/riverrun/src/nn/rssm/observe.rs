@@ -129,6 +129,7 @@ impl Rssm {
         sequence: Sequence<RssmState>,
         run: impl Fn(&Self, Inputs) -> [Tensor<3>; 3],
     ) -> Result<Observed, Error> {
+        sequence.check_undivided("an RSSM")?;
         let [batch, steps, _] = tokens.dims();
         let weight = self.posterior_tokens.weight.val();
         let expected = [batch, steps, weight.dims()[0]];

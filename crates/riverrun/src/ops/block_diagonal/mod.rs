@@ -14,6 +14,7 @@ pub use backend::{BlockDiagonalOps, BlockGradients};
 use burn::backend::Dispatch;
 use burn::tensor::{Bool, Tensor};
 
+use super::hand_over::{State, StateKind, handed_over};
 use super::recurrence::{SavedStates, ScanOptions};
 use super::support::lengths::{fill, padding, unpadded_reset};
 use super::support::{Maybe, checks};
@@ -68,23 +69,31 @@ pub fn block_diagonal_scan(
     checks::reset(&b, sequence.reset.as_ref(), [batch, steps])?;
     checks::lengths(sequence.lengths.as_deref(), [batch, steps])?;
     let padded = padding(sequence.lengths.as_deref(), steps, &b.device());
-    let (a, b, reset) = match &padded {
-        Some(padding) => {
-            let (a, b) = hold(a, b, padding);
-            (a, b, unpadded_reset(sequence.reset, padding))
-        }
-        None => (a, b, sequence.reset),
+    let (a, b) = match &padded {
+        Some(padding) => hold(a, b, padding),
+        None => (a, b),
     };
-    let (h, last) = if let Some(reason) = uncovered(&b, size) {
-        tracing::debug!(
-            blocks,
-            size,
-            reason,
-            "block-diagonal scan by tensor operations"
-        );
-        composed::scan(a, b, sequence.state, reset, options.reverse)
-    } else {
-        let dtype = b.dtype();
+    let dtype = b.dtype();
+    let state = State {
+        kind: StateKind::BlockDiagonal,
+        shape: [batch, dim],
+        dtype,
+        reverse: options.reverse,
+    };
+    let (h, last) = handed_over(state, steps, b.clone(), sequence, |sequence| {
+        let reset = match &padded {
+            Some(padding) => unpadded_reset(sequence.reset, padding),
+            None => sequence.reset,
+        };
+        if let Some(reason) = uncovered(&b, size) {
+            tracing::debug!(
+                blocks,
+                size,
+                reason,
+                "block-diagonal scan by tensor operations"
+            );
+            return Ok(composed::scan(a, b, sequence.state, reset, options.reverse));
+        }
         let h0 = sequence.state.map(Tensor::into_dispatch);
         let reset = reset.map(|reset| reset.float().cast(dtype).into_dispatch());
         let (h, last) = <Dispatch as BlockDiagonalOps>::block_diagonal(
@@ -94,8 +103,8 @@ pub fn block_diagonal_scan(
             Maybe::from_option(reset),
             options.reverse,
         );
-        (Tensor::from_dispatch(h), Tensor::from_dispatch(last))
-    };
+        Ok((Tensor::from_dispatch(h), Tensor::from_dispatch(last)))
+    })?;
     let h = match &padded {
         Some(padding) => fill(h, padding, 0.0),
         None => h,

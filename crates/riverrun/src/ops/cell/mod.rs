@@ -6,6 +6,7 @@ pub(crate) mod backend;
 mod composed;
 #[cfg(feature = "cube")]
 mod cube;
+mod divided;
 #[cfg(feature = "flex")]
 mod flex;
 mod heads;
@@ -147,8 +148,23 @@ pub fn cell_layer(
     sequence: Sequence<CellState>,
     options: CellOptions,
 ) -> Result<(Tensor<3>, CellState), Error> {
-    let [batch, steps, _] = x.dims();
     let hidden = check(&x, &weights, cell, &sequence)?;
+    match sequence.neighbours {
+        Some(_) => divided::run(x, weights, cell, hidden, sequence, options),
+        None => run(x, weights, cell, hidden, sequence, options),
+    }
+}
+
+/// The cell on arguments that have been checked, with a state of its own.
+fn run(
+    x: Tensor<3>,
+    weights: CellWeights,
+    cell: Cell,
+    hidden: usize,
+    sequence: Sequence<CellState>,
+    options: CellOptions,
+) -> Result<(Tensor<3>, CellState), Error> {
+    let [batch, steps, _] = x.dims();
     let (heads, device, dtype) = (weights.heads, x.device(), x.dtype());
     if heads > 1 {
         let problem = Problem::new(cell, batch, steps, hidden).with_heads(heads);

@@ -12,6 +12,7 @@ use burn::backend::Dispatch;
 use burn::tensor::{Bool, DType, Tensor};
 use riverrun_kernels::matrix_state::{Erase as EraseForm, Gate, Problem, Shape};
 
+use super::hand_over::{State, StateKind, handed_over};
 use super::support::lengths::{padding, unpadded_reset};
 use super::support::{Maybe, checks};
 use crate::{Error, Sequence};
@@ -115,7 +116,8 @@ pub fn matrix_state(
     let problem = check(&inputs, &sequence)?;
     let Shape { batch, steps, .. } = problem.shape;
     let device = inputs.value.device();
-    let (mut inputs, mut reset) = (inputs, sequence.reset);
+    let (mut inputs, mut sequence) = (inputs, sequence);
+    let mut reset = sequence.reset.take();
     if let Some(padding) = padding(sequence.lengths.as_deref(), steps, &device) {
         inputs = without(inputs, &padding);
         reset = unpadded_reset(reset, &padding);
@@ -123,13 +125,12 @@ pub fn matrix_state(
     let dtype = inputs.value.dtype();
     let MatrixState {
         query,
-        key,
+        key: key_vectors,
         value,
         decay,
         erase,
         bonus,
     } = inputs;
-    let present = |tensor: Option<Tensor<4>>| Maybe::from_option(tensor.map(Tensor::into_dispatch));
     let g = match decay {
         Decay::None => None,
         Decay::Head(g) => Some(g.unsqueeze_dim(3)),
@@ -142,22 +143,38 @@ pub fn matrix_state(
         Erase::Separate([read, write]) => (None, Some(read), Some(write)),
     };
     let reset = reset.map(|reset| reset.float().cast(dtype).reshape([batch, steps, 1, 1]));
-    let (o, last) = <Dispatch as MatrixStateOps>::matrix_state(
-        MatrixInputs {
-            q: query.into_dispatch(),
-            k: key.into_dispatch(),
-            v: value.into_dispatch(),
-            g: present(g),
-            beta: present(beta),
-            erase: present(erase),
-            write: present(write),
-            bonus: Maybe::from_option(bonus.map(Tensor::into_dispatch)),
-            initial: present(sequence.state),
-            reset: present(reset),
-        },
-        problem,
-    );
-    Ok((Tensor::from_dispatch(o), Tensor::from_dispatch(last)))
+    let Shape {
+        heads,
+        key,
+        value: columns,
+        ..
+    } = problem.shape;
+    let state = State {
+        kind: StateKind::Matrix,
+        shape: [batch, heads, key, columns],
+        dtype: state_dtype(dtype),
+        reverse: false,
+    };
+    handed_over(state, steps, value.clone(), sequence, |sequence| {
+        let present =
+            |tensor: Option<Tensor<4>>| Maybe::from_option(tensor.map(Tensor::into_dispatch));
+        let (o, last) = <Dispatch as MatrixStateOps>::matrix_state(
+            MatrixInputs {
+                q: query.into_dispatch(),
+                k: key_vectors.into_dispatch(),
+                v: value.into_dispatch(),
+                g: present(g),
+                beta: present(beta),
+                erase: present(erase),
+                write: present(write),
+                bonus: Maybe::from_option(bonus.map(Tensor::into_dispatch)),
+                initial: present(sequence.state),
+                reset: present(reset),
+            },
+            problem,
+        );
+        Ok((Tensor::from_dispatch(o), Tensor::from_dispatch(last)))
+    })
 }
 
 /// The problem, after all checks.

@@ -188,6 +188,7 @@ impl Scan {
         options: ScanOptions,
     ) -> Result<(Self, [Tensor<3>; 2], Option<Tensor<2>>), Error> {
         let shape = a.dims();
+        sequence.check_undivided("the gradients of a scan as an operation")?;
         checks::fits("b", &a, &b, &shape)?;
         super::check(&a, shape, &sequence, &options)?;
         let padded = padding(sequence.lengths.as_deref(), shape[1], &a.device());

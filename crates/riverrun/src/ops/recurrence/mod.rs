@@ -21,6 +21,7 @@ pub use riverrun_kernels::recurrence::{Candidate, Gate, Routine};
 use burn::backend::Dispatch;
 use burn::tensor::{Bool, Tensor};
 
+use super::hand_over::{State, StateKind, handed_over};
 use super::support::lengths::{fill, padding, unpadded_reset};
 use super::support::{Maybe, checks};
 use crate::{Error, Sequence};
@@ -56,7 +57,7 @@ pub fn linear_scan(
         None => [a, b],
     };
     let inputs = GateInputs::Separate(a.into_dispatch(), b.clone().into_dispatch());
-    Ok(run(&b, inputs, Gate::Raw, sequence, padded, options))
+    run(&b, inputs, Gate::Raw, sequence, padded, options)
 }
 
 /// minGRU from its pre-activations: `z = σ(k_z)`, `h_t = (1 - z_t) h_{t-1} + z_t act(k_h)`.
@@ -144,7 +145,7 @@ pub fn gated_scan(
         None => k,
     };
     let inputs = GateInputs::Packed(k.clone().into_dispatch());
-    Ok(run(&k, inputs, gate, sequence, padded, options))
+    run(&k, inputs, gate, sequence, padded, options)
 }
 
 fn check(
@@ -180,30 +181,43 @@ fn run(
     sequence: Sequence,
     padded: Option<Tensor<3, Bool>>,
     options: ScanOptions,
-) -> (Tensor<3>, Tensor<2>) {
+) -> Result<(Tensor<3>, Tensor<2>), Error> {
     let dtype = reference.dtype();
-    let h0 = sequence.state.map(Tensor::into_dispatch);
-    let reset = match &padded {
-        Some(padding) => unpadded_reset(sequence.reset, padding),
-        None => sequence.reset,
-    };
-    let reset = reset.map(|reset| reset.float().cast(dtype).into_dispatch());
     let spec = ScanSpec {
         gate,
         reverse: options.reverse,
         routine: options.routine,
         saved_states: options.saved_states,
     };
-    let (h, last) = <Dispatch as RecurrenceOps>::recurrence(
-        inputs,
-        Maybe::from_option(h0),
-        Maybe::from_option(reset),
-        spec,
-    );
-    let h = Tensor::from_dispatch(h);
+    let [batch, steps, width] = reference.dims();
+    let dim = match &inputs {
+        GateInputs::Packed(_) => width / gate.inputs(),
+        GateInputs::Separate(..) => width,
+    };
+    let state = State {
+        kind: StateKind::Scan,
+        shape: [batch, dim],
+        dtype,
+        reverse: options.reverse,
+    };
+    let (h, last) = handed_over(state, steps, reference.clone(), sequence, |sequence| {
+        let h0 = sequence.state.map(Tensor::into_dispatch);
+        let reset = match &padded {
+            Some(padding) => unpadded_reset(sequence.reset, padding),
+            None => sequence.reset,
+        };
+        let reset = reset.map(|reset| reset.float().cast(dtype).into_dispatch());
+        let (h, last) = <Dispatch as RecurrenceOps>::recurrence(
+            inputs,
+            Maybe::from_option(h0),
+            Maybe::from_option(reset),
+            spec,
+        );
+        Ok((Tensor::from_dispatch(h), Tensor::from_dispatch(last)))
+    })?;
     let h = match &padded {
         Some(padding) => fill(h, padding, 0.0),
         None => h,
     };
-    (h, Tensor::from_dispatch(last))
+    Ok((h, last))
 }

@@ -6,12 +6,15 @@ mod autodiff;
 mod cube;
 #[cfg(feature = "flex")]
 mod flex;
+mod ragged;
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, ExtensionType, backend_extension};
 use burn::tensor::{Shape as Dims, Tensor};
 use riverrun_kernels::short_convolution::Shape;
 
+use super::hand_over::{State, StateKind, handed_over};
+use super::support::lengths::{fill, padding};
 use super::support::map::map_tensors;
 use super::support::{Maybe, checks};
 use crate::{Error, Sequence};
@@ -25,7 +28,7 @@ use crate::{Error, Sequence};
 /// - `weight`: `[K, D]`, `K ≥ 1`, at most 64 on a GPU, of the same dtype.
 /// - `bias`: `[D]`.
 /// - `sequence`: the last `K - 1` inputs before the first step, `[B, K - 1, D]`, zeros when absent; a reset `[B, T]` hides the
-///   inputs before it. All sequences have `T` steps.
+///   inputs before it.
 ///
 /// # Returns
 /// `[B, T, D]` and the state for the next chunk.
@@ -33,7 +36,7 @@ use crate::{Error, Sequence};
 /// Source: De et al., *Griffin* (2024), section 2.3 (the temporal convolution of the recurrent block, `K = 4`).
 ///
 /// # Errors
-/// Shapes, dtypes or devices that do not fit, a dtype that the device lacks; sequences of different lengths.
+/// Shapes, dtypes or devices that do not fit, a dtype that the device lacks.
 pub fn short_convolution(
     x: Tensor<3>,
     weight: Tensor<2>,
@@ -58,11 +61,32 @@ pub fn short_convolution(
     checks::optional("bias", &x, bias.as_ref(), &[dim])?;
     checks::optional("state", &x, sequence.state.as_ref(), &[batch, before, dim])?;
     checks::reset(&x, sequence.reset.as_ref(), [batch, steps])?;
-    checks::whole(
-        "short_convolution",
-        sequence.lengths.as_deref(),
-        [batch, steps],
-    )?;
+    checks::lengths(sequence.lengths.as_deref(), [batch, steps])?;
+    let state = State {
+        kind: StateKind::Convolution,
+        shape: [batch, before, dim],
+        dtype: x.dtype(),
+        reverse: false,
+    };
+    handed_over(state, steps, x.clone(), sequence, |sequence| {
+        let padding = padding(sequence.lengths.as_deref(), steps, &x.device());
+        let Some(padding) = padding.filter(|_| batch * steps > 0) else {
+            return Ok(run(x, weight, bias, sequence));
+        };
+        let x = fill(x, &padding, 0.0);
+        let last = ragged::last_inputs(&x, &padding, &sequence, before);
+        let (y, whole) = run(x, weight, bias, sequence);
+        Ok((fill(y, &padding, 0.0), last.unwrap_or(whole)))
+    })
+}
+
+/// The convolution of whole sequences.
+fn run(
+    x: Tensor<3>,
+    weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
+    sequence: Sequence<Tensor<3>>,
+) -> (Tensor<3>, Tensor<3>) {
     let dtype = x.dtype();
     let reset = sequence.reset.map(|reset| reset.float().cast(dtype));
     let (y, last) = <Dispatch as ShortConvolutionOps>::short_convolution(
@@ -72,7 +96,7 @@ pub fn short_convolution(
         Maybe::from_option(sequence.state.map(Tensor::into_dispatch)),
         Maybe::from_option(reset.map(Tensor::into_dispatch)),
     );
-    Ok((Tensor::from_dispatch(y), Tensor::from_dispatch(last)))
+    (Tensor::from_dispatch(y), Tensor::from_dispatch(last))
 }
 
 /// The sizes of a convolution of `x`, `[B, T, D]`, by weights `[K, D]`.

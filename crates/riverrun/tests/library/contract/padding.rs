@@ -1,8 +1,10 @@
 //! What layers make of the padded steps of a batch: nothing, not even of a NaN there.
 
 use riverrun::nn::{
-    BlockDiagonalRnnConfig, GatedRnnConfig, GruConfig, LinearRnnConfig, LstmConfig, MinGruConfig,
-    MinLstmConfig, RgLruConfig, RnnConfig,
+    BlockDiagonalRnnConfig, DeltaNetConfig, GatedDeltaNetConfig, GatedRnnConfig, GlaConfig,
+    GruConfig, Hgrn2Config, KdaConfig, LinearRnnConfig, LstmConfig, MLstmConfig, Mamba2Config,
+    MinGruConfig, MinLstmConfig, RetNetConfig, RgLruConfig, RnnConfig, Rwkv6Config, Rwkv7Config,
+    SLstmConfig,
 };
 use riverrun::ops::Gate;
 
@@ -49,5 +51,30 @@ fn layers_do_not_read_it() {
         check(&what("lstm"), &layer, device);
         let layer = RnnConfig::new(D, 4).init(device);
         check(&what("rnn"), &layer, device);
+    }
+}
+
+#[test]
+fn layers_with_heads_do_not_read_it() {
+    for (name, device) in devices() {
+        let device = &device.autodiff();
+        macro_rules! checked {
+            ($($name:literal $config:expr;)*) => {
+                $(check(&format!("{name} {}", $name), &$config.init(device), device);)*
+            };
+        }
+        checked! {
+            "gated-delta-net" GatedDeltaNetConfig::new(D, 2, 4, 3);
+            "delta-net" DeltaNetConfig::new(D, 2, 4, 3);
+            "kda" KdaConfig::new(D, 2, 4, 3);
+            "mamba2" Mamba2Config::new(D, 2, 3).with_d_state(4);
+            "gla" GlaConfig::new(D, 2, 4, 3);
+            "ret-net" RetNetConfig::new(D, 2, 4, 3);
+            "hgrn2" Hgrn2Config::new(D, 2, 4, 3);
+            "mlstm" MLstmConfig::new(D, 2, 4, 3);
+            "rwkv6" Rwkv6Config::new(D, 3);
+            "rwkv7" Rwkv7Config::new(D, 1);
+            "slstm" SLstmConfig::new(D, 4, 2);
+        }
     }
 }

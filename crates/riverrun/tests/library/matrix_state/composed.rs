@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::sigmoid;
-use riverrun::nn::ShortConvolution;
+use riverrun::nn::{LayerNorm, LowRank, ShortConvolution};
 
 /// `1` where a sequence goes on, `0` where it restarts: `[B, 1]` for each step.
 pub fn kept(reset: Option<Tensor<2, burn::tensor::Bool>>, like: &Tensor<3>) -> Vec<Tensor<2>> {
@@ -85,6 +85,50 @@ pub fn heads(x: Tensor<3>, first: usize, [heads, times, dim]: [usize; 3]) -> Ten
     x.reshape([batch, steps, heads * times, dim])
 }
 
+/// A column, `[B, H, K, 1]`, of a step of `[B, T, H, K]`.
+pub fn column(x: &Tensor<4>, t: usize) -> Tensor<4> {
+    x.clone().narrow(1, t, 1).swap_dims(1, 2).swap_dims(2, 3)
+}
+
+/// A row, `[B, H, 1, V]`, of a step of `[B, T, H, V]`.
+pub fn row(x: &Tensor<4>, t: usize) -> Tensor<4> {
+    x.clone().narrow(1, t, 1).swap_dims(1, 2)
+}
+
+/// `Sᵀ q` for a column `q`: `[B, 1, H, V]`.
+pub fn read(state: &Tensor<4>, q: Tensor<4>) -> Tensor<4> {
+    (state.clone() * q).sum_dim(2).swap_dims(1, 2)
+}
+
+/// `f(x W_down) W_up`, with a bias if there is one.
+pub fn low_rank(layer: &LowRank, x: Tensor<3>, f: impl Fn(Tensor<3>) -> Tensor<3>) -> Tensor<3> {
+    linear(&layer.up, f(linear(&layer.down, x)))
+}
+
+/// LayerNorm over the channels of each head: `[B, T, H V]` of `[B, T, H, V]`.
+pub fn head_norm(norm: &LayerNorm, x: Tensor<4>) -> Tensor<3> {
+    let [batch, steps, heads, channels] = x.dims();
+    let x = x.clone() - x.mean_dim(3);
+    let square = x.clone().powi_scalar(2).mean_dim(3);
+    let y = (x / (square + norm.epsilon).sqrt()).reshape([batch, steps, heads * channels]);
+    let y = y * norm.gamma.val().unsqueeze();
+    match &norm.beta {
+        Some(beta) => y + beta.val().unsqueeze(),
+        None => y,
+    }
+}
+
+/// `x_{t-1} - x_t`, with a last input before the first step; and the last input.
+pub fn shifted(x: &Tensor<3>, state: Tensor<3>, kept: &[Tensor<2>]) -> (Tensor<3>, Tensor<3>) {
+    let (mut before, mut all) = (state.squeeze_dim::<2>(1), Vec::new());
+    for (t, kept) in kept.iter().enumerate() {
+        let now = x.clone().narrow(1, t, 1).squeeze_dim::<2>(1);
+        all.push(before * kept.clone() - now.clone());
+        before = now;
+    }
+    (Tensor::stack(all, 1), before.unsqueeze_dim(1))
+}
+
 /// `S ← e^g S`, `S ← S + k (β (v - Sᵀ k))ᵀ`, `o = Sᵀ q`; without `β`, `S ← S + k vᵀ`. All `[B, T, H, ..]`, `g` with a last
 /// dimension of `K` or 1, `β` with one of 1.
 pub fn recurrence(
@@ -94,9 +138,6 @@ pub fn recurrence(
     mut state: Tensor<4>,
     kept: &[Tensor<2>],
 ) -> (Tensor<4>, Tensor<4>) {
-    // A column, `[B, H, K, 1]`, and a row, `[B, H, 1, V]`, of a step.
-    let column = |x: &Tensor<4>, t| x.clone().narrow(1, t, 1).swap_dims(1, 2).swap_dims(2, 3);
-    let row = |x: &Tensor<4>, t| x.clone().narrow(1, t, 1).swap_dims(1, 2);
     let mut o = Vec::new();
     for (t, kept) in kept.iter().enumerate() {
         state = state * kept.clone().unsqueeze_dims(&[2, 3]);
@@ -105,11 +146,11 @@ pub fn recurrence(
         }
         let (k, mut u) = (column(&k, t), row(&v, t));
         if let Some(beta) = &beta {
-            let read = (state.clone() * k.clone()).sum_dim(2);
-            u = (u - read) * row(beta, t);
+            let found = (state.clone() * k.clone()).sum_dim(2);
+            u = (u - found) * row(beta, t);
         }
         state = state + k * u;
-        o.push((state.clone() * column(&q, t)).sum_dim(2).swap_dims(1, 2));
+        o.push(read(&state, column(&q, t)));
     }
     (Tensor::cat(o, 1), state)
 }

@@ -55,7 +55,7 @@ fn it_runs_in_pieces() {
 
 #[test]
 fn it_refuses_what_does_not_fit() {
-    refuses("GatedDeltaNet", |device| config().init(device));
+    refuses(|device| config().init(device));
     let device = Device::default();
     let wrong = [
         ("d_model", GatedDeltaNetConfig::new(0, 4, 3, 5)),

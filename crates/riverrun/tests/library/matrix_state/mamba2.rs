@@ -57,7 +57,7 @@ fn it_runs_in_pieces() {
 
 #[test]
 fn it_refuses_what_does_not_fit() {
-    refuses("Mamba2", |device| config(1).init(device));
+    refuses(|device| config(1).init(device));
     let device = Device::default();
     let wrong = [
         ("d_model", Mamba2Config::new(0, 4, 5)),

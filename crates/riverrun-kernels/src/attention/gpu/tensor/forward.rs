@@ -90,8 +90,9 @@ pub(super) fn attention_forward_tensor(
         top[own] = f32::cast_from(f32::MIN);
         total[own] = 0.0f32;
     }
-    let own_rows =
-        own_tile + UNIT_POS_Y * comptime!(config.offset(16 * config.blocks, 0)) + own_row(config);
+    let own_rows = own_tile
+        + UNIT_POS_Y * comptime!(config.offset(16 * config.blocks, 0))
+        + own_row(comptime!(config.pitch()));
     wait_for_all_but_one();
     sync_cube();
     let mut held = Array::<Vector<u32, Const<4>>>::new(comptime!(config.held_vectors()));

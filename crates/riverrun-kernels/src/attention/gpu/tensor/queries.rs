@@ -121,8 +121,9 @@ pub(super) fn attention_queries_tensor(
         deltas[own] = delta[lane * sizes.queries + row];
         factors[own] = sizes.scale;
     }
-    let own_rows =
-        own_tiles + UNIT_POS_Y * comptime!(config.offset(16 * config.blocks, 0)) + own_row(config);
+    let own_rows = own_tiles
+        + UNIT_POS_Y * comptime!(config.offset(16 * config.blocks, 0))
+        + own_row(comptime!(config.pitch()));
     let held = Array::<Vector<u32, Const<4>>>::new(comptime!(config.held_vectors()));
     let mut s = Array::<Vector<f32, Const<4>>>::new(comptime!(config.blocks * each));
     let mut d_p = Array::<Vector<f32, Const<4>>>::new(comptime!(config.blocks * each));

@@ -6,83 +6,7 @@ use super::config::Config;
 use crate::attention::gpu::score::{Rows, Sizes, span};
 use crate::gpu::mma::multiply_add;
 use crate::gpu::storage::pair;
-
-/// The place of the cube's shared memory, for instructions.
-#[cube]
-pub(super) fn shared_address(words: &mut [Vector<u32, Const<4>>]) -> u32 {
-    let at: u64;
-    let start = words.as_mut_ptr();
-    gpu_asm!("cvta.to.shared.u64 {}, {};", out(_) at, in(_) start, options(pure, nomem));
-    u32::cast_from(at)
-}
-
-/// Begins to copy 16 bytes to shared memory, of which the last are zeros from `bytes` on.
-#[cube]
-fn copy_16(at: u32, from: u64, bytes: u32) {
-    gpu_asm!("cp.async.cg.shared.global [{}], [{}], 16, {};", in(_) at, in(_) from, in(_) bytes);
-}
-
-/// Begins to copy a word to shared memory, or a zero if `bytes` is 0.
-#[cube]
-fn copy_4(at: u32, from: u64, bytes: u32) {
-    gpu_asm!("cp.async.ca.shared.global [{}], [{}], 4, {};", in(_) at, in(_) from, in(_) bytes);
-}
-
-/// Ends a group of copies.
-#[cube]
-pub(super) fn end_group() {
-    gpu_asm!("cp.async.commit_group;");
-}
-
-/// Waits until the copies of the thread are there, but for the last group; the cube has to meet before others read them.
-#[cube]
-pub(super) fn wait_for_all_but_one() {
-    gpu_asm!("cp.async.wait_group 1;");
-}
-
-/// Four blocks of 8 rows by 8 numbers, whose rows begin where the threads say, eight to a block.
-#[cube]
-fn blocks(at: u32) -> Vector<u32, Const<4>> {
-    let words: Vector<u32, Const<4>>;
-    gpu_asm!("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {}, [{}];", out(_) words, in(_) at, options(nomem));
-    words
-}
-
-/// The same with rows and columns exchanged.
-#[cube]
-fn blocks_transposed(at: u32) -> Vector<u32, Const<4>> {
-    let words: Vector<u32, Const<4>>;
-    gpu_asm!("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {}, [{}];", out(_) words, in(_) at, options(nomem));
-    words
-}
-
-#[cube]
-pub(super) fn words_at(at: u32) -> Vector<u32, Const<4>> {
-    let words: Vector<u32, Const<4>>;
-    gpu_asm!("ld.shared.v4.u32 {}, [{}];", out(_) words, in(_) at);
-    words
-}
-
-#[cube]
-pub(super) fn put_words(at: u32, words: Vector<u32, Const<4>>) {
-    // One by one: a variable would be passed to an instruction by its address.
-    let (a, b) = (words.extract(0usize), words.extract(1usize));
-    let (c, d) = (words.extract(2usize), words.extract(3usize));
-    gpu_asm!("st.shared.v4.u32 [{}], {{{}, {}, {}, {}}};", in(_) at, in(_) a, in(_) b, in(_) c, in(_) d);
-}
-
-#[cube]
-pub(super) fn word_at(at: u32) -> u32 {
-    let word: u32;
-    gpu_asm!("ld.shared.u32 {}, [{}];", out(_) word, in(_) at);
-    word
-}
-
-/// A number of shared memory.
-#[cube]
-pub(super) fn number_at(at: u32) -> f32 {
-    f32::reinterpret(word_at(at))
-}
+pub(super) use crate::gpu::tensor::*;
 
 /// The end of the keys that the first row of a tile of queries sees, and the first key that the last one sees.
 #[cube]
@@ -168,20 +92,6 @@ pub(super) fn own_place(#[comptime] own: usize, #[comptime] config: Config) -> u
         + UNIT_POS_X as usize / 4
 }
 
-/// Where the thread's row of a block of 16 rows begins: for `A`, and for a transposed `B`.
-#[cube]
-pub(super) fn own_row(#[comptime] config: Config) -> u32 {
-    let pitch = comptime!(config.pitch() as u32);
-    (UNIT_POS_X % 16 * pitch + UNIT_POS_X / 16) * 16
-}
-
-/// Where the thread's row of a block of 16 rows begins, for `B`.
-#[cube]
-fn own_column(#[comptime] config: Config) -> u32 {
-    let pitch = comptime!(config.pitch() as u32);
-    ((UNIT_POS_X % 8 + UNIT_POS_X / 16 * 8) * pitch + UNIT_POS_X / 8 % 2) * 16
-}
-
 /// The operands `A` of a block of 16 rows, all steps in depth.
 #[cube]
 pub(super) fn hold(at: u32, held: &mut Array<Vector<u32, Const<4>>>, #[comptime] config: Config) {
@@ -208,7 +118,7 @@ pub(super) fn products(
 ) {
     let (steps, count, each) = comptime!((config.steps(), config.blocks, config.columns / 8));
     let storage = comptime!(config.storage);
-    let right = tile + own_column(config);
+    let right = tile + own_column(comptime!(config.pitch()));
     #[unroll]
     for n in 0..comptime!(count * each) {
         out[n] = Vector::<f32, Const<4>>::new(0.0f32);
@@ -250,7 +160,7 @@ pub(super) fn accumulate(
 ) {
     let (steps, count, each) = comptime!((config.steps(), config.blocks, config.columns / 8));
     let storage = comptime!(config.storage);
-    let right = tile + own_row(config);
+    let right = tile + own_row(comptime!(config.pitch()));
     #[unroll]
     for part in 0..comptime!(each / 2) {
         let mut a = Array::<Vector<u32, Const<4>>>::new(count);

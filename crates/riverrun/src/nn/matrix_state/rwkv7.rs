@@ -1,0 +1,196 @@
+//! The time mixing of RWKV-7.
+
+use burn::config::Config;
+use burn::module::{Initializer, Module, Param};
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Device, Tensor};
+
+use super::heads::Heads;
+use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
+use super::parts::{count, head_norm, positive, ramp, sigmoid, unit_norm, wide};
+use super::token_shift::{mixed, mixtures, row, token_shift};
+use super::{LowRank, MatrixLayerState};
+use crate::nn::{LayerNorm, LayerNormConfig, apply};
+use crate::ops::{Decay, Erase, MatrixState, matrix_state};
+use crate::{Error, Sequence};
+
+/// Added to the sum of squares of `κ`, inside the root.
+const SQUARES: f64 = 1e-12;
+
+/// Configuration of [`Rwkv7`].
+#[derive(Config, Debug)]
+#[non_exhaustive]
+pub struct Rwkv7Config {
+    /// Features of input and output, a multiple of `heads`, of up to 256 for each.
+    pub d_model: usize,
+    /// Heads; of 64 channels in the published models.
+    pub heads: usize,
+    /// The rank of the projection to the decay.
+    #[config(default = 64)]
+    pub decay_rank: usize,
+    /// The rank of the projection to the learning rate `a`.
+    #[config(default = 64)]
+    pub rate_rank: usize,
+    /// The rank of the projection to the output's gate.
+    #[config(default = 128)]
+    pub gate_rank: usize,
+    /// Added to the variance in the norm of the output.
+    #[config(default = 64e-5)]
+    pub epsilon: f64,
+}
+
+/// The time mixing of RWKV-7 "Goose", which erases along one vector and writes along another:
+///
+/// ```text
+/// δ_t = x_{t-1} - x_t      x^j_t = x_t + δ_t ∘ μ_j   for j = r, w, k, v, a, g
+/// r_t, k_t, v_t = W_r x^r_t, W_k x^k_t, W_v x^v_t
+/// g_t = -e^(-1/2) σ(w₀ + tanh(x^w_t W_w↓) W_w↑)      a_t = σ(a₀ + x^a_t W_a↓ W_a↑)
+/// κ_t = k_t ∘ k_k      κ̂_t = κ_t / |κ_t|      k̃_t = k_t ∘ (1 + (a_t - 1) ∘ k_a)
+/// S_t = Diag(e^(g_t)) S_{t-1} - (κ̂_t ∘ a_t) κ̂_tᵀ S_{t-1} + k̃_t v_tᵀ
+/// y_t = W_o ((layer_norm(S_tᵀ r_t) + (Σ r_t ∘ k̃_t ∘ r_k) v_t) ∘ σ(x^g_t W_g↓) W_g↑)
+/// ```
+///
+/// for each head with its state `S`, square; `|κ|² = Σ κ² + 1e-12`, and the norm is over the channels of a head, with numbers of
+/// its own for each head. The state has the last input too, for the next `δ`. This is the published model's first layer: its
+/// others mix the values of that layer into their own.
+///
+/// Source: Peng et al., *RWKV-7 "Goose" with Expressive Dynamic State Evolution* (2025), section 4.
+#[derive(Module, Debug)]
+pub struct Rwkv7 {
+    /// `μ` of `r`, `w`, `k`, `v`, `a` and `g`, `[6, d_model]`.
+    pub mix: Param<Tensor<2>>,
+    /// `[d_model, d_model]`: `W_r`.
+    pub receptance: Linear,
+    /// `[d_model, d_model]`: `W_k`.
+    pub key: Linear,
+    /// `[d_model, d_model]`: `W_v`.
+    pub value: Linear,
+    /// `d_model` to `d_model`, with the bias `w₀`.
+    pub decay: LowRank,
+    /// `d_model` to `d_model`, with the bias `a₀`.
+    pub rate: LowRank,
+    /// `d_model` to `d_model`, without bias.
+    pub gate: LowRank,
+    /// `k_k`, `[d_model]`.
+    pub key_erase: Param<Tensor<1>>,
+    /// `k_a`, `[d_model]`.
+    pub key_rate: Param<Tensor<1>>,
+    /// `r_k`, `[heads, d_model / heads]`.
+    pub bonus: Param<Tensor<2>>,
+    /// Of the output of a head, `[d_model]`.
+    pub norm: LayerNorm,
+    /// `[d_model, d_model]`: `W_o`.
+    pub out: Linear,
+}
+
+impl Rwkv7Config {
+    /// Checks that the fields are in range and fit together.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] naming the first field that is out of range.
+    pub fn check(&self) -> Result<(), Error> {
+        let heads = Heads::square("Rwkv7", self.d_model, self.heads)?;
+        heads.at_least_one(&[
+            ("decay_rank", self.decay_rank),
+            ("rate_rank", self.rate_rank),
+            ("gate_rank", self.gate_rank),
+        ])?;
+        positive(heads.layer, "epsilon", self.epsilon)
+    }
+
+    /// Parameters, and numbers that a step saves for the backward pass, as an estimate; `None` if they do not fit into 64 bits.
+    pub fn size(&self) -> Option<[u64; 2]> {
+        let d = self.d_model;
+        let ranks = count(&[&[self.decay_rank], &[self.rate_rank], &[self.gate_rank]])?;
+        let parameters = count(&[&[13, d], &[4, d, d]])?;
+        let low = ranks.checked_mul(2)?.checked_mul(d as u64)?;
+        let saved = count(&[&[26, d]])?.checked_add(ranks.checked_mul(2)?)?;
+        Some([parameters.checked_add(low)?, saved])
+    }
+
+    /// A layer with fresh weights.
+    ///
+    /// # Panics
+    /// If [`check`](Self::check) fails.
+    pub fn init(&self, device: &Device) -> Rwkv7 {
+        self.check().unwrap_or_else(Error::raise);
+        let (d, heads) = (self.d_model, self.heads);
+        let layer = || LinearConfig::new(d, d).with_bias(false).init(device);
+        let row = |number: f64| ramp([number, number], 1.0, d, device);
+        // From a memory of a few hundred steps to the shortest there is.
+        let decay = ramp([-6.5, -0.5], 0.85, d, device);
+        Rwkv7 {
+            mix: Param::from_tensor(mixtures(6, d, device)),
+            receptance: layer(),
+            key: layer(),
+            value: layer(),
+            decay: LowRank::init_at([d, self.decay_rank, d], Some(decay), device),
+            rate: LowRank::init_at([d, self.rate_rank, d], Some(row(0.0)), device),
+            gate: LowRank::init([d, self.gate_rank, d], false, device),
+            key_erase: Param::from_tensor(row(0.85)),
+            key_rate: Initializer::Ones.init([d], device),
+            bonus: Initializer::Zeros.init([heads, d / heads], device),
+            norm: LayerNormConfig::new(d)
+                .with_epsilon(self.epsilon)
+                .init(device),
+            out: layer(),
+        }
+    }
+}
+
+impl Rwkv7 {
+    fn heads(&self) -> Heads {
+        let [heads, dim] = self.bonus.dims();
+        Heads {
+            layer: "Rwkv7",
+            key_heads: heads,
+            heads,
+            key_dim: dim,
+            value_dim: dim,
+        }
+    }
+}
+
+impl MatrixLayer for Rwkv7 {
+    fn first(&self) -> &Linear {
+        &self.receptance
+    }
+
+    fn state(&self) -> StateSizes {
+        let [width, _] = self.receptance.weight.dims();
+        StateSizes::matrix(self.heads().matrix()).with_inputs([1, width])
+    }
+
+    fn mix(
+        &self,
+        x: Tensor<3>,
+        sequence: Sequence<MatrixLayerState>,
+    ) -> Result<(Tensor<3>, MatrixLayerState), Error> {
+        let (heads, (inputs, matrix)) = (self.heads(), starts(&sequence));
+        let ([batch, steps, width], dtype) = (x.dims(), x.dtype());
+        let (difference, inputs) = token_shift(x.clone(), inputs)?;
+        let mix = self.mix.val();
+        let [r, w, k, v, a, g] = [0, 1, 2, 3, 4, 5].map(|j| mixed(&x, &difference, row(&mix, j)));
+        let r = heads.key(&apply(&self.receptance, r)?, 0);
+        let (k, v) = (apply(&self.key, k)?, apply(&self.value, v)?);
+        let decay = sigmoid(wide(self.decay.run(w, Tensor::tanh)?)) * -(-0.5f64).exp();
+        let a = sigmoid(self.rate.run(a, |x| x)?);
+        let gate = self.gate.run(g, sigmoid)?;
+        let erase = k.clone() * self.key_erase.val().unsqueeze();
+        let erase = unit_norm(heads.key(&erase, 0), 1.0, SQUARES)?;
+        let rate = (a.clone() - 1.0) * self.key_rate.val().unsqueeze() + 1.0;
+        let (k, v) = (heads.key(&(k * rate), 0), heads.value(&v, 0));
+        let write = erase.clone() * heads.key(&a, 0);
+        let vectors = MatrixState::new(r.clone(), k.clone(), v.clone())
+            .with_decay(Decay::Row(heads.key(&decay.cast(dtype), 0)))
+            .with_erase(Erase::Separate([erase.neg(), write]));
+        let (o, matrix) = matrix_state(vectors, matrix)?;
+        let bonus = self.bonus.val().reshape([1, 1, heads.heads, heads.key_dim]);
+        let own = (r * k * bonus).sum_dim(3) * v;
+        let o = head_norm(o, &self.norm)? + own.reshape([batch, steps, width]);
+        let y = apply(&self.out, o * gate)?;
+        Ok((y, MatrixLayerState::new(inputs, matrix)))
+    }
+}
+
+matrix_layer!(Rwkv7);
