@@ -16,11 +16,14 @@
 //! Gated DeltaNet by chunks: Yang et al., *Gated Delta Networks* (2024), section 3.3; the gradient of what is erased needs no product
 //! with `T` beside `dR = Tᵀ dU`, since `U = T R`.
 
+mod columns;
 mod forward;
 mod gradients;
 mod inverse;
 mod reverse;
+mod rows;
 mod scores;
+mod stage;
 mod sums;
 mod tile;
 
@@ -34,8 +37,8 @@ use crate::gpu::buffer::{address, grid};
 use crate::gpu::storage::Storage;
 use crate::gpu::{Dtype, buffer, capability, multiprocessors};
 use crate::matrix_state::{Erase, Gate, Gradients, Problem};
-use forward::Stage;
 use scores::{SCALARS, SizesLaunch};
+use stage::Stage;
 pub use tile::CHUNK;
 
 /// The form of a problem, as kernels know it.
@@ -103,7 +106,7 @@ pub(super) fn choose(
 
 /// What the chunks need of their keys and queries alone.
 struct Chunks {
-    /// Of all heads of all sequences.
+    /// Chunks of all heads of all sequences.
     count: usize,
     inverse: Handle,
     scores: Handle,

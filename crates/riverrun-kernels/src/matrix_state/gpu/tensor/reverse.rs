@@ -10,8 +10,9 @@
 use cubecl::prelude::*;
 
 use super::Form;
-use super::forward::*;
+use super::columns::*;
 use super::scores::Sizes;
+use super::stage::*;
 use super::tile::*;
 use crate::gpu::address::address;
 use crate::gpu::tensor::*;
@@ -60,30 +61,9 @@ pub(super) fn pass_backward(
     read_state(&mut d, d_last, state_at, form.state, form);
     let depth = comptime!(key / 16);
     let steps = comptime!(CHUNK / 16);
-    let of_state = comptime!(Product {
-        depth,
-        columns: steps,
-        len: key,
-        rows: false,
-        filled: Filled::All,
-        storage,
-    });
-    let of_chunk = comptime!(Product {
-        depth: steps,
-        columns: steps,
-        len: CHUNK,
-        rows: true,
-        filled: Filled::Lower,
-        storage,
-    });
-    let to_state = comptime!(Product {
-        depth: steps,
-        columns: depth,
-        len: key,
-        rows: true,
-        filled: Filled::All,
-        storage,
-    });
+    let of_state = comptime!(form.of_state());
+    let of_chunk = comptime!(form.of_chunk(true));
+    let to_state = comptime!(form.to_state());
 
     load_stage(
         start,

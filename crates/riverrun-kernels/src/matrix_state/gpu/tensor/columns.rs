@@ -1,0 +1,110 @@
+//! Sixteen columns of a plane, transposed: of a state, whose columns are then its rows, or of values, whose columns are then steps.
+
+use cubecl::prelude::*;
+
+use super::Form;
+use super::tile::*;
+use crate::gpu::tensor::*;
+
+/// The four numbers of a part of a product, whose columns are steps: a number of each of two steps.
+#[cube]
+pub(super) fn by_step(left: f32, right: f32) -> Sums {
+    let mut sums = Sums::new(left);
+    sums.insert(1usize, right);
+    sums.insert(3usize, right);
+    sums
+}
+
+/// The scalars of the thread's two steps of a block of 8: row `row` of the buffer of scalars at `at`.
+#[cube]
+pub(super) fn of_steps(at: u32, #[comptime] row: usize, #[comptime] n: usize) -> Sums {
+    let place = at + UNIT_POS_X % 4 * 8 + comptime!(((row * CHUNK + 8 * n) * 4) as u32);
+    by_step(number_at(place), number_at(place + 4))
+}
+
+/// Writes a product whose rows are the plane's 16 columns of a tensor, and whose columns are steps.
+#[cube]
+pub(super) fn write_steps(sums: &Array<Sums>, x: &mut [u32], rows: &Rows, #[comptime] form: Form) {
+    let lane = UNIT_POS_X as usize;
+    #[unroll]
+    for block in 0..comptime!(CHUNK / 16) {
+        let words = operand(
+            sums[comptime!(2 * block)],
+            sums[comptime!(2 * block + 1)],
+            form.storage,
+        );
+        #[unroll]
+        for half in 0..2usize {
+            let step = comptime!(16 * block + 8 * half) + lane / 4;
+            let at = (rows.first + step * rows.stride) / 2 + lane % 4;
+            let upper = turned(words.extract(comptime!(2 * half)));
+            let lower = turned(words.extract(comptime!(2 * half + 1)));
+            if step < rows.there {
+                x[at] = upper;
+                x[at + 4] = lower;
+            }
+        }
+    }
+}
+
+/// Writes operands, each for 16 columns of a matrix with rows of `len` numbers; the plane's 16 rows begin at word `start`.
+#[cube]
+pub(super) fn write_operands(
+    words: &Array<Words>,
+    x: &mut [u32],
+    start: usize,
+    #[comptime] len: usize,
+) {
+    let lane = UNIT_POS_X as usize;
+    let at = start + lane / 4 * comptime!(len / 2) + lane % 4;
+    #[unroll]
+    for n in 0..comptime!(len / 16) {
+        let four = words[n];
+        let place = at + comptime!(8 * n);
+        x[place] = four.extract(0usize);
+        x[place + comptime!(4 * len)] = four.extract(1usize);
+        x[place + 4] = four.extract(2usize);
+        x[place + comptime!(4 * len + 4)] = four.extract(3usize);
+    }
+}
+
+/// Reads or zeroes the plane's 16 columns of a state `[K, V]`, the first of which is number `at`.
+#[cube]
+pub(super) fn read_state(
+    state: &mut Array<Sums>,
+    x: &[f32],
+    at: usize,
+    #[comptime] given: bool,
+    #[comptime] form: Form,
+) {
+    let lane = UNIT_POS_X as usize;
+    #[unroll]
+    for n in 0..comptime!(form.key / 8) {
+        let mut numbers = Sums::new(0.0f32);
+        if comptime!(given) {
+            let row = comptime!(8 * n) + lane % 4 * 2;
+            let place = at + row * comptime!(form.value) + lane / 4;
+            numbers.insert(0usize, x[place]);
+            numbers.insert(1usize, x[place + comptime!(form.value)]);
+            numbers.insert(2usize, x[place + 8]);
+            numbers.insert(3usize, x[place + comptime!(form.value + 8)]);
+        }
+        state[n] = numbers;
+    }
+}
+
+/// Writes them.
+#[cube]
+pub(super) fn write_state(state: &Array<Sums>, x: &mut [f32], at: usize, #[comptime] form: Form) {
+    let lane = UNIT_POS_X as usize;
+    #[unroll]
+    for n in 0..comptime!(form.key / 8) {
+        let numbers = state[n];
+        let row = comptime!(8 * n) + lane % 4 * 2;
+        let place = at + row * comptime!(form.value) + lane / 4;
+        x[place] = numbers.extract(0usize);
+        x[place + comptime!(form.value)] = numbers.extract(1usize);
+        x[place + 8] = numbers.extract(2usize);
+        x[place + comptime!(form.value + 8)] = numbers.extract(3usize);
+    }
+}

@@ -1,0 +1,192 @@
+//! The tiles of a chunk on their way to shared memory.
+
+use cubecl::prelude::*;
+
+use super::Form;
+use super::scores::{SCALARS, Sizes};
+use super::tile::*;
+
+/// The rows of the columns `first` and on of a tensor with `len` numbers a head, from step `step` on.
+#[cube]
+pub(super) fn rows_of(
+    sequence: usize,
+    head: usize,
+    heads: usize,
+    step: usize,
+    steps: usize,
+    len: usize,
+    first: usize,
+) -> Rows {
+    Rows {
+        first: ((sequence * steps + step) * heads + head) * len + first,
+        stride: heads * len,
+        there: (steps - step).min(CHUNK),
+    }
+}
+
+/// Where the tiles of a stage begin, and its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Stage {
+    pub keys: u32,
+    pub queries: u32,
+    pub inverse: u32,
+    pub scores: u32,
+    pub values: u32,
+    pub scalars: u32,
+    pub bytes: u32,
+}
+
+impl Stage {
+    /// Tiles of the queries and the scores are there where `reads`; that of the inverse where something is erased.
+    pub fn new(form: Form, reads: bool) -> Self {
+        let mut next = 0;
+        let mut place = |there: bool, bytes: u32| {
+            let at = next;
+            next += if there { bytes } else { 0 };
+            at
+        };
+        let square = bytes(CHUNK, CHUNK);
+        Self {
+            keys: place(true, bytes(CHUNK, form.key)),
+            queries: place(reads, bytes(CHUNK, form.key)),
+            inverse: place(form.erase, square),
+            scores: place(reads, square),
+            values: place(true, bytes(CHUNK, 16 * form.planes)),
+            scalars: place(true, (SCALARS * CHUNK * 4) as u32),
+            bytes: next,
+        }
+    }
+}
+
+impl Form {
+    /// A state times keys or queries, which are columns of the product.
+    pub(super) fn of_state(self) -> Product {
+        Product {
+            depth: self.key / 16,
+            columns: CHUNK / 16,
+            len: self.key,
+            rows: false,
+            filled: Filled::All,
+            storage: self.storage,
+        }
+    }
+
+    /// Steps times a lower triangular matrix of the chunk, or times its transpose.
+    pub(super) fn of_chunk(self, matrix: bool) -> Product {
+        Product {
+            depth: CHUNK / 16,
+            columns: CHUNK / 16,
+            len: CHUNK,
+            rows: matrix,
+            filled: if matrix { Filled::Lower } else { Filled::Upper },
+            storage: self.storage,
+        }
+    }
+
+    /// Steps times keys or queries, which are rows, to a state.
+    pub(super) fn to_state(self) -> Product {
+        Product {
+            depth: CHUNK / 16,
+            columns: self.key / 16,
+            len: self.key,
+            rows: true,
+            filled: Filled::All,
+            storage: self.storage,
+        }
+    }
+}
+
+/// The addresses of what a stage is read from.
+#[derive(CubeType, Clone, Copy)]
+pub(super) struct Sources {
+    pub q: u64,
+    pub k: u64,
+    pub values: u64,
+    pub inverse: u64,
+    pub scores: u64,
+    pub scalars: u64,
+}
+
+/// Begins to copy a chunk of a head; `place` is the chunk's number among all, `column` the first of the cube.
+#[cube]
+pub(super) fn load_stage(
+    at: u32,
+    sources: &Sources,
+    lane: usize,
+    chunk: usize,
+    column: usize,
+    sizes: &Sizes,
+    #[comptime] stage: Stage,
+    #[comptime] reads: bool,
+    #[comptime] form: Form,
+) {
+    let threads = comptime!(32 * form.planes);
+    let (sequence, head) = (lane / sizes.heads, lane % sizes.heads);
+    let key_head = head / (sizes.heads / sizes.key_heads);
+    let first = chunk * CHUNK;
+    let keys = rows_of(
+        sequence,
+        key_head,
+        sizes.key_heads,
+        first,
+        sizes.steps,
+        form.key,
+        0usize,
+    );
+    let values = rows_of(
+        sequence,
+        head,
+        sizes.heads,
+        first,
+        sizes.steps,
+        form.value,
+        column,
+    );
+    let place = lane * sizes.steps.div_ceil(CHUNK) + chunk;
+    let square = Rows {
+        first: place * comptime!(CHUNK * CHUNK),
+        stride: CHUNK.runtime(),
+        there: CHUNK.runtime(),
+    };
+    load(at + stage.keys, sources.k, &keys, CHUNK, form.key, threads);
+    if comptime!(reads) {
+        load(
+            at + stage.queries,
+            sources.q,
+            &keys,
+            CHUNK,
+            form.key,
+            threads,
+        );
+        load(
+            at + stage.scores,
+            sources.scores,
+            &square,
+            CHUNK,
+            CHUNK,
+            threads,
+        );
+    }
+    if comptime!(form.erase) {
+        load(
+            at + stage.inverse,
+            sources.inverse,
+            &square,
+            CHUNK,
+            CHUNK,
+            threads,
+        );
+    }
+    let columns = comptime!(16 * form.planes);
+    load(
+        at + stage.values,
+        sources.values,
+        &values,
+        CHUNK,
+        columns,
+        threads,
+    );
+    let scalars = comptime!(SCALARS * CHUNK / 4);
+    let from = sources.scalars + u64::cast_from(place) * comptime!(scalars as u64 * 16);
+    load_flat(at + stage.scalars, from, scalars, threads);
+}
