@@ -113,13 +113,14 @@ fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), 
         })
     });
     let mut cases: Vec<States> = cases.collect();
-    let chunked = for_tensor_cores(erase).map(|case| case.in_chunks(!on_cpu));
-    cases.extend(chunked);
+    cases.extend(for_tensor_cores(erase).map(|case| case.in_chunks(!on_cpu)));
     #[cfg(feature = "gpu")]
     if let Some((client, dtype)) = part.gpu() {
         for case in &mut cases {
             case.coarse = case.on_tensor_cores(client, dtype);
         }
+        // Without tensor cores, they are large problems of kernels that the others check.
+        cases.retain(|case| case.coarse || !CHUNKED.contains(&case.sizes()));
     }
     #[cfg(feature = "ops")]
     {
@@ -299,6 +300,19 @@ impl States {
             chunked: false,
             coarse: false,
         }
+    }
+
+    #[cfg(feature = "gpu")]
+    fn sizes(&self) -> [usize; 6] {
+        let Shape {
+            batch,
+            steps,
+            key_heads,
+            heads,
+            key,
+            value,
+        } = self.problem.shape;
+        [batch, steps, key_heads, heads, key, value]
     }
 
     /// The same, for a form that computes in chunks.
