@@ -4,9 +4,11 @@
 use std::sync::Arc;
 use std::sync::OnceLock;
 
-use riverrun_train::{Objective, RunDir, Setup};
+use burn::tensor::Device;
+use riverrun::Neighbours;
+use riverrun_train::{Connected, Objective, RunDir, Setup};
 #[cfg(unix)]
-use riverrun_world::{Launcher, Options, Place, Ring, World};
+use riverrun_world::{Launcher, Options, Place, World};
 
 use crate::failure::Failure;
 
@@ -92,6 +94,7 @@ impl Ranks {
                 riverrun_world::Error::Failed(cause) => Failure::World(cause),
                 error => user(error),
             })?));
+            tracing::debug!("{} ranks have met", place.size);
         }
         Ok(ranks)
     }
@@ -138,41 +141,53 @@ impl Ranks {
         }
     }
 
-    /// The connections among the ranks, if there are several; once.
+    /// The way among the ranks, if there are several, for runs on this device of this rank; once.
     ///
     /// # Errors
-    /// A rank that cannot be reached.
-    #[cfg(unix)]
-    pub fn ring(&self) -> Result<Option<Ring>, Failure> {
-        let ring = self.world.as_deref().map(Ring::connect).transpose();
-        Ok(ring.map_err(riverrun_train::Error::from)?)
+    /// A rank that cannot be reached; a way that was asked for and cannot be had.
+    pub fn connect(&self, device: &Device) -> Result<Option<Connected>, Failure> {
+        let found = self.along_time(device, 1)?;
+        Ok(found.map(|(connected, _)| connected))
     }
 
-    /// What they tell each other, and the neighbours of this one in groups of `group` ranks along time, if there are several; once.
+    /// As [`connect`](Self::connect), with the neighbours of this rank in groups of `group` ranks along time.
     ///
     /// # Errors
-    /// A rank that cannot be reached.
+    /// As there.
     #[cfg(unix)]
     pub fn along_time(
         &self,
+        device: &Device,
         group: usize,
-    ) -> Result<Option<(Box<dyn riverrun_train::Ranks>, riverrun::Neighbours)>, Failure> {
-        let (Some(world), Some(ring)) = (&self.world, self.ring()?) else {
-            return Ok(None);
-        };
-        let found = riverrun_train::over_world_along_time(world.clone(), ring, group);
-        Ok(Some(found))
+    ) -> Result<Option<(Connected, Neighbours)>, Failure> {
+        let world = self.world.as_ref();
+        let connected = world.map(|world| riverrun_train::connect(world, device, group));
+        Ok(connected.transpose()?)
     }
 
-    /// The run spread over all ranks, if there are several, with every sequence divided among groups of `along_time` ranks.
+    /// There is one process.
+    #[cfg(not(unix))]
+    pub fn along_time(
+        &self,
+        _device: &Device,
+        _group: usize,
+    ) -> Result<Option<(Connected, Neighbours)>, Failure> {
+        Ok(None)
+    }
+
+    /// The run spread over all ranks, if there are several, with every sequence divided among groups of `along_time` ranks; and the
+    /// way among them in words.
     ///
     /// # Errors
-    /// A run that cannot be spread; ranks that differ, or do not make whole groups.
+    /// A run that cannot be spread; ranks that differ, or do not make whole groups; an optimizer that is to be sharded where there
+    /// is one rank, or where sequences are divided.
     pub fn spread<O: Objective>(
         &self,
         setup: Setup<O>,
+        device: &Device,
         along_time: usize,
-    ) -> Result<Setup<O>, Failure> {
+        shard_optimizer: bool,
+    ) -> Result<(Setup<O>, Option<String>), Failure> {
         if !self.size.is_multiple_of(along_time) {
             let ranks = match self.size {
                 1 => "there is one rank: start several, with riverrun launch --processes N".into(),
@@ -182,17 +197,27 @@ impl Ranks {
                 "--context-parallel {along_time}: {ranks}"
             )));
         }
-        #[cfg(unix)]
-        if along_time > 1 {
-            let found = self.along_time(along_time)?;
-            let (ranks, neighbours) = found.expect("several ranks are in a world");
-            return Ok(setup.spread_over_time(ranks, neighbours)?);
+        if along_time > 1 && shard_optimizer {
+            return Err(Failure::User(format!(
+                "--shard-optimizer: with --context-parallel {along_time} every rank keeps the whole optimizer"
+            )));
         }
-        #[cfg(unix)]
-        if let (Some(world), Some(ring)) = (&self.world, self.ring()?) {
-            return Ok(setup.spread_over(riverrun_train::over_world(world.clone(), ring))?);
+        if shard_optimizer && !riverrun::device::is_cpu(device) {
+            let text = "--shard-optimizer: on CPUs alone, where its updates are known to be right";
+            return Err(Failure::User(text.into()));
         }
-        Ok(setup)
+        match self.along_time(device, along_time)? {
+            Some((Connected { ranks, way }, neighbours)) if along_time > 1 => {
+                Ok((setup.spread_over_time(ranks, neighbours)?, Some(way)))
+            }
+            Some((Connected { ranks, way }, _)) => {
+                Ok((setup.spread_over(ranks, shard_optimizer)?, Some(way)))
+            }
+            None if shard_optimizer => Err(Failure::User(
+                "--shard-optimizer: there is one rank, which has all of it".into(),
+            )),
+            None => Ok((setup, None)),
+        }
     }
 
     /// Leaves the world, once all ranks do; after an error of this rank, tells the others.
@@ -207,9 +232,11 @@ impl Ranks {
         match &result {
             Ok(()) | Err(Failure::Interrupted) => {
                 // All other owners were parts of the run, which is over.
+                tracing::debug!("this rank has no part in the run any more");
                 if let Some(world) = Arc::into_inner(world) {
                     world.finish().map_err(riverrun_train::Error::from)?;
                 }
+                tracing::debug!("all ranks have left");
             }
             Err(Failure::World(_)) => {}
             Err(failure) => {

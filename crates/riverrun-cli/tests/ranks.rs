@@ -204,7 +204,8 @@ fn two_ranks_are_one_process_with_two_parts() {
         let out = |ranks: &str| format!("{name}-{ranks}");
         let end = train(&out("two"), Some("2"), "1");
         assert!(
-            end.said.contains("global batch 4, 2 a rank, 2 ranks"),
+            end.said
+                .contains("global batch 4, 2 a rank, 2 ranks; gradients by TCP, because of rank 0"),
             "{end:?}"
         );
         assert!(
@@ -261,6 +262,33 @@ fn a_resumed_world_gives_the_numbers_of_an_unbroken_one() {
     let words = [&resume[..], &["--steps", "36"]].concat();
     let end = scratch.launched("4", &words);
     assert!(end.errors.contains("ranks: 1 before, 4 now"), "{end:?}");
+}
+
+#[test]
+fn a_sharded_optimizer_is_resumed_by_any_number_of_ranks() {
+    let scratch = Scratch::new("shard");
+    let words = tiny(
+        &TEXT,
+        &["--steps", "12", "--out", "run", "--shard-optimizer"],
+    );
+    scratch.launched("2", &words);
+    let resume = ["train", "--resume", "-q", "--device", "cpu", "--out", "run"];
+    let more = |ranks: &str, words: &[&'static str]| {
+        let words = [&resume[..], words].concat();
+        match ranks {
+            "1" => scratch.done(&words),
+            ranks => scratch.launched(ranks, &words),
+        }
+    };
+    more("1", &["--steps", "16"]);
+    more("4", &["--steps", "20", "--shard-optimizer"]);
+    more("2", &["--steps", "24"]);
+    let last = losses(&scratch.0.join("run")).pop().unwrap();
+    assert!(last.contains("\"step\":24"), "{last}");
+    let alone = tiny(&TEXT, &["--out", "alone", "--shard-optimizer"]);
+    let end = scratch.start(&alone).end();
+    assert_eq!(end.code, Some(2), "{end:?}");
+    assert!(end.errors.contains("there is one rank"), "{end:?}");
 }
 
 #[test]

@@ -71,8 +71,8 @@ pub use optimizer::{Optimizer, OptimizerConfig};
 pub use precision::Precision;
 pub use run_dir::RunDir;
 pub use schedule::Schedule;
-pub use spread::Ranks;
+pub use spread::{Connected, Ranks};
 #[cfg(unix)]
-pub use spread::{over_world, over_world_along_time};
+pub use spread::{connect, over_world, over_world_along_time};
 pub use trainer::checkpoint::weights;
 pub use trainer::{Evaluation, Observer, Outcome, Plan, Setup, Trainer, evaluate};

@@ -7,6 +7,7 @@ mod along_time;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use burn::tensor::Tensor;
 use riverrun_models::LanguageModelConfig;
 use riverrun_train::tasks::SelectiveCopyConfig;
 use riverrun_train::{
@@ -94,27 +95,41 @@ fn train(
     dtype: Precision,
     change: fn(Box<dyn Ranks>) -> Box<dyn Ranks>,
 ) -> Vec<Result<Vec<u32>, Error>> {
+    run(size, dir, &config(dtype), [false; 2], change)
+}
+
+/// The same on a run, new or to be resumed, with an optimizer that is sharded or not.
+fn run(
+    size: usize,
+    dir: &Scratch,
+    config: &RunConfig,
+    [resumed, shard]: [bool; 2],
+    change: fn(Box<dyn Ranks>) -> Box<dyn Ranks>,
+) -> Vec<Result<Vec<u32>, Error>> {
     in_world(size, |rank, world| {
         let ranks = change(over_world(world.clone(), Ring::connect(world)?));
-        let config = config(dtype);
-        let setup = Setup::language(&config, tasks::open(&config)?)?.spread_over(ranks)?;
-        trained(setup, dir, rank, false)
+        let setup = Setup::language(config, tasks::open(config)?)?.spread_over(ranks, shard)?;
+        trained(setup, dir, rank, [resumed, false])
     })
 }
 
-/// The bits of the weights after a run, which with `norms` notes those of its gradients.
+/// The bits of the weights after a run, new or to be resumed, which with `norms` notes those of its gradients.
 fn trained(
     setup: Setup<Language>,
     dir: &Scratch,
     rank: usize,
-    norms: bool,
+    [resumed, norms]: [bool; 2],
 ) -> Result<Vec<u32>, Error> {
     let dir = match rank {
+        0 if resumed => RunDir::open(&dir.0)?,
         0 => RunDir::create(&dir.0)?,
         _ => RunDir::of_another(&dir.0),
     };
     let device = riverrun::device::parse("cpu")?;
-    let mut trainer = Trainer::create(setup, dir, &device)?;
+    let mut trainer = match resumed {
+        true => Trainer::resume(setup, dir, &device)?,
+        false => Trainer::create(setup, dir, &device)?,
+    };
     if norms {
         trainer = trainer.with_gradient_norms();
     }
@@ -135,6 +150,42 @@ fn all_ranks_have_the_same_weights() {
     assert!(RunDir::open(&dir.0).unwrap().checkpoint().is_some());
 }
 
+/// Where nothing is clipped, a step knows no sum over all parameters: the elements of a part have the bits that they have in a
+/// whole, in all formats.
+#[test]
+fn a_sharded_optimizer_gives_the_same_weights() {
+    for (dtype, size) in [
+        (Precision::F32, 2),
+        (Precision::F32, 3),
+        (Precision::Bf16, 2),
+    ] {
+        let mut config = config(dtype);
+        config.training.optimizer.clip = 1e9;
+        let bits = |shards: [bool; 2], sizes: [usize; 2]| -> Vec<u32> {
+            let dir = Scratch::new(&format!("shard-{dtype}-{size}-{shards:?}"));
+            let mut config = config.clone();
+            config.training.steps = 3;
+            run(sizes[0], &dir, &config, [false, shards[0]], |ranks| ranks);
+            // On with what the checkpoint has.
+            config.training.steps = 6;
+            let mut found = run(sizes[1], &dir, &config, [true, shards[1]], |ranks| ranks);
+            let first = found.remove(0).unwrap();
+            for other in found {
+                assert_eq!(other.unwrap(), first);
+            }
+            first
+        };
+        let expected = bits([false, false], [size; 2]);
+        for shards in [[true, true], [true, false], [false, true]] {
+            assert_eq!(
+                bits(shards, [size; 2]),
+                expected,
+                "{dtype} {size} {shards:?}"
+            );
+        }
+    }
+}
+
 /// A transport that changes what the last rank sends, by the number of its sum, or receives.
 struct Changed {
     ranks: Box<dyn Ranks>,
@@ -152,30 +203,52 @@ impl Ranks for Changed {
         self.ranks.size()
     }
 
-    fn sum(&mut self, numbers: &mut [f32]) -> Result<(), Error> {
+    fn on_device(&self) -> bool {
+        self.ranks.on_device()
+    }
+
+    fn sum(&mut self, mut vectors: Vec<Tensor<1>>) -> Result<Vec<Tensor<1>>, Error> {
         let last = self.rank() + 1 == self.size();
         if last {
-            (self.sent)(self.sums, &mut numbers[0]);
+            let sum = self.sums;
+            let sent = self.sent;
+            first_number(&mut vectors, |number| sent(sum, number));
         }
         self.sums += 1;
-        self.ranks.sum(numbers)?;
+        let mut vectors = self.ranks.sum(vectors)?;
         if last {
-            (self.received)(&mut numbers[0]);
+            first_number(&mut vectors, self.received);
         }
-        Ok(())
+        Ok(vectors)
     }
 
-    fn broadcast(&mut self, numbers: &mut [f32]) -> Result<(), Error> {
-        self.ranks.broadcast(numbers)
+    fn scatter(&mut self, whole: Tensor<1>) -> Result<Tensor<1>, Error> {
+        self.ranks.scatter(whole)
     }
 
-    fn gather(&mut self, own: &[f32], all: &mut [f32]) -> Result<(), Error> {
-        self.ranks.gather(own, all)
+    fn gather(&mut self, part: Tensor<1>) -> Result<Tensor<1>, Error> {
+        self.ranks.gather(part)
+    }
+
+    fn broadcast(&mut self, vector: Tensor<1>) -> Result<Tensor<1>, Error> {
+        self.ranks.broadcast(vector)
+    }
+
+    fn waiting(&mut self, wait: &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error> {
+        self.ranks.waiting(wait)
     }
 
     fn agree(&mut self, name: &str, bytes: &[u8]) -> Result<(), Error> {
         self.ranks.agree(name, bytes)
     }
+}
+
+/// Changes the first number of the first vector.
+fn first_number(vectors: &mut [Tensor<1>], change: impl FnOnce(&mut f32)) {
+    let device = vectors[0].device();
+    let mut numbers: Vec<f32> = vectors[0].to_data().iter().collect();
+    change(&mut numbers[0]);
+    vectors[0] = Tensor::from_floats(&numbers[..], &device);
 }
 
 #[test]

@@ -33,6 +33,9 @@ pub enum Error {
     /// The launcher was asked to stop.
     #[error("stopped by {0}")]
     Interrupted(&'static str),
+    /// NCCL is missing or too old, or has reported an error.
+    #[error("{0}")]
+    Nccl(String),
 }
 
 /// A result with this crate's error.

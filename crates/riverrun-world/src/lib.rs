@@ -76,6 +76,8 @@ mod fate;
 mod handshake;
 mod heartbeat;
 mod launch;
+#[cfg(feature = "nccl")]
+pub mod nccl;
 mod pump;
 mod rendezvous;
 mod ring;

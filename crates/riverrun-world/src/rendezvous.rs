@@ -53,7 +53,7 @@ pub struct Timeouts {
     /// A rank that is silent for this long is lost. 10 seconds; longer than any pause of a healthy host. The process
     /// may compute meanwhile: its heartbeats are sent by other threads.
     pub silence: Duration,
-    /// From a failure to the end of the process by force, if its main thread does not return. 5 seconds.
+    /// From a failure to the end of the process by force, if its main thread does not return. 3 seconds.
     pub grace: Duration,
     /// Until the other ranks come to a collective, a meeting or the end. 30 minutes: a rank may be compiling.
     pub collective: Duration,
@@ -64,7 +64,7 @@ impl Default for Timeouts {
         Self {
             join: Duration::from_secs(120),
             silence: Duration::from_secs(10),
-            grace: Duration::from_secs(5),
+            grace: Duration::from_secs(3),
             collective: Duration::from_secs(1800),
         }
     }

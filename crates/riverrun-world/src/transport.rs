@@ -2,7 +2,7 @@
 
 use crate::Result;
 
-/// Collective operations on buffers of one transport: `f32` of the host for [`Ring`](crate::Ring).
+/// Collective operations on buffers of one transport: `f32` of the host for [`Ring`](crate::Ring), device memory for NCCL.
 ///
 /// All ranks call the same operations in the same order with the same lengths. Reductions are sums; divide afterwards. A
 /// transport whose operation has failed is not to be used again: the world has failed with it.

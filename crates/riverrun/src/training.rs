@@ -4,6 +4,7 @@
 //! - [`refill`] and [`overwrite`] put the inputs of a [`Recording`](crate::Recording) where its launches read them.
 //! - [`stays_wide`] names the parameters that a run in fewer bits leaves in `f32`.
 //! - [`to_flat`], [`from_flat`] and [`add_directions`] are between tensors and one vector of all their numbers.
+//! - [`enqueue`] puts the work of a library on a CUDA stream, in its order with launches, and into recordings.
 
 pub use crate::device::failure::execution_error;
 pub use crate::nn::attention::Turn;
@@ -11,6 +12,7 @@ pub use crate::ops::adamw::{
     AdamwStep, AdamwTensors, LossScaleNumbers, adamw, adamw_numbers, clip_factor, square_sum,
 };
 pub use crate::ops::attention::attention_scratch;
+pub use crate::ops::enqueue::{ENQUEUED, StreamWork, enqueue, on_device, uuid};
 pub use crate::ops::flat::{FlatPlace, FlatTensor, add_directions, from_flat, to_flat};
 pub use crate::ops::refill::{overwrite, refill, refill_int};
 

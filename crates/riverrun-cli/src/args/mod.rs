@@ -233,6 +233,9 @@ pub struct TrainArgs {
     /// Launch every step by itself
     #[arg(long)]
     pub no_graph: bool,
+    /// On several ranks of CPUs: let each keep the optimizer's moments of a part of the weights, to save memory
+    #[arg(long, conflicts_with = "gradients")]
+    pub shard_optimizer: bool,
     /// Write the norms of the gradients, in all and by module, into metrics.jsonl
     #[arg(long)]
     pub gradients: bool,

@@ -158,6 +158,11 @@ fn what_cannot_be_divided_along_time_is_refused() {
         launched("2", &graph),
         "hand their states over through the host: leave --graph out",
     );
+    let shard = tiny(&COPY, &["--context-parallel", "2", "--shard-optimizer"]);
+    refused(
+        launched("2", &shard),
+        "--shard-optimizer: with --context-parallel 2 every rank keeps the whole optimizer",
+    );
     for task in ["xor", "digits", "pendulum"] {
         let words = [
             "train",

@@ -25,6 +25,8 @@
 //! - **Captures.** While the stream records a graph, work is recorded like a launch, and the pages of its buffers are
 //!   kept where they are for the graph's life.
 
+use std::sync::{Arc, LazyLock};
+
 use cubecl::client::Client;
 use cubecl::server::{Handle, ServerError};
 use cubecl_common::device::DeviceId;
@@ -38,12 +40,15 @@ use cubecl_server::server::BufferBinding;
 use cubecl_server::stream::{ExecuteScope, WriteScoped};
 use cudarc::driver::sys::{CUcontext, CUstream};
 
+use super::plans::{Plans, Refusal};
+
 type Server = <cubecl_cuda::CudaRuntime as Runtime>::Server;
 
 /// A CUDA device of CubeCL's.
-pub(crate) struct Device {
+pub struct Device {
     handle: DeviceHandle<Server>,
     context: CUcontext,
+    ordinal: i32,
 }
 
 // SAFETY: a CUDA context is a name that any thread may make current; the handle is made to be shared.
@@ -58,8 +63,20 @@ pub(crate) fn device_of(client: &Client) -> Option<DeviceId> {
 }
 
 impl Device {
+    /// The device of a client.
+    ///
+    /// # Errors
+    /// A client on no CUDA device; an error of the driver.
+    pub fn of(client: &Client) -> Result<Arc<Self>, String> {
+        static DEVICES: LazyLock<Plans<DeviceId, Device>> = LazyLock::new(Plans::new);
+        let id = device_of(client).ok_or("not a CUDA device")?;
+        DEVICES
+            .find(&id)
+            .unwrap_or_else(|| DEVICES.keep(id, Self::new(id).map_err(Refusal::from)))
+    }
+
     /// The device with this number, which some client is on.
-    pub fn new(id: DeviceId) -> Result<Self, String> {
+    pub(crate) fn new(id: DeviceId) -> Result<Self, String> {
         let handle = DeviceHandle::<Server>::new(id);
         let ordinal = i32::from(id.index_id);
         // SAFETY: CubeCL has initialised the driver, and the ordinal is that of a device that it has opened. The primary
@@ -69,7 +86,22 @@ impl Device {
                 .and_then(|device| cudarc::driver::result::primary_ctx::retain(device))
                 .map_err(|error| format!("no context on CUDA device {ordinal}: {error}"))?
         };
-        Ok(Self { handle, context })
+        Ok(Self {
+            handle,
+            context,
+            ordinal,
+        })
+    }
+
+    /// The number that this device, or this part of one, has and no other of any machine.
+    ///
+    /// # Errors
+    /// An error of the driver.
+    pub fn uuid(&self) -> Result<[u8; 16], String> {
+        let get = cudarc::driver::result::device::get;
+        let found = get(self.ordinal).and_then(cudarc::driver::result::device::get_uuid);
+        let uuid = found.map_err(|error| format!("a device without a number: {error}"))?;
+        Ok(uuid.bytes.map(|byte| byte as u8))
     }
 
     /// Runs `task` on the device's thread, with the device's context current, and waits for it. Work that the device

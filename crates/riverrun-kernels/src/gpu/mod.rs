@@ -7,7 +7,8 @@ pub(crate) mod buffer;
 pub(crate) mod cluster;
 pub(crate) mod copy;
 #[cfg(feature = "cuda")]
-pub(crate) mod cuda;
+#[doc(hidden)]
+pub mod cuda;
 mod dtype;
 pub(crate) mod exchange;
 pub(crate) mod fault;

@@ -7,7 +7,8 @@ use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use super::gradients::Squares;
 use super::{LossScale, ScaleRecord};
 use crate::objective::{Draw, Inputs, Objective};
-use crate::{Optimizer, Precision};
+use crate::spread::{Ranks, Spread, time};
+use crate::{Error, Optimizer, Precision};
 
 /// A part of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,13 +58,13 @@ impl Share {
 }
 
 /// The result of the forward and backward pass.
-pub(super) struct Computed<M: Module> {
+struct Computed<M: Module> {
     /// The model that was computed with.
-    pub working: M,
+    working: M,
     /// Those of the scaled loss.
-    pub gradients: GradientsParams,
+    gradients: GradientsParams,
     /// `[1]`, without autodiff.
-    pub loss: Tensor<1>,
+    loss: Tensor<1>,
     /// Whether the gradients are sums, or to be part of one: in f32 then.
     added: bool,
 }
@@ -114,6 +115,13 @@ impl<M: Module> Core<M> {
         self.rounded = rounded.map(|rounded| Precision::overwritten(rounded, self.model()));
     }
 
+    /// Puts the ranks' moments together, where each has a part of them.
+    pub fn gather_moments(&mut self, ranks: &mut dyn Ranks, device: &Device) -> Result<(), Error> {
+        let model = self.model.as_ref();
+        let model = model.expect("the model is back after each update");
+        self.optimizer.gather_moments(model, ranks, device)
+    }
+
     /// Takes the moments out: no other tensor shares their memory then.
     pub fn take_moments(&mut self) -> [M; 2] {
         let model = self.model.as_ref();
@@ -128,20 +136,32 @@ impl<M: Module> Core<M> {
         parts.into_iter().map(send).collect()
     }
 
-    /// A step on the parts of a batch, which are on the device. Returns the mean of their losses.
+    /// A step on the parts of a batch, which are on the device and have this share of its loss each, and on those of other ranks.
+    /// Returns the mean of all losses.
     pub fn run<O: Objective<Model = M>>(
         &mut self,
         objective: &O,
         parts: &[Inputs],
+        share: Share,
+        spread: Option<&mut Spread>,
         lr: f64,
         done: &mut dyn FnMut(Part),
-    ) -> Tensor<1> {
-        let computed = self.compute(objective, parts, Share::of(parts.len()), done);
-        self.update(computed, lr, done)
+    ) -> Result<Tensor<1>, Error> {
+        let mut computed = self.compute(objective, parts, share, done);
+        if let Some(spread) = spread {
+            time::check(spread.neighbours())?;
+            if spread.shards {
+                return self.update_part(computed, spread, lr, done);
+            }
+            let (gradients, loss) = (computed.gradients, computed.loss);
+            (computed.gradients, computed.loss) =
+                spread.add_up(&computed.working, gradients, loss)?;
+        }
+        Ok(self.update(computed, lr, done))
     }
 
     /// The forward and backward pass of some parts of a batch, each of which has this share of its mean loss.
-    pub fn compute<O: Objective<Model = M>>(
+    fn compute<O: Objective<Model = M>>(
         &mut self,
         objective: &O,
         parts: &[Inputs],
@@ -182,12 +202,7 @@ impl<M: Module> Core<M> {
     }
 
     /// Moves the weights. Returns the loss.
-    pub fn update(
-        &mut self,
-        computed: Computed<M>,
-        lr: f64,
-        done: &mut dyn FnMut(Part),
-    ) -> Tensor<1> {
+    fn update(&mut self, computed: Computed<M>, lr: f64, done: &mut dyn FnMut(Part)) -> Tensor<1> {
         let Computed {
             working,
             mut gradients,
@@ -209,6 +224,38 @@ impl<M: Module> Core<M> {
         (self.model, self.rounded) = (Some(model), rounded);
         done(Part::Update);
         loss
+    }
+
+    /// As [`update`](Self::update), where each rank has a part of the moments.
+    fn update_part(
+        &mut self,
+        computed: Computed<M>,
+        spread: &mut Spread,
+        lr: f64,
+        done: &mut dyn FnMut(Part),
+    ) -> Result<Tensor<1>, Error> {
+        let (device, precision) = (self.plain_device(), self.precision);
+        let Computed {
+            working,
+            gradients,
+            loss,
+            ..
+        } = computed;
+        let rounded = Some(working).filter(|_| precision != Precision::F32);
+        let model = self.model.take().expect("the model is there between steps");
+        let ranks = spread.ranks();
+        let (part, square) = self
+            .optimizer
+            .part_gradients(&model, gradients, precision, ranks, &device)?;
+        let (loss, square) = spread.add_up_numbers(loss, square)?;
+        let (scale, ranks) = (&mut self.scale, spread.ranks());
+        let model = self
+            .optimizer
+            .step_part(lr, model, part, square, scale, ranks)?;
+        self.rounded = rounded.map(|rounded| Precision::overwritten(rounded, &model));
+        self.model = Some(model);
+        done(Part::Update);
+        Ok(loss)
     }
 }
 

@@ -10,8 +10,8 @@ use std::sync::Mutex;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Tensor};
 
-use crate::objective::{self, Draw, Inputs, Language, Objective};
-use crate::spread::{Spread, time};
+use crate::objective::{Draw, Inputs, Language, Objective};
+use crate::spread::{Ranks, Spread};
 use crate::{Error, Optimizer, RunConfig, TrainingConfig, memory};
 use core::{Core, Share};
 use recorder::Recorder;
@@ -42,6 +42,21 @@ impl Learner<Language> {
     /// As [`new`](Self::new).
     pub fn language(config: &RunConfig, device: &Device) -> Result<Self, Error> {
         Self::new(Language::new(config, false), &config.training, device)
+    }
+
+    /// As [`language`](Self::language), where each step is one of several ranks together, each on its rows of the batch. All
+    /// start with the weights of the configuration's seed.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn language_on_ranks(
+        config: &RunConfig,
+        device: &Device,
+        ranks: Box<dyn Ranks>,
+    ) -> Result<Self, Error> {
+        let spread = Some(Spread::new(ranks));
+        let objective = Language::new(config, false);
+        Self::on_ranks(objective, &config.training, device, spread)
     }
 }
 
@@ -92,14 +107,18 @@ impl<O: Objective> Learner<O> {
     ///
     /// # Errors
     /// [`Error::Recording`] where steps cannot be recorded: on the CPU, for an objective that
-    /// [draws](Objective::draws) from the device's generator, and in a run on several ranks.
+    /// [draws](Objective::draws) from the device's generator, and on several ranks whose gradients go through the hosts.
     pub fn record_steps(&mut self) -> Result<(), Error> {
         if self.neighbours().is_some() {
             let reason =
                 "those of sequences divided along time hand their states over through the host";
             return Err(Error::Recording(reason.into()));
         }
-        if self.spread.is_some() {
+        if self
+            .spread
+            .as_ref()
+            .is_some_and(|spread| !spread.on_device())
+        {
             let reason = "those of several ranks exchange their gradients through the host";
             return Err(Error::Recording(reason.into()));
         }
@@ -194,8 +213,44 @@ impl<O: Objective> Learner<O> {
     }
 
     /// Whether steps are recorded or will be: they know weights and moments by their memory.
-    pub(crate) fn records(&self) -> bool {
+    pub fn records(&self) -> bool {
         self.recorder.is_some()
+    }
+
+    /// Before a checkpoint: puts the ranks' moments together, where each has a part of them. All ranks call it, and
+    /// [`forget_moments`](Self::forget_moments) after it.
+    pub(crate) fn gather_moments(&mut self) -> Result<(), Error> {
+        let device = self.core.plain_device();
+        match &mut self.spread {
+            Some(spread) => self.core.gather_moments(spread.ranks(), &device),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn forget_moments(&mut self) {
+        self.core.optimizer.forget_moments();
+    }
+
+    /// The seconds of a step's sums among ranks by themselves, 0 where there is one rank. All ranks call it.
+    ///
+    /// # Errors
+    /// [`Error::World`] once a rank has failed.
+    pub fn time_sums(&mut self) -> Result<f64, Error> {
+        let (device, dtype) = (self.core.plain_device(), self.core.precision.dtype());
+        match &mut self.spread {
+            Some(spread) => spread.time_sums(self.core.model(), dtype, &device),
+            None => Ok(0.0),
+        }
+    }
+
+    /// The ranks, where there are several, for another learner.
+    pub fn into_ranks(self) -> Option<Box<dyn Ranks>> {
+        let Self {
+            recorder, spread, ..
+        } = self;
+        // Recorded sums know the way among the ranks.
+        drop(recorder);
+        spread.map(Spread::into_ranks)
     }
 
     /// The number of this rank, and of all.
@@ -225,14 +280,23 @@ impl<O: Objective> Learner<O> {
     /// Tells the other ranks in the next step whether this one is asked to stop.
     pub(crate) fn ask_to_stop(&mut self, asked: bool) {
         if let Some(spread) = &mut self.spread {
-            spread.asked = asked;
+            spread.signals.asked = asked;
         }
     }
 
     /// Whether to stop now: as this process is asked to, or with several ranks once all have been told, after one step.
     pub(crate) fn stopping(&self, asked: bool) -> bool {
         let spread = self.spread.as_ref();
-        spread.map_or(asked, |spread| spread.stopping)
+        spread.map_or(asked, |spread| spread.signals.stopping)
+    }
+
+    /// Waits for the steps so far, where other ranks have a part in them: for a bounded time, and with the first cause if one has
+    /// failed, whatever that has left in the numbers.
+    pub(crate) fn wait_for_ranks(&mut self) -> Result<(), Error> {
+        match &mut self.spread {
+            Some(spread) => spread.wait(&self.core.plain_device()),
+            None => Ok(()),
+        }
     }
 
     /// Refuses to go on where the ranks' weights are not the same bits.
@@ -325,41 +389,45 @@ impl<O: Objective> Learner<O> {
         let neighbours = self.neighbours().cloned();
         let (piece, pieces) = neighbours.as_ref().map_or((0, 1), |n| (n.rank(), n.size()));
         let mut share = Share::of(of);
-        let own = match pieces {
+        let cut = match pieces {
             1 => None,
             _ => Some(self.objective.piece(batch, piece, pieces)?),
         };
-        if let Some(own) = &own {
+        if let Some(cut) = &cut {
             let scored = |batch: &O::Batch| self.objective.scored(batch) as f64;
-            share.weight *= scored(own) / scored(batch);
+            share.weight *= scored(cut) / scored(batch);
             share.added = true;
         }
-        let tensors = self.objective.tensors(own.as_ref().unwrap_or(batch));
-        let parts = objective::split(tensors, of)?;
-        let parts = parts.into_iter().enumerate().skip(first).take(self.parts);
+        let (batch, own) = (cut.as_ref().unwrap_or(batch), first..first + self.parts);
+        let parts = self.objective.parts(batch, own.clone(), of)?.into_iter();
         // Every piece of a part draws numbers of its own.
-        let parts = parts.map(|(i, tensors)| (tensors, draw(i * pieces + piece)));
+        let parts = parts.zip(own.map(|part| draw(part * pieces + piece)));
         let parts = parts.collect();
+        let (core, objective, spread) = (&mut self.core, &self.objective, self.spread.as_mut());
         let loss = match &mut self.recorder {
-            Some(recorder) => recorder.step(&mut self.core, &self.objective, parts, lr, done)?,
+            Some(recorder) => recorder.step(core, objective, parts, share, spread, lr, done)?,
             None => {
-                if self.objective.draws() {
+                if objective.draws() {
                     let first = draw(first * pieces + piece);
-                    self.core.device.seed(first.device_seed());
+                    core.device.seed(first.device_seed());
                 }
-                let inputs = self.core.inputs(parts).into_iter();
+                let inputs = core.inputs(parts).into_iter();
                 let inputs = inputs.map(|inputs| inputs.with_neighbours(neighbours.clone()));
                 let inputs: Vec<Inputs> = inputs.collect();
-                let mut computed = self.core.compute(&self.objective, &inputs, share, done);
-                time::check(neighbours.as_ref())?;
-                if let Some(spread) = &mut self.spread {
-                    let (gradients, loss) = (computed.gradients, computed.loss);
-                    (computed.gradients, computed.loss) =
-                        spread.add_up(&computed.working, gradients, loss)?;
+                let mut spread = spread;
+                if let Some(spread) = &mut spread {
+                    spread.signals.announce(&core.plain_device(), false)?;
                 }
-                self.core.update(computed, lr, done)
+                core.run(objective, &inputs, share, spread, lr, done)?
             }
         };
+        if let Some(spread) = &mut self.spread {
+            // What is handed over next is read from the device without a bound: no work of other ranks is left there then.
+            if spread.on_device() && spread.neighbours().is_some() {
+                spread.wait(&self.core.plain_device())?;
+            }
+            spread.hear()?;
+        }
         self.step += 1;
         Ok(loss)
     }

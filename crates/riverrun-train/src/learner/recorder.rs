@@ -8,9 +8,10 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use riverrun::{Preparation, Recording};
 
-use super::core::{Core, Part};
+use super::core::{Core, Part, Share};
 use crate::Error;
 use crate::objective::{Draw, Inputs, Objective};
+use crate::spread::{Spread, synced};
 
 /// Steps that run normally before one is recorded: the first compiles, and from the second on a fusing backend has chosen its
 /// kernels.
@@ -95,12 +96,14 @@ impl Recorder {
         Ok(())
     }
 
-    /// One step on the parts of a batch: see [`Learner::step`](super::Learner::step).
+    /// One step on the parts of a batch, with the same share of its loss in every step: see [`Learner::step`](super::Learner::step).
     pub fn step<O: Objective>(
         &mut self,
         core: &mut Core<O::Model>,
         objective: &O,
         parts: Vec<(Vec<TensorData>, Draw)>,
+        share: Share,
+        mut spread: Option<&mut Spread>,
         lr: f64,
         done: &mut dyn FnMut(Part),
     ) -> Result<Tensor<1>, Error> {
@@ -110,11 +113,19 @@ impl Recorder {
             _ => self.refill(core, parts)?,
         }
         core.optimizer.announce(lr, &device)?;
+        if let Some(spread) = &mut spread {
+            spread.signals.announce(&device, true)?;
+        }
         let loss = match &self.recorded {
             None if self.warm < WARM_UP => {
                 self.warm += 1;
-                let loss = core.run(objective, &self.inputs, lr, done);
-                synced(&device)?;
+                let ranks = spread.as_deref_mut();
+                let loss = core.run(objective, &self.inputs, share, ranks, lr, done)?;
+                match spread {
+                    Some(spread) => spread.wait(&device)?,
+                    None => synced(&device)?,
+                }
+                tracing::debug!("step {} before the recording is done", self.warm);
                 loss
             }
             None if !core.optimizer.have_one_time() => {
@@ -125,11 +136,13 @@ impl Recorder {
             None => {
                 // What was refilled above is written now: a recording takes no writes.
                 synced(&device)?;
-                let run = || core.run(objective, &self.inputs, lr, done);
+                let run = || core.run(objective, &self.inputs, share, spread, lr, done);
                 // After an error the next step starts again.
                 let warm = std::mem::take(&mut self.warm);
                 let prepared = self.prepared.take().expect("a step is recorded once");
                 let (recording, loss) = prepared.record(run)?;
+                let loss = loss?;
+                tracing::debug!("a step is recorded");
                 replay(&recording)?;
                 let saved = loss.clone();
                 if recording.repeats() {
@@ -153,12 +166,6 @@ impl Recorder {
         // The next replay overwrites its loss.
         Ok(loss.mul_scalar(1.0))
     }
-}
-
-fn synced(device: &Device) -> Result<(), Error> {
-    Ok(device
-        .sync()
-        .map_err(|error| riverrun::training::execution_error(device, &error))?)
 }
 
 fn replay(recording: &Recording) -> Result<(), Error> {

@@ -1,5 +1,7 @@
 //! The tensors of a batch on the device.
 
+use std::ops::Range;
+
 use burn::backend::TensorMetadata;
 use burn::tensor::{Device, DispatchTensor, FloatDType, Int, Tensor, TensorData};
 use rand::RngCore;
@@ -261,24 +263,22 @@ fn replace<const D: usize>(
     }
 }
 
-/// Splits the rows of each tensor into `parts` of the same size, in order.
-pub(crate) fn split(tensors: Vec<TensorData>, parts: usize) -> Result<Vec<Vec<TensorData>>, Error> {
-    if parts <= 1 {
+/// Splits the rows of each tensor into `of` parts of the same size, in order, and gives some of them.
+pub(super) fn split(
+    tensors: Vec<TensorData>,
+    parts: Range<usize>,
+    of: usize,
+) -> Result<Vec<Vec<TensorData>>, Error> {
+    if of <= 1 {
         return Ok(vec![tensors]);
     }
-    let mut split: Vec<Vec<TensorData>> = (0..parts).map(|_| Vec::new()).collect();
+    let mut split: Vec<Vec<TensorData>> = parts.clone().map(|_| Vec::new()).collect();
     for data in tensors {
         let mut shape = data.shape().to_vec();
-        if !shape[0].is_multiple_of(parts) {
-            return Err(Error::Parts {
-                rows: shape[0],
-                parts,
-            });
-        }
-        shape[0] /= parts;
+        shape[0] = rows_of_part(shape[0], of)?;
         let bytes = data.as_bytes();
-        let size = bytes.len() / parts;
-        for (part, into) in split.iter_mut().enumerate() {
+        let size = bytes.len() / of;
+        for (part, into) in parts.clone().zip(&mut split) {
             let piece = bytes[part * size..][..size].to_vec();
             into.push(TensorData::from_bytes_vec(
                 piece,
@@ -288,6 +288,14 @@ pub(crate) fn split(tensors: Vec<TensorData>, parts: usize) -> Result<Vec<Vec<Te
         }
     }
     Ok(split)
+}
+
+/// The rows of one of several parts.
+pub(super) fn rows_of_part(rows: usize, of: usize) -> Result<usize, Error> {
+    match rows.is_multiple_of(of) {
+        true => Ok(rows / of),
+        false => Err(Error::Parts { rows, parts: of }),
+    }
 }
 
 #[cfg(test)]
@@ -307,14 +315,16 @@ mod tests {
     #[test]
     fn rows_are_split_in_order() {
         let data = TensorData::new((0..12).collect::<Vec<i32>>(), [4, 3]);
-        let parts = split(vec![data.clone()], 2).unwrap();
+        let parts = split(vec![data.clone()], 0..2, 2).unwrap();
+        let second = split(vec![data.clone()], 1..2, 2).unwrap();
+        assert_eq!(second, parts[1..]);
         assert_eq!(
             parts[1][0].try_to_vec::<i32>().unwrap(),
             [6, 7, 8, 9, 10, 11]
         );
         assert_eq!(parts[1][0].shape().to_vec(), [2, 3]);
         assert!(matches!(
-            split(vec![data], 3),
+            split(vec![data], 0..1, 3),
             Err(Error::Parts { rows: 4, parts: 3 })
         ));
     }

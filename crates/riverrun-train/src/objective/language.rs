@@ -1,10 +1,13 @@
 //! The next symbol of a sequence.
 
+use std::ops::Range;
+
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use riverrun::Sequence;
 use riverrun::ops::SavedStates;
 use riverrun_models::{AnyLanguageModel, AnyLanguageModelConfig};
 
+use super::inputs::rows_of_part;
 use super::{Inputs, Objective, Score, count_correct, cross_entropy};
 use crate::tasks::Batch;
 use crate::{Error, RunConfig};
@@ -109,6 +112,29 @@ impl Objective for Language {
             tokens,
             TensorData::new(targets, [batch.counted, batch.scored]),
         ]
+    }
+
+    /// Without a copy of the other parts, which on several ranks are most of the batch.
+    fn parts(
+        &self,
+        batch: &Batch,
+        parts: Range<usize>,
+        of: usize,
+    ) -> Result<Vec<Vec<TensorData>>, Error> {
+        let rows = rows_of_part(batch.rows, of)?;
+        let counted = rows_of_part(batch.counted, of)?;
+        let cut = |numbers: &[i32], part: usize, [rows, columns]: [usize; 2]| {
+            let len = rows * columns;
+            TensorData::new(numbers[part * len..][..len].to_vec(), [rows, columns])
+        };
+        let part = |part| {
+            let mut tensors = vec![cut(&batch.inputs, part, [rows, batch.length])];
+            if batch.scored > 0 {
+                tensors.push(cut(&batch.targets, part, [counted, batch.scored]));
+            }
+            tensors
+        };
+        Ok(parts.map(part).collect())
     }
 
     fn piece(&self, batch: &Batch, index: usize, of: usize) -> Result<Batch, Error> {

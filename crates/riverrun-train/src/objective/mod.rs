@@ -6,18 +6,21 @@ mod inputs;
 mod language;
 mod loss;
 
+use std::ops::Range;
+
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use crate::Error;
-
 pub use digits::{DigitsModel, DigitsNet, DigitsObjective};
 pub use dynamics::Dynamics;
+pub(crate) use inputs::Draw;
 pub use inputs::Inputs;
-pub(crate) use inputs::{Draw, split};
+use inputs::split;
 pub use language::Language;
 pub(crate) use language::check_along_time;
 pub use loss::{count_correct, cross_entropy};
+
+use crate::Error;
 
 /// A model and the loss of a batch: everything that a [`Learner`](crate::Learner) needs to train it.
 ///
@@ -71,6 +74,20 @@ pub trait Objective: Send {
     /// The tensors of a batch, in the order in which [`loss`](Self::loss) asks for them: floats or integers of rank 1 to 6.
     /// Where batches are split into parts, the first dimension of each tensor is that of the batch's rows.
     fn tensors(&self, batch: &Self::Batch) -> Vec<TensorData>;
+
+    /// The tensors of some parts of a batch that is split into `of`, in the order of its rows. By default cut out of
+    /// [`tensors`](Self::tensors).
+    ///
+    /// # Errors
+    /// [`Error::Parts`] for rows that cannot be split so.
+    fn parts(
+        &self,
+        batch: &Self::Batch,
+        parts: Range<usize>,
+        of: usize,
+    ) -> Result<Vec<Vec<TensorData>>, Error> {
+        split(self.tensors(batch), parts, of)
+    }
 
     /// The mean loss over the rows of a batch, `[1]`, in any float dtype.
     fn loss(&self, model: &Self::Model, inputs: &Inputs) -> Tensor<1>;

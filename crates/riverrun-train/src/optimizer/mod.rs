@@ -7,6 +7,7 @@
 
 mod adaptive;
 mod parameters;
+mod shard;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, LossScale};
 use parameters::{Put, PutRounded, Slot, Take, TakeRounded};
+use shard::Shard;
 
 /// Options of [`Optimizer`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -65,6 +67,8 @@ pub struct Optimizer {
     square: Option<Tensor<1>>,
     /// The bound of each gradient's norm, relative to that of its parameter.
     adaptive: Option<f64>,
+    /// This rank's part of the moments, in the place of the states.
+    shard: Option<Shard>,
 }
 
 impl Optimizer {
@@ -80,6 +84,7 @@ impl Optimizer {
             keeping: false,
             square: None,
             adaptive: None,
+            shard: None,
         }
     }
 
@@ -256,6 +261,11 @@ impl Optimizer {
 
     /// Takes up moments that [`moments`](Self::moments) gave.
     pub fn load_moments<M: Module>(&mut self, first: &M, second: &M, time: usize) {
+        self.shard = None;
+        self.keep_moments(first, second, time);
+    }
+
+    fn keep_moments<M: Module>(&mut self, first: &M, second: &M, time: usize) {
         (self.steps, self.replayed) = (time, 0);
         let mut collected = HashMap::new();
         first.visit(&mut WriteMoment {

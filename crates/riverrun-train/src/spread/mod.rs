@@ -3,27 +3,40 @@
 //!
 //! A batch is cut into as many parts as there are ranks, times [`accumulate`](crate::TrainingConfig::accumulate); a rank takes
 //! those of its number. The batch, its parts and their random numbers are those of a single process that accumulates as many
-//! parts, and so are the gradients: to the bit where each rank has one part, and within rounding otherwise.
+//! parts, and so are the gradients: to the bit where each rank has one part and sums are in the order of the ranks, and within
+//! rounding otherwise.
 
+#[cfg(unix)]
+mod connect;
+#[cfg(unix)]
+mod host;
+#[cfg(all(unix, feature = "cuda"))]
+mod nccl;
+mod signals;
 mod state;
 pub(crate) mod time;
-#[cfg(unix)]
-mod world;
+mod vectors;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use std::time::Instant;
+
+use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use riverrun::Neighbours;
-use riverrun::training::{FlatTensor, from_flat, to_flat};
 
 use crate::Error;
-pub(crate) use state::share;
 #[cfg(unix)]
-pub use world::{over_world, over_world_along_time};
+pub use connect::connect;
+#[cfg(unix)]
+pub use host::{over_world, over_world_along_time};
+use signals::Signals;
+pub(crate) use state::share;
+use vectors::Vectors;
 
-/// The ranks of a run, as training uses them: over TCP, or any other transport of numbers on the host.
+/// The ranks of a run, as training uses them: over the memory of the hosts, or of the devices.
 ///
-/// All ranks call the same methods in the same order with the same lengths.
+/// All ranks call the same methods in the same order with vectors of the same lengths and dtypes, each on its device and without
+/// autodiff. Over the memory of the hosts, vectors are in f32.
 ///
 /// # Errors
 /// Of every method: [`Error::World`] once a rank has failed.
@@ -34,36 +47,54 @@ pub trait Ranks: Send {
     /// The number of processes.
     fn size(&self) -> usize;
 
-    /// Replaces every number by its sum over the ranks, the same bits on all of them.
-    fn sum(&mut self, numbers: &mut [f32]) -> Result<(), Error>;
+    /// Whether [`sum`](Self::sum), [`scatter`](Self::scatter) and [`gather`](Self::gather) are work of the device like its
+    /// launches: they return before it is done, and can be recorded.
+    fn on_device(&self) -> bool;
 
-    /// Copies the numbers of rank 0 to all others.
-    fn broadcast(&mut self, numbers: &mut [f32]) -> Result<(), Error>;
+    /// Vectors with every number replaced by its sum over the ranks, the same bits on all of them.
+    fn sum(&mut self, vectors: Vec<Tensor<1>>) -> Result<Vec<Tensor<1>>, Error>;
 
-    /// Puts the ranks' `own` numbers one after another, in the order of the ranks, into `all`.
-    fn gather(&mut self, own: &[f32], all: &mut [f32]) -> Result<(), Error>;
+    /// The part of this rank of a vector's sum over the ranks. The vector has a part for every rank, all of one length.
+    fn scatter(&mut self, whole: Tensor<1>) -> Result<Tensor<1>, Error>;
+
+    /// The ranks' parts one after another, in the order of the ranks.
+    fn gather(&mut self, part: Tensor<1>) -> Result<Tensor<1>, Error>;
+
+    /// The vector of rank 0.
+    fn broadcast(&mut self, vector: Tensor<1>) -> Result<Tensor<1>, Error>;
 
     /// Fails on all ranks where the bytes under this name are not the same on all of them.
     fn agree(&mut self, name: &str, bytes: &[u8]) -> Result<(), Error>;
+
+    /// Waits for what depends on other ranks: for a bounded time, and with the error of [`Ranks`] if a rank has failed.
+    fn waiting(&mut self, wait: &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error>;
+}
+
+/// Ranks that are connected.
+pub struct Connected {
+    /// The ranks.
+    pub ranks: Box<dyn Ranks>,
+    /// The way from rank to rank, in words; of TCP with the reason.
+    pub way: String,
 }
 
 /// The ranks of a learner, and what they tell each other in a step.
 pub(crate) struct Spread {
     ranks: Box<dyn Ranks>,
-    /// Whether this rank is asked to stop.
-    pub asked: bool,
-    /// Whether any rank was asked to stop before the last step.
-    pub stopping: bool,
+    pub signals: Signals,
+    /// Whether each rank has a part of the moments, and not all of them.
+    pub shards: bool,
     /// Where sequences are divided along time.
     neighbours: Option<Neighbours>,
 }
 
 impl Spread {
     pub fn new(ranks: Box<dyn Ranks>) -> Self {
+        let signals = Signals::new(ranks.rank() == 0);
         Self {
             ranks,
-            asked: false,
-            stopping: false,
+            signals,
+            shards: false,
             neighbours: None,
         }
     }
@@ -74,6 +105,11 @@ impl Spread {
 
     pub fn size(&self) -> usize {
         self.ranks.size()
+    }
+
+    /// Whether steps can be recorded.
+    pub fn on_device(&self) -> bool {
+        self.ranks.on_device()
     }
 
     pub fn agree(&mut self, name: &str, bytes: &[u8]) -> Result<(), Error> {
@@ -87,52 +123,137 @@ impl Spread {
         self.agree(&format!("the weights after step {step}"), &bytes)
     }
 
-    /// Adds up the ranks' gradients, in f32, and losses, `[1]`.
+    /// Waits until the device has done its work, which depends on other ranks.
+    pub fn wait(&mut self, device: &Device) -> Result<(), Error> {
+        self.ranks.waiting(&mut || synced(device))
+    }
+
+    /// Adds up the ranks' gradients, losses, `[1]`, and signals. Nothing is read from the device here.
     ///
-    /// They go through the host in one piece, so that a step has one exchange.
+    /// Sums are in f32. Those of two numbers in 16 bits are the same if they are rounded at once, so that two ranks whose devices
+    /// add up send half as much.
     pub fn add_up<M: Module>(
         &mut self,
         model: &M,
         gradients: GradientsParams,
         loss: Tensor<1>,
     ) -> Result<(GradientsParams, Tensor<1>), Error> {
-        let device = loss.device();
-        let mut take = Take {
-            gradients,
-            ids: Vec::new(),
-            flat: Vec::new(),
-            len: 0,
+        let wide = self.sums_are_wide();
+        let (places, mut vectors) = Vectors::take(model, gradients, wide);
+        vectors.push(loss);
+        let mut sums = self.with_signals(vectors)?;
+        let loss = sums.pop().expect("the loss was last");
+        Ok((places.put(model, sums), loss))
+    }
+
+    /// Adds up the ranks' losses and other numbers, `[1]` each, and signals.
+    pub fn add_up_numbers(
+        &mut self,
+        loss: Tensor<1>,
+        other: Tensor<1>,
+    ) -> Result<(Tensor<1>, Tensor<1>), Error> {
+        let mut sums = self.with_signals(vec![other, loss])?;
+        let loss = sums.pop().expect("the loss was last");
+        Ok((loss, sums.pop().expect("the other was before it")))
+    }
+
+    /// Sums of vectors, the last of which may be in use elsewhere, and of the signals.
+    fn with_signals(&mut self, mut vectors: Vec<Tensor<1>>) -> Result<Vec<Tensor<1>>, Error> {
+        // Sums take the memory of what they add up.
+        let last = vectors.pop().expect("there is a loss");
+        let device = last.device();
+        vectors.push(last.mul_scalar(1.0));
+        vectors.push(self.signals.sent(&device));
+        let mut sums = self.ranks.sum(vectors)?;
+        let signals = sums.pop().expect("the signals were last");
+        self.signals.received(signals);
+        Ok(sums)
+    }
+
+    pub fn ranks(&mut self) -> &mut dyn Ranks {
+        &mut *self.ranks
+    }
+
+    fn sums_are_wide(&self) -> bool {
+        !(self.ranks.on_device() && self.size() == 2)
+    }
+
+    /// The seconds of a step's sums in this format by themselves: of some in a row, with one wait.
+    pub fn time_sums<M: Module>(
+        &mut self,
+        model: &M,
+        dtype: FloatDType,
+        device: &Device,
+    ) -> Result<f64, Error> {
+        const TIMES: usize = 8;
+        let dtype = match self.sums_are_wide() {
+            true => FloatDType::F32,
+            false => dtype,
         };
-        model.visit(&mut take);
-        take.push(loss);
-        let Take { ids, flat, len, .. } = take;
-        let vector = to_flat(&flat, Tensor::empty([len], (&device, DType::F32)))?;
-        let mut numbers = numbers(vector)?;
-        numbers.push(f32::from(u8::from(self.asked)));
-        self.ranks.sum(&mut numbers)?;
-        self.stopping = numbers.pop().is_some_and(|asked| asked > 0.0);
-        let mut flat = from_flat(flat, &tensor(numbers, [len], &device))?;
-        let loss = flat.pop().expect("the loss was last").into_tensor();
-        let mut put = Put {
-            flat: ids.into_iter().zip(flat).collect(),
-            gradients: GradientsParams::new(),
-        };
-        model.visit(&mut put);
-        Ok((put.gradients, loss))
+        let mut vectors = Vectors::zeros(model, dtype, device);
+        vectors.push(Tensor::zeros([3], device));
+        let vectors = self.ranks.sum(vectors)?;
+        self.wait(device)?;
+        self.agree("a measurement", &[])?;
+        let (start, mut vectors) = (Instant::now(), vectors);
+        for _ in 0..TIMES {
+            vectors = self.ranks.sum(vectors)?;
+        }
+        self.wait(device)?;
+        Ok(start.elapsed().as_secs_f64() / TIMES as f64)
+    }
+
+    pub fn into_ranks(self) -> Box<dyn Ranks> {
+        self.ranks
+    }
+
+    /// After a step: hears the signals, if it is time to.
+    pub fn hear(&mut self) -> Result<(), Error> {
+        let Self { ranks, signals, .. } = self;
+        match signals.due() {
+            Some(sums) => {
+                let mut heard = Vec::new();
+                ranks.waiting(&mut || {
+                    heard = numbers(sums.clone())?;
+                    Ok(())
+                })?;
+                signals.hear(&heard);
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     /// Replaces every number by its sum over the ranks, taken in f64 and in their order.
-    pub fn total(&mut self, numbers: &mut [f64]) -> Result<(), Error> {
-        let own: Vec<f32> = numbers.iter().flat_map(|number| pieces(*number)).collect();
-        let mut all = vec![0.0; own.len() * self.size()];
-        self.ranks.gather(&own, &mut all)?;
-        for (i, number) in numbers.iter_mut().enumerate() {
-            let ranks = all.chunks_exact(own.len());
+    pub fn total(&mut self, sums: &mut [f64], device: &Device) -> Result<(), Error> {
+        let own: Vec<f32> = sums.iter().flat_map(|number| pieces(*number)).collect();
+        let count = own.len();
+        let all = self.ranks.gather(tensor(own, [count], device))?;
+        let all = self.read(all)?;
+        for (i, sum) in sums.iter_mut().enumerate() {
+            let ranks = all.chunks_exact(count);
             let ranks = ranks.map(|pieces| pieces[3 * i..][..3].iter().map(|x| f64::from(*x)));
-            *number = ranks.map(Iterator::sum::<f64>).sum();
+            *sum = ranks.map(Iterator::sum::<f64>).sum();
         }
         Ok(())
     }
+
+    /// The numbers of a vector that other ranks have a part in.
+    fn read(&mut self, vector: Tensor<1>) -> Result<Vec<f32>, Error> {
+        let mut found = Vec::new();
+        self.ranks.waiting(&mut || {
+            found = numbers(vector.clone())?;
+            Ok(())
+        })?;
+        Ok(found)
+    }
+}
+
+/// Waits for the device.
+pub(crate) fn synced(device: &Device) -> Result<(), Error> {
+    Ok(device
+        .sync()
+        .map_err(|error| riverrun::training::execution_error(device, &error))?)
 }
 
 /// A number as three of f32 that add up to it, with all its bits where they are in the range of f32.
@@ -151,49 +272,8 @@ fn numbers(vector: Tensor<1>) -> Result<Vec<f32>, Error> {
 }
 
 fn tensor<const D: usize>(numbers: Vec<f32>, shape: [usize; D], device: &Device) -> Tensor<D> {
-    Tensor::from_data(TensorData::new(numbers, shape), (device, DType::F32))
-}
-
-/// Takes a model's gradients out, in the order of its parameters.
-struct Take {
-    gradients: GradientsParams,
-    ids: Vec<ParamId>,
-    flat: Vec<FlatTensor>,
-    /// Numbers so far.
-    len: usize,
-}
-
-impl Take {
-    fn push<const D: usize>(&mut self, tensor: Tensor<D>) {
-        let tensor = tensor.cast(FloatDType::F32);
-        let len = tensor.dims().iter().product::<usize>();
-        let flat = FlatTensor::new(tensor, self.len, 0).unwrap_or_else(riverrun::Error::raise);
-        self.flat.push(flat);
-        self.len += len;
-    }
-}
-
-impl ModuleVisitor for Take {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(gradient) = self.gradients.remove::<D>(param.id) {
-            self.ids.push(param.id);
-            self.push(gradient);
-        }
-    }
-}
-
-/// Puts gradients back.
-struct Put {
-    flat: std::collections::HashMap<ParamId, FlatTensor>,
-    gradients: GradientsParams,
-}
-
-impl ModuleVisitor for Put {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(flat) = self.flat.remove(&param.id) {
-            self.gradients.register(param.id, flat.into_tensor::<D>());
-        }
-    }
+    let place = (device, burn::tensor::DType::F32);
+    Tensor::from_data(TensorData::new(numbers, shape), place)
 }
 
 #[cfg(test)]

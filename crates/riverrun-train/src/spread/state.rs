@@ -1,9 +1,9 @@
 //! The state of a run, from rank 0 to all others.
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::Tensor;
+use burn::tensor::{Device, Tensor};
 
-use super::{Ranks, tensor};
+use super::{Spread, tensor};
 use crate::run_dir::Progress;
 use crate::{Error, Learner, Objective, weights};
 
@@ -15,16 +15,19 @@ pub(crate) fn share<O: Objective>(
     let Some(mut spread) = learner.spread.take() else {
         return Ok(());
     };
-    let ranks = &mut *spread.ranks;
-    broadcast_progress(ranks, progress)?;
+    let device = learner.device().clone().without_autodiff();
+    broadcast_progress(&mut spread, progress, &device)?;
     let model = learner.model().clone();
     let (first, second, _) = learner.optimizer().moments(&model);
-    let model = received(ranks, model)?;
+    let model = received(&mut spread, model, &device)?;
     let (first, second) = match progress.updates {
         0 => (first, second),
-        _ => (received(ranks, first)?, received(ranks, second)?),
+        _ => {
+            let first = received(&mut spread, first, &device)?;
+            (first, received(&mut spread, second, &device)?)
+        }
     };
-    if ranks.rank() > 0 {
+    if spread.rank() > 0 {
         let (updates, scale) = (progress.updates, progress.scale);
         learner.restore(model, [&first, &second], updates, scale, progress.step);
     }
@@ -32,16 +35,26 @@ pub(crate) fn share<O: Objective>(
     Ok(())
 }
 
-fn broadcast_progress(ranks: &mut dyn Ranks, progress: &mut Progress) -> Result<(), Error> {
+/// The numbers of rank 0, as many as there are here.
+fn broadcast(spread: &mut Spread, numbers: Vec<f32>, device: &Device) -> Result<Vec<f32>, Error> {
+    let count = numbers.len();
+    let vector = spread.ranks.broadcast(tensor(numbers, [count], device))?;
+    spread.read(vector)
+}
+
+fn broadcast_progress(
+    spread: &mut Spread,
+    progress: &mut Progress,
+    device: &Device,
+) -> Result<(), Error> {
     let wrong = |error| Error::Unsupported(format!("the progress of the run: {error}"));
     let text = serde_json::to_string(progress).map_err(wrong)?;
     // A character a number: as bits of a float, some transport might change them.
-    let mut length = [text.len() as f32];
-    ranks.broadcast(&mut length)?;
+    let length = broadcast(spread, vec![text.len() as f32], device)?[0];
     let mut text: Vec<f32> = text.bytes().map(f32::from).collect();
-    text.resize(length[0] as usize, 0.0);
-    ranks.broadcast(&mut text)?;
-    if ranks.rank() > 0 {
+    text.resize(length as usize, 0.0);
+    let text = broadcast(spread, text, device)?;
+    if spread.rank() > 0 {
         let text: Vec<u8> = text.into_iter().map(|byte| byte as u8).collect();
         *progress = serde_json::from_slice(&text).map_err(wrong)?;
     }
@@ -49,10 +62,9 @@ fn broadcast_progress(ranks: &mut dyn Ranks, progress: &mut Progress) -> Result<
 }
 
 /// A module with the weights that it has on rank 0.
-fn received<M: Module>(ranks: &mut dyn Ranks, module: M) -> Result<M, Error> {
-    let mut numbers = weights(&module);
-    ranks.broadcast(&mut numbers)?;
-    Ok(match ranks.rank() {
+fn received<M: Module>(spread: &mut Spread, module: M, device: &Device) -> Result<M, Error> {
+    let numbers = broadcast(spread, weights(&module), device)?;
+    Ok(match spread.rank() {
         0 => module,
         _ => module.map(&mut Fill(numbers.into_iter())),
     })

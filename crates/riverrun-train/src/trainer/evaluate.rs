@@ -48,8 +48,9 @@ pub(super) fn on_all_ranks<O: Objective>(
     let neighbours = learner.neighbours().cloned();
     let mut sums = Sums::of(learner, task, learner.rows(), neighbours.as_ref(), progress)?;
     time::check(neighbours.as_ref())?;
+    let device = learner.device().clone().without_autodiff();
     if let Some(spread) = &mut learner.spread {
-        spread.total(&mut sums.0)?;
+        spread.total(&mut sums.0, &device)?;
     }
     Ok(sums.evaluation(start))
 }

@@ -254,7 +254,12 @@ impl<O: Objective> Trainer<O> {
             let last = step == training.steps;
             let stopping = self.learner.stopping(stop.load(Ordering::Relaxed)) && !last;
             let evaluating = due(training.eval_every) || last;
-            if (due(training.report_every) || evaluating) && self.progress.pending.1 > 0 {
+            let reporting =
+                (due(training.report_every) || evaluating) && self.progress.pending.1 > 0;
+            if reporting || stopping {
+                self.learner.wait_for_ranks()?;
+            }
+            if reporting {
                 let loss = self.read_losses()?;
                 let items = clock.steps * self.task.items_per_step();
                 let items_per_s = items as f64 / clock.start.elapsed().as_secs_f64();
@@ -341,12 +346,13 @@ impl<O: Objective> Trainer<O> {
         self.progress.pending.0 = self.pending_loss()?;
         self.check_weights()?;
         [self.progress.ranks, self.progress.along_time] = self.learner.layout();
-        if !self.writes() {
-            return Ok(());
+        self.learner.gather_moments()?;
+        if self.writes() {
+            let hybrid = self.hybrid.as_ref();
+            checkpoint::save(&self.dir, &self.learner, hybrid, &mut self.progress)?;
+            observer.saved(self.progress.step);
         }
-        let hybrid = self.hybrid.as_ref();
-        checkpoint::save(&self.dir, &self.learner, hybrid, &mut self.progress)?;
-        observer.saved(self.progress.step);
+        self.learner.forget_moments();
         Ok(())
     }
 

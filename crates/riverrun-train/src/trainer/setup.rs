@@ -59,16 +59,21 @@ impl<O: Objective> Setup<O> {
     /// Rank 0 has the run's folder: it alone writes there, and the others take the weights, moments and progress from it. The
     /// folder that the others pass to [`Trainer`](crate::Trainer) is a name, [`RunDir::of_another`](crate::RunDir::of_another).
     ///
+    /// With `shard_optimizer`, each rank keeps the moments of a part of the parameters, and updates that part; checkpoints are
+    /// those of any other run. The norms of gradients by group are not known then.
+    ///
     /// # Errors
     /// Hybrid training; a batch whose rows cannot be divided among the ranks; ranks whose configurations differ.
-    pub fn spread_over(self, ranks: Box<dyn Ranks>) -> Result<Self, Error> {
-        self.spread(Spread::new(ranks))
+    pub fn spread_over(self, ranks: Box<dyn Ranks>, shard_optimizer: bool) -> Result<Self, Error> {
+        let mut spread = Spread::new(ranks);
+        spread.shards = shard_optimizer;
+        self.spread(spread)
     }
 
     /// As [`spread_over`](Self::spread_over), with every sequence divided along time among the ranks of a group, as many as
     /// `neighbours` has: each computes its steps, takes the states before them from the rank before, and gives its own to the rank
     /// after. A group has the rows that a rank has otherwise. The numbers are those of whole sequences within rounding, but for
-    /// dropout, which draws for each piece.
+    /// dropout, which draws for each piece. All ranks keep all moments.
     ///
     /// # Errors
     /// As there; an objective that has no [pieces](Objective::piece); ranks that do not make whole groups.
@@ -103,6 +108,8 @@ impl<O: Objective> Setup<O> {
             return Err(Error::value("batch", training.batch, reason));
         }
         spread.agree("the configuration", self.config.to_string().as_bytes())?;
+        let shards = [u8::from(spread.shards)];
+        spread.agree("whether the optimizer is sharded", &shards)?;
         self.spread = Some(spread);
         Ok(self)
     }

@@ -70,7 +70,7 @@ impl Run {
             let ring = Ring::connect(world)?;
             let (ranks, neighbours) = over_world_along_time(world.clone(), ring, group);
             let setup = self.setup()?.spread_over_time(ranks, neighbours);
-            let weights = setup.and_then(|setup| trained(setup, dir, rank, true));
+            let weights = setup.and_then(|setup| trained(setup, dir, rank, [false, true]));
             weights.inspect_err(|error| {
                 world.fail(&error.to_string());
             })
@@ -90,7 +90,7 @@ fn losses_and_gradients_are_those_of_one_process() {
         ("text", Run::text().still()),
     ] {
         let dir = Scratch::new(&format!("time-{name}-one"));
-        trained(run.setup().unwrap(), &dir, 0, true).unwrap();
+        trained(run.setup().unwrap(), &dir, 0, [false, true]).unwrap();
         let one = reports(&dir);
         // The second layout cuts the copied part off, the third one through it; the last one has two groups.
         for (ranks, group) in [(2, 2), (3, 3), (9, 9), (4, 2)] {
@@ -258,7 +258,7 @@ fn a_rank_that_fails_in_a_hand_over_ends_the_others_by_name() {
                     run.setup()?.spread_over_time(ranks, neighbours)?,
                     &dir,
                     rank,
-                    false,
+                    [false; 2],
                 )
             });
             // After the first error nothing more is handed over.

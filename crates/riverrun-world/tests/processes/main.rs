@@ -6,6 +6,8 @@ mod collectives;
 mod failures;
 mod joining;
 mod launch;
+#[cfg(feature = "nccl")]
+mod nccl;
 mod process;
 mod role;
 

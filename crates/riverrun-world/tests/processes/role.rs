@@ -32,6 +32,8 @@ pub fn play() {
         "fail" => world().and_then(launch::fail),
         "stubborn" => launch::be_stubborn(),
         "polite" => launch::be_polite(),
+        #[cfg(feature = "nccl")]
+        role if role.starts_with("nccl ") => super::nccl::play(role),
         role => panic!("no role {role}"),
     };
     match result {
@@ -46,14 +48,14 @@ pub fn play() {
     }
 }
 
-fn options() -> Options {
+pub fn options() -> Options {
     let ms = |name, default| Duration::from_millis(number(name).unwrap_or(default));
     let mut options = Options::from_environment();
     options.timeouts = Timeouts {
         join: ms("WORLD_JOIN", 30_000),
         silence: ms("WORLD_SILENCE", 30_000),
         grace: ms("WORLD_GRACE", 30_000),
-        collective: Duration::from_secs(30),
+        collective: ms("WORLD_COLLECTIVE", 30_000),
     };
     options.report = |text| eprintln!("{text}");
     options

@@ -14,6 +14,7 @@ mod cross_entropy;
 mod dropout;
 mod embedding;
 mod encoder;
+pub(crate) mod enqueue;
 pub(crate) mod flat;
 mod gelu;
 pub(crate) mod hand_over;

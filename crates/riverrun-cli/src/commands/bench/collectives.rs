@@ -1,9 +1,10 @@
-//! `riverrun bench collectives`: sums and copies among the ranks of a world, over the ring of TCP connections. Every operation is
+//! `riverrun bench collectives`: sums and copies among the ranks of a world, by the way that training takes. Every operation is
 //! checked at every size before it is timed.
 
 use std::time::Instant;
 
-use riverrun_world::{Ring, Transport};
+use burn::tensor::{DType, Device, Tensor, TensorData};
+use riverrun_train::{Connected, Error, Ranks as Ways};
 
 use super::Common;
 use super::report::Report;
@@ -15,11 +16,13 @@ use crate::ranks::Ranks;
 const SIZES: [usize; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20];
 /// The fewest and the most timings of a row.
 const TIMINGS: [f64; 2] = [7.0, 200.0];
+/// Calls of a timing where they are work of the device, which none of them waits for.
+const CALLS: usize = 20;
 
 /// Options of `riverrun bench collectives`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(
-    after_help = "Bytes are those of the whole vector; gb_per_s is these bytes by the time.\nExample:\n  riverrun launch --processes 2 -- bench collectives --bytes 1048576"
+    after_help = "Vectors go from device to device by NCCL, or through the hosts by TCP, as in training: RIVERRUN_TRANSPORT=tcp measures the latter.\nBytes are those of the whole vector; gb_per_s is these bytes by the time.\nExample:\n  riverrun launch --gpus 2 -- bench collectives --bytes 1048576"
 )]
 pub struct Args {
     /// Bytes of the vectors, rounded up to whole floats of every rank, separated by commas
@@ -27,12 +30,20 @@ pub struct Args {
     bytes: Vec<u64>,
 }
 
-/// An operation, with one vector of all ranks and a part of it.
+/// A vector of all ranks, and a part of it. Operations may take the memory of what they change.
+struct Vectors {
+    whole: Tensor<1>,
+    part: Tensor<1>,
+}
+
+/// An operation.
 struct Operation {
     name: &'static str,
-    call: fn(&mut Ring, &mut [f32], &mut [f32]) -> riverrun_world::Result<()>,
-    /// Whether its result is right on this rank of so many.
-    right: fn(&[f32], &[f32], [usize; 2]) -> bool,
+    call: fn(&mut dyn Ways, Vectors) -> Result<Vectors, Error>,
+    /// The number at a place of the whole vector on this rank of so many, or of the part.
+    right: fn(usize, [usize; 2], usize) -> f32,
+    /// Whether the result is the whole vector.
+    whole: bool,
 }
 
 /// The number that a rank puts at a place. Sums of these are exact.
@@ -47,36 +58,39 @@ fn sum(ranks: usize, place: usize) -> f32 {
 const OPERATIONS: [Operation; 4] = [
     Operation {
         name: "all_reduce",
-        call: |ring, whole, _| ring.all_reduce(whole),
-        right: |whole, _, [_, ranks]| {
-            let mut places = whole.iter().enumerate();
-            places.all(|(place, x)| *x == sum(ranks, place))
+        call: |ranks, Vectors { whole, part }| {
+            let whole = ranks.sum(vec![whole])?.remove(0);
+            Ok(Vectors { whole, part })
         },
+        right: |place, [_, ranks], _| sum(ranks, place),
+        whole: true,
     },
     Operation {
         name: "reduce_scatter",
-        call: |ring, whole, part| ring.reduce_scatter(whole, part),
-        right: |_, part, [rank, ranks]| {
-            let mut places = (rank * part.len()..).zip(part);
-            places.all(|(place, x)| *x == sum(ranks, place))
+        call: |ranks, Vectors { whole, .. }| {
+            let part = ranks.scatter(whole.clone())?;
+            Ok(Vectors { whole, part })
         },
+        right: |place, [rank, ranks], len| sum(ranks, rank * len + place),
+        whole: false,
     },
     Operation {
         name: "all_gather",
-        call: |ring, whole, part| ring.all_gather(part, whole),
-        right: |whole, part, _| {
-            let mut parts = whole.chunks_exact(part.len()).enumerate();
-            let right = |rank, (place, x): (usize, &f32)| *x == number(rank, place);
-            parts.all(|(rank, part)| part.iter().enumerate().all(|x| right(rank, x)))
+        call: |ranks, Vectors { part, .. }| {
+            let whole = ranks.gather(part.clone())?;
+            Ok(Vectors { whole, part })
         },
+        right: |place, _, len| number(place / len, place % len),
+        whole: true,
     },
     Operation {
         name: "broadcast",
-        call: |ring, whole, _| ring.broadcast(whole, 0),
-        right: |whole, _, _| {
-            let mut places = whole.iter().enumerate();
-            places.all(|(place, x)| *x == number(0, place))
+        call: |ranks, Vectors { whole, part }| {
+            let whole = ranks.broadcast(whole)?;
+            Ok(Vectors { whole, part })
         },
+        right: |place, _, _| number(0, place),
+        whole: true,
     },
 ];
 
@@ -91,16 +105,25 @@ pub fn run(args: &Args, common: &Common) -> Result<(), Failure> {
 }
 
 fn measure(args: &Args, common: &Common, ranks: &Ranks) -> Result<(), Failure> {
-    let Some(mut ring) = ranks.ring()? else {
+    let common = Common {
+        device: ranks.device(&common.device)?,
+        ..common.clone()
+    };
+    let mut report = Report::new(&common)?;
+    let device = report.device.clone();
+    let Some(Connected {
+        ranks: mut ways,
+        way,
+    }) = ranks.connect(&device)?
+    else {
         return Err(Failure::User(
             "there is one rank: start several by `riverrun launch --processes 2 -- bench collectives`".into(),
         ));
     };
-    let common = Common {
-        device: "cpu".into(),
-        ..common.clone()
-    };
-    let mut report = Report::new(&common)?;
+    if ranks.is_first() {
+        report.line(format!("by {way}"))?;
+        report.fact("way", &way);
+    }
     let size = ranks.size();
     let sizes: Vec<usize> = match args.bytes.is_empty() {
         true => SIZES.to_vec(),
@@ -109,7 +132,8 @@ fn measure(args: &Args, common: &Common, ranks: &Ranks) -> Result<(), Failure> {
     for operation in OPERATIONS {
         for bytes in &sizes {
             let len = bytes.div_ceil(4 * size);
-            let time = time(&mut ring, &operation, len, report.budget(0.5).as_secs_f64())?;
+            let budget = report.budget(0.5).as_secs_f64();
+            let time = time(&mut *ways, &operation, len, &device, budget)?;
             if !ranks.is_first() {
                 continue;
             }
@@ -127,36 +151,71 @@ fn measure(args: &Args, common: &Common, ranks: &Ranks) -> Result<(), Failure> {
     }
 }
 
-/// Times an operation on parts of so many floats, for about `budget` seconds: from a barrier to the end on the last rank.
+/// Times an operation on parts of so many floats, for about `budget` seconds: from a meeting of the ranks to the end on the last
+/// one.
 fn time(
-    ring: &mut Ring,
+    ranks: &mut dyn Ways,
     operation: &Operation,
     len: usize,
+    device: &Device,
     budget: f64,
 ) -> Result<Timing, Failure> {
-    let of_world = |error| Failure::from(riverrun_train::Error::from(error));
-    let (rank, size) = (ring.rank(), ring.size());
-    let (mut whole, mut part) = (vec![0.0; len * size], vec![0.0; len]);
-    let mut once = |ring: &mut Ring| {
-        for vector in [&mut whole, &mut part] {
-            let places = vector.iter_mut().enumerate();
-            places.for_each(|(place, x)| *x = number(rank, place));
-        }
-        ring.barrier().map_err(of_world)?;
-        let start = Instant::now();
-        (operation.call)(ring, &mut whole, &mut part).map_err(of_world)?;
-        let seconds = start.elapsed().as_secs_f32();
-        if !(operation.right)(&whole, &part, [rank, size]) {
-            return Err(Failure::Bug(format!("{} is wrong", operation.name)));
-        }
-        let mut all = vec![0.0; size];
-        ring.all_gather(&[seconds], &mut all).map_err(of_world)?;
-        Ok(f64::from(all.into_iter().fold(0.0, f32::max)))
+    let (rank, size) = (ranks.rank(), ranks.size());
+    let fill = |count: usize| {
+        let numbers: Vec<f32> = (0..count).map(|place| number(rank, place)).collect();
+        Tensor::from_data(TensorData::new(numbers, [count]), (device, DType::F32))
     };
-    once(ring)?;
+    let vectors = Vectors {
+        whole: fill(len * size),
+        part: fill(len),
+    };
+    let vectors = (operation.call)(ranks, vectors)?;
+    let result = match operation.whole {
+        true => &vectors.whole,
+        false => &vectors.part,
+    };
+    let mut places = read(ranks, result)?.into_iter().enumerate();
+    if !places.all(|(place, x)| x == (operation.right)(place, [rank, size], len)) {
+        return Err(Failure::Bug(format!("{} is wrong", operation.name)));
+    }
+    let calls = if ranks.on_device() { CALLS } else { 1 };
+    let mut vectors = Some(vectors);
+    let mut once = |ranks: &mut dyn Ways| -> Result<f64, Failure> {
+        ranks.waiting(&mut || synced(device))?;
+        ranks.agree("a barrier", &[])?;
+        let start = Instant::now();
+        for _ in 0..calls {
+            let taken = vectors.take().expect("they come back");
+            vectors = Some((operation.call)(ranks, taken)?);
+        }
+        ranks.waiting(&mut || synced(device))?;
+        let seconds = start.elapsed().as_secs_f64() / calls as f64;
+        let own = Tensor::from_floats([seconds as f32], device);
+        let all = ranks.gather(own)?;
+        Ok(f64::from(
+            read(ranks, &all)?.into_iter().fold(0.0, f32::max),
+        ))
+    };
+    once(ranks)?;
     let [least, most] = TIMINGS;
-    let mut count = [(budget / once(ring)?).clamp(least, most) as f32];
-    ring.broadcast(&mut count, 0).map_err(of_world)?;
-    let seconds: Result<Vec<f64>, Failure> = (0..count[0] as usize).map(|_| once(ring)).collect();
+    let count = (budget / (once(ranks)? * calls as f64)).clamp(least, most) as f32;
+    let count = ranks.broadcast(Tensor::from_floats([count], device))?;
+    let count = read(ranks, &count)?[0] as usize;
+    let seconds: Result<Vec<f64>, Failure> = (0..count).map(|_| once(ranks)).collect();
     Ok(Timing::of(seconds?))
+}
+
+fn synced(device: &Device) -> Result<(), Error> {
+    let failed = |error| riverrun::training::execution_error(device, &error);
+    Ok(device.sync().map_err(failed)?)
+}
+
+/// The numbers of a vector that other ranks have a part in.
+fn read(ranks: &mut dyn Ways, vector: &Tensor<1>) -> Result<Vec<f32>, Failure> {
+    let mut numbers = Vec::new();
+    ranks.waiting(&mut || {
+        numbers = riverrun::device::read(vector.clone())?.iter().collect();
+        Ok(())
+    })?;
+    Ok(numbers)
 }

@@ -3,10 +3,10 @@
 
 use std::time::Instant;
 
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::tensor::{DType, Device, Distribution, Tensor, TensorData};
 use riverrun::ops::{ScanOptions, linear_scan};
 use riverrun::{Neighbours, Sequence};
-use riverrun_train::Ranks as Collectives;
+use riverrun_train::{Connected, Ranks as Collectives};
 
 use super::Common;
 use super::report::Report;
@@ -48,18 +48,20 @@ pub fn run(args: &Args, common: &Common) -> Result<(), Failure> {
 }
 
 fn measure(args: &Args, common: &Common, ranks: &Ranks) -> Result<(), Failure> {
-    let Some((mut all, neighbours)) = ranks.along_time(ranks.size())? else {
-        return Err(Failure::User(
-            "there is one rank: start several by `riverrun launch --processes 2 -- bench context`"
-                .into(),
-        ));
-    };
     let common = Common {
         device: ranks.device(&common.device)?,
         ..common.clone()
     };
     let mut report = Report::new(&common)?;
     let device = riverrun::device::parse(&common.device)?;
+    let Some((Connected { ranks: mut all, .. }, neighbours)) =
+        ranks.along_time(&device, ranks.size())?
+    else {
+        return Err(Failure::User(
+            "there is one rank: start several by `riverrun launch --processes 2 -- bench context`"
+                .into(),
+        ));
+    };
     let shapes = match args.shapes.is_empty() {
         true => SHAPES.to_vec(),
         false => args.shapes.iter().map(|shape| shape.0).collect(),
@@ -195,21 +197,35 @@ fn time(
     mut call: impl FnMut() -> Option<()>,
 ) -> Result<Timing, Failure> {
     let mut once = |all: &mut dyn Collectives| {
-        let mut seconds = vec![0.0; all.size()];
-        all.gather(&[0.0], &mut seconds)?;
+        gathered(all, 0.0, device)?;
         let start = Instant::now();
         if call().is_some() {
             device
                 .sync()
                 .map_err(|error| Failure::Bug(error.to_string()))?;
         }
-        all.gather(&[start.elapsed().as_secs_f32()], &mut seconds)?;
+        let seconds = gathered(all, start.elapsed().as_secs_f32(), device)?;
         Ok::<_, Failure>(f64::from(seconds.into_iter().fold(0.0, f32::max)))
     };
     once(all)?;
     let [least, most] = TIMINGS;
-    let mut count = [(budget / once(all)?).clamp(least, most) as f32];
-    all.broadcast(&mut count)?;
-    let seconds: Result<Vec<f64>, Failure> = (0..count[0] as usize).map(|_| once(all)).collect();
+    let count = (budget / once(all)?).clamp(least, most) as f32;
+    // As many on all ranks as on the first.
+    let count = gathered(all, count, device)?[0];
+    let seconds: Result<Vec<f64>, Failure> = (0..count as usize).map(|_| once(all)).collect();
     Ok(Timing::of(seconds?))
+}
+
+/// The numbers of all ranks.
+fn gathered(all: &mut dyn Collectives, own: f32, device: &Device) -> Result<Vec<f32>, Failure> {
+    let own = Tensor::from_data(TensorData::from([own]), (device, DType::F32));
+    let gathered = all.gather(own)?;
+    let mut numbers = Vec::new();
+    all.waiting(&mut || {
+        numbers = riverrun::device::read(gathered.clone())?
+            .iter::<f32>()
+            .collect();
+        Ok(())
+    })?;
+    Ok(numbers)
 }

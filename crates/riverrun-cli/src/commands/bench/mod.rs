@@ -151,7 +151,7 @@ enum Measurement {
     Rssm(rssm::Args),
     /// Hybrid training beside plain training: steps, seconds, and seconds to an equal validation loss
     Hybrid(hybrid::Args),
-    /// Sums and copies among the ranks of a world over TCP: milliseconds, bytes per second
+    /// Sums and copies among the ranks of a world, by NCCL or TCP: milliseconds, bytes per second
     #[cfg(unix)]
     Collectives(collectives::Args),
     /// A linear recurrence over sequences divided along time among ranks, beside the whole ones on one of them: milliseconds
@@ -161,9 +161,13 @@ enum Measurement {
 
 /// Runs the requested measurement.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
-    #[cfg(unix)]
-    if let Measurement::Collectives(collectives) = &args.what {
-        return collectives::run(collectives, &args.common);
+    match &args.what {
+        #[cfg(unix)]
+        Measurement::Collectives(collectives) => {
+            return collectives::run(collectives, &args.common);
+        }
+        Measurement::Train(train) => return train::run(train, &args.common),
+        _ => {}
     }
     #[cfg(unix)]
     if let Measurement::Context(context) = &args.what {
@@ -179,7 +183,6 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         Measurement::Gelu(args) => gelu::run(args, there),
         Measurement::Recompute(args) => recompute::run(args, there),
         Measurement::Cell(args) => cell::run(args, there),
-        Measurement::Train(args) => train::run(args, there),
         Measurement::Linear(args) => linear::run(args, there),
         Measurement::Attention(args) => attention::run(args, there),
         Measurement::Rollout(args) => rollout::run(args, there),
@@ -187,6 +190,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         Measurement::Encoder(args) => encoder::run(args, there),
         Measurement::Rssm(args) => rssm::run(args, there),
         Measurement::Hybrid(args) => hybrid::run(args, there),
+        Measurement::Train(_) => Ok(()),
         #[cfg(unix)]
         Measurement::Collectives(_) | Measurement::Context(_) => Ok(()),
     }?;

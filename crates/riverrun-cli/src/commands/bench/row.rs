@@ -113,8 +113,8 @@ impl Row {
     }
 
     /// A part of a whole.
-    pub fn percent(self, key: &'static str, part: f64) -> Self {
-        self.with(key, Style::Percent, Value::Number(Some(part)))
+    pub fn percent(self, key: &'static str, part: impl Into<Option<f64>>) -> Self {
+        self.with(key, Style::Percent, Value::Number(part.into()))
     }
 
     /// Bytes, printed in megabytes.

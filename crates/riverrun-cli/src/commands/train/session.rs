@@ -32,7 +32,7 @@ pub fn train<O: Objective>(
     out: &mut impl Write,
 ) -> Result<Option<(Outcome<O::Model>, RunDir)>, Failure> {
     let along_time = args.context_parallel.unwrap_or(1);
-    let setup = ranks.spread(setup, along_time)?;
+    let (setup, way) = ranks.spread(setup, device, along_time, args.shard_optimizer)?;
     let (steps, batch, new) = (
         setup.training().steps,
         setup.training().batch,
@@ -66,18 +66,17 @@ pub fn train<O: Objective>(
     }
     if ranks.is_first() {
         writeln!(out, "{what}")?;
-        let size = ranks.size();
-        if size > 1 {
-            let groups = size / along_time;
+        if let Some(way) = way {
+            let (size, groups) = (ranks.size(), ranks.size() / along_time);
             let own = batch / groups;
             match along_time {
                 1 => writeln!(
                     out,
-                    "ranks   global batch {batch}, {own} a rank, {size} ranks"
+                    "ranks   global batch {batch}, {own} a rank, {size} ranks; gradients by {way}"
                 )?,
                 _ => writeln!(
                     out,
-                    "ranks   global batch {batch}, {own} a group, {groups} groups of {along_time} ranks along time"
+                    "ranks   global batch {batch}, {own} a group, {groups} groups of {along_time} ranks along time; states by TCP; gradients by {way}"
                 )?,
             }
         }

@@ -67,6 +67,17 @@ pub(crate) fn own(tensor: CubeTensor) -> CubeTensor {
     tensor.copy()
 }
 
+/// A contiguous tensor that may be written to, of which nobody knows the memory later: unlike [`own`], this may copy in a
+/// recording.
+#[cfg(feature = "cuda")]
+pub(crate) fn own_for_now(tensor: CubeTensor) -> CubeTensor {
+    let tensor = into_contiguous(tensor);
+    match is_alone(&tensor) {
+        true => tensor,
+        false => tensor.copy(),
+    }
+}
+
 /// The tensor in the memory where it is, which no other tensor shares. Callers have refused tensors that have a clone.
 pub(crate) fn own_memory(tensor: CubeTensor) -> CubeTensor {
     let tensor = into_contiguous(tensor);

@@ -93,3 +93,39 @@ eight! {
     /// Tensors that go into one call.
     Tensors of FloatTensor<B> as Maybe
 }
+
+/// An optional group of [`Tensors`].
+#[derive(ExtensionType)]
+#[extension_type(fusion: cfg(feature = "cube"))]
+pub enum MaybeTensors<B: Backend> {
+    /// Present.
+    Some(#[extension_type] Tensors<B>),
+    /// Absent.
+    None,
+}
+
+eight! {
+    /// Groups of tensors that go into one call: as many as [`MANY`].
+    Many of Tensors<B> as MaybeTensors
+}
+
+/// Tensors of [`Many`].
+pub(crate) const MANY: usize = GROUP * GROUP;
+
+impl<B: Backend> Many<B> {
+    /// At most [`MANY`] tensors.
+    pub(in crate::ops) fn from_tensors(tensors: Vec<FloatTensor<B>>) -> Self {
+        let mut tensors = tensors.into_iter().peekable();
+        let mut groups = Vec::new();
+        while tensors.peek().is_some() {
+            groups.push(Tensors::from_vec(tensors.by_ref().take(GROUP).collect()));
+        }
+        Self::from_vec(groups)
+    }
+
+    /// The tensors that are present.
+    pub(in crate::ops) fn into_tensors(self) -> Vec<FloatTensor<B>> {
+        let groups = self.into_vec().into_iter();
+        groups.flat_map(Tensors::into_vec).collect()
+    }
+}

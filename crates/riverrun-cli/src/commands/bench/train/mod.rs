@@ -3,6 +3,9 @@
 //! A step is timed from the batch on the host to the end of the device's work, as in a loop that reads its loss at every step;
 //! its parts in further steps, with a wait after each part. Launches and their times come from further steps again. A model
 //! whose loss does not start at that of a random guess, or does not fall, is not timed.
+//!
+//! On several ranks, the time between ranks is that of a step's sums by themselves, one after another without a wait. In a step
+//! they wait for the slowest rank too.
 
 #[cfg(feature = "gpu")]
 mod launches;
@@ -14,14 +17,15 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use riverrun_models::LanguageModelKind;
 use riverrun_train::tasks::Batch;
-use riverrun_train::{Learner, Part, RunConfig};
+use riverrun_train::{Connected, Learner, Part, Ranks as Ways, RunConfig};
 
-use super::Grid;
 use super::report::Report;
 use super::row::Row;
 use super::timing::Timing;
+use super::{Common, Grid};
 use crate::failure::Failure;
 use crate::model_shape::ModelShape;
+use crate::ranks::Ranks;
 use crate::started;
 use peak_memory::Meter;
 
@@ -58,23 +62,90 @@ pub struct Args {
     kernels: usize,
 }
 
-/// Measures and prints.
-pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+/// Measures; under a launcher on all ranks, of which the first prints: every model on each rank alone, then on all together, with
+/// a batch of its shape on each.
+///
+/// # Errors
+/// A model that does not learn; a rank that has failed.
+pub fn run(args: &Args, common: &Common) -> Result<(), Failure> {
+    let ranks = Ranks::join()?;
+    let result = measure(args, common, &ranks);
+    ranks.leave(result)
+}
+
+fn measure(args: &Args, common: &Common, ranks: &Ranks) -> Result<(), Failure> {
+    let common = Common {
+        device: ranks.device(&common.device)?,
+        ..common.clone()
+    };
+    let mut report = Report::new(&common)?;
     let device = report.device.clone();
-    report.line(format!("{} timed steps", args.steps))?;
+    let mut connected = ranks.connect(&device)?;
+    let first = ranks.is_first();
+    if first {
+        report.line(format!("{} timed steps", args.steps))?;
+        if let Some(Connected { way, .. }) = &connected {
+            report.line(format!("{} ranks, by {way}", ranks.size()))?;
+            report.fact("way", way);
+        }
+    }
     for dtype in args.grid.precisions()? {
         for shape in args.grid.or(if report.is_cpu() { CPU } else { GPU }) {
             let mut config = RunConfig::selective_copy();
             config.model = shape.model(args.model);
             config.training.dtype = dtype;
             config.check()?;
-            Bench::new(config, shape, &device, args.graph)?.measure(args, report)?;
+            let alone = Bench::new(config.clone(), shape, &device, args.graph, None)?;
+            let (row, speed) = alone.measure(args)?;
+            let Some(Connected { ranks: way, .. }) = connected.take() else {
+                report.add(row)?;
+                continue;
+            };
+            let none = Shared {
+                ranks: 1,
+                scaling: None,
+                exchange: None,
+                of_step: None,
+            };
+            if first {
+                report.add(none.columns(row))?;
+            }
+            let graph = args.graph && way.on_device();
+            let together = Bench::new(config, shape, &device, graph, Some(way))?;
+            let (row, shared, way) = together.measure_together(args, ranks.size(), speed)?;
+            connected = way;
+            if first {
+                report.add(shared.columns(row))?;
+            }
         }
     }
-    Ok(())
+    match first {
+        true => report.end(),
+        false => Ok(()),
+    }
 }
 
-/// A model with its batch.
+/// What several ranks add to a row.
+struct Shared {
+    ranks: usize,
+    /// All ranks' tokens per second, beside those of one alone.
+    scaling: Option<f64>,
+    /// The time of a step's sums among ranks.
+    exchange: Option<Timing>,
+    /// Its part of a step.
+    of_step: Option<f64>,
+}
+
+impl Shared {
+    fn columns(self, row: Row) -> Row {
+        row.count("ranks", self.ranks)
+            .number("scaling", 3, self.scaling)
+            .beside_ms("exchange", self.exchange)
+            .percent("of_step", self.of_step)
+    }
+}
+
+/// A model with its batch, of all ranks if there are several.
 struct Bench {
     learner: Learner,
     batch: Batch,
@@ -90,9 +161,18 @@ impl Bench {
         shape: ModelShape,
         device: &Device,
         graph: bool,
+        ways: Option<Box<dyn Ways>>,
     ) -> Result<Self, Failure> {
         let memory = Meter::new(device);
-        let mut learner = Learner::language(&config, device)?;
+        let ranks = ways.as_ref().map_or(1, |ways| ways.size());
+        let shape = ModelShape {
+            batch: ranks * shape.batch,
+            ..shape
+        };
+        let mut learner = match ways {
+            None => Learner::language(&config, device)?,
+            Some(ways) => Learner::language_on_ranks(&config, device, ways)?,
+        };
         if graph {
             learner.record_steps()?;
         }
@@ -121,7 +201,45 @@ impl Bench {
         loss.try_into_scalar::<f64>().map_err(failed)
     }
 
-    fn measure(mut self, args: &Args, report: &mut Report) -> Result<(), Failure> {
+    /// The row of a model, and its tokens per second.
+    fn measure(mut self, args: &Args) -> Result<(Row, f64), Failure> {
+        let (row, step) = self.timed(args)?;
+        let speed = self.shape.tokens() as f64 / step.median;
+        #[cfg(feature = "gpu")]
+        let row = match self.launches(args)? {
+            Some(launches) => launches.columns(row, args.kernels),
+            None => row.count("launches_per_step", None).hidden("launches", ()),
+        };
+        Ok((row, speed))
+    }
+
+    /// The same on several ranks, beside the tokens per second of one; the way among them comes back.
+    fn measure_together(
+        mut self,
+        args: &Args,
+        ranks: usize,
+        alone: f64,
+    ) -> Result<(Row, Shared, Option<Connected>), Failure> {
+        let (row, step) = self.timed(args)?;
+        #[cfg(feature = "gpu")]
+        let row = row.count("launches_per_step", None).hidden("launches", ());
+        let exchange: Result<Vec<f64>, _> =
+            (0..args.steps).map(|_| self.learner.time_sums()).collect();
+        let exchange = Timing::of(exchange?);
+        let shared = Shared {
+            ranks,
+            scaling: Some(self.shape.tokens() as f64 / step.median / alone),
+            exchange: Some(exchange),
+            of_step: Some(exchange.median / step.median),
+        };
+        let way = self.learner.into_ranks().map(|ranks| Connected {
+            ranks,
+            way: String::new(),
+        });
+        Ok((row, shared, way))
+    }
+
+    fn timed(&mut self, args: &Args) -> Result<(Row, Timing), Failure> {
         let start = Instant::now();
         let first = self.loss()?;
         // From the program's start to the end of the first step: of the first model alone that of a fresh start. And the first
@@ -167,17 +285,12 @@ impl Bench {
             .part("backward", backward)
             .part("update", update)
             // Whether steps were recorded and replayed; then there are no parts.
-            .hidden("graph", args.graph)
+            .hidden("graph", self.learner.records())
             .bytes("peak_bytes", peak)
             .number("first_step_at", 1, first_step_at)
             .number("first_step", 1, first_step)
             .hidden("losses", [first, last]);
-        #[cfg(feature = "gpu")]
-        let row = match self.launches(args)? {
-            Some(launches) => launches.columns(row, args.kernels),
-            None => row.count("launches_per_step", None).hidden("launches", ()),
-        };
-        report.add(row)
+        Ok((row, step))
     }
 
     /// Seconds of the parts, each with the wait for its end.
@@ -226,7 +339,7 @@ impl Bench {
             ..
         } = self;
         drop(learner);
-        let mut other = Self::new(config, shape, &device, false)?;
+        let mut other = Self::new(config, shape, &device, false, None)?;
         for _ in 0..2 {
             other.step(&mut |_| ())?;
         }

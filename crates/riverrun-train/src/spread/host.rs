@@ -2,10 +2,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use burn::tensor::{DType, Tensor};
+use riverrun::training::{FlatTensor, from_flat, to_flat};
 use riverrun::{Neighbours, StateTransport};
 use riverrun_world::{Fingerprint, Transport, World};
 
-use super::Ranks;
+use super::{Ranks, numbers, tensor};
 use crate::Error;
 
 /// The ranks of a world, over a transport among them such as [`Ring`](riverrun_world::Ring).
@@ -30,13 +32,21 @@ where
     T: for<'a> Transport<Input<'a> = &'a [f32], Output<'a> = &'a mut [f32]> + Send + 'static,
 {
     let transport = Arc::new(Mutex::new(transport));
-    let neighbours = Neighbours::new(Group {
+    let neighbours = neighbours(&world, transport.clone(), group);
+    (Box::new(Joined { world, transport }), neighbours)
+}
+
+/// The neighbours of this rank in groups of `group` ranks, over a transport among all of them.
+pub(super) fn neighbours<T>(world: &World, transport: Arc<Mutex<T>>, group: usize) -> Neighbours
+where
+    T: for<'a> Transport<Input<'a> = &'a [f32], Output<'a> = &'a mut [f32]> + Send + 'static,
+{
+    Neighbours::new(Group {
         first: world.rank() / group.max(1) * group,
         rank: world.rank() % group.max(1),
         size: group,
-        transport: transport.clone(),
-    });
-    (Box::new(Joined { world, transport }), neighbours)
+        transport,
+    })
 }
 
 struct Joined<T> {
@@ -102,19 +112,61 @@ where
         self.world.size()
     }
 
-    fn sum(&mut self, numbers: &mut [f32]) -> Result<(), Error> {
-        Ok(lock(&self.transport).all_reduce(numbers)?)
+    fn on_device(&self) -> bool {
+        false
     }
 
-    fn broadcast(&mut self, numbers: &mut [f32]) -> Result<(), Error> {
-        Ok(lock(&self.transport).broadcast(numbers, 0)?)
+    /// All vectors go through the host in one piece, so that a step has one exchange.
+    fn sum(&mut self, vectors: Vec<Tensor<1>>) -> Result<Vec<Tensor<1>>, Error> {
+        let Some(first) = vectors.first() else {
+            return Ok(vectors);
+        };
+        let (device, mut len) = (first.device(), 0);
+        let mut flat = Vec::with_capacity(vectors.len());
+        for vector in vectors {
+            let [own] = vector.dims();
+            flat.push(FlatTensor::new(vector, len, 0)?);
+            len += own;
+        }
+        let whole = to_flat(&flat, Tensor::empty([len], (&device, DType::F32)))?;
+        let mut sums = numbers(whole)?;
+        lock(&self.transport).all_reduce(&mut sums)?;
+        let sums = from_flat(flat, &tensor(sums, [len], &device))?;
+        Ok(sums.into_iter().map(FlatTensor::into_tensor).collect())
     }
 
-    fn gather(&mut self, own: &[f32], all: &mut [f32]) -> Result<(), Error> {
-        Ok(lock(&self.transport).all_gather(own, all)?)
+    fn scatter(&mut self, whole: Tensor<1>) -> Result<Tensor<1>, Error> {
+        let device = whole.device();
+        let whole = numbers(whole)?;
+        let len = whole.len() / self.size();
+        let mut part = vec![0.0; len];
+        lock(&self.transport).reduce_scatter(&whole, &mut part)?;
+        Ok(tensor(part, [len], &device))
+    }
+
+    fn gather(&mut self, part: Tensor<1>) -> Result<Tensor<1>, Error> {
+        let device = part.device();
+        let part = numbers(part)?;
+        let len = part.len() * self.size();
+        let mut whole = vec![0.0; len];
+        lock(&self.transport).all_gather(&part, &mut whole)?;
+        Ok(tensor(whole, [len], &device))
+    }
+
+    fn broadcast(&mut self, vector: Tensor<1>) -> Result<Tensor<1>, Error> {
+        let device = vector.device();
+        let mut vector = numbers(vector)?;
+        lock(&self.transport).broadcast(&mut vector, 0)?;
+        let len = vector.len();
+        Ok(tensor(vector, [len], &device))
     }
 
     fn agree(&mut self, name: &str, bytes: &[u8]) -> Result<(), Error> {
         Ok(self.world.agree(name, Fingerprint::of(bytes))?)
+    }
+
+    /// What depends on other ranks was waited for in the methods above.
+    fn waiting(&mut self, wait: &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error> {
+        wait()
     }
 }

@@ -1,0 +1,155 @@
+//! Ranks over a [`World`] and NCCL: each has a CUDA device, and numbers go from one to another.
+
+use std::sync::Arc;
+
+use burn::tensor::{DType, Device, Tensor};
+use riverrun::training::{ENQUEUED, StreamWork, enqueue, on_device};
+use riverrun_world::nccl::{Communicator, Element, Library, Queue, Span};
+use riverrun_world::{Fingerprint, Transport, World};
+
+use super::Ranks;
+use crate::Error;
+
+struct Joined {
+    world: Arc<World>,
+    communicator: Arc<Communicator>,
+}
+
+/// The ranks of a world by NCCL, each on a device of its own, with an id that rank 0 has made.
+pub(super) fn over_nccl(
+    world: Arc<World>,
+    library: &'static Library,
+    id: &[u8],
+    device: &Device,
+) -> Result<Box<dyn Ranks>, Error> {
+    let communicator = on_device(device, || {
+        // SAFETY: the context of the rank's device is current here.
+        let connected = unsafe { Communicator::connect(&world, library, id) };
+        connected.map_err(|error| Told(error.into()))
+    });
+    let communicator = Arc::new(communicator.map_err(|Told(error)| error)?);
+    tracing::debug!("the ranks are connected by NCCL");
+    Ok(Box::new(Joined {
+        world,
+        communicator,
+    }))
+}
+
+/// An error, or the reason why there is no device.
+struct Told(Error);
+
+impl From<String> for Told {
+    fn from(reason: String) -> Self {
+        Self(Error::Unsupported(reason))
+    }
+}
+
+/// The length of a vector, and what it has.
+fn shape(vector: &Tensor<1>) -> Result<(usize, Element), Error> {
+    let element = match vector.dtype() {
+        DType::F32 => Element::F32,
+        DType::F16 => Element::F16,
+        DType::BF16 => Element::Bf16,
+        other => return Err(Error::Unsupported(format!("NCCL with {other:?}"))),
+    };
+    Ok((vector.dims()[0], element))
+}
+
+/// The memory of vectors, in the work that has their addresses.
+fn spans(addresses: &[u64], shapes: &[(usize, Element)]) -> Vec<Span> {
+    let vectors = addresses.iter().zip(shapes);
+    // SAFETY: these are the addresses of the vectors, for the work on their stream.
+    let span = |(address, (length, element)): (&u64, &(usize, Element))| unsafe {
+        Span::new(*address, *length, *element)
+    };
+    vectors.map(span).collect()
+}
+
+impl Joined {
+    /// Enqueues operations on vectors that are read, and others that are written.
+    fn enqueue(
+        &self,
+        reads: Vec<Tensor<1>>,
+        writes: Vec<Tensor<1>>,
+        operations: fn(Queue<'_>, &[Span], &[Span]) -> riverrun_world::Result<()>,
+    ) -> Result<Vec<Tensor<1>>, Error> {
+        let of = |vectors: &[Tensor<1>]| vectors.iter().map(shape).collect::<Result<Vec<_>, _>>();
+        let (read_shapes, write_shapes) = (of(&reads)?, of(&writes)?);
+        let communicator = self.communicator.clone();
+        let work = StreamWork::new(move |stream, reads, writes| {
+            // SAFETY: the stream is the device's, and outlives its work.
+            let queue = unsafe { communicator.on(stream) };
+            let (reads, writes) = (spans(reads, &read_shapes), spans(writes, &write_shapes));
+            operations(queue, &reads, &writes).map_err(|error| error.to_string())
+        });
+        Ok(enqueue(reads, writes, work)?)
+    }
+
+    fn one(
+        &self,
+        reads: Vec<Tensor<1>>,
+        write: Tensor<1>,
+        operation: fn(Queue<'_>, &[Span], &[Span]) -> riverrun_world::Result<()>,
+    ) -> Result<Tensor<1>, Error> {
+        let mut written = self.enqueue(reads, vec![write], operation)?;
+        Ok(written.pop().expect("one is written"))
+    }
+}
+
+impl Ranks for Joined {
+    fn rank(&self) -> usize {
+        self.world.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.world.size()
+    }
+
+    fn on_device(&self) -> bool {
+        true
+    }
+
+    /// As many vectors as possible go into one launch.
+    fn sum(&mut self, vectors: Vec<Tensor<1>>) -> Result<Vec<Tensor<1>>, Error> {
+        let mut sums = Vec::with_capacity(vectors.len());
+        let mut vectors = vectors.into_iter().peekable();
+        while vectors.peek().is_some() {
+            let group = vectors.by_ref().take(ENQUEUED).collect();
+            sums.extend(self.enqueue(Vec::new(), group, |mut queue, _, spans| {
+                queue.grouped(|queue| spans.iter().try_for_each(|span| queue.all_reduce(*span)))
+            })?);
+        }
+        Ok(sums)
+    }
+
+    fn scatter(&mut self, whole: Tensor<1>) -> Result<Tensor<1>, Error> {
+        let len = whole.dims()[0] / self.size();
+        let part = Tensor::empty([len], (&whole.device(), whole.dtype()));
+        self.one(vec![whole], part, |mut queue, whole, part| {
+            queue.reduce_scatter(whole[0], part[0])
+        })
+    }
+
+    fn gather(&mut self, part: Tensor<1>) -> Result<Tensor<1>, Error> {
+        let len = part.dims()[0] * self.size();
+        let whole = Tensor::empty([len], (&part.device(), part.dtype()));
+        self.one(vec![part], whole, |mut queue, part, whole| {
+            queue.all_gather(part[0], whole[0])
+        })
+    }
+
+    fn broadcast(&mut self, vector: Tensor<1>) -> Result<Tensor<1>, Error> {
+        self.one(Vec::new(), vector, |mut queue, _, vector| {
+            queue.broadcast(vector[0], 0)
+        })
+    }
+
+    fn agree(&mut self, name: &str, bytes: &[u8]) -> Result<(), Error> {
+        Ok(self.world.agree(name, Fingerprint::of(bytes))?)
+    }
+
+    fn waiting(&mut self, wait: &mut dyn FnMut() -> Result<(), Error>) -> Result<(), Error> {
+        // The first cause is better than what a device says whose work was ended.
+        self.communicator.waiting(wait)?
+    }
+}
