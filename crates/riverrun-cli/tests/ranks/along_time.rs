@@ -238,9 +238,10 @@ fn divided_recurrences_are_measured_beside_whole_ones() {
     let end = scratch.launched("3", &[&words[..], &file].concat());
     let text = fs::read_to_string(scratch.0.join("found.json")).unwrap();
     let found: serde_json::Value = serde_json::from_str(&text).unwrap();
-    // On a busy machine a row may be refused as unsteady; then its name is in the file.
+    // A row has two timings. On a busy machine each may be refused as unsteady, and is named in the file then; a row goes with both.
     let count = |field: &str| found[field].as_array().map_or(0, Vec::len);
-    assert_eq!(count("rows") + count("refused"), 2, "{end:?}");
+    let (rows, refused) = (count("rows"), count("refused"));
+    assert!(rows <= 2 && 2 * rows + refused >= 4, "{end:?}");
     let refused = scratch.start(
         &[
             &["launch", "--processes", "2", "--"],
