@@ -49,7 +49,7 @@ pub fn add(
 ///
 /// # Errors
 /// [`Error::Length`]; nothing has changed then.
-pub fn put(place: Place, p: &mut [f32], vector: &[f32]) -> Result<(), Error> {
+pub fn put<E: Copy>(place: Place, p: &mut [E], vector: &[E]) -> Result<(), Error> {
     expect_length("a tensor", place.len, p.len())?;
     place.check("a vector", vector.len())?;
     p.copy_from_slice(&vector[place.start..place.start + place.len]);
@@ -60,7 +60,7 @@ pub fn put(place: Place, p: &mut [f32], vector: &[f32]) -> Result<(), Error> {
 ///
 /// # Errors
 /// [`Error::Length`]; nothing has changed then.
-pub fn take(place: Place, p: &[f32], vector: &mut [f32]) -> Result<(), Error> {
+pub fn take<E: Copy>(place: Place, p: &[E], vector: &mut [E]) -> Result<(), Error> {
     expect_length("a tensor", place.len, p.len())?;
     place.check("a vector", vector.len())?;
     vector[place.start..place.start + place.len].copy_from_slice(p);

@@ -3,7 +3,7 @@
 //!
 //! A tensor of `n` elements at `start` has the elements `start .. start + n` of the vector. With a group `j` for each
 //! tensor, directions `d₀, d₁, ...`, which are vectors, and coefficients `c` of each group, [`add`](cpu::add) changes each
-//! element to `p + Σₖ c[j, k] dₖ`, summed in the order of `k`. Copies keep every bit. All numbers are `f32`.
+//! element to `p + Σₖ c[j, k] dₖ`, summed in the order of `k`. All of these are `f32`. Copies keep every bit, in `f32`, `f16` or `bf16`.
 
 pub mod cpu;
 #[cfg(feature = "gpu")]

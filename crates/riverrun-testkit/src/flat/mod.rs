@@ -65,10 +65,11 @@ impl Flat {
     }
 }
 
-/// All numbers are `f32`, whatever the storage type.
+/// The storage type is that of the copies; additions are in `f32`.
 impl Case for Flat {
     fn numbers(&mut self) -> Vec<&mut Vec<f64>> {
-        Vec::new()
+        let tensors = self.tensors.iter_mut();
+        tensors.chain(&mut self.directions).collect()
     }
 
     fn oracle<E: Element>(&self) -> Tensors {
@@ -79,8 +80,7 @@ impl Case for Flat {
         }
         let part = |place: &Place| self.directions[0][place.start..][..place.len].to_vec();
         let put = self.places.iter().map(part).collect();
-        let taken = added.concat();
-        Self::tensors(added, taken, put)
+        Self::tensors(added, self.tensors.concat(), put)
     }
 
     fn allowed<E: Element>(&self, truth: &Tensors) -> Tensors {
@@ -96,8 +96,8 @@ impl Case for Flat {
             sizes.extend((0..p.len()).map(|i| p[i].abs() + size(place, i)));
         }
         truth.map(|name, i, _| match name {
-            "put" => 0.0,
-            _ => slack * sizes[i],
+            "added" => slack * sizes[i],
+            _ => 0.0,
         })
     }
 
@@ -108,16 +108,20 @@ impl Case for Flat {
         let slices: Vec<&[f32]> = directions.iter().map(Vec::as_slice).collect();
         let coefficients = narrow(&self.coefficients);
         let mut tensors: Vec<Vec<f32>> = self.tensors.iter().map(narrow).collect();
-        let mut taken = vec![f32::NAN; self.total];
         for (place, p) in self.places.iter().zip(&mut tensors) {
             cpu::add(*place, p, &slices, &coefficients)?;
-            cpu::take(*place, p, &mut taken)?;
         }
         let added = tensors.iter().map(wide).collect();
+        let mut tensors: Vec<Vec<E>> = self.tensors.iter().map(|x| stored(x)).collect();
+        let (direction, mut taken) = (
+            stored::<E>(&self.directions[0]),
+            vec![E::default(); self.total],
+        );
         for (place, p) in self.places.iter().zip(&mut tensors) {
-            cpu::put(*place, p, &directions[0])?;
+            cpu::take(*place, p, &mut taken)?;
+            cpu::put(*place, p, &direction)?;
         }
-        let put = tensors.iter().map(wide).collect();
+        let put = tensors.iter().map(|x| crate::wide(x)).collect();
         Ok(Self::tensors(added, crate::wide(&taken), put))
     }
 
@@ -125,23 +129,26 @@ impl Case for Flat {
     fn gpu(
         &self,
         client: &cubecl::client::Client,
-        _: riverrun_kernels::gpu::Dtype,
+        dtype: riverrun_kernels::gpu::Dtype,
     ) -> Result<Tensors, Error> {
         use crate::transfer::{download, poison, upload};
         use riverrun_kernels::flat::gpu::{Buffer, add, put, take};
         use riverrun_kernels::gpu::Dtype;
-        let up = |x: &Vec<f64>| upload(client, Dtype::F32, x);
-        let buffer = |(place, p): (&Place, &Vec<f64>)| Buffer {
-            place: *place,
-            p: up(p),
+        let buffers = |dtype| -> Vec<Buffer> {
+            let buffer = |(place, p): (&Place, &Vec<f64>)| Buffer {
+                place: *place,
+                p: upload(client, dtype, p),
+            };
+            self.places.iter().zip(&self.tensors).map(buffer).collect()
         };
-        let tensors: Vec<Buffer> = self.places.iter().zip(&self.tensors).map(buffer).collect();
-        let directions: Vec<_> = self.directions.iter().map(up).collect();
-        let coefficients = up(&self.coefficients);
-        let down = || -> Vec<Vec<f64>> {
-            let read = |t: &Buffer| download(client, Dtype::F32, t.p.clone(), t.place.len);
+        let down = |dtype, tensors: &[Buffer]| -> Vec<Vec<f64>> {
+            let read = |t: &Buffer| download(client, dtype, t.p.clone(), t.place.len);
             tensors.iter().map(read).collect()
         };
+        let tensors = buffers(Dtype::F32);
+        let directions = self.directions.iter();
+        let directions: Vec<_> = directions.map(|x| upload(client, Dtype::F32, x)).collect();
+        let coefficients = upload(client, Dtype::F32, &self.coefficients);
         add(
             client,
             &tensors,
@@ -150,11 +157,12 @@ impl Case for Flat {
             &coefficients,
             GROUPS,
         )?;
-        let added = down();
-        let vector = poison(client, Dtype::F32, self.total);
-        take(client, &tensors, &vector, self.total)?;
-        put(client, &tensors, &directions[0], self.total)?;
-        let taken = download(client, Dtype::F32, vector, self.total);
-        Ok(Self::tensors(added, taken, down()))
+        let added = down(Dtype::F32, &tensors);
+        let (tensors, vector) = (buffers(dtype), poison(client, dtype, self.total));
+        take(client, dtype, &tensors, &vector, self.total)?;
+        let direction = upload(client, dtype, &self.directions[0]);
+        put(client, dtype, &tensors, &direction, self.total)?;
+        let taken = download(client, dtype, vector, self.total);
+        Ok(Self::tensors(added, taken, down(dtype, &tensors)))
     }
 }

@@ -98,11 +98,11 @@ mod on_gpu {
         let refused = |result: Result<(), Error>| matches!(result, Err(Error::Length { .. }));
         let (vector, two) = (buffer(5), buffer(2));
         let far = [tensor(3, 0)];
-        assert!(refused(put(&client, &far, &vector, 5)));
-        assert!(refused(take(&client, &far, &vector, 5)));
+        assert!(refused(put(&client, Dtype::F32, &far, &vector, 5)));
+        assert!(refused(take(&client, Dtype::F32, &far, &vector, 5)));
         let near = [tensor(2, 2)];
         let vectors = [vector];
-        assert!(refused(put(&client, &near, &vectors[0], 6)));
+        assert!(refused(put(&client, Dtype::F32, &near, &vectors[0], 6)));
         assert!(refused(add(&client, &near, &vectors, 5, &two, 2)));
         assert!(refused(add(&client, &near, &vectors, 5, &two, 3)));
     }

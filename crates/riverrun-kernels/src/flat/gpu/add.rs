@@ -1,6 +1,7 @@
 //! Sums of vectors, or the elements of one, to tensors.
 
 use cubecl::client::Client;
+use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
@@ -12,14 +13,15 @@ use crate::gpu::{Dtype, address, buffer, expect, grid};
 
 /// Adds `Σ c[group, k] vectors[k]` to each tensor, or, without `adds`, puts the only vector's elements in their place.
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn flat_add<N: Size>(
-    p: &mut Sequence<Box<[Vector<f32, N>]>>,
-    vectors: &Sequence<Box<[Vector<f32, N>]>>,
+fn flat_add<E: Float, N: Size>(
+    p: &mut Sequence<Box<[Vector<E, N>]>>,
+    vectors: &Sequence<Box<[Vector<E, N>]>>,
     coefficients: &[f32],
     firsts: &Sequence<usize>,
     starts: &Sequence<usize>,
     groups: &Sequence<usize>,
     #[comptime] adds: bool,
+    #[define(E)] _dtype: ElemType,
 ) {
     // The cube's tensor is found once, as in AdamW; of tensors without elements, those after them that begin at the same cube.
     let mut tensor = 0usize;
@@ -40,7 +42,7 @@ fn flat_add<N: Size>(
     for k in 0..SHARE {
         let at = piece + k * CUBE_DIM as usize;
         if at < len {
-            let mut sum = Vector::<f32, N>::new(0.0f32);
+            let mut sum = Vector::<E, N>::from_int(0);
             if comptime!(adds) {
                 #[unroll]
                 for i in 0..p.len() {
@@ -50,7 +52,7 @@ fn flat_add<N: Size>(
                 }
                 #[unroll]
                 for k in 0..vectors.len() {
-                    let c = Vector::<f32, N>::new(coefficients[row + k]);
+                    let c = Vector::<E, N>::new(E::cast_from(coefficients[row + k]));
                     sum = fma(c, vectors.index(k)[start + at], sum);
                 }
             } else {
@@ -80,7 +82,7 @@ pub fn add(
     groups: usize,
 ) -> Result<(), Error> {
     let numbers = groups * directions.len();
-    check(tensors, directions, total)?;
+    check(Dtype::F32, tensors, directions, total)?;
     expect(4, [("coefficients", Some(coefficients), numbers)])?;
     for tensor in tensors {
         check_coefficients(&tensor.place, directions.len(), numbers)?;
@@ -88,6 +90,7 @@ pub fn add(
     if !directions.is_empty() {
         launch(
             client,
+            Dtype::F32,
             tensors,
             directions,
             total,
@@ -97,34 +100,37 @@ pub fn add(
     Ok(())
 }
 
-/// Copies every tensor's elements out of a vector of `total` elements.
+/// Copies every tensor's elements out of a vector of `total` elements, all in one type.
 ///
 /// # Errors
-/// [`Error::Length`]; nothing has been launched then.
+/// [`Error::Dtype`], [`Error::Length`]; nothing has been launched then.
 pub fn put(
     client: &Client,
+    dtype: Dtype,
     tensors: &[Buffer],
     vector: &Handle,
     total: usize,
 ) -> Result<(), Error> {
     let vectors = std::slice::from_ref(vector);
-    check(tensors, vectors, total)?;
-    launch(client, tensors, vectors, total, None);
+    dtype.check(client)?;
+    check(dtype, tensors, vectors, total)?;
+    launch(client, dtype, tensors, vectors, total, None);
     Ok(())
 }
 
 fn launch(
     client: &Client,
+    dtype: Dtype,
     tensors: &[Buffer],
     vectors: &[Handle],
     total: usize,
     coefficients: Option<(&Handle, usize)>,
 ) {
-    for launch in launches(client, tensors, vectors.len() + 2) {
+    for launch in launches(client, dtype, tensors, vectors.len() + 2) {
         let width = launch.width;
         let slots = &launch.slots;
         // Copies read no coefficients; any buffer stands in for them.
-        let (numbers, count) = coefficients.unwrap_or((&vectors[0], 1));
+        let (numbers, count) = coefficients.unwrap_or((&vectors[0], 0));
         // SAFETY: the buffers have been checked.
         unsafe {
             flat_add::launch_unchecked(
@@ -146,6 +152,7 @@ fn launch(
                 launch.starts.iter().copied().collect(),
                 slots.iter().map(|(tensor, _)| tensor.place.group).collect(),
                 coefficients.is_some(),
+                dtype.elem(),
             );
         }
     }

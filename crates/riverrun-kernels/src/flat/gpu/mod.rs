@@ -15,7 +15,7 @@ use crate::Error;
 use crate::gpu::batches::{Batch, SHARE, UNITS, batches, first_cubes};
 use crate::gpu::{Dtype, expect};
 
-/// A tensor: its place, and its contiguous buffer in `f32`.
+/// A tensor: its place, and its contiguous buffer.
 #[derive(Debug, Clone)]
 pub struct Buffer {
     /// Its place in vectors.
@@ -25,12 +25,13 @@ pub struct Buffer {
 }
 
 /// Checks the buffers of tensors, and that their places lie in vectors of `total` elements.
-fn check(tensors: &[Buffer], vectors: &[Handle], total: usize) -> Result<(), Error> {
+fn check(dtype: Dtype, tensors: &[Buffer], vectors: &[Handle], total: usize) -> Result<(), Error> {
+    let size = dtype.size();
     for Buffer { place, p } in tensors {
         place.check("a vector", total)?;
-        expect(4, [("a tensor", Some(p), place.len)])?;
+        expect(size, [("a tensor", Some(p), place.len)])?;
     }
-    expect(4, vectors.iter().map(|v| ("a vector", Some(v), total)))
+    expect(size, vectors.iter().map(|v| ("a vector", Some(v), total)))
 }
 
 /// A launch: its tensors with their elements, the first cube of each and the count of all cubes, and the places in vectors of
@@ -45,7 +46,12 @@ struct Launch<'a> {
 
 /// The launches for some tensors, with `others` bindings beside one for each tensor. Tensors and their places are read in
 /// vectors, so both the length and the start must be whole ones.
-fn launches<'a>(client: &Client, tensors: &'a [Buffer], others: usize) -> Vec<Launch<'a>> {
+fn launches<'a>(
+    client: &Client,
+    dtype: Dtype,
+    tensors: &'a [Buffer],
+    others: usize,
+) -> Vec<Launch<'a>> {
     let units = UNITS.min(client.properties().hardware.max_units_per_cube as usize);
     // A length of 0 leaves a tensor out; any other keeps its power of two, as far as the start has it too.
     let runs: Vec<usize> = tensors
@@ -68,6 +74,6 @@ fn launches<'a>(client: &Client, tensors: &'a [Buffer], others: usize) -> Vec<La
             slots,
         }
     };
-    let batches = batches(client, Dtype::F32, &runs, (1, others));
+    let batches = batches(client, dtype, &runs, (1, others));
     batches.iter().map(launch).collect()
 }

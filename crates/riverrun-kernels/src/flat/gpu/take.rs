@@ -1,6 +1,7 @@
 //! Tensors to a vector.
 
 use cubecl::client::Client;
+use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
@@ -11,11 +12,12 @@ use crate::gpu::{Dtype, address, buffer, grid};
 
 /// Writes each tensor's elements to its place.
 #[cube(launch_unchecked, address_type = "dynamic")]
-fn flat_take<N: Size>(
-    p: &Sequence<Box<[Vector<f32, N>]>>,
-    vector: &mut [Vector<f32, N>],
+fn flat_take<E: Numeric, N: Size>(
+    p: &Sequence<Box<[Vector<E, N>]>>,
+    vector: &mut [Vector<E, N>],
     firsts: &Sequence<usize>,
     starts: &Sequence<usize>,
+    #[define(E)] _dtype: ElemType,
 ) {
     let mut tensor = 0usize;
     let mut piece = 0usize;
@@ -33,7 +35,7 @@ fn flat_take<N: Size>(
     for k in 0..SHARE {
         let at = piece + k * CUBE_DIM as usize;
         if at < len {
-            let mut found = Vector::<f32, N>::new(0.0f32);
+            let mut found = Vector::<E, N>::from_int(0);
             #[unroll]
             for i in 0..p.len() {
                 if tensor == i {
@@ -45,18 +47,20 @@ fn flat_take<N: Size>(
     }
 }
 
-/// Copies every tensor's elements into a vector of `total` elements.
+/// Copies every tensor's elements into a vector of `total` elements, all in one type.
 ///
 /// # Errors
-/// [`Error::Length`]; nothing has been launched then.
+/// [`Error::Dtype`], [`Error::Length`]; nothing has been launched then.
 pub fn take(
     client: &Client,
+    dtype: Dtype,
     tensors: &[Buffer],
     vector: &Handle,
     total: usize,
 ) -> Result<(), Error> {
-    check(tensors, std::slice::from_ref(vector), total)?;
-    for launch in launches(client, tensors, 2) {
+    dtype.check(client)?;
+    check(dtype, tensors, std::slice::from_ref(vector), total)?;
+    for launch in launches(client, dtype, tensors, 2) {
         let width = launch.width;
         let slots = &launch.slots;
         // SAFETY: the buffers have been checked.
@@ -74,6 +78,7 @@ pub fn take(
                 buffer(vector, total, width),
                 launch.firsts.iter().copied().collect(),
                 launch.starts.iter().copied().collect(),
+                dtype.elem(),
             );
         }
     }

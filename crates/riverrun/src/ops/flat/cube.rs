@@ -3,13 +3,12 @@
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::server::Handle;
 use riverrun_kernels::flat::gpu::{Buffer, add, put, take};
 
 use super::{FlatOps, FlatPlace};
-use crate::ops::support::cube::{own, own_memory};
+use crate::ops::support::cube::{dtype, into_contiguous, own, own_memory};
 use crate::ops::support::members::Tensors;
 
 fn buffers(tensors: &[CubeTensor], places: Vec<FlatPlace>) -> Vec<Buffer> {
@@ -64,6 +63,7 @@ impl FlatOps for CubeBackend {
         let total = vector.shape().num_elements();
         put(
             &vector.client,
+            dtype(&vector),
             &buffers(&tensors, places),
             &vector.handle,
             total,
@@ -83,6 +83,7 @@ impl FlatOps for CubeBackend {
         let total = vector.shape().num_elements();
         take(
             &vector.client,
+            dtype(&vector),
             &buffers(&tensors, places),
             &vector.handle,
             total,

@@ -7,14 +7,14 @@ use riverrun_kernels::Error;
 use riverrun_kernels::flat::cpu;
 
 use super::{FlatOps, FlatPlace};
-use crate::ops::support::flex::contiguous;
+use crate::ops::support::flex::{Storage, by_dtype, contiguous};
 use crate::ops::support::members::Tensors;
 
-/// Changes every tensor.
-fn each(
+/// Changes every tensor, with elements in `E`.
+fn each<E: Storage>(
     tensors: Tensors<Flex>,
     places: Vec<FlatPlace>,
-    change: impl Fn(FlatPlace, &mut [f32]) -> Result<(), Error>,
+    change: impl Fn(FlatPlace, &mut [E]) -> Result<(), Error>,
 ) -> Tensors<Flex> {
     let tensors = tensors.into_vec().into_iter().zip(places);
     let changed = tensors.map(|(tensor, place)| {
@@ -23,6 +23,23 @@ fn each(
         tensor
     });
     Tensors::from_vec(changed.collect())
+}
+
+fn put<E: Storage>(
+    tensors: Tensors<Flex>,
+    vector: &FlexTensor,
+    places: Vec<FlatPlace>,
+) -> Tensors<Flex> {
+    let vector = contiguous::<E>(vector);
+    each(tensors, places, |place, p| cpu::put(place, p, vector))
+}
+
+fn take<E: Storage>(tensors: Tensors<Flex>, vector: &mut FlexTensor, places: Vec<FlatPlace>) {
+    let to: &mut [E] = vector.storage_mut();
+    for (tensor, place) in tensors.into_vec().into_iter().zip(places) {
+        let tensor = tensor.to_contiguous();
+        cpu::take(place, contiguous::<E>(&tensor), to).unwrap_or_else(|error| panic!("{error}"));
+    }
 }
 
 impl FlatOps for Flex {
@@ -53,8 +70,7 @@ impl FlatOps for Flex {
         _kept: bool,
     ) -> Tensors<Self> {
         let vector = vector.to_contiguous();
-        let vector = contiguous::<f32>(&vector);
-        each(tensors, places, |place, p| cpu::put(place, p, vector))
+        by_dtype!(vector.dtype(), put(tensors, &vector, places))
     }
 
     fn flat_take(
@@ -63,12 +79,7 @@ impl FlatOps for Flex {
         places: Vec<FlatPlace>,
     ) -> FloatTensor<Self> {
         let mut vector = vector.to_contiguous();
-        let to: &mut [f32] = vector.storage_mut();
-        for (tensor, place) in tensors.into_vec().into_iter().zip(places) {
-            let tensor = tensor.to_contiguous();
-            cpu::take(place, contiguous::<f32>(&tensor), to)
-                .unwrap_or_else(|error| panic!("{error}"));
-        }
+        by_dtype!(vector.dtype(), take(tensors, &mut vector, places));
         vector
     }
 }

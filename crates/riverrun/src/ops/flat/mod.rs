@@ -19,14 +19,15 @@ use crate::Error;
 #[derive(Debug, Clone)]
 pub struct FlatTensor {
     tensor: DispatchTensor,
+    dtype: DType,
     device: Device,
     place: FlatPlace,
     kept: bool,
 }
 
 impl FlatTensor {
-    /// From a tensor in `f32` that is not on an autodiff device, its first element's index in vectors, and its group: the row
-    /// of its coefficients in [`add_directions`].
+    /// From a tensor in `f32`, `f16` or `bf16` that is not on an autodiff device, its first element's index in vectors, and its
+    /// group: the row of its coefficients in [`add_directions`].
     ///
     /// # Errors
     /// [`Error::Dtype`] for another dtype, [`Error::Device`] for a tensor on an autodiff device.
@@ -35,14 +36,21 @@ impl FlatTensor {
         start: usize,
         group: usize,
     ) -> Result<Self, Error> {
-        checks::dtype("a tensor", DType::F32, tensor.dtype())?;
         checks::plain("a tensor", &tensor.device())?;
+        if !matches!(tensor.dtype(), DType::F32 | DType::F16 | DType::BF16) {
+            return Err(Error::Dtype {
+                what: "a tensor",
+                expected: "F32, F16 or BF16".into(),
+                found: format!("{:?}", tensor.dtype()),
+            });
+        }
         let place = FlatPlace {
             start,
             len: tensor.dims().iter().product(),
             group,
         };
         Ok(Self {
+            dtype: tensor.dtype(),
             device: tensor.device(),
             tensor: tensor.into_dispatch(),
             place,
@@ -55,6 +63,11 @@ impl FlatTensor {
     pub fn with_kept_memory(mut self) -> Self {
         self.kept = true;
         self
+    }
+
+    /// Its place in vectors.
+    pub fn place(&self) -> FlatPlace {
+        self.place
     }
 
     /// The tensor.
@@ -104,6 +117,9 @@ pub fn add_directions(
         checks::plain("a direction", &direction.device())?;
     }
     inside(&tensors, first)?;
+    for tensor in &tensors {
+        checks::dtype("a tensor", DType::F32, tensor.dtype)?;
+    }
     if let Some(tensor) = tensors.iter().find(|tensor| tensor.place.group >= groups) {
         return Err(riverrun_kernels::Error::Length {
             what: "rows of coefficients",
@@ -121,7 +137,7 @@ pub fn add_directions(
     Ok(in_groups(tensors, call))
 }
 
-/// Every tensor with its elements out of `vector`, which is in `f32` and on the tensors' device. Tensors without another owner
+/// Every tensor with its elements out of `vector`, which is in the tensors' dtype and on their device. Tensors without another owner
 /// are changed in place; on GPUs all go into a few launches, and nothing is read back.
 ///
 /// # Errors
@@ -135,8 +151,8 @@ pub fn from_flat(tensors: Vec<FlatTensor>, vector: &Tensor<1>) -> Result<Vec<Fla
     Ok(in_groups(tensors, call))
 }
 
-/// `vector` with the elements of every tensor at its place, and the others as they were. It is in `f32` and on the tensors'
-/// device, and changed in place if it has no other owner; on GPUs all tensors go into a few launches, and nothing is read
+/// `vector` with the elements of every tensor at its place, and the others as they were. It is in the tensors' dtype and on
+/// their device, and changed in place if it has no other owner; on GPUs all tensors go into a few launches, and nothing is read
 /// back.
 ///
 /// # Errors
@@ -154,10 +170,10 @@ pub fn to_flat(tensors: &[FlatTensor], vector: Tensor<1>) -> Result<Tensor<1>, E
 
 /// Refuses places outside of a vector.
 fn inside(tensors: &[FlatTensor], vector: &Tensor<1>) -> Result<(), Error> {
-    checks::dtype("a vector", DType::F32, vector.dtype())?;
     checks::plain("a vector", &vector.device())?;
     let [total] = vector.dims();
     for tensor in tensors {
+        checks::dtype("a vector", tensor.dtype, vector.dtype())?;
         checks::device("a vector", &tensor.device, &vector.device())?;
         tensor.place.check("a vector", total)?;
     }
@@ -173,22 +189,17 @@ fn in_groups(
     let mut waiting = tensors.into_iter().peekable();
     while waiting.peek().is_some() {
         let (mut group, mut rest) = (Vec::new(), Vec::new());
-        for FlatTensor {
-            tensor,
-            device,
-            place,
-            kept,
-        } in waiting.by_ref().take(GROUP)
-        {
-            group.push(tensor);
-            rest.push((device, place, kept));
+        for flat in waiting.by_ref().take(GROUP) {
+            group.push(flat.tensor);
+            rest.push((flat.dtype, flat.device, flat.place, flat.kept));
         }
-        let places = rest.iter().map(|(_, place, _)| *place).collect();
+        let places = rest.iter().map(|(.., place, _)| *place).collect();
         let kept = rest.iter().any(|(.., kept)| *kept);
         let done = call(Tensors::from_vec(group), places, kept).into_vec();
-        for (tensor, (device, place, kept)) in done.into_iter().zip(rest) {
+        for (tensor, (dtype, device, place, kept)) in done.into_iter().zip(rest) {
             changed.push(FlatTensor {
                 tensor,
+                dtype,
                 device,
                 place,
                 kept,
