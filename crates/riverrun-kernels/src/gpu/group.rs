@@ -181,6 +181,8 @@ fn exchange(
     #[comptime] parts: usize,
     #[comptime] fold: Fold,
 ) {
+    // A shuffle is among the lanes that are active: those that left a loop before others would be by themselves.
+    sync_plane();
     #[unroll]
     for i in 0..comptime!(width.ilog2() as usize) {
         let mask = comptime!((width >> (i + 1)) as u32);

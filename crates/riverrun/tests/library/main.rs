@@ -17,6 +17,7 @@ mod matrix_state;
 #[cfg(feature = "flex")]
 mod neighbours;
 mod ops;
+mod optimizer;
 #[path = "../common/padded.rs"]
 mod padded;
 #[path = "../common/parameters.rs"]

@@ -20,6 +20,10 @@ pub(super) struct Sizes {
 #[cube]
 fn meet(x: f32, #[comptime] parts: usize) -> f32 {
     let mut y = x;
+    // As in `gpu::group`.
+    if comptime!(parts > 1) {
+        sync_plane();
+    }
     #[unroll]
     for i in 0..comptime!(parts.ilog2() as usize) {
         y += plane_shuffle_xor(y, comptime!(1u32 << i));

@@ -4,14 +4,13 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use riverrun_kernels::adamw::gpu::{Buffers, clip, square_sum, update};
 
 use super::{Clipped, Member, Members, OptimizerOps};
 use crate::ops::support::Maybe;
-use crate::ops::support::cube::{dtype, own};
+use crate::ops::support::cube::{dtype, into_contiguous, own};
 use crate::ops::support::members::Tensors;
 
 impl OptimizerOps for CubeBackend {

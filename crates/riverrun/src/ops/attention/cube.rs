@@ -4,7 +4,6 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, Shape as Dims};
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 #[cfg(all(feature = "cuda", unix))]
@@ -15,7 +14,7 @@ use riverrun_kernels::attention::{Problem, Shape, gpu};
 use super::route;
 use super::{AttentionGradients, AttentionOps, packed};
 use crate::ops::support::Maybe;
-use crate::ops::support::cube::{dtype, empty_like, handle};
+use crate::ops::support::cube::{dtype, empty_like, handle, into_contiguous};
 
 impl AttentionOps for CubeBackend {
     fn attention_forward(

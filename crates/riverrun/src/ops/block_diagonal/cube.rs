@@ -4,13 +4,12 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::Shape;
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use riverrun_kernels::block_diagonal::gpu;
 
 use super::backend::problem;
 use super::{BlockDiagonalOps, BlockGradients};
 use crate::ops::support::Maybe;
-use crate::ops::support::cube::{dtype, empty_like, handle};
+use crate::ops::support::cube::{dtype, empty_like, handle, into_contiguous};
 
 impl BlockDiagonalOps for CubeBackend {
     fn block_diagonal_forward(

@@ -8,7 +8,6 @@ use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::server::Handle;
 use riverrun_kernels::cell::gpu::{self, Backward, Forward, Step};
@@ -19,7 +18,7 @@ use super::{
     CellInputs, CellOps, CellOutputGrads, CellSpec, CellStates, StepGradients, StepInputs,
 };
 use crate::ops::linear::{self, LinearOps, batched};
-use crate::ops::support::cube::{dtype, empty_like, handle};
+use crate::ops::support::cube::{dtype, empty_like, handle, into_contiguous};
 use crate::ops::support::{Maybe, MaybeInt};
 
 fn contiguous(tensor: FloatTensor<CubeBackend>) -> Handle {

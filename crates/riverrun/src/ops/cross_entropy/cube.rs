@@ -4,13 +4,12 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use riverrun_kernels::cross_entropy::gpu::{Backward, Forward, backward, forward};
 
 use super::LossOps;
-use crate::ops::support::cube::{dtype, empty_like, integers};
+use crate::ops::support::cube::{dtype, empty_like, integers, into_contiguous};
 
 fn sizes(x: &CubeTensor) -> [usize; 2] {
     [x.shape()[0], x.shape()[1]]

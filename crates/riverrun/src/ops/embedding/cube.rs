@@ -4,12 +4,11 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::Shape as TensorShape;
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use riverrun_kernels::embedding::Shape;
 use riverrun_kernels::embedding::gpu::{Backward, Forward, backward, forward};
 
 use super::EmbeddingOps;
-use crate::ops::support::cube::{dtype, empty_like, integers};
+use crate::ops::support::cube::{dtype, empty_like, integers, into_contiguous};
 
 impl EmbeddingOps for CubeBackend {
     fn table_rows(weight: FloatTensor<Self>, tokens: IntTensor<Self>) -> FloatTensor<Self> {

@@ -4,12 +4,11 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::Shape;
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use riverrun_kernels::encoder::FEATURES;
 use riverrun_kernels::encoder::gpu::{Buffers, encode};
 
 use super::EncoderOps;
-use crate::ops::support::cube::empty_like;
+use crate::ops::support::cube::{empty_like, into_contiguous};
 
 impl EncoderOps for CubeBackend {
     fn encode_states(

@@ -8,12 +8,11 @@ use crate::ops::support::members::Many;
 #[cfg(feature = "cuda")]
 impl EnqueueOps for CubeBackend {
     fn enqueue(reads: Many<Self>, writes: Many<Self>, work: StreamWork) -> Many<Self> {
-        use burn_cubecl::kernel::into_contiguous;
         use burn_cubecl::tensor::CubeTensor;
         use cubecl::server::Handle;
         use riverrun_kernels::gpu::cuda::Device;
 
-        use crate::ops::support::cube::own_for_now;
+        use crate::ops::support::cube::{into_contiguous, own_for_now};
 
         let reads = reads.into_tensors().into_iter().map(into_contiguous);
         let writes = writes.into_tensors().into_iter().map(own_for_now);

@@ -4,7 +4,6 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, Shape as Dims};
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use riverrun_kernels::matrix_state::gpu::{Buffers, backward, forward};
@@ -12,7 +11,7 @@ use riverrun_kernels::matrix_state::{Gradients, Problem};
 
 use super::backend::{MatrixGradients, MatrixInputs, MatrixStateOps, state_dims};
 use crate::ops::support::Maybe;
-use crate::ops::support::cube::{dtype, empty_like, handle};
+use crate::ops::support::cube::{dtype, empty_like, handle, into_contiguous};
 
 fn buffers(inputs: MatrixInputs<CubeBackend>) -> Buffers {
     Buffers {

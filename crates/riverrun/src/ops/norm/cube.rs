@@ -3,13 +3,12 @@
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use riverrun_kernels::norm::gpu::{Backward, Forward, backward, forward};
 
 use super::{NormGradients, NormOps, NormSpec};
 use crate::ops::support::Maybe;
-use crate::ops::support::cube::{dtype, empty_like, handle};
+use crate::ops::support::cube::{dtype, empty_like, handle, into_contiguous};
 
 /// Rows and channels.
 fn rows(x: &CubeTensor, gamma: &CubeTensor) -> [usize; 2] {

@@ -4,11 +4,11 @@ use burn::backend::ops::IntTensorOps;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::{DType, IntDType, Shape};
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use riverrun_kernels::random::gpu;
 
 use super::RandomOps;
+use crate::ops::support::cube::into_contiguous;
 
 impl RandomOps for CubeBackend {
     fn counter_uniform(key: IntTensor<Self>, stream: u32, shape: Shape) -> FloatTensor<Self> {

@@ -4,13 +4,12 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::Shape;
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use riverrun_kernels::recurrence::gpu::{self, Inputs, Strided};
 
 use super::{GateInputs, RecurrenceOps, ScanGradients, ScanSpec};
 use crate::ops::support::Maybe;
-use crate::ops::support::cube::{dtype, empty_like, handle};
+use crate::ops::support::cube::{dtype, empty_like, handle, into_contiguous};
 
 /// The tensor as a view with contiguous channels; other layouts are copied.
 fn view(tensor: CubeTensor) -> Strided {

@@ -4,11 +4,10 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::Shape;
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use riverrun_kernels::rg_lru::gpu::{Gradients, Inputs, backward, forward};
 
 use super::{GateGradients, GateInputs, RgLruOps, RgLruProblem};
-use crate::ops::support::cube::{dtype, empty_like, handle};
+use crate::ops::support::cube::{dtype, empty_like, handle, into_contiguous};
 
 fn buffers(inputs: GateInputs<CubeBackend>) -> Inputs {
     Inputs {

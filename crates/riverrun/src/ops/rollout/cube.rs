@@ -4,11 +4,10 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::Shape;
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use riverrun_kernels::rollout::gpu::{Buffers, run};
 
 use super::{RolloutOps, problem};
-use crate::ops::support::cube::empty_like;
+use crate::ops::support::cube::{empty_like, into_contiguous};
 
 impl RolloutOps for CubeBackend {
     fn rollout(

@@ -3,11 +3,10 @@
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use riverrun_kernels::rotary::gpu;
 
 use super::{RotaryOps, Turned, problem};
-use crate::ops::support::cube::{dtype, empty_like};
+use crate::ops::support::cube::{dtype, empty_like, into_contiguous};
 
 impl RotaryOps for CubeBackend {
     fn rotary(

@@ -4,13 +4,12 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::Shape;
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use riverrun_kernels::Error;
 use riverrun_kernels::rssm::gpu::{self, Gates, Rows};
 
 use super::{RssmOps, blocks_of, draw_of};
 use crate::ops::support::Maybe;
-use crate::ops::support::cube::{dtype, empty_like, handle};
+use crate::ops::support::cube::{dtype, empty_like, handle, into_contiguous};
 
 fn done(result: Result<(), Error>) {
     result.unwrap_or_else(|error| panic!("{error}"));

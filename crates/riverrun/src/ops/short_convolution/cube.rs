@@ -4,12 +4,11 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::Shape as Dims;
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use riverrun_kernels::short_convolution::gpu::{Backward, Forward, backward, forward};
 
 use super::{ConvolutionGradients, ShortConvolutionOps, sizes, state_dims};
 use crate::ops::support::Maybe;
-use crate::ops::support::cube::{dtype, empty_like, handle};
+use crate::ops::support::cube::{dtype, empty_like, handle, into_contiguous};
 
 impl ShortConvolutionOps for CubeBackend {
     fn short_convolution(

@@ -3,7 +3,7 @@
 use burn::backend::ops::IntTensorOps;
 use burn::tensor::{DType, IntDType, Shape};
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::kernel;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::ir::{ElemType, IntKind};
@@ -29,6 +29,18 @@ pub(crate) fn dtype(tensor: &CubeTensor) -> Dtype {
             tensor.dtype
         )
     })
+}
+
+/// The tensor with its elements one after another, in a buffer that ends with the last. Burn pads the rows of some tensors, the only
+/// row of a vector too, and kernels read how long a buffer is from the buffer.
+pub(crate) fn into_contiguous(tensor: CubeTensor) -> CubeTensor {
+    let mut tensor = kernel::into_contiguous(tensor);
+    let bytes = (tensor.meta.shape().num_elements() * tensor.dtype.size()) as u64;
+    let padding = tensor.handle.size_in_used().saturating_sub(bytes);
+    if padding > 0 && bytes > 0 {
+        tensor.handle = tensor.handle.offset_end(padding);
+    }
+    tensor
 }
 
 pub(crate) fn empty_like(tensor: &CubeTensor, shape: Shape) -> CubeTensor {

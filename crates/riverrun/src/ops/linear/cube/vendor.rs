@@ -4,14 +4,13 @@ use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::Shape;
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use riverrun_kernels::gemm::vendor::{Batch, Buffers, Problem, Vendor};
 use riverrun_kernels::gemm::{Arithmetic, Epilogue, Layout, Order};
 
 use crate::ops::linear::{ProductOutput, ProductSpec, composed};
 use crate::ops::support::Maybe;
-use crate::ops::support::cube::{dtype, empty_like, known};
+use crate::ops::support::cube::{dtype, empty_like, into_contiguous, known};
 
 /// The matrix with one dimension contiguous, and its layout; others are copied.
 fn matrix(tensor: CubeTensor) -> (CubeTensor, Layout) {

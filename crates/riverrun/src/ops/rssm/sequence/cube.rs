@@ -4,12 +4,11 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::Shape;
 use burn_cubecl::CubeBackend;
-use burn_cubecl::kernel::into_contiguous;
 use cubecl::server::Handle;
 use riverrun_kernels::rssm::sequence::{Problem, Weights, gpu};
 
 use super::{RssmCuts, RssmInputs, RssmSaved, RssmSequenceOps, RssmWeights};
-use crate::ops::support::cube::{dtype, empty_like, handle};
+use crate::ops::support::cube::{dtype, empty_like, handle, into_contiguous};
 
 fn of(tensor: FloatTensor<CubeBackend>) -> Handle {
     into_contiguous(tensor).handle
