@@ -64,7 +64,7 @@ pub struct MLstm {
     pub gates: Linear,
     /// `[d_model, heads value_dim]`: `W_o`.
     pub out_gate: Linear,
-    /// Of the output of a head, `[heads value_dim]`.
+    /// The norm of each head's output, `[heads value_dim]`.
     pub norm: LayerNorm,
     /// `[heads value_dim, d_model]`.
     pub out: Linear,
@@ -223,8 +223,9 @@ impl MatrixLayer for MLstm {
             }
             None => before,
         };
-        // Not above 0 but by rounding, which the recurrence would refuse.
-        let g = (forget + before - m.clone()).clamp_max(0.0);
+        // Not above 0 but by rounding, which the recurrence would refuse. The gradient passes there too: a clamp would stop it.
+        let g = forget + before - m.clone();
+        let g = g.clone() - g.detach().clamp_min(0.0);
         let weight = (input - m.clone()).exp().unsqueeze_dim::<4>(3);
         let qkv = apply(&self.qkv, x.clone())?;
         let value = wide(heads.value(&qkv, 2 * heads.keys()));
