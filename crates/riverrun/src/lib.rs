@@ -53,7 +53,7 @@ pub mod weights;
 
 pub use burn;
 pub use error::Error;
-pub use ops::hand_over::{Neighbours, StateTransport};
+pub use ops::hand_over::{Neighbours, StateTransport, StreamTransport};
 pub use recording::{Preparation, Recording};
 pub use riverrun_kernels::Error as KernelError;
 pub use sequence::Sequence;

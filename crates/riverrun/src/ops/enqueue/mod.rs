@@ -1,5 +1,7 @@
 //! Work of a library on the CUDA stream of its tensors.
 
+#[cfg(feature = "autodiff")]
+mod autodiff;
 #[cfg(feature = "cube")]
 mod cube;
 #[cfg(feature = "flex")]
@@ -77,7 +79,7 @@ pub fn enqueue(
 /// Runs a task on the device's own thread, with the device's context current, and waits for it.
 ///
 /// # Errors
-/// Those of the task, as `E`, and with a text that there is no CUDA device.
+/// The errors of the task, as `E`, and with a text that there is no CUDA device.
 pub fn on_device<R: Send, E: From<String> + Send>(
     device: &Device,
     task: impl FnOnce() -> Result<R, E> + Send,
@@ -130,6 +132,7 @@ fn cuda(device: &Device) -> Result<(), Error> {
     Flex: cfg(feature = "flex"),
     Cube: cfg(feature = "cube"),
     Fusion: cfg(feature = "cube"),
+    Autodiff: cfg(feature = "autodiff"),
 )]
 pub trait EnqueueOps: Backend {
     /// The tensors that were written to.

@@ -33,11 +33,11 @@ pub enum Direction {
 /// The recurrence of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateKind {
-    /// That of a linear recurrence.
+    /// The state of a linear recurrence.
     Scan,
-    /// That of a block-diagonal recurrence.
+    /// The state of a block-diagonal recurrence.
     BlockDiagonal,
-    /// That of a cell.
+    /// The state of a cell.
     Cell,
     /// The last inputs of a short convolution.
     Convolution,
@@ -58,7 +58,7 @@ const KINDS: [(StateKind, &str); 5] = [
 pub(super) struct Label {
     pub direction: Direction,
     pub kind: StateKind,
-    /// Of the hand-over.
+    /// The number of the hand-over.
     pub number: u32,
     /// Whether the sender waits for the gradient of what it sends.
     pub answer: bool,

@@ -3,7 +3,8 @@
 //! A recurrence asks for the state that the rank before has sent, runs, and sends its own last state on. With autodiff both are
 //! nodes of the graph: the one that receives a state sends its gradient back, and the one that sends a state stands behind the
 //! recurrence's output, so that the backward pass waits for the gradient of the state just before it needs it. Messages go
-//! through the host, when the operation is called and not when the device comes to it, and so in the order of the program.
+//! through the host, when the operation is called and not when the device comes to it, and so in the order of the program. Where
+//! there is a [`StreamTransport`], that is so for their labels; states and gradients are sent and received by the devices' streams.
 
 #[cfg(feature = "autodiff")]
 mod autodiff;
@@ -16,14 +17,17 @@ mod neighbours;
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, TensorMetadata, backend_extension};
-use burn::tensor::{DType, Shape, Tensor, try_read_sync};
+use burn::tensor::{DType, Shape, Tensor, TensorData, try_read_sync};
 
 use crate::device::failure::one_line;
 use crate::{Error, Sequence};
 use message::{Direction, Label};
 
+use super::enqueue::EnqueueOps;
+use super::support::members::Many;
+
 pub(crate) use message::StateKind;
-pub use neighbours::{Neighbours, StateTransport};
+pub use neighbours::{Neighbours, StateTransport, StreamTransport};
 
 /// A state to be handed over.
 #[derive(Debug, Clone, Copy)]
@@ -109,18 +113,28 @@ impl HandOver {
     }
 
     /// Sends the state to the rank after, or its gradient to the rank before.
-    fn send<B: Backend>(&self, direction: Direction, tensor: FloatTensor<B>, answer: bool) {
+    fn send<B: EnqueueOps>(&self, direction: Direction, tensor: FloatTensor<B>, answer: bool) {
         let rank = self.neighbours.rank();
         let to = match direction {
             Direction::Forward => rank + 1,
             Direction::Backward => rank - 1,
         };
-        let error = match try_read_sync(B::float_into_data(tensor)) {
-            Some(Ok(data)) => {
-                return self
-                    .neighbours
-                    .send(self.label(direction, answer), &data, to);
+        let label = self.label(direction, answer);
+        if let Some(stream) = self.neighbours.stream() {
+            self.neighbours.send(label, &nothing(), to);
+            match stream.send(self.dtype, self.shape.num_elements(), to) {
+                Err(error) => self.neighbours.fail(error),
+                Ok(_) if self.neighbours.check().is_err() => {}
+                Ok(work) => {
+                    let token = B::float_empty([1].into(), &tensor.device(), self.dtype.into());
+                    let token = Many::from_tensors(vec![token]);
+                    B::enqueue(Many::from_tensors(vec![tensor]), token, work);
+                }
             }
+            return;
+        }
+        let error = match try_read_sync(B::float_into_data(tensor)) {
+            Some(Ok(data)) => return self.neighbours.send(label, &data, to),
             Some(Err(error)) => Error::Execution(one_line(error.reason())),
             None => Error::HandOver("a state cannot be waited for on this platform".into()),
         };
@@ -128,7 +142,7 @@ impl HandOver {
     }
 
     /// Receives the state of the rank before, or the gradient from the rank after, and whether that waits for an answer.
-    fn receive<B: Backend>(
+    fn receive<B: EnqueueOps>(
         &self,
         direction: Direction,
         device: &B::Device,
@@ -138,12 +152,37 @@ impl HandOver {
             Direction::Forward => rank - 1,
             Direction::Backward => rank + 1,
         };
-        let label = self.label(direction, false);
-        let received = self
-            .neighbours
-            .receive(label, &self.shape, self.dtype, from);
-        (B::float_from_data(received.0, device), received.1)
+        let (label, neighbours) = (self.label(direction, false), &self.neighbours);
+        let Some(stream) = neighbours.stream() else {
+            let (data, answer) = neighbours.receive(label, &self.shape, self.dtype, from);
+            return (B::float_from_data(data, device), answer);
+        };
+        let (_, answer) = neighbours.receive(label, &[0].into(), self.dtype, from);
+        let work = stream.receive(self.dtype, self.shape.num_elements(), from);
+        let work = work.and_then(|work| neighbours.check().map(|()| work));
+        let received = match work {
+            Ok(work) => {
+                let place = B::float_empty(self.shape.clone(), device, self.dtype.into());
+                let written = B::enqueue(
+                    Many::from_tensors(vec![]),
+                    Many::from_tensors(vec![place]),
+                    work,
+                );
+                written.into_tensors().pop()
+            }
+            Err(error) => {
+                neighbours.fail(error);
+                None
+            }
+        };
+        let missing = || B::float_from_data(message::missing(&self.shape, self.dtype), device);
+        (received.unwrap_or_else(missing), answer)
     }
+}
+
+/// What goes through the host where the state does not.
+fn nothing() -> TensorData {
+    TensorData::new(Vec::<f32>::new(), [0])
 }
 
 /// Hand-overs on a backend.
@@ -153,7 +192,7 @@ impl HandOver {
     Fusion: cfg(feature = "cube"),
     Autodiff: cfg(feature = "autodiff"),
 )]
-pub trait HandOverOps: Backend {
+pub trait HandOverOps: Backend + EnqueueOps {
     /// The state of the rank before, on the device of an input of the recurrence.
     #[fusion(default)]
     fn receive_state(input: FloatTensor<Self>, point: HandOver) -> FloatTensor<Self> {

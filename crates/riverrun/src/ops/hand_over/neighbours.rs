@@ -7,6 +7,7 @@ use burn::tensor::{DType, Shape, TensorData};
 
 use super::message::{self, Label};
 use crate::Error;
+use crate::ops::enqueue::StreamWork;
 
 /// Sends and receives among the ranks of a group, on numbers of the host: over TCP, over channels between threads, or any other way.
 ///
@@ -30,6 +31,23 @@ pub trait StateTransport: Send {
     /// # Errors
     /// [`Error::HandOver`] where the numbers do not arrive, or are more or fewer.
     fn receive(&mut self, numbers: &mut [f32], from: usize) -> Result<(), Error>;
+}
+
+/// Sends and receives between the CUDA devices of the ranks of a group, as work of the devices' streams.
+///
+/// Between two ranks tensors arrive in the order in which their work runs on the sender's stream.
+pub trait StreamTransport: Send + Sync {
+    /// Work that sends `length` elements from the first tensor that it reads to a rank of the group.
+    ///
+    /// # Errors
+    /// [`Error::HandOver`] for a dtype that cannot be sent.
+    fn send(&self, dtype: DType, length: usize, to: usize) -> Result<StreamWork, Error>;
+
+    /// Work that receives as many from a rank of the group into the first tensor that it writes.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    fn receive(&self, dtype: DType, length: usize, from: usize) -> Result<StreamWork, Error>;
 }
 
 /// The ranks before and after this one, where every sequence is divided among the ranks of a group along time: rank `r` has a piece
@@ -82,6 +100,7 @@ pub struct Neighbours {
     rank: usize,
     size: usize,
     shared: Arc<Mutex<Shared>>,
+    stream: Option<Arc<dyn StreamTransport>>,
 }
 
 struct Shared {
@@ -102,7 +121,21 @@ impl Neighbours {
                 number: 0,
                 failure: None,
             })),
+            stream: None,
         }
+    }
+
+    /// Lets states go from device to device: the transport of [`new`](Self::new) carries labels alone, so that no rank waits for a
+    /// device. All ranks of the group have such a way, and all tensors are on the device that it is of.
+    #[must_use]
+    pub fn with_stream(mut self, stream: Arc<dyn StreamTransport>) -> Self {
+        self.stream = Some(stream);
+        self
+    }
+
+    /// Whether states go from device to device.
+    pub fn on_device(&self) -> bool {
+        self.stream.is_some()
     }
 
     /// The number of this rank.
@@ -138,6 +171,11 @@ impl Neighbours {
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The way from device to device, if there is one.
+    pub(super) fn stream(&self) -> Option<&dyn StreamTransport> {
+        self.stream.as_deref()
     }
 
     /// The number of the next hand-over.
