@@ -67,7 +67,12 @@ pub struct Place {
     pub run_id: String,
     /// What started this process.
     pub launcher: Launcher,
+    /// How often the launcher has started all ranks again after one had failed.
+    pub restarts: usize,
 }
+
+/// How often torchrun, or Slurm with `--requeue`, has started the run again.
+const RESTARTS: [&str; 2] = ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"];
 
 impl Variables<'_> {
     fn addresses(&self, claim: &Claim) -> Result<Vec<String>> {
@@ -120,7 +125,7 @@ impl Variables<'_> {
 
     fn run_id(&self, launcher: Launcher, address: &str, port: u16) -> String {
         let value = |names: &[&str]| self.first_text(names).unwrap_or_default();
-        let restarts = value(&["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"]);
+        let restarts = value(&RESTARTS);
         let name = match launcher {
             Launcher::Torch => value(&["TORCHELASTIC_RUN_ID"]),
             Launcher::OpenMpi => value(&["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"]),
@@ -147,6 +152,7 @@ impl Place {
             port: DEFAULT_PORT as u16,
             run_id: "single".into(),
             launcher: Launcher::Single,
+            restarts: 0,
         }
     }
 
@@ -163,7 +169,7 @@ impl Place {
     ///
     /// # Errors
     ///
-    /// Those of [`Place::from_environment`].
+    /// The errors of [`Place::from_environment`].
     pub fn from_variables(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let variables = Variables(lookup);
         let claims = variables.claims()?;
@@ -190,6 +196,7 @@ impl Place {
         let run_id =
             run_id.unwrap_or_else(|| variables.run_id(claim.launcher, &addresses[0], port));
         let launcher = claim.launcher;
+        let restarts = variables.number(&RESTARTS)?.map_or(0, |count| count.value);
         Ok(Self {
             rank,
             size,
@@ -199,6 +206,7 @@ impl Place {
             port,
             run_id,
             launcher,
+            restarts,
         })
     }
 }

@@ -108,6 +108,7 @@ fn torchrun() {
     // A restart is another run.
     let again = place(&[TORCH, &[("TORCHELASTIC_RESTART_COUNT", "1")]]).unwrap();
     assert_ne!(p.run_id, again.run_id);
+    assert_eq!((p.restarts, again.restarts), (0, 1));
     // One agent a node, started by srun: Slurm counts the agents.
     assert_eq!(place(&[SLURM, TORCH]).unwrap().rank, 3);
     assert_eq!(

@@ -63,7 +63,7 @@ impl Queue<'_> {
     ///
     /// # Errors
     ///
-    /// That of `work`, and those of the operations.
+    /// The error of `work`, and those of the operations.
     pub fn grouped(&mut self, work: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let communicator = self.communicator;
         // SAFETY: both count the nesting of this thread, and are called in pairs.

@@ -17,7 +17,7 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// Of a message from one rank to another, which is one segment.
+    /// The plan of a message from one rank to another, which is one segment.
     pub(super) fn pair(length: usize, chunk: usize) -> Self {
         Self {
             rank: 0,

@@ -4,7 +4,7 @@ use crate::process::{Plan, Process};
 use std::io::Write;
 use std::time::Duration;
 
-/// Of two, the one that ends first, and the other.
+/// The process that ends first of two, and the other.
 fn first_to_end(mut one: Process, mut two: Process) -> (Process, Process) {
     loop {
         if one.has_ended() {
