@@ -51,6 +51,7 @@ pub struct Ranks {
     rank: usize,
     size: usize,
     local_rank: usize,
+    restarted: bool,
     #[cfg(unix)]
     world: Option<Arc<World>>,
 }
@@ -62,6 +63,7 @@ impl Ranks {
             rank: 0,
             size: 1,
             local_rank: 0,
+            restarted: false,
             #[cfg(unix)]
             world: None,
         }
@@ -79,6 +81,7 @@ impl Ranks {
             rank: place.rank,
             size: place.size,
             local_rank: place.local_rank,
+            restarted: place.restarts > 0,
             world: None,
         };
         if place.size > 1 {
@@ -108,6 +111,11 @@ impl Ranks {
     /// Whether this process prints, and writes the run's folder.
     pub fn is_first(&self) -> bool {
         self.rank == 0
+    }
+
+    /// Whether the launcher has started the ranks again, after one had failed.
+    pub fn restarted(&self) -> bool {
+        self.restarted
     }
 
     /// The number of ranks.
@@ -202,10 +210,6 @@ impl Ranks {
                 "--shard-optimizer: with --context-parallel {along_time} every rank keeps the whole optimizer"
             )));
         }
-        if shard_optimizer && !riverrun::device::is_cpu(device) {
-            let text = "--shard-optimizer: on CPUs alone, where its updates are known to be right";
-            return Err(Failure::User(text.into()));
-        }
         match self.along_time(device, along_time)? {
             Some((Connected { ranks, way }, neighbours)) if along_time > 1 => {
                 Ok((setup.spread_over_time(ranks, neighbours)?, Some(way)))
@@ -223,7 +227,7 @@ impl Ranks {
     /// Leaves the world, once all ranks do; after an error of this rank, tells the others.
     ///
     /// # Errors
-    /// That of `result`; a rank that failed before it came here.
+    /// The error of `result`; a rank that failed before it came here.
     #[cfg(unix)]
     pub fn leave(self, result: Result<(), Failure>) -> Result<(), Failure> {
         let Some(world) = self.world else {

@@ -43,8 +43,13 @@ impl Scratch {
         Process(self.command(words).spawn().unwrap())
     }
 
-    /// Starts a rank of two with the variables of torchrun, which have a port of their own.
+    /// Starts a rank of two.
     fn rank(&self, rank: usize, port: u16, words: &[&str]) -> Process {
+        Process(self.rank_command(rank, port, words).spawn().unwrap())
+    }
+
+    /// A rank of two with the variables of torchrun, which have a port of their own.
+    fn rank_command(&self, rank: usize, port: u16, words: &[&str]) -> Command {
         let mut command = self.command(words);
         let number = rank.to_string();
         command
@@ -55,7 +60,7 @@ impl Scratch {
                 ("TORCHELASTIC_RUN_ID", "test"),
             ])
             .env("MASTER_PORT", port.to_string());
-        Process(command.spawn().unwrap())
+        command
     }
 
     /// Runs, and expects success.
@@ -265,6 +270,36 @@ fn a_resumed_world_gives_the_numbers_of_an_unbroken_one() {
 }
 
 #[test]
+fn a_run_that_its_launcher_starts_again_goes_on() {
+    let scratch = Scratch::new("again");
+    let words = |out: &'static str| {
+        let more = ["--steps", "40", "--eval-every", "8", "--out", out];
+        tiny(&TEXT, &more)
+    };
+    scratch.launched("2", &words("whole"));
+    let first_port = port();
+    let ranks = [0, 1].map(|rank| scratch.rank(rank, first_port, &words("parts")));
+    let saved = scratch.0.join("parts/checkpoint");
+    until("a checkpoint", || saved.exists());
+    ranks[1].signal("-KILL");
+    for rank in ranks {
+        // All may have been done before.
+        assert!(matches!(rank.end().code, None | Some(0 | 1)));
+    }
+    let again_port = port();
+    let ranks = [0, 1].map(|rank| {
+        let mut command = scratch.rank_command(rank, again_port, &words("parts"));
+        command.env("TORCHELASTIC_RESTART_COUNT", "1");
+        Process(command.spawn().unwrap())
+    });
+    for rank in ranks {
+        let end = rank.end();
+        assert_eq!(end.code, Some(0), "{end:?}");
+    }
+    assert!(scratch.same("parts", "whole"));
+}
+
+#[test]
 fn a_sharded_optimizer_is_resumed_by_any_number_of_ranks() {
     let scratch = Scratch::new("shard");
     let words = tiny(
@@ -289,6 +324,29 @@ fn a_sharded_optimizer_is_resumed_by_any_number_of_ranks() {
     let end = scratch.start(&alone).end();
     assert_eq!(end.code, Some(2), "{end:?}");
     assert!(end.errors.contains("there is one rank"), "{end:?}");
+}
+
+#[test]
+fn a_profile_has_every_rank() {
+    let scratch = Scratch::new("profile");
+    let words = tiny(&TEXT, &["--steps", "8", "--out", "run", "--profile"]);
+    let end = scratch.launched("2", &words);
+    let lines: Vec<&str> = end.said.lines().collect();
+    let at = lines.iter().position(|line| line.starts_with("profile"));
+    let lines = &lines[at.unwrap_or_else(|| panic!("{end:?}"))..];
+    for (rank, line) in lines[1..3].iter().enumerate() {
+        let numbers: Vec<f64> = line
+            .split_whitespace()
+            .map(|x| x.parse().unwrap())
+            .collect();
+        assert_eq!((numbers[0], numbers.len()), (rank as f64, 5), "{line}");
+        assert!(numbers[2..].iter().all(|ms| *ms > 0.0), "{line}");
+    }
+    assert!(lines[3].contains("is the slowest"), "{end:?}");
+    // The numbers are those of a run without.
+    let words = tiny(&TEXT, &["--steps", "8", "--out", "plain"]);
+    scratch.launched("2", &words);
+    assert!(scratch.same("run", "plain"));
 }
 
 #[test]

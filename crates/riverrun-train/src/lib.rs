@@ -75,4 +75,6 @@ pub use spread::{Connected, Ranks};
 #[cfg(unix)]
 pub use spread::{connect, over_world, over_world_along_time};
 pub use trainer::checkpoint::weights;
-pub use trainer::{Evaluation, Observer, Outcome, Plan, Setup, Trainer, evaluate};
+pub use trainer::{
+    Evaluation, Observer, Outcome, PARTS, PartSeconds, Plan, Setup, Trainer, evaluate, slowest,
+};

@@ -242,6 +242,10 @@ pub struct TrainArgs {
     /// Show the memory in use, its peak and the largest weights when the run ends
     #[arg(long)]
     pub memory: bool,
+    /// Show the time of each part of a step when the run ends; of several ranks, the slowest by name. Steps wait for the device
+    /// between their parts, and are not recorded
+    #[arg(long, conflicts_with_all = ["graph", "hybrid"])]
+    pub profile: bool,
     /// Hybrid training
     #[command(flatten)]
     pub hybrid: HybridArgs,

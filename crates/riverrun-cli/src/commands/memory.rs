@@ -25,7 +25,7 @@ pub struct MemoryUse {
 }
 
 impl MemoryUse {
-    /// That of a device, now.
+    /// The memory of a device, now.
     pub fn of(device: &Device) -> Self {
         #[cfg(feature = "gpu")]
         if let Some(client) = riverrun::device::client(device) {

@@ -106,7 +106,7 @@ impl RunConfig {
     /// [`memory_plan`](Self::memory_plan) with the scratch memory that the libraries of a device take for attention.
     ///
     /// # Errors
-    /// Those of [`memory_plan`](Self::memory_plan).
+    /// The errors of [`memory_plan`](Self::memory_plan).
     pub fn memory_plan_on(&self, device: &Device) -> Result<MemoryPlan, Error> {
         let mut plan = self.memory_plan()?;
         if let Some(sizes) = self.attention() {

@@ -26,7 +26,7 @@ pub(super) struct Steps<'a> {
     recent: Vec<Vec<i32>>,
     /// `None` only while a step has it.
     state: Option<AnyLmState>,
-    /// Those of the next symbols, `[samples, V]`.
+    /// The logits of the next symbols, `[samples, V]`.
     logits: Tensor<2>,
     recorder: Option<Recorder>,
     /// Whether steps are to be recorded.

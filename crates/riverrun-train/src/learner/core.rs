@@ -34,12 +34,12 @@ pub(super) struct Core<M: Module> {
     pub device: Device,
     /// Whether steps sum up the squares of their gradients.
     pub watching: bool,
-    /// Those of the last step, if it did.
+    /// The sums of the last step, if it took them.
     pub squares: Option<Squares>,
 }
 
 /// The share of a part in the loss of a batch.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Share {
     /// The factor of the part's mean loss.
     pub weight: f64,
@@ -48,7 +48,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// That of one of several parts that weigh the same.
+    /// The share of one of several parts that weigh the same.
     pub fn of(parts: usize) -> Self {
         Self {
             weight: 1.0 / parts as f64,
@@ -61,7 +61,7 @@ impl Share {
 struct Computed<M: Module> {
     /// The model that was computed with.
     working: M,
-    /// Those of the scaled loss.
+    /// The gradients of the scaled loss.
     gradients: GradientsParams,
     /// `[1]`, without autodiff.
     loss: Tensor<1>,

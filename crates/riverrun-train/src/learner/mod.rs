@@ -11,7 +11,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{DType, Device, Tensor};
 
 use crate::objective::{Draw, Inputs, Language, Objective};
-use crate::spread::{Ranks, Spread};
+use crate::spread::{Ranks, Spread, synced};
 use crate::{Error, Optimizer, RunConfig, TrainingConfig, memory};
 use core::{Core, Share};
 use recorder::Recorder;
@@ -109,7 +109,8 @@ impl<O: Objective> Learner<O> {
     /// [`Error::Recording`] where steps cannot be recorded: on the CPU, for an objective that
     /// [draws](Objective::draws) from the device's generator, and on several ranks whose gradients go through the hosts.
     pub fn record_steps(&mut self) -> Result<(), Error> {
-        if self.neighbours().is_some() {
+        let neighbours = self.neighbours().cloned();
+        if neighbours.as_ref().is_some_and(|all| !all.on_device()) {
             let reason =
                 "those of sequences divided along time hand their states over through the host";
             return Err(Error::Recording(reason.into()));
@@ -123,7 +124,7 @@ impl<O: Objective> Learner<O> {
             return Err(Error::Recording(reason.into()));
         }
         let device = self.core.plain_device();
-        self.recorder = Some(Recorder::new(&self.objective, &device)?);
+        self.recorder = Some(Recorder::new(&self.objective, neighbours, &device)?);
         Ok(())
     }
 
@@ -299,6 +300,30 @@ impl<O: Objective> Learner<O> {
         }
     }
 
+    /// Waits for the device, and so for what other ranks have a part in.
+    pub(crate) fn wait(&mut self) -> Result<(), Error> {
+        let device = self.core.plain_device();
+        match &mut self.spread {
+            Some(spread) => spread.wait(&device),
+            None => synced(&device),
+        }
+    }
+
+    /// Numbers of this rank on all ranks, in their order.
+    pub(crate) fn of_all_ranks<const N: usize>(
+        &mut self,
+        own: [f64; N],
+    ) -> Result<Vec<[f64; N]>, Error> {
+        let device = self.core.plain_device();
+        let Some(spread) = &mut self.spread else {
+            return Ok(vec![own]);
+        };
+        let mut all = vec![[0.0; N]; spread.size()];
+        all[spread.rank()] = own;
+        spread.total(all.as_flattened_mut(), &device)?;
+        Ok(all)
+    }
+
     /// Refuses to go on where the ranks' weights are not the same bits.
     pub(crate) fn agree_on_weights(&mut self) -> Result<(), Error> {
         match &mut self.spread {
@@ -422,8 +447,9 @@ impl<O: Objective> Learner<O> {
             }
         };
         if let Some(spread) = &mut self.spread {
-            // What is handed over next is read from the device without a bound: no work of other ranks is left there then.
-            if spread.on_device() && spread.neighbours().is_some() {
+            // What goes over the host next is read from the device without a bound: no work of other ranks is left there then.
+            let over_hosts = |neighbours: &Neighbours| !neighbours.on_device();
+            if spread.on_device() && spread.neighbours().is_some_and(over_hosts) {
                 spread.wait(&self.core.plain_device())?;
             }
             spread.hear()?;

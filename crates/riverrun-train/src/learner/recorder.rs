@@ -6,7 +6,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
-use riverrun::{Preparation, Recording};
+use riverrun::{Neighbours, Preparation, Recording};
 
 use super::core::{Core, Part, Share};
 use crate::Error;
@@ -21,6 +21,10 @@ const WARM_UP: usize = 3;
 pub(super) struct Recorder {
     /// The first batch's tensors by part, refilled with those of each later batch.
     inputs: Vec<Inputs>,
+    /// Where sequences are divided along time.
+    neighbours: Option<Neighbours>,
+    /// The share of the first batch's parts, which recorded steps repeat.
+    share: Option<Share>,
     /// Until a step is recorded.
     prepared: Option<Preparation>,
     /// Steps done since the preparation.
@@ -32,7 +36,11 @@ pub(super) struct Recorder {
 impl Recorder {
     /// # Errors
     /// If the steps of the objective or the device cannot be recorded.
-    pub fn new<O: Objective>(objective: &O, device: &Device) -> Result<Self, Error> {
+    pub fn new<O: Objective>(
+        objective: &O,
+        neighbours: Option<Neighbours>,
+        device: &Device,
+    ) -> Result<Self, Error> {
         let because = |reason: &str| Err(Error::Recording(reason.into()));
         if riverrun::device::is_cpu(device) {
             return because("there are no launches to record on the CPU");
@@ -44,6 +52,8 @@ impl Recorder {
         }
         Ok(Self {
             inputs: Vec::new(),
+            neighbours,
+            share: None,
             prepared: None,
             warm: 0,
             recorded: None,
@@ -58,7 +68,9 @@ impl Recorder {
     ) -> Result<(), Error> {
         (self.recorded, self.prepared, self.warm) = (None, None, 0);
         self.prepared = Some(Recording::prepare(&core.plain_device())?);
-        self.inputs = core.inputs(parts);
+        let inputs = core.inputs(parts).into_iter();
+        let inputs = inputs.map(|inputs| inputs.with_neighbours(self.neighbours.clone()));
+        self.inputs = inputs.collect();
         Ok(())
     }
 
@@ -96,7 +108,10 @@ impl Recorder {
         Ok(())
     }
 
-    /// One step on the parts of a batch, with the same share of its loss in every step: see [`Learner::step`](super::Learner::step).
+    /// One step on the parts of a batch: see [`Learner::step`](super::Learner::step).
+    ///
+    /// # Errors
+    /// As there; parts with another share of the loss than those of the first batch.
     pub fn step<O: Objective>(
         &mut self,
         core: &mut Core<O::Model>,
@@ -107,6 +122,11 @@ impl Recorder {
         lr: f64,
         done: &mut dyn FnMut(Part),
     ) -> Result<Tensor<1>, Error> {
+        if *self.share.get_or_insert(share) != share {
+            let reason =
+                "the pieces of a batch have other shares of its loss than those of the first";
+            return Err(Error::Recording(reason.into()));
+        }
         let device = core.plain_device();
         match self.warm {
             0 => self.restart(core, parts)?,

@@ -84,7 +84,7 @@ impl Inputs {
         }
     }
 
-    /// Of sequences that are divided among ranks along time.
+    /// The inputs of a piece of sequences that are divided among ranks along time.
     pub(crate) fn with_neighbours(mut self, neighbours: Option<Neighbours>) -> Self {
         self.neighbours = neighbours;
         self

@@ -256,7 +256,7 @@ impl RunDir {
     /// Fills a new folder and puts it in the place of the folder `name`.
     ///
     /// # Errors
-    /// Those of `fill`, after which nothing has changed, and a disk that refuses.
+    /// The errors of `fill`, after which nothing has changed, and a disk that refuses.
     pub(crate) fn replace_folder(
         &self,
         name: &str,

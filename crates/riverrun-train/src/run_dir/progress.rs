@@ -42,7 +42,7 @@ fn is_one(ranks: &usize) -> bool {
 }
 
 impl Progress {
-    /// That of a run that has not begun.
+    /// The progress of a run that has not begun.
     pub fn none() -> Self {
         Self {
             step: 0,

@@ -20,7 +20,7 @@ const VARIABLE: &str = "RIVERRUN_TRANSPORT";
 /// where all ranks have it, in one version, and a CUDA device each.
 ///
 /// With the neighbours of this rank in groups of `group` ranks along time, as
-/// [`over_world_along_time`](crate::over_world_along_time): their states go by TCP.
+/// [`over_world_along_time`](crate::over_world_along_time): their states go the same way.
 ///
 /// The world stays the caller's, to [finish](World::finish) or to [fail](World::fail) after the run.
 ///
@@ -48,12 +48,10 @@ pub fn connect(
         };
         ring.broadcast(&mut id, 0)?;
         let id: Vec<u8> = id.into_iter().map(|byte| byte as u8).collect();
-        let connected = Connected {
-            ranks: super::nccl::over_nccl(world.clone(), library, &id, device)?,
-            way: format!("NCCL {version}"),
-        };
-        let ring = Arc::new(Mutex::new(ring));
-        return Ok((connected, host::neighbours(world, ring, group)));
+        let (ranks, states) = super::nccl::over_nccl(world.clone(), library, &id, device, group)?;
+        let way = format!("NCCL {version}");
+        let neighbours = host::neighbours(world, Arc::new(Mutex::new(ring)), group);
+        return Ok((Connected { ranks, way }, neighbours.with_stream(states)));
     }
     let reason = match way {
         Way::Tcp(reason) => reason,

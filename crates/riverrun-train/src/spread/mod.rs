@@ -6,6 +6,8 @@
 //! parts, and so are the gradients: to the bit where each rank has one part and sums are in the order of the ranks, and within
 //! rounding otherwise.
 
+#[cfg(any(test, all(unix, feature = "cuda")))]
+mod bucket;
 #[cfg(unix)]
 mod connect;
 #[cfg(unix)]
@@ -22,7 +24,7 @@ use std::time::Instant;
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
-use riverrun::Neighbours;
+use riverrun::{Neighbours, Recording};
 
 use crate::Error;
 #[cfg(unix)]
@@ -178,7 +180,7 @@ impl Spread {
         !(self.ranks.on_device() && self.size() == 2)
     }
 
-    /// The seconds of a step's sums in this format by themselves: of some in a row, with one wait.
+    /// The seconds of a step's sums in this format by themselves: of some in a row, with one wait, and recorded where they can be.
     pub fn time_sums<M: Module>(
         &mut self,
         model: &M,
@@ -192,14 +194,36 @@ impl Spread {
         };
         let mut vectors = Vectors::zeros(model, dtype, device);
         vectors.push(Tensor::zeros([3], device));
-        let vectors = self.ranks.sum(vectors)?;
-        self.wait(device)?;
-        self.agree("a measurement", &[])?;
-        let (start, mut vectors) = (Instant::now(), vectors);
-        for _ in 0..TIMES {
-            vectors = self.ranks.sum(vectors)?;
+        let mut vectors = Some(vectors);
+        let mut sums = |ranks: &mut dyn Ranks| -> Result<(), Error> {
+            for _ in 0..TIMES {
+                let before = vectors.take().expect("no sum has failed");
+                vectors = Some(ranks.sum(before)?);
+            }
+            Ok(())
+        };
+        let mut recording = None;
+        if self.on_device() {
+            let prepared = Recording::prepare(device)?;
+            for _ in 0..2 {
+                sums(&mut *self.ranks)?;
+                self.wait(device)?;
+            }
+            let (recorded, done) = prepared.record(|| sums(&mut *self.ranks))?;
+            done?;
+            recording = Some(recorded);
         }
-        self.wait(device)?;
+        let mut run = |ranks: &mut dyn Ranks| match &recording {
+            // SAFETY: the vectors are where they were.
+            Some(recording) => Ok(unsafe { recording.replay() }?),
+            None => sums(ranks),
+        };
+        run(&mut *self.ranks)?;
+        self.ranks.waiting(&mut || synced(device))?;
+        self.ranks.agree("a measurement", &[])?;
+        let start = Instant::now();
+        run(&mut *self.ranks)?;
+        self.ranks.waiting(&mut || synced(device))?;
         Ok(start.elapsed().as_secs_f64() / TIMES as f64)
     }
 

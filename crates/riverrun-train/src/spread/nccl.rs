@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use burn::tensor::{DType, Device, Tensor};
+use riverrun::StreamTransport;
 use riverrun::training::{ENQUEUED, StreamWork, enqueue, on_device};
 use riverrun_world::nccl::{Communicator, Element, Library, Queue, Span};
 use riverrun_world::{Fingerprint, Transport, World};
 
-use super::Ranks;
+use super::{Ranks, bucket};
 use crate::Error;
 
 struct Joined {
@@ -15,13 +16,15 @@ struct Joined {
     communicator: Arc<Communicator>,
 }
 
-/// The ranks of a world by NCCL, each on a device of its own, with an id that rank 0 has made.
+/// The ranks of a world by NCCL, each on a device of its own, with an id that rank 0 has made; and the way of states in groups of
+/// `group` ranks along time.
 pub(super) fn over_nccl(
     world: Arc<World>,
     library: &'static Library,
     id: &[u8],
     device: &Device,
-) -> Result<Box<dyn Ranks>, Error> {
+    group: usize,
+) -> Result<(Box<dyn Ranks>, Arc<dyn StreamTransport>), Error> {
     let communicator = on_device(device, || {
         // SAFETY: the context of the rank's device is current here.
         let connected = unsafe { Communicator::connect(&world, library, id) };
@@ -29,10 +32,15 @@ pub(super) fn over_nccl(
     });
     let communicator = Arc::new(communicator.map_err(|Told(error)| error)?);
     tracing::debug!("the ranks are connected by NCCL");
-    Ok(Box::new(Joined {
+    let states = States {
+        communicator: communicator.clone(),
+        first: world.rank() / group.max(1) * group,
+    };
+    let joined = Joined {
         world,
         communicator,
-    }))
+    };
+    Ok((Box::new(joined), Arc::new(states)))
 }
 
 /// An error, or the reason why there is no device.
@@ -44,15 +52,68 @@ impl From<String> for Told {
     }
 }
 
+fn element(dtype: DType) -> Option<Element> {
+    match dtype {
+        DType::F32 => Some(Element::F32),
+        DType::F16 => Some(Element::F16),
+        DType::BF16 => Some(Element::Bf16),
+        _ => None,
+    }
+}
+
 /// The length of a vector, and what it has.
 fn shape(vector: &Tensor<1>) -> Result<(usize, Element), Error> {
-    let element = match vector.dtype() {
-        DType::F32 => Element::F32,
-        DType::F16 => Element::F16,
-        DType::BF16 => Element::Bf16,
-        other => return Err(Error::Unsupported(format!("NCCL with {other:?}"))),
-    };
-    Ok((vector.dims()[0], element))
+    let dtype = vector.dtype();
+    let unknown = || Error::Unsupported(format!("NCCL with {dtype:?}"));
+    Ok((vector.dims()[0], element(dtype).ok_or_else(unknown)?))
+}
+
+/// A group of ranks of a world along time.
+struct States {
+    communicator: Arc<Communicator>,
+    /// The rank of the world that is the group's first.
+    first: usize,
+}
+
+impl States {
+    /// Work with the place of a state and a rank of the group.
+    fn work(
+        &self,
+        dtype: DType,
+        length: usize,
+        other: usize,
+        operation: fn(Queue<'_>, Span, usize) -> riverrun_world::Result<()>,
+        place: fn(&[u64], &[u64]) -> u64,
+    ) -> Result<StreamWork, riverrun::Error> {
+        let unknown = || riverrun::Error::HandOver(format!("NCCL sends no {dtype:?}"));
+        let element = element(dtype).ok_or_else(unknown)?;
+        let (communicator, other) = (self.communicator.clone(), self.first + other);
+        Ok(StreamWork::new(move |stream, reads, writes| {
+            // SAFETY: the stream is the device's, and the address is that of the state, for the work on that stream.
+            let (queue, span) = unsafe {
+                let span = Span::new(place(reads, writes), length, element);
+                (communicator.on(stream), span)
+            };
+            operation(queue, span, other).map_err(|error| error.to_string())
+        }))
+    }
+}
+
+impl StreamTransport for States {
+    fn send(&self, dtype: DType, length: usize, to: usize) -> Result<StreamWork, riverrun::Error> {
+        let send = |mut queue: Queue<'_>, state, to| queue.send(state, to);
+        self.work(dtype, length, to, send, |reads, _| reads[0])
+    }
+
+    fn receive(
+        &self,
+        dtype: DType,
+        length: usize,
+        from: usize,
+    ) -> Result<StreamWork, riverrun::Error> {
+        let receive = |mut queue: Queue<'_>, state, from| queue.recv(state, from);
+        self.work(dtype, length, from, receive, |_, writes| writes[0])
+    }
 }
 
 /// The memory of vectors, in the work that has their addresses.
@@ -96,6 +157,21 @@ impl Joined {
     }
 }
 
+impl Joined {
+    /// As many vectors as possible go into one launch.
+    fn sum_each(&self, vectors: Vec<Tensor<1>>) -> Result<Vec<Tensor<1>>, Error> {
+        let mut sums = Vec::with_capacity(vectors.len());
+        let mut vectors = vectors.into_iter().peekable();
+        while vectors.peek().is_some() {
+            let group = vectors.by_ref().take(ENQUEUED).collect();
+            sums.extend(self.enqueue(Vec::new(), group, |mut queue, _, spans| {
+                queue.grouped(|queue| spans.iter().try_for_each(|span| queue.all_reduce(*span)))
+            })?);
+        }
+        Ok(sums)
+    }
+}
+
 impl Ranks for Joined {
     fn rank(&self) -> usize {
         self.world.rank()
@@ -109,17 +185,22 @@ impl Ranks for Joined {
         true
     }
 
-    /// As many vectors as possible go into one launch.
     fn sum(&mut self, vectors: Vec<Tensor<1>>) -> Result<Vec<Tensor<1>>, Error> {
-        let mut sums = Vec::with_capacity(vectors.len());
-        let mut vectors = vectors.into_iter().peekable();
-        while vectors.peek().is_some() {
-            let group = vectors.by_ref().take(ENQUEUED).collect();
-            sums.extend(self.enqueue(Vec::new(), group, |mut queue, _, spans| {
-                queue.grouped(|queue| spans.iter().try_for_each(|span| queue.all_reduce(*span)))
-            })?);
+        let (buckets, mut sums) = bucket::fill(vectors)?;
+        let mut whole = Vec::with_capacity(buckets.len());
+        for bucket in &buckets {
+            whole.push(bucket.whole()?);
         }
-        Ok(sums)
+        let alone: Vec<usize> = (0..sums.len()).filter(|at| sums[*at].is_some()).collect();
+        whole.extend(alone.iter().filter_map(|at| sums[*at].take()));
+        let mut whole = self.sum_each(whole)?.into_iter();
+        for bucket in buckets {
+            bucket.empty(&whole.next().expect("a sum for each"), &mut sums)?;
+        }
+        for at in alone {
+            sums[at] = whole.next();
+        }
+        Ok(sums.into_iter().flatten().collect())
     }
 
     fn scatter(&mut self, whole: Tensor<1>) -> Result<Tensor<1>, Error> {

@@ -106,7 +106,7 @@ impl Vocabulary {
     /// Byte-pair encoding by the vocabulary in a file.
     ///
     /// # Errors
-    /// Those of [`Bpe::read`].
+    /// The errors of [`Bpe::read`].
     pub fn bpe(file: impl AsRef<Path>) -> Result<Self, Error> {
         let file = file.as_ref().display().to_string();
         let tokens = Bpe::read(&file)?.symbols().len();

@@ -21,10 +21,26 @@ impl<O: Objective> Trainer<O> {
         self.hybrid.as_ref().is_none_or(Hybrid::settled)
     }
 
-    /// One step: forward, backward, update. Nothing waits for the device.
+    /// One step: forward, backward, update. Nothing waits for the device, unless the parts are timed.
     fn step(&mut self, lr: f64) -> Result<(), Error> {
-        let batch = self.task.train_batch(self.progress.step);
-        let loss = self.learner.step(&batch, lr, &mut |_| ())?;
+        let loss = match &mut self.profile {
+            None => {
+                let batch = self.task.train_batch(self.progress.step);
+                self.learner.step(&batch, lr, &mut |_| ())?
+            }
+            Some(profile) => {
+                let mut watch = profile.step();
+                let batch = self.task.train_batch(self.progress.step);
+                watch.batch();
+                let device = self.learner.device().clone().without_autodiff();
+                let loss = self
+                    .learner
+                    .step(&batch, lr, &mut |part| watch.part(part, &device))?;
+                self.learner.wait()?;
+                watch.done()?;
+                loss
+            }
+        };
         self.losses = Some(match self.losses.take() {
             Some(sum) => sum + loss,
             None => loss,

@@ -8,6 +8,7 @@ mod advance;
 pub(crate) mod checkpoint;
 mod evaluate;
 mod observer;
+mod profile;
 mod setup;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +25,8 @@ use crate::{Error, Language, Learner, Objective, Report, RunDir, Split, Training
 
 pub use evaluate::{Evaluation, evaluate};
 pub use observer::{Observer, Plan};
+use profile::Profile;
+pub use profile::{PARTS, PartSeconds, slowest};
 pub use setup::Setup;
 
 /// A run that is ready to start or to go on.
@@ -38,6 +41,8 @@ pub struct Trainer<O: Objective = Language> {
     /// Sum of the losses since the last report, on the device: `[1]`. A hybrid run reads them and has none.
     losses: Option<Tensor<1>>,
     reports: Vec<Report>,
+    /// The times of steps, where they are taken.
+    profile: Option<Profile>,
     /// Whether the run began here, so that its folder is removed if it fails before its first checkpoint.
     fresh: bool,
 }
@@ -55,6 +60,8 @@ pub struct Outcome<M> {
     pub best_validation: Option<Report>,
     /// The summary of a hybrid run's predictions.
     pub hybrid: Option<Status>,
+    /// The parts of a step on every rank, where they were [timed](Trainer::with_profile).
+    pub profile: Vec<PartSeconds>,
     /// The model after the last step, without autodiff.
     pub model: M,
 }
@@ -87,6 +94,7 @@ impl<O: Objective> Trainer<O> {
             progress,
             losses: None,
             reports: Vec::new(),
+            profile: None,
             fresh: true,
         })
     }
@@ -135,6 +143,7 @@ impl<O: Objective> Trainer<O> {
             progress,
             losses,
             reports,
+            profile: None,
             fresh: false,
         })
     }
@@ -171,6 +180,20 @@ impl<O: Objective> Trainer<O> {
     pub fn with_gradient_norms(mut self) -> Self {
         self.learner.watch_gradients();
         self
+    }
+
+    /// Times the parts of each step on every rank. Steps wait for the device between their parts; they are not recorded.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for hybrid training.
+    pub fn with_profile(mut self) -> Result<Self, Error> {
+        if self.hybrid.is_some() {
+            self.discard();
+            let reason = "the parts of steps in hybrid training are not timed";
+            return Err(Error::Unsupported(reason.into()));
+        }
+        self.profile = Some(Profile::default());
+        Ok(self)
     }
 
     /// Whether this process writes the run's folder.
@@ -211,6 +234,10 @@ impl<O: Objective> Trainer<O> {
         observer.end();
         let finished = finished.inspect_err(|_| self.discard())?;
         self.draw()?;
+        let profile = match self.profile.take() {
+            Some(profile) => self.learner.of_all_ranks(profile.medians())?,
+            None => Vec::new(),
+        };
         let validations = || {
             self.reports
                 .iter()
@@ -228,6 +255,7 @@ impl<O: Objective> Trainer<O> {
                 .iter()
                 .rev()
                 .find_map(|report| report.hybrid.clone()),
+            profile,
             model: self.learner.model().valid(),
         })
     }

@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use burn::tensor::{DType, Device, Tensor, TensorData};
+use riverrun::Recording;
 use riverrun_train::{Connected, Error, Ranks as Ways};
 
 use super::Common;
@@ -16,8 +17,10 @@ use crate::ranks::Ranks;
 const SIZES: [usize; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20];
 /// The fewest and the most timings of a row.
 const TIMINGS: [f64; 2] = [7.0, 200.0];
-/// Calls of a timing where they are work of the device, which none of them waits for.
+/// Calls of a timing where they are work of the device: recorded, and run again by one call.
 const CALLS: usize = 20;
+/// Runs before the recording.
+const WARM: usize = 2;
 
 /// Options of `riverrun bench collectives`.
 #[derive(Debug, Clone, clap::Args)]
@@ -178,18 +181,31 @@ fn time(
     if !places.all(|(place, x)| x == (operation.right)(place, [rank, size], len)) {
         return Err(Failure::Bug(format!("{} is wrong", operation.name)));
     }
-    let calls = if ranks.on_device() { CALLS } else { 1 };
-    let mut vectors = Some(vectors);
+    let (mut calls, recording) = match ranks.on_device() {
+        true => {
+            let (calls, recording) = recorded(ranks, operation, vectors, device)?;
+            (calls, Some(recording))
+        }
+        false => (
+            Calls {
+                operation,
+                vectors: Some(vectors),
+                count: 1,
+            },
+            None,
+        ),
+    };
     let mut once = |ranks: &mut dyn Ways| -> Result<f64, Failure> {
         ranks.waiting(&mut || synced(device))?;
         ranks.agree("a barrier", &[])?;
         let start = Instant::now();
-        for _ in 0..calls {
-            let taken = vectors.take().expect("they come back");
-            vectors = Some((operation.call)(ranks, taken)?);
+        match &recording {
+            // SAFETY: the vectors are where they were.
+            Some(recording) => unsafe { recording.replay()? },
+            None => calls.run(ranks)?,
         }
         ranks.waiting(&mut || synced(device))?;
-        let seconds = start.elapsed().as_secs_f64() / calls as f64;
+        let seconds = start.elapsed().as_secs_f64() / calls.count as f64;
         let own = Tensor::from_floats([seconds as f32], device);
         let all = ranks.gather(own)?;
         Ok(f64::from(
@@ -197,12 +213,53 @@ fn time(
         ))
     };
     once(ranks)?;
-    let [least, most] = TIMINGS;
-    let count = (budget / (once(ranks)? * calls as f64)).clamp(least, most) as f32;
+    let ([least, most], count) = (TIMINGS, if ranks.on_device() { CALLS } else { 1 });
+    let count = (budget / (once(ranks)? * count as f64)).clamp(least, most) as f32;
     let count = ranks.broadcast(Tensor::from_floats([count], device))?;
     let count = read(ranks, &count)?[0] as usize;
     let seconds: Result<Vec<f64>, Failure> = (0..count).map(|_| once(ranks)).collect();
     Ok(Timing::of(seconds?))
+}
+
+/// Calls in a row, each on what the one before has left.
+struct Calls<'a> {
+    operation: &'a Operation,
+    /// `None` after an error.
+    vectors: Option<Vectors>,
+    count: usize,
+}
+
+impl Calls<'_> {
+    fn run(&mut self, ranks: &mut dyn Ways) -> Result<(), Error> {
+        for _ in 0..self.count {
+            let taken = self.vectors.take().expect("no call has failed");
+            self.vectors = Some((self.operation.call)(ranks, taken)?);
+        }
+        Ok(())
+    }
+}
+
+/// Calls as one recording, as a recorded step has them.
+fn recorded<'a>(
+    ranks: &mut dyn Ways,
+    operation: &'a Operation,
+    vectors: Vectors,
+    device: &Device,
+) -> Result<(Calls<'a>, Recording), Failure> {
+    let (vectors, count) = (Some(vectors), CALLS);
+    let mut calls = Calls {
+        operation,
+        vectors,
+        count,
+    };
+    let prepared = Recording::prepare(device)?;
+    for _ in 0..WARM {
+        calls.run(ranks)?;
+        ranks.waiting(&mut || synced(device))?;
+    }
+    let (recording, run) = prepared.record(|| calls.run(ranks))?;
+    run?;
+    Ok((calls, recording))
 }
 
 fn synced(device: &Device) -> Result<(), Error> {

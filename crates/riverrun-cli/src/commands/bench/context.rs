@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use burn::tensor::{DType, Device, Distribution, Tensor, TensorData};
 use riverrun::ops::{ScanOptions, linear_scan};
-use riverrun::{Neighbours, Sequence};
+use riverrun::{Neighbours, Recording, Sequence};
 use riverrun_train::{Connected, Ranks as Collectives};
 
 use super::Common;
@@ -18,6 +18,8 @@ use crate::ranks::Ranks;
 
 const SHAPES: [[usize; 3]; 1] = [[1, 1 << 16, 256]];
 const GROUPS: [usize; 4] = [1, 4, 8, 16];
+/// Runs before a recording.
+const WARM: usize = 3;
 /// The fewest and the most timings of a row.
 const TIMINGS: [f64; 2] = [5.0, 100.0];
 /// The rounding of f32 where a device computes a piece in other tiles than the whole; the states are sums that fade.
@@ -86,14 +88,11 @@ fn measure(args: &Args, common: &Common, ranks: &Ranks) -> Result<(), Failure> {
             // The whole on the first rank, while the others wait.
             if one.is_none() {
                 let first = ranks.is_first().then_some(&whole);
-                one = Some(time(&mut *all, budget, &device, || {
-                    first.map(|whole| whole.run(None)).map(drop)
-                })?);
+                let work = Work::new(first, None, &neighbours, &device)?;
+                one = Some(time(&mut *all, budget, &device, &work)?);
             }
-            let divided = time(&mut *all, budget, &device, || {
-                piece.run(Some(&neighbours));
-                Some(())
-            })?;
+            let work = Work::new(Some(&piece), Some(&neighbours), &neighbours, &device)?;
+            let divided = time(&mut *all, budget, &device, &work)?;
             neighbours.check()?;
             let Some(one) = one.filter(|_| ranks.is_first()) else {
                 continue;
@@ -189,21 +188,66 @@ fn check(whole: &Problem, piece: &Problem, neighbours: &Neighbours) -> Result<()
     Ok(())
 }
 
-/// Times a call on all ranks, for about `budget` seconds: to its end on the last rank.
+/// What a rank does in a timing: nothing, or a run, which is recorded where states go from device to device.
+struct Work<'a> {
+    problem: Option<&'a Problem>,
+    neighbours: Option<&'a Neighbours>,
+    /// With the states that it writes.
+    recording: Option<(Recording, Vec<Tensor<3>>)>,
+}
+
+impl<'a> Work<'a> {
+    fn new(
+        problem: Option<&'a Problem>,
+        neighbours: Option<&'a Neighbours>,
+        group: &Neighbours,
+        device: &Device,
+    ) -> Result<Self, Failure> {
+        let mut recording = None;
+        if let Some(problem) = problem.filter(|_| group.on_device()) {
+            let prepared = Recording::prepare(device)?;
+            for _ in 0..WARM {
+                problem.run(neighbours);
+                synced(device)?;
+            }
+            recording = Some(prepared.record(|| problem.run(neighbours))?);
+        }
+        Ok(Self {
+            problem,
+            neighbours,
+            recording,
+        })
+    }
+
+    /// Runs, and waits for the end.
+    fn run(&self, device: &Device) -> Result<(), Failure> {
+        match (&self.recording, self.problem) {
+            // SAFETY: the problem and the states are where they were.
+            (Some((recording, _)), _) => unsafe { recording.replay()? },
+            (None, Some(problem)) => drop(problem.run(self.neighbours)),
+            (None, None) => return Ok(()),
+        }
+        synced(device)
+    }
+}
+
+fn synced(device: &Device) -> Result<(), Failure> {
+    device
+        .sync()
+        .map_err(|error| Failure::Bug(error.to_string()))
+}
+
+/// Times work on all ranks, for about `budget` seconds: to its end on the last rank.
 fn time(
     all: &mut dyn Collectives,
     budget: f64,
     device: &Device,
-    mut call: impl FnMut() -> Option<()>,
+    work: &Work<'_>,
 ) -> Result<Timing, Failure> {
-    let mut once = |all: &mut dyn Collectives| {
+    let once = |all: &mut dyn Collectives| {
         gathered(all, 0.0, device)?;
         let start = Instant::now();
-        if call().is_some() {
-            device
-                .sync()
-                .map_err(|error| Failure::Bug(error.to_string()))?;
-        }
+        work.run(device)?;
         let seconds = gathered(all, start.elapsed().as_secs_f32(), device)?;
         Ok::<_, Failure>(f64::from(seconds.into_iter().fold(0.0, f32::max)))
     };

@@ -20,8 +20,22 @@ pub use language::configuration;
 
 /// Trains until the last step or Ctrl-C, and reports the result: as one rank of several, where a launcher has started them.
 pub fn run(args: &TrainArgs, quiet: bool) -> Result<(), Failure> {
+    // Before the ranks meet: after it, the first of them makes the folder of a new run.
+    let begun = args
+        .out
+        .as_ref()
+        .is_some_and(|out| RunDir::open(out).is_ok());
     let ranks = Ranks::join()?;
-    let result = run_rank(args, quiet || !ranks.is_first(), &ranks);
+    let quiet = quiet || !ranks.is_first();
+    let resume = args.resume || ranks.restarted() && goes_on(args, begun, quiet);
+    let result = run_rank(
+        &TrainArgs {
+            resume,
+            ..args.clone()
+        },
+        quiet,
+        &ranks,
+    );
     ranks.leave(result)
 }
 
@@ -52,6 +66,21 @@ fn run_rank(args: &TrainArgs, quiet: bool, ranks: &Ranks) -> Result<(), Failure>
             "unknown task {name:?}: it is selective-copy, xor, digits or pendulum, or a text by its path"
         ))),
     }
+}
+
+/// Whether a run that its launcher has started again goes on from its last checkpoint: where it had begun.
+fn goes_on(args: &TrainArgs, begun: bool, quiet: bool) -> bool {
+    if !quiet {
+        eprintln!(
+            "started again by the launcher: {}",
+            match (begun, &args.out) {
+                (true, _) => "the run goes on from its last checkpoint",
+                (false, Some(_)) => "the run had not begun",
+                (false, None) => "without --out this is another run",
+            }
+        );
+    }
+    begun
 }
 
 /// The options with the format of the device in place of `auto`; a resumed run keeps its own.

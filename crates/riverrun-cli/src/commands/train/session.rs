@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use burn::tensor::Device;
 use riverrun_train::hybrid::Status;
-use riverrun_train::{Objective, Outcome, RunDir, Setup, Trainer};
+use riverrun_train::{Objective, Outcome, PARTS, PartSeconds, RunDir, Setup, Trainer, slowest};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -53,7 +53,9 @@ pub fn train<O: Objective>(
         trainer = trainer.with_gradient_norms();
     }
     let mut graph = None;
-    if args.graph {
+    if args.profile {
+        trainer = trainer.with_profile()?;
+    } else if args.graph {
         trainer = trainer.with_recorded_steps()?;
     } else if spec.starts_with("cuda") && !args.no_graph {
         graph = Some(match trainer.record_steps() {
@@ -76,7 +78,7 @@ pub fn train<O: Objective>(
                 )?,
                 _ => writeln!(
                     out,
-                    "ranks   global batch {batch}, {own} a group, {groups} groups of {along_time} ranks along time; states by TCP; gradients by {way}"
+                    "ranks   global batch {batch}, {own} a group, {groups} groups of {along_time} ranks along time; states and gradients by {way}"
                 )?,
             }
         }
@@ -110,6 +112,7 @@ pub fn train<O: Objective>(
     if let Some(status) = &outcome.hybrid {
         conclude(out, status)?;
     }
+    print_profile(out, &outcome.profile)?;
     if outcome.finished {
         return Ok(Some((outcome, dir)));
     }
@@ -120,6 +123,32 @@ pub fn train<O: Objective>(
         outcome.step
     )?;
     Err(Failure::Interrupted)
+}
+
+/// The parts of a step on every rank.
+fn print_profile(out: &mut impl Write, ranks: &[PartSeconds]) -> Result<(), Failure> {
+    if ranks.is_empty() {
+        return Ok(());
+    }
+    write!(out, "profile  rank")?;
+    for part in PARTS {
+        write!(out, " {part:>9}")?;
+    }
+    writeln!(out, "   ms a step, medians")?;
+    for (rank, parts) in ranks.iter().enumerate() {
+        write!(out, "{rank:>13}")?;
+        for seconds in parts {
+            write!(out, " {:>9.3}", 1e3 * seconds)?;
+        }
+        writeln!(out)?;
+    }
+    if let Some((rank, factor)) = slowest(ranks).filter(|_| ranks.len() > 1) {
+        writeln!(
+            out,
+            "         rank {rank} is the slowest: its own work takes {factor:.2} times that of the rank in the middle"
+        )?;
+    }
+    Ok(())
 }
 
 /// The summary of the predictions of a hybrid run.

@@ -39,7 +39,7 @@ pub(super) struct Shard {
 pub(crate) struct PartGradients([Option<AdamwTensors>; 2]);
 
 impl Shard {
-    /// Of a model and moments in its shape, or none.
+    /// The part of a model, with moments in its shape or none.
     fn new<M: Module>(
         layout: Layout,
         model: &M,
