@@ -131,11 +131,11 @@ pub enum AnyLanguageModel {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum AnyLmState {
-    /// That of a [`LanguageModel`].
+    /// The state of a [`LanguageModel`].
     Recurrent(LmState),
-    /// That of a [`Griffin`].
+    /// The state of a [`Griffin`].
     Griffin(GriffinState),
-    /// That of a [`Gpt2`].
+    /// The state of a [`Gpt2`].
     Gpt2(Gpt2State),
 }
 

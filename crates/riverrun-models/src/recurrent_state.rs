@@ -7,13 +7,13 @@ use riverrun::nn::{AttentionState, MatrixLayerState, SLstmState};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum RecurrentState {
-    /// That of a scan or of a cell.
+    /// The state of a scan or of a cell.
     Vector(VectorState),
-    /// That of a layer with a matrix for each head.
+    /// The state of a layer with a matrix for each head.
     Matrix(MatrixLayerState),
-    /// That of an sLSTM.
+    /// The state of an sLSTM.
     SLstm(SLstmState),
-    /// That of attention.
+    /// The keys and values of attention.
     Attention(AttentionState),
 }
 

@@ -94,7 +94,7 @@ impl WorldModelConfig {
     /// Checks the sizes and the options; nothing is allocated.
     ///
     /// # Errors
-    /// Those of [`RssmConfig::check`]; an observation of no features, a `sigma` that is not above 0, free nats below 0.
+    /// The errors of [`RssmConfig::check`]; an observation of no features, a `sigma` that is not above 0, free nats below 0.
     pub fn check(&self) -> Result<(), Error> {
         self.rssm.check()?;
         let refuse = |reason: String| Err(Error::Unsupported(reason));

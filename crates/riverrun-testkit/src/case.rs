@@ -22,13 +22,13 @@ pub trait Case: Clone {
     /// Runs the CPU kernels.
     ///
     /// # Errors
-    /// Those of the kernels.
+    /// The errors of the kernels.
     fn cpu<E: CpuElement>(&self) -> Result<Tensors, Error>;
 
     /// Runs the GPU kernels.
     ///
     /// # Errors
-    /// Those of the kernels.
+    /// The errors of the kernels.
     #[cfg(feature = "gpu")]
     fn gpu(
         &self,
@@ -39,7 +39,7 @@ pub trait Case: Clone {
     /// Runs the operation on tensors of an autodiff device, as its users call it.
     ///
     /// # Errors
-    /// Those of the operation.
+    /// The errors of the operation.
     #[cfg(feature = "ops")]
     fn op<E: Element>(&self, on: &crate::op::Place) -> Result<Tensors, Failure> {
         let _ = on;
@@ -63,7 +63,7 @@ pub trait Case: Clone {
     /// Runs the kernels of a target: the GPU's, or the CPU's where it has no client.
     ///
     /// # Errors
-    /// Those of the kernels.
+    /// The errors of the kernels.
     fn run<E: CpuElement>(&self, target: &Target) -> Result<Tensors, Error> {
         #[cfg(feature = "gpu")]
         if let Some((client, dtype)) = target.kernels::<E>() {
@@ -93,7 +93,7 @@ impl Verdict {
 /// Runs a form of a problem twice, and compares the result with the oracle.
 ///
 /// # Errors
-/// Those of the form.
+/// The errors of the form.
 pub fn judge<E: Element, F>(
     case: &impl Case,
     mut run: impl FnMut() -> Result<Tensors, F>,

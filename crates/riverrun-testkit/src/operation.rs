@@ -74,7 +74,7 @@ impl Part<'_> {
     /// Runs problems, rounded to `E`, by the kernels of the device, and reports the worst of them as one row.
     ///
     /// # Errors
-    /// Those of the kernels and of the report.
+    /// The errors of the kernels and of the report.
     pub fn run_all<E: CpuElement, C: Case>(
         &self,
         what: &str,
@@ -88,7 +88,7 @@ impl Part<'_> {
     /// Runs problems, rounded to `E`, by the operation on tensors, and reports the worst of them as one row.
     ///
     /// # Errors
-    /// Those of the operation and of the report.
+    /// The errors of the operation and of the report.
     #[cfg(feature = "ops")]
     pub fn run_ops<E: CpuElement, C: Case>(
         &self,
@@ -103,7 +103,7 @@ impl Part<'_> {
     /// Runs problems, rounded to `E`, by a form, and reports the worst of them as one row.
     ///
     /// # Errors
-    /// Those of the form and of the report.
+    /// The errors of the form and of the report.
     pub fn run_by<E: CpuElement, C: Case, F: Into<Failure>>(
         &self,
         what: &str,

@@ -67,7 +67,7 @@ pub trait Report {
     /// Adds a row. `what` is the operation's form, such as its gate or cell.
     ///
     /// # Errors
-    /// Those of the report.
+    /// The errors of the report.
     fn row(
         &mut self,
         device: &str,
@@ -80,12 +80,12 @@ pub trait Report {
     /// Adds what cannot be checked here, with the reason.
     ///
     /// # Errors
-    /// Those of the report.
+    /// The errors of the report.
     fn skip(&mut self, device: &str, what: &str, reason: &str) -> Result<(), Failure>;
 
     /// Counts a check without a result as wrong.
     ///
     /// # Errors
-    /// Those of the report.
+    /// The errors of the report.
     fn fail(&mut self, device: &str, what: &str, reason: &str) -> Result<(), Failure>;
 }

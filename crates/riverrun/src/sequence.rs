@@ -64,7 +64,7 @@ impl<S> Sequence<S> {
         self
     }
 
-    /// Of steps that lie between those of other ranks: see [`Neighbours`].
+    /// The ranks with the steps before and after these: see [`Neighbours`].
     pub fn with_neighbours(mut self, neighbours: Neighbours) -> Self {
         self.neighbours = Some(neighbours);
         self

@@ -39,11 +39,11 @@ pub struct Point<'a, E> {
 /// The gradients of a scan, or their derivatives.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gradients<E> {
-    /// That of `a`, `[B, T, D]`.
+    /// With respect to `a`, `[B, T, D]`.
     pub a: Vec<E>,
-    /// That of `b`, `[B, T, D]`.
+    /// With respect to `b`, `[B, T, D]`.
     pub b: Vec<E>,
-    /// That of `h_0`, `[B, D]`.
+    /// With respect to `h_0`, `[B, D]`.
     pub h0: Vec<E>,
 }
 

@@ -171,7 +171,7 @@ impl Norm {
     /// Runs the GPU kernels with tunings of the forward and the backward pass.
     ///
     /// # Errors
-    /// Those of the kernels.
+    /// The errors of the kernels.
     #[cfg(feature = "gpu")]
     pub fn tuned(
         &self,

@@ -20,7 +20,7 @@ pub struct Gradients {
 /// `h`, `[B, T, D]`.
 ///
 /// # Errors
-/// Those of the kernels: no channels, a wrong number of inputs, a wrong length.
+/// The errors of the kernels: no channels, a wrong number of inputs, a wrong length.
 pub fn forward(
     problem: &Problem,
     inputs: &[&[f64]],
@@ -63,7 +63,7 @@ pub fn last(problem: &Problem, h: &[f64], h0: Option<&[f64]>) -> Vec<f64> {
 /// respect to `h_last`.
 ///
 /// # Errors
-/// Those of the kernels: no channels, a wrong number of inputs, a wrong length.
+/// The errors of the kernels: no channels, a wrong number of inputs, a wrong length.
 pub fn backward(
     problem: &Problem,
     inputs: &[&[f64]],

@@ -68,7 +68,7 @@ impl Case {
     /// The oracle's results.
     ///
     /// # Errors
-    /// Those of the oracle.
+    /// The errors of the oracle.
     pub fn oracle(&self) -> Result<Outcome<f64>, Error> {
         let arrays = self.arrays.each_ref();
         let arrays = arrays.map(|x| x.iter().map(|&x| f64::from(x)).collect::<Vec<_>>());
@@ -78,7 +78,7 @@ impl Case {
     /// The CPU kernel's results.
     ///
     /// # Errors
-    /// Those of the form.
+    /// The errors of the form.
     pub fn cpu(&self) -> Result<Outcome<f32>, Error> {
         cpu::run(&self.problem, self.arguments())
     }
@@ -86,7 +86,7 @@ impl Case {
     /// The GPU kernels' results; `routine` as in [`gpu::run`](super::gpu::run). Results are filled with NaN first.
     ///
     /// # Errors
-    /// Those of the kernels.
+    /// The errors of the kernels.
     #[cfg(feature = "gpu")]
     pub fn gpu(
         &self,
@@ -142,7 +142,7 @@ impl Case {
     /// Compares every array of `found`.
     ///
     /// # Errors
-    /// Those of the oracle.
+    /// The errors of the oracle.
     pub fn compare(&self, found: &Outcome<f32>) -> Result<Vec<Comparison>, Error> {
         self.arguments().check(&self.problem)?;
         Ok(self.compared::<f32>(&self.tensors(found)))

@@ -37,7 +37,7 @@ pub struct Forward<'a, E: Element> {
 /// Computes `o` and `lse`.
 ///
 /// # Errors
-/// Those of [`Problem::check`], [`Error::Length`]; nothing has been written then.
+/// The errors of [`Problem::check`], [`Error::Length`]; nothing has been written then.
 pub fn forward<E: super::Kernels<E>>(problem: &Problem, args: Forward<'_, E>) -> Result<(), Error> {
     let shape = problem.shape;
     problem.check(args.reset.is_some())?;

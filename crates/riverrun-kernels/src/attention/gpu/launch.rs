@@ -18,7 +18,7 @@ use crate::gpu::{Dtype, buffer, expect, grid};
 /// elsewhere and with a `tuning`, which is of that form.
 ///
 /// # Errors
-/// Those of [`Problem::check`], [`Error::Dtype`], [`Error::Length`], [`Error::Routine`] for a tuning that the device has no room
+/// The errors of [`Problem::check`], [`Error::Dtype`], [`Error::Length`], [`Error::Routine`] for a tuning that the device has no room
 /// for; nothing has been launched then.
 pub fn forward(
     client: &Client,

@@ -121,7 +121,7 @@ impl Plan {
 /// Runs the recurrence forward, writing `h`.
 ///
 /// # Errors
-/// Those of [`check`], [`Error::Length`]; nothing has been launched then.
+/// The errors of [`check`], [`Error::Length`]; nothing has been launched then.
 pub fn forward(
     client: &Client,
     problem: &Problem,
@@ -178,7 +178,7 @@ pub fn forward(
 /// Runs the recurrence backward, writing the gradients.
 ///
 /// # Errors
-/// Those of [`check`], [`Error::Length`]; nothing has been launched then.
+/// The errors of [`check`], [`Error::Length`]; nothing has been launched then.
 pub fn backward(
     client: &Client,
     problem: &Problem,

@@ -206,7 +206,7 @@ impl Case<f64> {
     /// The reference: the oracle in `f64`.
     ///
     /// # Errors
-    /// Those of the oracle.
+    /// The errors of the oracle.
     pub fn oracle(&self) -> Result<Results<f64>, Error> {
         by_head(self, |case| {
             let f = oracle::forward(&case.problem, &case.inputs())?;

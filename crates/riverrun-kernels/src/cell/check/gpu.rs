@@ -13,7 +13,7 @@ impl<E: Element + bytemuck::Pod> Case<E> {
     /// Runs the persistent routine. The gradients of the weights are computed here, in `f64`, from the routine's outputs.
     ///
     /// # Errors
-    /// Those of the routine.
+    /// The errors of the routine.
     pub fn gpu(
         &self,
         client: &Client,

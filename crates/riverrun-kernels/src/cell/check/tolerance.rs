@@ -24,7 +24,7 @@ fn scale(values: &[f64]) -> f64 {
 /// Compares every tensor of `found`, results of the case in the storage type `E`.
 ///
 /// # Errors
-/// Those of the oracle.
+/// The errors of the oracle.
 pub fn compare<E: Element>(case: &Case<E>, found: &Results<E>) -> Result<Vec<Comparison>, Error> {
     let reference = case.to::<f64>().oracle()?.named();
     let naive = by_head(&case.to::<f32>(), |case| Ok(naive::run::<E>(case)))?.named();

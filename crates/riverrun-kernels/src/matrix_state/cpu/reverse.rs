@@ -19,9 +19,9 @@ use crate::threads::Shared;
 /// Where gradients go.
 pub struct Targets<'a, E: Element> {
     pub d: Gradients<Shared<'a, E>, Shared<'a, E::Acc>>,
-    /// Those of `q` and `k` by head, `[B, T, H, K]`, where heads share them.
+    /// The gradients of `q` and `k` by head, `[B, T, H, K]`, where heads share them.
     pub apart: Option<[Shared<'a, E::Acc>; 2]>,
-    /// That of the bonus by sequence, `[B, H, K]`.
+    /// The gradient of the bonus by sequence, `[B, H, K]`.
     pub bonus: Shared<'a, E::Acc>,
 }
 

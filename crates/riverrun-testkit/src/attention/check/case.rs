@@ -130,7 +130,7 @@ impl Case {
     /// By the CPU kernels, with every output filled with NaN beforehand.
     ///
     /// # Errors
-    /// Those of the kernels.
+    /// The errors of the kernels.
     pub fn cpu<E: cpu::Kernels<E>>(&self) -> Result<Tensors, crate::Error> {
         use riverrun_kernels::Real;
         let shape = self.problem.shape;
@@ -173,7 +173,7 @@ impl Case {
     /// By the GPU kernels, with every output filled with NaN beforehand.
     ///
     /// # Errors
-    /// Those of the kernels.
+    /// The errors of the kernels.
     #[cfg(feature = "gpu")]
     pub fn gpu(
         &self,

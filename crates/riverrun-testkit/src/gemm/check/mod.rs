@@ -138,7 +138,7 @@ impl Case {
     /// Runs the CPU kernels, each factor as it is or transposed.
     ///
     /// # Errors
-    /// Those of the kernels.
+    /// The errors of the kernels.
     pub fn turned<E: CpuElement>(&self, turns: [bool; 2]) -> Result<Tensors, Error> {
         let ([m, k, n], epilogue) = (self.sizes, self.epilogue);
         let stored_as = |x: &[f64], rows, columns, turn| match turn {

@@ -38,7 +38,7 @@ impl Case {
     /// Runs the GPU kernels. Gates other than raw run from packed inputs, as layers have them.
     ///
     /// # Errors
-    /// Those of the kernels.
+    /// The errors of the kernels.
     pub fn gpu(
         &self,
         client: &Client,
@@ -54,7 +54,7 @@ impl Case {
     /// of the repetitions `samples`. The device repeats and selects, so the host only holds the narrow case.
     ///
     /// # Errors
-    /// Those of the kernels.
+    /// The errors of the kernels.
     pub fn gpu_widened(
         &self,
         client: &Client,

@@ -77,7 +77,7 @@ impl Case {
     /// The states that one launch writes.
     ///
     /// # Errors
-    /// Those of the launch.
+    /// The errors of the launch.
     ///
     /// # Panics
     /// Where the result cannot be read.
@@ -107,7 +107,7 @@ impl Case {
     /// The samples `[B·T, L]` that the kernel of a single step draws from the logits of these states.
     ///
     /// # Errors
-    /// Those of the launches.
+    /// The errors of the launches.
     ///
     /// # Panics
     /// Where a result cannot be read.
@@ -191,7 +191,7 @@ impl Case {
     /// The gradients that one launch writes, from the layers' values of the oracle and random gradients of the states.
     ///
     /// # Errors
-    /// Those of the launch.
+    /// The errors of the launch.
     ///
     /// # Panics
     /// Where a result cannot be read.

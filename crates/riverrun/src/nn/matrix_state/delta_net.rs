@@ -52,11 +52,11 @@ pub struct DeltaNetConfig {
 pub struct DeltaNet {
     /// `[d_model, heads (2 key_dim + value_dim)]`: queries beside keys beside values.
     pub qkv: Linear,
-    /// Of queries, keys and values.
+    /// The short convolution of queries, keys and values.
     pub convolution: ShortConvolution,
     /// `[d_model, heads]`: `W_b`.
     pub rate: Linear,
-    /// Of the output of a head, `[value_dim]`.
+    /// The norm of each head's output, `[value_dim]`.
     pub norm: RmsNorm,
     /// `[heads value_dim, d_model]`.
     pub out: Linear,

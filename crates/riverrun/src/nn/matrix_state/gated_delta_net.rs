@@ -82,7 +82,7 @@ pub struct GatedDeltaNetConfig {
 pub struct GatedDeltaNet {
     /// `[d_model, 2 key_heads key_dim + heads value_dim]`: queries beside keys beside values.
     pub qkv: Linear,
-    /// Of queries, keys and values.
+    /// The short convolution of queries, keys and values.
     pub convolution: ShortConvolution,
     /// `[d_model, 2 heads]`: `W_b` beside `W_a`.
     pub rates: Linear,
@@ -90,7 +90,7 @@ pub struct GatedDeltaNet {
     pub decay: HeadDecay,
     /// `[d_model, heads value_dim]`: `W_z`.
     pub gate: Linear,
-    /// Of the output of a head, `[value_dim]`.
+    /// The norm of each head's output, `[value_dim]`.
     pub norm: RmsNorm,
     /// `[heads value_dim, d_model]`.
     pub out: Linear,

@@ -55,7 +55,7 @@ pub struct Gla {
     pub decay: LowRank,
     /// `[d_model, heads value_dim]`: `W_z`.
     pub gate: Linear,
-    /// Of the output of a head, `[value_dim]`.
+    /// The norm of each head's output, `[value_dim]`.
     pub norm: RmsNorm,
     /// `[heads value_dim, d_model]`.
     pub out: Linear,

@@ -48,7 +48,7 @@ pub struct Hgrn2Config {
 pub struct Hgrn2 {
     /// `[d_model, heads (2 key_dim + value_dim)]`: `q` beside `f` beside `i`.
     pub qfi: Linear,
-    /// Of the output, `[heads value_dim]`.
+    /// The norm of the output, `[heads value_dim]`.
     pub norm: RmsNorm,
     /// `[heads value_dim, d_model]`.
     pub out: Linear,

@@ -76,7 +76,7 @@ pub struct Mamba2Config {
 pub struct Mamba2 {
     /// `[d_model, heads head_dim + 2 groups d_state]`: `x` beside `B` beside `C`.
     pub xbc: Linear,
-    /// Of `x`, `B` and `C`.
+    /// The short convolution of `x`, `B` and `C`.
     pub convolution: ShortConvolution,
     /// `[d_model, heads]`: `W_dt`.
     pub dt: Linear,
@@ -86,7 +86,7 @@ pub struct Mamba2 {
     pub d: Param<Tensor<1>>,
     /// `[d_model, heads head_dim]`: `W_z`.
     pub gate: Linear,
-    /// Of the gated output, `[heads head_dim]`.
+    /// The norm of the gated output, `[heads head_dim]`.
     pub norm: RmsNorm,
     /// `[heads head_dim, d_model]`.
     pub out: Linear,

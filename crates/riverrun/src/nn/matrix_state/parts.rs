@@ -46,7 +46,7 @@ pub(super) fn log_sigmoid<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     softplus(wide(x).neg()).neg()
 }
 
-/// Of β: `σ(x)`, or twice that.
+/// `β`: `σ(x)`, or twice that.
 pub(super) fn erase_rate(x: Tensor<3>, negative_eigenvalues: bool) -> Tensor<3> {
     match negative_eigenvalues {
         true => sigmoid(x) * 2.0,

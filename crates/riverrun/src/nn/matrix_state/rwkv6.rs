@@ -67,7 +67,7 @@ pub struct Rwkv6 {
     pub decay: LowRank,
     /// `u`, `[heads, d_model / heads]`.
     pub bonus: Param<Tensor<2>>,
-    /// Of the output of a head, `[d_model]`.
+    /// The norm of each head's output, `[d_model]`.
     pub norm: LayerNorm,
     /// `[d_model, d_model]`: `W_o`.
     pub out: Linear,

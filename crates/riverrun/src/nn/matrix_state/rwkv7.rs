@@ -77,7 +77,7 @@ pub struct Rwkv7 {
     pub key_rate: Param<Tensor<1>>,
     /// `r_k`, `[heads, d_model / heads]`.
     pub bonus: Param<Tensor<2>>,
-    /// Of the output of a head, `[d_model]`.
+    /// The norm of each head's output, `[d_model]`.
     pub norm: LayerNorm,
     /// `[d_model, d_model]`: `W_o`.
     pub out: Linear,

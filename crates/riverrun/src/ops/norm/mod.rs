@@ -43,7 +43,7 @@ pub fn rms_norm<const D: usize>(
 /// - `gamma`: `[D]`, of the same dtype.
 ///
 /// # Errors
-/// Those of [`rms_norm`]; a `residual` whose shape or dtype is not that of `x`.
+/// The errors of [`rms_norm`]; a `residual` whose shape or dtype is not that of `x`.
 pub fn add_rms_norm<const D: usize>(
     x: Tensor<D>,
     residual: Tensor<D>,
@@ -108,7 +108,7 @@ pub fn norm<const D: usize>(
 /// Either norm of `s = x + residual`, and `s`.
 ///
 /// # Errors
-/// Those of [`norm`]; a `residual` whose shape or dtype is not that of `x`.
+/// The errors of [`norm`]; a `residual` whose shape or dtype is not that of `x`.
 pub fn add_norm<const D: usize>(
     x: Tensor<D>,
     residual: Tensor<D>,

@@ -26,7 +26,7 @@ pub(super) fn scalar(own: &Own, #[comptime] row: usize, step: u32) -> f32 {
     number_at(own.scalars + (step + comptime!((row * CHUNK) as u32)) * 4)
 }
 
-/// Those of the thread's rows of a product.
+/// A scalar for each row of a product that the thread has.
 #[cube]
 pub(super) fn of_rows(own: &Own, #[comptime] row: usize) -> Sums {
     let step = own.step + UNIT_POS_X / 4;
