@@ -1,0 +1,2 @@
+"""riverrun."""
+from riverrun import _threads
