@@ -22,7 +22,7 @@ def _dense(lib, *arrays):
 def _gate_views(lib, gate, inputs, dim):
     if len(inputs) > 1:
         return [lib.view(x) for x in inputs]
-    return [lib.columns(inputs[0], index, dim) for index in range(problem.GATES[gate])]
+    return [lib.columns(inputs[0], index, dim) for index, _ in enumerate(problem.GATES[gate])]
 
 
 def scan(lib, gate, inputs, h0, reset, reverse):

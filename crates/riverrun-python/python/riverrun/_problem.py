@@ -5,20 +5,20 @@ A library is a module with `dtype(x)`, the name of the element type; shapes are 
 
 from __future__ import annotations
 
-#: The inputs of each gate, by the name of its file in the kernels.
+#: The inputs of each gate, by the gate's name.
 GATES = {
-    "raw": 2,
-    "sigmoid": 2,
-    "min-gru": 2,
-    "min-gru-tanh": 2,
-    "min-gru-g": 2,
-    "min-lstm": 3,
-    "min-lstm-tanh": 3,
-    "min-lstm-g": 3,
-    "min-lstm-raw": 3,
-    "min-lstm-raw-tanh": 3,
-    "min-lstm-raw-g": 3,
-    "rg-lru": 2,
+    "raw": ("a", "b"),
+    "sigmoid": ("k", "b"),
+    "min-gru": ("z", "n"),
+    "min-gru-tanh": ("z", "n"),
+    "min-gru-g": ("z", "n"),
+    "min-lstm": ("f", "i", "n"),
+    "min-lstm-tanh": ("f", "i", "n"),
+    "min-lstm-g": ("f", "i", "n"),
+    "min-lstm-raw": ("f", "i", "n"),
+    "min-lstm-raw-tanh": ("f", "i", "n"),
+    "min-lstm-raw-g": ("f", "i", "n"),
+    "rg-lru": ("s", "u"),
 }
 
 #: Blocks of pre-activations of each cell, and blocks that its forward pass saves.
@@ -79,24 +79,25 @@ def scan(lib, gate, inputs, h0, reset):
 
     `inputs` are as many `[B, T, D]` as the gate takes, or one `[B, T, inputs · D]`.
     """
-    count = GATES.get(gate)
-    if count is None:
+    if gate not in GATES:
         raise ValueError(f"gate: expected one of {', '.join(GATES)}, found {gate!r}")
+    names = GATES[gate]
+    count = len(names)
     first = inputs[0]
     packed = len(inputs) == 1
-    expect_dims("the first input", first, 3, "[B, T, D]")
+    name = "x" if packed else names[0]
+    expect_dims(name, first, 3, "[B, T, D]")
     batch, steps, dim = first.shape
     if packed:
         if dim % count != 0:
-            raise ValueError(f"the input: expected a multiple of {count} channels, found shape {list(first.shape)}")
+            raise ValueError(f"x: expected a multiple of {count} channels, found shape {list(first.shape)}")
         dim = dim // count
     elif len(inputs) != count:
         raise ValueError(f"gate {gate}: expected {count} inputs, found {len(inputs)}")
     if dim == 0:
-        raise ValueError(f"the first input: expected at least one channel, found shape {list(first.shape)}")
-    dtype = expect_floats(lib, "the first input", first)
-    for index, x in enumerate(inputs[1:]):
-        what = ("the second input", "the third input")[index]
+        raise ValueError(f"{name}: expected at least one channel, found shape {list(first.shape)}")
+    dtype = expect_floats(lib, name, first)
+    for what, x in zip(names[1:], inputs[1:]):
         expect_shape(what, x, first.shape)
         expect_dtype(lib, what, x, dtype)
     expect_shape("h0", h0, (batch, dim))

@@ -27,7 +27,7 @@ class _Gated(nn.Module):
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.reverse = reverse
-        width = _problem.GATES[gate] * hidden_size
+        width = len(_problem.GATES[gate]) * hidden_size
         self.projection = nn.Linear(input_size, width, bias=bias, device=device, dtype=dtype)
 
     def forward(self, x: Tensor, h0: Tensor | None = None, reset: Tensor | None = None) -> tuple[Tensor, Tensor]:

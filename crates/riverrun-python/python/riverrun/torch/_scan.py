@@ -121,7 +121,7 @@ in_float32(_scan)
 
 
 def _run(gate, inputs, h0, reset, reverse):
-    names = ("x0", "x1", "x2")
+    names = _problem.GATES.get(gate, ()) if len(inputs) > 1 else ("x",)
     _tensors.expect_cpu(**dict(zip(names, inputs)), h0=h0, reset=reset)
     x0, x1, x2 = (*inputs, None, None)[:3]
     return _scan(x0, x1, x2, h0, reset, reverse, gate)
