@@ -101,7 +101,8 @@ def matrix_state(q, k, v, g=None, beta=None, initial=None, scale=None, bounds=No
 def judge(name, found, naive, expected, steps):
     """Accepts `found` if its error is at most twice the naive one's, plus `eps · sqrt(steps)` times the tensor's scale.
 
-    `steps` is the length of the longest sum; the error of a sum of rounded terms grows with its root.
+    `steps` is the length of the longest sum, of a cell's sequence all its steps of `H` terms each; the error of a sum of
+    rounded terms grows with its root.
     """
     assert found.shape == expected.shape, f"{name}: {list(found.shape)} for {list(expected.shape)}"
     if expected.numel() == 0:
@@ -128,14 +129,7 @@ def compare(operation, formula, tensors, dtype, steps):
         gradients = torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True)
         return [*results, *gradients]
 
-    found = run(operation, dtype)
-    threads = torch.get_num_threads()
-    # Single steps are too small for more than one.
-    torch.set_num_threads(1)
-    try:
-        naive, expected = run(formula, dtype), run(formula, torch.float64)
-    finally:
-        torch.set_num_threads(threads)
+    found, naive, expected = run(operation, dtype), run(formula, dtype), run(formula, torch.float64)
     assert found[0].dtype == dtype
     for index, (f, n, e) in enumerate(zip(found, naive, expected)):
         if e is None:

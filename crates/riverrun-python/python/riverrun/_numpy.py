@@ -207,5 +207,5 @@ def cross_entropy(logits, targets):
     if logits.ndim == 0:
         raise ValueError("logits: expected shape [..., classes], found []")
     _problem.expect_shape("targets", targets, logits.shape[:-1])
-    rows = logits.reshape(-1, logits.shape[-1])
+    rows = logits.reshape(targets.size, logits.shape[-1])
     return _kernels.cross_entropy(_arrays, rows, targets.reshape(-1))[0][()]

@@ -128,4 +128,4 @@ def cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int = -100) -> 
     targets = targets.to(torch.int64)
     if ignore_index >= 0:
         targets = targets.masked_fill(targets == ignore_index, -1)
-    return _cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))[0]
+    return _cross_entropy(logits.reshape(targets.numel(), logits.shape[-1]), targets.reshape(-1))[0]
