@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch.func import vmap
+from torch.func import grad, jacrev, vmap
 from torch.utils.checkpoint import checkpoint
 
 import riverrun.torch as rt
@@ -144,9 +144,45 @@ def test_gradients_through_vmap():
     assert torch.equal(found, a.grad)
 
 
-def test_gradient_transforms_are_refused_by_pytorch():
-    with pytest.raises(RuntimeError, match="functorch"):
-        torch.func.grad(lambda a: rt.linear_scan(a, a).sum())(torch.rand(1, 2, 3))
+def test_gradient_transforms():
+    a, b = torch.rand(2, 5, 3, dtype=torch.float64), torch.randn(2, 5, 3, dtype=torch.float64)
+
+    def loss(a):
+        return rt.linear_scan(a, b).sin().sum()
+
+    leaf = a.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(leaf), leaf, create_graph=True)
+    assert torch.equal(grad(loss)(a), expected)
+    (second,) = torch.autograd.grad(expected.sum(), leaf)
+    torch.testing.assert_close(grad(lambda x: grad(loss)(x).sum())(a), second, rtol=1e-12, atol=1e-12)
+    rows = jacrev(lambda a: rt.linear_scan(a, b))(a)
+    torch.testing.assert_close(rows.sum((0, 1, 2)), grad(lambda a: rt.linear_scan(a, b).sum())(a), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["GRU", "LSTM", "RNN", "MinGRU", "MinLSTM", "RGLRU"])
+def test_gradients_of_each_sample(name):
+    layer = getattr(rt, name)(3, 4, **({"batch_first": True} if name in ("GRU", "LSTM", "RNN") else {}))
+    x = torch.randn(3, 5, 3)
+    parameters = dict(layer.named_parameters())
+
+    def loss(parameters, x):
+        y = torch.func.functional_call(layer, parameters, (x[None],))[0]
+        return rt.rms_norm(y, torch.ones(4)).square().sum() + rt.cross_entropy(y, torch.zeros(1, 5, dtype=torch.int64))
+
+    each = vmap(grad(loss), (None, 0))(parameters, x)
+    for index in range(3):
+        layer.zero_grad()
+        loss(dict(layer.named_parameters()), x[index]).backward()
+        for key, parameter in layer.named_parameters():
+            # The products around ours are batched under vmap, and round otherwise.
+            torch.testing.assert_close(each[key][index], parameter.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_forward_derivatives_are_refused():
+    a = torch.rand(1, 3, 2)
+    with pytest.raises(RuntimeError):
+        torch.func.jvp(lambda a: rt.linear_scan(a, a), (a,), (a,))
 
 
 def test_inference_and_no_grad():

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from riverrun import _kernels, _problem
 from riverrun.torch import _tensors
-from riverrun.torch._vmap import by_slices, in_float32
+from riverrun.torch._transforms import active, in_float32, with_transforms
 
 
 def _or_empty(x0, *tensors):
@@ -93,19 +93,19 @@ def _backward(ctx, d_h, d_h_last, d_c_last, _):
         raise RuntimeError("riverrun: the cell ran without saving what its gradients need (save=False)")
     wanted = [bool(needs) for needs in ctx.needs_input_grad[:7]]
     d_c_last = d_c_last if ctx.kind == "lstm" else None
-    gradients = _cell_backward(*arrays, ctx.kind, ctx.reverse, h, saved, d_h, d_h_last, d_c_last, wanted)
+    gradients = _gradients(*arrays, ctx.kind, ctx.reverse, h, saved, d_h, d_h_last, d_c_last, wanted)
     given = [d if wants else None for d, wants in zip(gradients, wanted)]
     return (*given, None, None, None, None, None)
 
 
-_cell.register_autograd(_backward, setup_context=_setup)
-by_slices(_cell)
-by_slices(_cell_backward)
+_call = with_transforms(_cell, _setup, _backward)
+_gradients = with_transforms(_cell_backward)
 in_float32(_cell)
 
 
 def _needs_gradient(*tensors):
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    # A transform does not tell by the tensors.
+    return torch.is_grad_enabled() and (active() or any(x is not None and x.requires_grad for x in tensors))
 
 
 def run(kind, x, w, u, b_ih, b_hh, h0=None, c0=None, reset=None, lengths=None, reverse=False):
@@ -113,7 +113,7 @@ def run(kind, x, w, u, b_ih, b_hh, h0=None, c0=None, reset=None, lengths=None, r
     arrays = (x, w, u, b_ih, b_hh, h0, c0)
     _tensors.expect_cpu(x=x, weight_ih=w, weight_hh=u, bias_ih=b_ih, bias_hh=b_hh, h0=h0, c0=c0, reset=reset, lengths=lengths)
     save = _needs_gradient(*arrays)
-    h, h_last, c_last, _ = _cell(*arrays, reset, lengths, kind, reverse, save)
+    h, h_last, c_last, _ = _call(*arrays, reset, lengths, kind, reverse, save)
     return h, h_last, c_last
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from riverrun import _kernels, _problem
 from riverrun.torch import _tensors
-from riverrun.torch._vmap import by_slices, in_float32
+from riverrun.torch._transforms import in_float32, with_transforms
 
 
 @torch.library.custom_op("riverrun::matrix_state", mutates_args=())
@@ -72,13 +72,12 @@ def _setup(ctx, inputs, output):
 
 def _backward(ctx, d_o, d_last):
     arrays = ctx.saved_tensors
-    gradients = _matrix_state_backward(*arrays, d_o, d_last)
+    gradients = _gradients(*arrays, d_o, d_last)
     return (*(None if x is None else d for x, d in zip(arrays, gradients)), None, None)
 
 
-_matrix_state.register_autograd(_backward, setup_context=_setup)
-by_slices(_matrix_state)
-by_slices(_matrix_state_backward)
+_call = with_transforms(_matrix_state, _setup, _backward)
+_gradients = with_transforms(_matrix_state_backward)
 in_float32(_matrix_state)
 
 
@@ -114,7 +113,7 @@ def _run(
         initial_state = initial_state.transpose(-1, -2) if state_v_first else initial_state
     if cu_seqlens is not None:
         cu_seqlens = cu_seqlens.to(torch.int64)
-    o, last = _matrix_state(q * scale, k, v, g, beta, initial_state, None, cu_seqlens)
+    o, last = _call(q * scale, k, v, g, beta, initial_state, None, cu_seqlens)
     last = last.transpose(-1, -2) if state_v_first else last
     return o.to(dtype), (last if output_final_state else None)
 

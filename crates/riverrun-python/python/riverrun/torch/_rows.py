@@ -7,7 +7,7 @@ from torch import Tensor
 
 from riverrun import _kernels, _problem
 from riverrun.torch import _tensors
-from riverrun.torch._vmap import by_slices, in_float32
+from riverrun.torch._transforms import in_float32, with_transforms
 
 
 @torch.library.custom_op("riverrun::rms_norm", mutates_args=())
@@ -39,10 +39,12 @@ def _setup_norm(ctx, inputs, output):
 
 def _norm_back(ctx, d_y):
     x, weight = ctx.saved_tensors
-    return (*_rms_norm_backward(x, weight, ctx.eps, d_y), None)
+    return (*_norm_gradients(x, weight, ctx.eps, d_y), None)
 
 
-_rms_norm.register_autograd(_norm_back, setup_context=_setup_norm)
+_normalised = with_transforms(_rms_norm, _setup_norm, _norm_back)
+_norm_gradients = with_transforms(_rms_norm_backward)
+in_float32(_rms_norm)
 
 
 @torch.library.custom_op("riverrun::cross_entropy", mutates_args=())
@@ -77,14 +79,12 @@ def _setup_loss(ctx, inputs, output):
 
 def _loss_back(ctx, d_loss, *_):
     logits, targets, lse, weight = ctx.saved_tensors
-    return _cross_entropy_backward(logits, targets, lse, d_loss * weight), None
+    return _loss_gradients(logits, targets, lse, d_loss * weight), None
 
 
-_cross_entropy.register_autograd(_loss_back, setup_context=_setup_loss)
-for _operation in (_rms_norm, _rms_norm_backward, _cross_entropy, _cross_entropy_backward):
-    by_slices(_operation)
-for _operation in (_rms_norm, _cross_entropy):
-    in_float32(_operation)
+_loss = with_transforms(_cross_entropy, _setup_loss, _loss_back)
+_loss_gradients = with_transforms(_cross_entropy_backward)
+in_float32(_cross_entropy)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
@@ -104,7 +104,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
     Source: Zhang & Sennrich, *Root Mean Square Layer Normalization* (2019), equation 4.
     """
     _tensors.expect_cpu(x=x, weight=weight)
-    return _rms_norm(x, weight, float(eps))
+    return _normalised(x, weight, float(eps))
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int = -100) -> Tensor:
@@ -128,4 +128,4 @@ def cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int = -100) -> 
     targets = targets.to(torch.int64)
     if ignore_index >= 0:
         targets = targets.masked_fill(targets == ignore_index, -1)
-    return _cross_entropy(logits.reshape(targets.numel(), logits.shape[-1]), targets.reshape(-1))[0]
+    return _loss(logits.reshape(targets.numel(), logits.shape[-1]), targets.reshape(-1))[0]

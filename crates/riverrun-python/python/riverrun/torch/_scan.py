@@ -7,7 +7,7 @@ from torch import Tensor
 
 from riverrun import _kernels, _problem
 from riverrun.torch import _tensors
-from riverrun.torch._vmap import by_slices, in_float32
+from riverrun.torch._transforms import in_float32, with_transforms
 
 
 def _inputs(x0, x1, x2):
@@ -58,13 +58,10 @@ def _setup(ctx, inputs, output):
 
 def _backward(ctx, d_h):
     x0, x1, x2, h0, reset, h = ctx.saved_tensors
-    gradients = _scan_backward(x0, x1, x2, h0, reset, ctx.reverse, ctx.gate, h, d_h)
+    gradients = _gradients(x0, x1, x2, h0, reset, ctx.reverse, ctx.gate, h, d_h)
     given = (x0, x1, x2, h0)
     wanted = (d if x is not None else None for x, d in zip(given, gradients))
     return (*wanted, None, None, None)
-
-
-_scan.register_autograd(_backward, setup_context=_setup)
 
 
 def _setup_again(ctx, inputs, output):
@@ -114,9 +111,8 @@ def _backward_again(ctx, u_a, u_b, _, u_h0):
     return on_a, None, None, on_h0, None, None, None, on_h, on_d_h
 
 
-_scan_backward.register_autograd(_backward_again, setup_context=_setup_again)
-by_slices(_scan)
-by_slices(_scan_backward)
+_call = with_transforms(_scan, _setup, _backward)
+_gradients = with_transforms(_scan_backward, _setup_again, _backward_again)
 in_float32(_scan)
 
 
@@ -124,7 +120,7 @@ def _run(gate, inputs, h0, reset, reverse):
     names = _problem.GATES.get(gate, ()) if len(inputs) > 1 else ("x",)
     _tensors.expect_cpu(**dict(zip(names, inputs)), h0=h0, reset=reset)
     x0, x1, x2 = (*inputs, None, None)[:3]
-    return _scan(x0, x1, x2, h0, reset, reverse, gate)
+    return _call(x0, x1, x2, h0, reset, reverse, gate)
 
 
 def linear_scan(
