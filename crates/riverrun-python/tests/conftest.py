@@ -1,3 +1,5 @@
+import os
+
 import pytest
 import torch
 
@@ -18,7 +20,7 @@ def nan_filled(empty):
 
 @pytest.fixture(autouse=True)
 def seeded(monkeypatch):
-    torch.manual_seed(0)
+    torch.manual_seed(int(os.environ.get("RIVERRUN_SEED", "0")))
     # Two threads for the kernels. PyTorch's own operations are too small here for more than one.
     monkeypatch.setattr(_tensors, "threads", lambda: 2)
     monkeypatch.setattr(_tensors, "empty", nan_filled(_tensors.empty))

@@ -91,6 +91,20 @@ def test_sequences_one_behind_the_other(name, decay, erase, operation, bounds):
         )
 
 
+@pytest.mark.parametrize("name, decay, erase, operation", FORMS, ids=IDS)
+def test_a_reset_is_a_new_sequence(name, decay, erase, operation):
+    made = tensors(decay, erase, 1, 11, sequences=3)
+    made["initial"][1:] = 0
+    bounds, reset = torch.tensor([0, 4, 9, 11]), torch.zeros(1, 11, dtype=torch.bool)
+    reset[0, [4, 9]] = True
+    o, last = operation(*made.values(), cu_seqlens=bounds)
+    made["initial"] = made["initial"][:1]
+    o2, last2 = operation(*made.values(), reset=reset)
+    assert torch.equal(o, o2) and torch.equal(last[2:], last2)
+    leaves = [x.clone().requires_grad_() for x in tensors(decay, erase, 1, 5, key=3, value=2).values()]
+    assert gradcheck(lambda *x: operation(*x, reset=reset[:, 3:8]), leaves)
+
+
 def test_key_heads_serve_value_heads_in_a_row():
     made = list(tensors("head", heads=2, value_heads=6).values())
     o, _ = FORMS[0][3](*made)

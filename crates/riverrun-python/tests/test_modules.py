@@ -60,6 +60,7 @@ def test_forward_and_gradients(name, layers, bias, batch_first, bidirectional):
     x = torch.randn(4, 6, 5, dtype=torch.float64)
     hx = states(name, count, 4 if batch_first else 6, 7)
     assert_same(ours(x), theirs(x))
+    assert ours(x)[0].is_contiguous()
     assert_same(ours(x, hx), theirs(x, hx))
     assert_same_gradients(ours, theirs, lambda m: m(x, hx), lambda m: m(x, hx))
     single = x[0]

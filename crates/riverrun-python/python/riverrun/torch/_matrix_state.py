@@ -94,9 +94,20 @@ def _refuse(name, options):
 
 
 def _run(
-    q, k, v, g, beta, scale, initial_state, output_final_state, cu_seqlens, use_qk_l2norm_in_kernel=False, state_v_first=False
+    q,
+    k,
+    v,
+    g,
+    beta,
+    scale,
+    initial_state,
+    output_final_state,
+    cu_seqlens,
+    reset,
+    use_qk_l2norm_in_kernel=False,
+    state_v_first=False,
 ):
-    _tensors.expect_cpu(q=q, k=k, v=v, g=g, beta=beta, initial_state=initial_state, cu_seqlens=cu_seqlens)
+    _tensors.expect_cpu(q=q, k=k, v=v, g=g, beta=beta, initial_state=initial_state, cu_seqlens=cu_seqlens, reset=reset)
     _problem.expect_dims("q", q, 4, "[B, T, H, K]")
     if use_qk_l2norm_in_kernel:
         q, k = _unit(q), _unit(k)
@@ -113,7 +124,7 @@ def _run(
         initial_state = initial_state.transpose(-1, -2) if state_v_first else initial_state
     if cu_seqlens is not None:
         cu_seqlens = cu_seqlens.to(torch.int64)
-    o, last = _call(q * scale, k, v, g, beta, initial_state, None, cu_seqlens)
+    o, last = _call(q * scale, k, v, g, beta, initial_state, reset, cu_seqlens)
     last = last.transpose(-1, -2) if state_v_first else last
     return o.to(dtype), (last if output_final_state else None)
 
@@ -138,6 +149,7 @@ def chunk_gated_delta_rule(
     head_first: bool = False,
     state_v_first: bool = False,
     cu_seqlens_cpu: Tensor | None = None,
+    reset: Tensor | None = None,
     **options,
 ) -> tuple[Tensor, Tensor | None]:
     """Gated DeltaNet.
@@ -155,6 +167,7 @@ def chunk_gated_delta_rule(
         head_first: only `False`.
         state_v_first: whether states are `[N, HV, V, K]`.
         cu_seqlens_cpu: not needed on the CPU, and not read.
+        reset: `[B, T]`, bool; where it is set, the state before the step counts as 0, and no gradient passes through it.
 
     Returns:
         `o`, `[B, T, HV, V]` in the dtype of `v`, and the last states, float32 (float64 for float64), or `None`.
@@ -170,7 +183,18 @@ def chunk_gated_delta_rule(
     _refuse("chunk_gated_delta_rule", {"head_first": head_first, **options})
     _expect_decay("g", g, 3)
     return _run(
-        q, k, v, g, beta, scale, initial_state, output_final_state, cu_seqlens, use_qk_l2norm_in_kernel, state_v_first
+        q,
+        k,
+        v,
+        g,
+        beta,
+        scale,
+        initial_state,
+        output_final_state,
+        cu_seqlens,
+        reset,
+        use_qk_l2norm_in_kernel,
+        state_v_first,
     )
 
 
@@ -188,6 +212,7 @@ def fused_recurrent_gated_delta_rule(
     use_qk_l2norm_in_kernel: bool = False,
     cu_seqlens: Tensor | None = None,
     state_v_first: bool = False,
+    reset: Tensor | None = None,
     **options,
 ) -> tuple[Tensor, Tensor | None]:
     """Gated DeltaNet, with the decay of a head, of a row, both or none.
@@ -207,7 +232,18 @@ def fused_recurrent_gated_delta_rule(
     if gk is not None:
         g = gk if g is None else g.unsqueeze(3) + gk
     return _run(
-        q, k, v, g, beta, scale, initial_state, output_final_state, cu_seqlens, use_qk_l2norm_in_kernel, state_v_first
+        q,
+        k,
+        v,
+        g,
+        beta,
+        scale,
+        initial_state,
+        output_final_state,
+        cu_seqlens,
+        reset,
+        use_qk_l2norm_in_kernel,
+        state_v_first,
     )
 
 
@@ -259,6 +295,7 @@ def chunk_kda(
     max_num_seqs: int | None = None,
     A_log: Tensor | None = None,
     dt_bias: Tensor | None = None,
+    reset: Tensor | None = None,
     **options,
 ) -> tuple[Tensor, Tensor | None]:
     """Kimi Delta Attention: the delta rule with a decay of each row.
@@ -287,7 +324,18 @@ def chunk_kda(
     g = _kda_decay(g, use_gate_in_kernel, A_log, dt_bias, lower_bound)
     beta = _kda_beta(beta, use_beta_sigmoid_in_kernel, allow_neg_eigval)
     return _run(
-        q, k, v, g, beta, scale, initial_state, output_final_state, cu_seqlens, use_qk_l2norm_in_kernel, state_v_first
+        q,
+        k,
+        v,
+        g,
+        beta,
+        scale,
+        initial_state,
+        output_final_state,
+        cu_seqlens,
+        reset,
+        use_qk_l2norm_in_kernel,
+        state_v_first,
     )
 
 
@@ -309,6 +357,7 @@ def fused_recurrent_kda(
     lower_bound: float | None = None,
     state_v_first: bool = False,
     cu_seqlens: Tensor | None = None,
+    reset: Tensor | None = None,
     **options,
 ) -> tuple[Tensor, Tensor | None]:
     """Kimi Delta Attention; the arguments are those of `chunk_kda`. It has gradients here."""
@@ -316,7 +365,18 @@ def fused_recurrent_kda(
     g = _kda_decay(g, use_gate_in_kernel, A_log, dt_bias, lower_bound)
     beta = _kda_beta(beta, use_beta_sigmoid_in_kernel, allow_neg_eigval)
     return _run(
-        q, k, v, g, beta, scale, initial_state, output_final_state, cu_seqlens, use_qk_l2norm_in_kernel, state_v_first
+        q,
+        k,
+        v,
+        g,
+        beta,
+        scale,
+        initial_state,
+        output_final_state,
+        cu_seqlens,
+        reset,
+        use_qk_l2norm_in_kernel,
+        state_v_first,
     )
 
 
@@ -331,6 +391,7 @@ def chunk_gla(
     cu_seqlens: Tensor | None = None,
     head_first: bool = False,
     state_v_first: bool = False,
+    reset: Tensor | None = None,
     **options,
 ) -> tuple[Tensor, Tensor | None]:
     """Gated linear attention: `S_t = exp(g_t) * S_{t-1} + k_t v_tᵀ`, `o_t = scale * S_tᵀ q_t`.
@@ -345,7 +406,7 @@ def chunk_gla(
     _refuse("chunk_gla", {"head_first": head_first, **options})
     _expect_decay("g", g, 4)
     return _run(
-        q, k, v, g, None, scale, initial_state, output_final_state, cu_seqlens, state_v_first=state_v_first
+        q, k, v, g, None, scale, initial_state, output_final_state, cu_seqlens, reset, state_v_first=state_v_first
     )
 
 
@@ -361,11 +422,12 @@ def fused_recurrent_gla(
     reverse: bool = False,
     state_v_first: bool = False,
     cu_seqlens: Tensor | None = None,
+    reset: Tensor | None = None,
     **options,
 ) -> tuple[Tensor, Tensor | None]:
     """Gated linear attention; `gk` is the `g` of `chunk_gla`, none when `None`. `gv` and `reverse` are refused."""
     _refuse("fused_recurrent_gla", {"gv": gv, "reverse": reverse, **options})
     _expect_decay("gk", gk, 4)
     return _run(
-        q, k, v, gk, None, scale, initial_state, output_final_state, cu_seqlens, state_v_first=state_v_first
+        q, k, v, gk, None, scale, initial_state, output_final_state, cu_seqlens, reset, state_v_first=state_v_first
     )

@@ -118,7 +118,8 @@ class _Recurrent(torch.nn.RNNBase):
         y, last = self._layers(x, states, reset, None)
         if not batched:
             return y.squeeze(0), self._of_state([state.squeeze(1) for state in last])
-        return (y.transpose(0, 1) if swapped else y), self._of_state(last)
+        # Contiguous, as PyTorch's output is: code that views it as rows runs.
+        return (y.transpose(0, 1).contiguous() if swapped else y), self._of_state(last)
 
     def _forward_packed(self, packed, hx, reset):
         data, batch_sizes, order, inverse = packed
