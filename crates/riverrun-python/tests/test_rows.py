@@ -19,7 +19,8 @@ def test_rms_norm(shape, dtype):
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * weight
 
     rows = made[0].numel() // shape[-1]
-    reference.compare(lambda *x: rt.rms_norm(*x, 1e-5), formula, made, dtype, max(rows, shape[-1]))
+    # Sums over channels or rows, and about ten roundings beside them.
+    reference.compare(lambda *x: rt.rms_norm(*x, 1e-5), formula, made, dtype, max(rows, shape[-1]) + 10)
 
 
 def test_rms_norm_of_one_channel():
