@@ -54,7 +54,7 @@ class Model(nn.Module):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=1500, help="updates of the weights (1500)")
+    parser.add_argument("--steps", type=int, default=1000, help="updates of the weights (1000)")
     parser.add_argument("--blanks", type=int, default=64, help="blanks of a sequence (64)")
     parser.add_argument("--tokens", type=int, default=4, help="tokens to copy (4)")
     parser.add_argument("--quick", action="store_true", help="a few updates of a small model")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import asdict
 
@@ -54,7 +55,9 @@ def _bench(options) -> int:
             )
             print(f"{row.name}: riverrun {ours}, PyTorch {theirs}: {row.ratio:.2f} times", flush=True)
     if options.json:
-        print(json.dumps([asdict(row) for row in rows]))
+        machine = {**riverrun.devices(), "threads": torch.get_num_threads(), "load": os.getloadavg()[0]}
+        versions = {"riverrun": riverrun.__version__, "torch": torch.__version__}
+        print(json.dumps({**versions, **machine, "rows": [{**asdict(row), "ratio": row.ratio} for row in rows]}, indent=1))
     return 0
 
 
