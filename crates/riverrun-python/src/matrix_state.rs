@@ -97,13 +97,14 @@ impl Form {
     }
 }
 
-/// All arrays as slices, and the parts of them that a call has.
+/// Where in a slice the rows or states `at`, of `total`, are.
 fn part<T>(slice: &[T], total: usize, at: &Range<usize>) -> Range<usize> {
     // A total of 0 has no elements.
     let each = slice.len().checked_div(total).unwrap_or(0);
     at.start * each..at.end * each
 }
 
+/// The elements of these rows or states.
 fn of<'a, T>(slice: &'a [T], total: usize, at: &Range<usize>) -> &'a [T] {
     &slice[part(slice, total, at)]
 }
@@ -126,7 +127,7 @@ fn inputs_of<'a, E: Element>(
     }
 }
 
-/// Takes the first elements, as many as `slice` has in that part, off it.
+/// Takes the first elements off a slice.
 fn take<'a, T>(slice: &mut &'a mut [T], count: usize) -> &'a mut [T] {
     slice.split_off_mut(..count).unwrap_or_default()
 }

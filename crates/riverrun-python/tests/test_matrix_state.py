@@ -199,6 +199,7 @@ def test_what_is_refused():
     made = tensors("head")
     q, k, v, g, beta, initial = made.values()
     one = [x[:1] for x in (q, k, v, g, beta)]
+    wide, small = torch.randn(1, 2, 1, 300).double(), [x[:1, :2, :1] for x in (g, beta)]
     run = rt.chunk_gated_delta_rule
     cases = [
         ("head_first", lambda: run(q, k, v, g, beta, head_first=True)),
@@ -213,7 +214,7 @@ def test_what_is_refused():
         ("batch of 1", lambda: run(q, k, v, g, beta, cu_seqlens=torch.tensor([0, 11]))),
         (r"end at 11, found \[0, 5\]", lambda: run(*one, cu_seqlens=torch.tensor([0, 5]))),
         (r"end at 11, found \[0, 7, 5, 11\]", lambda: run(*one, cu_seqlens=torch.tensor([0, 7, 5, 11]))),
-        ("1 to 256 rows and columns", lambda: run(*(torch.randn(1, 2, 1, 300) for _ in range(3)), g[:1, :2, :1].float(), beta[:1, :2, :1].float())),
+        ("1 to 256 rows and columns", lambda: run(wide, wide, wide, *small)),
         ("multiple of the 2 heads", lambda: run(q, k, v[:, :, :1], g[:, :, :1], beta[:, :, :1])),
         ("found one on meta", lambda: run(q.to("meta"), k, v, g, beta)),
     ]

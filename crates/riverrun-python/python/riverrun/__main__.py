@@ -25,7 +25,8 @@ def _verify(options) -> int:
     failed = sum(not row.passed for row in rows)
     if not options.json:
         machine = riverrun.devices()
-        print(f"{len(rows) - failed} passed, {failed} failed on {machine['processor']}, {machine['simd'][0]}, {machine['threads']} threads")
+        place = f"{machine['processor']}, {machine['simd'][0]}, {machine['threads']} threads"
+        print(f"{len(rows) - failed} passed, {failed} failed on {place}")
     return 1 if failed else 0
 
 
@@ -45,7 +46,8 @@ def _bench(options) -> int:
         torch.set_num_threads(options.threads)
     rows = []
     if not options.json:
-        print(f"forward and backward, float32, {torch.get_num_threads()} threads, PyTorch {torch.__version__}; medians (20th to 80th percentile)")
+        conditions = f"{torch.get_num_threads()} threads, PyTorch {torch.__version__}"
+        print(f"forward and backward, float32, {conditions}; medians (20th to 80th percentile)")
     for row in bench(options.seconds, options.small):
         rows.append(row)
         if not options.json:

@@ -167,7 +167,9 @@ def matrix_state(lib, q, k, v, g, beta, initial, reset, bounds):
     if bounds is not None:
         expect_dims("cu_seqlens", bounds, 1, "[N + 1]")
         if batch != 1:
-            raise ValueError(f"cu_seqlens: expected a batch of 1, in which sequences follow each other, found q of shape {list(q.shape)}")
+            raise ValueError(
+                f"cu_seqlens: expected a batch of 1, in which sequences follow each other, found q of shape {list(q.shape)}"
+            )
         sequences = bounds.shape[0] - 1
         if sequences < 0:
             raise ValueError("cu_seqlens: expected at least one number, found shape [0]")
