@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -65,7 +67,7 @@ def _cell_backward(
     d_h: Tensor,
     d_h_last: Tensor,
     d_c_last: Tensor | None,
-    wanted: list[bool],
+    wanted: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     arrays = (x, w, u, b_ih, b_hh, h0, c0, reset, lengths)
     gradients = _kernels.cell_backward(_tensors, kind, reverse, wanted, *arrays, h, saved, d_h, d_h_last, d_c_last)
