@@ -8,12 +8,21 @@ use riverrun::training::{ENQUEUED, StreamWork, enqueue, on_device};
 use riverrun_world::nccl::{Communicator, Element, Library, Queue, Span};
 use riverrun_world::{Fingerprint, Transport, World};
 
-use super::{Ranks, bucket};
+use super::{Ranks, bucket, synced};
 use crate::Error;
 
 struct Joined {
     world: Arc<World>,
     communicator: Arc<Communicator>,
+    device: Device,
+}
+
+/// NCCL ends no communicator that a recording has: those that were dropped before this are gone once the device has done its work.
+impl Drop for Joined {
+    fn drop(&mut self) {
+        // A device or a world that has failed has told of it before.
+        let _ = self.communicator.waiting(|| synced(&self.device));
+    }
 }
 
 /// The ranks of a world by NCCL, each on a device of its own, with an id that rank 0 has made; and the way of states in groups of
@@ -39,6 +48,7 @@ pub(super) fn over_nccl(
     let joined = Joined {
         world,
         communicator,
+        device: device.clone(),
     };
     Ok((Box::new(joined), Arc::new(states)))
 }
