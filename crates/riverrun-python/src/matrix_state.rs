@@ -1,4 +1,4 @@
-//! Recurrences with a matrix for a state, of sequences side by side or one behind the other.
+//! Recurrences with a matrix for a state, of sequences side by side, or following each other in one row.
 
 use std::ops::Range;
 
@@ -38,7 +38,7 @@ pub struct Form {
     erase: bool,
     /// `[B, T, J, H, K, V]`.
     sizes: [usize; 6],
-    /// Of sequences one behind the other: where each begins, and where the last one ends.
+    /// The start of each sequence where they follow each other in one row, then the end of the last.
     bounds: Option<Vec<usize>>,
 }
 

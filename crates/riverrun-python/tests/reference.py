@@ -73,7 +73,7 @@ def cell(kind, x, w, u, b_ih, b_hh, h0=None, c0=None, reset=None, lengths=None, 
 
 
 def matrix_state(q, k, v, g=None, beta=None, initial=None, scale=None, bounds=None):
-    """`(o, last)`; of sequences one behind the other with `bounds`, a list."""
+    """`(o, last)`; of sequences that follow each other in one row with `bounds`, a list."""
     if bounds is not None:
         parts = []
         for n, (start, end) in enumerate(zip(bounds, bounds[1:])):
