@@ -14,9 +14,9 @@ if [ ! -e "$folder/packages/done" ]; then
 fi
 arguments=("$@")
 [ $# -gt 0 ] || arguments=(-p riverrun-gpu-sim --features cuda)
-cargo build --release --example sources "${arguments[@]}"
+cargo build --example sources "${arguments[@]}"
 rm -rf "$folder/sources"
 for capability in "${capabilities[@]}"; do
-    "$target/release/examples/sources" "$folder/sources/$capability" --card "$capability" --sample
+    "$target/debug/examples/sources" "$folder/sources/$capability" --card "$capability" --sample
 done
 python3 "$here/nvrtc.py" "$folder/packages/nvidia/cu13" "$folder/sources" "${capabilities[@]}"

@@ -1,12 +1,12 @@
 //! On the CPU: vector instructions, threads over pieces.
 
 use pulp::{Arch, Simd, WithSimd};
-use rayon::prelude::*;
 
 use super::NUMBERS;
 use crate::error::expect_length;
 use crate::simd::pair::{LANES, Pair, load_padded, pair_len, store, store_padded, zeros};
 use crate::simd::vector::Vector;
+use crate::threads::pieces::{InPieces, Pieces};
 use crate::{Element, Error};
 
 /// Elements a task: enough to pay for handing it to a thread.
@@ -42,9 +42,7 @@ pub fn update<E: Element<Acc = f32>>(
     }
     let arch = Arch::new();
     let state = m.par_chunks_mut(PIECE).zip(v.par_chunks_mut(PIECE));
-    // One a piece; empty without rounding.
-    let mut places: Vec<&mut [E]> = rounded.map_or(Vec::new(), |r| r.chunks_mut(PIECE).collect());
-    places.resize_with(p.len().div_ceil(PIECE), || &mut []);
+    let places = rounded.map(|rounded| rounded.par_chunks_mut(PIECE));
     p.par_chunks_mut(PIECE)
         .zip(g.par_chunks(PIECE).zip(state))
         .zip(places)
@@ -58,7 +56,7 @@ pub fn update<E: Element<Acc = f32>>(
                 m,
                 v,
             });
-            for (rounded, &p) in rounded.iter_mut().zip(&*p) {
+            for (rounded, &p) in rounded.into_iter().flatten().zip(&*p) {
                 *rounded = E::narrow(p);
             }
         });
@@ -68,10 +66,7 @@ pub fn update<E: Element<Acc = f32>>(
 /// `Σ g²`, in pieces that do not depend on the threads, added up in order.
 pub fn square_sum<E: Element<Acc = f32>>(g: &[E]) -> f64 {
     let arch = Arch::new();
-    let pieces: Vec<f32> = g
-        .par_chunks(PIECE)
-        .map(|g| arch.dispatch(Squares(g)))
-        .collect();
+    let pieces = g.par_chunks(PIECE).map(|g| arch.dispatch(Squares(g)));
     pieces.into_iter().map(f64::from).sum()
 }
 

@@ -3,13 +3,13 @@
 //! Nearly all traffic is `A`, which each pass reads once, row by row.
 
 use pulp::{Arch, Simd, WithSimd};
-use rayon::prelude::*;
 
 use super::Problem;
 use crate::element::compiled_here;
 use crate::error::expect_length;
 use crate::rows::{self, RowsMut};
 use crate::simd::real::Real;
+use crate::threads::parallel_for;
 use crate::{Element, Error};
 
 /// Partial sums of a row's product, few enough for the registers.
@@ -44,19 +44,17 @@ fn scan_blocks<E: Element>(
     let rows = rows::Shape::new(shape.batch, shape.steps, shape.dim());
     let h = &RowsMut::contiguous(h, rows)?;
     let arch = Arch::new();
-    (0..shape.batch * shape.blocks)
-        .into_par_iter()
-        .for_each(|lane| {
-            let view = BlockView {
-                problem,
-                a,
-                h0,
-                reset,
-                sequence: lane / shape.blocks,
-                block: lane % shape.blocks,
-            };
-            arch.dispatch(Forward { view, b, h });
-        });
+    parallel_for(shape.batch * shape.blocks, |lane| {
+        let view = BlockView {
+            problem,
+            a,
+            h0,
+            reset,
+            sequence: lane / shape.blocks,
+            block: lane % shape.blocks,
+        };
+        arch.dispatch(Forward { view, b, h });
+    });
     Ok(())
 }
 
@@ -130,27 +128,25 @@ fn scan_blocks_back<E: Element>(
     let d_b = &RowsMut::contiguous(d_b, rows(shape.steps, shape.dim()))?;
     let d_h0 = &RowsMut::contiguous(d_h0, rows(1, shape.dim()))?;
     let arch = Arch::new();
-    (0..shape.batch * shape.blocks)
-        .into_par_iter()
-        .for_each(|lane| {
-            let view = BlockView {
-                problem,
-                a,
-                h0,
-                reset,
-                sequence: lane / shape.blocks,
-                block: lane % shape.blocks,
-            };
-            arch.dispatch(Backward {
-                view,
-                h,
-                d_h,
-                d_h_last,
-                d_a,
-                d_b,
-                d_h0,
-            });
+    parallel_for(shape.batch * shape.blocks, |lane| {
+        let view = BlockView {
+            problem,
+            a,
+            h0,
+            reset,
+            sequence: lane / shape.blocks,
+            block: lane % shape.blocks,
+        };
+        arch.dispatch(Backward {
+            view,
+            h,
+            d_h,
+            d_h_last,
+            d_a,
+            d_b,
+            d_h0,
         });
+    });
     Ok(())
 }
 

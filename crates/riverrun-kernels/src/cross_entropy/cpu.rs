@@ -4,13 +4,13 @@
 //! its exponentials, and the earlier sum rescaled to the new maximum.
 
 use pulp::{Arch, Simd, WithSimd};
-use rayon::prelude::*;
 
 use crate::element::compiled_here;
 use crate::error::expect_length;
 use crate::simd::pair::{LANES, Pair, load_padded, pair_len, store, store_padded, zeros};
 use crate::simd::real::Real;
 use crate::simd::vector::Vector;
+use crate::threads::pieces::{InPieces, Pieces};
 use crate::{Element, Error};
 
 /// Logits a block.
@@ -51,9 +51,9 @@ fn cross_entropy<E: Element>(
         &[("lse", lse.len(), targets.len())],
     )?;
     let arch = Arch::new();
-    lse.par_iter_mut()
+    lse.par_chunks_mut(1)
         .zip(x.par_chunks(vocab))
-        .for_each(|(lse, x)| *lse = arch.dispatch(Lse { x }));
+        .for_each(|(lse, x)| lse[0] = arch.dispatch(Lse { x }));
     // In f64 and in order, for any number of threads.
     let (mut sum, mut count) = (0.0, 0usize);
     for (n, (&target, lse)) in targets.iter().zip(lse.iter()).enumerate() {
@@ -120,14 +120,14 @@ fn cross_entropy_back<E: Element>(
     ];
     check(x.len(), vocab, targets.len(), &others)?;
     let arch = Arch::new();
-    let rows = targets.par_iter().zip(lse);
     d_x.par_chunks_mut(vocab)
-        .zip(x.par_chunks(vocab).zip(rows))
-        .for_each(|(d_x, (x, (&target, &lse)))| {
+        .zip(x.par_chunks(vocab))
+        .enumerate()
+        .for_each(|(row, (d_x, x))| {
             arch.dispatch(Backward {
                 x,
-                target,
-                lse,
+                target: targets[row],
+                lse: lse[row],
                 scale,
                 d_x,
             });

@@ -2,15 +2,18 @@
 //! segments in pieces.
 
 use pulp::Arch;
-use rayon::prelude::*;
 
 use super::{Shape, row};
 use crate::error::expect_length;
 use crate::simd::real::Real as _;
+use crate::threads::pieces::{InPieces, Pieces};
 use crate::{Element, Error};
 
 /// Rows that a task copies.
 const ROWS: usize = 64;
+
+/// Rows of the table a task.
+const TABLE_ROWS: usize = 16;
 
 /// Tokens of a piece: a longer segment is summed piece by piece. Fixed, so that results do not depend on threads.
 const PIECE: usize = 1024;
@@ -59,35 +62,35 @@ pub fn backward<E: Element>(
     expect_length("d_weight", shape.table(), d_weight.len())?;
     let (starts, order) = sorted(shape.vocab, tokens);
     let arch = Arch::new();
-    d_weight
-        .par_chunks_mut(shape.dim)
-        .zip(starts.par_windows(2))
-        .with_min_len(16)
-        .for_each(|(d_weight, bounds)| {
-            let segment = &order[bounds[0]..bounds[1]];
-            if segment.is_empty() {
-                return d_weight.fill(E::ZERO);
-            }
-            let sum = if segment.len() <= PIECE {
-                sum::<E>(arch, shape.dim, d_y, segment)
-            } else {
-                let pieces = segment.par_chunks(PIECE);
-                let pieces: Vec<_> = pieces
-                    .map(|piece| sum::<E>(arch, shape.dim, d_y, piece))
-                    .collect();
-                let mut pieces = pieces.into_iter();
-                let mut total = pieces.next().unwrap_or_default();
-                for piece in pieces {
-                    for (total, part) in total.iter_mut().zip(piece) {
-                        *total += part;
-                    }
+    let row = |row: usize, d_weight: &mut [E]| {
+        let segment = &order[starts[row]..starts[row + 1]];
+        if segment.is_empty() {
+            return d_weight.fill(E::ZERO);
+        }
+        let sum = if segment.len() <= PIECE {
+            sum::<E>(arch, shape.dim, d_y, segment)
+        } else {
+            let pieces = segment.par_chunks(PIECE);
+            let pieces = pieces.map(|piece| sum::<E>(arch, shape.dim, d_y, piece));
+            let mut pieces = pieces.into_iter();
+            let mut total = pieces.next().unwrap_or_default();
+            for piece in pieces {
+                for (total, part) in total.iter_mut().zip(piece) {
+                    *total += part;
                 }
-                total
-            };
-            for (d, sum) in d_weight.iter_mut().zip(sum) {
-                *d = E::narrow(sum);
             }
-        });
+            total
+        };
+        for (d, sum) in d_weight.iter_mut().zip(sum) {
+            *d = E::narrow(sum);
+        }
+    };
+    let tasks = d_weight.par_chunks_mut(TABLE_ROWS * shape.dim).enumerate();
+    tasks.for_each(|(task, d_weight)| {
+        for (k, d_weight) in d_weight.chunks_mut(shape.dim).enumerate() {
+            row(task * TABLE_ROWS + k, d_weight);
+        }
+    });
     Ok(())
 }
 

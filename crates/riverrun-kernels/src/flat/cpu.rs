@@ -1,13 +1,13 @@
 //! On the CPU: vector instructions, threads over pieces.
 
 use pulp::{Arch, Simd, WithSimd};
-use rayon::prelude::*;
 
 use super::{DIRECTIONS, Place, check_coefficients};
 use crate::Error;
 use crate::error::expect_length;
 use crate::simd::pair::{Pair, load_padded, pair_len, store_padded};
 use crate::simd::vector::Vector;
+use crate::threads::pieces::{InPieces, Pieces};
 
 /// Elements a task: enough to pay for handing it to a thread.
 const PIECE: usize = 1 << 14;

@@ -1,7 +1,6 @@
 //! On the CPU: vector instructions, threads over pieces.
 
 use pulp::{Arch, Simd, WithSimd};
-use rayon::prelude::*;
 
 use super::{CUBE, TWICE};
 use crate::element::compiled_here;
@@ -9,6 +8,7 @@ use crate::error::expect_length;
 use crate::simd::pair::{Pair, load_padded, pair_len, store_padded};
 use crate::simd::real::Real;
 use crate::simd::vector::Vector;
+use crate::threads::pieces::{InPieces, Pieces};
 use crate::{Element, Error};
 
 /// Elements a task: enough to pay for handing it to a thread.

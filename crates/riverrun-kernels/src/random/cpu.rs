@@ -1,8 +1,7 @@
 //! The CPU form.
 
-use rayon::prelude::*;
-
 use super::{GOLDEN, KEY, MULTIPLIERS};
+use crate::threads::pieces::{InPieces, Pieces};
 
 fn mix(mut x: u32) -> u32 {
     x ^= x >> 16;

@@ -1,7 +1,6 @@
 //! On the CPU: vector instructions, a task for a run of rows.
 
 use pulp::{Arch, Simd, WithSimd};
-use rayon::prelude::*;
 
 use super::{NO_MEMORY, Problem};
 use crate::element::compiled_here;
@@ -9,6 +8,7 @@ use crate::error::expect_length;
 use crate::simd::pair::{LANES, Pair, load, load_padded, pair_len, store, store_padded};
 use crate::simd::real::Real;
 use crate::simd::vector::Vector;
+use crate::threads::pieces::{InPieces, Pieces};
 use crate::{Element, Error};
 
 /// Rows of a task.
@@ -203,20 +203,18 @@ fn gates_back<E: Element>(
         .enumerate();
     // Sums over rows: a task for a run of them, added in order.
     let padded = dim.next_multiple_of(LANES);
-    let parts: Vec<Vec<E::Acc>> = rows
-        .map(|(task, (((p, q), x), d_out))| {
-            let mut sums = vec![E::Acc::ZERO; 3 * padded];
-            arch.dispatch(Backward {
-                problem,
-                inputs,
-                first: task * RUN,
-                d_out,
-                d: [p, q, x],
-                sums: &mut sums,
-            });
-            sums
-        })
-        .collect();
+    let parts = rows.map(|(task, (((p, q), x), d_out))| {
+        let mut sums = vec![E::Acc::ZERO; 3 * padded];
+        arch.dispatch(Backward {
+            problem,
+            inputs,
+            first: task * RUN,
+            d_out,
+            d: [p, q, x],
+            sums: &mut sums,
+        });
+        sums
+    });
     let mut sums = vec![E::Acc::ZERO; 3 * padded];
     for part in parts {
         for (sum, part) in sums.iter_mut().zip(part) {

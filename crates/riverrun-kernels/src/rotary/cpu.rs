@@ -1,10 +1,9 @@
 //! On the CPU: a task for a run of rows.
 
-use rayon::prelude::*;
-
 use super::Problem;
 use crate::element::compiled_here;
 use crate::simd::real::Real;
+use crate::threads::pieces::{InPieces, Pieces};
 use crate::{Element, Error};
 
 /// Rows of a task.

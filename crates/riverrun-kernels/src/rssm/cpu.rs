@@ -1,7 +1,6 @@
 //! On the CPU: vector instructions along the rows of a block, threads over rows.
 
 use pulp::{Arch, Simd, WithSimd};
-use rayon::prelude::*;
 
 use super::{Blocks, Draw};
 use crate::element::compiled_here;
@@ -9,6 +8,7 @@ use crate::error::expect_length;
 use crate::simd::pair::{Pair, load_padded, pair_len, store_padded};
 use crate::simd::real::Real;
 use crate::simd::vector::Vector;
+use crate::threads::pieces::{InPieces, Pieces};
 use crate::{Element, Error};
 
 /// Numbers of a task: enough to pay for handing it to a thread.
@@ -108,10 +108,14 @@ fn check(blocks: Blocks, arrays: &[(&'static str, usize, usize)]) -> Result<(), 
 /// Calls `f` for every row of `width` numbers of `out`, with its index.
 fn each_row<E: Element>(out: &mut [E], width: usize, f: impl Fn(usize, &mut [E]) + Sync) {
     // Nothing to do where a row has no numbers.
-    out.par_chunks_mut(width.max(1))
-        .enumerate()
-        .with_min_len(TASK.div_ceil(width.max(1)))
-        .for_each(|(k, row)| f(k, row));
+    let width = width.max(1);
+    let rows = TASK.div_ceil(width);
+    let tasks = out.par_chunks_mut(rows * width).enumerate();
+    tasks.for_each(|(task, out)| {
+        for (k, row) in out.chunks_mut(width).enumerate() {
+            f(task * rows + k, row);
+        }
+    });
 }
 
 /// The `k`-th row of `width` numbers.
@@ -346,18 +350,15 @@ impl<E: Element> WithSimd for StateGradients<'_, E> {
     }
 }
 
-/// `exp(l - largest)` of a row into `weights`, and their sum.
-fn weigh<E: Element>(logits: &[E], weights: &mut [f64]) -> f64 {
+/// `exp(l - largest)` of a row, and their sum.
+fn weigh<E: Element>(logits: &[E]) -> (Vec<f64>, f64) {
     let most = logits
         .iter()
         .map(|l| l.to_f64())
         .fold(f64::NEG_INFINITY, f64::max);
-    let mut total = 0.0;
-    for (weight, l) in weights.iter_mut().zip(logits) {
-        *weight = (l.to_f64() - most).exp();
-        total += *weight;
-    }
-    total
+    let weights: Vec<f64> = logits.iter().map(|l| (l.to_f64() - most).exp()).collect();
+    let total = weights.iter().fold(0.0, |sum, weight| sum + weight);
+    (weights, total)
 }
 
 fn draw_rows<E: Element>(
@@ -370,36 +371,26 @@ fn draw_rows<E: Element>(
     expect_length("noise", draw.numbers(), noise.len())?;
     expect_length("sample", draw.numbers(), sample.len())?;
     let (classes, mix) = (draw.classes, f64::from(draw.unimix));
-    let per_task = TASK.div_ceil(classes.max(1));
-    sample
-        .par_chunks_mut(classes.max(1))
-        .enumerate()
-        .with_min_len(per_task)
-        .for_each_init(
-            || vec![0.0; classes],
-            |weights, (n, sample)| {
-                let total = weigh(row(logits, n, classes), weights);
-                let mut best = (0, f64::NEG_INFINITY);
-                for (class, (weight, noise)) in
-                    weights.iter().zip(row(noise, n, classes)).enumerate()
-                {
-                    let p = (1.0 - mix) * weight / total + mix / classes as f64;
-                    let score = p.ln() + f64::from(*noise);
-                    if score > best.1 {
-                        best = (class, score);
-                    }
-                }
-                for (class, (x, weight)) in sample.iter_mut().zip(&*weights).enumerate() {
-                    let hot = if class == best.0 { 1.0 } else { 0.0 };
-                    // Where a logit is NaN, so is the row.
-                    *x = E::from_f64(if (weight / total).is_nan() {
-                        f64::NAN
-                    } else {
-                        hot
-                    });
-                }
-            },
-        );
+    each_row(sample, classes, |n, sample| {
+        let (weights, total) = weigh(row(logits, n, classes));
+        let mut best = (0, f64::NEG_INFINITY);
+        for (class, (weight, noise)) in weights.iter().zip(row(noise, n, classes)).enumerate() {
+            let p = (1.0 - mix) * weight / total + mix / classes as f64;
+            let score = p.ln() + f64::from(*noise);
+            if score > best.1 {
+                best = (class, score);
+            }
+        }
+        for (class, (x, weight)) in sample.iter_mut().zip(&weights).enumerate() {
+            let hot = if class == best.0 { 1.0 } else { 0.0 };
+            // Where a logit is NaN, so is the row.
+            *x = E::from_f64(if (weight / total).is_nan() {
+                f64::NAN
+            } else {
+                hot
+            });
+        }
+    });
     Ok(())
 }
 
@@ -413,25 +404,17 @@ fn draw_backward_rows<E: Element>(
     expect_length("d_sample", draw.numbers(), d_sample.len())?;
     expect_length("d_logits", draw.numbers(), d_logits.len())?;
     let (classes, keep) = (draw.classes, 1.0 - f64::from(draw.unimix));
-    let per_task = TASK.div_ceil(classes.max(1));
-    d_logits
-        .par_chunks_mut(classes.max(1))
-        .enumerate()
-        .with_min_len(per_task)
-        .for_each_init(
-            || vec![0.0; classes],
-            |weights, (n, d_logits)| {
-                let total = weigh(row(logits, n, classes), weights);
-                let d = row(d_sample, n, classes);
-                let mean = weights
-                    .iter()
-                    .zip(d)
-                    .map(|(weight, d)| weight / total * d.to_f64())
-                    .sum::<f64>();
-                for (to, (weight, d)) in d_logits.iter_mut().zip(weights.iter().zip(d)) {
-                    *to = E::from_f64(keep * weight / total * (d.to_f64() - mean));
-                }
-            },
-        );
+    each_row(d_logits, classes, |n, d_logits| {
+        let (weights, total) = weigh(row(logits, n, classes));
+        let d = row(d_sample, n, classes);
+        let mean = weights
+            .iter()
+            .zip(d)
+            .map(|(weight, d)| weight / total * d.to_f64())
+            .sum::<f64>();
+        for (to, (weight, d)) in d_logits.iter_mut().zip(weights.iter().zip(d)) {
+            *to = E::from_f64(keep * weight / total * (d.to_f64() - mean));
+        }
+    });
     Ok(())
 }

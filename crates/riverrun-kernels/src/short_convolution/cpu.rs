@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::Shape;
 use crate::element::compiled_here;
 use crate::error::expect_length;
 use crate::simd::real::Real;
+use crate::threads::parallel_map;
+use crate::threads::pieces::{InPieces, Pieces};
 use crate::{Element, Error};
 
 /// Steps of a task.
@@ -257,15 +257,20 @@ fn convolve_back<E: Element>(shape: Shape, args: Backward<'_, E>) -> Result<(), 
     };
     if shape.state() > 0 {
         let rows = d_state.par_chunks_mut(dim).enumerate();
-        rows.for_each_init(Vec::new, |sum, (i, row)| {
-            gradient(i / before, i % before, sum);
-            store::<E>(row, sum);
+        rows.for_each(|(i, row)| {
+            let mut sum = Vec::with_capacity(dim);
+            gradient(i / before, i % before, &mut sum);
+            store::<E>(row, &sum);
         });
     }
-    let rows = d_x.par_chunks_mut(dim).enumerate();
-    rows.for_each_init(Vec::new, |sum, (i, row)| {
-        gradient(i / steps, before + i % steps, sum);
-        store::<E>(row, sum);
+    let tasks = d_x.par_chunks_mut(RUN * dim).enumerate();
+    tasks.for_each(|(task, d_x)| {
+        let mut sum = Vec::with_capacity(dim);
+        for (k, row) in d_x.chunks_mut(dim).enumerate() {
+            let i = task * RUN + k;
+            gradient(i / steps, before + i % steps, &mut sum);
+            store::<E>(row, &sum);
+        }
     });
     // Sums over rows: a task for a run of them, added in order.
     let tasks = shape.rows().div_ceil(RUN);
@@ -287,10 +292,9 @@ fn convolve_back<E: Element>(shape: Shape, args: Backward<'_, E>) -> Result<(), 
         }
         sums
     };
-    let tasks = (0..tasks).into_par_iter();
-    let parts: Vec<_> = tasks
-        .map(|task| part(task * RUN..((task + 1) * RUN).min(shape.rows())))
-        .collect();
+    let parts = parallel_map(tasks, |task| {
+        part(task * RUN..((task + 1) * RUN).min(shape.rows()))
+    });
     let mut sums = vec![E::Acc::ZERO; shape.weights() + dim];
     for part in parts {
         for (sum, part) in sums.iter_mut().zip(part) {

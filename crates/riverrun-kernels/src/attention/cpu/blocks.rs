@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
-use rayon::prelude::*;
 
 use super::COLUMNS;
 use crate::Element;
@@ -12,6 +11,8 @@ use crate::gemm::cpu::packed::{Layout, PackedMatrix};
 use crate::gemm::cpu::tile::{ByRows, HEIGHT, Left, Product};
 use crate::simd::real::Real;
 use crate::simd::vector::{Vector, lanes};
+use crate::threads::parallel_map;
+use crate::threads::pieces::{InPieces, Pieces};
 
 /// A tensor in the arithmetic type.
 pub(super) enum Wide<'a, R> {
@@ -158,11 +159,8 @@ impl<'a, R: Real> Blocks<'a, R> {
         let count = |wanted: bool| if wanted { all } else { 0 };
         Self {
             view,
-            across: (0..count(across))
-                .into_par_iter()
-                .map(pack_across)
-                .collect(),
-            down: (0..count(down)).into_par_iter().map(pack_down).collect(),
+            across: parallel_map(count(across), pack_across),
+            down: parallel_map(count(down), pack_down),
         }
     }
 

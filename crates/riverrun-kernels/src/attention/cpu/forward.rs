@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
-use rayon::prelude::*;
 
 use super::blocks::{Blocks, View, Wide, met, within};
 use super::few::{self, FEW};
@@ -14,7 +13,7 @@ use crate::buffer::Buffer;
 use crate::error::expect_length;
 use crate::simd::level::Level;
 use crate::simd::real::Real;
-use crate::threads::Shared;
+use crate::threads::{Shared, parallel_for};
 use crate::{Element, Error};
 
 /// The arguments of a forward pass.
@@ -88,22 +87,22 @@ impl<E: Element> WithSimd for Run<'_, '_, E> {
         };
         let spans = super::backward::all_spans(problem, args.reset);
         let (o, lse) = (Shared::new(args.o), Shared::new(args.lse));
-        tasks(shape.batch, shape.heads, shape.queries)
-            .into_par_iter()
-            .for_each(|task| {
-                let spans = &spans[task.sequence];
-                let end = shape.queries.min(task.first + ROWS);
-                let rows = Rows::<E> {
-                    problem,
-                    q,
-                    others: &others,
-                    spans: &spans[task.first..end],
-                    task,
-                    o,
-                    lse,
-                };
-                rows.run(simd);
-            });
+        let tasks = tasks(shape.batch, shape.heads, shape.queries);
+        parallel_for(tasks.len(), |index| {
+            let task = tasks[index];
+            let spans = &spans[task.sequence];
+            let end = shape.queries.min(task.first + ROWS);
+            let rows = Rows::<E> {
+                problem,
+                q,
+                others: &others,
+                spans: &spans[task.first..end],
+                task,
+                o,
+                lse,
+            };
+            rows.run(simd);
+        });
     }
 }
 

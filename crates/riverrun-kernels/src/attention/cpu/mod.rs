@@ -33,6 +33,7 @@ const ROWS: usize = 64;
 const COLUMNS: usize = 96;
 
 /// A task: a head of a sequence, and the first of its rows.
+#[derive(Clone, Copy)]
 struct Task {
     sequence: usize,
     head: usize,

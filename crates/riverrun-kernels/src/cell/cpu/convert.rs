@@ -6,9 +6,9 @@ use std::any::TypeId;
 use std::borrow::Cow;
 
 use bytemuck::{Zeroable, cast_slice, cast_slice_mut};
-use rayon::prelude::*;
 
 use crate::Element;
+use crate::threads::pieces::{InPieces, Pieces};
 
 /// Elements that one thread converts at a time.
 const CHUNK: usize = 1 << 14;

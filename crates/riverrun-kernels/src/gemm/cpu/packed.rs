@@ -4,12 +4,11 @@
 //! order of its memory.
 
 use pulp::Simd;
-use rayon::prelude::*;
 
 use crate::buffer::Buffer;
 use crate::simd::real::Real;
 use crate::simd::vector::lanes;
-use crate::threads::Shared;
+use crate::threads::{Shared, parallel_for_each};
 
 /// Some columns of the matrix: `vectors` registers of them, the first of which is `column`.
 pub struct Panel {
@@ -43,12 +42,13 @@ pub enum Layout<'a> {
 /// Vectors in a panel for a product of `rows` rows, widest first, down to one for the rest.
 ///
 /// Few rows need many vectors, or else the latency of additions, not memory, is the limit; many rows make the best use of each
-/// vector loaded with a tile of 8 × 3, which fills 32 registers (4 × 3 fills 16).
+/// vector loaded with a tile of 8 × 3 in 32 registers, or 6 × 2 in 16.
 fn panel_widths<S: Simd>(rows: usize) -> &'static [usize] {
     match (S::REGISTER_COUNT >= 32, rows) {
         (_, 0..=1) | (true, 2) => &[8, 4, 2, 1],
         (false, 2) | (true, 3..=6) => &[4, 2, 1],
-        _ => &[3, 2, 1],
+        (true, _) => &[3, 2, 1],
+        (false, _) => &[2, 1],
     }
 }
 
@@ -112,7 +112,7 @@ impl<R: Real> PackedMatrix<R> {
             pieces.push((panel, piece));
             rest = after;
         }
-        let fill = |(panel, piece): (&Panel, &mut [R])| {
+        let fill = |(panel, piece): &mut (&Panel, &mut [R])| {
             let width = panel.vectors * lanes;
             match layout {
                 Layout::Columns(start) => gather(source, piece, width, |c| start(panel.column + c)),
@@ -126,9 +126,9 @@ impl<R: Real> PackedMatrix<R> {
             }
         };
         if parallel {
-            pieces.into_par_iter().for_each(fill);
+            parallel_for_each(&mut pieces, fill);
         } else {
-            pieces.into_iter().for_each(fill);
+            pieces.iter_mut().for_each(fill);
         }
         Self {
             data,

@@ -1,7 +1,6 @@
 //! `D = A B` with an epilogue: the contract of the [module above](super::super), on the CPU.
 
 use pulp::{Simd, WithSimd};
-use rayon::prelude::*;
 
 use super::columns::Columns;
 use super::packed::{Layout, PackedMatrix};
@@ -13,6 +12,7 @@ use crate::gemm::Epilogue;
 use crate::simd::level::Level;
 use crate::simd::real::Real;
 use crate::simd::vector::{Vector, lanes};
+use crate::threads::pieces::{InPieces, Pieces};
 use crate::threads::{chunk, parallel_for};
 use crate::{Element, Error};
 
@@ -421,22 +421,21 @@ impl<R: Real> WithSimd for GeluBackward<'_, R> {
 /// The sums over `depth` of a matrix stored as `[depth, columns]`, or as `[columns, depth]` if `by_columns`.
 fn sums<R: Real>(to: &mut [R], matrix: &[R], by_columns: bool, [depth, columns]: [usize; 2]) {
     if by_columns {
-        to.par_iter_mut().enumerate().for_each(|(column, to)| {
+        let columns = to.par_chunks_mut(1).enumerate();
+        columns.for_each(|(column, to)| {
             let column = &matrix[column * depth..][..depth];
-            *to = column.iter().fold(R::ZERO, |sum, &x| sum + x);
+            to[0] = column.iter().fold(R::ZERO, |sum, &x| sum + x);
         });
         return;
     }
-    let partial: Vec<Vec<R>> = matrix
-        .par_chunks(DEPTH * columns.max(1))
-        .map(|rows| {
-            let mut sums = vec![R::ZERO; columns];
-            for row in rows.chunks_exact(columns.max(1)) {
-                sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += x);
-            }
-            sums
-        })
-        .collect();
+    let rows = matrix.par_chunks(DEPTH * columns.max(1));
+    let partial = rows.map(|rows| {
+        let mut sums = vec![R::ZERO; columns];
+        for row in rows.chunks_exact(columns.max(1)) {
+            sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += x);
+        }
+        sums
+    });
     to.fill(R::ZERO);
     for sums in partial {
         to.iter_mut().zip(sums).for_each(|(to, x)| *to += x);

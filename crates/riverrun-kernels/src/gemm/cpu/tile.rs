@@ -15,7 +15,8 @@ pub const HEIGHT: usize = 8;
 /// Numbers in the largest tile: 24 registers of 16.
 const TILE: usize = 24 * 16;
 
-/// The rows of the tallest tile that stays in registers.
+/// The rows of the tallest tile that stays in registers, with the vectors of a row, one factor, and one register to spare:
+/// without it, compilers keep a sum in memory, and its additions wait for that. 0 where no panel has so many vectors.
 const fn tallest<S: Simd>(vectors: usize) -> usize {
     match (S::REGISTER_COUNT >= 32, vectors) {
         (true, 8) => 2,
@@ -23,8 +24,8 @@ const fn tallest<S: Simd>(vectors: usize) -> usize {
         (true, _) => 8,
         (false, 8) => 1,
         (false, 4) => 2,
-        (false, 3) => 4,
-        (false, 2) => 5,
+        (false, 3) => 0,
+        (false, 2) => 6,
         (false, _) => 8,
     }
 }
@@ -147,7 +148,7 @@ impl<R: Real, A: Left> WithSimd for Product<'_, R, A> {
                 match panel.vectors {
                     8 => self.panel::<S, 8>(simd, panel, group),
                     4 => self.panel::<S, 4>(simd, panel, group),
-                    3 => self.panel::<S, 3>(simd, panel, group),
+                    3 if const { tallest::<S>(3) > 0 } => self.panel::<S, 3>(simd, panel, group),
                     2 => self.panel::<S, 2>(simd, panel, group),
                     _ => self.panel::<S, 1>(simd, panel, group),
                 }
@@ -180,8 +181,9 @@ impl<R: Real, A: Left> Product<'_, R, A> {
         }
     }
 
-    /// `M` rows and `V` vectors, of which `a` and `out` are the places of the first.
-    #[inline(always)]
+    /// `M` rows and `V` vectors, of which `a` and `out` are the places of the first. A function of its own: the compiler
+    /// takes minutes over a function that has every tile.
+    #[inline(never)]
     fn tile<S: Simd, const M: usize, const V: usize>(
         &mut self,
         simd: S,
@@ -190,17 +192,44 @@ impl<R: Real, A: Left> Product<'_, R, A> {
         out: usize,
     ) {
         // Unused heights compile to nothing.
-        if const { M > tallest::<S>(V) } {
-            return;
+        if const { M <= tallest::<S>(V) } {
+            simd.vectorize(Tile::<_, _, M, V> {
+                product: self,
+                panel,
+                a,
+                out,
+            });
         }
+    }
+}
+
+/// See [`Product::tile`].
+struct Tile<'t, 'a, R, A, const M: usize, const V: usize> {
+    product: &'t mut Product<'a, R, A>,
+    panel: &'t Panel,
+    a: usize,
+    out: usize,
+}
+
+impl<R: Real, A: Left, const M: usize, const V: usize> WithSimd for Tile<'_, '_, R, A, M, V> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self {
+            product,
+            panel,
+            a,
+            out,
+        } = self;
         let lanes = const { size_of::<R::Lanes<S>>() / size_of::<R>() };
-        let depth = self.packed.depth;
-        let weights = &self.packed.data.as_slice()[panel.offset..][..depth * V * lanes];
+        let depth = product.packed.depth;
+        let weights = &product.packed.data.as_slice()[panel.offset..][..depth * V * lanes];
         let (weights, _) = R::split::<S>(weights).0.as_chunks::<V>();
-        let a = self.left.rows::<R, M>(&self.a[a..], weights.len());
+        let a = product.left.rows::<R, M>(&product.a[a..], weights.len());
 
         let mut sums = [[Vector::splat(simd, R::ZERO); V]; M];
-        if let Some(init) = self.init {
+        if let Some(init) = product.init {
             let (init, _) = R::split::<S>(&init[panel.column..][..V * lanes]);
             for v in 0..V {
                 for m in 0..M {
@@ -221,7 +250,7 @@ impl<R: Real, A: Left> Product<'_, R, A> {
             }
         }
 
-        let left = self.columns - panel.column;
+        let left = product.columns - panel.column;
         if left < V * lanes {
             // Through memory: any other use of the sums here would spill their registers in the loop above.
             let mut held = [R::ZERO; TILE];
@@ -232,9 +261,9 @@ impl<R: Real, A: Left> Product<'_, R, A> {
                 }
             }
             for m in 0..M {
-                let to = &mut self.out[out + m * self.out_stride..][..left];
+                let to = &mut product.out[out + m * product.out_stride..][..left];
                 let from = &held[m * V * lanes..][..left];
-                if self.add {
+                if product.add {
                     to.iter_mut().zip(from).for_each(|(to, &from)| *to += from);
                 } else {
                     to.copy_from_slice(from);
@@ -243,10 +272,10 @@ impl<R: Real, A: Left> Product<'_, R, A> {
             return;
         }
         for m in 0..M {
-            let to = &mut self.out[out + m * self.out_stride..][..V * lanes];
+            let to = &mut product.out[out + m * product.out_stride..][..V * lanes];
             let (to, _) = R::split_mut::<S>(to);
             for v in 0..V {
-                to[v] = if self.add {
+                to[v] = if product.add {
                     (sums[m][v] + Vector::new(simd, to[v])).lanes
                 } else {
                     sums[m][v].lanes

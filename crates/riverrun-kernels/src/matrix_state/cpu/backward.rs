@@ -1,7 +1,6 @@
 //! Backward: a task for each head, whose gradients are added up over groups of heads and sequences afterwards.
 
 use pulp::Arch;
-use rayon::prelude::*;
 
 use super::super::{Gradients, Inputs, Problem};
 use super::Kernels;
@@ -10,7 +9,8 @@ use super::step::Head;
 use crate::buffer::Buffer;
 use crate::error::expect_length;
 use crate::simd::real::Real;
-use crate::threads::Shared;
+use crate::threads::pieces::{InPieces, Pieces};
+use crate::threads::{Shared, parallel_for};
 use crate::{Element, Error};
 
 /// Computes the gradients from those of `o` (`d_o`, `[B, T, H, V]`) and of the last state (`d_last`, `[B, H, K, V]`, zero if
@@ -73,8 +73,7 @@ pub(super) fn states_back<E: Element>(
         bonus: Shared::new(bonus.as_mut_slice()),
     };
     let arch = Arch::new();
-    let heads = (0..shape.states()).into_par_iter();
-    heads.with_max_len(1).for_each(|index| {
+    parallel_for(shape.states(), |index| {
         let head = Head::new(problem, inputs, index);
         arch.dispatch(Reverse {
             head,

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
-use rayon::prelude::*;
 
 use super::super::{Erase, Inputs, Problem};
 use super::Kernels;
@@ -12,7 +11,7 @@ use crate::buffer::Buffer;
 use crate::error::expect_length;
 use crate::simd::real::Real;
 use crate::simd::vector::{Vector, lanes};
-use crate::threads::Shared;
+use crate::threads::{Shared, parallel_for};
 use crate::{Element, Error};
 
 /// Columns of a task.
@@ -51,8 +50,7 @@ pub(super) fn states<E: Element>(
     let (o, last) = (Shared::new(o), Shared::new(last));
     let arch = Arch::new();
     let tasks = shape.value.div_ceil(COLUMNS);
-    let all = (0..shape.states() * tasks).into_par_iter();
-    all.with_max_len(1).for_each(|task| {
+    parallel_for(shape.states() * tasks, |task| {
         let first = task % tasks * COLUMNS;
         arch.dispatch(Forward {
             head: Head::new(problem, inputs, task / tasks),

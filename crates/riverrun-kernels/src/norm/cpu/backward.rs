@@ -1,15 +1,15 @@
 //! Backward.
 
 use pulp::{Arch, Simd, WithSimd};
-use rayon::prelude::*;
 
 use super::row::{centred, mean, scale, total};
-use super::{GROUP, check, pieces};
+use super::{GROUP, check};
 use crate::error::expect_length;
 use crate::norm::{Kind, Spec};
 use crate::simd::pair::{Pair, load, load_padded, pair_len, store, store_padded, zeros};
 use crate::simd::real::Real;
 use crate::simd::vector::Vector;
+use crate::threads::pieces::{InPieces, Pieces};
 use crate::{Element, Error};
 
 /// The arguments of a backward pass.
@@ -62,24 +62,23 @@ pub(super) fn normalize_back<E: Element>(spec: &Spec, args: Backward<'_, E>) -> 
     }
     let arch = Arch::new();
     let group = GROUP * dim;
-    let tasks: Vec<Rows<'_, E>> = d_x
-        .chunks_mut(group)
-        .zip(x.chunks(group).zip(d_y.chunks(group)))
-        .zip(pieces(d_sum, group))
-        .map(|((d_x, (x, d_y)), d_sum)| Rows {
+    let beta = d_beta.is_some();
+    let tasks = d_x.par_chunks_mut(group).zip(x.par_chunks(group));
+    let others = d_y
+        .par_chunks(group)
+        .zip(d_sum.map(|d| d.par_chunks(group)));
+    let sums = tasks.zip(others).map(|((d_x, x), (d_y, d_sum))| {
+        arch.dispatch(Rows {
             spec: *spec,
             x,
             gamma,
             d_y,
             d_sum,
             d_x,
-            beta: d_beta.is_some(),
+            beta,
         })
-        .collect();
-    let (gammas, betas): (Vec<_>, Vec<_>) = tasks
-        .into_par_iter()
-        .map(|task| arch.dispatch(task))
-        .unzip();
+    });
+    let (gammas, betas): (Vec<_>, Vec<_>) = sums.into_iter().unzip();
     arch.dispatch(Sum(&gammas, d_gamma));
     if let Some(d_beta) = d_beta {
         arch.dispatch(Sum(&betas, d_beta));

@@ -1,14 +1,14 @@
 //! Forward.
 
 use pulp::{Arch, Simd, WithSimd};
-use rayon::prelude::*;
 
 use super::row::{centred, mean, scale, total};
-use super::{GROUP, check, pieces, pieces_mut};
+use super::{GROUP, check};
 use crate::error::expect_length;
 use crate::norm::Spec;
 use crate::simd::pair::{Pair, load_padded, pair_len, store_padded, zeros};
 use crate::simd::vector::Vector;
+use crate::threads::pieces::{InPieces, Pieces};
 use crate::{Element, Error};
 
 /// The arguments of a forward pass.
@@ -55,21 +55,22 @@ pub(super) fn normalize<E: Element>(spec: &Spec, args: Forward<'_, E>) -> Result
     }
     let arch = Arch::new();
     let group = GROUP * dim;
-    let tasks: Vec<Rows<'_, E>> = y
-        .chunks_mut(group)
-        .zip(x.chunks(group))
-        .zip(pieces(residual, group).zip(pieces_mut(sum, group)))
-        .map(|((y, x), (residual, sum))| Rows {
-            spec: *spec,
-            x,
-            residual,
-            sum,
-            gamma,
-            beta,
-            y,
-        })
-        .collect();
-    tasks.into_par_iter().for_each(|task| arch.dispatch(task));
+    let residual = residual.map(|residual| residual.par_chunks(group));
+    let sum = sum.map(|sum| sum.par_chunks_mut(group));
+    let tasks = y.par_chunks_mut(group).zip(x.par_chunks(group));
+    tasks
+        .zip(Pieces::zip(residual, sum))
+        .for_each(|((y, x), (residual, sum))| {
+            arch.dispatch(Rows {
+                spec: *spec,
+                x,
+                residual,
+                sum,
+                gamma,
+                beta,
+                y,
+            });
+        });
     Ok(())
 }
 

@@ -39,21 +39,3 @@ fn check(dim: usize, x: usize, others: &[(&'static str, Option<usize>)]) -> Resu
         .filter_map(|&(what, found)| Some((what, found?)))
         .try_for_each(|(what, found)| expect_length(what, whole, found))
 }
-
-/// An optional slice in pieces of `size`; as many `None` if absent.
-fn pieces<E>(slice: Option<&[E]>, size: usize) -> impl Iterator<Item = Option<&[E]>> {
-    let mut chunks = slice.map(|slice| slice.chunks(size));
-    std::iter::from_fn(move || match &mut chunks {
-        Some(chunks) => chunks.next().map(Some),
-        None => Some(None),
-    })
-}
-
-/// [`pieces`] to write to.
-fn pieces_mut<E>(slice: Option<&mut [E]>, size: usize) -> impl Iterator<Item = Option<&mut [E]>> {
-    let mut chunks = slice.map(|slice| slice.chunks_mut(size));
-    std::iter::from_fn(move || match &mut chunks {
-        Some(chunks) => chunks.next().map(Some),
-        None => Some(None),
-    })
-}

@@ -96,15 +96,17 @@ impl<E: Element, C: Coefficients<N>, const N: usize> WithSimd for Backward<'_, E
                     }
                 };
                 let carry = carry.piece(&piece);
-                let d_inputs = self.d_inputs.map(|d| block.row_mut(d, t, &piece));
+                let mut d_inputs = self.d_inputs.map(|d| block.row_mut(d, t, &piece));
+                let out = match &mut buffer {
+                    Some((buffer, _)) => buffer.each_mut().map(|d| &mut d[..piece.len()]),
+                    None => d_inputs.each_mut().map(|d| &mut **d),
+                };
+                // One call, so that it is compiled once.
+                backward_piece::<S, E, C, N>(simd, reads, next, carry, out);
                 if let Some((buffer, streaming)) = &mut buffer {
-                    let out = buffer.each_mut().map(|d| &mut d[..piece.len()]);
-                    backward_piece::<S, E, C, N>(simd, reads, next, carry, out);
                     for (d_input, buffer) in d_inputs.into_iter().zip(buffer) {
                         streaming.copy(d_input, &buffer[..piece.len()]);
                     }
-                } else {
-                    backward_piece::<S, E, C, N>(simd, reads, next, carry, d_inputs);
                 }
             }
             if block.is_reset(t) {
@@ -128,6 +130,8 @@ fn backward_piece<S: Simd, E: Element, C: Coefficients<N>, const N: usize>(
 ) {
     let n = pair_len::<S, E::Acc>();
     let width = reads.d_h.len();
+    // Lengths that the compiler knows to be equal: the loop has no checks.
+    let d_inputs = d_inputs.map(|d| &mut d[..width]);
     let whole = width - width % n;
     if whole < width {
         let mut x = [zeros(simd); N];

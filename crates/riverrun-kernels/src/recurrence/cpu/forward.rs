@@ -45,12 +45,14 @@ impl<E: Element, C: Coefficients<N>, const N: usize> WithSimd for Forward<'_, E,
                 }
                 let carry = carry.piece(&piece);
                 let h = block.row_mut(h, t, &piece);
+                let out = match &mut buffer {
+                    Some((buffer, _)) => &mut buffer[..piece.len()],
+                    None => &mut *h,
+                };
+                // One call, so that it is compiled once.
+                forward_piece::<S, E, C, N>(simd, inputs, next, carry, out);
                 if let Some((buffer, streaming)) = &mut buffer {
-                    let buffer = &mut buffer[..piece.len()];
-                    forward_piece::<S, E, C, N>(simd, inputs, next, carry, buffer);
-                    streaming.copy(h, buffer);
-                } else {
-                    forward_piece::<S, E, C, N>(simd, inputs, next, carry, h);
+                    streaming.copy(h, &buffer[..piece.len()]);
                 }
             }
         }
@@ -61,13 +63,17 @@ impl<E: Element, C: Coefficients<N>, const N: usize> WithSimd for Forward<'_, E,
 #[inline(always)]
 fn forward_piece<S: Simd, E: Element, C: Coefficients<N>, const N: usize>(
     simd: S,
-    inputs: [&[E]; N],
+    mut inputs: [&[E]; N],
     next: [&[E]; N],
     carry: &mut [E::Acc],
     h: &mut [E],
 ) {
     let n = pair_len::<S, E::Acc>();
     let width = h.len();
+    // Lengths that the compiler knows to be equal: the loop has no checks.
+    for k in 0..N {
+        inputs[k] = &inputs[k][..width];
+    }
     let whole = width - width % n;
     let mut at = 0;
     while at < whole {

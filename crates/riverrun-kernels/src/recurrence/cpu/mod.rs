@@ -17,7 +17,6 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use pulp::Arch;
-use rayon::prelude::*;
 
 use super::cost::{self, Pass};
 use super::gates::{Coefficients, Visitor};
@@ -25,6 +24,7 @@ use super::{Problem, Rows, RowsMut, Shape};
 use crate::element::compiled_here;
 use crate::error::expect_length;
 use crate::simd::pair::LANES;
+use crate::threads::parallel_for;
 use crate::{Element, Error};
 use backward::Backward;
 use block::{Block, WIDTH};
@@ -302,7 +302,7 @@ fn for_each_block(shape: Shape, work: impl Fn(usize, Range<usize>) + Sync) {
     if serial || threads == 1 {
         (0..tasks).for_each(work);
     } else {
-        (0..tasks).into_par_iter().for_each(work);
+        parallel_for(tasks, work);
     }
 }
 

@@ -12,12 +12,11 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rayon::prelude::*;
-
 use super::{Arguments, Outcome, Problem};
 use crate::Error;
 use crate::cell::cpu::barrier::run_together;
 use crate::simd::level::Level;
+use crate::threads::parallel_map;
 use member::{Finished, Member, Part};
 
 /// Below this many multiplications, waking other threads costs more than they save.
@@ -63,17 +62,8 @@ pub fn run_with(
     let finished: Vec<Finished> = if threads == 1 {
         (0..problem.members).map(|m| one(m, 1)).collect()
     } else {
-        let mut finished: Vec<Finished> = (0..whole)
-            .into_par_iter()
-            .with_max_len(1)
-            .map(|m| one(m, 1))
-            .collect();
-        finished.par_extend(
-            (whole..problem.members)
-                .into_par_iter()
-                .with_max_len(1)
-                .map(|m| one(m, parts)),
-        );
+        let mut finished = parallel_map(whole, |m| one(m, 1));
+        finished.extend(parallel_map(rest, |m| one(whole + m, parts)));
         finished
     };
     let mut all = Outcome::filled(problem, 0.0);

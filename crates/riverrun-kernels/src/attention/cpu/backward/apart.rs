@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use pulp::Simd;
-use rayon::prelude::*;
 
 use super::tile::{Sides, Tile};
 use super::{Given, Gradients, write};
@@ -14,6 +13,7 @@ use crate::attention::cpu::{COLUMNS, ROWS, Task, tasks};
 use crate::attention::reversed;
 use crate::buffer::Buffer;
 use crate::simd::real::Real;
+use crate::threads::{parallel_for, parallel_map};
 
 /// Computes the gradients.
 pub(super) fn run<S: Simd, E: Element>(
@@ -27,26 +27,25 @@ pub(super) fn run<S: Simd, E: Element>(
             Blocks::new::<S>(given.k, true, true),
             Blocks::new::<S>(given.v, true, false),
         ];
-        tasks(shape.batch, shape.heads, shape.queries)
-            .into_par_iter()
-            .for_each(|task| queries(simd, given, &blocks, task, gradients));
+        let tasks = tasks(shape.batch, shape.heads, shape.queries);
+        parallel_for(tasks.len(), |index| {
+            queries(simd, given, &blocks, tasks[index], gradients);
+        });
     }
-    let spans: Vec<_> = given
-        .spans
-        .par_iter()
-        .map(|spans| reversed(spans, shape.keys))
-        .collect();
+    let spans = parallel_map(given.spans.len(), |sequence| {
+        reversed(&given.spans[sequence], shape.keys)
+    });
     let blocks = [
         Blocks::new::<S>(given.q, true, true),
         Blocks::new::<S>(given.d_o, true, true),
     ];
-    tasks(shape.batch, shape.key_heads, shape.keys)
-        .into_par_iter()
-        .for_each(|task| {
-            let spans = &spans[task.sequence][task.first..];
-            let spans = &spans[..spans.len().min(ROWS)];
-            keys(simd, given, &blocks, spans, task, gradients);
-        });
+    let tasks = tasks(shape.batch, shape.key_heads, shape.keys);
+    parallel_for(tasks.len(), |index| {
+        let task = tasks[index];
+        let spans = &spans[task.sequence][task.first..];
+        let spans = &spans[..spans.len().min(ROWS)];
+        keys(simd, given, &blocks, spans, task, gradients);
+    });
 }
 
 /// The parts of the spans that lie in a block.

@@ -8,7 +8,6 @@ mod together;
 use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
-use rayon::prelude::*;
 
 use super::blocks::{View, Wide};
 use super::scores::numbers;
@@ -18,7 +17,8 @@ use crate::error::expect_length;
 use crate::simd::level::Level;
 use crate::simd::real::Real;
 use crate::simd::vector::Vector;
-use crate::threads::Shared;
+use crate::threads::pieces::{InPieces, Pieces};
+use crate::threads::{Shared, parallel_map};
 use crate::{Element, Error};
 
 /// The arguments of a backward pass.
@@ -84,7 +84,7 @@ pub(in crate::attention::cpu) fn all_spans(
     let shape = problem.shape;
     let marks = |b: usize| reset.map(|reset| &reset[b * shape.keys..][..shape.keys]);
     let spans = |b: usize| problem.spans(marks(b));
-    (0..shape.batch).into_par_iter().map(spans).collect()
+    parallel_map(shape.batch, spans)
 }
 
 /// A problem whose lengths have been checked.

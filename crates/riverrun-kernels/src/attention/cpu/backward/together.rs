@@ -6,7 +6,6 @@
 use std::ops::Range;
 
 use pulp::Simd;
-use rayon::prelude::*;
 
 use super::tile::{Sides, Tile};
 use super::{Given, Gradients, write};
@@ -17,6 +16,7 @@ use crate::attention::cpu::blocks::{Blocks, within};
 use crate::attention::cpu::scores::{Along, Scoring};
 use crate::buffer::Buffer;
 use crate::gemm::cpu::tile::{ByColumns, ByRows};
+use crate::threads::parallel_for;
 
 /// Products of a block in this pass, and in the two passes.
 const PRODUCTS: [usize; 2] = [5, 7];
@@ -52,12 +52,10 @@ pub(super) fn run<S: Simd, E: Element>(
     {
         return false;
     }
-    (0..shape.batch * shape.key_heads)
-        .into_par_iter()
-        .for_each(|lane| {
-            let place = [lane / shape.key_heads, lane % shape.key_heads];
-            pass.head::<S, E>(simd, place, gradients);
-        });
+    parallel_for(shape.batch * shape.key_heads, |lane| {
+        let place = [lane / shape.key_heads, lane % shape.key_heads];
+        pass.head::<S, E>(simd, place, gradients);
+    });
     true
 }
 

@@ -1,10 +1,14 @@
 //! Threads of the rayon pool, and slices of which each thread writes its own elements.
 
+pub mod pieces;
+
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use bytemuck::Pod;
-use rayon::prelude::*;
+use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
+
+use pieces::{InPieces, Pieces};
 
 /// Part `index` of `0..total` divided into `parts` ranges at multiples of `grain`, as equal as possible.
 pub fn chunk(total: usize, parts: usize, grain: usize, index: usize) -> Range<usize> {
@@ -14,20 +18,40 @@ pub fn chunk(total: usize, parts: usize, grain: usize, index: usize) -> Range<us
 }
 
 /// Calls `run` with each index below `parts`, on free threads of the pool.
-pub fn parallel_for(parts: usize, run: impl Fn(usize) + Sync + Send) {
-    if parts == 1 {
-        run(0);
-    } else {
-        (0..parts).into_par_iter().with_max_len(1).for_each(run);
-    }
+pub fn parallel_for(parts: usize, run: impl Fn(usize) + Sync) {
+    each_index(parts, &run);
 }
 
 /// Calls `run` with each state, on free threads of the pool.
-pub fn parallel_for_each<S: Send>(states: &mut [S], run: impl Fn(&mut S) + Sync + Send) {
-    if let [state] = states {
-        run(state);
-    } else {
-        states.par_iter_mut().with_max_len(1).for_each(run);
+pub fn parallel_for_each<S: Send + Sync>(states: &mut [S], run: impl Fn(&mut S) + Sync) {
+    states
+        .par_chunks_mut(1)
+        .for_each(|state| run(&mut state[0]));
+}
+
+/// The results of `run` for each index below `parts`, in order, from free threads of the pool.
+pub fn parallel_map<T: Send + Sync>(parts: usize, run: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let mut results: Vec<Option<T>> = (0..parts).map(|_| None).collect();
+    let slots = results.par_chunks_mut(1).enumerate();
+    slots.for_each(|(index, slot)| slot[0] = Some(run(index)));
+    results.into_iter().flatten().collect()
+}
+
+/// The one loop of all kernels. It takes a function pointer: rayon's joins and jobs would otherwise be compiled again for every
+/// kernel, storage type and instruction set, a third of this crate.
+fn each_index(count: usize, run: &(dyn Fn(usize) + Sync)) {
+    /// Indices a thread up to which each is a job of its own; rayon groups more than that.
+    const FEW: usize = 8;
+
+    match count {
+        0 => {}
+        1 => run(0),
+        _ => {
+            let few = count <= FEW * rayon::current_num_threads();
+            let most = if few { 1 } else { count };
+            let indices = (0..count).into_par_iter();
+            indices.with_max_len(most).for_each(run);
+        }
     }
 }
 
