@@ -45,14 +45,7 @@ fn scan_blocks<E: Element>(
     let h = &RowsMut::contiguous(h, rows)?;
     let arch = Arch::new();
     parallel_for(shape.batch * shape.blocks, |lane| {
-        let view = BlockView {
-            problem,
-            a,
-            h0,
-            reset,
-            sequence: lane / shape.blocks,
-            block: lane % shape.blocks,
-        };
+        let view = BlockView::new(problem, a, h0, reset, lane);
         arch.dispatch(Forward { view, b, h });
     });
     Ok(())
@@ -129,14 +122,7 @@ fn scan_blocks_back<E: Element>(
     let d_h0 = &RowsMut::contiguous(d_h0, rows(1, shape.dim()))?;
     let arch = Arch::new();
     parallel_for(shape.batch * shape.blocks, |lane| {
-        let view = BlockView {
-            problem,
-            a,
-            h0,
-            reset,
-            sequence: lane / shape.blocks,
-            block: lane % shape.blocks,
-        };
+        let view = BlockView::new(problem, a, h0, reset, lane);
         arch.dispatch(Backward {
             view,
             h,
@@ -160,7 +146,26 @@ struct BlockView<'a, E> {
     block: usize,
 }
 
-impl<E: Element> BlockView<'_, E> {
+impl<'a, E: Element> BlockView<'a, E> {
+    /// The block of a lane: sequences one after the other, their blocks in order.
+    fn new(
+        problem: &'a Problem,
+        a: &'a [E],
+        h0: Option<&'a [E]>,
+        reset: Option<&'a [bool]>,
+        lane: usize,
+    ) -> Self {
+        let blocks = problem.shape.blocks;
+        Self {
+            problem,
+            a,
+            h0,
+            reset,
+            sequence: lane / blocks,
+            block: lane % blocks,
+        }
+    }
+
     /// The number of step `t` among all rows.
     #[inline(always)]
     fn row(&self, t: usize) -> usize {

@@ -107,13 +107,24 @@ fn check(blocks: Blocks, arrays: &[(&'static str, usize, usize)]) -> Result<(), 
 
 /// Calls `f` for every row of `width` numbers of `out`, with its index.
 fn each_row<E: Element>(out: &mut [E], width: usize, f: impl Fn(usize, &mut [E]) + Sync) {
+    each_row_with(out, width, || (), |(), k, row| f(k, row));
+}
+
+/// [`each_row`] with working memory, which `memory` makes for every task.
+fn each_row_with<E: Element, M>(
+    out: &mut [E],
+    width: usize,
+    memory: impl Fn() -> M + Sync,
+    f: impl Fn(&mut M, usize, &mut [E]) + Sync,
+) {
     // Nothing to do where a row has no numbers.
     let width = width.max(1);
     let rows = TASK.div_ceil(width);
     let tasks = out.par_chunks_mut(rows * width).enumerate();
     tasks.for_each(|(task, out)| {
+        let mut memory = memory();
         for (k, row) in out.chunks_mut(width).enumerate() {
-            f(task * rows + k, row);
+            f(&mut memory, task * rows + k, row);
         }
     });
 }
@@ -350,15 +361,18 @@ impl<E: Element> WithSimd for StateGradients<'_, E> {
     }
 }
 
-/// `exp(l - largest)` of a row, and their sum.
-fn weigh<E: Element>(logits: &[E]) -> (Vec<f64>, f64) {
+/// `exp(l - largest)` of a row into `weights`, and their sum.
+fn weigh<E: Element>(logits: &[E], weights: &mut [f64]) -> f64 {
     let most = logits
         .iter()
         .map(|l| l.to_f64())
         .fold(f64::NEG_INFINITY, f64::max);
-    let weights: Vec<f64> = logits.iter().map(|l| (l.to_f64() - most).exp()).collect();
-    let total = weights.iter().fold(0.0, |sum, weight| sum + weight);
-    (weights, total)
+    let mut total = 0.0;
+    for (weight, l) in weights.iter_mut().zip(logits) {
+        *weight = (l.to_f64() - most).exp();
+        total += *weight;
+    }
+    total
 }
 
 fn draw_rows<E: Element>(
@@ -371,8 +385,9 @@ fn draw_rows<E: Element>(
     expect_length("noise", draw.numbers(), noise.len())?;
     expect_length("sample", draw.numbers(), sample.len())?;
     let (classes, mix) = (draw.classes, f64::from(draw.unimix));
-    each_row(sample, classes, |n, sample| {
-        let (weights, total) = weigh(row(logits, n, classes));
+    let memory = || vec![0.0; classes];
+    each_row_with(sample, classes, memory, |weights, n, sample| {
+        let total = weigh(row(logits, n, classes), weights);
         let mut best = (0, f64::NEG_INFINITY);
         for (class, (weight, noise)) in weights.iter().zip(row(noise, n, classes)).enumerate() {
             let p = (1.0 - mix) * weight / total + mix / classes as f64;
@@ -381,7 +396,7 @@ fn draw_rows<E: Element>(
                 best = (class, score);
             }
         }
-        for (class, (x, weight)) in sample.iter_mut().zip(&weights).enumerate() {
+        for (class, (x, weight)) in sample.iter_mut().zip(&*weights).enumerate() {
             let hot = if class == best.0 { 1.0 } else { 0.0 };
             // Where a logit is NaN, so is the row.
             *x = E::from_f64(if (weight / total).is_nan() {
@@ -404,8 +419,9 @@ fn draw_backward_rows<E: Element>(
     expect_length("d_sample", draw.numbers(), d_sample.len())?;
     expect_length("d_logits", draw.numbers(), d_logits.len())?;
     let (classes, keep) = (draw.classes, 1.0 - f64::from(draw.unimix));
-    each_row(d_logits, classes, |n, d_logits| {
-        let (weights, total) = weigh(row(logits, n, classes));
+    let memory = || vec![0.0; classes];
+    each_row_with(d_logits, classes, memory, |weights, n, d_logits| {
+        let total = weigh(row(logits, n, classes), weights);
         let d = row(d_sample, n, classes);
         let mean = weights
             .iter()
