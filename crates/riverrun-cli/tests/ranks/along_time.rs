@@ -4,7 +4,9 @@ use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::{COPY, Process, Scratch, TEXT, XOR, first_loss, losses, port, tiny, until};
+use crate::support::{
+    COPY, End, Process, Scratch, TEXT, XOR, first_loss, losses, port, tiny, until,
+};
 
 /// Two ranks with half of the steps each, and four in two groups, begin with the loss of one process and say what they do; a resumed run
 /// is an unbroken one.
@@ -121,7 +123,7 @@ fn a_rank_that_dies_ends_those_that_wait_for_its_states() {
 #[test]
 fn what_cannot_be_divided_along_time_is_refused() {
     let scratch = Scratch::new("time-refused");
-    let refused = |end: super::End, message: &str| {
+    let refused = |end: End, message: &str| {
         assert!(!matches!(end.code, Some(0)), "{end:?}");
         assert!(end.errors.contains(message), "{message}: {end:?}");
         let runs = scratch.0.join("runs").read_dir();
