@@ -165,7 +165,8 @@ mod tests {
             assert!(to.iter().enumerate().all(|(i, &x)| x == 2 * i));
             let sums = from.par_chunks(piece).map(|x| x.iter().sum::<usize>());
             assert_eq!(sums.len(), len.div_ceil(piece));
-            assert_eq!(sums.iter().sum::<usize>(), from.iter().sum());
+            let all: usize = from.iter().sum();
+            assert_eq!(sums.iter().sum::<usize>(), all);
         }
     }
 
