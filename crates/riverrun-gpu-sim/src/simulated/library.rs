@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use super::translate::translate;
 
@@ -16,6 +17,9 @@ unsafe extern "C" {
     fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void;
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
+
+/// What kernels are compiled after.
+const RUNTIME: &str = include_str!("runtime.h");
 
 /// Resolve everything at once.
 const NOW: c_int = 2;
@@ -40,37 +44,14 @@ impl Libraries {
 }
 
 fn compile(source: &str, hash: u64) -> Launch {
-    let folder = std::env::temp_dir().join("riverrun-simulated");
-    std::fs::create_dir_all(&folder).expect("a folder for compiled kernels");
     let text = translate(source).unwrap_or_else(|error| panic!("{error} in:\n{source}"));
-    let place = |ending: &str| -> PathBuf {
-        folder.join(format!("{hash:016x}-{}.{ending}", std::process::id()))
-    };
+    let place =
+        |ending: &str| folder().join(format!("{hash:016x}-{}.{ending}", std::process::id()));
     let (code, library) = (place("cpp"), place("so"));
     std::fs::write(&code, text).expect("writing a kernel's source");
-    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
-    let done = Command::new(&compiler)
-        .args([
-            "-std=c++17",
-            "-O1",
-            "-mfma",
-            "-mf16c",
-            "-w",
-            "-shared",
-            "-fPIC",
-            "-o",
-        ])
-        .args([&library, &code])
-        .output()
-        .unwrap_or_else(|error| {
-            panic!("the simulated device needs a C++ compiler ({compiler}): {error}")
-        });
-    assert!(
-        done.status.success(),
-        "{}: {}",
-        code.display(),
-        String::from_utf8_lossy(&done.stderr)
-    );
+    let mut compiler = compiler();
+    compiler.arg("-shared").arg("-include").arg(header());
+    run(compiler.arg("-o").args([&library, &code]));
     let path = CString::new(library.to_string_lossy().as_bytes()).expect("a path without zeros");
     // SAFETY: the library has just been made; its only initialization is that of plain statics.
     let entry = unsafe { dlsym(dlopen(path.as_ptr(), NOW), c"sim_launch".as_ptr()) };
@@ -78,4 +59,53 @@ fn compile(source: &str, hash: u64) -> Launch {
     let _ = (std::fs::remove_file(code), std::fs::remove_file(library));
     // SAFETY: it is of this type, by `translate`.
     unsafe { std::mem::transmute::<*mut c_void, Launch>(entry) }
+}
+
+/// `runtime.h` with its precompiled form beside it: parsing the standard library takes longer than most kernels. The files
+/// stay for the next process; a compiler that cannot use the precompiled form reads the header.
+fn header() -> &'static Path {
+    static HEADER: OnceLock<PathBuf> = OnceLock::new();
+    HEADER.get_or_init(|| {
+        let mut hasher = DefaultHasher::new();
+        RUNTIME.hash(&mut hasher);
+        let folder = folder().join(format!("runtime-{:016x}", hasher.finish()));
+        let (header, compiled) = (folder.join("runtime.h"), folder.join("runtime.h.gch"));
+        if !compiled.exists() {
+            // Another process may do the same: each moves whole files.
+            let own = |file: &Path| file.with_extension(std::process::id().to_string());
+            std::fs::create_dir_all(&folder).expect("a folder for the runtime's header");
+            std::fs::write(own(&header), RUNTIME).expect("writing the runtime's header");
+            std::fs::rename(own(&header), &header).expect("moving the runtime's header");
+            let mut compiler = compiler();
+            compiler.args(["-x", "c++-header"]).arg(&header);
+            run(compiler.arg("-o").arg(own(&compiled)));
+            std::fs::rename(own(&compiled), &compiled).expect("moving the precompiled header");
+        }
+        header
+    })
+}
+
+fn folder() -> PathBuf {
+    let folder = std::env::temp_dir().join("riverrun-simulated");
+    std::fs::create_dir_all(&folder).expect("a folder for compiled kernels");
+    folder
+}
+
+/// The C++ compiler with the options that the header and the kernels share.
+fn compiler() -> Command {
+    let mut command = Command::new(std::env::var("CXX").unwrap_or_else(|_| "c++".into()));
+    command.args(["-std=c++17", "-O1", "-mfma", "-mf16c", "-w", "-fPIC"]);
+    command
+}
+
+fn run(compiler: &mut Command) {
+    let name = compiler.get_program().to_owned();
+    let done = compiler.output().unwrap_or_else(|error| {
+        panic!(
+            "the simulated device needs a C++ compiler ({}): {error}",
+            name.display()
+        )
+    });
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{compiler:?}: {errors}");
 }

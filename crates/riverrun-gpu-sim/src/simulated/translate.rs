@@ -1,7 +1,7 @@
 //! From CUDA C++ to C++ for the simulation: inline PTX becomes calls, and the kernel gets an entry that takes its
 //! arguments from an array.
 
-/// The translation, or the reason against it.
+/// The translation, to be compiled after `runtime.h`, or the reason against it.
 pub fn translate(source: &str) -> Result<String, String> {
     let mut lines = Vec::new();
     for line in source.lines() {
@@ -21,7 +21,7 @@ pub fn translate(source: &str) -> Result<String, String> {
     });
     let text = inline_ptx(&text)?;
     let entry = entry(&text)?;
-    Ok(format!("{}\n{text}\n{entry}", include_str!("runtime.h")))
+    Ok(format!("{text}\n{entry}"))
 }
 
 /// `extern __shared__ __align__(16) char v9[];` as a pointer.
