@@ -130,11 +130,19 @@ impl Part<'_> {
 /// Checks every part of an operation that the device has, for tests.
 ///
 /// # Panics
-/// If a row is wrong, if a check fails, and if nothing was checked.
+/// If a row is wrong, if a check fails, and if forms are there and nothing was checked.
 pub fn assert_right(operation: &'static Operation, target: &Target) {
     let name = operation.name;
+    let forms = (operation.forms)(target);
+    if forms.is_empty() {
+        println!(
+            "skipped: {name} has no form on {} in this build",
+            target.name
+        );
+        return;
+    }
     let mut rows = Asserted(0);
-    for form in (operation.forms)(target) {
+    for form in forms {
         for &storage in operation.storages {
             if !target.may_have(storage) || !target.supports(storage) {
                 let (dtype, device) = (storage.name(), &target.name);
