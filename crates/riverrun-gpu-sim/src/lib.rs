@@ -11,7 +11,6 @@
 
 mod recorder;
 pub mod simulated;
-mod stand_in;
 
 pub use recorder::{Recorder, Source};
-pub use stand_in::Card;
+pub use riverrun_guest::Card;

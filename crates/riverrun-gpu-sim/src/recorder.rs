@@ -10,7 +10,8 @@ use cubecl_common::bytes::Bytes;
 use cubecl_server::memory_management::ManagedMemoryHandle;
 use cubecl_server::server::{CopyDescriptor, KernelArguments};
 
-use crate::stand_in::{self, Card, Compiled, Device};
+use riverrun_guest::server::{self, Compiled};
+use riverrun_guest::{Card, Device};
 
 /// A kernel that a launch compiled.
 pub struct Source {
@@ -33,7 +34,7 @@ impl Recorder {
     /// A card without launches.
     pub fn new(card: Card) -> Self {
         let sink = Sink::default();
-        let client = stand_in::client(Recording(sink.clone()), card);
+        let (client, _) = server::client(Recording(sink.clone()), card, 0);
         Self { client, sink }
     }
 
@@ -60,14 +61,14 @@ impl Device for Recording {
     fn launch(
         &mut self,
         name: &str,
-        compiled: Result<Compiled, String>,
+        compiled: Result<Arc<Compiled>, String>,
         _count: CubeCount,
         _arguments: KernelArguments,
     ) {
         let source = match compiled {
             Ok(compiled) => Source {
-                name: compiled.entrypoint_name,
-                text: Ok(compiled.source),
+                name: compiled.entrypoint_name.clone(),
+                text: Ok(compiled.source.clone()),
             },
             Err(error) => Source {
                 name: name.into(),

@@ -11,11 +11,11 @@ use riverrun_kernels::recurrence::{Rows, Shape};
 
 /// A contiguous array: the address of its first element, and the number of its elements.
 #[derive(Debug, Clone, Copy, FromPyObject)]
-pub struct Array(usize, usize);
+pub struct Array(pub usize, pub usize);
 
 /// `[B, T, D]` with contiguous channels: the address of its first element, and the elements between sequences and steps.
 #[derive(Debug, Clone, Copy, FromPyObject)]
-pub struct View(usize, usize, usize);
+pub struct View(pub usize, pub usize, pub usize);
 
 /// The error of the Python side.
 pub fn refused(error: Error) -> PyErr {

@@ -35,9 +35,13 @@ pub struct Arguments {
 }
 
 /// The sizes `[B, T, I, H]`.
-type Sizes = [usize; 4];
+pub type Sizes = [usize; 4];
 
-fn problem(cell: &str, [batch, steps, _, hidden]: Sizes, reverse: bool) -> PyResult<Problem> {
+/// The problem of a cell.
+///
+/// # Errors
+/// `ValueError` for a name that is no cell.
+pub fn problem(cell: &str, [batch, steps, _, hidden]: Sizes, reverse: bool) -> PyResult<Problem> {
     let cell = Cell::all()
         .into_iter()
         .find(|each| each.name() == cell)

@@ -1,11 +1,13 @@
-//! The native module of the Python package `riverrun`: the CPU kernels, on arrays of the caller.
+//! The native module of the Python package `riverrun`: the kernels, on arrays of the caller, by the CPU and by NVIDIA GPUs.
 //!
 //! Functions take addresses. They are not for users: the package's Python functions check shapes, types and devices, make
 //! arrays contiguous and allocate results.
 
 mod array;
 mod cell;
+mod cuda;
 mod matrix_state;
+mod place;
 mod pool;
 mod recurrence;
 mod rows;
@@ -18,6 +20,8 @@ mod _riverrun {
 
     #[pymodule_export]
     use crate::cell::{cell, cell_back};
+    #[pymodule_export]
+    use crate::cuda::{cuda_cell, cuda_cell_back, cuda_device, cuda_fault, cuda_headers};
     #[pymodule_export]
     use crate::matrix_state::{matrix_state, matrix_state_back};
     #[pymodule_export]

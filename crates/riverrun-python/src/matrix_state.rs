@@ -8,25 +8,26 @@ use riverrun_kernels::matrix_state::{Erase, Gate, Gradients, Inputs, Problem, Sh
 use riverrun_kernels::{CpuElement, Element, Error};
 
 use crate::array::{Array, optional, refused, with_type};
-use crate::pool;
+use crate::place::{Place, on_cpu};
+use crate::{cuda, pool};
 
 /// The arrays that both passes read.
 #[derive(FromPyObject)]
 pub struct Arguments {
     /// `[B, T, J, K]`.
-    q: Array,
+    pub q: Array,
     /// `[B, T, J, K]`.
-    k: Array,
+    pub k: Array,
     /// `[B, T, H, V]`.
-    v: Array,
+    pub v: Array,
     /// `[B, T, H]` or `[B, T, H, K]`.
-    g: Option<Array>,
+    pub g: Option<Array>,
     /// `[B, T, H]`.
-    beta: Option<Array>,
+    pub beta: Option<Array>,
     /// `[N, H, K, V]`.
-    initial: Option<Array>,
+    pub initial: Option<Array>,
     /// `[B, T]`.
-    reset: Option<Array>,
+    pub reset: Option<Array>,
 }
 
 /// The form and the sizes.
@@ -66,6 +67,14 @@ impl Form {
             erase,
             bonus: false,
         })
+    }
+
+    /// Refuses sequences that follow each other in one row.
+    fn one_sequence_each(&self) -> PyResult<()> {
+        match self.bounds {
+            None => Ok(()),
+            Some(_) => Err(PyValueError::new_err("one call for each sequence on a GPU")),
+        }
     }
 
     /// The calls of the kernel: a problem, its steps among all, and its states among all.
@@ -196,7 +205,7 @@ fn expect(what: &str, expected: usize, found: usize) -> PyResult<()> {
 #[pyfunction]
 pub fn matrix_state(
     py: Python<'_>,
-    threads: usize,
+    place: Place,
     dtype: &str,
     form: Form,
     arguments: Arguments,
@@ -204,6 +213,10 @@ pub fn matrix_state(
     last: Array,
 ) -> PyResult<()> {
     let (whole, calls) = (form.problem()?, form.calls()?);
+    let threads = on_cpu!(place, stream => {
+        form.one_sequence_each()?;
+        cuda::matrix_state(py, &stream, dtype, whole, &arguments, [o, last])
+    });
     let states = form
         .bounds
         .as_ref()
@@ -227,12 +240,12 @@ pub fn matrix_state(
 /// The gradients.
 #[derive(FromPyObject)]
 pub struct Into {
-    q: Array,
-    k: Array,
-    v: Array,
-    g: Option<Array>,
-    beta: Option<Array>,
-    initial: Array,
+    pub q: Array,
+    pub k: Array,
+    pub v: Array,
+    pub g: Option<Array>,
+    pub beta: Option<Array>,
+    pub initial: Array,
 }
 
 fn back<E: CpuElement>(
@@ -264,7 +277,7 @@ fn back<E: CpuElement>(
 #[pyfunction]
 pub fn matrix_state_back(
     py: Python<'_>,
-    threads: usize,
+    place: Place,
     dtype: &str,
     form: Form,
     arguments: Arguments,
@@ -273,6 +286,10 @@ pub fn matrix_state_back(
     into: Into,
 ) -> PyResult<()> {
     let (whole, calls) = (form.problem()?, form.calls()?);
+    let threads = on_cpu!(place, stream => {
+        form.one_sequence_each()?;
+        cuda::matrix_state_back(py, &stream, dtype, whole, &arguments, d_o, d_last, &into)
+    });
     let states = form
         .bounds
         .as_ref()

@@ -6,7 +6,8 @@ use riverrun_kernels::recurrence::cpu;
 use riverrun_kernels::recurrence::{Gate, Problem, RowsMut, Shape};
 
 use crate::array::{Array, View, optional, refused, with_type};
-use crate::pool;
+use crate::place::{Place, on_cpu};
+use crate::{cuda, pool};
 
 fn problem(gate: &str, shape: [usize; 3], reverse: bool) -> PyResult<Problem> {
     let gate = Gate::from_name(gate)
@@ -19,7 +20,7 @@ fn problem(gate: &str, shape: [usize; 3], reverse: bool) -> PyResult<Problem> {
 #[pyfunction]
 pub fn scan(
     py: Python<'_>,
-    threads: usize,
+    place: Place,
     dtype: &str,
     gate: &str,
     shape: [usize; 3],
@@ -30,6 +31,9 @@ pub fn scan(
     h: Array,
 ) -> PyResult<()> {
     let problem = problem(gate, shape, reverse)?;
+    let threads = on_cpu!(place, stream => {
+        cuda::scan(py, &stream, dtype, problem, &inputs, h0, reset, h)
+    });
     let shape = problem.shape;
     let reset = optional!(reset, flags);
     with_type!(dtype, E => {
@@ -49,7 +53,7 @@ pub fn scan(
 #[pyfunction]
 pub fn scan_back(
     py: Python<'_>,
-    threads: usize,
+    place: Place,
     dtype: &str,
     gate: &str,
     shape: [usize; 3],
@@ -63,6 +67,10 @@ pub fn scan_back(
     d_h0: Option<Array>,
 ) -> PyResult<()> {
     let problem = problem(gate, shape, reverse)?;
+    let threads = on_cpu!(place, stream => {
+        let states = [h, d_h];
+        cuda::scan_back(py, &stream, dtype, problem, &inputs, h0, reset, states, &d_inputs, d_h0)
+    });
     let shape = problem.shape;
     let reset = optional!(reset, flags);
     with_type!(dtype, E => {

@@ -7,7 +7,8 @@ use riverrun_kernels::cross_entropy::cpu as loss;
 use riverrun_kernels::norm::{Kind, Spec, cpu as norm};
 
 use crate::array::{Array, refused, with_type};
-use crate::pool;
+use crate::place::{Place, on_cpu};
+use crate::{cuda, pool};
 
 fn rms(epsilon: f64) -> Spec {
     Spec {
@@ -20,13 +21,16 @@ fn rms(epsilon: f64) -> Spec {
 #[pyfunction]
 pub fn rms_norm(
     py: Python<'_>,
-    threads: usize,
+    place: Place,
     dtype: &str,
     epsilon: f64,
     x: Array,
     weight: Array,
     y: Array,
 ) -> PyResult<()> {
+    let threads = on_cpu!(place, stream => {
+        cuda::rms_norm(py, &stream, dtype, rms(epsilon), [x, weight, y])
+    });
     with_type!(dtype, E => {
         // SAFETY: the promise of the module `array`.
         let args = unsafe {
@@ -46,7 +50,7 @@ pub fn rms_norm(
 #[pyfunction]
 pub fn rms_norm_back(
     py: Python<'_>,
-    threads: usize,
+    place: Place,
     dtype: &str,
     epsilon: f64,
     x: Array,
@@ -55,6 +59,10 @@ pub fn rms_norm_back(
     d_x: Array,
     d_weight: Array,
 ) -> PyResult<()> {
+    let threads = on_cpu!(place, stream => {
+        let arrays = [x, weight, d_y, d_x, d_weight];
+        cuda::rms_norm_back(py, &stream, dtype, rms(epsilon), arrays)
+    });
     with_type!(dtype, E => {
         // SAFETY: the promise of the module `array`.
         let args = unsafe {
@@ -76,7 +84,7 @@ pub fn rms_norm_back(
 #[pyfunction]
 pub fn cross_entropy(
     py: Python<'_>,
-    threads: usize,
+    place: Place,
     dtype: &str,
     vocab: usize,
     x: Array,
@@ -85,6 +93,9 @@ pub fn cross_entropy(
     loss: Array,
     weight: Array,
 ) -> PyResult<()> {
+    let threads = on_cpu!(place, stream => {
+        cuda::cross_entropy(py, &stream, dtype, vocab, [x, targets, lse, loss, weight])
+    });
     with_type!(dtype, E => {
         type A = <E as Element>::Acc;
         // SAFETY: the promise of the module `array`.
@@ -115,26 +126,32 @@ pub fn cross_entropy(
     })
 }
 
-/// Computes the gradient of the logits from `scale`, which is `∂L/∂loss` over the count.
+/// Computes the gradient of the logits from `scale`, one number of the type of `lse`: `∂L/∂loss` over the count.
 #[pyfunction]
 pub fn cross_entropy_back(
     py: Python<'_>,
-    threads: usize,
+    place: Place,
     dtype: &str,
     vocab: usize,
     x: Array,
     targets: Array,
     lse: Array,
-    scale: f64,
+    scale: Array,
     d_x: Array,
 ) -> PyResult<()> {
+    let threads = on_cpu!(place, stream => {
+        cuda::cross_entropy_back(py, &stream, dtype, vocab, [x, targets, lse, scale, d_x])
+    });
     with_type!(dtype, E => {
         type A = <E as Element>::Acc;
         // SAFETY: the promise of the module `array`.
         let (x, targets, lse, d_x) = unsafe {
             (x.read::<E>()?, targets.read::<i64>()?, lse.read::<A>()?, d_x.write::<E>()?)
         };
-        let scale = <A as Element>::from_f64(scale);
+        // SAFETY: as above.
+        let &[scale] = (unsafe { scale.read::<A>() })? else {
+            return Err(PyValueError::new_err("the scale is one number"));
+        };
         let kernel = || loss::backward(x, vocab, targets, lse, scale, d_x);
         pool::run(py, threads, kernel)?.map_err(refused)
     })

@@ -22,7 +22,8 @@ def nan_filled(empty):
 def seeded(monkeypatch):
     torch.manual_seed(int(os.environ.get("RIVERRUN_SEED", "0")))
     # Two threads for the kernels. PyTorch's own operations are too small here for more than one.
-    monkeypatch.setattr(_tensors, "threads", lambda: 2)
+    place = _tensors.place
+    monkeypatch.setattr(_tensors, "place", lambda x: place(x) if _tensors.on_gpu(x) else 2)
     monkeypatch.setattr(_tensors, "empty", nan_filled(_tensors.empty))
     monkeypatch.setattr(_arrays, "empty", nan_filled(_arrays.empty))
 

@@ -132,7 +132,7 @@ def test_pieces_and_threads_give_the_bits_of_the_whole(monkeypatch):
         h, state = rt.gru(x[:, start : start + 6], w, u, b_ih, b_hh, state)
         pieces.append(h)
     assert torch.equal(torch.cat(pieces, 1), whole) and torch.equal(state, last)
-    monkeypatch.setattr(_tensors, "threads", lambda: 1)
+    monkeypatch.setattr(_tensors, "place", lambda _: 1)
     assert torch.equal(rt.gru(x, w, u, b_ih, b_hh)[0], whole)
 
 

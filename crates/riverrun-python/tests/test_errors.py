@@ -24,7 +24,7 @@ CASES = {
     "no channels": (lambda: rt.linear_scan(A[:, :, :0], A[:, :, :0]), "at least one channel"),
     "device": (
         lambda: rt.linear_scan(A, A.to("meta")),
-        "b: expected a tensor on the CPU, found one on meta: this build has CPU kernels only",
+        "b: expected a tensor on the CPU or an NVIDIA GPU, found one on meta",
     ),
     "layout": (lambda: rt.linear_scan(A, A.to_sparse()), "b: expected a dense tensor, found the layout torch.sparse_coo"),
     "candidate": (lambda: rt.min_gru(A, A, candidate="relu"), "'identity', 'tanh' or 'g', found 'relu'"),

@@ -3,25 +3,27 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use cubecl::prelude::*;
 use cubecl_common::bytes::Bytes;
 use cubecl_server::memory_management::ManagedMemoryHandle;
 use cubecl_server::server::{BufferBinding, CopyDescriptor, KernelArguments, KernelResource};
+use riverrun_guest::Device;
+use riverrun_guest::server::Compiled;
 
 use super::library::Libraries;
-use crate::stand_in::{Compiled, Device};
 
 /// The cube that launches start without; none by default.
 pub static HELD_BACK: AtomicU32 = AtomicU32::new(u32::MAX);
 /// Seconds of the device's clock until it runs: longer than any wait of a kernel.
-const HELD_SECONDS: u64 = 30;
+pub const HELD_SECONDS: u64 = 30;
 
 /// Bytes at an address that vectors of any width may lie at.
 #[repr(C, align(512))]
 #[derive(Clone, Copy)]
-struct Line([u8; 512]);
+pub struct Line(pub [u8; 512]);
 
 struct Allocation {
     handle: ManagedMemoryHandle,
@@ -58,7 +60,7 @@ impl Device for Simulation {
     fn launch(
         &mut self,
         name: &str,
-        compiled: Result<Compiled, String>,
+        compiled: Result<Arc<Compiled>, String>,
         count: CubeCount,
         arguments: KernelArguments,
     ) {

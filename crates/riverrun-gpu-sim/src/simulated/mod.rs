@@ -6,6 +6,7 @@
 
 mod library;
 mod memory;
+pub mod plan;
 mod translate;
 
 use std::cell::RefCell;
@@ -13,8 +14,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use cubecl::client::Client;
+use riverrun_guest::{Card, server};
 
-use crate::stand_in;
 use memory::Simulation;
 
 static TURN: Mutex<()> = Mutex::new(());
@@ -45,6 +46,6 @@ pub fn client() -> Client {
         held.get_or_insert_with(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
     });
     CLIENT
-        .get_or_init(|| stand_in::client(Simulation::default(), stand_in::Card::H200))
+        .get_or_init(|| server::client(Simulation::default(), Card::H200, 0).0)
         .clone()
 }

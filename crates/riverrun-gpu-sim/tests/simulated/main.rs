@@ -4,6 +4,7 @@ mod attention;
 mod cells;
 mod clusters;
 mod matrix_state;
+mod plan;
 mod recurrence;
 mod rollout;
 mod rssm;

@@ -171,6 +171,22 @@ pub fn take_fault(client: &Client) -> Result<(), Error> {
     }
 }
 
+/// The fault words of a device, for a server whose launches another library runs: the operation, the buffer, and the place of the
+/// 32-bit word in it.
+#[cfg(feature = "cuda")]
+pub fn fault_words(client: &Client) -> Vec<(&'static str, Handle, usize)> {
+    let device = client.service_id();
+    let of_device = |one: &&Watched| match one.scope {
+        Scope::Stream(stream) => stream.device == device,
+        Scope::Device(other) => other == device,
+    };
+    let watched = watched();
+    let words = watched.iter().filter(of_device);
+    words
+        .map(|one| (one.operation, one.control.clone(), one.word))
+        .collect()
+}
+
 /// Writes a word to `taken` and 0 in its place, at once: a fault that comes between the two would be lost.
 #[cube(launch_unchecked)]
 fn take_word(control: &mut [Atomic<u32>], taken: &mut [u32], word: usize, at: usize) {

@@ -30,6 +30,9 @@ pub(crate) use buffer::{address, expect, vector_width};
 pub use buffer::{buffer, grid};
 pub use dtype::Dtype;
 pub use fault::take_fault;
+#[cfg(feature = "cuda")]
+#[doc(hidden)]
+pub use {fault::fault_words, residency::know_clusters};
 
 use cubecl::client::Client;
 

@@ -12,7 +12,7 @@ import riverrun
 
 
 def _verify(options) -> int:
-    rows = riverrun.verify(options.seed)
+    rows = riverrun.verify(options.seed, options.device)
     if options.json:
         print(json.dumps([asdict(row) for row in rows]))
     else:
@@ -26,6 +26,8 @@ def _verify(options) -> int:
     if not options.json:
         machine = riverrun.devices()
         place = f"{machine['processor']}, {machine['simd'][0]}, {machine['threads']} threads"
+        if options.device != "cpu":
+            place = next((gpu["name"] for gpu in machine["gpus"] if gpu["device"] == options.device), options.device)
         print(f"{len(rows) - failed} passed, {failed} failed on {place}")
     return 1 if failed else 0
 
@@ -46,9 +48,10 @@ def _bench(options) -> int:
         torch.set_num_threads(options.threads)
     rows = []
     if not options.json:
-        conditions = f"{torch.get_num_threads()} threads, PyTorch {torch.__version__}"
-        print(f"forward and backward, float32, {conditions}; medians (20th to 80th percentile)")
-    for row in bench(options.seconds, options.small):
+        place = f"{torch.get_num_threads()} threads" if options.device == "cpu" else torch.cuda.get_device_name(options.device)
+        conditions = f"{options.dtype}, {place}, PyTorch {torch.__version__}"
+        print(f"forward and backward, {conditions}; medians (20th to 80th percentile)")
+    for row in bench(options.seconds, options.small, options.device, options.dtype):
         rows.append(row)
         if not options.json:
             ours, theirs = (
@@ -71,6 +74,12 @@ def _devices(options) -> int:
         print(f"{machine['device']}: {machine['processor']}")
         print(f"  vector instructions: {machine['simd'][0]} (of {', '.join(machine['simd'])})")
         print(f"  threads: {machine['threads']} of {machine['parallelism']}")
+        for gpu in machine["gpus"]:
+            print(f"{gpu['device']}: {gpu['name']}")
+            if "missing" in gpu:
+                print(f"  missing: {gpu['missing']}")
+            else:
+                print(f"  compute capability {gpu['capability']}, {gpu['multiprocessors']} multiprocessors, {gpu['compiler']}")
     return 0
 
 
@@ -89,6 +98,10 @@ def main(arguments=None) -> int:
     bench.set_defaults(run=_bench)
     devices = commands.add_parser("devices", help="what this machine has")
     devices.set_defaults(run=_devices)
+    for command in (verify, bench):
+        command.add_argument("--device", default="cpu", help="cpu, or a GPU of PyTorch's, such as cuda:0 (cpu)")
+    dtypes = ("float32", "float16", "bfloat16")
+    bench.add_argument("--dtype", choices=dtypes, default="float32", help="type of the elements (float32)")
     for command in (verify, bench, devices):
         command.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from riverrun._threads import get_num_threads as threads
+from riverrun._threads import get_num_threads
+
+
+def place(_) -> int:
+    """Where a call runs: the number of threads."""
+    return get_num_threads()
+
+
+def on_gpu(_) -> bool:
+    """Never."""
+    return False
 
 
 def dtype(x) -> str:
@@ -23,7 +33,7 @@ def asarray(x):
     # DLPack's number of CPU memory.
     if int(kind) != 1:
         raise ValueError(
-            f"expected an array on the CPU, found one on DLPack's device ({int(kind)}, {index}): this build has CPU kernels only"
+            f"expected an array on the CPU, found one on DLPack's device ({int(kind)}, {index}): arrays run on the CPU, tensors of PyTorch on GPUs too"
         )
     try:
         return np.from_dlpack(x)
@@ -52,6 +62,14 @@ def rows(x):
     if fits and x.flags.aligned and all(stride >= 0 and stride % size == 0 for stride in x.strides[:2]):
         return x
     return dense(x.copy())
+
+
+states = rows
+
+
+def flags(x, _):
+    """Booleans, or a contiguous copy."""
+    return None if x is None else dense(x)
 
 
 def _address(x) -> int:

@@ -66,17 +66,19 @@ def _delta_rule_by_steps(q, k, v, g, beta):
     return torch.stack(out, 1)
 
 
-def _leaves(*shapes):
-    return [torch.randn(shape, requires_grad=True) for shape in shapes]
-
-
-def problems(small: bool):
+def problems(small: bool, device: torch.device, dtype: torch.dtype):
     """Names, and two functions of no argument: ours and PyTorch's."""
-    batch, steps, width = (2, 16, 32) if small else (16, 256, 256)
+
+    def _leaves(*shapes):
+        return [torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for shape in shapes]
+
+    gpu = device.type == "cuda"
+    batch, steps, width = (2, 16, 32) if small else (64, 1024, 512) if gpu else (16, 256, 256)
     for name in ("GRU", "LSTM", "RNN"):
-        theirs = getattr(torch.nn, name)(width, width, batch_first=True)
-        ours = getattr(rt, name)(width, width, batch_first=True)
+        theirs = getattr(torch.nn, name)(width, width, batch_first=True, device=device, dtype=dtype)
+        ours = getattr(rt, name)(width, width, batch_first=True, device=device, dtype=dtype)
         ours.load_state_dict(theirs.state_dict())
+        theirs.flatten_parameters()
         (x,) = _leaves((batch, steps, width))
         yield (
             f"nn.{name} {batch}x{steps}x{width}",
@@ -104,16 +106,16 @@ def problems(small: bool):
         _both_ways(lambda: rt.chunk_gated_delta_rule(*arguments)[0], arguments),
         _both_ways(lambda: _delta_rule_by_steps(*arguments), arguments),
     )
-    rows, dim = (64, 64) if small else (4096, 1024)
+    rows, dim = (64, 64) if small else (65536, 1024) if gpu else (4096, 1024)
     x, weight = _leaves((rows, dim), (dim,))
     yield (
         f"rms_norm {rows}x{dim}",
         _both_ways(lambda: rt.rms_norm(x, weight, 1e-6), [x, weight]),
         _both_ways(lambda: torch.nn.functional.rms_norm(x, (dim,), weight, 1e-6), [x, weight]),
     )
-    rows, classes = (64, 100) if small else (1024, 8192)
+    rows, classes = (64, 100) if small else (8192, 50304) if gpu else (1024, 8192)
     (logits,) = _leaves((rows, classes))
-    targets = torch.randint(0, classes, (rows,))
+    targets = torch.randint(0, classes, (rows,), device=device)
     yield (
         f"cross_entropy {rows}x{classes}",
         _both_ways(lambda: rt.cross_entropy(logits, targets), [logits]),
@@ -121,21 +123,46 @@ def problems(small: bool):
     )
 
 
-def bench(seconds: float, small: bool):
-    """Rows of all problems; each takes `seconds` and at least five calls of both, in turns.
+def _on_cpu(run) -> float:
+    """Seconds of a call."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+#: Calls between two looks at the clock of a GPU.
+CALLS = 8
+
+
+def _on_gpu(run) -> float:
+    """Seconds of a call in a row of them: of the GPU, or of the host where it is slower."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    run()
+    start.record()
+    for _ in range(CALLS):
+        run()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3 / CALLS
+
+
+def bench(seconds: float, small: bool, device: str = "cpu", dtype: str = "float32"):
+    """Rows of all problems; each takes `seconds` and at least five measurements of both, in turns.
 
     Raises:
         AssertionError: the results differ: a wrong result is not timed.
     """
     torch.manual_seed(0)
-    for name, ours, theirs in problems(small):
-        torch.testing.assert_close(ours(), theirs(), rtol=1e-3, atol=1e-3)
+    place, kind = torch.device(device), getattr(torch, dtype)
+    seconds_of = _on_gpu if place.type == "cuda" else _on_cpu
+    # cuDNN's products in float32 have TF32's 10 bits.
+    limit = 0.05 if kind != torch.float32 else 1e-3 if place.type == "cpu" else 1e-2
+    for name, ours, theirs in problems(small, place, kind):
+        torch.testing.assert_close(ours(), theirs().to(ours().dtype), rtol=limit, atol=limit)
         times = [], []
         end = time.perf_counter() + seconds
         while len(times[0]) < 5 or time.perf_counter() < end:
             for run, of in zip((ours, theirs), times):
-                start = time.perf_counter()
-                run()
-                of.append(time.perf_counter() - start)
+                of.append(seconds_of(run))
         medians = [statistics.median(of) for of in times]
         yield Row(name, medians[0], _spread(times[0]), medians[1], _spread(times[1]))

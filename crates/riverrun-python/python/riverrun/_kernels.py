@@ -1,8 +1,9 @@
 """The kernels on arrays of a library: NumPy's, by `riverrun._arrays`, or PyTorch's, by `riverrun.torch._tensors`.
 
 Such a module has `dtype(x)`, `array(x)` (address and elements of a contiguous array), `view(x)` and `columns(x, index, width)`
-(address and strides of rows), `dense(x)` and `rows(x)` (the array itself, or a copy where its layout does not fit),
-`empty(like, shape, dtype)` and `threads()`. A copy is kept in a variable until its call is over.
+(address and strides of rows), `dense(x)`, `rows(x)`, `states(x)` and `flags(x, dtype)` (the array itself, or a copy where its
+layout does not fit), `empty(like, shape, dtype)`, `on_gpu(x)` and `place(x)`: where a call runs. A copy is kept in a variable until
+its call is over.
 """
 
 from __future__ import annotations
@@ -29,12 +30,11 @@ def scan(lib, gate, inputs, h0, reset, reverse):
     """`h`, `[B, T, D]`, of a recurrence; the arguments are those of `problem.scan`."""
     shape, dtype = problem.scan(lib, gate, inputs, h0, reset)
     inputs = [lib.rows(x) for x in inputs]
-    h0, reset = _dense(lib, h0, reset)
+    (h0,), reset = _dense(lib, h0), lib.flags(reset, dtype)
     h = lib.empty(inputs[0], shape, dtype)
     views = _gate_views(lib, gate, inputs, shape[2])
-    native.scan(
-        lib.threads(), dtype, gate, shape, reverse, views, _optional(lib, h0), _optional(lib, reset), lib.array(h)
-    )
+    place = lib.place(h)
+    native.scan(place, dtype, gate, shape, reverse, views, _optional(lib, h0), _optional(lib, reset), lib.array(h))
     return h
 
 
@@ -45,12 +45,12 @@ def scan_backward(lib, gate, inputs, h0, reset, reverse, h, d_h):
         problem.expect_shape(what, x, shape)
         problem.expect_dtype(lib, what, x, dtype)
     inputs = [lib.rows(x) for x in inputs]
-    h, d_h = lib.rows(h), lib.rows(d_h)
-    h0, reset = _dense(lib, h0, reset)
+    h, d_h = lib.states(h), lib.states(d_h)
+    (h0,), reset = _dense(lib, h0), lib.flags(reset, dtype)
     d_inputs = [lib.empty(x, x.shape, dtype) for x in inputs]
     d_h0 = None if h0 is None else lib.empty(h0, h0.shape, dtype)
     native.scan_back(
-        lib.threads(),
+        lib.place(h),
         dtype,
         gate,
         shape,
@@ -90,7 +90,7 @@ def cell(lib, kind, reverse, save, x, w, u, b_ih, b_hh, h0, c0, reset, lengths):
     arithmetic = problem.ARITHMETIC[dtype]
     saved = lib.empty(x, (batch, steps, blocks * hidden), arithmetic) if save else None
     native.cell(
-        lib.threads(),
+        lib.place(h),
         dtype,
         kind,
         sizes,
@@ -133,7 +133,7 @@ def cell_backward(
         like = arrays[name]
         gradients[name] = lib.empty(like, like.shape, dtype) if wants and like is not None else None
     native.cell_back(
-        lib.threads(),
+        lib.place(h),
         dtype,
         kind,
         sizes,
@@ -167,19 +167,19 @@ _STATE = ("q", "k", "v", "g", "beta", "initial", "reset")
 def matrix_state(lib, q, k, v, g, beta, initial, reset, bounds):
     """`(o, last)` of a recurrence with matrix states; `q` is scaled."""
     sizes, gate, sequences, dtype = problem.matrix_state(lib, q, k, v, g, beta, initial, reset, bounds)
-    arrays = dict(zip(_STATE, _dense(lib, q, k, v, g, beta, initial, reset)))
+    arrays = dict(zip(_STATE, [*_dense(lib, q, k, v, g, beta, initial), lib.flags(reset, dtype)]))
     _, _, _, heads, key, value = sizes
     o = lib.empty(v, v.shape, dtype)
     last = lib.empty(v, (sequences, heads, key, value), problem.ARITHMETIC[dtype])
     form = _Form(gate, beta is not None, sizes, bounds)
-    native.matrix_state(lib.threads(), dtype, form, _Arguments(lib, arrays), lib.array(o), lib.array(last))
+    native.matrix_state(lib.place(v), dtype, form, _Arguments(lib, arrays), lib.array(o), lib.array(last))
     return o, last
 
 
 def matrix_state_backward(lib, q, k, v, g, beta, initial, reset, bounds, d_o, d_last):
     """The gradients of `q, k, v, g, beta, initial`; `None` for a `g` or `beta` that there is not."""
     sizes, gate, sequences, dtype = problem.matrix_state(lib, q, k, v, g, beta, initial, reset, bounds)
-    arrays = dict(zip(_STATE, _dense(lib, q, k, v, g, beta, initial, reset)))
+    arrays = dict(zip(_STATE, [*_dense(lib, q, k, v, g, beta, initial), lib.flags(reset, dtype)]))
     _, _, _, heads, key, value = sizes
     state = (sequences, heads, key, value)
     problem.expect_shape("d_o", d_o, v.shape)
@@ -194,7 +194,7 @@ def matrix_state_backward(lib, q, k, v, g, beta, initial, reset, bounds, d_o, d_
     gradients["initial"] = lib.empty(v, state, problem.ARITHMETIC[dtype])
     form = _Form(gate, beta is not None, sizes, bounds)
     native.matrix_state_back(
-        lib.threads(),
+        lib.place(v),
         dtype,
         form,
         _Arguments(lib, arrays),
@@ -210,7 +210,7 @@ def rms_norm(lib, x, weight, eps):
     dtype = problem.rms_norm(lib, x, weight)
     x, weight = _dense(lib, x, weight)
     y = lib.empty(x, x.shape, dtype)
-    native.rms_norm(lib.threads(), dtype, eps, lib.array(x), lib.array(weight), lib.array(y))
+    native.rms_norm(lib.place(x), dtype, eps, lib.array(x), lib.array(weight), lib.array(y))
     return y
 
 
@@ -222,7 +222,7 @@ def rms_norm_backward(lib, x, weight, eps, d_y):
     x, weight, d_y = _dense(lib, x, weight, d_y)
     d_x, d_weight = lib.empty(x, x.shape, dtype), lib.empty(weight, weight.shape, dtype)
     native.rms_norm_back(
-        lib.threads(),
+        lib.place(x),
         dtype,
         eps,
         lib.array(x),
@@ -242,7 +242,7 @@ def cross_entropy(lib, logits, targets):
     loss, weight = lib.empty(logits, (), arithmetic), lib.empty(logits, (), arithmetic)
     lse = lib.empty(logits, (rows,), arithmetic)
     native.cross_entropy(
-        lib.threads(),
+        lib.place(logits),
         dtype,
         classes,
         lib.array(logits),
@@ -255,20 +255,22 @@ def cross_entropy(lib, logits, targets):
 
 
 def cross_entropy_backward(lib, logits, targets, lse, scale):
-    """The gradient of the logits, for `scale = ∂L/∂loss / count`."""
+    """The gradient of the logits, for `scale = ∂L/∂loss / count`, one number of the type of `lse`."""
     (rows, classes), dtype = problem.cross_entropy(lib, logits, targets)
     problem.expect_shape("lse", lse, (rows,))
     problem.expect_dtype(lib, "lse", lse, problem.ARITHMETIC[dtype])
-    logits, targets, lse = _dense(lib, logits, targets, lse)
+    problem.expect_shape("scale", scale, ())
+    problem.expect_dtype(lib, "scale", scale, problem.ARITHMETIC[dtype])
+    logits, targets, lse, scale = _dense(lib, logits, targets, lse, scale)
     d_logits = lib.empty(logits, logits.shape, dtype)
     native.cross_entropy_back(
-        lib.threads(),
+        lib.place(logits),
         dtype,
         classes,
         lib.array(logits),
         lib.array(targets),
         lib.array(lse),
-        scale,
+        lib.array(scale),
         lib.array(d_logits),
     )
     return d_logits

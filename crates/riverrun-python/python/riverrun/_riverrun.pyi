@@ -6,16 +6,20 @@ objects with these as attributes. Every address must stay valid during the call,
 The GIL is released while a kernel runs. All functions raise `ValueError` for sizes that do not fit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 Array: TypeAlias = tuple[int, int]
 View: TypeAlias = tuple[int, int, int]
+# Threads of the CPU; or the number of a GPU, the address of a stream, and a function that allocates bytes on that GPU for work on
+# the stream and returns an object that owns them, and their address.
+Stream: TypeAlias = tuple[int, int, Callable[[int], tuple[Any, int]]]
+Place: TypeAlias = int | Stream
 
 __version__: str
 
 def scan(
-    threads: int,
+    place: Place,
     dtype: str,
     gate: str,
     shape: Sequence[int],
@@ -26,7 +30,7 @@ def scan(
     h: Array,
 ) -> None: ...
 def scan_back(
-    threads: int,
+    place: Place,
     dtype: str,
     gate: str,
     shape: Sequence[int],
@@ -65,20 +69,25 @@ def cell_back(
     d_c_last: Array | None,
     d: Any,
 ) -> None: ...
-def matrix_state(threads: int, dtype: str, form: Any, arguments: Any, o: Array, last: Array) -> None: ...
+def matrix_state(place: Place, dtype: str, form: Any, arguments: Any, o: Array, last: Array) -> None: ...
 def matrix_state_back(
-    threads: int, dtype: str, form: Any, arguments: Any, d_o: Array, d_last: Array | None, into: Any
+    place: Place, dtype: str, form: Any, arguments: Any, d_o: Array, d_last: Array | None, into: Any
 ) -> None: ...
-def rms_norm(threads: int, dtype: str, epsilon: float, x: Array, weight: Array, y: Array) -> None: ...
+def rms_norm(place: Place, dtype: str, epsilon: float, x: Array, weight: Array, y: Array) -> None: ...
 def rms_norm_back(
-    threads: int, dtype: str, epsilon: float, x: Array, weight: Array, d_y: Array, d_x: Array, d_weight: Array
+    place: Place, dtype: str, epsilon: float, x: Array, weight: Array, d_y: Array, d_x: Array, d_weight: Array
 ) -> None: ...
 def cross_entropy(
-    threads: int, dtype: str, vocab: int, x: Array, targets: Array, lse: Array, loss: Array, weight: Array
+    place: Place, dtype: str, vocab: int, x: Array, targets: Array, lse: Array, loss: Array, weight: Array
 ) -> None: ...
 def cross_entropy_back(
-    threads: int, dtype: str, vocab: int, x: Array, targets: Array, lse: Array, scale: float, d_x: Array
+    place: Place, dtype: str, vocab: int, x: Array, targets: Array, lse: Array, scale: Array, d_x: Array
 ) -> None: ...
+def cuda_cell(stream: Stream, dtype: str, cell: str, sizes: Sequence[int], reverse: bool, arrays: Any) -> None: ...
+def cuda_cell_back(stream: Stream, dtype: str, cell: str, sizes: Sequence[int], reverse: bool, arrays: Any) -> None: ...
+def cuda_device(device: int) -> tuple[int, int, str]: ...
+def cuda_fault(device: int) -> str | None: ...
+def cuda_headers(folders: Sequence[str]) -> None: ...
 def before_fork() -> None: ...
 def after_fork() -> None: ...
 def simd_levels() -> list[str]: ...

@@ -1,4 +1,4 @@
-"""Checks of every operation on this machine.
+"""Checks of every operation on this machine, on the CPU or on a GPU.
 
 Results are compared with the formulas in float64; gradients in float64 with differences of the formulas, and in narrower types
 with those gradients. Results are filled with whatever memory held before, and two runs must have equal bits.
@@ -11,7 +11,53 @@ from typing import Callable
 
 import numpy as np
 
-from riverrun import _arrays, _kernels, _problem, _reference
+from riverrun import _arrays, _problem, _reference
+from riverrun import _kernels as kernels
+
+
+class Place:
+    """The kernels on NumPy arrays: on the CPU, or on a GPU by copies, where float64 stays on the CPU."""
+
+    def __init__(self, device):
+        self._device = device
+
+    def __getattr__(self, name):
+        def on_cpu(*arguments):
+            return getattr(kernels, name)(_arrays, *arguments)
+
+        if self._device == "cpu":
+            return on_cpu
+        import torch
+
+        from riverrun.torch import _cuda, _tensors
+
+        module = _cuda if hasattr(_cuda, name) else kernels
+
+        def there(x):
+            if isinstance(x, np.ndarray):
+                return torch.from_numpy(np.array(x, order="C")).to(self._device)
+            return [there(each) for each in x] if isinstance(x, list) else x
+
+        def back(x):
+            if isinstance(x, torch.Tensor):
+                return x.cpu().numpy()
+            return type(x)(back(each) for each in x) if isinstance(x, (list, tuple)) else x
+
+        def on_gpu(*arguments):
+            if name.startswith("scan") and len(arguments[1]) > 1 and arguments[0] != "raw":
+                # The kernels take the inputs of a gate side by side there.
+                gate, inputs, *rest = arguments
+                results = on_gpu(gate, [np.concatenate(inputs, 2)], *rest)
+                if name == "scan":
+                    return results
+                (d_inputs,), d_h0 = results
+                return np.split(d_inputs, len(inputs), 2), d_h0
+            arrays = [x for each in arguments for x in (each if isinstance(each, list) else [each])]
+            if any(isinstance(x, np.ndarray) and x.dtype == np.float64 for x in arrays):
+                return on_cpu(*arguments)
+            return back(getattr(module, name)(_tensors, *(there(x) for x in arguments)))
+
+        return on_gpu
 
 #: The step of the differences. With a second one of half its length, the error is of the fourth order.
 STEP = 1e-3
@@ -43,7 +89,7 @@ class Case:
     terms: int
 
 
-def _scans(rng):
+def _scans(rng, place):
     batch, steps, dim = 3, 70, 37
     reset = rng.random((batch, steps)) < 0.05
     for index, gate in enumerate(_problem.GATES):
@@ -57,11 +103,11 @@ def _scans(rng):
         reverse = index % 2 == 1
 
         def run(*x, gate=gate, reverse=reverse):
-            return [_kernels.scan(_arrays, gate, list(x[:-1]), x[-1], reset, reverse)]
+            return [place.scan(gate, list(x[:-1]), x[-1], reset, reverse)]
 
         def back(x, results, d, gate=gate, reverse=reverse):
             *inputs, h0 = x
-            gradients, d_h0 = _kernels.scan_backward(_arrays, gate, inputs, h0, reset, reverse, results[0], d[0])
+            gradients, d_h0 = place.scan_backward(gate, inputs, h0, reset, reverse, results[0], d[0])
             return [*gradients, d_h0]
 
         def formula(*x, gate=gate, reverse=reverse):
@@ -70,7 +116,7 @@ def _scans(rng):
         yield Case(gate, tensors, run, back, formula, steps)
 
 
-def _cells(rng):
+def _cells(rng, place):
     batch, steps, width, hidden = 5, 12, 9, 19
     reset, lengths = rng.random((batch, steps)) < 0.1, np.array([12, 5, 0, 1, 11])
     for index, (kind, (gates, _)) in enumerate(_problem.CELLS.items()):
@@ -88,15 +134,15 @@ def _cells(rng):
             return [*x, None] if len(x) == 6 else list(x)
 
         def run(*x, kind=kind, reverse=reverse):
-            outputs = _kernels.cell(_arrays, kind, reverse, False, *both(x), reset, lengths)
+            outputs = place.cell(kind, reverse, False, *both(x), reset, lengths)
             return [y for y in outputs[:3] if y is not None]
 
         def back(x, results, d, kind=kind, reverse=reverse):
-            h, _, _, saved = _kernels.cell(_arrays, kind, reverse, True, *both(x), reset, lengths)
+            h, _, _, saved = place.cell(kind, reverse, True, *both(x), reset, lengths)
             d_c = d[2] if kind == "lstm" else None
             wanted = [True] * 7
-            gradients = _kernels.cell_backward(
-                _arrays, kind, reverse, wanted, *both(x), reset, lengths, h, saved, d[0], d[1], d_c
+            gradients = place.cell_backward(
+                kind, reverse, wanted, *both(x), reset, lengths, h, saved, d[0], d[1], d_c
             )
             return gradients[: len(x)]
 
@@ -106,7 +152,7 @@ def _cells(rng):
         yield Case(kind, tensors, run, back, formula, batch * steps * hidden)
 
 
-def _states(rng):
+def _states(rng, place):
     batch, steps, heads, values, key, value = 2, 50, 2, 4, 16, 24
     for name, row, erase in (("gated-delta-rule", False, True), ("kda", True, True), ("gla", True, False)):
         k = rng.standard_normal((batch, steps, heads, key))
@@ -126,11 +172,11 @@ def _states(rng):
             return q, k, v, g, beta[0] if erase else None, initial
 
         def run(*x, arguments=arguments):
-            return list(_kernels.matrix_state(_arrays, *arguments(x), None, None))
+            return list(place.matrix_state(*arguments(x), None, None))
 
         def back(x, results, d, arguments=arguments):
             d_last = d[1].astype(results[1].dtype)
-            gradients = _kernels.matrix_state_backward(_arrays, *arguments(x), None, None, d[0], d_last)
+            gradients = place.matrix_state_backward(*arguments(x), None, None, d[0], d_last)
             return [y for y in gradients if y is not None]
 
         def formula(*x, arguments=arguments):
@@ -139,13 +185,13 @@ def _states(rng):
         yield Case(name, tensors, run, back, formula, steps * key)
 
 
-def _rows(rng):
+def _rows(rng, place):
     x, weight = rng.standard_normal((150, 67)), rng.standard_normal(67)
     yield Case(
         "rms-norm",
         [x, weight],
-        lambda x, weight: [_kernels.rms_norm(_arrays, x, weight, 1e-6)],
-        lambda x, _, d: list(_kernels.rms_norm_backward(_arrays, *x, 1e-6, d[0])),
+        lambda x, weight: [place.rms_norm(x, weight, 1e-6)],
+        lambda x, _, d: list(place.rms_norm_backward(*x, 1e-6, d[0])),
         lambda x, weight: [_reference.rms_norm(x, weight, 1e-6)],
         150,
     )
@@ -153,25 +199,25 @@ def _rows(rng):
     targets[7] = -1
 
     def back(x, _, d):
-        _, lse, weight = _kernels.cross_entropy(_arrays, x[0], targets)
-        scale = float(d[0]) * float(weight)
-        return [_kernels.cross_entropy_backward(_arrays, x[0], targets, lse, scale)]
+        _, lse, weight = place.cross_entropy(x[0], targets)
+        scale = np.asarray(float(d[0]) * float(weight), dtype=lse.dtype)
+        return [place.cross_entropy_backward(x[0], targets, lse, scale)]
 
     yield Case(
         "cross-entropy",
         [logits],
-        lambda x: [_kernels.cross_entropy(_arrays, x, targets)[0]],
+        lambda x: [place.cross_entropy(x, targets)[0]],
         back,
         lambda x: [np.asarray(_reference.cross_entropy(x, targets))],
         300,
     )
 
 
-def cases(seed):
+def cases(seed, place):
     """Every operation, with data of this seed."""
     rng = np.random.default_rng(seed)
     for family in (_scans, _cells, _states, _rows):
-        yield from family(rng)
+        yield from family(rng, place)
 
 
 def _excess(found, expected, allowed):
@@ -243,10 +289,10 @@ def _equal_bits(case, tensors, cotangents):
     return all(a.tobytes() == b.tobytes() for a, b in zip(first, second))
 
 
-def verify(seed=0):
+def verify(seed=0, device="cpu"):
     """See `riverrun.verify`."""
     rows = []
-    for case in cases(seed):
+    for case in cases(seed, Place(device)):
         rng = np.random.default_rng(seed + 1)
         _, error = _results(case, case.tensors, np.float64)
         rows.append(Row(case.name, "float64", "results", error, error <= 1))

@@ -1,11 +1,11 @@
 """riverrun under PyTorch: recurrences, cells, norms and losses, forward and backward, on tensors where they are.
 
-Tensors are on the CPU; this build has no kernels for others. Layers are in `riverrun.torch.nn`, and here under their names.
-Operations take `torch.get_num_threads()` threads, and results do not depend on them. Under `torch.autocast` they run in
-float32.
+Tensors are on the CPU or on an NVIDIA GPU. Layers are in `riverrun.torch.nn`, and here under their names. On the CPU operations
+take `torch.get_num_threads()` threads, and results do not depend on them; on a GPU they run on the current stream.
 """
 
 from riverrun.torch import nn
+from riverrun.torch._cuda import fault
 from riverrun.torch._cell import gru, lstm, rnn
 from riverrun.torch._matrix_state import (
     chunk_gated_delta_rule,
@@ -30,6 +30,7 @@ __all__ = [
     "chunk_gla",
     "chunk_kda",
     "cross_entropy",
+    "fault",
     "fused_recurrent_gated_delta_rule",
     "fused_recurrent_gla",
     "fused_recurrent_kda",

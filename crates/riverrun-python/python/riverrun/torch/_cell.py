@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from riverrun import _kernels, _problem
-from riverrun.torch import _tensors
+from riverrun.torch import _cuda, _tensors
 from riverrun.torch._transforms import active, in_float32, with_transforms
 
 
@@ -16,8 +16,7 @@ def _or_empty(x0, *tensors):
     return tuple(x0.new_empty(0) if x is None else x for x in tensors)
 
 
-@torch.library.custom_op("riverrun::cell", mutates_args=())
-def _cell(
+def _cell_now(
     x: Tensor,
     w: Tensor,
     u: Tensor,
@@ -31,26 +30,30 @@ def _cell(
     reverse: bool,
     save: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    _tensors.expect_cpu(x=x, weight_ih=w, weight_hh=u, bias_ih=b_ih, bias_hh=b_hh, h0=h0, c0=c0, reset=reset, lengths=lengths)
-    outputs = _kernels.cell(_tensors, kind, reverse, save, x, w, u, b_ih, b_hh, h0, c0, reset, lengths)
+    kernels = _cuda if _tensors.on_gpu(x) else _kernels
+    outputs = kernels.cell(_tensors, kind, reverse, save, x, w, u, b_ih, b_hh, h0, c0, reset, lengths)
     return _or_empty(x, *outputs)
+
+
+_cell = torch.library.custom_op("riverrun::cell", mutates_args=())(_cell_now)
 
 
 @_cell.register_fake
 def _(x, w, u, b_ih, b_hh, h0, c0, reset, lengths, kind, reverse, save):
     (batch, steps, _, hidden), dtype = _problem.cell(_tensors, kind, x, w, u, b_ih, b_hh, h0, c0, reset, lengths)
     _, blocks = _problem.CELLS[kind]
-    arithmetic = getattr(torch, _problem.ARITHMETIC[dtype])
+    saved = (batch, steps, blocks * hidden), getattr(torch, _problem.ARITHMETIC[dtype])
+    if _tensors.on_gpu(x):
+        saved = _cuda.saved_of(kind, batch, steps, hidden), x.dtype
     return (
         x.new_empty((batch, steps, hidden)),
         x.new_empty((batch, hidden)),
         x.new_empty((batch, hidden) if kind == "lstm" else 0),
-        x.new_empty((batch, steps, blocks * hidden), dtype=arithmetic) if save else x.new_empty(0),
+        x.new_empty(saved[0], dtype=saved[1]) if save else x.new_empty(0),
     )
 
 
-@torch.library.custom_op("riverrun::cell_backward", mutates_args=())
-def _cell_backward(
+def _cell_backward_now(
     x: Tensor,
     w: Tensor,
     u: Tensor,
@@ -70,8 +73,12 @@ def _cell_backward(
     wanted: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     arrays = (x, w, u, b_ih, b_hh, h0, c0, reset, lengths)
-    gradients = _kernels.cell_backward(_tensors, kind, reverse, wanted, *arrays, h, saved, d_h, d_h_last, d_c_last)
+    kernels = _cuda if _tensors.on_gpu(x) else _kernels
+    gradients = kernels.cell_backward(_tensors, kind, reverse, wanted, *arrays, h, saved, d_h, d_h_last, d_c_last)
     return _or_empty(x, *gradients)
+
+
+_cell_backward = torch.library.custom_op("riverrun::cell_backward", mutates_args=())(_cell_backward_now)
 
 
 @_cell_backward.register_fake
@@ -100,8 +107,8 @@ def _backward(ctx, d_h, d_h_last, d_c_last, _):
     return (*given, None, None, None, None, None)
 
 
-_call = with_transforms(_cell, _setup, _backward)
-_gradients = with_transforms(_cell_backward)
+_call = with_transforms(_cell, _cell_now, _setup, _backward)
+_gradients = with_transforms(_cell_backward, _cell_backward_now)
 in_float32(_cell)
 
 
@@ -112,8 +119,8 @@ def _needs_gradient(*tensors):
 
 def run(kind, x, w, u, b_ih, b_hh, h0=None, c0=None, reset=None, lengths=None, reverse=False):
     """`(h, h_last, c_last)` of a cell of `riverrun._problem.CELLS`; `c_last` is empty for all but the LSTM."""
-    arrays = (x, w, u, b_ih, b_hh, h0, c0)
-    _tensors.expect_cpu(x=x, weight_ih=w, weight_hh=u, bias_ih=b_ih, bias_hh=b_hh, h0=h0, c0=c0, reset=reset, lengths=lengths)
+    arrays = _cuda.under_autocast(x, w, u, b_ih, b_hh, h0, c0)
+    _tensors.expect_place(x=x, weight_ih=w, weight_hh=u, bias_ih=b_ih, bias_hh=b_hh, h0=h0, c0=c0, reset=reset, lengths=lengths)
     save = _needs_gradient(*arrays)
     h, h_last, c_last, _ = _call(*arrays, reset, lengths, kind, reverse, save)
     return h, h_last, c_last

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from riverrun import _kernels, _problem
 from riverrun.torch import _tensors
+from riverrun.torch._cuda import under_autocast
 from riverrun.torch._transforms import in_float32, with_transforms
 
 
-@torch.library.custom_op("riverrun::matrix_state", mutates_args=())
-def _matrix_state(
+def _matrix_state_now(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -26,7 +26,6 @@ def _matrix_state(
     reset: Tensor | None,
     bounds: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    _tensors.expect_cpu(q=q, k=k, v=v, g=g, beta=beta, initial_state=initial, reset=reset, cu_seqlens=bounds)
     return _kernels.matrix_state(_tensors, q, k, v, g, beta, initial, reset, bounds)
 
 
@@ -35,14 +34,16 @@ def _results(q, k, v, g, beta, initial, reset, bounds):
     return (sequences, *sizes[3:]), getattr(torch, _problem.ARITHMETIC[dtype])
 
 
+_matrix_state = torch.library.custom_op("riverrun::matrix_state", mutates_args=())(_matrix_state_now)
+
+
 @_matrix_state.register_fake
 def _(q, k, v, g, beta, initial, reset, bounds):
     state, arithmetic = _results(q, k, v, g, beta, initial, reset, bounds)
     return v.new_empty(v.shape), v.new_empty(state, dtype=arithmetic)
 
 
-@torch.library.custom_op("riverrun::matrix_state_backward", mutates_args=())
-def _matrix_state_backward(
+def _matrix_state_backward_now(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -57,6 +58,9 @@ def _matrix_state_backward(
     arrays = (q, k, v, g, beta, initial, reset, bounds)
     gradients = _kernels.matrix_state_backward(_tensors, *arrays, d_o, d_last)
     return tuple(q.new_empty(0) if d is None else d for d in gradients)
+
+
+_matrix_state_backward = torch.library.custom_op("riverrun::matrix_state_backward", mutates_args=())(_matrix_state_backward_now)
 
 
 @_matrix_state_backward.register_fake
@@ -76,8 +80,8 @@ def _backward(ctx, d_o, d_last):
     return (*(None if x is None else d for x, d in zip(arrays, gradients)), None, None)
 
 
-_call = with_transforms(_matrix_state, _setup, _backward)
-_gradients = with_transforms(_matrix_state_backward)
+_call = with_transforms(_matrix_state, _matrix_state_now, _setup, _backward)
+_gradients = with_transforms(_matrix_state_backward, _matrix_state_backward_now)
 in_float32(_matrix_state)
 
 
@@ -85,6 +89,26 @@ def _unit(x):
     """Vectors of length 1, as flash-linear-attention makes them."""
     wide = x if x.dtype == torch.float64 else x.float()
     return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+def _each_sequence(arrays, initial, reset, bounds):
+    """A call for each of the sequences that follow each other in a batch of 1."""
+    _problem.matrix_state(_tensors, *arrays, initial, reset, bounds)
+    bounds, rows = bounds.tolist(), arrays[0].shape[1]
+    if bounds[0] != 0 or bounds[-1] != rows or bounds != sorted(bounds):
+        raise ValueError(
+            f"cu_seqlens: expected sequences that begin at 0, follow each other and end at {rows}, found {bounds}"
+        )
+    results = []
+    for index, (start, end) in enumerate(zip(bounds, bounds[1:])):
+        part = [None if x is None else x[:, start:end] for x in (*arrays, reset)]
+        state = None if initial is None else initial[index : index + 1]
+        results.append(_call(*part[:5], state, part[5], None))
+    if not results:
+        v = arrays[2]
+        heads, key, value = v.shape[2], arrays[0].shape[3], v.shape[3]
+        return torch.empty_like(v), v.new_empty((0, heads, key, value), dtype=torch.float32)
+    return tuple(torch.cat(each, dim) for each, dim in zip(zip(*results), (1, 0)))
 
 
 def _refuse(name, options):
@@ -107,14 +131,16 @@ def _run(
     use_qk_l2norm_in_kernel=False,
     state_v_first=False,
 ):
-    _tensors.expect_cpu(q=q, k=k, v=v, g=g, beta=beta, initial_state=initial_state, cu_seqlens=cu_seqlens, reset=reset)
+    _tensors.expect_place(q=q, k=k, v=v, g=g, beta=beta, initial_state=initial_state, cu_seqlens=cu_seqlens, reset=reset)
     _problem.expect_dims("q", q, 4, "[B, T, H, K]")
     if use_qk_l2norm_in_kernel:
         q, k = _unit(q), _unit(k)
     dtype = v.dtype
-    # Decays in float32 beside keys of 16 bits are common; the widest type of all keeps them.
-    wide = dtype
-    for x in (q, k, g, beta):
+    # Decays in float32 beside keys of 16 bits are common. On the CPU the widest type of all keeps them; on a GPU they take the
+    # type of the keys, in which tensor cores run.
+    q, k, v, g, beta = under_autocast(q, k, v, g, beta)
+    wide = v.dtype
+    for x in (q, k) if v.is_cuda else (q, k, g, beta):
         if x is not None:
             wide = torch.promote_types(wide, x.dtype)
     q, k, v, g, beta = (None if x is None else x.to(wide) for x in (q, k, v, g, beta))
@@ -122,9 +148,12 @@ def _run(
     if initial_state is not None:
         initial_state = initial_state.to(torch.float64 if wide == torch.float64 else torch.float32)
         initial_state = initial_state.transpose(-1, -2) if state_v_first else initial_state
-    if cu_seqlens is not None:
-        cu_seqlens = cu_seqlens.to(torch.int64)
-    o, last = _call(q * scale, k, v, g, beta, initial_state, reset, cu_seqlens)
+    arrays = (q * scale, k, v, g, beta)
+    if cu_seqlens is not None and q.is_cuda:
+        o, last = _each_sequence(arrays, initial_state, reset, cu_seqlens)
+    else:
+        cu_seqlens = None if cu_seqlens is None else cu_seqlens.to(torch.int64)
+        o, last = _call(*arrays, initial_state, reset, cu_seqlens)
     last = last.transpose(-1, -2) if state_v_first else last
     return o.to(dtype), (last if output_final_state else None)
 

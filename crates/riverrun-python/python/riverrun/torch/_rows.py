@@ -10,10 +10,11 @@ from riverrun.torch import _tensors
 from riverrun.torch._transforms import in_float32, with_transforms
 
 
-@torch.library.custom_op("riverrun::rms_norm", mutates_args=())
-def _rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    _tensors.expect_cpu(x=x, weight=weight)
+def _rms_norm_now(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return _kernels.rms_norm(_tensors, x, weight, eps)
+
+
+_rms_norm = torch.library.custom_op("riverrun::rms_norm", mutates_args=())(_rms_norm_now)
 
 
 @_rms_norm.register_fake
@@ -22,9 +23,11 @@ def _(x, weight, eps):
     return x.new_empty(x.shape)
 
 
-@torch.library.custom_op("riverrun::rms_norm_backward", mutates_args=())
-def _rms_norm_backward(x: Tensor, weight: Tensor, eps: float, d_y: Tensor) -> tuple[Tensor, Tensor]:
+def _rms_norm_backward_now(x: Tensor, weight: Tensor, eps: float, d_y: Tensor) -> tuple[Tensor, Tensor]:
     return _kernels.rms_norm_backward(_tensors, x, weight, eps, d_y)
+
+
+_rms_norm_backward = torch.library.custom_op("riverrun::rms_norm_backward", mutates_args=())(_rms_norm_backward_now)
 
 
 @_rms_norm_backward.register_fake
@@ -42,15 +45,16 @@ def _norm_back(ctx, d_y):
     return (*_norm_gradients(x, weight, ctx.eps, d_y), None)
 
 
-_normalised = with_transforms(_rms_norm, _setup_norm, _norm_back)
-_norm_gradients = with_transforms(_rms_norm_backward)
-in_float32(_rms_norm)
+_normalised = with_transforms(_rms_norm, _rms_norm_now, _setup_norm, _norm_back)
+_norm_gradients = with_transforms(_rms_norm_backward, _rms_norm_backward_now)
+in_float32(_rms_norm, "cpu", "cuda")
 
 
-@torch.library.custom_op("riverrun::cross_entropy", mutates_args=())
-def _cross_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    _tensors.expect_cpu(logits=logits, targets=targets)
+def _cross_entropy_now(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return _kernels.cross_entropy(_tensors, logits, targets)
+
+
+_cross_entropy = torch.library.custom_op("riverrun::cross_entropy", mutates_args=())(_cross_entropy_now)
 
 
 @_cross_entropy.register_fake
@@ -60,9 +64,11 @@ def _(logits, targets):
     return tuple(logits.new_empty(shape, dtype=arithmetic) for shape in ((), (rows,), ()))
 
 
-@torch.library.custom_op("riverrun::cross_entropy_backward", mutates_args=())
-def _cross_entropy_backward(logits: Tensor, targets: Tensor, lse: Tensor, scale: Tensor) -> Tensor:
-    return _kernels.cross_entropy_backward(_tensors, logits, targets, lse, scale.item())
+def _cross_entropy_backward_now(logits: Tensor, targets: Tensor, lse: Tensor, scale: Tensor) -> Tensor:
+    return _kernels.cross_entropy_backward(_tensors, logits, targets, lse, scale)
+
+
+_cross_entropy_backward = torch.library.custom_op("riverrun::cross_entropy_backward", mutates_args=())(_cross_entropy_backward_now)
 
 
 @_cross_entropy_backward.register_fake
@@ -82,9 +88,9 @@ def _loss_back(ctx, d_loss, *_):
     return _loss_gradients(logits, targets, lse, d_loss * weight), None
 
 
-_loss = with_transforms(_cross_entropy, _setup_loss, _loss_back)
-_loss_gradients = with_transforms(_cross_entropy_backward)
-in_float32(_cross_entropy)
+_loss = with_transforms(_cross_entropy, _cross_entropy_now, _setup_loss, _loss_back)
+_loss_gradients = with_transforms(_cross_entropy_backward, _cross_entropy_backward_now)
+in_float32(_cross_entropy, "cpu", "cuda")
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
@@ -103,7 +109,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
 
     Source: Zhang & Sennrich, *Root Mean Square Layer Normalization* (2019), equation 4.
     """
-    _tensors.expect_cpu(x=x, weight=weight)
+    _tensors.expect_place(x=x, weight=weight)
     return _normalised(x, weight, float(eps))
 
 
@@ -121,7 +127,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int = -100) -> 
     Raises:
         ValueError: shapes, dtypes or devices that do not fit; a target that is no class.
     """
-    _tensors.expect_cpu(logits=logits, targets=targets)
+    _tensors.expect_place(logits=logits, targets=targets)
     if logits.dim() == 0:
         raise ValueError("logits: expected shape [..., classes], found []")
     _problem.expect_shape("targets", targets, logits.shape[:-1])

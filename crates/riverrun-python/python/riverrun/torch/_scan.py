@@ -7,6 +7,7 @@ from torch import Tensor
 
 from riverrun import _kernels, _problem
 from riverrun.torch import _tensors
+from riverrun.torch._cuda import under_autocast
 from riverrun.torch._transforms import in_float32, with_transforms
 
 
@@ -14,12 +15,13 @@ def _inputs(x0, x1, x2):
     return [x for x in (x0, x1, x2) if x is not None]
 
 
-@torch.library.custom_op("riverrun::scan", mutates_args=())
-def _scan(
+def _scan_now(
     x0: Tensor, x1: Tensor | None, x2: Tensor | None, h0: Tensor | None, reset: Tensor | None, reverse: bool, gate: str
 ) -> Tensor:
-    _tensors.expect_cpu(x0=x0, x1=x1, x2=x2, h0=h0, reset=reset)
     return _kernels.scan(_tensors, gate, _inputs(x0, x1, x2), h0, reset, reverse)
+
+
+_scan = torch.library.custom_op("riverrun::scan", mutates_args=())(_scan_now)
 
 
 @_scan.register_fake
@@ -28,8 +30,7 @@ def _(x0, x1, x2, h0, reset, reverse, gate):
     return x0.new_empty(shape)
 
 
-@torch.library.custom_op("riverrun::scan_backward", mutates_args=())
-def _scan_backward(
+def _scan_backward_now(
     x0: Tensor,
     x1: Tensor | None,
     x2: Tensor | None,
@@ -44,6 +45,9 @@ def _scan_backward(
     gradients, d_h0 = _kernels.scan_backward(_tensors, gate, inputs, h0, reset, reverse, h, d_h)
     gradients += [x0.new_empty(0) for _ in range(3 - len(gradients))]
     return (*gradients, x0.new_empty(0) if d_h0 is None else d_h0)
+
+
+_scan_backward = torch.library.custom_op("riverrun::scan_backward", mutates_args=())(_scan_backward_now)
 
 
 @_scan_backward.register_fake
@@ -111,15 +115,19 @@ def _backward_again(ctx, u_a, u_b, _, u_h0):
     return on_a, None, None, on_h0, None, None, None, on_h, on_d_h
 
 
-_call = with_transforms(_scan, _setup, _backward)
-_gradients = with_transforms(_scan_backward, _setup_again, _backward_again)
+_call = with_transforms(_scan, _scan_now, _setup, _backward)
+_gradients = with_transforms(_scan_backward, _scan_backward_now, _setup_again, _backward_again)
 in_float32(_scan)
 
 
 def _run(gate, inputs, h0, reset, reverse):
     names = _problem.GATES.get(gate, ()) if len(inputs) > 1 else ("x",)
-    _tensors.expect_cpu(**dict(zip(names, inputs)), h0=h0, reset=reset)
-    x0, x1, x2 = (*inputs, None, None)[:3]
+    _tensors.expect_place(**dict(zip(names, inputs)), h0=h0, reset=reset)
+    if len(inputs) > 1 and gate != "raw" and _tensors.on_gpu(inputs[0]):
+        # The kernels take inputs side by side there, as `gated_scan` does.
+        _problem.scan(_tensors, gate, inputs, h0, reset)
+        inputs = [torch.cat(inputs, 2)]
+    x0, x1, x2, h0 = under_autocast(*(*inputs, None, None)[:3], h0)
     return _call(x0, x1, x2, h0, reset, reverse, gate)
 
 

@@ -135,7 +135,7 @@ class _Recurrent(torch.nn.RNNBase):
         if order is not None:
             states = [None if state is None else state.index_select(1, order) for state in states]
             reset = None if reset is None else reset.index_select(0, order)
-        y, last = self._layers(x, states, reset, lengths)
+        y, last = self._layers(x, states, reset, lengths.to(x.device))
         if inverse is not None:
             last = [state.index_select(1, inverse) for state in last]
         y = pack_padded_sequence(y, lengths, batch_first=True)
@@ -147,7 +147,7 @@ def _resets_backward(reset, lengths):
     if reset is None or reset.shape[1] == 0:
         return reset
     if lengths is not None:
-        reset = reset & (torch.arange(reset.shape[1]) < lengths.unsqueeze(1))
+        reset = reset & (torch.arange(reset.shape[1], device=reset.device) < lengths.unsqueeze(1))
     return torch.cat([reset[:, 1:], torch.zeros_like(reset[:, :1])], 1)
 
 

@@ -34,7 +34,8 @@ impl Card {
         Self::new(100, 148, 227),
     ];
 
-    const fn new(capability: u32, multiprocessors: u32, shared: usize) -> Self {
+    /// A card of this compute capability times ten, multiprocessors, and KiB of shared memory of a cube.
+    pub const fn new(capability: u32, multiprocessors: u32, shared: usize) -> Self {
         Self {
             capability,
             multiprocessors,
@@ -43,12 +44,12 @@ impl Card {
     }
 
     /// Its types, features and sizes.
-    pub(super) fn properties(self) -> DeviceProperties {
+    pub(crate) fn properties(self) -> DeviceProperties {
         properties(self)
     }
 
     /// How kernels are compiled for it.
-    pub(super) fn options(self) -> CudaCompilationOptions {
+    pub(crate) fn options(self) -> CudaCompilationOptions {
         options(self)
     }
 }

@@ -1,9 +1,7 @@
-//! A CubeCL server in CUDA's place, for a device that is not there: it compiles kernels to CUDA C++ as for a given card and
-//! leaves the rest to a [`Device`].
+//! A CubeCL server in CUDA's place: it compiles kernels to CUDA C++ for a given card and leaves the rest to a [`Device`].
 
-mod card;
-
-use std::fmt::Debug;
+use std::collections::HashMap;
+use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 use cubecl::client::Client;
@@ -18,6 +16,7 @@ use cubecl_environment::future::DynFut;
 use cubecl_environment::stream::StreamId;
 use cubecl_server::allocator::ContiguousMemoryLayoutPolicy;
 use cubecl_server::dry_run::LaunchMode;
+use cubecl_server::id::KernelId;
 use cubecl_server::kernel::{CompiledKernel, CubeKernel, define_kernel};
 use cubecl_server::logging::ServerLogger;
 use cubecl_server::memory_management::{
@@ -25,23 +24,23 @@ use cubecl_server::memory_management::{
 };
 use cubecl_server::runtime::Runtime;
 use cubecl_server::server::{
-    BufferBinding, CopyDescriptor, IoError, KernelArguments, ProfileError, ProfilingToken, Server,
-    ServerCommunication, ServerError, ServerStorage, ServerUtilities,
+    BufferBinding, CopyDescriptor, DeviceCaptures, IoError, KernelArguments, ProfileError,
+    ProfilingToken, Server, ServerCommunication, ServerError, ServerStorage, ServerUtilities,
 };
 use cubecl_server::storage::{ComputeStorage, ManagedResource, StorageHandle, StorageId};
 
-pub use card::Card;
+use crate::Card;
 
 /// A kernel as CUDA C++.
 pub type Compiled = CompiledKernel<CudaCompiler>;
 
-/// The substitute for the hardware.
+/// What takes launches and memory in CUDA's place.
 pub trait Device: Debug + Send + 'static {
     /// A launch: the kernel's name and its source, or why there is none; the cubes, and the arguments.
     fn launch(
         &mut self,
         name: &str,
-        compiled: Result<Compiled, String>,
+        compiled: Result<Arc<Compiled>, String>,
         count: CubeCount,
         arguments: KernelArguments,
     );
@@ -54,22 +53,30 @@ pub trait Device: Debug + Send + 'static {
 }
 
 /// The server of a device.
-#[derive(Debug)]
 pub struct StandIn<D> {
     utilities: Arc<ServerUtilities>,
     card: Card,
+    compiled: HashMap<KernelId, Result<Arc<Compiled>, String>>,
     device: D,
 }
 
-/// A client of the device, of which there may be one in a program.
-pub fn client<D: Device>(device: D, card: Card) -> Client {
-    let id = DeviceId::new(0, 0);
-    Client::init(id, StandIn::new(id, device, card))
+/// A client of the device with this number, and the device's captures. A program may call it once for each type of device and
+/// number.
+pub fn client<D: Device>(device: D, card: Card, number: u16) -> (Client, DeviceCaptures) {
+    let id = DeviceId::new(0, number);
+    let (server, captures) = StandIn::new(id, device, card);
+    (Client::init(id, server), captures)
+}
+
+impl<D: Debug> Debug for StandIn<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StandIn").field(&self.device).finish()
+    }
 }
 
 impl<D: Device> StandIn<D> {
-    fn new(id: DeviceId, device: D, card: Card) -> Self {
-        let (utilities, _) = ServerUtilities::init(
+    fn new(id: DeviceId, device: D, card: Card) -> (Self, DeviceCaptures) {
+        let (utilities, captures) = ServerUtilities::init(
             ServiceId::of::<Self>(id),
             // The kernels have paths of their own for it.
             "cuda",
@@ -78,11 +85,24 @@ impl<D: Device> StandIn<D> {
             Arc::new(ServerLogger::default()),
             ContiguousMemoryLayoutPolicy::new(512),
         );
-        Self {
+        let server = Self {
             utilities: Arc::new(utilities),
             card,
+            compiled: HashMap::new(),
             device,
-        }
+        };
+        (server, captures)
+    }
+
+    fn compile(&self, kernel: &dyn CubeKernel) -> Result<Arc<Compiled>, String> {
+        let mut compiler = CudaCompiler::new(CudaBackend::Cpp);
+        define_kernel(kernel)
+            .and_then(|definition| {
+                let options = self.card.options();
+                CompiledKernel::compile(kernel, definition, &mut compiler, &options)
+            })
+            .map(Arc::new)
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -107,11 +127,15 @@ impl<D: Device> Server for StandIn<D> {
         _stream: StreamId,
         _mode: LaunchMode,
     ) {
-        let compiled = define_kernel(&*kernel).and_then(|definition| {
-            let mut compiler = CudaCompiler::new(CudaBackend::Cpp);
-            CompiledKernel::compile(&*kernel, definition, &mut compiler, &self.card.options())
-        });
-        let compiled = compiled.map_err(|error| error.to_string());
+        let id = kernel.id();
+        let compiled = match self.compiled.get(&id) {
+            Some(compiled) => compiled.clone(),
+            None => {
+                let compiled = self.compile(&*kernel);
+                self.compiled.insert(id, compiled.clone());
+                compiled
+            }
+        };
         self.device
             .launch(kernel.name(), compiled, count, arguments);
     }

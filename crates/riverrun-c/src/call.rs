@@ -1,0 +1,119 @@
+//! What all functions share: element types, status and errors.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// The type of elements. Arithmetic and states are `float`, for `F64` `double`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dtype {
+    /// `float`.
+    F32 = 0,
+    /// `double`.
+    F64 = 1,
+    /// IEEE half precision.
+    F16 = 2,
+    /// bfloat16.
+    Bf16 = 3,
+}
+
+/// What became of a call.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// It is done.
+    Ok = 0,
+    /// An argument does not fit; nothing has been written.
+    Invalid = 1,
+    /// A fault of riverrun; results may be written in part.
+    Fault = 2,
+}
+
+thread_local! {
+    static ERROR: RefCell<CString> = RefCell::default();
+}
+
+/// What was wrong with the calling thread's last call that did not return `Ok`, in one line; empty before there was one. It
+/// lives until the thread's next such call.
+#[unsafe(no_mangle)]
+pub extern "C" fn riverrun_error() -> *const c_char {
+    ERROR.with_borrow(|error| error.as_ptr())
+}
+
+/// The version, such as `0.1.0`.
+#[unsafe(no_mangle)]
+pub extern "C" fn riverrun_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}
+
+/// Runs a call, and keeps what was wrong.
+pub fn call(run: impl FnOnce() -> Result<(), String>) -> Status {
+    // What a panicking kernel leaves behind is the caller's memory.
+    let (status, reason) = match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(())) => return Status::Ok,
+        Ok(Err(reason)) => (Status::Invalid, reason),
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            (Status::Fault, text.unwrap_or("a panic").to_string())
+        }
+    };
+    let line = reason.replace(['\n', '\0'], " ");
+    ERROR.with_borrow_mut(|error| *error = CString::new(line).unwrap_or_default());
+    status
+}
+
+/// A name.
+///
+/// # Safety
+/// A pointer that is not null is to a string.
+///
+/// # Errors
+/// A null pointer; bytes that are not UTF-8.
+pub unsafe fn name<'a>(what: &str, text: *const c_char) -> Result<&'a str, String> {
+    if text.is_null() {
+        return Err(format!("{what}: expected a name, found NULL"));
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map_err(|error| format!("{what}: {error}"))
+}
+
+/// A structure.
+///
+/// # Safety
+/// A pointer that is not null is to a `T`.
+///
+/// # Errors
+/// A null pointer.
+pub unsafe fn given<'a, T>(what: &str, pointer: *const T) -> Result<&'a T, String> {
+    // SAFETY: the caller's promise.
+    unsafe { pointer.as_ref() }.ok_or_else(|| format!("{what}: expected a pointer, found NULL"))
+}
+
+/// Calls `$body` with `$E` as the element type.
+macro_rules! with_type {
+    ($dtype:expr, $E:ident => $body:expr) => {
+        match $dtype {
+            $crate::Dtype::F32 => {
+                type $E = f32;
+                $body
+            }
+            $crate::Dtype::F64 => {
+                type $E = f64;
+                $body
+            }
+            $crate::Dtype::F16 => {
+                type $E = half::f16;
+                $body
+            }
+            $crate::Dtype::Bf16 => {
+                type $E = half::bf16;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_type;
