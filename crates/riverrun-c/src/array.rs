@@ -5,7 +5,9 @@
 /// # Errors
 /// A product beyond memory.
 pub fn elements<T>(what: &str, sizes: &[usize]) -> Result<usize, String> {
-    let product = sizes.iter().try_fold(1usize, |all, &size| all.checked_mul(size));
+    let product = sizes
+        .iter()
+        .try_fold(1usize, |all, &size| all.checked_mul(size));
     let fits = |elements: &usize| {
         let bytes = elements.checked_mul(size_of::<T>());
         bytes.is_some_and(|bytes| bytes <= isize::MAX as usize)
@@ -20,7 +22,9 @@ fn check<T>(what: &str, pointer: *const T, elements: usize) -> Result<(), String
         return Err(format!("{what}: expected {elements} elements, found NULL"));
     }
     if !pointer.is_aligned() {
-        return Err(format!("{what}: a pointer that is not aligned to its elements"));
+        return Err(format!(
+            "{what}: a pointer that is not aligned to its elements"
+        ));
     }
     Ok(())
 }

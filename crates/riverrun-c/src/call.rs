@@ -18,6 +18,19 @@ pub enum Dtype {
     Bf16 = 3,
 }
 
+impl Dtype {
+    /// The type of a number that C passes.
+    ///
+    /// # Errors
+    /// Another number than those of the types.
+    pub fn of(number: u32) -> Result<Self, String> {
+        [Self::F32, Self::F64, Self::F16, Self::Bf16]
+            .into_iter()
+            .find(|&dtype| dtype as u32 == number)
+            .ok_or_else(|| format!("dtype: expected 0 to 3, found {number}"))
+    }
+}
+
 /// What became of a call.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,8 +20,8 @@ pub struct Cell {
     /// `gru` (the reset gate after the product, as in PyTorch and cuDNN), `lstm`, `elman-tanh` or `elman-relu`; other cells by the
     /// names of the kernels.
     pub cell: *const c_char,
-    /// The type of all arrays but marks and lengths.
-    pub dtype: Dtype,
+    /// The type of all arrays but marks and lengths, a `RiverrunDtype`.
+    pub dtype: u32,
     /// Sequences.
     pub batch: usize,
     /// Steps of each.
@@ -92,27 +92,42 @@ impl Cell {
     }
 }
 
-/// Binds `$layer` and `$inputs` to the arrays.
-macro_rules! bind {
-    ($cell:expr, $problem:expr, $arrays:expr, $E:ident => $layer:ident, $inputs:ident) => {
-        let (cell, arrays, rows) = ($cell, $arrays, $problem.cell.gates() * $cell.hidden);
-        let state = [cell.batch, cell.hidden];
-        let $layer = Layer {
-            x: read("x", arrays.x.cast::<$E>(), &[cell.batch, cell.steps, cell.inputs])?,
+/// The rows of the weights, and the sizes of a state.
+fn sizes(cell: &Cell, problem: &Problem) -> (usize, [usize; 2]) {
+    let rows = problem.cell.gates().saturating_mul(cell.hidden);
+    (rows, [cell.batch, cell.hidden])
+}
+
+/// The arrays as the kernels take them.
+///
+/// # Safety
+/// They have their sizes.
+unsafe fn bind<'a, E>(
+    cell: &Cell,
+    problem: &Problem,
+    arrays: &CellArrays,
+) -> Result<(Layer<'a, E>, Inputs<'a, E>), String> {
+    let (rows, state) = sizes(cell, problem);
+    let sequence = [cell.batch, cell.steps, cell.inputs];
+    // SAFETY: the caller's promise.
+    unsafe {
+        let layer = Layer {
+            x: read("x", arrays.x.cast(), &sequence)?,
             width: cell.inputs,
-            w: read("w_ih", arrays.w_ih.cast::<$E>(), &[rows, cell.inputs])?,
-            bias: maybe("b_ih", arrays.b_ih.cast::<$E>(), &[rows])?,
+            w: read("w_ih", arrays.w_ih.cast(), &[rows, cell.inputs])?,
+            bias: maybe("b_ih", arrays.b_ih.cast(), &[rows])?,
         };
-        let $inputs = Inputs {
+        let inputs = Inputs {
             xg: &[],
-            u: read("w_hh", arrays.w_hh.cast::<$E>(), &[rows, cell.hidden])?,
-            bias: maybe("b_hh", arrays.b_hh.cast::<$E>(), &[rows])?,
-            h0: maybe("h0", arrays.h0.cast::<$E>(), &state)?,
-            c0: maybe("c0", arrays.c0.cast::<$E>(), &state)?,
+            u: read("w_hh", arrays.w_hh.cast(), &[rows, cell.hidden])?,
+            bias: maybe("b_hh", arrays.b_hh.cast(), &[rows])?,
+            h0: maybe("h0", arrays.h0.cast(), &state)?,
+            c0: maybe("c0", arrays.c0.cast(), &state)?,
             reset: marks("reset", arrays.reset, &[cell.batch, cell.steps])?,
             lengths: maybe("lengths", arrays.lengths, &[cell.batch])?,
         };
-    };
+        Ok((layer, inputs))
+    }
 }
 
 /// The numbers that `riverrun_cell` saves for `riverrun_cell_backward`: `float`, for `F64` `double`. 0 for a cell that saves nothing,
@@ -149,10 +164,10 @@ pub unsafe extern "C" fn riverrun_cell(
     call(|| unsafe {
         let (cell, arrays) = (given("cell", cell)?, given("arrays", arrays)?);
         let problem = cell.problem()?;
-        let saves = problem.saved_blocks();
-        with_type!(cell.dtype, E => {
+        let (saves, (_, state)) = (problem.saved_blocks(), sizes(cell, &problem));
+        with_type!(Dtype::of(cell.dtype)?, E => {
             type A = <E as Element>::Acc;
-            bind!(cell, problem, arrays, E => layer, inputs);
+            let (layer, inputs) = bind::<E>(cell, &problem, arrays)?;
             let outputs = Outputs {
                 h: write("h", h.cast::<E>(), &[cell.batch, cell.steps, cell.hidden])?,
                 h_last: write("h_last", h_last.cast::<E>(), &state)?,
@@ -187,10 +202,10 @@ pub unsafe extern "C" fn riverrun_cell_backward(
     call(|| unsafe {
         let (cell, arrays) = (given("cell", cell)?, given("arrays", arrays)?);
         let (problem, d) = (cell.problem()?, given("gradients", gradients)?);
-        let saves = problem.saved_blocks();
-        with_type!(cell.dtype, E => {
+        let (saves, (rows, state)) = (problem.saved_blocks(), sizes(cell, &problem));
+        with_type!(Dtype::of(cell.dtype)?, E => {
             type A = <E as Element>::Acc;
-            bind!(cell, problem, arrays, E => layer, inputs);
+            let (layer, inputs) = bind::<E>(cell, &problem, arrays)?;
             let whole = [cell.batch, cell.steps, cell.hidden];
             let h = read("h", h.cast::<E>(), &whole)?;
             let saved = read("saved", saved.cast::<A>(), &[problem.outputs(), saves])?;

@@ -16,8 +16,8 @@ pub struct Scan {
     /// `min-lstm-raw` (f, i, n), each of minGRU's and minLSTM's also with `-tanh` or `-g` behind it for the candidate's activation,
     /// `rg-lru` (s, u).
     pub gate: *const c_char,
-    /// The type of all arrays but marks.
-    pub dtype: Dtype,
+    /// The type of all arrays but marks, a `RiverrunDtype`.
+    pub dtype: u32,
     /// Sequences.
     pub batch: usize,
     /// Steps of each.
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn riverrun_scan(
         let (state, marked) = ([scan.batch, scan.dim], [scan.batch, scan.steps]);
         let whole = [scan.batch, scan.steps, scan.dim];
         let reset = marks("reset", reset, &marked)?;
-        with_type!(scan.dtype, E => {
+        with_type!(Dtype::of(scan.dtype)?, E => {
             let inputs = views::<E>(&problem, inputs)?;
             let h0 = maybe("h0", h0.cast::<E>(), &state)?;
             let h = write("h", h.cast::<E>(), &whole)?;
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn riverrun_scan_backward(
         let (state, marked) = ([scan.batch, scan.dim], [scan.batch, scan.steps]);
         let whole = [scan.batch, scan.steps, scan.dim];
         let reset = marks("reset", reset, &marked)?;
-        with_type!(scan.dtype, E => {
+        with_type!(Dtype::of(scan.dtype)?, E => {
             let inputs = views::<E>(&problem, inputs)?;
             let h0 = maybe("h0", h0.cast::<E>(), &state)?;
             let rows = |what, array: *const c_void| -> Result<Rows<E>, String> {

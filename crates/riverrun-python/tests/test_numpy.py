@@ -179,6 +179,6 @@ def test_verify_finds_wrong_results_and_gradients(monkeypatch):
         wrong_results = replace(case, run=lambda *x, c=case: spoiled(c.run(*x)))
         wrong_gradients = replace(case, back=lambda *x, c=case: spoiled(c.back(*x)))
         for wrong, what in ((wrong_results, "results"), (wrong_gradients, "gradients")):
-            monkeypatch.setattr(_verify, "cases", lambda _, wrong=wrong: [wrong])
+            monkeypatch.setattr(_verify, "cases", lambda *_, wrong=wrong: [wrong])
             failed = [row for row in riverrun.verify() if not row.passed]
             assert [row for row in failed if (row.dtype, row.what) == ("float64", what)], f"{case.name}: {what}"
