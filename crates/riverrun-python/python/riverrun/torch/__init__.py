@@ -17,6 +17,7 @@ from riverrun.torch._matrix_state import (
 )
 from riverrun.torch._rows import cross_entropy, rms_norm
 from riverrun.torch._scan import gated_scan, linear_scan, min_gru, min_lstm, rg_lru
+from riverrun.torch._transformers import use_in_transformers
 from riverrun.torch.nn import GRU, LSTM, RGLRU, RNN, MinGRU, MinLSTM
 
 __all__ = [
@@ -44,4 +45,5 @@ __all__ = [
     "rg_lru",
     "rms_norm",
     "rnn",
+    "use_in_transformers",
 ]
