@@ -8,12 +8,14 @@ import torch
 
 transformers = pytest.importorskip("transformers", minversion="5.0")
 
+#: Without flash-linear-attention, which runs on GPUs alone, the models run PyTorch's operations.
 MODEL = """
+import sys
+sys.modules["fla"] = None
 import torch
 from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
 import riverrun.torch as rt
 
-{before}
 config = Qwen3NextConfig(
     vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
     head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8,
@@ -45,7 +47,7 @@ def run(code):
 def test_a_model_that_exists():
     """Logits, loss and gradients, and generation by single steps."""
     out = run(
-        MODEL.format(before="")
+        MODEL
         + CHECK
         + """
 prompt = tokens[:, :9]
@@ -72,7 +74,7 @@ print("same", len(after))
 def test_a_module_that_is_imported_later():
     out = run(
         "import riverrun.torch as rt\nassert rt.use_in_transformers() == []\n"
-        + MODEL.format(before="")
+        + MODEL
         + CHECK
         + """
 import transformers.models.qwen3_next.modeling_qwen3_next as module
