@@ -39,8 +39,8 @@ pub const OPERATION: Operation = Operation {
     storages: &Storage::ALL,
     forms: |_| Erase::ALL.map(name).to_vec(),
     check: |part, report| by_storage!(part.storage, check(part, report)),
-    weight: 2,
-    shared: None,
+    weight: 9,
+    shared: crate::storage::HALVES,
     long: Some("300 steps of states of 128 x 128"),
 };
 

@@ -85,7 +85,7 @@ pub fn run(args: &VerifyArgs, quiet: bool) -> Result<(), Failure> {
     };
     if !args.long && args.op.is_none() && targets.iter().any(|target| !target.is_cpu()) {
         left_out.push(
-            "on GPUs, every gate, cell and recorded model in every storage type; every routine of every gate and every \
+            "on GPUs, every gate, cell, form of a matrix state and recorded model in every storage type; every routine of every gate and every \
              problem of the cells in 16 bits",
         );
     }
