@@ -13,7 +13,7 @@ static HEADERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Names folders with CUDA's headers, such as those of the package `nvidia-cuda-runtime`. They are asked after `CUDA_PATH`
 /// and before the places where a toolkit is usually installed.
-pub fn add_library_paths(headers: impl IntoIterator<Item = PathBuf>) {
+pub fn add_header_folders(headers: impl IntoIterator<Item = PathBuf>) {
     let mut known = HEADERS.lock().unwrap_or_else(PoisonError::into_inner);
     for folder in headers {
         if !known.contains(&folder) {

@@ -31,7 +31,7 @@ pub mod server;
 #[cfg(feature = "cuda")]
 pub use card::Card;
 #[cfg(feature = "cuda")]
-pub use compiler::add_library_paths;
+pub use compiler::add_header_folders;
 #[cfg(feature = "cuda")]
 pub use guest::{Guest, Ready};
 #[cfg(feature = "cuda")]

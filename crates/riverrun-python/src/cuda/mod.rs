@@ -181,7 +181,7 @@ impl Call {
 /// Names folders with CUDA's headers, for the compiler.
 #[pyfunction]
 pub fn cuda_headers(folders: Vec<PathBuf>) {
-    riverrun_guest::add_library_paths(folders);
+    riverrun_guest::add_header_folders(folders);
 }
 
 /// What a GPU has: compute capability, multiprocessors and the compiler of its kernels.
