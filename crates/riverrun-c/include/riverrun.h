@@ -129,31 +129,31 @@ typedef struct {
  */
 typedef struct {
   /*
-   Of the input.
+   The gradient of `x`.
    */
   void *x;
   /*
-   Of the input's weights.
+   The gradient of `w_ih`.
    */
   void *w_ih;
   /*
-   Of the recurrent weights.
+   The gradient of `w_hh`.
    */
   void *w_hh;
   /*
-   Of the input's bias.
+   The gradient of `b_ih`.
    */
   void *b_ih;
   /*
-   Of the recurrent bias.
+   The gradient of `b_hh`.
    */
   void *b_hh;
   /*
-   Of the initial state.
+   The gradient of `h0`.
    */
   void *h0;
   /*
-   Of the LSTM's initial cell state.
+   The gradient of `c0`; LSTM only.
    */
   void *c0;
 } RiverrunCellGradients;

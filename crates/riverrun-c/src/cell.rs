@@ -63,19 +63,19 @@ pub struct CellArrays {
 #[repr(C)]
 #[derive(Debug)]
 pub struct CellGradients {
-    /// Of the input.
+    /// The gradient of `x`.
     pub x: *mut c_void,
-    /// Of the input's weights.
+    /// The gradient of `w_ih`.
     pub w_ih: *mut c_void,
-    /// Of the recurrent weights.
+    /// The gradient of `w_hh`.
     pub w_hh: *mut c_void,
-    /// Of the input's bias.
+    /// The gradient of `b_ih`.
     pub b_ih: *mut c_void,
-    /// Of the recurrent bias.
+    /// The gradient of `b_hh`.
     pub b_hh: *mut c_void,
-    /// Of the initial state.
+    /// The gradient of `h0`.
     pub h0: *mut c_void,
-    /// Of the LSTM's initial cell state.
+    /// The gradient of `c0`; LSTM only.
     pub c0: *mut c_void,
 }
 

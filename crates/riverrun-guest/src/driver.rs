@@ -24,6 +24,19 @@ unsafe impl Send for Context {}
 // SAFETY: as above; nothing here changes.
 unsafe impl Sync for Context {}
 
+/// A context that is the calling thread's, and the one to go back to, if it is another.
+#[must_use]
+pub struct Entered(Option<CUcontext>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if let Some(before) = self.0 {
+            // SAFETY: it was the thread's, or is none.
+            let _ = unsafe { result::ctx::set_current(before) };
+        }
+    }
+}
+
 /// A loaded kernel.
 #[derive(Clone, Copy)]
 pub struct Function(CUfunction);
@@ -55,13 +68,20 @@ impl Context {
         Ok(Self { context, device })
     }
 
-    /// Makes the context that of the calling thread.
+    /// Makes the context that of the calling thread, until the result is dropped: the thread's own library goes on with the device
+    /// that it had.
     ///
     /// # Errors
     /// Those of the driver.
-    pub fn enter(self) -> Result<(), String> {
+    pub fn enter(self) -> Result<Entered, String> {
+        let failed = failed("the device's context");
+        let before = result::ctx::get_current().map_err(&failed)?;
+        if before == Some(self.context) {
+            return Ok(Entered(None));
+        }
         // SAFETY: the context is retained for ever.
-        unsafe { result::ctx::set_current(self.context) }.map_err(failed("the device's context"))
+        unsafe { result::ctx::set_current(self.context) }.map_err(&failed)?;
+        Ok(Entered(Some(before.unwrap_or(std::ptr::null_mut()))))
     }
 
     fn attribute(self, attribute: CUdevice_attribute) -> Result<u32, String> {
@@ -179,9 +199,8 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Makes the context current and returns the stream of the copies.
-    fn enter(&mut self) -> Result<CUstream, String> {
-        self.context.enter()?;
+    /// The stream of the copies. The context is current.
+    fn stream(&mut self) -> Result<CUstream, String> {
         if let Some(stream) = self.stream {
             return Ok(stream as CUstream);
         }
@@ -200,7 +219,8 @@ impl DeviceMemory {
 
 impl Memory for DeviceMemory {
     fn keep(&mut self, content: &[u8]) -> Result<u64, String> {
-        let _relaxed = self.enter().map(|_| Relaxed::begin())?;
+        let _entered = self.context.enter()?;
+        let _relaxed = Relaxed::begin();
         // SAFETY: new memory, which nothing frees.
         let address = unsafe { result::malloc_sync(content.len().max(1)) };
         let address = address.map_err(failed("memory for an operation's own words"))?;
@@ -209,16 +229,18 @@ impl Memory for DeviceMemory {
     }
 
     fn write(&mut self, address: u64, content: &[u8]) -> Result<(), String> {
-        let stream = self.enter()?;
+        let _entered = self.context.enter()?;
         let _relaxed = Relaxed::begin();
+        let stream = self.stream()?;
         // SAFETY: kept memory of at least this size; the copy is waited for.
         let copy = unsafe { result::memcpy_htod_async(address, content, stream) };
         Self::copied(stream, copy)
     }
 
     fn read(&mut self, address: u64, content: &mut [u8]) -> Result<(), String> {
-        let stream = self.enter()?;
+        let _entered = self.context.enter()?;
         let _relaxed = Relaxed::begin();
+        let stream = self.stream()?;
         // SAFETY: as above.
         let copy = unsafe { result::memcpy_dtoh_async(content, address, stream) };
         Self::copied(stream, copy)

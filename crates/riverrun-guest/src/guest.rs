@@ -73,7 +73,7 @@ impl Guest {
         let context = Context::of(ordinal)?;
         let card = context.card()?;
         let compiler = Compiler::new(card.capability)?;
-        context.enter()?;
+        let _entered = context.enter()?;
         let memory = DeviceMemory {
             context,
             stream: None,
@@ -121,7 +121,7 @@ impl Guest {
         call: impl Fn(&Client, &[Handle]) -> Result<(), Error>,
     ) -> Result<Ready, Refused> {
         let plan = self.recorder.plan(sizes, call)?;
-        self.context.enter()?;
+        let _entered = self.context.enter()?;
         let _relaxed = Relaxed::begin();
         let mut functions = self
             .functions
@@ -204,7 +204,7 @@ impl Guest {
             let found = addresses.len();
             return Err(format!("expected {expected} buffers, found {found}"));
         }
-        self.context.enter()?;
+        let _entered = self.context.enter()?;
         for (step, &function) in ready.plan.launches.iter().zip(&ready.functions) {
             let buffers = step.addresses(addresses, scratch);
             // SAFETY: the caller's promise.

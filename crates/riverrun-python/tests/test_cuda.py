@@ -331,5 +331,6 @@ def test_two_devices():
     assert torch.equal(rt.linear_scan(a.to("cuda:1"), a.to("cuda:1")).cpu(), expected)
     layer = rt.GRU(16, 32, batch_first=True).to("cuda:1")
     assert step(layer, a.to("cuda:1")).device.index == 1
+    assert torch.cuda.current_device() == 0
     with pytest.raises(ValueError, match="found one on cuda:1"):
         rt.linear_scan(a.to("cuda:0"), a.to("cuda:1"))
