@@ -1,4 +1,5 @@
-//! The header is that of the source, and a C program works with it.
+//! The header is that of the source, and a C program works with it, compiled as on Unix.
+#![cfg(unix)]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
