@@ -48,8 +48,9 @@ pub use matrix_state::{Decay, Erase, MatrixState, matrix_state};
 pub use norm::{add_rms_norm, layer_norm, rms_norm};
 pub use random::uniform;
 pub use recurrence::{
-    Candidate, Gate, Routine, SavedStates, ScanDerivatives, ScanDirection, ScanOptions, gated_scan,
-    linear_scan, linear_scan_gradients, linear_scan_hvp, min_gru, min_lstm,
+    Affine, Candidate, Gate, Routine, SavedStates, ScanDerivatives, ScanDirection, ScanOptions,
+    coefficients, gated_scan, linear_scan, linear_scan_gradients, linear_scan_hvp, min_gru,
+    min_lstm,
 };
 pub use rg_lru::rg_lru_gates;
 pub use rollout::{Decode, Ensemble, Rollout, rollout};

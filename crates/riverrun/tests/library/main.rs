@@ -1,5 +1,6 @@
 //! Operations, layers and weights, on the CPU and on a GPU where there is one.
 
+mod affine;
 mod attention;
 mod block_diagonal;
 mod cells;

@@ -1,5 +1,6 @@
 //! The linear recurrence and its gated forms: the functions on [`Tensor`].
 
+mod affine;
 #[cfg(feature = "autodiff")]
 mod autodiff;
 mod backend;
@@ -13,6 +14,7 @@ mod options;
 #[cfg(feature = "autodiff")]
 mod recompute;
 
+pub use affine::{Affine, coefficients};
 pub use backend::{GateInputs, RecurrenceOps, ScanGradients, ScanSpec};
 pub use gradients::{ScanDerivatives, ScanDirection, linear_scan_gradients, linear_scan_hvp};
 pub use options::{SavedStates, ScanOptions};
