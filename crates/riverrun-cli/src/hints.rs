@@ -15,13 +15,14 @@ pub fn explain(error: Error) -> String {
         Error::RunExists(_) => "continue it with --resume, or choose another folder with --out",
         Error::NotEmpty(_) => "choose another folder with --out",
         Error::Diverged { .. } => "try a lower --lr or a longer --warmup",
+        Error::NotKept { .. } => "choose one of these with --from-step, or leave it out",
         Error::StepsDone { .. } => "leave --steps out, or ask for more",
         Error::Memory { .. } | Error::Riverrun(riverrun::Error::OutOfMemory { .. }) => {
             "lower --batch, --context or --width, or use --accumulate N or --saved-states none"
         }
         Error::Recording(_) => "leave --graph out",
         Error::AlongTime(_) => "leave --context-parallel out",
-        Error::Spread(_) => "leave --hybrid out, or start one process",
+        Error::Spread(_) => "start one process",
         _ => return error.to_string(),
     };
     format!("{error}: {hint}")

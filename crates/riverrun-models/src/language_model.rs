@@ -77,6 +77,11 @@ pub struct LmState {
 }
 
 impl LmState {
+    /// The states of the blocks, first to last.
+    pub fn new(blocks: Vec<RecurrentState>) -> Self {
+        Self { blocks }
+    }
+
     /// The same values, detached from the graph: truncated backpropagation through time.
     pub fn detach(self) -> Self {
         Self {

@@ -89,6 +89,14 @@ pub enum Error {
         /// The missing part: a checkpoint, a model.
         what: &'static str,
     },
+    /// The run keeps no state of a step.
+    #[error("the run keeps no state of step {step}; {}", states(kept))]
+    NotKept {
+        /// The requested step.
+        step: u64,
+        /// The steps whose states it keeps beside the latest.
+        kept: Vec<u64>,
+    },
     /// A file of the run cannot be understood.
     #[error("{} is damaged or from another version: {reason}", shown(path))]
     Damaged {
@@ -208,6 +216,17 @@ impl Error {
 /// A path on one line, with unusual characters escaped.
 fn shown(path: &Path) -> String {
     path.display().to_string().replace(char::is_control, "?")
+}
+
+fn states(kept: &[u64]) -> String {
+    if kept.is_empty() {
+        return "it keeps the latest checkpoint alone".to_string();
+    }
+    let steps: Vec<String> = kept.iter().map(u64::to_string).collect();
+    format!(
+        "beside the latest checkpoint it has those after {}",
+        steps.join(", ")
+    )
 }
 
 fn saved_in(saved: &Option<PathBuf>) -> String {

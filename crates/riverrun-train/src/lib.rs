@@ -3,12 +3,12 @@
 //! The pieces, from the bottom up:
 //!
 //! - [`Objective`]: a model and the loss of a batch. [`Language`] is that of language models; implement it for your own.
-//! - [`Learner`]: one step of training of any objective: gradients, accumulated over parts of a batch, AdamW with clipping,
+//! - [`Learner`]: one step of training of any objective: gradients, accumulated over parts of a batch, AdamW or SGD with clipping,
 //!   16-bit formats, recorded steps on GPUs.
 //! - [`tasks`]: numbered batches. [`tasks::SelectiveCopy`] makes them from a counter, [`tasks::Text`] cuts them from a
 //!   text; implement [`tasks::Task`] for your own.
-//! - [`Trainer`]: the loop, with warm-up and cosine decay, evaluation, checkpoints, and resuming to the numbers of an
-//!   unbroken run.
+//! - [`Trainer`]: the loop, with a schedule, evaluation, early stopping, checkpoints, and resuming to the numbers of an unbroken
+//!   run.
 //! - [`RunDir`]: the run's folder: `config.json`, `metrics.jsonl`, `checkpoint/`, `best/`, and with the feature `charts`
 //!   `loss.svg` and `loss.png`.
 //! - [`Setup::spread_over`]: a run on several processes, each with its rows of every batch; [`Setup::spread_over_time`]: with its
@@ -60,17 +60,17 @@ mod trainer;
 
 pub use config::{MemoryPlan, PendulumRun, PendulumTask, RunConfig, TaskConfig, TrainingConfig};
 pub use error::Error;
-pub use generate::{Generator, Sampling};
+pub use generate::{Generator, Sampling, best_model};
 pub use learner::{GradientNorms, Learner, LossScale, Part, ScaleRecord};
 pub use metrics::{Report, Split};
 pub use objective::{
     DigitsModel, DigitsNet, DigitsObjective, Dynamics, Inputs, Language, Objective, Score,
-    count_correct, cross_entropy,
+    count_correct, cross_entropy, mean_squared_error,
 };
-pub use optimizer::{Optimizer, OptimizerConfig};
+pub use optimizer::{Optimizer, OptimizerConfig, Rule};
 pub use precision::Precision;
 pub use run_dir::RunDir;
-pub use schedule::Schedule;
+pub use schedule::{Decay, Schedule};
 pub use spread::{Connected, Ranks};
 #[cfg(unix)]
 pub use spread::{connect, over_world, over_world_along_time};

@@ -38,6 +38,9 @@ pub struct Report {
     /// Part of the scored tokens that were right, 0 to 1, for tasks that have right answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
+    /// Passes over the training data so far, for data that have an end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<f64>,
     /// Steps of the run that were skipped for gradients that overflowed, where the loss is scaled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped: Option<u64>,

@@ -146,6 +146,7 @@ mod tests {
             split,
             loss,
             accuracy,
+            epoch: None,
             skipped: None,
             gradient: None,
             gradients: Default::default(),

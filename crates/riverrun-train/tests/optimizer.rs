@@ -4,7 +4,7 @@
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, Tensor, TensorData};
-use riverrun_train::{LossScale, Optimizer, OptimizerConfig, Precision, ScaleRecord};
+use riverrun_train::{LossScale, Optimizer, OptimizerConfig, Precision, Rule, ScaleRecord};
 
 #[derive(Module, Debug)]
 struct Pair {
@@ -355,4 +355,38 @@ fn gradients_are_bounded_by_their_parameters() {
             _ => assert_eq!(values(&model), before),
         }
     }
+}
+
+#[test]
+fn sgd_is_momentum_and_decoupled_decay() {
+    let config = OptimizerConfig {
+        rule: Rule::Sgd,
+        beta_1: 0.75,
+        weight_decay: 0.5,
+        clip: 1e9,
+        ..OptimizerConfig::default()
+    };
+    let (mut optimizer, mut scale) = (
+        Optimizer::new(&config),
+        LossScale::new(Precision::F32, &device().autodiff()),
+    );
+    let mut model = pair([[1.0, -2.0]], [0.5, 0.0]);
+    let mut expected = [1.0, -2.0, 0.5, 0.0f64];
+    let mut momentum = [0.0f64; 4];
+    for (step, lr) in [0.5, 0.25, 0.125].into_iter().enumerate() {
+        let slopes = [1.0, -0.5, 0.25, 2.0 - step as f64];
+        let [a, b, c, d] = slopes.map(|slope| slope as f32);
+        let gradients = gradients(&model, [[a, b]], [c, d]);
+        model = optimizer.step(lr, model, gradients, &mut scale);
+        for i in 0..4 {
+            momentum[i] = 0.75 * momentum[i] + slopes[i];
+            let decay = if i < 2 { 1.0 - lr * 0.5 } else { 1.0 };
+            expected[i] = decay * expected[i] - lr * momentum[i];
+        }
+        // Every number is a sum of few powers of two: no step rounds.
+        assert_eq!(values(&model).map(f64::from), expected);
+    }
+    let (first, second, steps) = optimizer.moments(&model);
+    assert_eq!(values(&first).map(f64::from), momentum);
+    assert_eq!((values(&second), steps), ([0.0; 4], 3));
 }

@@ -120,7 +120,7 @@ fn models_and_batches_that_no_memory_holds_are_refused() {
     for net in [DigitsNet::Conv, DigitsNet::Rows, DigitsNet::Pixels] {
         let mut run = DigitsRun::new(net);
         run.training.batch = 1_000_000_000_000;
-        let objective = DigitsObjective::new(net, run.training.batch);
+        let objective = DigitsObjective::new(net, false, run.training.batch);
         let refused = Learner::new(objective, &run.training, &device).err();
         assert!(matches!(refused, Some(Error::Memory { .. })), "{refused:?}");
     }

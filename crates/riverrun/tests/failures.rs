@@ -86,7 +86,7 @@ fn an_update_of_a_weight_with_a_clone_is_replayed_once() {
         weight_decay: 0.0,
         time: 1,
     };
-    let steps = adamw_numbers(step, &gpu);
+    let steps = adamw_numbers(step.numbers(), &gpu);
     let update = |weight: Tensor<1>| {
         let moments = [(); 2].map(|()| gradient.clone() * 0.0);
         let tensors = AdamwTensors::new(weight, gradient.clone(), moments, false);

@@ -11,7 +11,7 @@ use riverrun::ops::SavedStates;
 use riverrun_models::LanguageModelKind;
 use riverrun_train::hybrid::{HybridConfig, PredictorKind};
 use riverrun_train::tasks::SymbolKind;
-use riverrun_train::{DigitsNet, Precision};
+use riverrun_train::{Decay, DigitsNet, Precision, Rule};
 
 use crate::commands::bench::BenchArgs;
 
@@ -131,7 +131,7 @@ The run's folder receives config.json, metrics.jsonl, checkpoint/, best/, loss.s
 pub struct TrainArgs {
     /// Text to learn: files in order, `-` for standard input; none for selective copying
     pub paths: Vec<String>,
-    /// Task without a text: selective-copy, xor, digits, or pendulum, a world model of a swinging pendulum [default:
+    /// Task without a text: selective-copy, adding, xor, digits, or pendulum, a world model of a swinging pendulum [default:
     /// selective-copy]
     #[arg(long, value_name = "NAME", conflicts_with = "paths")]
     pub task: Option<String>,
@@ -139,6 +139,9 @@ pub struct TrainArgs {
     /// [default: conv]
     #[arg(long, value_name = "NET")]
     pub net: Option<DigitsNet>,
+    /// Normalise the channels of the network conv over each batch
+    #[arg(long)]
+    pub batch_norm: bool,
     /// Folder with MNIST's four IDX files, or those of a data set in its format, for the task digits [default: drawn digits]
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
@@ -186,12 +189,26 @@ pub struct TrainArgs {
     /// Steps of the whole run [default: 2000; selective copying 1000]
     #[arg(long, value_name = "N")]
     pub steps: Option<u64>,
+    /// Passes over the training data, in the place of --steps: for a text as many windows as cover it, for images in files each
+    /// image once a pass
+    #[arg(long, value_name = "N", conflicts_with_all = ["steps", "resume"], value_parser = names::epochs)]
+    pub epochs: Option<f64>,
     /// Peak learning rate [default: 2e-3; selective copying 1e-2]
     #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     pub lr: Option<f64>,
     /// Steps of linear warm-up [default: a tenth of the run, at most 100]
     #[arg(long, value_name = "N")]
     pub warmup: Option<u64>,
+    /// Shape of the learning rate after the warm-up: cosine or linear, both to a tenth of the peak; constant; or
+    /// step:EVERY:FACTOR, which multiplies it by FACTOR after every EVERY steps [default: cosine]
+    #[arg(long, value_name = "SHAPE")]
+    pub schedule: Option<Decay>,
+    /// Rule that moves the weights: adamw, or sgd with --momentum [default: adamw]
+    #[arg(long, value_name = "RULE")]
+    pub optimizer: Option<Rule>,
+    /// Momentum of --optimizer sgd [default: 0.9]
+    #[arg(long, value_name = "M", allow_negative_numbers = true)]
+    pub momentum: Option<f32>,
     /// Decay of weight matrices [default: 0.1]
     #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
     pub weight_decay: Option<f64>,
@@ -223,6 +240,12 @@ pub struct TrainArgs {
     /// Steps between evaluations; each saves a checkpoint [default: 20 a run, 10 to 500 apart]
     #[arg(long, value_name = "N")]
     pub eval_every: Option<u64>,
+    /// End the run when N evaluations in a row have not lowered the validation loss [default: never]
+    #[arg(long, value_name = "N")]
+    pub patience: Option<u64>,
+    /// Checkpoints to keep, the latest included [default: 1]
+    #[arg(long, value_name = "N")]
+    pub keep: Option<usize>,
     /// Where to compute: auto, cpu, cuda:0, vulkan, ...; see `riverrun devices`
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub device: String,
@@ -239,6 +262,12 @@ pub struct TrainArgs {
     /// Write the norms of the gradients, in all and by module, into metrics.jsonl
     #[arg(long)]
     pub gradients: bool,
+    /// Write the metrics as an event file for TensorBoard too, into the run's folder
+    #[arg(long)]
+    pub tensorboard: bool,
+    /// Memory that the run is meant to stay within, such as 6GB or 512MiB: more gives a warning
+    #[arg(long, value_name = "SIZE", value_parser = names::bytes)]
+    pub memory_budget: Option<u64>,
     /// Show the memory in use, its peak and the largest weights when the run ends
     #[arg(long)]
     pub memory: bool,
@@ -258,6 +287,9 @@ pub struct TrainArgs {
     /// Go on with the run in --out, with its own options; --steps may extend it
     #[arg(long, requires = "out")]
     pub resume: bool,
+    /// Go on from the checkpoint after step N, of those that --keep has kept; later ones are removed
+    #[arg(long, value_name = "N", requires = "resume")]
+    pub from_step: Option<u64>,
 }
 
 impl TrainArgs {

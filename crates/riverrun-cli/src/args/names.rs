@@ -40,6 +40,32 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Parses a positive number of passes over data.
+pub fn epochs(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(epochs) if epochs > 0.0 && epochs <= 1e6 => Ok(epochs),
+        _ => Err("expected a number above 0 and at most 1000000".into()),
+    }
+}
+
+/// Parses a number of bytes with its unit.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let units = [
+        ("KiB", 1024.0),
+        ("MiB", 1048576.0),
+        ("GiB", 1073741824.0),
+        ("kB", 1e3),
+        ("MB", 1e6),
+        ("GB", 1e9),
+    ];
+    let known = units.into_iter().find_map(|(unit, size)| {
+        let number: f64 = text.strip_suffix(unit)?.trim().parse().ok()?;
+        let bytes = number * size;
+        (bytes >= 1.0 && bytes < 1e18).then_some(bytes as u64)
+    });
+    known.ok_or("expected a size such as 6GB, 512MB or 8GiB".into())
+}
+
 /// `N` positive sizes with an `x` between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sizes<const N: usize>(pub [usize; N]);
@@ -75,6 +101,15 @@ mod tests {
         }
         let beyond = "18446744073709551615x2x2".parse::<Sizes<3>>();
         assert!(beyond.unwrap_err().contains("2^40"));
+    }
+
+    #[test]
+    fn sizes_of_memory_have_units() {
+        assert_eq!(bytes("6GB"), Ok(6_000_000_000));
+        assert_eq!(bytes("1.5 MiB"), Ok(1_572_864));
+        for wrong in ["6", "GB", "-1GB", "1e30GB", "nanGB", "6gb"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

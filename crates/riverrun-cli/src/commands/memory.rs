@@ -126,6 +126,8 @@ pub struct Watched<O> {
     inner: O,
     /// The device to watch, if there is one.
     device: Option<Device>,
+    /// The bytes to stay within, until they were exceeded.
+    budget: Option<u64>,
     /// As of the last report.
     pub last: MemoryUse,
 }
@@ -136,8 +138,15 @@ impl<O> Watched<O> {
         Self {
             inner,
             device,
+            budget: None,
             last,
         }
+    }
+
+    /// With a warning, once, when the memory exceeds `budget` bytes.
+    pub fn within(mut self, budget: Option<u64>) -> Self {
+        self.budget = budget;
+        self
     }
 }
 
@@ -155,6 +164,15 @@ impl<O: Observer> Observer for Watched<O> {
             self.last = MemoryUse::of(device);
         }
         self.inner.report(report);
+        let exceeded = self.budget.zip(self.last.peak);
+        if let Some((budget, peak)) = exceeded.filter(|(budget, peak)| peak > budget) {
+            let (peak, most) = (megabytes(peak), megabytes(budget));
+            eprintln!(
+                "warning: at step {} the run has taken {peak}, more than --memory-budget {most}",
+                report.step
+            );
+            self.budget = None;
+        }
     }
 
     fn evaluating(&mut self, batch: usize, of: usize) {

@@ -1,6 +1,7 @@
 //! The `riverrun` binary from outside: files, streams, exit codes.
 #![cfg(feature = "flex")]
 
+mod everyday;
 mod head_layers;
 mod memory;
 mod refusals;

@@ -116,7 +116,7 @@ fn what_cannot_be_spread_is_refused() {
     refused(
         "2",
         &hybrid,
-        "hybrid training cannot be spread over several ranks: leave --hybrid out",
+        "hybrid training cannot be spread over several ranks: start one process",
     );
     let graph = tiny(&COPY, &["--graph"]);
     refused(

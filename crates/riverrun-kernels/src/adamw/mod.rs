@@ -9,7 +9,7 @@ pub mod cpu;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 
-/// The length of [`Step::numbers`].
+/// The length of [`Step::numbers`] and [`sgd`].
 pub const NUMBERS: usize = 9;
 
 /// The numbers of a step, apart from the tensors.
@@ -62,4 +62,13 @@ impl Step {
             1.0
         }
     }
+}
+
+/// The numbers with which the kernels take a step of gradient descent with momentum and decoupled weight decay: `m ← μ m + s g`,
+/// `p ← (1 - η λ) p - η m`. The second moment stays 0.
+///
+/// Source: Loshchilov & Hutter 2019, algorithm 1, with the momentum of PyTorch, to which the learning rate is no factor.
+pub fn sgd(lr: f64, momentum: f64, weight_decay: f64) -> [f32; NUMBERS] {
+    let keep = 1.0 - lr * weight_decay;
+    [lr, momentum, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, keep].map(|x| x as f32)
 }

@@ -10,8 +10,9 @@ use riverrun_models::{AnyLanguageModelConfig, LanguageModelConfig, RecurrentKind
 use serde::{Deserialize, Serialize};
 
 use crate::hybrid::HybridConfig;
+use crate::schedule::{Decay, Schedule};
 use crate::tasks::{Corpus, SelectiveCopy, SelectiveCopyConfig, TextConfig};
-use crate::{Error, OptimizerConfig, Precision, Schedule};
+use crate::{Error, OptimizerConfig, Precision, Rule};
 
 /// The layout of run folders that this version writes and reads.
 const FORMAT: u32 = 1;
@@ -69,7 +70,10 @@ pub struct TrainingConfig {
     pub lr: f64,
     /// Steps over which the learning rate rises to its peak.
     pub warmup: u64,
-    /// AdamW and clipping.
+    /// Shape of the learning rate after that.
+    #[serde(default)]
+    pub schedule: Decay,
+    /// AdamW or SGD, and clipping.
     pub optimizer: OptimizerConfig,
     /// Seed of the weights, the batches and dropout.
     pub seed: u64,
@@ -80,6 +84,12 @@ pub struct TrainingConfig {
     pub saved_states: SavedStates,
     /// Steps between evaluations; each also saves a checkpoint.
     pub eval_every: u64,
+    /// Evaluations without a lower loss after which a run ends before its last step; `None` for no such end.
+    #[serde(default)]
+    pub patience: Option<u64>,
+    /// Checkpoints kept, the latest included.
+    #[serde(default = "one")]
+    pub keep: usize,
     /// Steps between reports of the training loss.
     pub report_every: u64,
     /// Hybrid predictive training: see [`hybrid`](crate::hybrid).
@@ -214,11 +224,14 @@ impl TrainingConfig {
             steps,
             lr,
             warmup: 0,
+            schedule: Decay::Cosine,
             optimizer: OptimizerConfig::default(),
             seed: 0,
             dtype: Precision::F32,
             saved_states: SavedStates::All,
             eval_every: 1,
+            patience: None,
+            keep: 1,
             report_every: 1,
             hybrid: None,
         };
@@ -252,6 +265,8 @@ impl TrainingConfig {
             ("steps", self.steps),
             ("eval_every", self.eval_every),
             ("report_every", self.report_every),
+            ("patience", self.patience.unwrap_or(1)),
+            ("keep", self.keep as u64),
         ];
         for (name, value) in counts {
             if value == 0 {
@@ -262,7 +277,11 @@ impl TrainingConfig {
         let just_below_1 = f64::from(1.0f32.next_down());
         range("lr", self.lr, 0.0, f64::MAX)?;
         range("weight_decay", optimizer.weight_decay, 0.0, f64::MAX)?;
-        range("beta_1", optimizer.beta_1.into(), 0.0, just_below_1)?;
+        let beta_1 = match optimizer.rule {
+            Rule::AdamW => "beta_1",
+            Rule::Sgd => "momentum",
+        };
+        range(beta_1, optimizer.beta_1.into(), 0.0, just_below_1)?;
         range("beta_2", optimizer.beta_2.into(), 0.0, just_below_1)?;
         range("epsilon", optimizer.epsilon.into(), 0.0, f32::MAX.into())?;
         range("clip", optimizer.clip, f64::MIN_POSITIVE, f64::MAX)?;
@@ -273,11 +292,12 @@ impl TrainingConfig {
     }
 
     /// The learning rate over the run.
-    pub fn schedule(&self) -> Schedule {
+    pub fn learning_rate(&self) -> Schedule {
         Schedule {
             peak: self.lr,
             warmup: self.warmup,
             steps: self.steps,
+            decay: self.schedule,
         }
     }
 }

@@ -59,39 +59,58 @@ pub struct Generator {
     recorded: AtomicBool,
 }
 
+/// The best language model of a run, or the latest where none was evaluated yet, without autodiff.
+///
+/// # Errors
+/// A folder that is no run, or holds no model, or whose task has no language model; a damaged file; a device without the memory.
+pub fn best_model(dir: &RunDir, device: &Device) -> Result<AnyLanguageModel, Error> {
+    let config = language_run(dir)?;
+    best_of(&config, dir, &device.clone().without_autodiff())
+}
+
+/// The configuration of a run with a language model.
+fn language_run(dir: &RunDir) -> Result<RunConfig, Error> {
+    if let Some(task) = dir.task()?
+        && !TaskConfig::NAMES.contains(&task.as_str())
+    {
+        return Err(Error::Unsupported(format!(
+            "{} was trained on the task {task}, which has no language model",
+            dir.path().display()
+        )));
+    }
+    let config: RunConfig = dir.config()?;
+    config.check()?;
+    config.check_vocab()?;
+    Ok(config)
+}
+
+fn best_of(config: &RunConfig, dir: &RunDir, device: &Device) -> Result<AnyLanguageModel, Error> {
+    let none = || Error::NoModel {
+        dir: dir.path().into(),
+        what: "model",
+    };
+    let folder = dir.best().or_else(|| dir.checkpoint()).ok_or_else(none)?;
+    memory::check("the model", config.weight_bytes(), device)?;
+    checksums::check(&folder)?;
+    load_module(config.model.init(device), &folder.join(MODEL))
+}
+
 impl Generator {
     /// Opens the best model of a run, or the latest where none was evaluated yet.
     ///
     /// # Errors
     /// A folder that is no run, or holds no model, or whose task is not text; a damaged file.
     pub fn open(dir: &RunDir, device: &Device) -> Result<Self, Error> {
-        if let Some(task) = dir.task()?
-            && !TaskConfig::NAMES.contains(&task.as_str())
-        {
-            return Err(Error::Unsupported(format!(
-                "{} was trained on the task {task}, which has no language model: only a run on text can generate text",
-                dir.path().display()
-            )));
-        }
-        let config: RunConfig = dir.config()?;
-        config.check()?;
-        config.check_vocab()?;
-        let weights = config.weight_bytes();
-        let TaskConfig::Text(task) = config.task else {
+        let config = language_run(dir)?;
+        let TaskConfig::Text(task) = &config.task else {
             return Err(Error::Unsupported(format!(
                 "{} was trained on selective copying: only a run on text can generate text",
                 dir.path().display()
             )));
         };
-        let none = || Error::NoModel {
-            dir: dir.path().into(),
-            what: "model",
-        };
-        let folder = dir.best().or_else(|| dir.checkpoint()).ok_or_else(none)?;
+        let task = task.clone();
         let device = device.clone().without_autodiff();
-        memory::check("the model", weights, &device)?;
-        checksums::check(&folder)?;
-        let model = load_module(config.model.init(&device), &folder.join(MODEL))?;
+        let model = best_of(&config, dir, &device)?;
         let symbols = task.vocabulary.symbols()?;
         Ok(Self {
             model,

@@ -121,7 +121,7 @@ pub fn host_pieces() -> Vec<Piece> {
 pub fn device_pieces(device: &Device) -> Result<Vec<Piece>, Error> {
     let training = TrainingConfig::new(64, 1, 1, 1e-3);
     let digits = Learner::new(
-        DigitsObjective::new(DigitsNet::Conv, training.batch),
+        DigitsObjective::new(DigitsNet::Conv, false, training.batch),
         &training,
         device,
     )?;

@@ -84,6 +84,17 @@ impl<O: Objective> Learner<O> {
                 reason: format!("{} does not compute in it", riverrun::device::name(device)),
             });
         }
+        if objective.keeps_statistics() {
+            if precision != crate::Precision::F32 {
+                let reason = "the model keeps statistics, which are in f32";
+                return Err(Error::value("dtype", precision, reason));
+            }
+            if spread.is_some() {
+                return Err(Error::Spread(
+                    "a model that keeps statistics of its batches",
+                ));
+            }
+        }
         if let Some(bytes) = objective.bytes() {
             // A rank takes its share of the activations, and all of the rest: this share of both at least.
             let ranks = spread.as_ref().map_or(1, Spread::size);

@@ -50,6 +50,9 @@ impl Recorder {
                 "the loss draws from the device's generator, whose numbers a recorded step would repeat",
             );
         }
+        if objective.keeps_statistics() {
+            return because("the loss changes statistics that the model keeps");
+        }
         Ok(Self {
             inputs: Vec::new(),
             neighbours,

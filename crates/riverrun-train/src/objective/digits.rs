@@ -6,7 +6,7 @@ use std::str::FromStr;
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
-use burn::nn::{Linear, LinearConfig};
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rand::SeedableRng;
@@ -80,6 +80,8 @@ pub struct DigitsModel {
 #[derive(Module, Debug)]
 struct ConvNet {
     conv: Conv2d,
+    /// Between the convolution and the ReLU.
+    norm: Option<BatchNorm>,
     pool: MaxPool2d,
     out: Linear,
 }
@@ -98,12 +100,13 @@ struct PixelsNet {
 }
 
 impl DigitsModel {
-    fn new(net: DigitsNet, device: &Device) -> Self {
+    fn new(net: DigitsNet, batch_norm: bool, device: &Device) -> Self {
         let out = |inputs| LinearConfig::new(inputs, DIGITS).init(device);
         let side = (SIDE - 4) / 2;
         Self {
             conv: (net == DigitsNet::Conv).then(|| ConvNet {
                 conv: Conv2dConfig::new([1, 16], [5, 5]).init(device),
+                norm: batch_norm.then(|| BatchNormConfig::new(16).init(device)),
                 pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
                 out: out(16 * side * side),
             }),
@@ -123,8 +126,12 @@ impl DigitsModel {
     pub fn forward(&self, images: Tensor<2>) -> Tensor<2> {
         let rows = images.dims()[0];
         if let Some(net) = &self.conv {
-            let x = relu(net.conv.forward(images.reshape([rows, 1, SIDE, SIDE])));
-            return net.out.forward(net.pool.forward(x).flatten(1, 3));
+            let x = net.conv.forward(images.reshape([rows, 1, SIDE, SIDE]));
+            let x = match &net.norm {
+                Some(norm) => norm.forward(x),
+                None => x,
+            };
+            return net.out.forward(net.pool.forward(relu(x)).flatten(1, 3));
         }
         if let Some(net) = &self.rows {
             let (y, _) = net
@@ -158,14 +165,20 @@ fn order(device: &Device) -> Tensor<1, Int> {
 #[derive(Debug, Clone, Copy)]
 pub struct DigitsObjective {
     net: DigitsNet,
+    batch_norm: bool,
     /// Images of a batch.
     images: usize,
 }
 
 impl DigitsObjective {
-    /// An objective with a model of this kind and batches of `images`.
-    pub fn new(net: DigitsNet, images: usize) -> Self {
-        Self { net, images }
+    /// An objective with a model of this kind and batches of `images`. `batch_norm` normalises the channels of [`DigitsNet::Conv`]
+    /// over each batch: Ioffe & Szegedy, *Batch Normalization* (2015), algorithms 1 and 2.
+    pub fn new(net: DigitsNet, batch_norm: bool, images: usize) -> Self {
+        Self {
+            net,
+            batch_norm,
+            images,
+        }
     }
 }
 
@@ -183,7 +196,7 @@ impl Objective for DigitsObjective {
     type Batch = Images;
 
     fn init(&self, device: &Device) -> DigitsModel {
-        DigitsModel::new(self.net, device)
+        DigitsModel::new(self.net, self.batch_norm, device)
     }
 
     fn tensors(&self, images: &Images) -> Vec<TensorData> {
@@ -219,6 +232,10 @@ impl Objective for DigitsObjective {
         false
     }
 
+    fn keeps_statistics(&self) -> bool {
+        self.batch_norm
+    }
+
     fn bytes(&self) -> Option<u128> {
         // Of each image its pixels, and what the first layer makes of them.
         let first = match self.net {
@@ -245,14 +262,14 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                DigitsModel::new(net, &device).num_params(),
+                DigitsModel::new(net, false, &device).num_params(),
                 parameters,
                 "{net}"
             );
             assert_eq!(net.name().parse(), Ok(net));
         }
         for net in DigitsNet::ALL {
-            let model = DigitsModel::new(net, &device);
+            let model = DigitsModel::new(net, net == DigitsNet::Conv, &device);
             let logits = model.forward(Tensor::zeros([3, PIXELS], &device));
             assert_eq!(logits.dims(), [3, DIGITS], "{net}");
         }

@@ -18,7 +18,7 @@ pub use inputs::Inputs;
 use inputs::split;
 pub use language::Language;
 pub(crate) use language::check_along_time;
-pub use loss::{count_correct, cross_entropy};
+pub use loss::{count_correct, cross_entropy, mean_squared_error};
 
 use crate::Error;
 
@@ -31,7 +31,7 @@ use crate::Error;
 /// use burn::module::Module;
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::tensor::{Device, Tensor, TensorData};
-/// use riverrun_train::{Inputs, Objective};
+/// use riverrun_train::{Inputs, Objective, mean_squared_error};
 ///
 /// /// Fits a line to points.
 /// struct Line;
@@ -53,8 +53,7 @@ use crate::Error;
 ///     }
 ///
 ///     fn loss(&self, model: &Linear, inputs: &Inputs) -> Tensor<1> {
-///         let error = model.forward(inputs.float::<2>(0)) - inputs.float(1);
-///         (error.clone() * error).mean()
+///         mean_squared_error(model.forward(inputs.float::<2>(0)), inputs.float(1))
 ///     }
 ///
 ///     fn draws(&self) -> bool {
@@ -128,6 +127,12 @@ pub trait Objective: Send {
     /// [`Inputs::key`] are no such draws.
     fn draws(&self) -> bool {
         true
+    }
+
+    /// Whether [`loss`](Self::loss) changes buffers of the model, as Burn's `BatchNorm` changes its running statistics. Such a model
+    /// learns in `f32` and on one rank, and its steps are not recorded.
+    fn keeps_statistics(&self) -> bool {
+        false
     }
 
     /// The bytes that weights, moments and the activations of one batch take at least, if known; a step is refused where

@@ -1,4 +1,4 @@
-//! AdamW over a whole module, with the gradient clipped by its global norm.
+//! AdamW or SGD over a whole module, with the gradient clipped by its global norm.
 //!
 //! The update is [`riverrun::training::adamw`], which updates all parameters in a few launches with the formula and the state of
 //! Burn's `AdamW`. This module walks the model: one norm over all gradients (Burn clips each parameter by itself), weight
@@ -10,21 +10,57 @@ mod parameters;
 mod shard;
 
 use std::collections::{BTreeMap, HashMap};
+use std::str::FromStr;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::{AdamWState, AdaptiveMomentumState, DynState, GradientsParams};
 use burn::tensor::{Device, Tensor, TensorData};
-use riverrun::training::{AdamwStep, AdamwTensors, adamw, adamw_numbers, refill, square_sum};
+use riverrun::training::{AdamwStep, AdamwTensors, adamw, adamw_numbers, refill, sgd, square_sum};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, LossScale};
 use parameters::{Put, PutRounded, Slot, Take, TakeRounded};
 use shard::Shard;
 
+/// The rule that moves the weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rule {
+    /// AdamW: Loshchilov & Hutter, *Decoupled Weight Decay Regularization* (2019), algorithm 2.
+    #[default]
+    AdamW,
+    /// Gradient descent with momentum `beta_1` and decoupled weight decay: algorithm 1 there, with `m ← β₁ m + g` and
+    /// `w ← (1 - η λ) w - η m`. It has no second moment; `beta_2` and `epsilon` have no effect.
+    Sgd,
+}
+
+impl Rule {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AdamW => "adamw",
+            Self::Sgd => "sgd",
+        }
+    }
+}
+
+impl FromStr for Rule {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        let mut rules = [Self::AdamW, Self::Sgd].into_iter();
+        let rule = rules.find(|rule| rule.name() == name);
+        rule.ok_or_else(|| Error::value("optimizer", name, "must be adamw or sgd"))
+    }
+}
+
 /// Options of [`Optimizer`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerConfig {
-    /// Decay of the mean of the gradients.
+    /// The rule that moves the weights.
+    #[serde(default)]
+    pub rule: Rule,
+    /// Decay of the mean of the gradients, or of their sum with [`Rule::Sgd`].
     pub beta_1: f32,
     /// Decay of the mean of their squares. 0.99 rather than 0.999: runs are short, and the statistics
     /// of recurrent gates move quickly.
@@ -40,6 +76,7 @@ pub struct OptimizerConfig {
 impl Default for OptimizerConfig {
     fn default() -> Self {
         Self {
+            rule: Rule::AdamW,
             beta_1: 0.9,
             beta_2: 0.99,
             epsilon: 1e-8,
@@ -49,7 +86,7 @@ impl Default for OptimizerConfig {
     }
 }
 
-/// AdamW over a whole module, with its moments and with the gradient clipped by its global norm.
+/// AdamW or SGD over a whole module, with its moments and with the gradient clipped by its global norm.
 pub struct Optimizer {
     config: OptimizerConfig,
     /// Moments by parameter. Saved models contain the ids, so a loaded model finds its own.
@@ -199,14 +236,20 @@ impl Optimizer {
         (model, rounded.map(|rounded| rounded.map(&mut rounded_back)))
     }
 
-    fn numbers(&self, lr: f64, time: usize) -> AdamwStep {
-        AdamwStep {
-            lr,
-            beta_1: f64::from(self.config.beta_1),
-            beta_2: f64::from(self.config.beta_2),
-            epsilon: f64::from(self.config.epsilon),
-            weight_decay: self.config.weight_decay,
-            time: time as u32,
+    fn numbers(&self, lr: f64, time: usize) -> [f32; 9] {
+        let beta_1 = f64::from(self.config.beta_1);
+        let weight_decay = self.config.weight_decay;
+        match self.config.rule {
+            Rule::Sgd => sgd(lr, beta_1, weight_decay),
+            Rule::AdamW => AdamwStep {
+                lr,
+                beta_1,
+                beta_2: f64::from(self.config.beta_2),
+                epsilon: f64::from(self.config.epsilon),
+                weight_decay,
+                time: time as u32,
+            }
+            .numbers(),
         }
     }
 
@@ -215,10 +258,10 @@ impl Optimizer {
     /// [`have_one_time`](Self::have_one_time).
     pub(crate) fn announce(&mut self, lr: f64, device: &Device) -> Result<(), Error> {
         let time = self.steps + self.replayed + 1;
-        let step = self.numbers(lr, time);
+        let numbers = self.numbers(lr, time);
         let numbers = match self.announced.take() {
-            Some((place, _)) => refill(place, TensorData::from(step.numbers()))?,
-            None => adamw_numbers(step, device),
+            Some((place, _)) => refill(place, TensorData::from(numbers))?,
+            None => adamw_numbers(numbers, device),
         };
         self.announced = Some((numbers, time));
         Ok(())

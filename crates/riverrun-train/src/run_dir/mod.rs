@@ -5,6 +5,7 @@ mod files;
 mod lock;
 mod metrics;
 mod progress;
+mod tensorboard;
 #[cfg(test)]
 mod tests;
 
@@ -18,11 +19,20 @@ use serde::de::DeserializeOwned;
 
 use crate::Error;
 use files::remove_folder;
-pub(crate) use files::{read_json, write_atomic, write_json};
+#[cfg(any(test, feature = "charts"))]
+pub(crate) use files::write_atomic;
+pub(crate) use files::{read_json, write_json};
 pub(crate) use progress::Progress;
+pub(crate) use tensorboard::Events;
 
 const CONFIG: &str = "config.json";
 const METRICS: &str = "metrics.jsonl";
+const CHECKPOINT: &str = "checkpoint";
+
+/// The folder of the state after a step, once there is a later one.
+fn kept_name(step: u64) -> String {
+    format!("{CHECKPOINT}-{step}")
+}
 
 /// The folder of a run.
 ///
@@ -31,8 +41,10 @@ const METRICS: &str = "metrics.jsonl";
 /// | `config.json` | the configuration: [`RunConfig`](crate::RunConfig) of a language model |
 /// | `metrics.jsonl` | one [`Report`](crate::Report) a line |
 /// | `checkpoint/` | the latest state: `model.bpk`, AdamW's moments, `progress.json`, and their checksums |
+/// | `checkpoint-N/` | the state after step `N`, where [`keep`](crate::TrainingConfig::keep) is above 1 |
 /// | `best/` | `model.bpk` with the lowest validation loss so far, its `report.json`, and their checksums |
 /// | `loss.svg`, `loss.png` | the curves |
+/// | `events.out.tfevents.0.riverrun` | the metrics for TensorBoard, where they are asked for |
 /// | `lock` | empty; locked while a program trains in the folder |
 ///
 /// Files are written beside their place and renamed into it, folders likewise: whatever happens,
@@ -163,6 +175,7 @@ impl RunDir {
             "loss.png",
             "checkpoint.new",
             "best.new",
+            tensorboard::NAME,
             lock::NAME,
         ];
         for name in known {
@@ -225,7 +238,72 @@ impl RunDir {
 
     /// The folder of the latest state. When a run died while it swapped two of them, the older.
     pub fn checkpoint(&self) -> Option<PathBuf> {
-        self.folder("checkpoint")
+        let earlier = || Some(self.path.join(kept_name(*self.kept().last()?)));
+        self.folder(CHECKPOINT).or_else(earlier)
+    }
+
+    /// The steps of the earlier states that are kept beside the latest, in ascending order.
+    pub fn kept(&self) -> Vec<u64> {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let step = |name: &str| {
+            name.strip_prefix(CHECKPOINT)?
+                .strip_prefix('-')?
+                .parse()
+                .ok()
+        };
+        let mut steps: Vec<u64> = entries
+            .filter_map(|entry| step(entry.file_name().to_str()?))
+            .collect();
+        steps.sort_unstable();
+        steps
+    }
+
+    /// Makes the state that was kept after `step` the latest, and removes those after it.
+    ///
+    /// # Errors
+    /// [`Error::NotKept`] for a step without a state; one that is damaged; a disk that refuses.
+    pub fn return_to(&self, step: u64) -> Result<(), Error> {
+        let kept = self.kept();
+        if !kept.contains(&step) {
+            if self.checkpoint().is_some() && self.steps_done()? == step {
+                return Ok(());
+            }
+            return Err(Error::NotKept { step, kept });
+        }
+        let state = self.path.join(kept_name(step));
+        checksums::check(&state)?;
+        for later in kept.into_iter().filter(|&later| later > step) {
+            remove_folder(&self.path.join(kept_name(later)))?;
+        }
+        for name in [CHECKPOINT.to_string(), format!("{CHECKPOINT}.old")] {
+            remove_folder(&self.path.join(name))?;
+        }
+        let place = self.path.join(CHECKPOINT);
+        fs::rename(&state, &place).map_err(|error| Error::write(&place, error))
+    }
+
+    /// Puts a new state in the place of the latest. Of the earlier ones, the last `keep - 1` stay.
+    ///
+    /// # Errors
+    /// As [`replace_folder`](Self::replace_folder).
+    pub(crate) fn replace_checkpoint(
+        &self,
+        keep: usize,
+        step: u64,
+        fill: impl FnOnce(&Path) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let place = self.path.join(CHECKPOINT);
+        let before = match keep > 1 && place.is_dir() {
+            true => Some(Progress::read(&place)?.step).filter(|&before| before != step),
+            false => None,
+        };
+        self.replace(CHECKPOINT, before.map(kept_name), fill)?;
+        let kept = self.kept();
+        let most = keep.saturating_sub(1);
+        for old in &kept[..kept.len().saturating_sub(most)] {
+            remove_folder(&self.path.join(kept_name(*old)))?;
+        }
+        Ok(())
     }
 
     /// The folder of the best model.
@@ -262,9 +340,20 @@ impl RunDir {
         name: &str,
         fill: impl FnOnce(&Path) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        self.replace(name, None, fill)
+    }
+
+    /// As [`replace_folder`](Self::replace_folder); the folder before gets another name, where there is one for it.
+    fn replace(
+        &self,
+        name: &str,
+        before: Option<String>,
+        fill: impl FnOnce(&Path) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let (new, old, place) = (
             self.path.join(format!("{name}.new")),
-            self.path.join(format!("{name}.old")),
+            self.path
+                .join(before.clone().unwrap_or(format!("{name}.old"))),
             self.path.join(name),
         );
         // A leftover of a run that was killed at this point.
@@ -280,6 +369,9 @@ impl RunDir {
             fs::rename(&place, &old).map_err(|error| Error::write(&old, error))?;
         }
         fs::rename(&new, &place).map_err(|error| Error::write(&place, error))?;
-        remove_folder(&old)
+        match before {
+            None => remove_folder(&old),
+            Some(_) => Ok(()),
+        }
     }
 }

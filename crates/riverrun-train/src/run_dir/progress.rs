@@ -25,6 +25,9 @@ pub(crate) struct Progress {
     pub scale: Option<ScaleRecord>,
     /// The lowest validation loss so far.
     pub best: Option<f64>,
+    /// Evaluations since that one.
+    #[serde(default)]
+    pub stale: u64,
     /// The ranks that computed it.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub ranks: usize,
@@ -51,6 +54,7 @@ impl Progress {
             pending: (0.0, 0),
             scale: None,
             best: None,
+            stale: 0,
             ranks: 1,
             along_time: 1,
         }

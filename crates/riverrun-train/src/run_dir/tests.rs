@@ -29,6 +29,7 @@ fn report(step: u64) -> Report {
         split: Split::Train,
         loss: 1.0 / 3.0,
         accuracy: None,
+        epoch: None,
         skipped: None,
         gradient: None,
         gradients: Default::default(),

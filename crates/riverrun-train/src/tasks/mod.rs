@@ -3,6 +3,7 @@
 //! A task returns batches by number, not from a stream: batch `n` is a function of the run's seed and of `n` alone. So a
 //! resumed run sees exactly the batches of an uninterrupted one.
 
+mod adding;
 mod bpe;
 mod corpus;
 mod digits;
@@ -12,6 +13,7 @@ mod text;
 mod vocabulary;
 mod xor;
 
+pub use adding::{Adding, AddingBatch, AddingConfig, AddingNet, AddingTask};
 pub use bpe::Bpe;
 pub use corpus::Corpus;
 pub use digits::{Digits, DigitsConfig, DigitsRun, DigitsTask, Images, PIXELS, SIDE};
@@ -88,6 +90,12 @@ pub trait Task: Send + Sync {
 
     /// Items that the model reads in a training step, for the run's speed.
     fn items_per_step(&self) -> usize;
+
+    /// Items of the training data, in the unit of [`items_per_step`](Self::items_per_step); `None` for data that are made as they
+    /// are needed.
+    fn items_per_epoch(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// A task for a language model.

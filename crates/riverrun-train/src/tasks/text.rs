@@ -183,6 +183,10 @@ impl Task for Text {
     fn items_per_step(&self) -> usize {
         self.batch * self.context
     }
+
+    fn items_per_epoch(&self) -> Option<usize> {
+        Some(self.train.len())
+    }
 }
 
 impl TokenTask for Text {

@@ -15,18 +15,19 @@ const FIRST_MOMENT: &str = "moment-1.bpk";
 const SECOND_MOMENT: &str = "moment-2.bpk";
 const REPORT: &str = "report.json";
 
-/// Saves everything that a resumed run needs, in the place of the checkpoint before.
+/// Saves everything that a resumed run needs, in the place of the checkpoint before; `keep` of them are there then.
 pub(crate) fn save<O: Objective>(
     dir: &RunDir,
     learner: &Learner<O>,
     hybrid: Option<&Hybrid>,
+    keep: usize,
     progress: &mut Progress,
 ) -> Result<(), Error> {
     let model = learner.model();
     let (first, second, updates) = learner.optimizer().moments(model);
     progress.updates = updates;
     progress.scale = learner.scale().read()?;
-    dir.replace_folder("checkpoint", |folder| {
+    dir.replace_checkpoint(keep, progress.step, |folder| {
         save_module(model.valid(), &folder.join(MODEL))?;
         save_module(first, &folder.join(FIRST_MOMENT))?;
         save_module(second, &folder.join(SECOND_MOMENT))?;

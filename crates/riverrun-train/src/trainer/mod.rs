@@ -18,7 +18,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
 use crate::hybrid::{Hybrid, HybridConfig, Status};
-use crate::run_dir::Progress;
+use crate::run_dir::{Events, Progress};
 use crate::spread;
 use crate::tasks::Task;
 use crate::{Error, Language, Learner, Objective, Report, RunDir, Split, TrainingConfig};
@@ -43,6 +43,8 @@ pub struct Trainer<O: Objective = Language> {
     reports: Vec<Report>,
     /// The times of steps, where they are taken.
     profile: Option<Profile>,
+    /// The reports as TensorBoard reads them, where they are asked for.
+    events: Option<Events>,
     /// Whether the run began here, so that its folder is removed if it fails before its first checkpoint.
     fresh: bool,
 }
@@ -50,7 +52,8 @@ pub struct Trainer<O: Objective = Language> {
 /// How a run ended.
 #[derive(Debug)]
 pub struct Outcome<M> {
-    /// Whether the last step was done; if not, the run was asked to stop, and a checkpoint was saved.
+    /// Whether the run came to its end, by its last step or by its [patience](TrainingConfig::patience); if not, it was asked to
+    /// stop, and a checkpoint was saved.
     pub finished: bool,
     /// Steps done.
     pub step: u64,
@@ -95,6 +98,7 @@ impl<O: Objective> Trainer<O> {
             losses: None,
             reports: Vec::new(),
             profile: None,
+            events: None,
             fresh: true,
         })
     }
@@ -144,6 +148,7 @@ impl<O: Objective> Trainer<O> {
             losses,
             reports,
             profile: None,
+            events: None,
             fresh: false,
         })
     }
@@ -180,6 +185,20 @@ impl<O: Objective> Trainer<O> {
     pub fn with_gradient_norms(mut self) -> Self {
         self.learner.watch_gradients();
         self
+    }
+
+    /// Writes each report into an event file in the run's folder too, for TensorBoard: one file for the whole run, however often it
+    /// was resumed. The tags are `loss/train`, `loss/validation`, `accuracy/…`, `tokens_per_second/…`, `learning_rate`,
+    /// `gradient_norm`, and `gradient_norm/…` by module.
+    ///
+    /// # Errors
+    /// A disk that is full or refuses.
+    pub fn with_tensorboard(mut self) -> Result<Self, Error> {
+        if self.writes() {
+            let events = Events::start(&self.dir, &self.reports);
+            self.events = Some(events.inspect_err(|_| self.discard())?);
+        }
+        Ok(self)
     }
 
     /// Times the parts of each step on every rank. Steps wait for the device between their parts; they are not recorded.
@@ -262,7 +281,7 @@ impl<O: Objective> Trainer<O> {
 
     fn train(&mut self, observer: &mut dyn Observer, stop: &AtomicBool) -> Result<bool, Error> {
         let training = self.training.clone();
-        let schedule = training.schedule();
+        let schedule = training.learning_rate();
         let before = self.progress.seconds;
         let began = Instant::now();
         let seconds = || before + began.elapsed().as_secs_f64();
@@ -320,6 +339,10 @@ impl<O: Objective> Trainer<O> {
             if stopping {
                 return Ok(false);
             }
+            let stale = self.progress.stale;
+            if evaluating && training.patience.is_some_and(|most| stale >= most) {
+                return Ok(true);
+            }
         }
         Ok(true)
     }
@@ -365,7 +388,9 @@ impl<O: Objective> Trainer<O> {
             if self.writes() {
                 checkpoint::save_best(&self.dir, self.learner.model().valid(), report)?;
             }
-            self.progress.best = Some(report.loss);
+            (self.progress.best, self.progress.stale) = (Some(report.loss), 0);
+        } else {
+            self.progress.stale += 1;
         }
         Ok(())
     }
@@ -377,7 +402,8 @@ impl<O: Objective> Trainer<O> {
         self.learner.gather_moments()?;
         if self.writes() {
             let hybrid = self.hybrid.as_ref();
-            checkpoint::save(&self.dir, &self.learner, hybrid, &mut self.progress)?;
+            let keep = self.training.keep;
+            checkpoint::save(&self.dir, &self.learner, hybrid, keep, &mut self.progress)?;
             observer.saved(self.progress.step);
         }
         self.learner.forget_moments();
@@ -415,6 +441,7 @@ impl<O: Objective> Trainer<O> {
             split,
             loss,
             accuracy,
+            epoch: self.epochs(),
             skipped,
             gradient: norms.as_ref().map(|norms| norms.total),
             gradients: norms.map(|norms| norms.groups).unwrap_or_default(),
@@ -426,9 +453,19 @@ impl<O: Objective> Trainer<O> {
         if self.writes() {
             self.dir.append(&report)?;
         }
+        if let Some(events) = &mut self.events {
+            events.append(&report)?;
+        }
         observer.report(&report);
         self.reports.push(report.clone());
         Ok(report)
+    }
+
+    /// Passes over the training data so far, where they have an end.
+    fn epochs(&self) -> Option<f64> {
+        let items = self.task.items_per_epoch()?;
+        let done = self.progress.step as f64 * self.task.items_per_step() as f64;
+        Some(done / items as f64)
     }
 
     #[cfg(feature = "charts")]

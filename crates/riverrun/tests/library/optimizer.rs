@@ -92,7 +92,7 @@ fn check(name: &str, device: &Device, zeros: fn(usize, &Device) -> Tensor<1>) {
         };
         close(&squares, exact_squares);
         let factor = Tensor::<1>::ones([1], device);
-        let updated = adamw(tensors, factor, adamw_numbers(step(time), device)).unwrap();
+        let updated = adamw(tensors, factor, adamw_numbers(step(time).numbers(), device)).unwrap();
         for (piece, updated) in pieces.iter_mut().zip(updated) {
             let (p, [m, v], _) = updated.into_tensors::<1>();
             *piece = Some([p, m, v]);

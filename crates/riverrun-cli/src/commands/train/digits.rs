@@ -2,7 +2,7 @@
 
 use std::io::{Write, stdout};
 
-use riverrun_train::tasks::DigitsRun;
+use riverrun_train::tasks::{Digits, DigitsRun, Task};
 
 use super::{options, session};
 use crate::args::TrainArgs;
@@ -11,21 +11,31 @@ use crate::ranks::Ranks;
 
 /// Trains until the last step or Ctrl-C, and reports the part of the digits that were right.
 pub fn run(args: &TrainArgs, quiet: bool, ranks: &Ranks) -> Result<(), Failure> {
-    options::refuse_unused(args, "digits", &["--batch", "--net", "--data"])?;
+    options::refuse_unused(
+        args,
+        "digits",
+        &["--batch", "--epochs", "--net", "--batch-norm", "--data"],
+    )?;
     let device = riverrun::device::parse(&args.device)?;
     let new = DigitsRun::new(args.net.unwrap_or_default());
-    let (config, resumed) = options::prepare(
+    let (mut config, resumed) = options::prepare(
         args,
         ranks,
         new,
         |config| &mut config.training,
         |config| {
             options::set(&args.net, &mut config.net);
+            config.batch_norm |= args.batch_norm;
             if let Some(folder) = &args.data {
                 config.data.folder = Some(folder.clone());
             }
         },
     )?;
+    if args.epochs.is_some() {
+        let task = Digits::new(&config.data, config.training.batch, config.training.seed)?;
+        let (items, per_step) = (task.items_per_epoch(), task.items_per_step());
+        options::set_epochs(args, &mut config.training, items, per_step)?;
+    }
     let training = &config.training;
     let source = match &config.data.folder {
         Some(folder) => format!("digits of {}", folder.display()),

@@ -3,14 +3,16 @@
 use std::io::{Write, stdout};
 use std::path::Path;
 
+use burn::tensor::Device;
 use riverrun_models::AnyLanguageModel;
 use riverrun_train::tasks::{self, Corpus, SymbolKind, Text, TextConfig, TokenTask, Vocabulary};
 use riverrun_train::{Outcome, RunConfig, RunDir, Setup, TaskConfig};
 
 use super::model;
-use super::options::set;
+use super::options::{set, set_epochs, set_training};
 use super::session::{refuse_changes, train};
 use crate::args::TrainArgs;
+use crate::commands::memory::megabytes;
 use crate::failure::Failure;
 use crate::ranks::Ranks;
 
@@ -26,6 +28,7 @@ pub fn run(args: &TrainArgs, quiet: bool, ranks: &Ranks) -> Result<(), Failure> 
         begun(args, ranks)?
     };
     let what = describe(&config, &*task, &riverrun::device::name(&device));
+    warn_of_budget(args, &config, &device, quiet)?;
     let setup = Setup::language(&config, task)?;
     let mut out = stdout().lock();
     let trained = train(args, quiet, ranks, &device, setup, resumed, &what, &mut out)?;
@@ -33,6 +36,31 @@ pub fn run(args: &TrainArgs, quiet: bool, ranks: &Ranks) -> Result<(), Failure> 
         return Ok(());
     };
     conclude(&mut out, &config, &outcome, dir.path())
+}
+
+/// Says so where the plan of a run is beyond `--memory-budget`.
+fn warn_of_budget(
+    args: &TrainArgs,
+    config: &RunConfig,
+    device: &Device,
+    quiet: bool,
+) -> Result<(), Failure> {
+    let Some(budget) = args.memory_budget.filter(|_| !quiet) else {
+        return Ok(());
+    };
+    let plan = match args.context_parallel.unwrap_or(1) {
+        1 => config.memory_plan_on(device)?,
+        ranks => config.memory_plan_along_time(ranks)?,
+    };
+    if plan.peak() > budget {
+        eprintln!(
+            "warning: the run is expected to take {}, more than --memory-budget {}: try --accumulate, a smaller --batch, \
+             --saved-states none, or --dtype bf16",
+            megabytes(plan.peak()),
+            megabytes(budget)
+        );
+    }
+    Ok(())
 }
 
 /// The configuration of the run that the options describe: a new one, or with `--resume` the one in `--out`.
@@ -83,6 +111,7 @@ fn begun(args: &TrainArgs, ranks: &Ranks) -> Result<Prepared, Failure> {
         }
         let mut config = RunConfig::selective_copy();
         apply(args, &mut config)?;
+        set_epochs(args, &mut config.training, None, 1)?;
         config.check()?;
         let task = tasks::open(&config)?;
         return Ok(Prepared {
@@ -100,6 +129,8 @@ fn begun(args: &TrainArgs, ranks: &Ranks) -> Result<Prepared, Failure> {
     apply(args, &mut config)?;
     config.check()?;
     let task = open_text(&config, &corpus)?;
+    let (items, per_step) = (task.items_per_epoch(), task.items_per_step());
+    set_epochs(args, &mut config.training, items, per_step)?;
     Ok(Prepared {
         config,
         task,
@@ -211,19 +242,8 @@ fn apply(args: &TrainArgs, config: &mut RunConfig) -> Result<(), Failure> {
     if let Some(steps) = args.steps {
         training.set_steps(steps);
     }
-    set(&args.batch, &mut training.batch);
-    set(&args.accumulate, &mut training.accumulate);
-    set(&args.context, &mut training.context);
-    set(&args.lr, &mut training.lr);
-    set(&args.warmup, &mut training.warmup);
-    set(&args.weight_decay, &mut training.optimizer.weight_decay);
-    set(&args.seed, &mut training.seed);
-    set(&args.precision(), &mut training.dtype);
+    set_training(args, training)?;
     set(&args.saved_states, &mut training.saved_states);
-    set(&args.eval_every, &mut training.eval_every);
-    if let Some(hybrid) = args.hybrid() {
-        training.hybrid = Some(hybrid);
-    }
     if let TaskConfig::SelectiveCopy(task) = &mut config.task {
         set(&args.data_tokens, &mut task.data_tokens);
     }
@@ -291,6 +311,14 @@ fn conclude(
             )?,
         }
         writeln!(out, "{} steps in {:.1} s", outcome.step, last.seconds)?;
+        if outcome.step < config.training.steps {
+            let patience = config.training.patience.unwrap_or(0);
+            writeln!(
+                out,
+                "stopped before step {}: no lower validation loss in {patience} evaluations",
+                config.training.steps
+            )?;
+        }
     }
     writeln!(out, "curve   {path}/loss.png, {path}/loss.svg")?;
     if matches!(config.task, TaskConfig::Text(_)) {

@@ -1,5 +1,6 @@
 //! `riverrun train`: a new run, or the continuation of one.
 
+mod adding;
 mod digits;
 mod language;
 mod model;
@@ -59,11 +60,12 @@ fn run_rank(args: &TrainArgs, quiet: bool, ranks: &Ranks) -> Result<(), Failure>
     }
     match task.as_deref() {
         None | Some("selective-copy" | "text") => language::run(args, quiet, ranks),
+        Some("adding") => adding::run(args, quiet, ranks),
         Some("xor") => xor::run(args, quiet, ranks),
         Some("digits") => digits::run(args, quiet, ranks),
         Some("pendulum") => pendulum::run(args, quiet, ranks),
         Some(name) => Err(Failure::User(format!(
-            "unknown task {name:?}: it is selective-copy, xor, digits or pendulum, or a text by its path"
+            "unknown task {name:?}: it is selective-copy, adding, xor, digits or pendulum, or a text by its path"
         ))),
     }
 }

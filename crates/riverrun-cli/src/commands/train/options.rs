@@ -1,6 +1,6 @@
 //! Options that the tasks without a language model share.
 
-use riverrun_train::{RunDir, TrainingConfig};
+use riverrun_train::{Rule, RunDir, TrainingConfig};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -25,14 +25,14 @@ pub fn prepare<C: Clone + Serialize + DeserializeOwned>(
         if let Some(steps) = args.steps {
             training(&mut new).set_steps(steps);
         }
-        set_training(args, training(&mut new));
+        set_training(args, training(&mut new))?;
         apply(&mut new);
         return Ok((new, None));
     }
     let dir = ranks.lock(super::folder(args)?)?;
     let before: C = dir.config()?;
     let mut config = before.clone();
-    set_training(args, training(&mut config));
+    set_training(args, training(&mut config))?;
     apply(&mut config);
     session::refuse_changes(&before, &config, &dir)?;
     if let Some(steps) = args.steps {
@@ -42,19 +42,63 @@ pub fn prepare<C: Clone + Serialize + DeserializeOwned>(
 }
 
 /// Puts the options that were given into a training configuration, all but the steps.
-fn set_training(args: &TrainArgs, training: &mut TrainingConfig) {
+///
+/// # Errors
+/// A momentum for an optimizer that has none.
+pub fn set_training(args: &TrainArgs, training: &mut TrainingConfig) -> Result<(), Failure> {
     set(&args.batch, &mut training.batch);
     set(&args.accumulate, &mut training.accumulate);
     set(&args.context, &mut training.context);
     set(&args.lr, &mut training.lr);
-    set(&args.warmup, &mut training.warmup);
+    set_intervals(args, training);
+    set(&args.schedule, &mut training.schedule);
+    set(&args.optimizer, &mut training.optimizer.rule);
+    if let Some(momentum) = args.momentum {
+        if training.optimizer.rule != Rule::Sgd {
+            return Err(Failure::User("--momentum is for --optimizer sgd".into()));
+        }
+        training.optimizer.beta_1 = momentum;
+    }
     set(&args.weight_decay, &mut training.optimizer.weight_decay);
     set(&args.seed, &mut training.seed);
     set(&args.precision(), &mut training.dtype);
-    set(&args.eval_every, &mut training.eval_every);
+    set(&args.keep, &mut training.keep);
+    training.patience = args.patience.or(training.patience);
     if let Some(hybrid) = args.hybrid() {
         training.hybrid = Some(hybrid);
     }
+    Ok(())
+}
+
+/// The options that [`TrainingConfig::set_steps`] would set otherwise.
+fn set_intervals(args: &TrainArgs, training: &mut TrainingConfig) {
+    set(&args.warmup, &mut training.warmup);
+    set(&args.eval_every, &mut training.eval_every);
+}
+
+/// Lets a new run take as many steps as `--epochs` asks for, where it does. `items` are those of the training data, `per_step` those
+/// of a step.
+///
+/// # Errors
+/// Data without an end.
+pub fn set_epochs(
+    args: &TrainArgs,
+    training: &mut TrainingConfig,
+    items: Option<usize>,
+    per_step: usize,
+) -> Result<(), Failure> {
+    let Some(epochs) = args.epochs else {
+        return Ok(());
+    };
+    let Some(items) = items else {
+        return Err(Failure::User(
+            "--epochs is for a text and for images in files: the data of this task are made as it runs".into(),
+        ));
+    };
+    let steps = (epochs * items as f64 / per_step as f64).ceil();
+    training.set_steps((steps as u64).max(1));
+    set_intervals(args, training);
+    Ok(())
 }
 
 /// Puts an option that was given in its place.
@@ -84,7 +128,9 @@ pub fn refuse_unused(args: &TrainArgs, task: &str, used: &[&str]) -> Result<(), 
         ("--tokens", args.tokens.is_some()),
         ("--split", args.split.is_some()),
         ("--data-tokens", args.data_tokens.is_some()),
+        ("--epochs", args.epochs.is_some()),
         ("--net", args.net.is_some()),
+        ("--batch-norm", args.batch_norm),
         ("--data", args.data.is_some()),
     ];
     let unused = |(name, given): &&(&str, bool)| *given && !used.contains(name);

@@ -39,7 +39,12 @@ pub fn train<O: Objective>(
         resumed.is_none(),
     );
     let dir = match (resumed, &args.out) {
-        (Some(dir), _) => dir,
+        (Some(dir), _) => {
+            if let Some(step) = args.from_step.filter(|_| ranks.is_first()) {
+                dir.return_to(step)?;
+            }
+            dir
+        }
         (None, out) if !ranks.is_first() => RunDir::of_another(out.clone().unwrap_or_default()),
         (None, Some(out)) => RunDir::create(out)?,
         (None, None) => RunDir::next("runs", setup.task().name())?,
@@ -49,6 +54,9 @@ pub fn train<O: Objective>(
         true => Trainer::create(setup, dir.clone(), device)?,
         false => Trainer::resume(setup, dir.clone(), device)?,
     };
+    if args.tensorboard {
+        trainer = trainer.with_tensorboard()?;
+    }
     if args.gradients {
         trainer = trainer.with_gradient_norms();
     }
@@ -97,7 +105,9 @@ pub fn train<O: Objective>(
         };
         eprintln!("preparing {spec}: kernels are compiled in the first steps{saved}");
     }
-    let mut progress = Watched::new(Progress::new(quiet), args.memory.then(|| device.clone()));
+    let watches = args.memory || args.memory_budget.is_some();
+    let progress = Watched::new(Progress::new(quiet), watches.then(|| device.clone()));
+    let mut progress = progress.within(args.memory_budget);
     let outcome = trainer.run(&mut progress, &stop)?;
     if !ranks.is_first() {
         return match outcome.finished {

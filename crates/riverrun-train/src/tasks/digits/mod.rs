@@ -5,8 +5,10 @@ mod idx;
 mod run;
 
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use rand::Rng;
+use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 
 use super::{Purpose, Task, batch_rng};
@@ -18,7 +20,7 @@ pub use run::{DigitsRun, DigitsTask};
 pub const SIDE: usize = 28;
 /// Pixels of an image.
 pub const PIXELS: usize = SIDE * SIDE;
-/// Images in the validation set.
+/// Images in the validation set of drawn digits.
 const VALIDATION: usize = 1000;
 
 /// Options of [`Digits`].
@@ -41,8 +43,8 @@ pub struct Images {
 
 /// Digits to tell apart: MNIST's, or drawn ones.
 ///
-/// Batch `n` draws its images from the training set by a generator of its own, so it is a function of the seed and `n`.
-/// Validation is on the first 1000 images of the test set.
+/// Batch `n` is a function of the seed and `n`. Images of files come in a new order in every pass over them, each once; the whole
+/// test set validates. Drawn digits never end; 1000 others validate.
 pub struct Digits {
     source: Source,
     batch: usize,
@@ -51,7 +53,12 @@ pub struct Digits {
 
 enum Source {
     Drawn,
-    Read { train: idx::Set, test: idx::Set },
+    Read {
+        train: idx::Set,
+        test: idx::Set,
+        /// A pass and the order of its images: the last that was asked for.
+        order: Mutex<(u64, Vec<u32>)>,
+    },
 }
 
 impl Digits {
@@ -85,25 +92,14 @@ impl Source {
         Ok(Source::Read {
             train: idx::read(folder, "train")?,
             test: idx::read(folder, "t10k")?,
+            order: Mutex::new((u64::MAX, Vec::new())),
         })
-    }
-
-    fn train(&self, rng: &mut rand_chacha::ChaCha8Rng, images: &mut Images) {
-        match self {
-            Source::Drawn => {
-                let digit = rng.random_range(0..10);
-                images.push(digit as i32, drawn::draw(digit, rng).into_iter());
-            }
-            Source::Read { train, .. } => {
-                images.push_from(train, rng.random_range(0..train.labels.len()));
-            }
-        }
     }
 
     fn validation(&self) -> usize {
         match self {
             Source::Drawn => VALIDATION,
-            Source::Read { test, .. } => test.labels.len().min(VALIDATION),
+            Source::Read { test, .. } => test.labels.len(),
         }
     }
 }
@@ -139,9 +135,30 @@ impl Task for Digits {
     }
 
     fn train_batch(&self, step: u64) -> Images {
-        let mut rng = batch_rng(self.seed, Purpose::Training, step);
         let mut images = Images::with_capacity(self.batch);
-        (0..self.batch).for_each(|_| self.source.train(&mut rng, &mut images));
+        match &self.source {
+            Source::Drawn => {
+                let mut rng = batch_rng(self.seed, Purpose::Training, step);
+                for _ in 0..self.batch {
+                    let digit = rng.random_range(0..10);
+                    images.push(digit as i32, drawn::draw(digit, &mut rng).into_iter());
+                }
+            }
+            Source::Read { train, order, .. } => {
+                let mut order = order.lock().unwrap_or_else(PoisonError::into_inner);
+                let (first, count) = (step * self.batch as u64, train.labels.len() as u64);
+                for at in first..first + self.batch as u64 {
+                    let (pass, place) = (at / count, (at % count) as usize);
+                    if order.0 != pass {
+                        let mut rng = batch_rng(self.seed, Purpose::Training, pass);
+                        let mut images: Vec<u32> = (0..count as u32).collect();
+                        images.shuffle(&mut rng);
+                        *order = (pass, images);
+                    }
+                    images.push_from(train, order.1[place] as usize);
+                }
+            }
+        }
         images
     }
 
@@ -168,11 +185,56 @@ impl Task for Digits {
     fn items_per_step(&self) -> usize {
         self.batch
     }
+
+    fn items_per_epoch(&self) -> Option<usize> {
+        match &self.source {
+            Source::Drawn => None,
+            Source::Read { train, .. } => Some(train.labels.len()),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pass_has_every_image_once() {
+        let set = |count: u8| idx::Set {
+            pixels: (0..count).flat_map(|image| [image; PIXELS]).collect(),
+            labels: vec![1; usize::from(count)],
+        };
+        let order = || Mutex::new((u64::MAX, Vec::new()));
+        let task = Digits {
+            source: Source::Read {
+                train: set(10),
+                test: set(3),
+                order: order(),
+            },
+            batch: 4,
+            seed: 1,
+        };
+        let image = |step: u64| -> Vec<u8> {
+            let pixels = task.train_batch(step).pixels;
+            let first = pixels.chunks(PIXELS).map(|image| image[0]);
+            first.map(|pixel| (pixel * 255.0).round() as u8).collect()
+        };
+        let seen: Vec<u8> = (0..5).flat_map(image).collect();
+        let passes = [&seen[..10], &seen[10..]];
+        for pass in passes {
+            let mut sorted = pass.to_vec();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..10).collect::<Vec<u8>>());
+        }
+        assert_ne!(passes[0], passes[1]);
+        // A step is the same wherever the run was taken up.
+        assert_eq!(image(1), seen[4..8]);
+        assert_eq!(task.items_per_epoch(), Some(10));
+        assert_eq!(
+            (task.validation_batches(), task.validation_batch(0).counted),
+            (1, 3)
+        );
+    }
 
     #[test]
     fn batches_are_functions_of_their_numbers() {

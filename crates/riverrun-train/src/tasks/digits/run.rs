@@ -17,6 +17,9 @@ pub struct DigitsRun {
     pub task: DigitsTask,
     /// The network.
     pub net: DigitsNet,
+    /// Whether the channels of [`DigitsNet::Conv`] are normalised over each batch.
+    #[serde(default)]
+    pub batch_norm: bool,
     /// The images.
     pub data: DigitsConfig,
     /// The training.
@@ -43,6 +46,7 @@ impl DigitsRun {
             format: FORMAT,
             task: DigitsTask::Digits,
             net,
+            batch_norm: false,
             data: DigitsConfig::default(),
             training: TrainingConfig::new(64, 1, steps, lr),
         }
@@ -58,8 +62,12 @@ impl DigitsRun {
             return Err(Error::value("format", self.format, known));
         }
         self.training.check()?;
+        if self.batch_norm && self.net != DigitsNet::Conv {
+            let reason = "the network conv has it alone";
+            return Err(Error::value("batch_norm", self.batch_norm, reason));
+        }
         let task = Digits::new(&self.data, self.training.batch, self.training.seed)?;
-        let objective = DigitsObjective::new(self.net, self.training.batch);
+        let objective = DigitsObjective::new(self.net, self.batch_norm, self.training.batch);
         Setup::new(objective, Box::new(task), self.training.clone(), self)
     }
 }

@@ -13,9 +13,9 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, DispatchTensor, ExtensionType, backend_extension};
 use burn::tensor::{DType, Device, Tensor};
 use riverrun_kernels::adamw::NUMBERS;
-pub use riverrun_kernels::adamw::Step as AdamwStep;
 use riverrun_kernels::adamw::clip::SCALE_NUMBERS;
 pub use riverrun_kernels::adamw::clip::Scale as LossScaleNumbers;
+pub use riverrun_kernels::adamw::{Step as AdamwStep, sgd};
 
 use super::support::members::{GROUP, Tensors};
 use super::support::{Maybe, checks};
@@ -105,7 +105,7 @@ impl AdamwTensors {
 }
 
 /// One step of AdamW for every parameter, its gradient multiplied by `factor`, `[1]` in `f32` on the same device. `numbers`
-/// are those of an [`AdamwStep`] ([`adamw_numbers`]), on the same device too.
+/// are those of an [`AdamwStep`] or of [`sgd`] ([`adamw_numbers`]), on the same device too.
 ///
 /// A factor of 0 marks gradients that overflowed: the step is skipped and nothing changes. Nothing is read back from the
 /// device. Tensors without another owner are updated in place.
@@ -172,9 +172,9 @@ fn together(tensors: &[AdamwTensors], device: &Device) -> Result<(), Error> {
     devices.try_for_each(|found| checks::device("parameter", device, found))
 }
 
-/// The numbers of a step for [`adamw`], on `device`.
-pub fn adamw_numbers(step: AdamwStep, device: &Device) -> Tensor<1> {
-    Tensor::from_floats(step.numbers(), &device.clone().without_autodiff())
+/// The numbers of a step for [`adamw`], those of an [`AdamwStep`] or of [`sgd`], on `device`.
+pub fn adamw_numbers(numbers: [f32; NUMBERS], device: &Device) -> Tensor<1> {
+    Tensor::from_floats(numbers, &device.clone().without_autodiff())
 }
 
 /// `Σ g²` over the gradients of all tensors, `[1]` in `f32`; `None` without tensors.

@@ -54,7 +54,7 @@ fn autodiff_is_refused() {
         let tensors = || new([&plain; 3]).expect("tensors that fit");
         let rounded = tensors().with_rounded(vector(&tracked));
         on_device(rounded, "rounded parameter");
-        let numbers = |device: &Device| adamw_numbers(step(), device);
+        let numbers = |device: &Device| adamw_numbers(step().numbers(), device);
         let factor = |device: &Device| Tensor::<1>::ones([1], device);
         let step = |factor, numbers| adamw(vec![tensors()], factor, numbers);
         on_device(step(factor(&tracked), numbers(&plain)), "factor");
@@ -85,7 +85,7 @@ fn a_step_takes_one_factor_and_its_numbers() {
             let tensors = AdamwTensors::new(vector(&device), vector(&device), moments, false);
             vec![tensors.expect("tensors that fit")]
         };
-        let numbers_of = || adamw_numbers(step(), &device);
+        let numbers_of = || adamw_numbers(step().numbers(), &device);
         let ones = |n: usize| Tensor::<1>::ones([n], &device);
         let shape = |result: Result<Vec<AdamwTensors>, Error>, expected: &str| match result {
             Err(Error::Shape { what, .. }) => assert_eq!(what, expected, "{name}"),
@@ -138,7 +138,7 @@ fn tensors_are_on_one_device() {
     let tensors = vec![tensors.expect("tensors that fit")];
     let factor = Tensor::ones([1], other);
     on_device(
-        adamw(tensors, factor, adamw_numbers(step(), other)),
+        adamw(tensors, factor, adamw_numbers(step().numbers(), other)),
         "parameter",
     );
 }
