@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         Command::Launch(args) => commands::launch::run(&args),
         Command::Plan(args) => commands::plan::run(&args),
         Command::Generate(args) => commands::generate::run(&args),
+        Command::Export(args) => commands::export::run(&args),
         Command::Devices => commands::devices::run(cli.verbosity.verbose > 0),
         Command::Cache(args) => commands::cache::run(args.what),
         Command::Verify(args) => commands::verify::run(&args, quiet),

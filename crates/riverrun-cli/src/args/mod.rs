@@ -59,6 +59,8 @@ pub enum Command {
     Plan(TrainArgs),
     /// Generate text with a trained model
     Generate(GenerateArgs),
+    /// Write a trained recurrent language model as an ONNX model
+    Export(ExportArgs),
     /// List the devices of this machine and the routine that each operation takes; with -v, the libraries of matmuls and attention too
     Devices,
     /// Show or clear the folder that keeps compiled kernels from run to run
@@ -309,6 +311,17 @@ impl TrainArgs {
         }
         Some(config)
     }
+}
+
+/// Options of `riverrun export`.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Example:\n  riverrun export runs/text-001 --out model.onnx")]
+pub struct ExportArgs {
+    /// Folder of a run with a recurrent language model
+    pub run: PathBuf,
+    /// File to write [default: model.onnx in the run's folder]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
 }
 
 /// Options of `riverrun generate`.

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod cache;
 pub mod devices;
+pub mod export;
 pub mod generate;
 #[cfg(unix)]
 pub mod launch;

@@ -273,3 +273,21 @@ fn a_network_with_batch_norm_goes_on_to_the_same_numbers() {
         "statistics, which are in f32",
     );
 }
+
+#[test]
+fn a_model_is_written_for_onnx() {
+    let scratch = Scratch::new("onnx");
+    text(&scratch, &["--steps", "10", "--out", "run"]);
+    let said = scratch.done(&["export", "run"]);
+    assert!(said.contains("operators of version 20"), "{said}");
+    let bytes = fs::read(scratch.path("run/model.onnx")).unwrap();
+    assert!(String::from_utf8_lossy(&bytes).contains("h_n_0"));
+    scratch.done(&["export", "run", "--out", "elsewhere.onnx"]);
+    assert_eq!(fs::read(scratch.path("elsewhere.onnx")).unwrap(), bytes);
+    text(
+        &scratch,
+        &["--model", "kda", "--steps", "10", "--out", "heads"],
+    );
+    scratch.refused(&["export", "heads"], "a layer with heads has no ONNX form");
+    scratch.refused(&["export", "nothing"], "is not a run folder");
+}
