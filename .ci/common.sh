@@ -20,10 +20,15 @@ count() {
         END { printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped }' "$log"
 }
 
-# `wgpu` is the feature whose compiler and driver run anywhere, `cuda` has the simulated GPU. The kernels need no Burn, whose
-# GPU backends take three times as long to build as CubeCL alone. One set of features each, or Cargo builds everything again.
-kernels=(-p riverrun-testkit -p riverrun-gpu-sim --features "riverrun-testkit/wgpu,riverrun-gpu-sim/cuda")
+# One set of features for each build, or Cargo builds everything again. `wgpu` is the feature whose compiler and driver run
+# anywhere, `cuda` has the simulated GPU. The kernels need no Burn, whose GPU backends take three times as long to build as CubeCL
+# alone.
+# shellcheck disable=SC2034
+{
+simulator=(-p riverrun-gpu-sim --features "riverrun-gpu-sim/cuda")
 gpu=(--workspace --features "riverrun-cli/cuda,riverrun-cli/wgpu,riverrun-gpu-sim/cuda")
+every=(--workspace --features "riverrun-cli/cuda,riverrun-cli/rocm,riverrun-cli/vulkan,riverrun-cli/metal,riverrun-cli/webgpu,riverrun-cli/wgpu,riverrun-gpu-sim/cuda")
+}
 
 software_gpu() {
     if ! ls /usr/share/vulkan/icd.d/*.json >/dev/null 2>&1; then
@@ -34,8 +39,39 @@ software_gpu() {
 # nvrtc ARCHITECTURE...: compiles the CUDA source of every kernel, without a device.
 nvrtc() {
     if command -v python3 >/dev/null && python3 -m pip --version >/dev/null 2>&1; then
-        CAPABILITIES="$*" crates/riverrun-gpu-sim/check_nvrtc.sh "${kernels[@]}"
+        CAPABILITIES="$*" crates/riverrun-gpu-sim/check_nvrtc.sh "${simulator[@]}"
     else
         echo "skipped NVRTC: there is no pip" | tee -a "$log"
     fi
+}
+
+# Runs what riverrun-onnx writes in ONNX Runtime, and what ONNX's own tests hold in riverrun.
+onnx() {
+    local folder="${CARGO_TARGET_DIR:-target}/onnx"
+    rm -rf "$folder" && mkdir -p "$folder/models"
+    if ! python3 -m venv "$folder/venv" 2>/dev/null || ! "$folder/venv/bin/pip" install -q onnx onnxruntime; then
+        echo "skipped ONNX Runtime: there is no venv, or no package" | tee -a "$log"
+        return
+    fi
+    cargo run -q -p riverrun-onnx --example test_data -- "$folder/models"
+    "$folder/venv/bin/python" crates/riverrun-onnx/check.py "$folder/models"
+    if command -v dpkg >/dev/null && (cd "$folder" && apt-get download -qq libonnx-testdata); then
+        dpkg -x "$folder"/libonnx-testdata_*.deb "$folder/standard"
+        ONNX_TEST_DATA="$folder/standard/usr/share/libonnx-testdata/data/node" \
+            tests cargo test -p riverrun-onnx --test=import -- --show-output
+    else
+        echo "skipped ONNX's test data: they are a package of Debian" | tee -a "$log"
+    fi
+}
+
+# Reads an event file by TensorBoard's own reader.
+tensorboard() {
+    local folder="${CARGO_TARGET_DIR:-target}/tensorboard"
+    rm -rf "$folder" && mkdir -p "$folder"
+    if ! python3 -m venv "$folder/venv" 2>/dev/null || ! "$folder/venv/bin/pip" install -q tensorboard; then
+        echo "skipped TensorBoard: there is no venv, or no package" | tee -a "$log"
+        return
+    fi
+    cargo run -q -- train --task xor --tensorboard --device cpu --out "$folder/run"
+    "$folder/venv/bin/python" crates/riverrun-cli/tests/tensorboard.py "$folder/run"
 }

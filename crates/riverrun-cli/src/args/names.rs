@@ -61,7 +61,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     let known = units.into_iter().find_map(|(unit, size)| {
         let number: f64 = text.strip_suffix(unit)?.trim().parse().ok()?;
         let bytes = number * size;
-        (bytes >= 1.0 && bytes < 1e18).then_some(bytes as u64)
+        (1.0..1e18).contains(&bytes).then_some(bytes as u64)
     });
     known.ok_or("expected a size such as 6GB, 512MB or 8GiB".into())
 }

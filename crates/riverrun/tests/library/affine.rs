@@ -62,7 +62,7 @@ fn steps_composed_are_the_scan_with_its_gradients() {
             };
             let sequence = || Sequence::new().with_state(h0.clone());
             let options = ScanOptions::new();
-            let (_, scanned) = gated_scan(k.clone(), gate, sequence(), options.clone()).unwrap();
+            let (_, scanned) = gated_scan(k.clone(), gate, sequence(), options).unwrap();
             let expected = slopes(scanned);
 
             let steps = coefficients(k.clone(), gate).unwrap();
