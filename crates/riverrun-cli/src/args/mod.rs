@@ -245,6 +245,10 @@ pub struct TrainArgs {
     /// End the run when N evaluations in a row have not lowered the validation loss [default: never]
     #[arg(long, value_name = "N")]
     pub patience: Option<u64>,
+    /// Evaluate the average of the weights, of which DECAY is left after each step, such as 0.999; the best model is the average too
+    /// [default: the weights themselves]
+    #[arg(long, value_name = "DECAY", allow_negative_numbers = true)]
+    pub average: Option<f64>,
     /// Checkpoints to keep, the latest included [default: 1]
     #[arg(long, value_name = "N")]
     pub keep: Option<usize>,

@@ -59,6 +59,9 @@ fn print(out: &mut impl Write, config: &RunConfig, plan: &MemoryPlan) -> Result<
     if plan.scratch > 0 {
         writeln!(out, "scratch      {}", megabytes(plan.scratch))?;
     }
+    if plan.average > 0 {
+        writeln!(out, "average      {}", megabytes(plan.average))?;
+    }
     if plan.hybrid > 0 {
         writeln!(out, "hybrid       {}", megabytes(plan.hybrid))?;
     }

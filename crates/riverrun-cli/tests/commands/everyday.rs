@@ -232,6 +232,40 @@ fn sums_are_learned() {
 }
 
 #[test]
+fn the_average_of_weights_is_evaluated_and_gone_on_with() {
+    let scratch = Scratch::new("average");
+    let words = ["--average", "0.95", "--eval-every", "20", "--warmup", "0"];
+    let words = [&words[..], &["--schedule", "constant"]].concat();
+    let whole = ["--steps", "80", "--out", "whole"];
+    text(&scratch, &[&words[..], &whole].concat());
+    text(
+        &scratch,
+        &[&words[..], &["--steps", "40", "--out", "half"]].concat(),
+    );
+    let on = [
+        "train", "--resume", "--out", "half", "--steps", "80", "--device", "cpu",
+    ];
+    scratch.done(&on);
+    let last = |run: &str| losses(&scratch.path(run)).pop().unwrap();
+    assert_eq!(last("half"), last("whole"));
+    // The same steps, evaluated without it.
+    let plain = ["--steps", "80", "--out", "plain"];
+    text(&scratch, &[&words[2..], &plain].concat());
+    let trained = |run: &str| -> Vec<String> {
+        let lines = losses(&scratch.path(run));
+        lines
+            .into_iter()
+            .filter(|line| line.contains("\"train\""))
+            .collect()
+    };
+    assert_eq!(trained("plain"), trained("whole"));
+    assert_ne!(last("plain"), last("whole"));
+    let refused = [&words[2..], &["--average", "1"]].concat();
+    let refused = [tiny(&["train", "fox.txt"]), refused].concat();
+    scratch.refused(&refused, "--average 1: must be from 0");
+}
+
+#[test]
 fn a_network_with_batch_norm_goes_on_to_the_same_numbers() {
     let scratch = Scratch::new("batch-norm");
     let words = [

@@ -33,6 +33,8 @@ pub struct MemoryPlan {
     pub working: u64,
     /// The scratch memory of an attention's backward pass, of one block at a time.
     pub scratch: u64,
+    /// The average of the weights, where there is one.
+    pub average: u64,
     /// The earlier weights and updates that [hybrid](crate::hybrid) training keeps.
     pub hybrid: u64,
 }
@@ -51,6 +53,7 @@ impl MemoryPlan {
             self.activations,
             self.working,
             self.scratch,
+            self.average,
             self.hybrid,
         ];
         parts.into_iter().fold(0, u64::saturating_add)
@@ -96,6 +99,10 @@ impl RunConfig {
             activations: all(all(size.saved_per_token, tokens), bytes),
             working: all(all(self.widest(), tokens), bytes),
             scratch: 0,
+            average: match self.training.average {
+                Some(_) => all(parameters, 4),
+                None => 0,
+            },
             hybrid: match self.training.hybrid {
                 Some(_) => all(parameters, 4 * HYBRID),
                 None => 0,

@@ -87,6 +87,10 @@ pub struct TrainingConfig {
     /// Evaluations without a lower loss after which a run ends before its last step; `None` for no such end.
     #[serde(default)]
     pub patience: Option<u64>,
+    /// Decay of the average of the weights a step, 0 to 1: evaluations and the best model are those of the average then. `None` for
+    /// the weights themselves.
+    #[serde(default)]
+    pub average: Option<f64>,
     /// Checkpoints kept, the latest included.
     #[serde(default = "one")]
     pub keep: usize,
@@ -231,6 +235,7 @@ impl TrainingConfig {
             saved_states: SavedStates::All,
             eval_every: 1,
             patience: None,
+            average: None,
             keep: 1,
             report_every: 1,
             hybrid: None,
@@ -284,6 +289,7 @@ impl TrainingConfig {
         range(beta_1, optimizer.beta_1.into(), 0.0, just_below_1)?;
         range("beta_2", optimizer.beta_2.into(), 0.0, just_below_1)?;
         range("epsilon", optimizer.epsilon.into(), 0.0, f32::MAX.into())?;
+        range("average", self.average.unwrap_or(0.0), 0.0, just_below_1)?;
         range("clip", optimizer.clip, f64::MIN_POSITIVE, f64::MAX)?;
         if let Some(hybrid) = &self.hybrid {
             hybrid.check()?;

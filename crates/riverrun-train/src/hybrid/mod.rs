@@ -54,6 +54,7 @@ pub(crate) use phase::Action;
 pub use phase::Phase;
 pub use predictors::Predictor;
 pub(crate) use run::Hybrid;
+pub(crate) use trail::Groups;
 
 /// Features of the training state that predictors see.
 pub const FEATURES: usize = 64;

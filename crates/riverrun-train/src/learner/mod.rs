@@ -383,7 +383,12 @@ impl<O: Objective> Learner<O> {
 
     /// The model to compute with, without autodiff, in the format of the arithmetic.
     pub fn working_model(&self) -> O::Model {
-        self.core.precision.working_copy(&self.model().valid())
+        self.in_format(&self.model().valid())
+    }
+
+    /// A model to compute with, in the format of the arithmetic.
+    pub(crate) fn in_format(&self, model: &O::Model) -> O::Model {
+        self.core.precision.working_copy(model)
     }
 
     /// The tensors of validation batch `index`, for [`working_model`](Self::working_model).

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::average::Average;
 use crate::hybrid::Hybrid;
 use crate::run_dir::{Progress, checksums, write_json};
 use crate::{Error, Learner, Objective, Report, RunDir};
@@ -19,7 +20,7 @@ const REPORT: &str = "report.json";
 pub(crate) fn save<O: Objective>(
     dir: &RunDir,
     learner: &Learner<O>,
-    hybrid: Option<&Hybrid>,
+    (hybrid, average): (Option<&Hybrid>, Option<&Average>),
     keep: usize,
     progress: &mut Progress,
 ) -> Result<(), Error> {
@@ -33,6 +34,9 @@ pub(crate) fn save<O: Objective>(
         save_module(second, &folder.join(SECOND_MOMENT))?;
         if let Some(hybrid) = hybrid {
             hybrid.save(folder)?;
+        }
+        if let Some(average) = average {
+            average.save(folder)?;
         }
         progress.write(folder)?;
         checksums::write(folder)

@@ -34,19 +34,22 @@ pub fn evaluate<O: Objective>(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Evaluation, Error> {
     let start = Instant::now();
-    Ok(Sums::of(learner, task, (0, 1), None, progress)?.evaluation(start))
+    let model = learner.working_model();
+    Ok(Sums::of(learner, &model, task, (0, 1), None, progress)?.evaluation(start))
 }
 
-/// As [`evaluate`]; each rank, or group of ranks, of a spread learner takes the batches of its number, and all get the same
+/// As [`evaluate`], with a model in the format of the arithmetic; each rank, or group of ranks, of a spread learner takes the batches of its number, and all get the same
 /// scores.
 pub(super) fn on_all_ranks<O: Objective>(
     learner: &mut Learner<O>,
+    model: &O::Model,
     task: &dyn Task<Batch = O::Batch>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Evaluation, Error> {
     let start = Instant::now();
     let neighbours = learner.neighbours().cloned();
-    let mut sums = Sums::of(learner, task, learner.rows(), neighbours.as_ref(), progress)?;
+    let rows = learner.rows();
+    let mut sums = Sums::of(learner, model, task, rows, neighbours.as_ref(), progress)?;
     time::check(neighbours.as_ref())?;
     let device = learner.device().clone().without_autodiff();
     if let Some(spread) = &mut learner.spread {
@@ -62,12 +65,13 @@ impl Sums {
     /// Those of every `ranks`th batch, from that of this rank on; where sequences are divided, of this rank's piece of them.
     fn of<O: Objective>(
         learner: &Learner<O>,
+        model: &O::Model,
         task: &dyn Task<Batch = O::Batch>,
         (rank, ranks): (usize, usize),
         neighbours: Option<&Neighbours>,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, Error> {
-        let (objective, model) = (learner.objective(), learner.working_model());
+        let objective = learner.objective();
         let batches = task.validation_batches();
         let [mut loss, mut correct, mut scored, mut read, mut judged] = [0.0; 5];
         // Read in groups: each read waits for the device, and a sum of few batches loses no digits in f32.
@@ -80,7 +84,7 @@ impl Sums {
             let items = objective.scored(&batch);
             let inputs = learner.validation_inputs(&batch, index);
             let inputs = inputs.with_neighbours(neighbours.cloned());
-            let score = objective.score(&model, &inputs);
+            let score = objective.score(model, &inputs);
             let Score {
                 loss: batch_loss,
                 correct: batch_correct,

@@ -5,6 +5,7 @@
 //! so a run that was stopped and resumed gives the numbers of one that was not.
 
 mod advance;
+mod average;
 pub(crate) mod checkpoint;
 mod evaluate;
 mod observer;
@@ -23,6 +24,7 @@ use crate::spread;
 use crate::tasks::Task;
 use crate::{Error, Language, Learner, Objective, Report, RunDir, Split, TrainingConfig};
 
+use average::Average;
 pub use evaluate::{Evaluation, evaluate};
 pub use observer::{Observer, Plan};
 use profile::Profile;
@@ -43,6 +45,8 @@ pub struct Trainer<O: Objective = Language> {
     reports: Vec<Report>,
     /// The times of steps, where they are taken.
     profile: Option<Profile>,
+    /// The average of the weights, where it is evaluated in their place.
+    average: Option<Average>,
     /// The reports as TensorBoard reads them, where they are asked for.
     events: Option<Events>,
     /// Whether the run began here, so that its folder is removed if it fails before its first checkpoint.
@@ -65,7 +69,7 @@ pub struct Outcome<M> {
     pub hybrid: Option<Status>,
     /// The parts of a step on every rank, where they were [timed](Trainer::with_profile).
     pub profile: Vec<PartSeconds>,
-    /// The model after the last step, without autodiff.
+    /// The model after the last step, or with the [average](TrainingConfig::average) of its weights, without autodiff.
     pub model: M,
 }
 
@@ -86,6 +90,8 @@ impl<O: Objective> Trainer<O> {
             Ok(learner)
         };
         let mut learner = begin().inspect_err(|_: &Error| dir.discard_unless_begun())?;
+        let average = setup.training.average;
+        let average = average.map(|decay| Average::new(&learner.model().valid(), decay, 0));
         let hybrid = setup.training.hybrid.clone();
         let hybrid = hybrid.map(|config| Hybrid::new(config, setup.predictor, &mut learner));
         Ok(Self {
@@ -98,6 +104,7 @@ impl<O: Objective> Trainer<O> {
             losses: None,
             reports: Vec::new(),
             profile: None,
+            average,
             events: None,
             fresh: true,
         })
@@ -130,6 +137,12 @@ impl<O: Objective> Trainer<O> {
         if let (Some(hybrid), Some(folder)) = (&mut hybrid, &checkpoint) {
             hybrid.load(folder)?;
         }
+        let average = setup.training.average;
+        let start = |decay| Average::new(&learner.model().valid(), decay, progress.step);
+        let average = match (average.map(start), &checkpoint) {
+            (Some(average), Some(folder)) => Some(average.load(folder)?),
+            (average, _) => average,
+        };
         let device = device.clone().without_autodiff();
         let pending = progress.pending.1 > 0 && hybrid.is_none();
         let losses = pending.then(|| Tensor::from_floats([progress.pending.0], &device));
@@ -148,6 +161,7 @@ impl<O: Objective> Trainer<O> {
             losses,
             reports,
             profile: None,
+            average,
             events: None,
             fresh: false,
         })
@@ -275,7 +289,7 @@ impl<O: Objective> Trainer<O> {
                 .rev()
                 .find_map(|report| report.hybrid.clone()),
             profile,
-            model: self.learner.model().valid(),
+            model: self.evaluated(),
         })
     }
 
@@ -295,6 +309,9 @@ impl<O: Objective> Trainer<O> {
             observer.step(step);
             if !self.settled() {
                 continue;
+            }
+            if let Some(average) = &mut self.average {
+                average.add(&self.learner.model().valid(), step);
             }
             let due = |every: u64| step / every > settled / every;
             let lr = schedule.at(step - 1);
@@ -370,8 +387,19 @@ impl<O: Objective> Trainer<O> {
         }
     }
 
+    /// The model that evaluations are of, without autodiff: that with the averaged weights, where there is one.
+    fn evaluated(&self) -> O::Model {
+        let model = self.learner.model().valid();
+        match &self.average {
+            Some(average) => average.of(model),
+            None => model,
+        }
+    }
+
     fn validate(&mut self, observer: &mut dyn Observer) -> Result<Evaluation, Error> {
-        let result = evaluate::on_all_ranks(&mut self.learner, &*self.task, &mut |i, n| {
+        let model = self.learner.in_format(&self.evaluated());
+        let task = &*self.task;
+        let result = evaluate::on_all_ranks(&mut self.learner, &model, task, &mut |i, n| {
             observer.evaluating(i, n)
         })?;
         riverrun::device::take_fault(self.learner.device())?;
@@ -386,7 +414,7 @@ impl<O: Objective> Trainer<O> {
         if self.progress.best.is_none_or(|best| report.loss < best) {
             self.check_weights()?;
             if self.writes() {
-                checkpoint::save_best(&self.dir, self.learner.model().valid(), report)?;
+                checkpoint::save_best(&self.dir, self.evaluated(), report)?;
             }
             (self.progress.best, self.progress.stale) = (Some(report.loss), 0);
         } else {
@@ -403,7 +431,8 @@ impl<O: Objective> Trainer<O> {
         if self.writes() {
             let hybrid = self.hybrid.as_ref();
             let keep = self.training.keep;
-            checkpoint::save(&self.dir, &self.learner, hybrid, keep, &mut self.progress)?;
+            let beside = (hybrid, self.average.as_ref());
+            checkpoint::save(&self.dir, &self.learner, beside, keep, &mut self.progress)?;
             observer.saved(self.progress.step);
         }
         self.learner.forget_moments();

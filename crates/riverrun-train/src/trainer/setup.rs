@@ -95,6 +95,9 @@ impl<O: Objective> Setup<O> {
         if training.hybrid.is_some() {
             return Err(Error::Spread("hybrid training"));
         }
+        if training.average.is_some() {
+            return Err(Error::Spread("the average of weights"));
+        }
         let ((_, size), accumulate) = (spread.rows(), training.accumulate.max(1));
         if !training.batch.is_multiple_of(size * accumulate) {
             let whose = match spread.neighbours() {

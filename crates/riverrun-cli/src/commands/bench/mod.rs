@@ -13,6 +13,7 @@ mod gelu;
 mod gpu;
 mod hybrid;
 mod launches;
+mod layer;
 mod linear;
 mod loss;
 mod matrix_state;
@@ -135,6 +136,8 @@ enum Measurement {
     Recompute(recompute::Args),
     /// GRU, LSTM and Elman layers: milliseconds over sequences, beside the layers of burn::nn
     Cell(cell::Args),
+    /// Whole recurrent layers on the CPU and on a GPU in one run: speed-up and crossover over the steps, minGRU beside GRU
+    Layer(layer::Args),
     /// Training steps of language models: tokens per second, milliseconds by part, launches, memory, start-up time
     Train(train::Args),
     /// Linear layers and MLPs: time of a call, the host's part of it, floating-point operations per second
@@ -183,6 +186,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         Measurement::Gelu(args) => gelu::run(args, there),
         Measurement::Recompute(args) => recompute::run(args, there),
         Measurement::Cell(args) => cell::run(args, there),
+        Measurement::Layer(args) => layer::run(args, there),
         Measurement::Linear(args) => linear::run(args, there),
         Measurement::Attention(args) => attention::run(args, there),
         Measurement::Rollout(args) => rollout::run(args, there),

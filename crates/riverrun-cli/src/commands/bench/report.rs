@@ -10,6 +10,7 @@ use std::time::Duration;
 use burn::tensor::Device;
 use riverrun::device;
 use riverrun_testkit::check::Comparison;
+use riverrun_train::chart::{self, Panel};
 use serde::Serialize;
 
 use super::Common;
@@ -230,6 +231,20 @@ impl Report {
     /// Writes what is in the file of `--json` into this one too.
     pub fn also_write(&mut self, path: PathBuf) {
         self.files.push(path);
+    }
+
+    /// Writes charts into a folder as `name.svg` and `name.png`, and what is in the file of `--json` as `name.json` beside them.
+    pub fn draw(&mut self, folder: &Path, name: &str, panels: &[Panel]) -> Result<(), Failure> {
+        let path = folder.join(name);
+        let failed = |error: String| user(format!("{}: {error}", path.display()));
+        std::fs::create_dir_all(folder).map_err(|error| failed(error.to_string()))?;
+        let svg = chart::svg(panels).map_err(bug)?;
+        std::fs::write(path.with_extension("svg"), svg)
+            .map_err(|error| failed(error.to_string()))?;
+        chart::png(panels, &path.with_extension("png")).map_err(failed)?;
+        self.also_write(path.with_extension("json"));
+        let files = path.with_extension("{json,svg,png}");
+        self.line(format!("report  {}", files.display()))
     }
 
     /// Something for the file that is in no table.

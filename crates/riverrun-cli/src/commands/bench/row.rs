@@ -197,6 +197,14 @@ impl Row {
         }
     }
 
+    /// The median of a timing, in seconds.
+    pub fn seconds_of(&self, key: &str) -> f64 {
+        match self.get(key) {
+            Some(Value::Time(Some(time))) => time.median,
+            _ => f64::NAN,
+        }
+    }
+
     /// What was measured: the columns before the first timing.
     pub(super) fn name(&self) -> String {
         let words = self.0.iter().map_while(|column| match &column.value {

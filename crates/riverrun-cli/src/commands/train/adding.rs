@@ -1,7 +1,5 @@
 //! `riverrun train --task adding`: the sum of two marked numbers of a sequence.
 
-use std::io::{Write, stdout};
-
 use riverrun_models::LanguageModelKind;
 use riverrun_train::tasks::AddingConfig;
 
@@ -48,22 +46,11 @@ pub fn run(args: &TrainArgs, quiet: bool, ranks: &Ranks) -> Result<(), Failure> 
         riverrun::device::name(&device)
     );
     let setup = config.setup()?;
-    let mut out = stdout().lock();
-    let trained = session::train(args, quiet, ranks, &device, setup, resumed, &what, &mut out)?;
-    let Some((outcome, dir)) = trained else {
-        return Ok(());
-    };
-    if let Some(last) = &outcome.last_validation {
-        writeln!(
-            out,
-            "mean squared error {:.6} (the mean as a guess: 0.1667), {:.2} % of the sums right within 0.04, after {} steps in {:.1} s",
+    session::train_task(args, quiet, ranks, &device, setup, resumed, &what, |last| {
+        format!(
+            "mean squared error {:.6} (the mean as a guess: 0.1667), {:.2} % of the sums right within 0.04",
             last.loss,
-            100.0 * last.accuracy.unwrap_or(0.0),
-            outcome.step,
-            last.seconds
-        )?;
-    }
-    let path = dir.path().display();
-    writeln!(out, "curve   {path}/loss.png, {path}/loss.svg")?;
-    Ok(())
+            100.0 * last.accuracy.unwrap_or(0.0)
+        )
+    })
 }

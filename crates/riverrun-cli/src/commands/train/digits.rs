@@ -1,7 +1,5 @@
 //! `riverrun train --task digits`: digits told apart by convolution, row by row, or pixel by pixel.
 
-use std::io::{Write, stdout};
-
 use riverrun_train::tasks::{Digits, DigitsRun, Task};
 
 use super::{options, session};
@@ -50,22 +48,11 @@ pub fn run(args: &TrainArgs, quiet: bool, ranks: &Ranks) -> Result<(), Failure> 
         riverrun::device::name(&device)
     );
     let setup = config.setup()?;
-    let mut out = stdout().lock();
-    let trained = session::train(args, quiet, ranks, &device, setup, resumed, &what, &mut out)?;
-    let Some((outcome, dir)) = trained else {
-        return Ok(());
-    };
-    if let Some(last) = &outcome.last_validation {
-        writeln!(
-            out,
-            "loss {:.4} nats, {:.2} % of the test images right, after {} steps in {:.1} s",
+    session::train_task(args, quiet, ranks, &device, setup, resumed, &what, |last| {
+        format!(
+            "loss {:.4} nats, {:.2} % of the test images right",
             last.loss,
-            100.0 * last.accuracy.unwrap_or(0.0),
-            outcome.step,
-            last.seconds
-        )?;
-    }
-    let path = dir.path().display();
-    writeln!(out, "curve   {path}/loss.png, {path}/loss.svg")?;
-    Ok(())
+            100.0 * last.accuracy.unwrap_or(0.0)
+        )
+    })
 }

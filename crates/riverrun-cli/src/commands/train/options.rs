@@ -64,6 +64,7 @@ pub fn set_training(args: &TrainArgs, training: &mut TrainingConfig) -> Result<(
     set(&args.precision(), &mut training.dtype);
     set(&args.keep, &mut training.keep);
     training.patience = args.patience.or(training.patience);
+    training.average = args.average.or(training.average);
     if let Some(hybrid) = args.hybrid() {
         training.hybrid = Some(hybrid);
     }

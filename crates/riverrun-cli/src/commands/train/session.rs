@@ -1,12 +1,14 @@
 //! The parts of a training command that all tasks share: the folder, recorded steps, progress, Ctrl-C.
 
-use std::io::Write;
+use std::io::{Write, stdout};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use burn::tensor::Device;
 use riverrun_train::hybrid::Status;
-use riverrun_train::{Objective, Outcome, PARTS, PartSeconds, RunDir, Setup, Trainer, slowest};
+use riverrun_train::{
+    Objective, Outcome, PARTS, PartSeconds, Report, RunDir, Setup, Trainer, slowest,
+};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -133,6 +135,39 @@ pub fn train<O: Objective>(
         outcome.step
     )?;
     Err(Failure::Interrupted)
+}
+
+/// Trains a task without a language model, as [`train`] does, and says how the last evaluation ended: `result` makes a line of it and
+/// of the steps done.
+///
+/// # Errors
+/// As there.
+pub fn train_task<O: Objective>(
+    args: &TrainArgs,
+    quiet: bool,
+    ranks: &Ranks,
+    device: &Device,
+    setup: Setup<O>,
+    resumed: Option<RunDir>,
+    what: &str,
+    result: impl Fn(&Report) -> String,
+) -> Result<(), Failure> {
+    let mut out = stdout().lock();
+    let trained = train(args, quiet, ranks, device, setup, resumed, what, &mut out)?;
+    let Some((outcome, dir)) = trained else {
+        return Ok(());
+    };
+    if let Some(last) = &outcome.last_validation {
+        let (result, steps) = (result(last), outcome.step);
+        writeln!(
+            out,
+            "{result}, after {steps} steps in {:.1} s",
+            last.seconds
+        )?;
+    }
+    let path = dir.path().display();
+    writeln!(out, "curve   {path}/loss.png, {path}/loss.svg")?;
+    Ok(())
 }
 
 /// The parts of a step on every rank.

@@ -1,7 +1,5 @@
 //! `riverrun train --task xor`: the exclusive or of two bits.
 
-use std::io::{Write, stdout};
-
 use riverrun_train::tasks::XorConfig;
 
 use super::{options, session};
@@ -27,23 +25,12 @@ pub fn run(args: &TrainArgs, quiet: bool, ranks: &Ranks) -> Result<(), Failure> 
         training.dtype,
         riverrun::device::name(&device)
     );
-    let mut out = stdout().lock();
     let setup = config.setup()?;
-    let trained = session::train(args, quiet, ranks, &device, setup, resumed, &what, &mut out)?;
-    let Some((outcome, dir)) = trained else {
-        return Ok(());
-    };
-    if let Some(last) = &outcome.last_validation {
-        writeln!(
-            out,
-            "loss {:.4} nats, {:.0} of 4 rows right, after {} steps in {:.1} s",
+    session::train_task(args, quiet, ranks, &device, setup, resumed, &what, |last| {
+        format!(
+            "loss {:.4} nats, {:.0} of 4 rows right",
             last.loss,
-            4.0 * last.accuracy.unwrap_or(0.0),
-            outcome.step,
-            last.seconds
-        )?;
-    }
-    let path = dir.path().display();
-    writeln!(out, "curve   {path}/loss.png, {path}/loss.svg")?;
-    Ok(())
+            4.0 * last.accuracy.unwrap_or(0.0)
+        )
+    })
 }

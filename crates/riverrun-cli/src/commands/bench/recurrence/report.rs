@@ -4,10 +4,10 @@
 use half::{bf16, f16};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
 use riverrun_testkit::recurrence::check::{Case, Outcome, Random};
-use riverrun_train::chart::{self, Line, PALETTE, Panel, Scale};
+use riverrun_train::chart::{Line, PALETTE, Panel, Scale};
 
 use super::Args;
-use crate::commands::bench::report::{PASSES, Report, bug, user};
+use crate::commands::bench::report::{PASSES, Report};
 use crate::commands::bench::row::Row;
 use crate::failure::Failure;
 use riverrun_testkit::Storage;
@@ -53,7 +53,7 @@ pub(super) fn efficiency(args: &Args, report: &mut Report) -> Result<(), Failure
             rows(1, "steps", LONG).map(|row| point(row, "dim")),
         ));
     }
-    write(args, "efficiency", &panels, report)
+    report.draw(&args.out, "efficiency", &panels)
 }
 
 /// The line of a row, and its point: percent of the copy bandwidth.
@@ -135,7 +135,7 @@ pub(super) fn precision(args: &Args, report: &mut Report) -> Result<(), Failure>
         let caption = format!("error of h, {gates} gates");
         panels.push(panel(caption, "steps", None, points.into_iter()));
     }
-    write(args, "precision", &panels, report)
+    report.draw(&args.out, "precision", &panels)
 }
 
 fn outcome(case: &Case, storage: Storage, report: &Report) -> Result<Outcome, Failure> {
@@ -208,16 +208,4 @@ fn errors(case: &Case, found: &Outcome, largest: f64) -> (f64, f64, usize) {
         count += 1;
     }
     (max, (square / count.max(1) as f64).sqrt(), overflown)
-}
-
-fn write(args: &Args, name: &str, panels: &[Panel], report: &mut Report) -> Result<(), Failure> {
-    let path = args.out.join(name);
-    let failed = |error: String| user(format!("{}: {error}", path.display()));
-    std::fs::create_dir_all(&args.out).map_err(|error| failed(error.to_string()))?;
-    let svg = chart::svg(panels).map_err(bug)?;
-    std::fs::write(path.with_extension("svg"), svg).map_err(|error| failed(error.to_string()))?;
-    chart::png(panels, &path.with_extension("png")).map_err(|error| failed(error.to_string()))?;
-    report.also_write(path.with_extension("json"));
-    let files = path.with_extension("{json,svg,png}");
-    report.line(format!("report  {}", files.display()))
 }
