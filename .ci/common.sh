@@ -45,20 +45,27 @@ nvrtc() {
     fi
 }
 
-# Runs what riverrun-onnx writes in ONNX Runtime, and what ONNX's own tests hold in riverrun.
+# Runs what riverrun-onnx writes in ONNX Runtime, and what ONNX's own tests hold in riverrun. All by the build of the workspace: one of
+# a package alone has other features, and is built again.
 onnx() {
-    local folder="${CARGO_TARGET_DIR:-target}/onnx"
+    local target folder
+    mkdir -p "${CARGO_TARGET_DIR:-target}"
+    # Tests run in the folder of their crate.
+    target=$(cd "${CARGO_TARGET_DIR:-target}" && pwd)
+    folder="$target/onnx"
     rm -rf "$folder" && mkdir -p "$folder/models"
     if ! python3 -m venv "$folder/venv" 2>/dev/null || ! "$folder/venv/bin/pip" install -q onnx onnxruntime; then
         echo "skipped ONNX Runtime: there is no venv, or no package" | tee -a "$log"
         return
     fi
-    cargo run -q -p riverrun-onnx --example test_data -- "$folder/models"
+    cargo build --workspace --example=test_data
+    "$target/debug/examples/test_data" "$folder/models"
     "$folder/venv/bin/python" crates/riverrun-onnx/check.py "$folder/models"
-    if command -v dpkg >/dev/null && (cd "$folder" && apt-get download -qq libonnx-testdata); then
-        dpkg -x "$folder"/libonnx-testdata_*.deb "$folder/standard"
+    local package=libonnx-testdata
+    if command -v dpkg >/dev/null && (cd "$folder" && { apt-get download -qq $package || { apt-get update -qq && apt-get download -qq $package; }; }); then
+        dpkg -x "$folder/$package"_*.deb "$folder/standard"
         ONNX_TEST_DATA="$folder/standard/usr/share/libonnx-testdata/data/node" \
-            tests cargo test -p riverrun-onnx --test=import -- --show-output
+            tests cargo test --workspace --test=import -- --show-output
     else
         echo "skipped ONNX's test data: they are a package of Debian" | tee -a "$log"
     fi
@@ -66,12 +73,13 @@ onnx() {
 
 # Reads an event file by TensorBoard's own reader.
 tensorboard() {
-    local folder="${CARGO_TARGET_DIR:-target}/tensorboard"
+    local target="${CARGO_TARGET_DIR:-target}" folder="${CARGO_TARGET_DIR:-target}/tensorboard"
     rm -rf "$folder" && mkdir -p "$folder"
     if ! python3 -m venv "$folder/venv" 2>/dev/null || ! "$folder/venv/bin/pip" install -q tensorboard; then
         echo "skipped TensorBoard: there is no venv, or no package" | tee -a "$log"
         return
     fi
-    cargo run -q -- train --task xor --tensorboard --device cpu --out "$folder/run"
+    cargo build --workspace --bin riverrun
+    "$target/debug/riverrun" -q train --task xor --tensorboard --device cpu --out "$folder/run"
     "$folder/venv/bin/python" crates/riverrun-cli/tests/tensorboard.py "$folder/run"
 }

@@ -78,6 +78,36 @@ fn attention_is_measured_after_it_was_checked() {
 }
 
 #[test]
+fn layers_are_measured_over_steps_and_drawn() {
+    let folder = std::env::temp_dir().join(format!("riverrun-layer-{}", std::process::id()));
+    let output = riverrun(&[
+        "bench",
+        "layer",
+        "--device",
+        "cpu",
+        "--budget",
+        "0.01",
+        "--layers",
+        "min-gru,gru",
+        "--shapes",
+        "1x8x4x8,1x16x4x8,1x32x4x8",
+        "--out",
+        folder.to_str().unwrap(),
+    ]);
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    // On a busy machine rows may be refused as unsteady.
+    for name in ["layer.json", "layer.svg", "layer.png"] {
+        assert!(folder.join(name).is_file(), "{name}: {said}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    refused(
+        &["bench", "layer", "--device", "cpu", "--layers", "kda"],
+        "bench matrix-state measures it",
+    );
+}
+
+#[test]
 fn sizes_and_budgets_out_of_range_are_refused() {
     let shapes = |shapes| ["bench", "recurrence", "--device", "cpu", "--shapes", shapes];
     refused(&shapes("18446744073709551615x2x2"), "2^40 elements");
