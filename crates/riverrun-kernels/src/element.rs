@@ -32,9 +32,19 @@ macro_rules! compiled_here {
         const _: () = {
             type $e = $element;
             impl $trait<$e> for $e {
-                $(fn $name($($arg: $type),*) -> $out {
-                    $body::<$e>($($arg),*)
-                })+
+                $(
+                    #[cfg(not(test))]
+                    fn $name($($arg: $type),*) -> $out {
+                        $body::<$e>($($arg),*)
+                    }
+
+                    // The unit tests need no kernel in all its forms, and are built sooner without.
+                    #[cfg(test)]
+                    fn $name($($arg: $type),*) -> $out {
+                        let _ = ($body::<$e>, $($arg,)*);
+                        unreachable!("a unit test calls the generic function")
+                    }
+                )+
             }
         };
     };

@@ -182,5 +182,6 @@ pub fn losses(run: &Path) -> Vec<String> {
 pub fn first_loss(run: &Path) -> f64 {
     let lines = losses(run);
     let rest = lines[0].split("\"loss\":").nth(1).unwrap();
-    rest.trim_end_matches('}').parse().unwrap()
+    let number = rest.split([',', '}']).next().unwrap();
+    number.parse().unwrap()
 }

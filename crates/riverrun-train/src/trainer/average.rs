@@ -68,14 +68,14 @@ impl Average {
         save_module(Saved { weights }, &checkpoint.join(FILE))
     }
 
-    /// Adds the weights after `step` steps, where [`EVERY`] steps have passed. Early on the average is shorter: it spans a tenth of
-    /// the steps done at most.
+    /// Adds the weights after `step` steps, where [`EVERY`] steps have passed. Early on the average is shorter: of addition `n` at most
+    /// `(1 + n) / (10 + n)` of the average before is left.
     pub fn add<M: Module>(&mut self, model: &M, step: u64) {
         if step / EVERY == self.step / EVERY {
             return;
         }
-        let since = (step - self.step) as f64;
-        let young = 1.0 - (since / (0.1 * step as f64)).min(1.0);
+        let (since, additions) = ((step - self.step) as f64, (step / EVERY) as f64);
+        let young = (1.0 + additions) / (10.0 + additions);
         let kept = self.decay.powf(since).min(young);
         let now = self.groups.vector(model);
         self.weights = self.weights.clone().mul_scalar(kept) + now.mul_scalar(1.0 - kept);
