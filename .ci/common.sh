@@ -81,5 +81,5 @@ tensorboard() {
     fi
     cargo build --workspace --bin riverrun
     "$target/debug/riverrun" -q train --task xor --tensorboard --device cpu --out "$folder/run"
-    "$folder/venv/bin/python" crates/riverrun-cli/tests/tensorboard.py "$folder/run"
+    "$folder/venv/bin/python" crates/riverrun-cli/tests/check_tensorboard.py "$folder/run"
 }

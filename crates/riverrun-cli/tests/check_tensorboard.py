@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Reads a run's event file by TensorBoard's own reader, and holds it against the run's metrics.
 
-    riverrun train --task xor --tensorboard --out RUN && python3 tensorboard.py RUN      (needs tensorboard)
+    riverrun train --task xor --tensorboard --out RUN && python3 check_tensorboard.py RUN      (needs tensorboard)
 """
 import json
 import pathlib
