@@ -7,6 +7,8 @@ use riverrun_testkit::recurrence::check::{Case, Outcome, Random};
 use riverrun_train::chart::{Line, PALETTE, Panel, Scale};
 
 use super::Args;
+#[cfg(feature = "gpu")]
+use crate::commands::bench::report::user;
 use crate::commands::bench::report::{PASSES, Report};
 use crate::commands::bench::row::Row;
 use crate::failure::Failure;
