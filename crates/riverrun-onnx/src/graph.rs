@@ -205,7 +205,7 @@ impl Graph {
     }
 }
 
-/// The numbers of a tensor, in `f32`.
+/// The numbers of a tensor, widened to `f32`.
 ///
 /// # Errors
 /// A device that fails.

@@ -67,7 +67,7 @@ pub use objective::{
     DigitsModel, DigitsNet, DigitsObjective, Dynamics, Inputs, Language, Objective, Score,
     count_correct, cross_entropy, mean_squared_error,
 };
-pub use optimizer::{Optimizer, OptimizerConfig, Rule};
+pub use optimizer::{Optimizer, OptimizerConfig, OptimizerKind};
 pub use precision::Precision;
 pub use run_dir::RunDir;
 pub use schedule::{Decay, Schedule};

@@ -4,7 +4,9 @@
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, Tensor, TensorData};
-use riverrun_train::{LossScale, Optimizer, OptimizerConfig, Precision, Rule, ScaleRecord};
+use riverrun_train::{
+    LossScale, Optimizer, OptimizerConfig, OptimizerKind, Precision, ScaleRecord,
+};
 
 #[derive(Module, Debug)]
 struct Pair {
@@ -360,7 +362,7 @@ fn gradients_are_bounded_by_their_parameters() {
 #[test]
 fn sgd_is_momentum_and_decoupled_decay() {
     let config = OptimizerConfig {
-        rule: Rule::Sgd,
+        kind: OptimizerKind::Sgd,
         beta_1: 0.75,
         weight_decay: 0.5,
         clip: 1e9,

@@ -9,7 +9,8 @@
 pub use crate::device::failure::execution_error;
 pub use crate::nn::attention::Turn;
 pub use crate::ops::adamw::{
-    AdamwStep, AdamwTensors, LossScaleNumbers, adamw, adamw_numbers, clip_factor, sgd, square_sum,
+    AdamwNumbers, AdamwStep, AdamwTensors, LossScaleNumbers, adamw, adamw_numbers, clip_factor,
+    sgd, square_sum,
 };
 pub use crate::ops::attention::attention_scratch;
 pub use crate::ops::enqueue::{ENQUEUED, StreamWork, enqueue, on_device, uuid};

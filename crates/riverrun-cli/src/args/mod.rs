@@ -11,7 +11,7 @@ use riverrun::ops::SavedStates;
 use riverrun_models::LanguageModelKind;
 use riverrun_train::hybrid::{HybridConfig, PredictorKind};
 use riverrun_train::tasks::SymbolKind;
-use riverrun_train::{Decay, DigitsNet, Precision, Rule};
+use riverrun_train::{Decay, DigitsNet, OptimizerKind, Precision};
 
 use crate::commands::bench::BenchArgs;
 
@@ -205,9 +205,9 @@ pub struct TrainArgs {
     /// step:EVERY:FACTOR, which multiplies it by FACTOR after every EVERY steps [default: cosine]
     #[arg(long, value_name = "SHAPE")]
     pub schedule: Option<Decay>,
-    /// Rule that moves the weights: adamw, or sgd with --momentum [default: adamw]
-    #[arg(long, value_name = "RULE")]
-    pub optimizer: Option<Rule>,
+    /// Optimizer: adamw, or sgd with --momentum [default: adamw]
+    #[arg(long, value_name = "NAME")]
+    pub optimizer: Option<OptimizerKind>,
     /// Momentum of --optimizer sgd [default: 0.9]
     #[arg(long, value_name = "M", allow_negative_numbers = true)]
     pub momentum: Option<f32>,
@@ -245,8 +245,8 @@ pub struct TrainArgs {
     /// End the run when N evaluations in a row have not lowered the validation loss [default: never]
     #[arg(long, value_name = "N")]
     pub patience: Option<u64>,
-    /// Evaluate the average of the weights, of which DECAY is left after each step, such as 0.999; the best model is the average too
-    /// [default: the weights themselves]
+    /// Evaluate an exponential moving average of the weights with this decay per step, such as 0.999; the best model is that of the
+    /// average too [default: none]
     #[arg(long, value_name = "DECAY", allow_negative_numbers = true)]
     pub average: Option<f64>,
     /// Checkpoints to keep, the latest included [default: 1]
@@ -271,7 +271,7 @@ pub struct TrainArgs {
     /// Write the metrics as an event file for TensorBoard too, into the run's folder
     #[arg(long)]
     pub tensorboard: bool,
-    /// Memory that the run is meant to stay within, such as 6GB or 512MiB: more gives a warning
+    /// Memory that the run should stay within, such as 6GB or 512MiB: it warns when it takes more
     #[arg(long, value_name = "SIZE", value_parser = names::bytes)]
     pub memory_budget: Option<u64>,
     /// Show the memory in use, its peak and the largest weights when the run ends

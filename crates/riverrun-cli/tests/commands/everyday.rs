@@ -114,7 +114,7 @@ fn schedules_and_rules_are_kept_by_a_resumed_run() {
     let last = |run: &str| losses(&scratch.path(run)).pop().unwrap();
     assert_eq!(last("half"), last("whole"));
     for (words, message) in [
-        (&["--optimizer", "adamw"][..], "was begun with rule \"sgd\""),
+        (&["--optimizer", "adamw"][..], "was begun with kind \"sgd\""),
         (
             &["--schedule", "linear"],
             "was begun with schedule \"step:10:0.5\"",

@@ -4,8 +4,8 @@ use riverrun::Error;
 use riverrun::nn::{CellLayer, CellStack};
 use riverrun::ops::{Activation, Cell, ResetGate};
 
-use super::{State, numbers};
-use crate::graph::{BATCH, Graph, Size, TIME, Value, int, text, texts};
+use super::State;
+use crate::graph::{BATCH, Graph, Size, TIME, Value, int, ints, numbers, text, texts};
 use crate::proto::data_type::FLOAT;
 
 /// ONNX's operator of a cell, and the order of its gates: the place here of each gate there.
@@ -65,11 +65,7 @@ pub fn run(
         y = match directions {
             1 => graph.squeeze(&out, 1),
             _ => {
-                let out = graph.node(
-                    "Transpose",
-                    &[&out],
-                    vec![crate::graph::ints("perm", &[0, 2, 1, 3])],
-                );
+                let out = graph.node("Transpose", &[&out], vec![ints("perm", &[0, 2, 1, 3])]);
                 let width = (directions * hidden(&layers[0])) as i64;
                 let sizes = graph.integers("sizes", &[0, 0, width]);
                 graph.node("Reshape", &[&out, &sizes], Vec::new())

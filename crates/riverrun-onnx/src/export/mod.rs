@@ -7,13 +7,11 @@ mod scan;
 
 pub use cells::operator;
 
-use burn::tensor::{DType, Tensor};
 use riverrun::Error;
 use riverrun::nn::{GatedRnn, Gru, LinearRnn, Lstm, MinGru, MinLstm, RgLru, Rnn};
 use riverrun_models::{AnyLanguageModel, LanguageModel};
 
-use crate::graph::{BATCH, Graph, Size, TIME, Value};
-use crate::proto::data_type::FLOAT;
+use crate::graph::{Graph, Value};
 use crate::{OPSET, Onnx};
 
 /// A layer or model that can be written as an ONNX model of operator set [`OPSET`]: [`Gru`], [`Lstm`] and [`Rnn`] with the
@@ -61,8 +59,9 @@ struct State {
     c: Option<Value>,
 }
 
-macro_rules! cells {
-    ($($layer:ident $name:literal,)*) => {
+/// Implements both traits: the name of the graph, and how the layer is added to it.
+macro_rules! exported {
+    ($($layer:ident $name:literal |$own:ident, $graph:ident| $add:expr;)*) => {
         $(
             impl ToOnnx for $layer {}
             impl Exported for $layer {
@@ -70,79 +69,29 @@ macro_rules! cells {
                     $name
                 }
 
-                fn add(&self, graph: &mut Graph) -> Result<(), Error> {
-                    cells::add(&self.stack, graph)
+                fn add(&self, $graph: &mut Graph) -> Result<(), Error> {
+                    let $own = self;
+                    $add
                 }
             }
         )*
     };
 }
 
-macro_rules! scans {
-    ($($layer:ident $name:literal,)*) => {
-        $(
-            impl ToOnnx for $layer {}
-            impl Exported for $layer {
-                fn name(&self) -> &'static str {
-                    $name
-                }
-
-                fn add(&self, graph: &mut Graph) -> Result<(), Error> {
-                    let [inputs, hidden] = scan::Scanned::sizes(self);
-                    let x = graph.input("x", FLOAT, &[BATCH, TIME, Size::Fixed(inputs)]);
-                    let h0 = graph.input("h0", FLOAT, &[BATCH, Size::Fixed(hidden)]);
-                    let (y, h) = scan::Scanned::scan(self, graph, &x, &h0)?;
-                    graph.output(&y, "y", FLOAT, &[BATCH, TIME, Size::Fixed(hidden)]);
-                    graph.output(&h, "h_n", FLOAT, &[BATCH, Size::Fixed(hidden)]);
-                    Ok(())
-                }
-            }
-        )*
+exported! {
+    Gru "gru" |layer, graph| cells::add(&layer.stack, graph);
+    Lstm "lstm" |layer, graph| cells::add(&layer.stack, graph);
+    Rnn "rnn" |layer, graph| cells::add(&layer.stack, graph);
+    LinearRnn "linear" |layer, graph| scan::add(layer, graph);
+    MinGru "min-gru" |layer, graph| scan::add(layer, graph);
+    MinLstm "min-lstm" |layer, graph| scan::add(layer, graph);
+    RgLru "rg-lru" |layer, graph| scan::add(layer, graph);
+    GatedRnn "gated" |layer, graph| scan::add(layer, graph);
+    LanguageModel "language-model" |model, graph| model::add(model, graph);
+    AnyLanguageModel "language-model" |model, graph| match model {
+        Self::Recurrent(model) => model::add(model, graph),
+        _ => Err(Error::Unsupported(
+            "ONNX models are written of recurrent language models, not of Griffin or GPT-2".into(),
+        )),
     };
-}
-
-cells! { Gru "gru", Lstm "lstm", Rnn "rnn", }
-
-scans! { LinearRnn "linear", MinGru "min-gru", MinLstm "min-lstm", RgLru "rg-lru", GatedRnn "gated", }
-
-impl ToOnnx for LanguageModel {}
-
-impl Exported for LanguageModel {
-    fn name(&self) -> &'static str {
-        "language-model"
-    }
-
-    fn add(&self, graph: &mut Graph) -> Result<(), Error> {
-        model::add(self, graph)
-    }
-}
-
-impl ToOnnx for AnyLanguageModel {}
-
-impl Exported for AnyLanguageModel {
-    fn name(&self) -> &'static str {
-        "language-model"
-    }
-
-    fn add(&self, graph: &mut Graph) -> Result<(), Error> {
-        match self {
-            Self::Recurrent(model) => model.add(graph),
-            _ => Err(Error::Unsupported(
-                "ONNX models are written of recurrent language models, not of Griffin or GPT-2"
-                    .into(),
-            )),
-        }
-    }
-}
-
-/// The numbers of weights, which have to be in `f32`.
-fn numbers<const D: usize>(tensor: &Tensor<D>) -> Result<Vec<f32>, Error> {
-    if tensor.dtype() != DType::F32 {
-        return Err(Error::Dtype {
-            what: "weights for ONNX",
-            expected: "F32".into(),
-            found: format!("{:?}", tensor.dtype()),
-        });
-    }
-    crate::graph::numbers(tensor)
 }

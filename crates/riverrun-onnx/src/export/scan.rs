@@ -5,8 +5,8 @@ use riverrun::Error;
 use riverrun::nn::{GatedRnn, LinearRnn, MinGru, MinLstm, RgLru};
 use riverrun::ops::Gate;
 
-use super::{gates, numbers};
-use crate::graph::{BATCH, Graph, Size, Value, graph, int, ints};
+use super::gates;
+use crate::graph::{BATCH, Graph, Size, TIME, Value, graph, int, ints, numbers};
 use crate::proto::data_type::FLOAT;
 
 /// A layer on a gated scan.
@@ -16,6 +16,17 @@ pub trait Scanned {
 
     /// All states `[B, T, D]` and the last, from `x` `[B, T, I]` and the initial state `[B, D]`.
     fn scan(&self, graph: &mut Graph, x: &Value, h0: &Value) -> Result<(Value, Value), Error>;
+}
+
+/// A whole layer with its inputs and outputs.
+pub fn add(layer: &dyn Scanned, graph: &mut Graph) -> Result<(), Error> {
+    let [inputs, hidden] = layer.sizes();
+    let x = graph.input("x", FLOAT, &[BATCH, TIME, Size::Fixed(inputs)]);
+    let h0 = graph.input("h0", FLOAT, &[BATCH, Size::Fixed(hidden)]);
+    let (y, h) = layer.scan(graph, &x, &h0)?;
+    graph.output(&y, "y", FLOAT, &[BATCH, TIME, Size::Fixed(hidden)]);
+    graph.output(&h, "h_n", FLOAT, &[BATCH, Size::Fixed(hidden)]);
+    Ok(())
 }
 
 macro_rules! projected {

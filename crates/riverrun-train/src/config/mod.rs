@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::hybrid::HybridConfig;
 use crate::schedule::{Decay, Schedule};
 use crate::tasks::{Corpus, SelectiveCopy, SelectiveCopyConfig, TextConfig};
-use crate::{Error, OptimizerConfig, Precision, Rule};
+use crate::{Error, OptimizerConfig, OptimizerKind, Precision};
 
 /// The layout of run folders that this version writes and reads.
 const FORMAT: u32 = 1;
@@ -87,8 +87,8 @@ pub struct TrainingConfig {
     /// Evaluations without a lower loss after which a run ends before its last step; `None` for no such end.
     #[serde(default)]
     pub patience: Option<u64>,
-    /// Decay of the average of the weights a step, 0 to 1: evaluations and the best model are those of the average then. `None` for
-    /// the weights themselves.
+    /// Decay per step, 0 to 1, of an exponential moving average of the weights, which evaluations and the best model then use in place
+    /// of the weights. `None` for no average.
     #[serde(default)]
     pub average: Option<f64>,
     /// Checkpoints kept, the latest included.
@@ -282,9 +282,9 @@ impl TrainingConfig {
         let just_below_1 = f64::from(1.0f32.next_down());
         range("lr", self.lr, 0.0, f64::MAX)?;
         range("weight_decay", optimizer.weight_decay, 0.0, f64::MAX)?;
-        let beta_1 = match optimizer.rule {
-            Rule::AdamW => "beta_1",
-            Rule::Sgd => "momentum",
+        let beta_1 = match optimizer.kind {
+            OptimizerKind::AdamW => "beta_1",
+            OptimizerKind::Sgd => "momentum",
         };
         range(beta_1, optimizer.beta_1.into(), 0.0, just_below_1)?;
         range("beta_2", optimizer.beta_2.into(), 0.0, just_below_1)?;

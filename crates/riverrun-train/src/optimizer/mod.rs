@@ -15,26 +15,28 @@ use std::str::FromStr;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::{AdamWState, AdaptiveMomentumState, DynState, GradientsParams};
 use burn::tensor::{Device, Tensor, TensorData};
-use riverrun::training::{AdamwStep, AdamwTensors, adamw, adamw_numbers, refill, sgd, square_sum};
+use riverrun::training::{
+    AdamwNumbers, AdamwStep, AdamwTensors, adamw, adamw_numbers, refill, sgd, square_sum,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, LossScale};
 use parameters::{Put, PutRounded, Slot, Take, TakeRounded};
 use shard::Shard;
 
-/// The rule that moves the weights.
+/// The optimizers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Rule {
+pub enum OptimizerKind {
     /// AdamW: Loshchilov & Hutter, *Decoupled Weight Decay Regularization* (2019), algorithm 2.
     #[default]
     AdamW,
     /// Gradient descent with momentum `beta_1` and decoupled weight decay: algorithm 1 there, with `m ← β₁ m + g` and
-    /// `w ← (1 - η λ) w - η m`. It has no second moment; `beta_2` and `epsilon` have no effect.
+    /// `w ← (1 - η λ) w - η m`. The second moment stays 0; `beta_2` and `epsilon` have no effect.
     Sgd,
 }
 
-impl Rule {
+impl OptimizerKind {
     /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -44,23 +46,23 @@ impl Rule {
     }
 }
 
-impl FromStr for Rule {
+impl FromStr for OptimizerKind {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self, Error> {
-        let mut rules = [Self::AdamW, Self::Sgd].into_iter();
-        let rule = rules.find(|rule| rule.name() == name);
-        rule.ok_or_else(|| Error::value("optimizer", name, "must be adamw or sgd"))
+        let mut kinds = [Self::AdamW, Self::Sgd].into_iter();
+        let kind = kinds.find(|kind| kind.name() == name);
+        kind.ok_or_else(|| Error::value("optimizer", name, "must be adamw or sgd"))
     }
 }
 
 /// Options of [`Optimizer`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerConfig {
-    /// The rule that moves the weights.
+    /// The optimizer.
     #[serde(default)]
-    pub rule: Rule,
-    /// Decay of the mean of the gradients, or of their sum with [`Rule::Sgd`].
+    pub kind: OptimizerKind,
+    /// Decay of the mean of the gradients, or of their sum with [`OptimizerKind::Sgd`].
     pub beta_1: f32,
     /// Decay of the mean of their squares. 0.99 rather than 0.999: runs are short, and the statistics
     /// of recurrent gates move quickly.
@@ -76,7 +78,7 @@ pub struct OptimizerConfig {
 impl Default for OptimizerConfig {
     fn default() -> Self {
         Self {
-            rule: Rule::AdamW,
+            kind: OptimizerKind::AdamW,
             beta_1: 0.9,
             beta_2: 0.99,
             epsilon: 1e-8,
@@ -236,12 +238,12 @@ impl Optimizer {
         (model, rounded.map(|rounded| rounded.map(&mut rounded_back)))
     }
 
-    fn numbers(&self, lr: f64, time: usize) -> [f32; 9] {
+    fn numbers(&self, lr: f64, time: usize) -> AdamwNumbers {
         let beta_1 = f64::from(self.config.beta_1);
         let weight_decay = self.config.weight_decay;
-        match self.config.rule {
-            Rule::Sgd => sgd(lr, beta_1, weight_decay),
-            Rule::AdamW => AdamwStep {
+        match self.config.kind {
+            OptimizerKind::Sgd => sgd(lr, beta_1, weight_decay),
+            OptimizerKind::AdamW => AdamwStep {
                 lr,
                 beta_1,
                 beta_2: f64::from(self.config.beta_2),

@@ -127,7 +127,7 @@ pub struct AddingBatch {
 /// Recurrent layers, and a linear layer on the last state.
 #[derive(Module, Debug)]
 pub struct AddingNet {
-    /// Of `[B, T, 2]`, then of the layer before.
+    /// The first reads `[B, T, 2]`, each other one the states of the layer below.
     pub layers: Vec<AnyRecurrent>,
     /// The last state to the sum.
     pub out: Linear,

@@ -227,11 +227,15 @@ fn crossovers(report: &mut Report) -> Result<(), Failure> {
             other.starts_with(what) && other != name && other.len() > what.len()
         });
         let Some((_, gpu)) = there else { continue };
-        let faster = |(cpu, gpu): &(&(f64, f64), &(f64, f64))| gpu.1 < cpu.1;
-        let ahead = cpu.iter().zip(gpu).rev().take_while(faster).last();
+        // A row that was refused as unsteady is missing in its line.
+        let faster = |(steps, seconds): &&(f64, f64)| {
+            let same = gpu.iter().find(|point| point.0 == *steps);
+            same.is_some_and(|point| point.1 < *seconds)
+        };
+        let ahead = cpu.iter().rev().take_while(faster).last();
         let words = what.replace('|', ", ");
         report.line(match ahead {
-            Some(((steps, _), _)) => {
+            Some((steps, _)) => {
                 format!("crossover  {words}: the GPU is faster from {steps} steps on")
             }
             None => format!(

@@ -311,14 +311,6 @@ fn conclude(
             )?,
         }
         writeln!(out, "{} steps in {:.1} s", outcome.step, last.seconds)?;
-        if outcome.step < config.training.steps {
-            let patience = config.training.patience.unwrap_or(0);
-            writeln!(
-                out,
-                "stopped before step {}: no lower validation loss in {patience} evaluations",
-                config.training.steps
-            )?;
-        }
     }
     writeln!(out, "curve   {path}/loss.png, {path}/loss.svg")?;
     if matches!(config.task, TaskConfig::Text(_)) {

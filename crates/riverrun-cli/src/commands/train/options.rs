@@ -1,6 +1,6 @@
 //! Options that the tasks without a language model share.
 
-use riverrun_train::{Rule, RunDir, TrainingConfig};
+use riverrun_train::{OptimizerKind, RunDir, TrainingConfig};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -52,9 +52,9 @@ pub fn set_training(args: &TrainArgs, training: &mut TrainingConfig) -> Result<(
     set(&args.lr, &mut training.lr);
     set_intervals(args, training);
     set(&args.schedule, &mut training.schedule);
-    set(&args.optimizer, &mut training.optimizer.rule);
+    set(&args.optimizer, &mut training.optimizer.kind);
     if let Some(momentum) = args.momentum {
-        if training.optimizer.rule != Rule::Sgd {
+        if training.optimizer.kind != OptimizerKind::Sgd {
             return Err(Failure::User("--momentum is for --optimizer sgd".into()));
         }
         training.optimizer.beta_1 = momentum;

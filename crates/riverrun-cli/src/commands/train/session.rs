@@ -35,11 +35,12 @@ pub fn train<O: Objective>(
 ) -> Result<Option<(Outcome<O::Model>, RunDir)>, Failure> {
     let along_time = args.context_parallel.unwrap_or(1);
     let (setup, way) = ranks.spread(setup, device, along_time, args.shard_optimizer)?;
-    let (steps, batch, new) = (
+    let (steps, batch, patience) = (
         setup.training().steps,
         setup.training().batch,
-        resumed.is_none(),
+        setup.training().patience,
     );
+    let new = resumed.is_none();
     let dir = match (resumed, &args.out) {
         (Some(dir), _) => {
             if let Some(step) = args.from_step.filter(|_| ranks.is_first()) {
@@ -126,6 +127,12 @@ pub fn train<O: Objective>(
     }
     print_profile(out, &outcome.profile)?;
     if outcome.finished {
+        if let Some(patience) = patience.filter(|_| outcome.step < steps) {
+            writeln!(
+                out,
+                "stopped before step {steps}: no lower validation loss in {patience} evaluations"
+            )?;
+        }
         return Ok(Some((outcome, dir)));
     }
     let path = dir.path().display();

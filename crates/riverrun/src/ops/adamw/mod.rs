@@ -172,8 +172,11 @@ fn together(tensors: &[AdamwTensors], device: &Device) -> Result<(), Error> {
     devices.try_for_each(|found| checks::device("parameter", device, found))
 }
 
+/// The numbers of a step for [`adamw`] on the host.
+pub type AdamwNumbers = [f32; NUMBERS];
+
 /// The numbers of a step for [`adamw`], those of an [`AdamwStep`] or of [`sgd`], on `device`.
-pub fn adamw_numbers(numbers: [f32; NUMBERS], device: &Device) -> Tensor<1> {
+pub fn adamw_numbers(numbers: AdamwNumbers, device: &Device) -> Tensor<1> {
     Tensor::from_floats(numbers, &device.clone().without_autodiff())
 }
 
