@@ -25,7 +25,7 @@ count() {
 # alone.
 # shellcheck disable=SC2034
 {
-simulator=(-p riverrun-gpu-sim --features "riverrun-gpu-sim/cuda")
+simulator=(-p riverrun-gpu-sim --features "riverrun-gpu-sim/alone")
 gpu=(--workspace --features "riverrun-cli/cuda,riverrun-cli/wgpu,riverrun-gpu-sim/cuda")
 every=(--workspace --features "riverrun-cli/cuda,riverrun-cli/rocm,riverrun-cli/vulkan,riverrun-cli/metal,riverrun-cli/webgpu,riverrun-cli/wgpu,riverrun-gpu-sim/cuda")
 }

@@ -13,7 +13,7 @@ if [ ! -e "$folder/packages/done" ]; then
     touch "$folder/packages/done"
 fi
 arguments=("$@")
-[ $# -gt 0 ] || arguments=(-p riverrun-gpu-sim --features cuda)
+[ $# -gt 0 ] || arguments=(-p riverrun-gpu-sim --features alone)
 cargo build --example sources "${arguments[@]}"
 rm -rf "$folder/sources"
 for capability in "${capabilities[@]}"; do

@@ -16,6 +16,7 @@ mod element;
 pub mod embedding;
 pub mod encoder;
 mod error;
+pub mod few_rows;
 pub mod flat;
 pub mod gelu;
 pub mod gemm;

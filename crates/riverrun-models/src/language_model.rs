@@ -174,6 +174,12 @@ impl LanguageModel {
         key: Option<Tensor<1, Int>>,
         padded: bool,
     ) -> Result<(Tensor<3>, LmState), Error> {
+        if !padded
+            && self.takes_few_steps(&tokens, &sequence)
+            && let Some(state) = sequence.state
+        {
+            return self.few_steps(tokens, state);
+        }
         let (normed, state) = self.hidden(tokens, sequence, key)?;
         let head = match &self.out {
             Some(out) => Head::Own(out.weight.val()),

@@ -29,6 +29,7 @@ mod any_language_model;
 mod any_recurrent;
 mod attention_sizes;
 mod block;
+mod few_steps;
 mod forward;
 mod gpt2;
 mod griffin;

@@ -21,6 +21,7 @@ pub mod block_diagonal;
 pub mod cell;
 pub mod embedding;
 pub mod encoder;
+pub mod few_rows;
 pub mod flat;
 pub mod gelu;
 pub mod gemm;

@@ -41,6 +41,7 @@ pub const OPERATIONS: &[&Operation] = &[
     &crate::short_convolution::OPERATION,
     &crate::rg_lru::OPERATION,
     &crate::optimizer::OPERATION,
+    &crate::few_rows::OPERATION,
     #[cfg(feature = "ops")]
     &crate::gemm::OPERATION,
     #[cfg(feature = "ops")]

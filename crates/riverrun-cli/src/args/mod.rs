@@ -362,6 +362,9 @@ pub struct GenerateArgs {
     /// Where to compute: auto, cpu, cuda:0, vulkan, ...
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub device: String,
+    /// Format of weights and arithmetic: f32, f16 or bf16
+    #[arg(long, value_name = "FORMAT", default_value_t = Precision::F32)]
+    pub dtype: Precision,
     /// Record a step's launches and run them again by one call a symbol: the same text, and faster [default: on CUDA]
     #[arg(long, conflicts_with = "no_graph")]
     pub graph: bool,

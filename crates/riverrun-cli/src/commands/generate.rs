@@ -11,7 +11,7 @@ use crate::failure::Failure;
 pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
     let dir = RunDir::open(&args.run)?;
     let device = riverrun::device::parse(&args.device)?;
-    let mut generator = Generator::open(&dir, &device)?;
+    let mut generator = Generator::open(&dir, &device)?.with_precision(args.dtype)?;
     let cuda = riverrun::device::name(&device).starts_with("cuda");
     if args.graph || (cuda && !args.no_graph) {
         generator.record_steps()?;

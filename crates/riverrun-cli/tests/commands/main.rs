@@ -166,6 +166,13 @@ fn a_text_is_learned_kept_and_spoken() {
         speak(&["--temperature", "0"]),
         speak(&["--top-k", "1", "--seed", "5"])
     );
+    // The same model with weights of half the size.
+    let half = speak(&["--dtype", "bf16", "--prompt", "the quick"]);
+    assert!(half.starts_with("the quick") && half.trim_end_matches('\n').len() == 49);
+    scratch.refused(
+        &["generate", "run", "--device", "cpu", "--dtype", "f8"],
+        "one of f32, f16, bf16",
+    );
     scratch.refused(
         &["generate", "run", "--device", "cpu", "--prompt", "THE"],
         "'T' is not among",

@@ -1,7 +1,7 @@
 //! Writes the CUDA C++ that kernels become, one file a kernel, without a device.
 //!
 //! ```text
-//! cargo run --release -p riverrun-gpu-sim --example sources --features cuda -- <folder> [--card 75|80|89|90|100] [--sample] [<part of a name> ...]
+//! cargo run --release -p riverrun-gpu-sim --example sources --features alone -- <folder> [--card 75|80|89|90|100] [--sample] [<part of a name> ...]
 //! ```
 //!
 //! Two revisions can be compared with `diff -r`, and what a compiler makes of a file can be looked at with NVIDIA's

@@ -3,6 +3,7 @@
 mod attention;
 mod cells;
 mod clusters;
+mod few_rows;
 mod matrix_state;
 mod plan;
 mod recurrence;

@@ -25,7 +25,7 @@
 
 pub mod cost;
 pub mod cpu;
-mod gates;
+pub(crate) mod gates;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 pub mod hvp;

@@ -24,6 +24,16 @@ pub(super) fn unrecordable(model: &AnyLanguageModel) -> Option<&'static str> {
     }
 }
 
+/// Whether a step leaves the next state in the memory of this one by itself.
+pub(super) fn in_place(model: &AnyLanguageModel, state: &AnyLmState) -> bool {
+    match (model, state) {
+        (AnyLanguageModel::Recurrent(model), AnyLmState::Recurrent(state)) => {
+            model.steps_in_place(state)
+        }
+        _ => false,
+    }
+}
+
 /// Whether the state has the same shapes after each further step: that of local attention has them once its window is full.
 pub(super) fn settled(model: &AnyLanguageModel, state: &AnyLmState) -> bool {
     match (model, state) {

@@ -10,7 +10,7 @@ use riverrun::training::refill_int;
 use riverrun::{Preparation, Recording, Sequence};
 use riverrun_models::{AnyLanguageModel, AnyLmState};
 
-use super::carry::{Place, at, carried, copied, settled, unrecordable};
+use super::carry::{Place, at, carried, copied, in_place, settled, unrecordable};
 use crate::Error;
 
 /// Normal steps before one is recorded, as in training: compiling and tuning happen in the first.
@@ -175,6 +175,9 @@ impl<'a> Steps<'a> {
         recorder.tokens = Some(tokens.clone());
         let state = self.state.take().expect("the state is back after a step");
         let run = |state: AnyLmState| {
+            if in_place(model, &state) {
+                return model.step(tokens, Some(state));
+            }
             let start = at(state.clone(), turn);
             let (logits, after) = model.step(tokens, Some(start));
             (logits, carried(state, after))

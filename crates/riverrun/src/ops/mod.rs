@@ -15,6 +15,7 @@ mod dropout;
 mod embedding;
 mod encoder;
 pub(crate) mod enqueue;
+pub(crate) mod few_rows;
 pub(crate) mod flat;
 mod gelu;
 pub(crate) mod hand_over;

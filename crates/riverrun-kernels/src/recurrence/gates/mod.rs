@@ -8,7 +8,7 @@
 mod candidate;
 mod cpu;
 #[cfg(feature = "gpu")]
-pub(super) mod gpu;
+pub(crate) mod gpu;
 mod min_gru;
 mod min_lstm;
 mod raw;
@@ -227,7 +227,7 @@ gates! {
 }
 
 #[cfg(feature = "gpu")]
-pub(super) use on_gpu::{coefficients, gradients};
+pub(crate) use on_gpu::{coefficients, gradients};
 
 /// By name.
 impl Serialize for Gate {
