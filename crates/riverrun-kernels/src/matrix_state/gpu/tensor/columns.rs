@@ -22,6 +22,15 @@ pub(super) fn of_steps(at: u32, #[comptime] row: usize, #[comptime] n: usize) ->
     by_step(number_at(place), number_at(place + 4))
 }
 
+/// Multiplies the rows of a state by their decays over the chunk.
+#[cube]
+pub(super) fn decay_rows(state: &mut Array<Sums>, scalars: u32, #[comptime] form: Form) {
+    #[unroll]
+    for n in 0..comptime!(form.key / 8) {
+        state[n] *= of_steps(scalars, 1usize, n);
+    }
+}
+
 /// Writes a product whose rows are the plane's 16 columns of a tensor, and whose columns are steps.
 #[cube]
 pub(super) fn write_steps(sums: &Array<Sums>, x: &mut [u32], rows: &Rows, #[comptime] form: Form) {
