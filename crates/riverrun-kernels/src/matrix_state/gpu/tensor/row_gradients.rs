@@ -18,7 +18,6 @@ use super::Form;
 use super::columns::*;
 use super::decays::*;
 use super::near::*;
-use super::rows::over_four;
 use super::scores::Sizes;
 use super::squares::*;
 use super::stage::rows_of;
@@ -126,46 +125,6 @@ fn of_state(
             32 * step as u32
         });
         multiply(&words, tile + at, sums, product);
-    }
-}
-
-/// Sums of the thread's two channels.
-#[cube]
-fn of_channels(sums: Sums) -> Sums {
-    let upper = over_four(sums.extract(0usize) + sums.extract(1usize));
-    let lower = over_four(sums.extract(2usize) + sums.extract(3usize));
-    let mut all = Sums::new(upper);
-    all.insert(2usize, lower);
-    all.insert(3usize, lower);
-    all
-}
-
-/// Replaces numbers of steps by their sums from the step on, and those after the last step, `end`.
-#[cube]
-fn sums_from(sums: &mut Array<Sums>, end: Sums) {
-    let lane = UNIT_POS_X % 4;
-    let mut after = Array::<f32>::new(2usize);
-    after[0] = end.extract(0usize);
-    after[1] = end.extract(2usize);
-    #[unroll]
-    for n in 0..TILES {
-        let n = comptime!(TILES - 1 - n);
-        let mut numbers = sums[n];
-        #[unroll]
-        for channel in 0..2usize {
-            let (x, y) = comptime!((2 * channel, 2 * channel + 1));
-            let own = numbers.extract(x) + numbers.extract(y);
-            let beside = shuffle_xor(own, 1u32);
-            let two = own + beside;
-            let others = shuffle_xor(two, 2u32);
-            let later = select(lane % 2 == 0, beside, 0.0f32) + select(lane < 2, others, 0.0f32);
-            let second = numbers.extract(y) + (later + after[channel]);
-            let first = numbers.extract(x) + second;
-            numbers.insert(x, first);
-            numbers.insert(y, second);
-            after[channel] += two + others;
-        }
-        sums[n] = numbers;
     }
 }
 
