@@ -11,17 +11,23 @@ use super::Writer;
 /// The delta rule and no erase, by steps and, where the card has them, on tensor cores.
 pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
     for (n, erase) in [Erase::None, Erase::Key].into_iter().enumerate() {
-        let form = Form {
-            gate: Gate::Head,
-            erase,
-            bonus: false,
-        };
-        for (steps, reset) in [(40, true), (128, false)] {
+        let launches = [
+            (Gate::Head, 40, true),
+            (Gate::Head, 128, false),
+            (Gate::Row, 128, false),
+        ];
+        for (gate, steps, reset) in launches {
+            let form = Form {
+                gate,
+                erase,
+                bonus: false,
+            };
             let options = Options {
                 initial: true,
                 reset,
                 d_last: true,
                 correlated: false,
+                weak: false,
             };
             let dtype = [Dtype::F16, Dtype::Bf16][n];
             // On the smallest cards bf16 does not exist.
@@ -32,7 +38,8 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
             let case = States::random([1, steps, 16, 16 * group, size, size], form, options, 1);
             let tensor = case.on_tensor_cores(&writer.recorder.client, dtype);
             let routine = if tensor { "tensor" } else { "steps" };
-            let place = format!("matrix-state/{routine}-{size}-{}", dtype.name());
+            let rows = if gate == Gate::Row { "rows-" } else { "" };
+            let place = format!("matrix-state/{rows}{routine}-{size}-{}", dtype.name());
             writer.write(&place, |client| case.gpu(client, dtype).map(drop))?;
         }
     }

@@ -126,6 +126,13 @@ fn call(statement: &str) -> Result<String, String> {
         "movmatrix.sync.aligned.m8n8.trans.b16" => format!("{} = sim::turned({})", to[0], from[0]),
         "ld.shared.u32" => format!("memcpy(&{}, sim::shared_at({}), 4)", to[0], from[0]),
         "ld.shared.v4.u32" => format!("memcpy(&{}, sim::shared_at({}), 16)", to[0], from[0]),
+        "st.shared.u32" => {
+            let word = format!("uint32_t word = {}", from[1]);
+            format!(
+                "{{ {word}; memcpy(sim::shared_at({}), &word, 4); }}",
+                from[0]
+            )
+        }
         "st.shared.v4.u32" => {
             format!("sim::put({}, {{{}}})", from[0], from[1..].join(", "))
         }

@@ -74,6 +74,13 @@ pub(crate) fn put_words(at: u32, words: Vector<u32, Const<4>>) {
 }
 
 #[cube]
+pub(crate) fn put_word(at: u32, word: u32) {
+    // A variable would be passed by its address.
+    let word = u32::reinterpret(f32::reinterpret(word));
+    gpu_asm!("st.shared.u32 [{}], {};", in(_) at, in(_) word);
+}
+
+#[cube]
 pub(crate) fn word_at(at: u32) -> u32 {
     let word: u32;
     gpu_asm!("ld.shared.u32 {}, [{}];", out(_) word, in(_) at);

@@ -41,6 +41,8 @@ pub struct Options {
     pub d_last: bool,
     /// Keys that are nearly the same.
     pub correlated: bool,
+    /// No strong decays.
+    pub weak: bool,
 }
 
 impl Options {
@@ -51,6 +53,7 @@ impl Options {
             reset: n & 2 != 0,
             d_last: n & 4 == 0,
             correlated: n & 8 != 0,
+            weak: false,
         }
     }
 }
@@ -94,6 +97,7 @@ impl States {
         let of_heads = (erase == Erase::Separate).then(|| unit(lengths.erase.unwrap()));
         let decay = |random: &mut Random| match random.below(8) {
             0 => 0.0,
+            1 | 2 if options.weak => -0.02 * random.within(1.0).abs(),
             1 => -80.0,
             2 => -5.0 * random.within(1.0).abs(),
             _ => -0.1 * random.within(1.0).abs(),

@@ -131,6 +131,7 @@ fn case(problem: &Problem, steps: usize) -> States {
         reset: true,
         d_last: true,
         correlated: false,
+        weak: false,
     };
     let sizes = [1, steps, 1, shape.group(), shape.key, shape.value];
     States::random(sizes, form, options, 3)

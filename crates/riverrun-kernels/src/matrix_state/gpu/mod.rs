@@ -6,14 +6,15 @@
 //!
 //! The order of every sum is fixed by `K`, `V` and the device. A sequence has the bits of its pieces: on tensor cores where every cut
 //! lies at a multiple of 64 steps from the start, in `f32` forward always, and backward where it lies at a multiple of [`CHUNK`]
-//! steps. On tensor cores a number that is not finite reaches its whole chunk.
+//! steps. On tensor cores a number that is not finite reaches its whole chunk; a decay of a row may be `-∞`.
 //!
 //! In `f32` shared memory bounds the rows of a state in the backward pass: 32 KiB are enough for 64 rows of the delta rule with a gate
 //! of the head, 95 KiB for 128 rows of every form.
 //!
 //! Memory of a backward pass beside its tensors, in `f32`: `⌈T/16⌉ B H` states, and for each tile of 32 columns the gradients of `q`, `k`
 //! and the other vectors of a head. On tensor cores, in the storage type: `2 ⌈T/64⌉ B H` states, two tensors of the size of `v`, two
-//! of 64 numbers for each step of a head, and where heads share keys the gradients of `q` and `k` of each head.
+//! of 64 numbers for each step of a head, with decays of rows three of the size of `q` for every head, and where heads share keys the
+//! gradients of `q` and `k` of each head. Forward: the two of 64 numbers, and the three.
 
 mod backward;
 mod chunk;
@@ -44,7 +45,7 @@ use staged::FOUR;
 pub type Buffers = Inputs<Handle, Handle, Handle>;
 
 /// Whether tensor cores compute a problem: 16-bit storage on an NVIDIA GPU of compute capability 8.0 or later, no erase or that of the
-/// delta rule, a decay of the head or none, no bonus, no resets, and at least 64 steps.
+/// delta rule, no bonus, no resets, and at least 64 steps.
 pub fn tensor_cores(client: &Client, problem: &Problem, dtype: Dtype, reset: bool) -> bool {
     tensor::choose(client, dtype, problem, reset).is_some()
 }

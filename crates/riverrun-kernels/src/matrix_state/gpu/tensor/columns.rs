@@ -3,7 +3,10 @@
 use cubecl::prelude::*;
 
 use super::Form;
+use super::row_gradients::TILES;
+use super::rows::over_four;
 use super::tile::*;
+use crate::gpu::full_plane::shuffle_xor;
 use crate::gpu::tensor::*;
 
 /// The four numbers of a part of a product, whose columns are steps: a number of each of two steps.
@@ -20,6 +23,55 @@ pub(super) fn by_step(left: f32, right: f32) -> Sums {
 pub(super) fn of_steps(at: u32, #[comptime] row: usize, #[comptime] n: usize) -> Sums {
     let place = at + UNIT_POS_X % 4 * 8 + comptime!(((row * CHUNK + 8 * n) * 4) as u32);
     by_step(number_at(place), number_at(place + 4))
+}
+
+/// Multiplies the rows of a state by their decays over the chunk.
+#[cube]
+pub(super) fn decay_rows(state: &mut Array<Sums>, scalars: u32, #[comptime] form: Form) {
+    #[unroll]
+    for n in 0..comptime!(form.key / 8) {
+        state[n] *= of_steps(scalars, 1usize, n);
+    }
+}
+
+/// Sums over the steps of the thread's two rows, of which it has some.
+#[cube]
+pub(super) fn of_channels(sums: Sums) -> Sums {
+    let upper = over_four(sums.extract(0usize) + sums.extract(1usize));
+    let lower = over_four(sums.extract(2usize) + sums.extract(3usize));
+    let mut all = Sums::new(upper);
+    all.insert(2usize, lower);
+    all.insert(3usize, lower);
+    all
+}
+
+/// Replaces numbers of steps by their sums from the step to the last, and `end`, what comes after that.
+#[cube]
+pub(super) fn sums_from(sums: &mut Array<Sums>, end: Sums) {
+    let lane = UNIT_POS_X % 4;
+    let mut after = Array::<f32>::new(2usize);
+    after[0] = end.extract(0usize);
+    after[1] = end.extract(2usize);
+    #[unroll]
+    for n in 0..TILES {
+        let n = comptime!(TILES - 1 - n);
+        let mut numbers = sums[n];
+        #[unroll]
+        for channel in 0..2usize {
+            let (x, y) = comptime!((2 * channel, 2 * channel + 1));
+            let own = numbers.extract(x) + numbers.extract(y);
+            let beside = shuffle_xor(own, 1u32);
+            let two = own + beside;
+            let others = shuffle_xor(two, 2u32);
+            let later = select(lane % 2 == 0, beside, 0.0f32) + select(lane < 2, others, 0.0f32);
+            let second = numbers.extract(y) + (later + after[channel]);
+            let first = numbers.extract(x) + second;
+            numbers.insert(x, first);
+            numbers.insert(y, second);
+            after[channel] += two + others;
+        }
+        sums[n] = numbers;
+    }
 }
 
 /// Writes a product whose rows are the plane's 16 columns of a tensor, and whose columns are steps.

@@ -5,7 +5,8 @@
 //! R = β (V - e^G K S)       U = T R       O = e^G Q S + P U       S ← e^(G_C) S + Kᵀ (e^(G_C - G) U)
 //! ```
 //!
-//! with `T` and `P` from [`scores`](super::scores); without an erase `U = V`.
+//! with `T` and `P` from [`scores`](super::scores); without an erase `U = V`. Where rows have decays, the queries and keys come with
+//! theirs from [`row_scores`](super::row_scores).
 
 use cubecl::prelude::*;
 
@@ -17,12 +18,13 @@ use super::tile::*;
 use crate::gpu::address::address;
 use crate::gpu::tensor::*;
 
-/// A cube takes some columns of a head, 16 to a plane. Either `o` and `last` are written or, for a backward pass, the state before
+/// A cube takes some columns of a head, 16 to a plane. `k`: the keys that read the state, `ends`: those that are written to it. Either `o` and `last` are written or, for a backward pass, the state before
 /// every chunk, `[.., V, K]`, and `U`, `[.., V, CHUNK]`.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn pass_forward(
     q: &[u32],
     k: &[u32],
+    ends: &[u32],
     v: &[u32],
     inverse: &[u32],
     scores: &[u32],
@@ -46,6 +48,7 @@ pub(super) fn pass_forward(
     let sources = Sources {
         q: address(q),
         k: address(k),
+        ends: address(ends),
         values: address(v),
         inverse: address(inverse),
         scores: address(scores),
@@ -126,7 +129,8 @@ pub(super) fn pass_forward(
                     if comptime!(form.gate) {
                         read *= of_steps(scalars_at, 1usize, n);
                     }
-                    r[n] = (part(values, half, storage) - read) * of_steps(scalars_at, 2usize, n);
+                    r[n] = (part(values, half, storage) - read)
+                        * of_steps(scalars_at, form.betas(), n);
                 }
                 words[step] = operand(r[comptime!(2 * step)], r[comptime!(2 * step + 1)], storage);
             } else {
@@ -173,7 +177,10 @@ pub(super) fn pass_forward(
                 );
             }
         }
-        multiply(&words, now + stage.keys, &mut s, to_state);
+        if comptime!(form.rows) {
+            decay_rows(&mut s, scalars_at, form);
+        }
+        multiply(&words, now + stage.ends, &mut s, to_state);
         if comptime!(outputs) {
             let rows = rows_of(
                 lane / sizes.heads,

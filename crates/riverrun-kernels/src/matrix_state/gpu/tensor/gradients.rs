@@ -201,14 +201,7 @@ pub(super) fn chunk_gradients(
         scalars: start + tiles.scalars,
     };
     let (depth, steps, channels) = comptime!((value / 16, CHUNK / 16, mine / 8));
-    let rows_of_values = comptime!(Product {
-        depth,
-        columns: steps,
-        len: CHUNK,
-        rows: true,
-        filled: Filled::All,
-        storage,
-    });
+    let rows_of_values = comptime!(form.of_values());
     let columns_of_values = comptime!(Product {
         depth,
         columns: steps,

@@ -8,7 +8,8 @@
 use cubecl::prelude::*;
 
 use super::tile::{CHUNK, Sums};
-use crate::gpu::full_plane::shuffle;
+use crate::gpu::full_plane::{shuffle, shuffle_xor};
+use crate::gpu::storage::{Storage, pair};
 
 /// Vectors of four numbers from row to row.
 pub(super) const PITCH: usize = CHUNK / 4 + 1;
@@ -20,6 +21,42 @@ const BLOCK: usize = 16;
 #[cube]
 fn at(row: usize, column: usize) -> usize {
     row * PITCH + column / 4
+}
+
+/// Writes two neighbours of a row to the vector `at`, of which the thread beside has the others.
+#[cube]
+pub(super) fn put_pair(matrix: &mut [Sums], at: usize, low: f32, high: f32) {
+    let (other_low, other_high) = (shuffle_xor(low, 1u32), shuffle_xor(high, 1u32));
+    if UNIT_POS_X % 2 == 0 {
+        let mut four = Sums::new(low);
+        four.insert(1usize, high);
+        four.insert(2usize, other_low);
+        four.insert(3usize, other_high);
+        matrix[at] = four;
+    }
+}
+
+/// Writes the inverse of the chunk `place`, rounded. For 128 threads.
+#[cube]
+pub(super) fn write_inverse(
+    solved: &[Sums],
+    inverse: &mut [u32],
+    place: usize,
+    #[comptime] storage: Storage,
+) {
+    let words = comptime!(CHUNK * CHUNK / 2);
+    #[unroll]
+    for u in 0..comptime!(words / 128) {
+        let n = u * 128 + UNIT_POS as usize;
+        let (i, j) = (n / comptime!(CHUNK / 2), n % comptime!(CHUNK / 2) * 2);
+        let four = solved[at(i, j)];
+        let second = j % 4 == 2;
+        let low = select(second, four.extract(2usize), four.extract(0usize));
+        let high = select(second, four.extract(3usize), four.extract(1usize));
+        let low = select(j <= i, low, 0.0f32);
+        let high = select(j < i, high, 0.0f32);
+        inverse[place * words + n] = pair(low, high, storage);
+    }
 }
 
 /// Inverts `1 + matrix`, of which only what lies below the diagonal counts. Above it, `solved` has no meaning. For 128 threads.

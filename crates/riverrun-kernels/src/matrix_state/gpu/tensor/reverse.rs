@@ -23,6 +23,7 @@ use crate::gpu::tensor::*;
 pub(super) fn pass_backward(
     q: &[u32],
     k: &[u32],
+    ends: &[u32],
     d_o: &[u32],
     inverse: &[u32],
     scores: &[u32],
@@ -45,6 +46,7 @@ pub(super) fn pass_backward(
     let sources = Sources {
         q: address(q),
         k: address(k),
+        ends: address(ends),
         values: address(d_o),
         inverse: address(inverse),
         scores: address(scores),
@@ -117,7 +119,7 @@ pub(super) fn pass_backward(
         let own_values =
             now + stage.values + UNIT_POS_Y * 32 + own_column(comptime!(pitch(16 * form.planes)));
         clear(&mut d_u, comptime!(2 * steps));
-        multiply(&held, now + stage.keys, &mut d_u, of_state);
+        multiply(&held, now + stage.ends, &mut d_u, of_state);
         if comptime!(form.gate) {
             #[unroll]
             for n in 0..comptime!(2 * steps) {
@@ -162,7 +164,7 @@ pub(super) fn pass_backward(
             );
             #[unroll]
             for n in 0..comptime!(2 * steps) {
-                r[n] *= of_steps(scalars_at, 2usize, n);
+                r[n] *= of_steps(scalars_at, form.betas(), n);
             }
             write_steps(&r, d_v, &rows, form);
         } else {
@@ -183,6 +185,9 @@ pub(super) fn pass_backward(
                     storage,
                 );
             }
+        }
+        if comptime!(form.rows) {
+            decay_rows(&mut d, scalars_at, form);
         }
         multiply(&given, now + stage.queries, &mut d, to_state);
         if comptime!(form.erase) {

@@ -6,7 +6,7 @@ use std::f32::consts::LOG2_E;
 use cubecl::prelude::*;
 
 use super::Form;
-use super::inverse::{PITCH, invert};
+use super::inverse::{PITCH, invert, put_pair, write_inverse};
 use super::tile::*;
 use crate::gpu::address::address;
 use crate::gpu::full_plane::shuffle;
@@ -189,39 +189,14 @@ pub(super) fn chunk_scores<F: Numeric>(
                     let products = met[n];
                     let low = select(j < i, products.extract(x) * left * factor, 0.0f32);
                     let high = select(j + 1 < i, products.extract(y) * right * factor, 0.0f32);
-                    let at = i * PITCH + j / 4;
-                    // Two threads have the four numbers of a vector.
-                    let mut four = matrix[at];
-                    let (other_low, other_high) = (
-                        shuffle(low, UNIT_POS_X ^ 1u32),
-                        shuffle(high, UNIT_POS_X ^ 1u32),
-                    );
-                    if lane % 2 == 0 {
-                        four.insert(0usize, low);
-                        four.insert(1usize, high);
-                        four.insert(2usize, other_low);
-                        four.insert(3usize, other_high);
-                        matrix[at] = four;
-                    }
+                    put_pair(&mut matrix, i * PITCH + j / 4, low, high);
                 }
             }
         }
         if comptime!(form.erase) {
             sync_cube();
             invert(&matrix, &mut solved);
-            let words = comptime!(CHUNK * CHUNK / 2);
-            #[unroll]
-            for u in 0..comptime!(words / threads) {
-                let n = u * threads + UNIT_POS as usize;
-                let (i, j) = (n / comptime!(CHUNK / 2), n % comptime!(CHUNK / 2) * 2);
-                let four = solved[i * PITCH + j / 4];
-                let second = j % 4 == 2;
-                let low = select(second, four.extract(2usize), four.extract(0usize));
-                let high = select(second, four.extract(3usize), four.extract(1usize));
-                let low = select(j <= i, low, 0.0f32);
-                let high = select(j < i, high, 0.0f32);
-                inverse[place * words + n] = pair(low, high, storage);
-            }
+            write_inverse(&solved, inverse, place, storage);
         }
         sync_cube();
     }

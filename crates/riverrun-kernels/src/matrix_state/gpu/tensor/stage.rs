@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 
 use super::Form;
-use super::scores::{SCALARS, Sizes};
+use super::scores::Sizes;
 use super::tile::*;
 
 /// The rows of the columns `first` and on of a tensor with `len` numbers a head, from step `step` on.
@@ -27,7 +27,10 @@ pub(super) fn rows_of(
 /// Where the tiles of a stage begin, and its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Stage {
+    /// The keys that read the state.
     pub keys: u32,
+    /// Those that are written to it.
+    pub ends: u32,
     pub queries: u32,
     pub inverse: u32,
     pub scores: u32,
@@ -45,14 +48,16 @@ impl Stage {
             next += if there { bytes } else { 0 };
             at
         };
-        let square = bytes(CHUNK, CHUNK);
+        let (square, rows) = (bytes(CHUNK, CHUNK), bytes(CHUNK, form.key));
+        let keys = place(!form.rows || form.erase, rows);
         Self {
-            keys: place(true, bytes(CHUNK, form.key)),
-            queries: place(reads, bytes(CHUNK, form.key)),
+            keys,
+            ends: if form.rows { place(true, rows) } else { keys },
+            queries: place(reads, rows),
             inverse: place(form.erase, square),
             scores: place(reads, square),
             values: place(true, bytes(CHUNK, 16 * form.planes)),
-            scalars: place(true, (SCALARS * CHUNK * 4) as u32),
+            scalars: place(true, (form.scalars() * 4) as u32),
             bytes: next,
         }
     }
@@ -83,6 +88,18 @@ impl Form {
         }
     }
 
+    /// Steps times a tile whose rows are columns of values, and its columns steps.
+    pub(super) fn of_values(self) -> Product {
+        Product {
+            depth: self.value / 16,
+            columns: CHUNK / 16,
+            len: CHUNK,
+            rows: true,
+            filled: Filled::All,
+            storage: self.storage,
+        }
+    }
+
     /// Steps times keys or queries, which are rows, to a state.
     pub(super) fn to_state(self) -> Product {
         Product {
@@ -101,6 +118,7 @@ impl Form {
 pub(super) struct Sources {
     pub q: u64,
     pub k: u64,
+    pub ends: u64,
     pub values: u64,
     pub inverse: u64,
     pub scores: u64,
@@ -124,15 +142,6 @@ pub(super) fn load_stage(
     let (sequence, head) = (lane / sizes.heads, lane % sizes.heads);
     let key_head = head / (sizes.heads / sizes.key_heads);
     let first = chunk * CHUNK;
-    let keys = rows_of(
-        sequence,
-        key_head,
-        sizes.key_heads,
-        first,
-        sizes.steps,
-        form.key,
-        0usize,
-    );
     let values = rows_of(
         sequence,
         head,
@@ -148,7 +157,36 @@ pub(super) fn load_stage(
         stride: CHUNK.runtime(),
         there: CHUNK.runtime(),
     };
-    load(at + stage.keys, sources.k, &keys, CHUNK, form.key, threads);
+    let keys = if comptime!(form.rows) {
+        Rows {
+            first: place * comptime!(CHUNK * form.key),
+            stride: form.key.runtime(),
+            there: CHUNK.runtime(),
+        }
+    } else {
+        rows_of(
+            sequence,
+            key_head,
+            sizes.key_heads,
+            first,
+            sizes.steps,
+            form.key,
+            0usize,
+        )
+    };
+    if comptime!(!form.rows || form.erase) {
+        load(at + stage.keys, sources.k, &keys, CHUNK, form.key, threads);
+    }
+    if comptime!(form.rows) {
+        load(
+            at + stage.ends,
+            sources.ends,
+            &keys,
+            CHUNK,
+            form.key,
+            threads,
+        );
+    }
     if comptime!(reads) {
         load(
             at + stage.queries,
@@ -186,7 +224,7 @@ pub(super) fn load_stage(
         columns,
         threads,
     );
-    let scalars = comptime!(SCALARS * CHUNK / 4);
+    let scalars = comptime!(form.scalars() / 4);
     let from = sources.scalars + u64::cast_from(place) * comptime!(scalars as u64 * 16);
     load_flat(at + stage.scalars, from, scalars, threads);
 }

@@ -86,6 +86,12 @@ pub(super) fn halves(word: u32, #[comptime] storage: Storage) -> Vector<f32, Con
     widen::<u32, Const<1>, Const<2>>(one, storage)
 }
 
+/// The words of a variable, which itself would be passed to an instruction by its address.
+#[cube]
+pub(super) fn value_of(words: Words) -> Words {
+    Words::reinterpret(Sums::reinterpret(words))
+}
+
 /// Two neighbouring parts of a product, rounded, as the operand `A` of a next one: columns become depth.
 #[cube]
 pub(super) fn operand(first: Sums, second: Sums, #[comptime] storage: Storage) -> Words {

@@ -1,0 +1,171 @@
+//! Launches of a backward pass.
+
+use cubecl::client::Client;
+use cubecl::prelude::*;
+use cubecl::server::Handle;
+
+use super::super::Buffers;
+use super::chunks::{Chunks, sizes};
+use super::tile::CHUNK;
+use super::{Form, Outputs, gradients, pass, reverse, row_gradients, sums};
+use crate::gpu::buffer::grid;
+use crate::gpu::{Dtype, buffer};
+use crate::matrix_state::{Gradients, Problem};
+
+/// The gradients of `q` and `k` where several heads share them: `[B, T, H, K]`, to be added up.
+pub struct Parts {
+    pub q: Handle,
+    pub k: Handle,
+}
+
+/// Computes all gradients but, where heads share `q` and `k`, those of their own. There are steps, and the buffers have been checked.
+pub fn backward(
+    client: &Client,
+    problem: &Problem,
+    dtype: Dtype,
+    inputs: &Buffers,
+    (d_o, d_last): (&Handle, Option<&Handle>),
+    out: &Gradients<Handle, Handle>,
+    form: Form,
+) -> Option<Parts> {
+    let (shape, lengths) = (problem.shape, problem.lengths());
+    let chunks = Chunks::new(client, problem, dtype, inputs, form);
+    let count = chunks.count;
+    let of_states = count * form.key * form.value;
+    let of_columns = count * form.value * CHUNK;
+    let [states, d_states] = [of_states; 2].map(|n| client.empty(2 * n));
+    let [added, d_r] =
+        [of_columns, if form.erase { of_columns } else { 2 }].map(|n| client.empty(2 * n));
+    let before = Form {
+        state: inputs.initial.is_some(),
+        ..form
+    };
+    pass(
+        client,
+        problem,
+        inputs,
+        &chunks,
+        Outputs::Between(&states, &added),
+        before,
+    );
+    let after = Form {
+        state: d_last.is_some(),
+        ..form
+    };
+    let stand_in = || chunks.stand_in();
+    let d_r_buffer = || buffer(&d_r, if form.erase { of_columns } else { 2 }, 2);
+    let cubes = shape.states() * shape.value / (16 * form.planes);
+    // SAFETY: as above.
+    unsafe {
+        reverse::pass_backward::launch_unchecked(
+            client,
+            grid(client, cubes),
+            CubeDim::new_2d(32, form.planes as u32),
+            chunks.addresses,
+            chunks.queries(),
+            chunks.keys(),
+            chunks.ends(),
+            buffer(d_o, lengths.v, 2),
+            chunks.inverse(),
+            chunks.scores(),
+            chunks.scalars(),
+            match d_last {
+                Some(d_last) => buffer(d_last, shape.state(), 1),
+                None => stand_in(),
+            },
+            buffer(&out.v, lengths.v, 2),
+            buffer(&d_states, of_states, 2),
+            d_r_buffer(),
+            buffer(&out.initial, shape.state(), 1),
+            sizes(problem, cubes),
+            after,
+        );
+    }
+    let rows = shape.head_rows() * form.key;
+    let parts = form.grouped.then(|| Parts {
+        q: client.empty(2 * rows),
+        k: client.empty(2 * rows),
+    });
+    let (d_q, d_k) = match &parts {
+        Some(parts) => (&parts.q, &parts.k),
+        None => (&out.q, &out.k),
+    };
+    let numbers =
+        |handle: &Option<Handle>, elements: Option<usize>, width: usize| match (handle, elements) {
+            (Some(handle), Some(elements)) => buffer(handle, elements, width),
+            _ => stand_in(),
+        };
+    if form.rows {
+        // SAFETY: as above.
+        unsafe {
+            row_gradients::row_gradients::launch_unchecked(
+                client,
+                grid(client, count),
+                CubeDim::new_2d(32, row_gradients::planes(form) as u32),
+                chunks.addresses,
+                buffer(&inputs.q, lengths.q, 2),
+                buffer(&inputs.k, lengths.k, 2),
+                buffer(&inputs.v, lengths.v, 2),
+                numbers(&inputs.g, lengths.g, 2),
+                buffer(d_o, lengths.v, 2),
+                buffer(&added, of_columns, 2),
+                d_r_buffer(),
+                buffer(&states, of_states, 2),
+                buffer(&d_states, of_states, 2),
+                chunks.scalars(),
+                buffer(d_q, rows, 2),
+                buffer(d_k, rows, 2),
+                numbers(&out.g, lengths.g, 2),
+                numbers(&out.beta, lengths.beta, 1),
+                sizes(problem, count),
+                form,
+                dtype.elem(),
+            );
+        }
+        return parts;
+    }
+    let of_totals = count * gradients::CUBES * gradients::SUMS * CHUNK;
+    let totals = client.empty(4 * of_totals);
+    let cubes = count * gradients::CUBES;
+    // SAFETY: as above.
+    unsafe {
+        gradients::chunk_gradients::launch_unchecked(
+            client,
+            grid(client, cubes),
+            CubeDim::new_2d(32, gradients::PLANES as u32),
+            chunks.addresses,
+            buffer(&inputs.q, lengths.q, 2),
+            buffer(&inputs.k, lengths.k, 2),
+            buffer(&inputs.v, lengths.v, 2),
+            buffer(d_o, lengths.v, 2),
+            buffer(&added, of_columns, 2),
+            d_r_buffer(),
+            buffer(&states, of_states, 2),
+            buffer(&d_states, of_states, 2),
+            chunks.scalars(),
+            buffer(d_q, rows, 2),
+            buffer(d_k, rows, 2),
+            buffer(&totals, of_totals, 1),
+            sizes(problem, cubes),
+            form,
+        );
+    }
+    if form.gate || form.erase {
+        // SAFETY: as above.
+        unsafe {
+            sums::chunk_sums::launch_unchecked(
+                client,
+                grid(client, count.div_ceil(sums::PLANES)),
+                CubeDim::new_2d(32, sums::PLANES as u32),
+                chunks.addresses,
+                buffer(&totals, of_totals, 1),
+                numbers(&out.g, lengths.g, 1),
+                numbers(&out.beta, lengths.beta, 1),
+                sizes(problem, count),
+                form,
+                dtype.elem(),
+            );
+        }
+    }
+    parts
+}

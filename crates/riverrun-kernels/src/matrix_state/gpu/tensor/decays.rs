@@ -1,0 +1,82 @@
+//! Decays of rows of a state over the steps of a chunk.
+//!
+//! For steps `j < i`, the smallest block of `2, 4, .. 64` steps that has both has `j` in its first half and `i` in its second: the
+//! decay between them is that of the steps after `j` to the first half's end, times that from the second half's start to `i`. So
+//! for each size of halves every step has one factor, and products of all pairs at once are products of matrices, of which the
+//! entries of such pairs count. The factors are products of decays, none of them above 1, without a difference of logarithms.
+
+use std::f32::consts::LOG2_E;
+
+use cubecl::prelude::*;
+
+use super::tile::*;
+use crate::gpu::full_plane::shuffle_xor;
+use crate::gpu::math::exp2_ptx;
+
+/// The decays of some numbers' steps in their blocks.
+#[derive(CubeType)]
+pub(super) struct Decays {
+    /// From the start of the block, that of the step included.
+    pub from_start: Array<Sums>,
+    /// Of the steps after the step.
+    pub to_end: Array<Sums>,
+    /// Of all steps of the block.
+    pub whole: Array<Sums>,
+}
+
+/// The decays of these logarithms. A positive one is not a number.
+#[cube]
+pub(super) fn of_logs(logs: Sums) -> Sums {
+    let mut decays = Sums::new(0.0f32);
+    #[unroll]
+    for i in 0..4usize {
+        let log = logs.extract(i);
+        let log = select(log > 0.0f32, (0.0f32 - log).sqrt(), log * LOG2_E);
+        decays.insert(i, exp2_ptx(log));
+    }
+    decays
+}
+
+#[cube]
+pub(super) fn chosen(first: bool, x: Sums, y: Sums) -> Sums {
+    let mut sums = Sums::new(0.0f32);
+    #[unroll]
+    for i in 0..4usize {
+        sums.insert(i, select(first, x.extract(i), y.extract(i)));
+    }
+    sums
+}
+
+/// Joins a block and that of the thread whose place differs by `mask`, the halves of one.
+#[cube]
+pub(super) fn join_threads(decays: &mut Decays, #[comptime] n: usize, #[comptime] mask: u32) {
+    let second = UNIT_POS_X & mask != 0;
+    let one = Sums::new(1.0f32);
+    let whole = decays.whole[n];
+    let mut other = Sums::new(0.0f32);
+    #[unroll]
+    for i in 0..4usize {
+        other.insert(i, shuffle_xor(whole.extract(i), mask));
+    }
+    decays.from_start[n] *= chosen(second, other, one);
+    decays.to_end[n] *= chosen(second, one, other);
+    decays.whole[n] = whole * other;
+}
+
+/// Joins two blocks of `count` places each, the halves of one.
+#[cube]
+pub(super) fn join(
+    decays: &mut Decays,
+    #[comptime] first: usize,
+    #[comptime] second: usize,
+    #[comptime] count: usize,
+) {
+    let (x, y) = (decays.whole[first], decays.whole[second]);
+    #[unroll]
+    for n in 0..count {
+        decays.to_end[first + n] *= y;
+        decays.from_start[second + n] *= x;
+        decays.whole[first + n] = x * y;
+        decays.whole[second + n] = x * y;
+    }
+}

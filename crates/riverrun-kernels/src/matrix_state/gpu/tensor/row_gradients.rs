@@ -1,0 +1,385 @@
+//! The gradients of a chunk where each row of the state has a decay of its own, from the state before it and the gradient of the state
+//! after it.
+//!
+//! ```text
+//! A = tril(dO Uᵀ)            B = -stril(dR Uᵀ)         Γ_ij = e^(G_i - G_j), of each channel
+//! dq_i = e^(G_i) (dO Sᵀ)_i + Σ_j A_ij Γ_ij k_j         de_i = -e^(G_i) (dR Sᵀ)_i + Σ_j B_ij Γ_ij k_j
+//! dw_j = e^(G_C - G_j) (U Dᵀ)_j + Σ_i Γ_ij (A_ij q_i + B_ij β_i k_i)
+//! dk = dw + β de             dβ = k·de + v·dR
+//! dG = q dq + β k de - k dw, the last row also e^(G_C) Σ S D + Σ_j e^(G_C - G_j) k_j (U Dᵀ)_j
+//! ```
+//!
+//! A plane has 16 channels and all steps, transposed: channels are the rows of its products, so a step's factor meets operands and sums
+//! in the same threads.
+
+use cubecl::prelude::*;
+
+use super::Form;
+use super::columns::*;
+use super::decays::*;
+use super::near::*;
+use super::scores::Sizes;
+use super::squares::*;
+use super::stage::rows_of;
+use super::tile::*;
+use crate::gpu::address::address;
+use crate::gpu::full_plane::shuffle_xor;
+use crate::gpu::tensor::*;
+
+/// Blocks of 8 steps.
+pub(super) const TILES: usize = CHUNK / 8;
+
+/// Where the tiles begin, and bytes of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Tiles {
+    pub keys: u32,
+    pub queries: u32,
+    logs: u32,
+    pub d_o: u32,
+    pub added: u32,
+    pub d_r: u32,
+    states: u32,
+    d_states: u32,
+    /// `A` and `B`: what lies above the diagonal blocks of 16 has no meaning.
+    pub read: u32,
+    pub erased: u32,
+    /// The diagonal of `A`.
+    pub diagonal: u32,
+    /// `v·dR`.
+    pub of_values: u32,
+    /// Each plane's part of `k·de`.
+    met: u32,
+    pub scalars: u32,
+    pub bytes: u32,
+}
+
+impl Tiles {
+    pub fn new(form: Form) -> Self {
+        let mut next = 0;
+        let mut place = |there: bool, bytes: u32| {
+            let at = next;
+            next += if there { bytes } else { 0 };
+            at
+        };
+        let (rows, columns) = (bytes(CHUNK, form.key), bytes(form.value, CHUNK));
+        let (state, square) = (bytes(form.value, form.key), bytes(CHUNK, CHUNK));
+        let numbers = |count: usize| (count * CHUNK * 4) as u32;
+        Self {
+            keys: place(true, rows),
+            queries: place(true, rows),
+            logs: place(true, rows),
+            d_o: place(true, bytes(CHUNK, form.value)),
+            added: place(true, columns),
+            d_r: place(form.erase, columns),
+            states: place(true, state),
+            d_states: place(true, state),
+            read: place(true, square),
+            erased: place(form.erase, square),
+            diagonal: place(true, numbers(1)),
+            of_values: place(form.erase, numbers(1)),
+            met: place(form.erase, numbers(planes(form))),
+            scalars: place(true, (form.scalars() * 4) as u32),
+            bytes: next,
+        }
+    }
+}
+
+/// Planes of a cube, 16 channels each.
+pub(super) fn planes(form: Form) -> usize {
+    form.key / 16
+}
+
+/// The words of 16 steps and the plane's channels.
+#[cube]
+pub(super) fn own_words(tile: u32, #[comptime] block: usize, #[comptime] form: Form) -> Words {
+    let own = tile + UNIT_POS_Y * 32 + own_column(comptime!(pitch(form.key)));
+    blocks_transposed(own + comptime!(offset(form.key, 16 * block, 0)))
+}
+
+/// The products of the plane's channels of a state with a tile whose depth are the columns of the state.
+#[cube]
+fn of_state(
+    state: u32,
+    tile: u32,
+    sums: &mut Array<Sums>,
+    #[comptime] rows: bool,
+    #[comptime] form: Form,
+) {
+    let len = comptime!(if rows { CHUNK } else { form.value });
+    let product = comptime!(Product {
+        depth: 1,
+        columns: CHUNK / 16,
+        len,
+        rows,
+        filled: Filled::All,
+        storage: form.storage,
+    });
+    clear(sums, TILES);
+    let mut words = Array::<Words>::new(1usize);
+    #[unroll]
+    for step in 0..comptime!(form.value / 16) {
+        words[0] = own_words(state, step, form);
+        let at = comptime!(if rows {
+            offset(len, 16 * step, 0)
+        } else {
+            32 * step as u32
+        });
+        multiply(&words, tile + at, sums, product);
+    }
+}
+
+/// A cube takes a chunk of a head.
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(super) fn row_gradients<F: Numeric>(
+    q: &[u32],
+    k: &[u32],
+    v: &[u32],
+    g: &[u32],
+    d_o: &[u32],
+    added: &[u32],
+    d_r: &[u32],
+    states: &[u32],
+    d_states: &[u32],
+    scalars: &[f32],
+    d_q: &mut [u32],
+    d_k: &mut [u32],
+    d_g: &mut [u32],
+    d_beta: &mut [F],
+    sizes: Sizes,
+    #[comptime] form: Form,
+    #[define(F)] _dtype: ElemType,
+) {
+    if CUBE_POS >= sizes.cubes {
+        terminate!();
+    }
+    let (key, value, storage) = comptime!((form.key, form.value, form.storage));
+    let planes = comptime!(planes(form));
+    let threads = comptime!(32 * planes);
+    let tiles = comptime!(Tiles::new(form));
+    let mut memory = Shared::<[Words]>::new_slice(comptime!(tiles.bytes as usize / 16));
+    let start = shared_address(&mut memory);
+
+    let (steps, heads) = (sizes.steps, sizes.heads);
+    let chunks = steps.div_ceil(CHUNK);
+    let (head, rest) = (CUBE_POS % heads, CUBE_POS / heads);
+    let (chunk, sequence) = (rest % chunks, rest / chunks);
+    let place = (sequence * heads + head) * chunks + chunk;
+    let first = chunk * CHUNK;
+    let key_heads = sizes.key_heads;
+    let key_head = head / (heads / key_heads);
+    let keys = rows_of(sequence, key_head, key_heads, first, steps, key, 0usize);
+    let logs = rows_of(sequence, head, heads, first, steps, key, 0usize);
+    let values = rows_of(sequence, head, heads, first, steps, value, 0usize);
+    let columns = Rows {
+        first: place * comptime!(value * CHUNK),
+        stride: CHUNK.runtime(),
+        there: value.runtime(),
+    };
+    let matrix = Rows {
+        first: place * comptime!(value * key),
+        stride: key.runtime(),
+        there: value.runtime(),
+    };
+    load(
+        start + tiles.d_o,
+        address(d_o),
+        &values,
+        CHUNK,
+        value,
+        threads,
+    );
+    load(
+        start + tiles.added,
+        address(added),
+        &columns,
+        value,
+        CHUNK,
+        threads,
+    );
+    if comptime!(form.erase) {
+        load(
+            start + tiles.d_r,
+            address(d_r),
+            &columns,
+            value,
+            CHUNK,
+            threads,
+        );
+    }
+    end_group();
+    load(start + tiles.keys, address(k), &keys, CHUNK, key, threads);
+    load(
+        start + tiles.queries,
+        address(q),
+        &keys,
+        CHUNK,
+        key,
+        threads,
+    );
+    load(start + tiles.logs, address(g), &logs, CHUNK, key, threads);
+    load(
+        start + tiles.states,
+        address(states),
+        &matrix,
+        value,
+        key,
+        threads,
+    );
+    load(
+        start + tiles.d_states,
+        address(d_states),
+        &matrix,
+        value,
+        key,
+        threads,
+    );
+    let from = address(scalars) + u64::cast_from(place) * comptime!((form.scalars() * 4) as u64);
+    load_flat(
+        start + tiles.scalars,
+        from,
+        comptime!(form.scalars() / 4),
+        threads,
+    );
+    end_group();
+    wait_for_all_but_one();
+    sync_cube();
+    squares(start, v, &values, tiles, planes, form);
+    wait_for_all();
+    sync_cube();
+
+    let mut d = Sides {
+        q: Array::new(TILES),
+        e: Array::new(TILES),
+        k: Array::new(TILES),
+    };
+    let mut decays = Decays {
+        from_start: Array::new(TILES),
+        to_end: Array::new(TILES),
+        whole: Array::new(TILES),
+    };
+    #[unroll]
+    for block in 0..comptime!(CHUNK / 16) {
+        let logs = own_words(start + tiles.logs, block, form);
+        near_block(start, logs, &mut d, &mut decays, block, tiles, form);
+    }
+    #[unroll]
+    for level in 0..2usize {
+        let count = comptime!(2 << level);
+        #[unroll]
+        for half in 0..comptime!(TILES / (2 * count)) {
+            let at = comptime!(2 * count * half);
+            far_block(start, &mut d, &decays, at, count, tiles, form);
+            join(&mut decays, at, at + count, count);
+        }
+    }
+
+    // What goes through the states before and after the chunk.
+    let mut sums = Array::<Sums>::new(TILES);
+    of_state(
+        start + tiles.states,
+        start + tiles.d_o,
+        &mut sums,
+        false,
+        form,
+    );
+    #[unroll]
+    for n in 0..TILES {
+        d.q[n] += sums[n] * decays.from_start[n];
+    }
+    if comptime!(form.erase) {
+        of_state(
+            start + tiles.states,
+            start + tiles.d_r,
+            &mut sums,
+            true,
+            form,
+        );
+        #[unroll]
+        for n in 0..TILES {
+            d.e[n] -= sums[n] * decays.from_start[n];
+        }
+    }
+    of_state(
+        start + tiles.d_states,
+        start + tiles.added,
+        &mut sums,
+        true,
+        form,
+    );
+    let mut end = Sums::new(0.0f32);
+    #[unroll]
+    for n in 0..TILES {
+        let words = own_words(start + tiles.keys, comptime!(n / 2), form);
+        let late = sums[n] * decays.to_end[n];
+        end += part(words, comptime!(n % 2), storage) * late;
+        d.k[n] += late;
+    }
+    let mut kept = Sums::new(0.0f32);
+    #[unroll]
+    for step in 0..comptime!(value / 16) {
+        let x = own_words(start + tiles.states, step, form);
+        let y = own_words(start + tiles.d_states, step, form);
+        #[unroll]
+        for n in 0..2usize {
+            kept += part(x, n, storage) * part(y, n, storage);
+        }
+    }
+    let end = of_channels(end) + decays.whole[0] * of_channels(kept);
+
+    #[unroll]
+    for n in 0..TILES {
+        let block = comptime!(n / 2);
+        let k = part(
+            own_words(start + tiles.keys, block, form),
+            comptime!(n % 2),
+            storage,
+        );
+        let q = part(
+            own_words(start + tiles.queries, block, form),
+            comptime!(n % 2),
+            storage,
+        );
+        let mut gate = q * d.q[n] - k * d.k[n];
+        if comptime!(form.erase) {
+            let met = k * d.e[n];
+            let betas = of_steps(start + tiles.scalars, 0usize, n);
+            gate += betas * met;
+            d.k[n] += betas * d.e[n];
+            let to = start + tiles.met + UNIT_POS_Y * comptime!((CHUNK * 4) as u32);
+            let (mut x, mut y) = (
+                met.extract(0usize) + met.extract(2usize),
+                met.extract(1usize) + met.extract(3usize),
+            );
+            #[unroll]
+            for i in 2..5usize {
+                x += shuffle_xor(x, comptime!(1u32 << i));
+                y += shuffle_xor(y, comptime!(1u32 << i));
+            }
+            if UNIT_POS_X < 4 {
+                let to = to + UNIT_POS_X * 8 + comptime!((8 * n * 4) as u32);
+                put_word(to, u32::reinterpret(x));
+                put_word(to + 4, u32::reinterpret(y));
+            }
+        }
+        sums[n] = gate;
+    }
+    sums_from(&mut sums, end);
+    let channel = UNIT_POS_Y as usize * 16;
+    let own = rows_of(sequence, head, heads, first, steps, key, channel);
+    write_steps(&d.q, d_q, &own, form);
+    write_steps(&d.k, d_k, &own, form);
+    write_steps(&sums, d_g, &own, form);
+    if comptime!(form.erase) {
+        sync_cube();
+        let step = UNIT_POS;
+        if step < comptime!(CHUNK as u32) && first + (step as usize) < steps {
+            let mut sum = number_at(start + tiles.of_values + step * 4);
+            #[unroll]
+            for plane in 0..planes {
+                sum +=
+                    number_at(start + tiles.met + step * 4 + comptime!((plane * CHUNK * 4) as u32));
+            }
+            d_beta[(sequence * steps + first + step as usize) * heads + head] = F::cast_from(sum);
+        }
+    }
+}

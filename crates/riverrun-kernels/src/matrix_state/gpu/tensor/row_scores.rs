@@ -1,0 +1,397 @@
+//! What a chunk needs of its keys and queries where each row of the state has a decay of its own: `P`, the inverse of `1 + A`, and the
+//! keys and queries with their decays from the chunk's start and to its end.
+//!
+//! ```text
+//! P_ij = Σ_c q_ic k_jc e^(G_ic - G_jc)   (j ≤ i)      A_ij = β_i Σ_c k_ic k_jc e^(G_ic - G_jc)   (j < i)
+//! ```
+//!
+//! A plane has 16 steps. The products of pairs in it have both operands in the thread's registers; those with steps of other planes
+//! take the keys of these from shared memory.
+
+use cubecl::prelude::*;
+
+use super::Form;
+use super::decays::*;
+use super::inverse::{PITCH, invert, put_pair, write_inverse};
+use super::row_products::*;
+use super::rows::over_four;
+use super::scores::{PLANES, Sizes};
+use super::tile::*;
+use crate::gpu::address::address;
+use crate::gpu::storage::pair;
+use crate::gpu::tensor::*;
+
+/// What waits for a thread in shared memory: of each of two groups of channels, queries, keys and logarithms of two steps.
+const WAITING: usize = 6;
+
+/// Where the thread's rows are.
+#[derive(CubeType, Clone, Copy)]
+struct Own {
+    q: u64,
+    k: u64,
+    g: u64,
+    /// The thread's first number of the first row, and the distance of the rows; of keys, then of logarithms.
+    keys: usize,
+    key_rows: usize,
+    logs: usize,
+    log_rows: usize,
+    /// Rows that are there, 0 to 2.
+    there: u32,
+}
+
+/// Begins to copy 32 channels of the thread's two rows, 8 of each.
+#[cube]
+fn fetch(at: u32, own: &Own, n: usize) {
+    #[unroll]
+    for half in 0..2usize {
+        let there = own.there > comptime!(half as u32);
+        let bytes = select(there, 16u32, 0u32);
+        let row = select(there, half, 0usize);
+        let keys = u64::cast_from(own.keys + row * own.key_rows + n * 32) * 2u64;
+        let logs = u64::cast_from(own.logs + row * own.log_rows + n * 32) * 2u64;
+        copy_16(at + comptime!(half as u32 * 2048), own.q + keys, bytes);
+        copy_16(
+            at + comptime!((2 + half) as u32 * 2048),
+            own.k + keys,
+            bytes,
+        );
+        copy_16(
+            at + comptime!((4 + half) as u32 * 2048),
+            own.g + logs,
+            bytes,
+        );
+    }
+}
+
+/// A cube takes a chunk of a head. `from_start_q`, `from_start_k`, `to_end_k`: the queries and keys times their decays, `[.., CHUNK, K]`.
+/// `scalars`: `β`, then the decays over the chunk.
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(super) fn row_scores<F: Numeric>(
+    q: &[u32],
+    k: &[u32],
+    g: &[u32],
+    beta: &[F],
+    inverse: &mut [u32],
+    scores: &mut [u32],
+    scalars: &mut [f32],
+    from_start_q: &mut [Words],
+    from_start_k: &mut [Words],
+    to_end_k: &mut [Words],
+    sizes: Sizes,
+    #[comptime] form: Form,
+    #[define(F)] _dtype: ElemType,
+) {
+    if CUBE_POS >= sizes.cubes {
+        terminate!();
+    }
+    let (key, storage) = comptime!((form.key, form.storage));
+    let vectors = comptime!(key / 8);
+    let mut matrix =
+        Shared::<[Sums]>::new_slice(comptime!(if form.erase { CHUNK * PITCH } else { 1 }));
+    let mut solved =
+        Shared::<[Sums]>::new_slice(comptime!(if form.erase { CHUNK * PITCH } else { 1 }));
+    // The decays over each plane's steps, of 32 channels.
+    let mut wholes = Shared::<[Sums]>::new_slice(comptime!(PLANES * 8));
+    // Keys for other planes: of the first and third plane for the next, of the first two for the last two.
+    let mut lent = Shared::<[Words]>::new_slice(comptime!(PLANES * 64));
+
+    let mut waiting = Shared::<[Words]>::new_slice(comptime!(2 * WAITING * 128));
+
+    let chunks = sizes.steps.div_ceil(CHUNK);
+    let (head, rest) = (CUBE_POS % sizes.heads, CUBE_POS / sizes.heads);
+    let (chunk, sequence) = (rest % chunks, rest / chunks);
+    let place = (sequence * sizes.heads + head) * chunks + chunk;
+    let key_head = head / (sizes.heads / sizes.key_heads);
+    let first = chunk * CHUNK;
+    let lane = UNIT_POS_X as usize;
+    let plane = UNIT_POS_Y as usize;
+    let upper = plane * 16 + lane / 4;
+    let one = Sums::new(1.0f32);
+
+    let step = first + upper;
+    let row = sequence * sizes.steps + step.min(sizes.steps - 1);
+    let own = Own {
+        q: address(q),
+        k: address(k),
+        g: address(g),
+        keys: (row * sizes.key_heads + key_head) * key + lane % 4 * 8,
+        key_rows: 8 * sizes.key_heads * key,
+        logs: (row * sizes.heads + head) * key + lane % 4 * 8,
+        log_rows: 8 * sizes.heads * key,
+        there: u32::cast_from(step < sizes.steps) + u32::cast_from(step + 8 < sizes.steps),
+    };
+    let start = shared_address(&mut waiting) + UNIT_POS * 16;
+    fetch(start, &own, 0usize);
+    end_group();
+
+    let mut products = Products {
+        q: Array::new(ALL),
+        k: Array::new(ALL),
+    };
+    clear(&mut products.q, ALL);
+    clear(&mut products.k, ALL);
+    let mut dots = Array::<f32>::new(2usize);
+    dots[0] = 0.0f32;
+    dots[1] = 0.0f32;
+
+    let mut queries = Array::<Words>::new(2usize);
+    let mut keys = Array::<Words>::new(2usize);
+    let mut decays = Decays {
+        from_start: Array::new(4usize),
+        to_end: Array::new(4usize),
+        whole: Array::new(4usize),
+    };
+    let groups = comptime!(key / 32);
+    let mut far_q = Array::<Words>::new(4usize);
+    let mut far_k = Array::<Words>::new(4usize);
+    for n in 0..groups {
+        let size = comptime!(WAITING as u32 * 2048);
+        if n + 1 < groups {
+            fetch(start + (n + 1) as u32 % 2 * size, &own, n + 1);
+        }
+        end_group();
+        // A thread reads what it has copied itself.
+        wait_for_all_but_one();
+        let now = start + n as u32 % 2 * size;
+        #[unroll]
+        for half in 0..2usize {
+            queries[half] = words_at(now + comptime!(half as u32 * 2048));
+            keys[half] = words_at(now + comptime!((2 + half) as u32 * 2048));
+            let logs = words_at(now + comptime!((4 + half) as u32 * 2048));
+            #[unroll]
+            for x in 0..2usize {
+                let at = comptime!(2 * x + half);
+                let decay = of_logs(part(logs, x, storage));
+                decays.from_start[at] = decay;
+                decays.to_end[at] = one;
+                decays.whole[at] = decay;
+                let (q, k) = (
+                    part(queries[half], x, storage),
+                    part(keys[half], x, storage),
+                );
+                let products = q * k;
+                dots[half] += (products.extract(0usize) + products.extract(1usize))
+                    + (products.extract(2usize) + products.extract(3usize));
+            }
+        }
+        // Halves of 1, 2 and 4 steps, then of 8.
+        #[unroll]
+        for level in 0..4usize {
+            let mask = comptime!(4u32 << level);
+            let second = UNIT_POS_X & mask != 0;
+            #[unroll]
+            for x in 0..2usize {
+                let (mut f_0, mut f_1) = (decays.to_end[2 * x], decays.from_start[2 * x + 1]);
+                if comptime!(level < 3) {
+                    f_0 = chosen(second, decays.from_start[2 * x], decays.to_end[2 * x]);
+                    f_1 = chosen(
+                        second,
+                        decays.from_start[2 * x + 1],
+                        decays.to_end[2 * x + 1],
+                    );
+                }
+                let own = scaled(&queries, &keys, x, f_0, f_1, form);
+                if comptime!(level < 3) {
+                    add(
+                        &mut products,
+                        level,
+                        &own,
+                        (true, false),
+                        own.k,
+                        0usize,
+                        form,
+                    );
+                    add(
+                        &mut products,
+                        level,
+                        &own,
+                        (false, true),
+                        own.k,
+                        1usize,
+                        form,
+                    );
+                } else {
+                    add(
+                        &mut products,
+                        MIDDLE,
+                        &own,
+                        (false, true),
+                        own.k,
+                        0usize,
+                        form,
+                    );
+                    join(&mut decays, 2 * x, 2 * x + 1, 1usize);
+                    if lane < 4 {
+                        wholes[plane * 8 + lane * 2 + x] = decays.whole[2 * x];
+                    }
+                }
+            }
+            if comptime!(level < 3) {
+                #[unroll]
+                for n in 0..4usize {
+                    join_threads(&mut decays, n, mask);
+                }
+            }
+        }
+        sync_cube();
+        #[unroll]
+        for x in 0..2usize {
+            let at = lane % 4 * 2 + x;
+            let (mut before, mut after) = (one, one);
+            #[unroll]
+            for other in 0..PLANES {
+                let whole = wholes[at + comptime!(8 * other)];
+                before *= chosen(other < plane, whole, one);
+                after *= chosen(other > plane, whole, one);
+            }
+            // Of the plane between the step's and the middle of the chunk.
+            let between_0 = chosen(plane == 0, wholes[at + 8], one);
+            let between_1 = chosen(plane == 3, wholes[at + 16], one);
+            #[unroll]
+            for level in 0..2usize {
+                let mut factors = Array::<Sums>::new(2usize);
+                #[unroll]
+                for half in 0..2usize {
+                    let i = comptime!(2 * x + half);
+                    factors[half] = if comptime!(level == 0) {
+                        chosen(plane % 2 == 1, decays.from_start[i], decays.to_end[i])
+                    } else {
+                        let (late, early) = (
+                            decays.from_start[i] * between_1,
+                            decays.to_end[i] * between_0,
+                        );
+                        chosen(plane >= 2, late, early)
+                    };
+                }
+                let own = scaled(&queries, &keys, x, factors[0], factors[1], form);
+                let slot = if comptime!(level == 0) {
+                    plane / 2
+                } else {
+                    plane + 2
+                };
+                let lends = if comptime!(level == 0) {
+                    plane % 2 == 0
+                } else {
+                    plane < 2
+                };
+                if lends {
+                    lent[(slot * 2 + x) * 32 + lane] = own.k;
+                }
+                far_q[2 * level + x] = own.q;
+                far_k[2 * level + x] = own.k;
+            }
+            #[unroll]
+            for half in 0..2usize {
+                decays.from_start[2 * x + half] *= before;
+                decays.to_end[2 * x + half] *= after;
+            }
+            if UNIT_POS_Y == 0 && lane < 4 {
+                let whole = decays.whole[2 * x] * after;
+                let to = place * comptime!(CHUNK + key) + (n * 32 + CHUNK + lane * 8 + 4 * x);
+                #[unroll]
+                for i in 0..4usize {
+                    scalars[to + i] = whole.extract(i);
+                }
+            }
+        }
+        #[unroll]
+        for half in 0..2usize {
+            let at = (place * CHUNK + upper + comptime!(8 * half)) * vectors + n * 4 + lane % 4;
+            let (first, second) = comptime!((half, 2 + half));
+            let (q_0, q_1) = (
+                part(queries[half], 0usize, storage),
+                part(queries[half], 1usize, storage),
+            );
+            let (k_0, k_1) = (
+                part(keys[half], 0usize, storage),
+                part(keys[half], 1usize, storage),
+            );
+            let (start_0, start_1) = (decays.from_start[first], decays.from_start[second]);
+            from_start_q[at] = operand(q_0 * start_0, q_1 * start_1, storage);
+            if comptime!(form.erase) {
+                from_start_k[at] = operand(k_0 * start_0, k_1 * start_1, storage);
+            }
+            to_end_k[at] = operand(
+                k_0 * decays.to_end[first],
+                k_1 * decays.to_end[second],
+                storage,
+            );
+        }
+        sync_cube();
+        #[unroll]
+        for x in 0..2usize {
+            if UNIT_POS_Y % 2 == 1 {
+                let own = Pair {
+                    q: far_q[x],
+                    k: far_k[x],
+                };
+                let b = lent[(plane / 2 * 2 + x) * 32 + lane];
+                #[unroll]
+                for half in 0..2usize {
+                    add(
+                        &mut products,
+                        BEFORE + half,
+                        &own,
+                        (true, true),
+                        b,
+                        half,
+                        form,
+                    );
+                }
+            }
+            if UNIT_POS_Y >= 2 {
+                let own = Pair {
+                    q: far_q[2 + x],
+                    k: far_k[2 + x],
+                };
+                #[unroll]
+                for tile in 0..4usize {
+                    let b = lent[comptime!(((2 + tile / 2) * 2 + x) * 32) + lane];
+                    add(
+                        &mut products,
+                        FIRST_HALF + tile,
+                        &own,
+                        (true, true),
+                        b,
+                        tile % 2,
+                        form,
+                    );
+                }
+            }
+        }
+    }
+
+    let near_q = near(&products.q, over_four(dots[0]), over_four(dots[1]));
+    let near_k = near(&products.k, 0.0f32, 0.0f32);
+    #[unroll]
+    for half in 0..2usize {
+        let i = upper + comptime!(8 * half);
+        let mut factor = 0.0f32.runtime();
+        if comptime!(form.erase) {
+            let step = (first + i).min(sizes.steps - 1);
+            let row = (sequence * sizes.steps + step) * sizes.heads + head;
+            factor = select(first + i < sizes.steps, f32::cast_from(beta[row]), 0.0f32);
+            if lane % 4 == 0 {
+                scalars[place * comptime!(CHUNK + key) + i] = factor;
+            }
+        }
+        #[unroll]
+        for n in 0..comptime!(CHUNK / 8) {
+            let j = comptime!(8 * n) + lane % 4 * 2;
+            let (x, y) = comptime!((2 * half, 2 * half + 1));
+            let read = tile_of(&products.q, near_q, n);
+            let at = (place * CHUNK + i) * comptime!(CHUNK / 2);
+            scores[at + j / 2] = pair(read.extract(x), read.extract(y), storage);
+            if comptime!(form.erase) {
+                let met = tile_of(&products.k, near_k, n);
+                let (low, high) = (met.extract(x) * factor, met.extract(y) * factor);
+                put_pair(&mut matrix, i * PITCH + j / 4, low, high);
+            }
+        }
+    }
+    if comptime!(form.erase) {
+        sync_cube();
+        invert(&matrix, &mut solved);
+        write_inverse(&solved, inverse, place, storage);
+    }
+}
