@@ -81,13 +81,12 @@ pub(super) struct Sizes {
     pub epsilon: f32,
 }
 
-/// Product `part` of a vector of `y`, scaled and with its bias.
+/// A product of a vector of `y`, scaled and with its bias.
 #[cube]
 fn product<S: Numeric, W: Size, N: Size>(
     values: &Array<f32>,
-    bias: &[Vector<S, W>],
+    bias: Vector<S, W>,
     scale: f32,
-    at: usize,
     #[comptime] first: usize,
     #[comptime] config: Config,
 ) -> Vector<f32, N> {
@@ -100,7 +99,7 @@ fn product<S: Numeric, W: Size, N: Size>(
         sums *= Vector::<f32, N>::new(scale);
     }
     if comptime!(config.bias) {
-        sums += widen::<S, W, N>(bias[at], config.storage);
+        sums += widen::<S, W, N>(bias, config.storage);
     }
     sums
 }
@@ -176,6 +175,28 @@ pub(super) fn few_rows<F: Numeric, S: Numeric, W: Size, N: Size>(
         }
     }
 
+    // What follows needs them: on their way while the threads wait for each other.
+    let last = comptime!(rows - 1);
+    let own_row = unit.min(last) * sizes.columns + first;
+    let mut biases = Array::<Vector<S, W>>::new(comptime!(config.of_row()));
+    let mut others = Array::<Vector<S, W>>::new(vectors);
+    let mut before = Array::<Vector<S, W>>::new(vectors);
+    #[unroll]
+    for v in 0..vectors {
+        if comptime!(config.bias) {
+            #[unroll]
+            for part in 0..parts {
+                biases[comptime!(part * vectors + v)] = bias[part * sizes.columns + first + v];
+            }
+        }
+        if comptime!(config.steps() || config.then == Then::Add) {
+            others[v] = added[own_row + v];
+        }
+        if comptime!(config.steps()) {
+            before[v] = state[own_row + v];
+        }
+    }
+
     let mut values = Array::<f32>::new(comptime!(config.count()));
     #[unroll]
     for n in 0..comptime!(rows * config.of_row()) {
@@ -210,17 +231,16 @@ pub(super) fn few_rows<F: Numeric, S: Numeric, W: Size, N: Size>(
             }
             #[unroll]
             for v in 0..vectors {
-                let column = first + v;
-                let at = row * sizes.columns + column;
+                let at = row * sizes.columns + first + v;
                 let place = comptime!((row * parts * vectors + v) * config.vector);
-                let p = product::<S, W, N>(&values, bias, scale, column, place, config);
+                let next = comptime!(vectors * config.vector);
+                let p = product::<S, W, N>(&values, biases[v], scale, place, config);
+                let mut out = p;
                 if comptime!(config.steps()) {
-                    let next = comptime!(vectors * config.vector);
                     let p1 = product::<S, W, N>(
                         &values,
-                        bias,
+                        biases[comptime!(vectors + v)],
                         scale,
-                        column + sizes.columns,
                         comptime!(place + next),
                         config,
                     );
@@ -228,41 +248,32 @@ pub(super) fn few_rows<F: Numeric, S: Numeric, W: Size, N: Size>(
                     if comptime!(parts == 3) {
                         p2 = product::<S, W, N>(
                             &values,
-                            bias,
+                            biases[comptime!(2 * vectors + v)],
                             scale,
-                            column + 2 * sizes.columns,
                             comptime!(place + 2 * next),
                             config,
                         );
                     }
-                    let step = coefficients::<N>(
-                        p,
-                        p1,
-                        p2,
-                        comptime!(config.gate()),
-                        comptime!(config.math()),
-                    );
-                    let before = widen::<S, W, N>(state[at], config.storage);
-                    let after = narrow::<S, W, N>(fma(step.a, before, step.b), config.storage);
-                    state[at] = after;
-                    let h = widen::<S, W, N>(after, config.storage);
-                    let sum = widen::<S, W, N>(added[at], config.storage) + h;
-                    y[at] = narrow::<S, W, N>(sum, config.storage);
-                } else if comptime!(config.then == Then::Gelu) {
+                    let (gate, math) = comptime!((config.gate(), config.math()));
+                    let step = coefficients::<N>(p, p1, p2, gate, math);
+                    let h = fma(step.a, widen::<S, W, N>(before[v], config.storage), step.b);
+                    let h = narrow::<S, W, N>(h, config.storage);
+                    state[at] = h;
+                    out = widen::<S, W, N>(h, config.storage);
+                }
+                if comptime!(config.then == Then::Gelu) {
                     // 1 + tanh u = 2 σ(2 u), without the difference of numbers near 1.
                     let cubic = fma(
                         p * p,
                         Vector::<f32, N>::new(comptime!((TWICE * CUBE) as f32)),
                         Vector::<f32, N>::new(comptime!(TWICE as f32)),
                     );
-                    let bent = p * sigmoid::<N>(p * cubic, config.ptx);
-                    y[at] = narrow::<S, W, N>(bent, config.storage);
-                } else if comptime!(config.then == Then::Add) {
-                    let sum = widen::<S, W, N>(added[at], config.storage) + p;
-                    y[at] = narrow::<S, W, N>(sum, config.storage);
-                } else {
-                    y[at] = narrow::<S, W, N>(p, config.storage);
+                    out = p * sigmoid::<N>(p * cubic, config.ptx);
                 }
+                if comptime!(config.steps() || config.then == Then::Add) {
+                    out += widen::<S, W, N>(others[v], config.storage);
+                }
+                y[at] = narrow::<S, W, N>(out, config.storage);
             }
         }
     }
