@@ -5,7 +5,7 @@ use riverrun_gpu_sim::simulated::client;
 use riverrun_kernels::Element;
 use riverrun_kernels::gpu::Dtype;
 use riverrun_testkit::Case;
-use riverrun_testkit::matrix_state::{Erase, Gate, States, for_tensor_cores};
+use riverrun_testkit::matrix_state::{Erase, Form, Gate, Options, States, for_tensor_cores};
 
 fn check<E: Element>(dtype: Dtype, case: States) {
     let client = client();
@@ -60,4 +60,55 @@ fn largest_with_decays_of_rows() {
     for case in with_decays_of_rows(Erase::Key).skip(3) {
         check::<bf16>(Dtype::Bf16, case);
     }
+}
+
+/// Some steps of the one sequence of a case.
+fn piece(case: &States, steps: std::ops::Range<usize>) -> States {
+    let all = case.problem.shape.steps;
+    let some = |x: &Vec<f64>| {
+        let row = x.len() / all;
+        x[steps.start * row..steps.end * row].to_vec()
+    };
+    let mut piece = case.clone();
+    piece.problem.shape.steps = steps.len();
+    let given = &case.inputs;
+    piece.inputs.q = some(&given.q);
+    piece.inputs.k = some(&given.k);
+    piece.inputs.v = some(&given.v);
+    piece.inputs.g = given.g.as_ref().map(some);
+    piece.inputs.beta = given.beta.as_ref().map(some);
+    piece.d_o = some(&case.d_o);
+    piece
+}
+
+#[test]
+fn pieces_have_the_bits_of_a_sequence() {
+    let client = client();
+    let form = Form {
+        gate: Gate::Row,
+        erase: Erase::Key,
+        bonus: false,
+    };
+    let options = Options {
+        initial: true,
+        d_last: true,
+        ..Options::default()
+    };
+    let case = States::random([1, 164, 1, 1, 32, 16], form, options, 1).rounded::<bf16>();
+    let found = |case: &States| {
+        case.gpu(&client, Dtype::Bf16)
+            .expect("a problem it can run")
+    };
+    let whole = found(&case);
+    let [mut first, mut second] = [0..64, 64..164].map(|steps| piece(&case, steps));
+    second.inputs.initial = Some(found(&first).get("last").to_vec());
+    let later = found(&second);
+    first.d_last = Some(later.get("d_initial").to_vec());
+    let earlier = found(&first);
+    for name in ["o", "d_q", "d_k", "d_v", "d_g", "d_beta"] {
+        let pieces = [earlier.get(name), later.get(name)].concat();
+        assert_eq!(pieces, whole.get(name), "{name}");
+    }
+    assert_eq!(later.get("last"), whole.get("last"));
+    assert_eq!(earlier.get("d_initial"), whole.get("d_initial"));
 }
