@@ -27,11 +27,12 @@ pub(super) struct Decays {
 /// The decays of these logarithms. A positive one is not a number.
 #[cube]
 pub(super) fn of_logs(logs: Sums) -> Sums {
+    let nan = f32::reinterpret(0x7fc0_0000u32.runtime());
     let mut decays = Sums::new(0.0f32);
     #[unroll]
     for i in 0..4usize {
         let log = logs.extract(i);
-        let log = select(log > 0.0f32, (0.0f32 - log).sqrt(), log * LOG2_E);
+        let log = select(log > 0.0f32, nan, log * LOG2_E);
         decays.insert(i, exp2_ptx(log));
     }
     decays
