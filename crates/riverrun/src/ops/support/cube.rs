@@ -76,7 +76,12 @@ pub(crate) fn own(tensor: CubeTensor) -> CubeTensor {
     if tensor.client.is_capturing() {
         copies::count();
     }
-    tensor.copy()
+    copy(&tensor)
+}
+
+/// A copy with its elements one after another: Burn pads the rows of a copy.
+fn copy(tensor: &CubeTensor) -> CubeTensor {
+    into_contiguous(tensor.copy())
 }
 
 /// A contiguous tensor that may be written to, of which nobody knows the memory later: unlike [`own`], this may copy in a
@@ -86,7 +91,7 @@ pub(crate) fn own_for_now(tensor: CubeTensor) -> CubeTensor {
     let tensor = into_contiguous(tensor);
     match is_alone(&tensor) {
         true => tensor,
-        false => tensor.copy(),
+        false => copy(&tensor),
     }
 }
 
