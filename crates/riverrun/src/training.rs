@@ -4,11 +4,9 @@
 //! - [`refill`] and [`overwrite`] put the inputs of a [`Recording`](crate::Recording) where its launches read them.
 //! - [`stays_wide`] names the parameters that a run in fewer bits leaves in `f32`.
 //! - [`to_flat`], [`from_flat`] and [`add_directions`] are between tensors and one vector of all their numbers.
-//! - [`together`] makes several calls of a device without waiting for its thread one by one.
 //! - [`enqueue`] puts the work of a library on a CUDA stream, in its order with launches, and into recordings.
 
 pub use crate::device::failure::execution_error;
-pub use crate::device::together;
 pub use crate::nn::attention::Turn;
 pub use crate::ops::adamw::{
     AdamwNumbers, AdamwStep, AdamwTensors, LossScaleNumbers, adamw, adamw_numbers, clip_factor,

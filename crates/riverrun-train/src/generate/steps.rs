@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use riverrun::training::{refill_int, together};
+use riverrun::training::refill_int;
 use riverrun::{Preparation, Recording, Sequence};
 use riverrun_models::{AnyLanguageModel, AnyLmState};
 
@@ -28,8 +28,6 @@ pub(super) struct Steps<'a> {
     state: Option<AnyLmState>,
     /// The logits of the next symbols, `[samples, V]`.
     logits: Tensor<2>,
-    /// The same on the host, where a step has read them.
-    read: Option<Vec<f32>>,
     recorder: Option<Recorder>,
     /// Whether steps are to be recorded.
     recorded: &'a AtomicBool,
@@ -66,7 +64,6 @@ impl<'a> Steps<'a> {
             recent,
             state: Some(state),
             logits,
-            read: None,
             recorder: None,
             recorded,
         };
@@ -98,10 +95,7 @@ impl<'a> Steps<'a> {
     }
 
     /// The logits of the next symbols, `[samples, V]`, read from the device.
-    pub fn logits(&mut self) -> Result<Vec<f32>, Error> {
-        if let Some(read) = self.read.take() {
-            return Ok(read);
-        }
+    pub fn logits(&self) -> Result<Vec<f32>, Error> {
         let data = riverrun::device::read(self.logits.clone())?;
         Ok(data.iter().collect())
     }
@@ -121,7 +115,6 @@ impl<'a> Steps<'a> {
     /// A step on the next token of each sample. A model with a bounded number of positions that has read as many starts again
     /// with the second half of what it has read.
     pub fn step(&mut self, tokens: Vec<i32>) -> Result<(), Error> {
-        self.read = None;
         if let Some(positions) = self.positions {
             let full = self.recent[0].len() == positions;
             for (recent, &token) in self.recent.iter_mut().zip(&tokens) {
@@ -168,23 +161,17 @@ impl<'a> Steps<'a> {
             // In memory of its own, which stays.
             self.state = Some(copied(state));
         }
-        let turn = recorder.place.as_mut().map(Place::next);
-        let tokens = match (recorder.tokens.take(), &recorder.recording) {
-            (Some(before), Some(recording)) => {
-                let logits = self.logits.clone();
-                let (tokens, read) = together(device, || {
-                    let tokens = refill_int(before, data)?;
-                    replay(recording)?;
-                    Ok((tokens, riverrun::device::read(logits)?))
-                })?;
-                self.read = Some(read.iter().collect());
-                recorder.tokens = Some(tokens);
-                self.recorder = Some(recorder);
-                return Ok(());
-            }
-            (Some(before), None) => refill_int(before, data.clone())?,
-            (None, _) => Tensor::from_data(data.clone(), device),
+        let tokens = match recorder.tokens.take() {
+            Some(before) => refill_int(before, data.clone())?,
+            None => Tensor::from_data(data.clone(), device),
         };
+        let turn = recorder.place.as_mut().map(Place::next);
+        if let Some(recording) = &recorder.recording {
+            replay(recording)?;
+            recorder.tokens = Some(tokens);
+            self.recorder = Some(recorder);
+            return Ok(());
+        }
         recorder.tokens = Some(tokens.clone());
         let state = self.state.take().expect("the state is back after a step");
         let run = |state: AnyLmState| {
@@ -229,11 +216,11 @@ impl<'a> Steps<'a> {
     }
 }
 
-fn replay(recording: &Recording) -> Result<(), riverrun::Error> {
+fn replay(recording: &Recording) -> Result<(), Error> {
     // SAFETY: the recorded step reads the model, which is borrowed and so neither changes nor goes; the tokens, which are
     // refilled in place or refused; and the state, which it overwrites in place or would have panicked. It writes its logits.
     // All of these live in the `Steps` that has the recording.
-    unsafe { recording.replay() }
+    Ok(unsafe { recording.replay() }?)
 }
 
 /// The logits after the last of these tokens, `[samples, V]`, and the state there.

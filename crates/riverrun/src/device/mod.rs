@@ -233,26 +233,6 @@ pub fn supports(device: &Device, dtype: DType) -> bool {
     checks::supported("a tensor", device, dtype).is_ok()
 }
 
-/// Runs calls of a device on the thread that its launches go through, so that they do not wait for that thread one by one. Where there
-/// is no such thread, as on the CPU, they run on this one.
-///
-/// # Errors
-/// Those of the calls; [`Error::Execution`] for calls that panic.
-#[doc(hidden)]
-pub fn together<R: Send + 'static>(
-    device: &Device,
-    calls: impl FnOnce() -> Result<R, Error> + Send,
-) -> Result<R, Error> {
-    #[cfg(feature = "cube")]
-    if let Some(client) = client(device) {
-        return client
-            .exclusive(calls)
-            .map_err(|error| Error::Execution(error.to_string()))?;
-    }
-    let _ = device;
-    calls()
-}
-
 /// Reports and clears a wait between thread blocks that timed out on this device and the calling thread's stream since the
 /// last call. What such a launch wrote is NaN from the wait on: this tells it apart from NaN in the data. Waits for the
 /// stream; does nothing on the CPU.
