@@ -12,19 +12,9 @@ use super::{AnyRecurrent, Block, LanguageModel, LmState, RecurrentState};
 /// The gate of a layer on a gated scan, and its projection.
 fn gated(layer: &AnyRecurrent) -> Option<(Gate, &Linear)> {
     Some(match layer {
-        AnyRecurrent::LinearRnn(layer) => (Gate::Sigmoid, &layer.projection),
-        AnyRecurrent::MinGru(layer) => {
-            let candidate = layer.candidate;
-            (Gate::MinGru { candidate }, &layer.projection)
-        }
-        AnyRecurrent::MinLstm(layer) => {
-            let (candidate, normalized) = (layer.candidate, layer.normalized);
-            let gate = Gate::MinLstm {
-                candidate,
-                normalized,
-            };
-            (gate, &layer.projection)
-        }
+        AnyRecurrent::LinearRnn(layer) => (layer.gate(), &layer.projection),
+        AnyRecurrent::MinGru(layer) => (layer.gate(), &layer.projection),
+        AnyRecurrent::MinLstm(layer) => (layer.gate(), &layer.projection),
         AnyRecurrent::Gated(layer) => (layer.gate, &layer.projection),
         _ => return None,
     })

@@ -59,6 +59,13 @@ impl LinearRnnConfig {
     }
 }
 
+impl LinearRnn {
+    /// The gate of the scan.
+    pub fn gate(&self) -> Gate {
+        Gate::Sigmoid
+    }
+}
+
 impl Recurrent for LinearRnn {
     type State = Tensor<2>;
 
@@ -71,7 +78,7 @@ impl Recurrent for LinearRnn {
     ) -> Result<(Tensor<3>, Tensor<2>), Error> {
         gated::run(
             &self.projection,
-            Gate::Sigmoid,
+            self.gate(),
             (self.reverse, self.saved_states),
             x,
             sequence,

@@ -78,6 +78,15 @@ impl MinGruConfig {
     }
 }
 
+impl MinGru {
+    /// The gate of the scan.
+    pub fn gate(&self) -> Gate {
+        Gate::MinGru {
+            candidate: self.candidate,
+        }
+    }
+}
+
 impl Recurrent for MinGru {
     type State = Tensor<2>;
 
@@ -88,12 +97,9 @@ impl Recurrent for MinGru {
         x: Tensor<3>,
         sequence: Sequence<Tensor<2>>,
     ) -> Result<(Tensor<3>, Tensor<2>), Error> {
-        let gate = Gate::MinGru {
-            candidate: self.candidate,
-        };
         gated::run(
             &self.projection,
-            gate,
+            self.gate(),
             (self.reverse, self.saved_states),
             x,
             sequence,

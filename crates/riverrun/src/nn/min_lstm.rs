@@ -83,6 +83,16 @@ impl MinLstmConfig {
     }
 }
 
+impl MinLstm {
+    /// The gate of the scan.
+    pub fn gate(&self) -> Gate {
+        Gate::MinLstm {
+            candidate: self.candidate,
+            normalized: self.normalized,
+        }
+    }
+}
+
 impl Recurrent for MinLstm {
     type State = Tensor<2>;
 
@@ -93,13 +103,9 @@ impl Recurrent for MinLstm {
         x: Tensor<3>,
         sequence: Sequence<Tensor<2>>,
     ) -> Result<(Tensor<3>, Tensor<2>), Error> {
-        let gate = Gate::MinLstm {
-            candidate: self.candidate,
-            normalized: self.normalized,
-        };
         gated::run(
             &self.projection,
-            gate,
+            self.gate(),
             (self.reverse, self.saved_states),
             x,
             sequence,

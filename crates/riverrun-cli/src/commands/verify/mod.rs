@@ -145,7 +145,7 @@ fn parts<'a>(
     for operation in operations().filter(|operation| chosen(args, operation)) {
         let forms = (operation.forms)(target);
         if forms.is_empty() && target.is_cpu() {
-            let reason = "there are no launches to record";
+            let reason = "GPUs alone have it";
             skip(table, target, operation.name, reason)?;
         }
         for &storage in operation.storages {

@@ -1,9 +1,9 @@
 //! Decays of rows of a state over the steps of a chunk.
 //!
-//! For steps `j < i`, the smallest block of `2, 4, .. 64` steps that has both has `j` in its first half and `i` in its second: the
-//! decay between them is that of the steps after `j` to the first half's end, times that from the second half's start to `i`. So
-//! for each size of halves every step has one factor, and products of all pairs at once are products of matrices, of which the
-//! entries of such pairs count. The factors are products of decays, none of them above 1, without a difference of logarithms.
+//! Let `j < i` be steps of a chunk. The smallest aligned block of 2, 4, .. or 64 steps with both of them has `j` in its first half and
+//! `i` in its second. The decay between the two is the decay over the first half's steps after `j`, times the decay over the second
+//! half's steps up to and including `i`. So for each size of block a step has one factor, and a matrix product multiplies all pairs, of
+//! which the entries of such pairs are kept. Factors are products of decays, at most 1, without a difference of logarithms.
 
 use std::f32::consts::LOG2_E;
 
@@ -13,18 +13,18 @@ use super::tile::*;
 use crate::gpu::full_plane::shuffle_xor;
 use crate::gpu::math::exp2_ptx;
 
-/// The decays of some numbers' steps in their blocks.
+/// Decays within blocks of steps, for some channels.
 #[derive(CubeType)]
 pub(super) struct Decays {
-    /// From the start of the block, that of the step included.
+    /// Over the steps from the start of the block up to and including the step.
     pub from_start: Array<Sums>,
-    /// Of the steps after the step.
+    /// Over the steps of the block after the step.
     pub to_end: Array<Sums>,
-    /// Of all steps of the block.
+    /// Over the whole block.
     pub whole: Array<Sums>,
 }
 
-/// The decays of these logarithms. A positive one is not a number.
+/// The decays with these logarithms; NaN for a positive one.
 #[cube]
 pub(super) fn of_logs(logs: Sums) -> Sums {
     let nan = f32::reinterpret(0x7fc0_0000u32.runtime());
