@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use super::forward::{self, language_model};
 use super::{
-    Gpt2, Gpt2Config, Gpt2State, Griffin, GriffinConfig, GriffinState, LanguageModel,
-    LanguageModelConfig, LanguageModelKind, LmState, ModelSize,
+    Decoder, DecoderConfig, Gpt2, Gpt2Config, Gpt2State, Griffin, GriffinConfig, GriffinState,
+    LanguageModel, LanguageModelConfig, LanguageModelKind, LmState, ModelSize, Rwkv, RwkvConfig,
+    RwkvState,
 };
 
 /// The configuration of a language model of any architecture.
@@ -27,6 +28,10 @@ pub enum AnyLanguageModelConfig {
     Griffin(GriffinConfig),
     /// [`Gpt2`].
     Gpt2(Gpt2Config),
+    /// [`Decoder`].
+    Decoder(DecoderConfig),
+    /// [`Rwkv`].
+    Rwkv(RwkvConfig),
     /// [`LanguageModel`].
     #[serde(untagged)]
     Recurrent(LanguageModelConfig),
@@ -50,6 +55,18 @@ impl From<Gpt2Config> for AnyLanguageModelConfig {
     }
 }
 
+impl From<DecoderConfig> for AnyLanguageModelConfig {
+    fn from(config: DecoderConfig) -> Self {
+        Self::Decoder(config)
+    }
+}
+
+impl From<RwkvConfig> for AnyLanguageModelConfig {
+    fn from(config: RwkvConfig) -> Self {
+        Self::Rwkv(config)
+    }
+}
+
 impl AnyLanguageModelConfig {
     /// The architecture.
     pub fn kind(&self) -> LanguageModelKind {
@@ -57,6 +74,8 @@ impl AnyLanguageModelConfig {
             Self::Recurrent(config) => LanguageModelKind::Recurrent(config.cell),
             Self::Griffin(_) => LanguageModelKind::Griffin,
             Self::Gpt2(_) => LanguageModelKind::Gpt2,
+            Self::Decoder(_) => LanguageModelKind::Decoder,
+            Self::Rwkv(_) => LanguageModelKind::Rwkv,
         }
     }
 
@@ -66,6 +85,8 @@ impl AnyLanguageModelConfig {
             Self::Recurrent(config) => [config.vocab, config.width, config.layers],
             Self::Griffin(config) => [config.vocab, config.width, config.layers],
             Self::Gpt2(config) => [config.vocab, config.width, config.layers],
+            Self::Decoder(config) => [config.vocab, config.width, config.blocks.len()],
+            Self::Rwkv(config) => [config.vocab, config.width, config.layers],
         }
     }
 
@@ -74,7 +95,7 @@ impl AnyLanguageModelConfig {
     pub fn positions(&self) -> Option<usize> {
         match self {
             Self::Gpt2(config) => Some(config.positions),
-            Self::Recurrent(_) | Self::Griffin(_) => None,
+            Self::Recurrent(_) | Self::Griffin(_) | Self::Decoder(_) | Self::Rwkv(_) => None,
         }
     }
 
@@ -87,6 +108,8 @@ impl AnyLanguageModelConfig {
             Self::Recurrent(config) => config.check(),
             Self::Griffin(config) => config.check(),
             Self::Gpt2(config) => config.check(),
+            Self::Decoder(config) => config.check(),
+            Self::Rwkv(config) => config.check(),
         }
     }
 
@@ -99,6 +122,8 @@ impl AnyLanguageModelConfig {
             Self::Recurrent(config) => config.size(),
             Self::Griffin(config) => config.size(),
             Self::Gpt2(config) => config.size(),
+            Self::Decoder(config) => config.size(),
+            Self::Rwkv(config) => config.size(),
         }
     }
 
@@ -111,6 +136,8 @@ impl AnyLanguageModelConfig {
             Self::Recurrent(config) => AnyLanguageModel::Recurrent(config.init(device)),
             Self::Griffin(config) => AnyLanguageModel::Griffin(config.init(device)),
             Self::Gpt2(config) => AnyLanguageModel::Gpt2(config.init(device)),
+            Self::Decoder(config) => AnyLanguageModel::Decoder(config.init(device)),
+            Self::Rwkv(config) => AnyLanguageModel::Rwkv(config.init(device)),
         }
     }
 }
@@ -125,18 +152,24 @@ pub enum AnyLanguageModel {
     Griffin(Griffin),
     /// GPT-2.
     Gpt2(Gpt2),
+    /// A decoder.
+    Decoder(Decoder),
+    /// RWKV-7.
+    Rwkv(Rwkv),
 }
 
 /// The state of an [`AnyLanguageModel`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum AnyLmState {
-    /// The state of a [`LanguageModel`].
+    /// The state of a [`LanguageModel`] or of a [`Decoder`].
     Recurrent(LmState),
     /// The state of a [`Griffin`].
     Griffin(GriffinState),
     /// The state of a [`Gpt2`].
     Gpt2(Gpt2State),
+    /// The state of an [`Rwkv`].
+    Rwkv(RwkvState),
 }
 
 /// Calls `$body` on the model inside.
@@ -146,6 +179,8 @@ macro_rules! inside {
             AnyLanguageModel::Recurrent($model) => $body,
             AnyLanguageModel::Griffin($model) => $body,
             AnyLanguageModel::Gpt2($model) => $body,
+            AnyLanguageModel::Decoder($model) => $body,
+            AnyLanguageModel::Rwkv($model) => $body,
         }
     };
     ($self:expr, $model:ident => wrapped $body:expr) => {
@@ -153,6 +188,8 @@ macro_rules! inside {
             AnyLanguageModel::Recurrent($model) => AnyLanguageModel::Recurrent($body),
             AnyLanguageModel::Griffin($model) => AnyLanguageModel::Griffin($body),
             AnyLanguageModel::Gpt2($model) => AnyLanguageModel::Gpt2($body),
+            AnyLanguageModel::Decoder($model) => AnyLanguageModel::Decoder($body),
+            AnyLanguageModel::Rwkv($model) => AnyLanguageModel::Rwkv($body),
         }
     };
 }
@@ -178,12 +215,12 @@ language_model!(
 
 impl AnyLanguageModel {
     /// Sets which states of recurrent layers are saved for the backward pass. This trades memory against time and does not
-    /// change the results. GPT-2 has none, and layers with heads save none.
+    /// change the results. Attention has none, and layers with heads save none.
     pub fn with_saved_states(self, saved_states: SavedStates) -> Self {
         match self {
             Self::Recurrent(model) => Self::Recurrent(model.with_saved_states(saved_states)),
             Self::Griffin(model) => Self::Griffin(model.with_saved_states(saved_states)),
-            Self::Gpt2(model) => Self::Gpt2(model),
+            Self::Gpt2(_) | Self::Decoder(_) | Self::Rwkv(_) => self,
         }
     }
 
@@ -208,6 +245,8 @@ impl AnyLanguageModel {
             Self::Recurrent(model) => run!(Recurrent, model),
             Self::Griffin(model) => run!(Griffin, model),
             Self::Gpt2(model) => run!(Gpt2, model),
+            Self::Decoder(model) => run!(Recurrent, model),
+            Self::Rwkv(model) => run!(Rwkv, model),
         })
     }
 }

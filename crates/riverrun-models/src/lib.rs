@@ -1,6 +1,7 @@
 //! Models made of [riverrun]'s recurrent layers and of attention.
 //!
-//! - [`LanguageModel`]: any recurrent layer in residual blocks; [`Griffin`]; [`Gpt2`]; [`AnyLanguageModel`], chosen by name.
+//! - [`LanguageModel`]: any recurrent layer in residual blocks; [`Griffin`]; [`Gpt2`]; [`Decoder`] and [`Rwkv`], the models of
+//!   published weights; [`AnyLanguageModel`], chosen by name.
 //! - [`WorldModel`]: a recurrent state-space model of vector observations.
 //! - [`ModelSize`]: parameters and memory of a model before it is built.
 //! - `weights`: published weights (feature `store`).
@@ -29,6 +30,7 @@ mod any_language_model;
 mod any_recurrent;
 mod attention_sizes;
 mod block;
+mod decoder;
 mod few_steps;
 mod forward;
 mod gpt2;
@@ -38,6 +40,7 @@ mod head_layers;
 mod language_model;
 mod language_model_kind;
 mod recurrent_state;
+mod rwkv;
 mod size;
 #[cfg(feature = "store")]
 pub mod weights;
@@ -46,6 +49,7 @@ mod world_model;
 pub use any_language_model::{AnyLanguageModel, AnyLanguageModelConfig, AnyLmState};
 pub use any_recurrent::{AnyRecurrent, RecurrentKind};
 pub use block::{Block, BlockConfig};
+pub use decoder::{Decoder, DecoderBlock, DecoderConfig, GatedMlp, MixerConfig};
 pub use gpt2::{Gpt2, Gpt2Block, Gpt2Config, Gpt2State};
 pub use griffin::{
     Griffin, GriffinBlock, GriffinBlockState, GriffinConfig, GriffinRecurrence, GriffinState,
@@ -55,5 +59,6 @@ pub use head_layers::{AnyHeadLayer, HeadKind, HeadSizes};
 pub use language_model::{LanguageModel, LanguageModelConfig, LmState};
 pub use language_model_kind::LanguageModelKind;
 pub use recurrent_state::{RecurrentState, TensorPair, VectorState};
+pub use rwkv::{Rwkv, RwkvBlock, RwkvBlockState, RwkvConfig, RwkvState};
 pub use size::ModelSize;
 pub use world_model::{WorldModel, WorldModelConfig, WorldModelLoss};

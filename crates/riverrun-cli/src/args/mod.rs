@@ -149,9 +149,14 @@ pub struct TrainArgs {
     pub data: Option<PathBuf>,
     /// Recurrent layer: min-gru, min-lstm, rg-lru, linear, gru, lstm, rnn, or a gate of the linear recurrence; with a matrix for a
     /// state gated-delta-net, kda, delta-net, mamba2, gla, ret-net, hgrn2, mlstm, rwkv6, rwkv7; slstm; or griffin, which mixes
-    /// rg-lru with local attention, or gpt2 [default: min-gru]
+    /// rg-lru with local attention, gpt2, rwkv (RWKV-7), or decoder, the blocks of Qwen3.5 [default: min-gru]
     #[arg(long, value_name = "MODEL")]
     pub model: Option<LanguageModelKind>,
+    /// Folder of a published model to go on training from: Qwen3.5, Qwen3-Next, Mamba-2, RWKV-7, RecurrentGemma or GPT-2, with the
+    /// tokenizer in it [default learning rate: 5e-5]
+    #[arg(long, value_name = "DIR", requires = "paths", conflicts_with_all = ["resume", "model", "heads", "attention_every",
+        "window", "layers", "width", "expansion", "time_scale", "dropout", "tokens", "vocabulary"])]
+    pub weights: Option<PathBuf>,
     /// Heads of attention, of layers with a matrix for a state, and of slstm [default: of 64 channels]
     #[arg(long, value_name = "N")]
     pub heads: Option<usize>,
@@ -331,11 +336,16 @@ pub struct ExportArgs {
 /// Options of `riverrun generate`.
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "Example:\n  riverrun generate runs/text-001 --prompt 'ROMEO:' --tokens 300"
+    after_help = "Examples:\n  riverrun generate runs/text-001 --prompt 'ROMEO:' --tokens 300\n  \
+                  riverrun generate --weights Qwen3.5-0.8B --prompt 'The river' --temperature 0"
 )]
 pub struct GenerateArgs {
     /// Folder of a run that was trained on text
-    pub run: PathBuf,
+    #[arg(required_unless_present = "weights")]
+    pub run: Option<PathBuf>,
+    /// Folder of a published model, with its tokenizer: Qwen3.5, Qwen3-Next, Mamba-2, RWKV-7, RecurrentGemma or GPT-2
+    #[arg(long, value_name = "DIR", conflicts_with = "run")]
+    pub weights: Option<PathBuf>,
     /// Text to go on from
     #[arg(long, default_value = "")]
     pub prompt: String,
@@ -362,9 +372,9 @@ pub struct GenerateArgs {
     /// Where to compute: auto, cpu, cuda:0, vulkan, ...
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub device: String,
-    /// Format of weights and arithmetic: f32, f16 or bf16
-    #[arg(long, value_name = "FORMAT", default_value_t = Precision::F32)]
-    pub dtype: Precision,
+    /// Format of weights and arithmetic: f32, f16 or bf16 [default: f32; of --weights bf16 on a GPU that has it]
+    #[arg(long, value_name = "FORMAT")]
+    pub dtype: Option<Precision>,
     /// Record a step's launches and run them again by one call a symbol: the same text, and faster [default: on CUDA]
     #[arg(long, conflicts_with = "no_graph")]
     pub graph: bool,

@@ -2,16 +2,26 @@
 
 use std::io::{Write, stdout};
 
-use riverrun_train::{Generator, RunDir, Sampling};
+use riverrun_models::weights::Published;
+use riverrun_train::{Generator, Precision, RunDir, Sampling};
 
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
 
 /// Writes the prompt and what the model makes of it to standard output.
 pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
-    let dir = RunDir::open(&args.run)?;
     let device = riverrun::device::parse(&args.device)?;
-    let mut generator = Generator::open(&dir, &device)?.with_precision(args.dtype)?;
+    let mut generator = match (&args.weights, &args.run) {
+        (Some(folder), _) => {
+            let dtype = args.dtype.unwrap_or_else(|| Precision::of(&device));
+            Generator::published(&Published::open(folder)?, &device, dtype)?
+        }
+        (None, Some(run)) => {
+            let generator = Generator::open(&RunDir::open(run)?, &device)?;
+            generator.with_precision(args.dtype.unwrap_or_default())?
+        }
+        (None, None) => return Err(Failure::Bug("neither a run nor weights".into())),
+    };
     let cuda = riverrun::device::name(&device).starts_with("cuda");
     if args.graph || (cuda && !args.no_graph) {
         generator.record_steps()?;

@@ -5,6 +5,7 @@ mod everyday;
 mod head_layers;
 mod memory;
 mod refusals;
+mod weights;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -95,7 +95,11 @@ fn a_configuration_is_read_from_its_file() {
     let any = AnyLanguageModelConfig::from(LanguageModelConfig::new(11, 8, 2));
     assert_eq!(serde_json::to_string(&any).unwrap(), alone);
     let unknown = "gpt5".parse::<LanguageModelKind>().unwrap_err();
-    assert!(unknown.to_string().contains("griffin, gpt2, linear"));
+    assert!(
+        unknown
+            .to_string()
+            .contains("griffin, gpt2, decoder, rwkv, linear")
+    );
 }
 
 #[test]

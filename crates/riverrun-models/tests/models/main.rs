@@ -16,7 +16,8 @@ mod layers;
 mod padded;
 #[path = "../../../riverrun/tests/common/parameters.rs"]
 mod parameters;
-mod streams;
 #[cfg(feature = "store")]
+mod published;
+mod streams;
 mod transformers;
 mod world_models;

@@ -1,5 +1,6 @@
 //! The CPU's products against the oracle.
 
+use half::{bf16, f16};
 use riverrun_kernels::{CpuElement, Error};
 use riverrun_testkit::gemm::Epilogue;
 use riverrun_testkit::gemm::check::Case;
@@ -35,25 +36,36 @@ fn every_epilogue_and_transpose() {
     {
         check::<f32>(sizes, seed as u64);
         check::<f64>(sizes, seed as u64);
+        check::<f16>(sizes, seed as u64);
+        check::<bf16>(sizes, seed as u64);
     }
 }
 
-/// A row's results do not depend on the other rows.
+/// A row's results do not depend on the other rows, however `B` is stored.
 #[test]
 fn one_row_is_a_row_of_many() {
-    let [m, k, n] = [37, 65, 2100];
-    let case = Case::random([m, k, n], Epilogue::Bias, 7).rounded::<f32>();
-    let all = case.cpu::<f32>().unwrap();
-    for row in [0, 5, 36] {
-        let one = Case {
-            sizes: [1, k, n],
-            a: case.a[row * k..][..k].to_vec(),
-            pre: case.pre[..n].to_vec(),
-            ..case.clone()
-        };
-        let one = one.cpu::<f32>().unwrap();
-        assert_eq!(one.get("d"), &all.get("d")[row * n..][..n], "row {row}");
+    fn check<E: CpuElement>() {
+        let [m, k, n] = [37, 165, 2100];
+        let case = Case::random([m, k, n], Epilogue::Bias, 7).rounded::<E>();
+        for transposed in [false, true] {
+            let all = case.turned::<E>([false, transposed]).unwrap();
+            for rows in [0..1, 5..6, 30..37] {
+                let few = Case {
+                    sizes: [rows.len(), k, n],
+                    a: case.a[rows.start * k..rows.end * k].to_vec(),
+                    pre: case.pre[..rows.len() * n].to_vec(),
+                    ..case.clone()
+                };
+                let few = few.turned::<E>([false, transposed]).unwrap();
+                let expected = &all.get("d")[rows.start * n..rows.end * n];
+                assert_eq!(few.get("d"), expected, "{} {rows:?} {transposed}", E::NAME);
+            }
+        }
     }
+    check::<f32>();
+    check::<f64>();
+    check::<f16>();
+    check::<bf16>();
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use burn::tensor::Device;
 use riverrun::ops::AttentionOptions;
 use riverrun::training::attention_scratch;
-use riverrun_models::{AnyLanguageModelConfig, HeadSizes};
+use riverrun_models::{AnyLanguageModelConfig, HeadSizes, MixerConfig};
 
 use crate::objective::check_along_time;
 use crate::{Error, Precision, RunConfig, TaskConfig};
@@ -134,6 +134,16 @@ impl RunConfig {
                 let sizes = HeadSizes::new(model.width, model.heads, 1);
                 (sizes.width, sizes.heads)
             }
+            AnyLanguageModelConfig::Decoder(model) => {
+                let attention = model.blocks.iter().find_map(|block| match block {
+                    MixerConfig::Attention(attention) => Some(attention),
+                    _ => None,
+                })?;
+                let dim = attention
+                    .head_dim
+                    .unwrap_or(model.width / attention.heads.max(1));
+                (attention.heads.checked_mul(dim)?, attention.heads)
+            }
             _ => return None,
         };
         let training = &self.training;
@@ -152,6 +162,11 @@ impl RunConfig {
             // Gate, up and their product.
             AnyLanguageModelConfig::Griffin(model) => wide(model.mlp, 3),
             AnyLanguageModelConfig::Gpt2(model) => wide(model.mlp, 2),
+            AnyLanguageModelConfig::Decoder(model) => return wide(model.mlp.unwrap_or(0), 3),
+            AnyLanguageModelConfig::Rwkv(model) => match model.inner {
+                Some(inner) => return wide(inner, 2),
+                None => 8,
+            },
             _ => 0,
         };
         let [_, width, _] = self.model.sizes();

@@ -5,7 +5,7 @@ use riverrun::nn::{AttentionState, LocalAttention, Rotary};
 use riverrun::training::{Turn, overwrite};
 use riverrun_models::{
     AnyHeadLayer, AnyLanguageModel, AnyLmState, AnyRecurrent, Griffin, GriffinBlockState,
-    GriffinState, TemporalMixing, TensorPair,
+    GriffinState, RecurrentState, TemporalMixing, TensorPair,
 };
 
 /// Why the steps of a model cannot be recorded, if they cannot.
@@ -13,13 +13,21 @@ pub(super) fn unrecordable(model: &AnyLanguageModel) -> Option<&'static str> {
     let reason = "a cache of keys without a window changes its size from step to step";
     match model {
         AnyLanguageModel::Gpt2(_) => Some(reason),
-        AnyLanguageModel::Recurrent(model) => model.blocks.iter().find_map(|b| match &b.cell {
-            AnyRecurrent::Attention(_) => {
-                Some("the positions of attention between recurrent layers")
-            }
-            AnyRecurrent::Heads(AnyHeadLayer::RetNet(_)) => Some("the positions of a RetNet"),
-            _ => None,
-        }),
+        AnyLanguageModel::Recurrent(model) => {
+            model.blocks.iter().find_map(|block| of_layer(&block.cell))
+        }
+        AnyLanguageModel::Decoder(model) => {
+            model.blocks.iter().find_map(|block| of_layer(&block.mixer))
+        }
+        _ => None,
+    }
+}
+
+/// Why the steps of a layer cannot be recorded, if they cannot.
+fn of_layer(layer: &AnyRecurrent) -> Option<&'static str> {
+    match layer {
+        AnyRecurrent::Attention(_) => Some("the positions of attention between recurrent layers"),
+        AnyRecurrent::Heads(AnyHeadLayer::RetNet(_)) => Some("the positions of a RetNet"),
         _ => None,
     }
 }
@@ -37,7 +45,9 @@ pub(super) fn in_place(model: &AnyLanguageModel, state: &AnyLmState) -> bool {
 /// Whether the state has the same shapes after each further step: that of local attention has them once its window is full.
 pub(super) fn settled(model: &AnyLanguageModel, state: &AnyLmState) -> bool {
     match (model, state) {
-        (AnyLanguageModel::Recurrent(_), _) => true,
+        (AnyLanguageModel::Recurrent(_), _)
+        | (AnyLanguageModel::Decoder(_), _)
+        | (AnyLanguageModel::Rwkv(_), _) => true,
         (AnyLanguageModel::Griffin(model), AnyLmState::Griffin(state)) => {
             let mut pairs = attentions(model).zip(caches(state));
             pairs.all(|(layer, cache)| {
@@ -159,6 +169,18 @@ fn zip(state: AnyLmState, with: AnyLmState, pair: &impl TensorPair) -> AnyLmStat
             let blocks = blocks.map(|(state, with)| griffin_block(state, with, pair));
             with.blocks = blocks.collect();
             AnyLmState::Griffin(with)
+        }
+        (AnyLmState::Rwkv(state), AnyLmState::Rwkv(mut with)) => {
+            for (state, with) in state.blocks.into_iter().zip(&mut with.blocks) {
+                let time = RecurrentState::Matrix(with.time.clone());
+                if let RecurrentState::Matrix(time) =
+                    RecurrentState::Matrix(state.time).zip(time, pair)
+                {
+                    with.time = time;
+                }
+                with.channels = pair.of(state.channels, with.channels.clone());
+            }
+            AnyLmState::Rwkv(with)
         }
         (_, with) => with,
     }

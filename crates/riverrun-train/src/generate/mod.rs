@@ -5,22 +5,23 @@
 //! GPT-2's is a cache of keys and values up to its number of positions, after which it goes on from the last half of them.
 
 mod carry;
+mod draw;
 mod steps;
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::sync::atomic::AtomicBool;
 
-use burn::tensor::Device;
+use burn::tensor::{DType, Device};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use riverrun_models::AnyLanguageModel;
+use riverrun_models::weights::Published;
 
 use crate::run_dir::checksums;
 use crate::tasks::Vocabulary;
 use crate::trainer::checkpoint::{MODEL, load_module};
 use crate::{Error, Precision, RunConfig, RunDir, TaskConfig, memory};
+use draw::draw;
 use steps::Steps;
 
 /// How symbols are drawn.
@@ -54,6 +55,8 @@ pub struct Generator {
     positions: Option<usize>,
     vocabulary: Vocabulary,
     symbols: Vec<Vec<u8>>,
+    /// Tokens after which a text ends.
+    ends: Vec<usize>,
     device: Device,
     /// Whether steps are to be recorded.
     recorded: AtomicBool,
@@ -82,6 +85,15 @@ fn language_run(dir: &RunDir) -> Result<RunConfig, Error> {
     config.check()?;
     config.check_vocab()?;
     Ok(config)
+}
+
+/// Refuses a format that a device lacks.
+fn supported(device: &Device, precision: Precision) -> Result<(), Error> {
+    if riverrun::device::supports(device, precision.dtype().into()) {
+        return Ok(());
+    }
+    let device = riverrun::device::name(device);
+    Err(Error::Unsupported(format!("{device} has no {precision}")))
 }
 
 fn best_of(config: &RunConfig, dir: &RunDir, device: &Device) -> Result<AnyLanguageModel, Error> {
@@ -117,9 +129,48 @@ impl Generator {
             positions: config.model.positions(),
             vocabulary: task.vocabulary,
             symbols,
+            ends: Vec::new(),
             device,
             recorded: AtomicBool::new(false),
         })
+    }
+
+    /// A published model with the tokens of its folder, in a format.
+    ///
+    /// # Errors
+    /// No tokens in the folder, or more than the model has; a format or memory that the device lacks; the errors of
+    /// [`Published::load`].
+    pub fn published(
+        model: &Published,
+        device: &Device,
+        precision: Precision,
+    ) -> Result<Self, Error> {
+        let device = device.clone().without_autodiff();
+        supported(&device, precision)?;
+        let vocabulary = Vocabulary::of_model(model.folder())?;
+        let config = model.config();
+        let [vocab, ..] = config.sizes();
+        if vocabulary.len() > vocab {
+            let (folder, tokens) = (model.folder().display(), vocabulary.len());
+            return Err(Error::Unsupported(format!(
+                "{folder}: the tokenizer has {tokens} tokens, the model {vocab}"
+            )));
+        }
+        let numbers = u128::from(config.size()?.parameters);
+        let bytes = DType::from(precision.dtype()).size() as u128;
+        memory::check("the model", numbers * bytes, &device)?;
+        let symbols = vocabulary.symbols()?;
+        let generator = Self {
+            model: model.load(&device, precision.dtype())?,
+            positions: config.positions(),
+            vocabulary,
+            symbols,
+            ends: model.ends().to_vec(),
+            device,
+            recorded: AtomicBool::new(false),
+        };
+        // Two kinds of model are read in `f32`.
+        generator.with_precision(precision)
     }
 
     /// The model with its weights rounded to a format, in which it computes from here on: in 16 bits it takes half of the memory.
@@ -128,10 +179,7 @@ impl Generator {
     /// # Errors
     /// [`Error::Unsupported`] for a format that the device lacks.
     pub fn with_precision(mut self, precision: Precision) -> Result<Self, Error> {
-        if !riverrun::device::supports(&self.device, precision.dtype().into()) {
-            let device = riverrun::device::name(&self.device);
-            return Err(Error::Unsupported(format!("{device} has no {precision}")));
-        }
+        supported(&self.device, precision)?;
         self.model = precision.working_copy(&self.model);
         Ok(self)
     }
@@ -208,7 +256,7 @@ impl Generator {
         if tokens.is_empty() {
             tokens = self.vocabulary.encode(b"\n").unwrap_or_else(|_| vec![0]);
         }
-        let mut tokens: Vec<i32> = tokens.into_iter().map(i32::from).collect();
+        let mut tokens: Vec<i32> = tokens.into_iter().map(|token| token as i32).collect();
         if let Some(positions) = self.positions {
             tokens.drain(..tokens.len().saturating_sub(positions));
         }
@@ -224,6 +272,8 @@ impl Generator {
         let steps = Steps::new(model, &self.device, recent, further, &self.recorded)?;
         Ok(Samples {
             symbols: &self.symbols,
+            ends: &self.ends,
+            ended: vec![false; samples],
             steps,
             rngs: (0..samples).map(rng).collect(),
             left: sampling.tokens,
@@ -250,6 +300,10 @@ impl<'a> Iterator for Stream<'a> {
 /// The symbols of several samples as they are made; see [`Generator::samples`].
 pub struct Samples<'a> {
     symbols: &'a [Vec<u8>],
+    /// Tokens after which a text ends.
+    ends: &'a [usize],
+    /// Whether each sample has had one of them.
+    ended: Vec<bool>,
     steps: Steps<'a>,
     /// One for each sample.
     rngs: Vec<ChaCha8Rng>,
@@ -268,7 +322,9 @@ impl Samples<'_> {
         let logits = self.steps.logits()?;
         let vocab = self.steps.vocab();
         let rows = logits.chunks_exact(vocab).zip(&mut self.rngs);
-        rows.map(|(logits, rng)| draw(logits, &self.sampling, rng.random()))
+        // A published table has more rows than there are tokens.
+        let known = self.symbols.len();
+        rows.map(|(logits, rng)| draw(&logits[..known], &self.sampling, rng.random()))
             .collect()
     }
 }
@@ -279,6 +335,12 @@ impl<'a> Iterator for Samples<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
         let tokens = self.draw().and_then(|tokens| {
+            for (ended, token) in self.ended.iter_mut().zip(&tokens) {
+                *ended |= self.ends.contains(token);
+            }
+            if self.ended.iter().all(|ended| *ended) {
+                self.left = 0;
+            }
             if self.left > 0 {
                 let next = tokens.iter().map(|&token| token as i32);
                 self.steps.step(next.collect())?;
@@ -288,135 +350,15 @@ impl<'a> Iterator for Samples<'a> {
         if tokens.is_err() {
             self.left = 0;
         }
-        let symbols = self.symbols;
-        Some(tokens.map(|tokens| tokens.iter().map(|&token| &symbols[token][..]).collect()))
-    }
-}
-
-/// Draws an index; `uniform` is in [0, 1).
-fn draw(logits: &[f32], sampling: &Sampling, uniform: f64) -> Result<usize, Error> {
-    if let Some((symbol, &value)) = logits
-        .iter()
-        .enumerate()
-        .find(|(_, logit)| !logit.is_finite())
-    {
-        return Err(Error::Logits { symbol, value });
-    }
-    // The largest first; equal logits keep their order, so the draw is the same everywhere. Not sorted: most draws take one of
-    // the first few.
-    let place = |(i, logit): (usize, &f32)| (ordered(*logit), Reverse(i));
-    let mut order: BinaryHeap<_> = logits.iter().enumerate().map(place).collect();
-    let top = order.peek().map(|(_, Reverse(i))| *i);
-    let top = top.expect("a vocabulary has symbols");
-    if sampling.temperature == 0.0 {
-        return Ok(top);
-    }
-    let weight = |i: usize| {
-        let apart = f64::from(logits[i]) - f64::from(logits[top]);
-        (apart / sampling.temperature).exp()
-    };
-    let mut next = || order.pop().map(|(_, Reverse(i))| i);
-    let most = sampling.top_k.unwrap_or(usize::MAX);
-    let (few, total) = if most < logits.len() {
-        let few: Vec<usize> = (0..most).filter_map(|_| next()).collect();
-        let total: f64 = few.iter().map(|&i| weight(i)).sum();
-        (few, total)
-    } else {
-        (Vec::new(), (0..logits.len()).map(weight).sum())
-    };
-    let (mut left, mut drawn) = (uniform * total, top);
-    // Rounding can leave a small remainder: then the last is drawn.
-    for i in few.into_iter().chain(std::iter::from_fn(next)).take(most) {
-        drawn = i;
-        left -= weight(i);
-        if left < 0.0 {
-            break;
-        }
-    }
-    Ok(drawn)
-}
-
-/// A number that is ordered as [`f32::total_cmp`] orders.
-fn ordered(x: f32) -> i32 {
-    let bits = x.to_bits() as i32;
-    bits ^ (((bits >> 31) as u32) >> 1) as i32
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LOGITS: [f32; 4] = [0.0, 2.0, 1.0, 2.0];
-
-    fn sampling(temperature: f64, top_k: Option<usize>) -> Sampling {
-        Sampling {
-            temperature,
-            top_k,
-            ..Default::default()
-        }
-    }
-
-    #[test]
-    fn temperature_zero_takes_the_first_of_the_highest() {
-        assert_eq!(draw(&LOGITS, &sampling(0.0, None), 0.99).unwrap(), 1);
-    }
-
-    #[test]
-    fn draws_follow_the_softmax() {
-        let total: f64 = LOGITS.iter().map(|&l| f64::from(l).exp()).sum();
-        let n = 10_000;
-        let mut counts = [0; 4];
-        for i in 0..n {
-            counts[draw(&LOGITS, &sampling(1.0, None), (i as f64 + 0.5) / n as f64).unwrap()] += 1;
-        }
-        for (count, logit) in counts.iter().zip(LOGITS) {
-            let expected = f64::from(logit).exp() / total * n as f64;
-            assert!((f64::from(*count) - expected).abs() <= 1.0, "{counts:?}");
-        }
-    }
-
-    #[test]
-    fn top_k_leaves_the_rest_out() {
-        for i in 0..100 {
-            assert_ne!(
-                draw(&LOGITS, &sampling(5.0, Some(3)), f64::from(i) / 100.0).unwrap(),
-                0
-            );
-        }
-    }
-
-    #[test]
-    fn draws_are_those_of_a_sorted_vocabulary() {
-        let logits: Vec<f32> = (0..500)
-            .map(|i| ((i * 37 % 101) as f32 - 50.0) / 20.0)
-            .collect();
-        let mut order: Vec<usize> = (0..logits.len()).collect();
-        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
-        for k in [1, 7, 499, 500, 600] {
-            let among = &order[..k.min(logits.len())];
-            let weight = |&i: &usize| f64::from(logits[i]).exp();
-            let total: f64 = among.iter().map(weight).sum();
-            for n in 0..200 {
-                let uniform = (f64::from(n) + 0.3) / 200.0;
-                let mut left = uniform * total;
-                let mut sorted = among.iter().take_while(|&i| {
-                    left -= weight(i);
-                    left >= 0.0
-                });
-                let before = sorted.by_ref().count();
-                let found = draw(&logits, &sampling(1.0, Some(k)), uniform).unwrap();
-                assert_eq!(found, among[before], "{k} {uniform}");
-            }
-        }
-    }
-
-    #[test]
-    fn logits_that_are_not_finite_are_refused() {
-        for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            for temperature in [0.0, 1.0] {
-                let error = draw(&[0.0, value], &sampling(temperature, None), 0.5).unwrap_err();
-                assert!(matches!(error, Error::Logits { symbol: 1, .. }), "{error}");
-            }
-        }
+        let tokens = match tokens {
+            // Nothing is left to give.
+            Ok(_) if self.ended.iter().all(|ended| *ended) => return None,
+            tokens => tokens,
+        };
+        let symbol = |(&token, &ended): (&usize, &bool)| match ended {
+            true => &[][..],
+            false => &self.symbols[token][..],
+        };
+        Some(tokens.map(|tokens| tokens.iter().zip(&self.ended).map(symbol).collect()))
     }
 }

@@ -365,7 +365,7 @@ impl<O: Objective> Learner<O> {
 /// Seeds, initializes, and materializes a model with autodiff.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for weights that are not `f32`.
+/// [`Error::Unsupported`] for weights that are not `f32`; weights that cannot be read.
 fn fresh_model<O: Objective>(objective: &O, seed: u64, device: &Device) -> Result<O::Model, Error> {
     // Backends have one generator for the whole process, and Burn fills parameters on first use: two runs that start at
     // once must not draw from each other's numbers.
@@ -384,7 +384,7 @@ fn fresh_model<O: Objective>(objective: &O, seed: u64, device: &Device) -> Resul
     }
     let device = device.clone().autodiff();
     device.seed(seed);
-    let model = objective.init(&device);
+    let model = objective.start(&device)?;
     let mut materialize = Materialize(None);
     model.visit(&mut materialize);
     match materialize.0 {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use riverrun::Sequence;
 use riverrun::ops::SavedStates;
+use riverrun_models::weights::Published;
 use riverrun_models::{AnyLanguageModel, AnyLanguageModelConfig};
 
 use super::inputs::rows_of_part;
@@ -16,6 +17,8 @@ use crate::{Error, RunConfig};
 #[derive(Debug, Clone)]
 pub struct Language {
     model: AnyLanguageModelConfig,
+    /// The weights that a new run starts from.
+    weights: Option<Published>,
     dropping: bool,
     saved_states: SavedStates,
     accuracy: bool,
@@ -27,6 +30,7 @@ impl Language {
     pub fn new(config: &RunConfig, accuracy: bool) -> Self {
         Self {
             model: config.model.clone(),
+            weights: None,
             dropping: match &config.model {
                 AnyLanguageModelConfig::Recurrent(model) => model.dropout > 0.0,
                 _ => false,
@@ -35,6 +39,12 @@ impl Language {
             accuracy,
             bytes: config.step_bytes(),
         }
+    }
+
+    /// With the weights that a new run starts from, of a model of the run's configuration.
+    pub fn with_weights(mut self, weights: Published) -> Self {
+        self.weights = Some(weights);
+        self
     }
 
     /// Logits `[counted, L, V]`, on a GPU with padding columns after them, and targets `[counted, L]` of the scored part. In a
@@ -100,6 +110,14 @@ impl Objective for Language {
 
     fn init(&self, device: &Device) -> AnyLanguageModel {
         self.model.init(device).with_saved_states(self.saved_states)
+    }
+
+    fn start(&self, device: &Device) -> Result<AnyLanguageModel, Error> {
+        let Some(weights) = &self.weights else {
+            return Ok(self.init(device));
+        };
+        let model = weights.load(device, FloatDType::F32)?;
+        Ok(model.with_saved_states(self.saved_states))
     }
 
     fn tensors(&self, batch: &Batch) -> Vec<TensorData> {

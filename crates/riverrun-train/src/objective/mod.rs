@@ -70,6 +70,14 @@ pub trait Objective: Send {
     /// A model with fresh weights. The device's generator has been seeded.
     fn init(&self, device: &Device) -> Self::Model;
 
+    /// The model that a new run starts from. By default [`init`](Self::init).
+    ///
+    /// # Errors
+    /// Weights that cannot be read.
+    fn start(&self, device: &Device) -> Result<Self::Model, Error> {
+        Ok(self.init(device))
+    }
+
     /// The tensors of a batch, in the order in which [`loss`](Self::loss) asks for them: floats or integers of rank 1 to 6.
     /// Where batches are split into parts, the first dimension of each tensor is that of the batch's rows.
     fn tensors(&self, batch: &Self::Batch) -> Vec<TensorData>;

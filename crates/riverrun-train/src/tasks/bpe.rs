@@ -10,6 +10,7 @@ use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, Tokenizer};
 
+use super::longest::{self, Longest};
 use crate::Error;
 
 /// Bytes of a piece of a text that is encoded by itself, at least.
@@ -23,16 +24,24 @@ const PIECE: usize = 1 << 20;
 pub struct Bpe {
     /// The bytes of each token.
     symbols: Vec<Vec<u8>>,
-    tokenizer: Tokenizer,
+    way: Way,
+}
+
+/// How a text is divided.
+#[derive(Debug, Clone)]
+enum Way {
+    Pairs(Box<Tokenizer>),
+    Longest(Longest),
 }
 
 impl Bpe {
     /// Reads a `tokenizer.json` of Hugging Face whose tokens are bytes, as those of GPT-2, Llama 3 and Qwen are; or a vocabulary in
     /// the form of GPT-2's `vocab.json`, also named `encoder.json`: an object with a number for each token, in whose name every
-    /// byte is a printable character. Tokens are numbered in the order in which pairs are joined there, and words are GPT-2's.
+    /// byte is a printable character, where tokens are numbered in the order in which pairs are joined, and words are GPT-2's; or
+    /// RWKV's `rwkv_vocab_v20230424.txt`, whose tokens are no pairs: the longest that fits comes next.
     ///
     /// # Errors
-    /// A file that cannot be read or is neither of these; more than 65 536 tokens.
+    /// A file that cannot be read or is none of these.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let text = fs::read(path).map_err(|error| Error::read(path, error))?;
@@ -40,14 +49,21 @@ impl Bpe {
     }
 
     fn parse(json: &[u8]) -> Result<Self, String> {
+        if json.starts_with(b"1 ")
+            && let Ok(file) = std::str::from_utf8(json)
+        {
+            let symbols = longest::symbols(file)?;
+            let way = Way::Longest(Longest::new(&symbols));
+            return Ok(Self { symbols, way });
+        }
         let value: Value =
             serde_json::from_slice(json).map_err(|error| format!("not a vocabulary: {error}"))?;
         if value.get("model").is_none_or(Value::is_number) {
             let named: HashMap<String, usize> = serde_json::from_value(value)
                 .map_err(|error| format!("not a vocabulary of numbered tokens: {error}"))?;
             let symbols = symbols(&named)?;
-            let tokenizer = of_vocabulary(named, &symbols)?;
-            return Ok(Self { symbols, tokenizer });
+            let way = Way::Pairs(Box::new(of_vocabulary(named, &symbols)?));
+            return Ok(Self { symbols, way });
         }
         let mut tokenizer = Tokenizer::from_bytes(json)
             .map_err(|error| format!("not a tokenizer of this version: {error}"))?;
@@ -62,7 +78,8 @@ impl Bpe {
             .map(|(name, number)| (name, number as usize))
             .collect();
         let symbols = symbols(&named)?;
-        Ok(Self { symbols, tokenizer })
+        let way = Way::Pairs(Box::new(tokenizer));
+        Ok(Self { symbols, way })
     }
 
     /// The bytes of each token.
@@ -71,11 +88,15 @@ impl Bpe {
     }
 
     /// The tokens of a text.
-    pub fn encode(&self, text: &str) -> Vec<u16> {
-        let encoded = self.tokenizer.encode_batch_fast(pieces(text), false);
+    pub fn encode(&self, text: &str) -> Vec<u32> {
+        let tokenizer = match &self.way {
+            Way::Pairs(tokenizer) => tokenizer,
+            Way::Longest(longest) => return longest.encode(text.as_bytes()),
+        };
+        let encoded = tokenizer.encode_batch_fast(pieces(text), false);
         let encoded = encoded.expect("every byte has a token");
         let tokens = encoded.iter().flat_map(|piece| piece.get_ids());
-        tokens.map(|&token| token as u16).collect()
+        tokens.copied().collect()
     }
 }
 
@@ -103,9 +124,6 @@ fn pieces(text: &str) -> Vec<&str> {
 
 /// The bytes of each token, by its number.
 fn symbols(named: &HashMap<String, usize>) -> Result<Vec<Vec<u8>>, String> {
-    if named.len() > 1 << 16 {
-        return Err(format!("{} tokens, more than 65536", named.len()));
-    }
     let bytes = bytes_by_character();
     let mut symbols = vec![None; named.len()];
     for (name, &number) in named {
@@ -207,6 +225,13 @@ mod tests {
         serde_json::from_str(include_str!("../../tests/golden/bpe.json")).unwrap()
     }
 
+    fn tokenizer(bpe: &Bpe) -> &Tokenizer {
+        match &bpe.way {
+            Way::Pairs(tokenizer) => tokenizer,
+            Way::Longest(_) => panic!("expected pairs"),
+        }
+    }
+
     fn bpe() -> Bpe {
         Bpe::parse(golden()["vocabulary"].to_string().as_bytes()).unwrap()
     }
@@ -216,12 +241,12 @@ mod tests {
         let bpe = bpe();
         for case in golden()["cases"].as_array().unwrap() {
             let text = case["text"].as_str().unwrap();
-            let expected: Vec<u16> = serde_json::from_value(case["tokens"].clone()).unwrap();
+            let expected: Vec<u32> = serde_json::from_value(case["tokens"].clone()).unwrap();
             let found = bpe.encode(text);
             assert_eq!(found, expected, "{text:?}");
             let back = found
                 .iter()
-                .flat_map(|&token| bpe.symbols()[usize::from(token)].clone());
+                .flat_map(|&token| bpe.symbols()[token as usize].clone());
             assert_eq!(back.collect::<Vec<u8>>(), text.as_bytes());
         }
     }
@@ -229,7 +254,7 @@ mod tests {
     #[test]
     fn a_tokenizer_file_gives_the_same_tokens() {
         let bpe = bpe();
-        let file = bpe.tokenizer.to_string(false).unwrap();
+        let file = tokenizer(&bpe).to_string(false).unwrap();
         let read = Bpe::parse(file.as_bytes()).unwrap();
         assert_eq!(read.symbols(), bpe.symbols());
         for case in golden()["cases"].as_array().unwrap() {
@@ -252,8 +277,8 @@ mod tests {
         let text = lines.repeat(2 * PIECE / lines.len());
         let found = pieces(&text);
         assert!(found.len() > 1 && found.concat() == text);
-        let whole = bpe.tokenizer.encode_fast(text.as_str(), false).unwrap();
-        let whole: Vec<u16> = whole.get_ids().iter().map(|&token| token as u16).collect();
+        let whole = tokenizer(&bpe).encode_fast(text.as_str(), false).unwrap();
+        let whole = whole.get_ids().to_vec();
         assert_eq!(bpe.encode(&text), whole);
     }
 

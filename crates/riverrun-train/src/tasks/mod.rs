@@ -7,6 +7,7 @@ mod adding;
 mod bpe;
 mod corpus;
 mod digits;
+mod longest;
 mod pendulum;
 mod selective_copy;
 mod text;

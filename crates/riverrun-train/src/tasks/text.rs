@@ -47,8 +47,8 @@ impl TextConfig {
 /// symbols, as the published figures for this task are.
 #[derive(Debug, Clone)]
 pub struct Text {
-    train: Vec<u16>,
-    validation: Vec<u16>,
+    train: Vec<u32>,
+    validation: Vec<u32>,
     /// Starts of the validation windows.
     windows: Vec<usize>,
     vocab: usize,
@@ -128,7 +128,7 @@ impl Text {
 
     fn batch_from(
         &self,
-        text: &[u16],
+        text: &[u32],
         starts: impl Iterator<Item = usize>,
         counted: usize,
     ) -> Batch {
@@ -136,8 +136,8 @@ impl Text {
         let (mut inputs, mut targets) = (Vec::with_capacity(size), Vec::with_capacity(size));
         for start in starts {
             let window = &text[start..=start + self.context];
-            inputs.extend(window[..self.context].iter().map(|&token| i32::from(token)));
-            targets.extend(window[1..].iter().map(|&token| i32::from(token)));
+            inputs.extend(window[..self.context].iter().map(|&token| token as i32));
+            targets.extend(window[1..].iter().map(|&token| token as i32));
         }
         let (rows, length) = (self.batch, self.context);
         Batch {

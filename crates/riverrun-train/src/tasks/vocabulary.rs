@@ -1,6 +1,7 @@
 //! The symbols of a text and their numbers.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fs;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -52,7 +53,7 @@ pub enum Vocabulary {
     Chars(String),
     /// Bytes.
     Bytes(Vec<u8>),
-    /// Byte-pair encoding by a file, see [`Bpe::read`].
+    /// The tokens of a file, see [`Bpe::read`].
     Bpe {
         /// The file.
         file: String,
@@ -118,6 +119,30 @@ impl Vocabulary {
         })
     }
 
+    /// The tokens of a published model: those of `tokenizer.json`, `vocab.json` or RWKV's `rwkv_vocab_*.txt` in its folder.
+    ///
+    /// # Errors
+    /// None of these files; the errors of [`Bpe::read`].
+    pub fn of_model(folder: impl AsRef<Path>) -> Result<Self, Error> {
+        let folder = folder.as_ref();
+        let entries = fs::read_dir(folder).map_err(|error| Error::read(folder, error))?;
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let rank = |name: &String| match name.as_str() {
+            "tokenizer.json" => Some(0),
+            "vocab.json" => Some(1),
+            name if name.starts_with("rwkv_vocab_") && name.ends_with(".txt") => Some(2),
+            _ => None,
+        };
+        let known = names.filter_map(|name| Some((rank(&name)?, name)));
+        match known.min() {
+            Some((_, name)) => Self::bpe(folder.join(name)),
+            None => Err(Error::Unsupported(format!(
+                "{}: expected a tokenizer.json, vocab.json or rwkv_vocab_*.txt",
+                folder.display()
+            ))),
+        }
+    }
+
     /// Reads byte pairs from another file of the same content from now on.
     ///
     /// # Errors
@@ -173,11 +198,11 @@ impl Vocabulary {
     /// # Errors
     /// A symbol that is not in the vocabulary; bytes that are not UTF-8 where symbols are not bytes; a vocabulary file that cannot
     /// be read or has changed.
-    pub fn encode(&self, text: &[u8]) -> Result<Vec<u16>, Error> {
+    pub fn encode(&self, text: &[u8]) -> Result<Vec<u32>, Error> {
         match self {
             Self::Chars(chars) => {
                 let text = utf8(text)?;
-                let numbers: HashMap<char, u16> = chars.chars().zip(0..).collect();
+                let numbers: HashMap<char, u32> = chars.chars().zip(0..).collect();
                 let mut ascii = [None; 128];
                 for (&char, &number) in &numbers {
                     if char.is_ascii() {
@@ -313,7 +338,7 @@ mod tests {
         let tokens = vocabulary.encode(text).unwrap();
         assert!(tokens.len() < text.len());
         let symbols = vocabulary.symbols().unwrap();
-        let back = tokens.iter().map(|&token| &symbols[usize::from(token)][..]);
+        let back = tokens.iter().map(|&token| &symbols[token as usize][..]);
         assert_eq!(back.collect::<Vec<_>>().concat(), text);
         assert!(vocabulary.encode(&[0xff]).is_err());
         let copy = file.with_extension("copy");
@@ -328,6 +353,21 @@ mod tests {
         assert!(Vocabulary::bytes().relocate(&copy).is_err());
         std::fs::remove_file(&file).unwrap();
         std::fs::remove_file(&copy).unwrap();
+    }
+
+    #[test]
+    fn the_tokens_of_a_model_are_in_its_folder() {
+        let golden = include_str!("../../tests/golden/bpe.json");
+        let golden: serde_json::Value = serde_json::from_str(golden).unwrap();
+        let folder = std::env::temp_dir().join(format!("riverrun-model-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let error = Vocabulary::of_model(&folder).unwrap_err().to_string();
+        assert!(error.contains("expected a tokenizer.json"), "{error}");
+        // The first of several counts.
+        fs::write(folder.join("vocab.json"), golden["vocabulary"].to_string()).unwrap();
+        fs::write(folder.join("rwkv_vocab_v1.txt"), "nothing").unwrap();
+        assert_eq!(Vocabulary::of_model(&folder).unwrap().len(), 400);
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

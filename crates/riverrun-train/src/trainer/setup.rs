@@ -1,6 +1,7 @@
 //! The parts that make a run.
 
 use riverrun::Neighbours;
+use riverrun_models::weights::Published;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -143,5 +144,11 @@ impl Setup<Language> {
         config.check_vocab()?;
         let objective = Language::new(config, task.has_accuracy());
         Self::new(objective, task, config.training.clone(), config)
+    }
+
+    /// With the weights that a new run starts from, of a model of the run's configuration.
+    pub fn with_weights(mut self, weights: Published) -> Self {
+        self.objective = self.objective.with_weights(weights);
+        self
     }
 }

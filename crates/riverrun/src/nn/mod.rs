@@ -3,6 +3,7 @@
 //! Every layer implements [`Recurrent`], so stacks, models and training loops are written once. A layer holds no state: the
 //! caller passes it in and gets the next one back.
 
+pub(crate) mod activation;
 pub(crate) mod attention;
 mod block_diagonal_rnn;
 mod cell_layer;
@@ -23,8 +24,8 @@ mod rg_lru;
 mod rms_norm;
 mod rnn;
 mod rssm;
+pub(crate) mod size;
 mod slstm;
-mod softplus;
 mod stack_layer;
 
 #[cfg(feature = "store")]
@@ -51,8 +52,8 @@ pub use lstm::{Lstm, LstmConfig, LstmState};
 pub use matrix_state::{
     DeltaNet, DeltaNetConfig, GatedDeltaNet, GatedDeltaNetConfig, Gla, GlaConfig, HeadDecay, Hgrn2,
     Hgrn2Config, Kda, KdaConfig, LowRank, MLstm, MLstmConfig, Mamba2, Mamba2Config,
-    MatrixLayerState, RetNet, RetNetConfig, Rwkv6, Rwkv6Config, Rwkv7, Rwkv7Config,
-    ShortConvolution,
+    MatrixLayerState, RetNet, RetNetConfig, Rwkv6, Rwkv6Config, Rwkv7, Rwkv7ChannelMix,
+    Rwkv7ChannelMixConfig, Rwkv7Config, ShortConvolution,
 };
 pub use min_gru::{MinGru, MinGruConfig};
 pub use min_lstm::{MinLstm, MinLstmConfig};

@@ -5,7 +5,7 @@ use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
-use super::softplus::softplus;
+use super::activation::softplus;
 use super::{Recurrent, Sequence, apply, gated};
 use crate::Error;
 use crate::ops::support::checks;

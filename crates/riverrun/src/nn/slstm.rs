@@ -6,8 +6,8 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::sigmoid;
 use burn::tensor::{DType, Device, Tensor};
 
+use super::activation::softplus;
 use super::matrix_state::LOWEST;
-use super::softplus::softplus;
 use crate::nn::{Recurrent, apply};
 use crate::ops::matmul;
 use crate::ops::matrix_state::state_dtype;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use burn::tensor::Device;
 use riverrun_models::AnyLanguageModel;
+use riverrun_models::weights::Published;
 use riverrun_train::tasks::{self, Corpus, SymbolKind, Text, TextConfig, TokenTask, Vocabulary};
 use riverrun_train::{Outcome, RunConfig, RunDir, Setup, TaskConfig};
 
@@ -16,11 +17,15 @@ use crate::commands::memory::megabytes;
 use crate::failure::Failure;
 use crate::ranks::Ranks;
 
+/// The peak learning rate of a run that starts from published weights.
+const FINE_TUNING: f64 = 5e-5;
+
 pub fn run(args: &TrainArgs, quiet: bool, ranks: &Ranks) -> Result<(), Failure> {
     let device = riverrun::device::parse(&args.device)?;
     let Prepared {
         config,
         task,
+        weights,
         resumed,
     } = if args.resume {
         continued(args, ranks)?
@@ -30,6 +35,10 @@ pub fn run(args: &TrainArgs, quiet: bool, ranks: &Ranks) -> Result<(), Failure> 
     let what = describe(&config, &*task, &riverrun::device::name(&device));
     warn_of_budget(args, &config, &device, quiet)?;
     let setup = Setup::language(&config, task)?;
+    let setup = match weights {
+        Some(weights) => setup.with_weights(weights),
+        None => setup,
+    };
     let mut out = stdout().lock();
     let trained = train(args, quiet, ranks, &device, setup, resumed, &what, &mut out)?;
     let Some((outcome, dir)) = trained else {
@@ -90,6 +99,8 @@ pub fn configuration(args: &TrainArgs) -> Result<RunConfig, Failure> {
 struct Prepared {
     config: RunConfig,
     task: Box<dyn TokenTask>,
+    /// The weights that a new run starts from.
+    weights: Option<Published>,
     /// The folder to go on in.
     resumed: Option<RunDir>,
 }
@@ -117,15 +128,25 @@ fn begun(args: &TrainArgs, ranks: &Ranks) -> Result<Prepared, Failure> {
         return Ok(Prepared {
             config,
             task,
+            weights: None,
             resumed: None,
         });
     }
+    let weights = args.weights.as_ref().map(Published::open).transpose()?;
     let corpus = Corpus::read(&args.paths)?;
     let mut text = TextConfig::describe(args.paths.clone(), &corpus, args.split.unwrap_or(0.9));
     if let Some(kind) = args.tokens {
         text.vocabulary = vocabulary(kind, args.vocabulary.as_deref(), &corpus)?;
     }
+    if let Some(weights) = &weights {
+        text.vocabulary = Vocabulary::of_model(weights.folder())?;
+    }
     let mut config = RunConfig::of_text(text);
+    if let Some(weights) = &weights {
+        config.weights = Some(weights.folder().display().to_string());
+        config.model = weights.config().clone();
+        config.training.lr = FINE_TUNING;
+    }
     apply(args, &mut config)?;
     config.check()?;
     let task = open_text(&config, &corpus)?;
@@ -134,6 +155,7 @@ fn begun(args: &TrainArgs, ranks: &Ranks) -> Result<Prepared, Failure> {
     Ok(Prepared {
         config,
         task,
+        weights,
         resumed: None,
     })
 }
@@ -191,6 +213,7 @@ fn continued(args: &TrainArgs, ranks: &Ranks) -> Result<Prepared, Failure> {
     Ok(Prepared {
         config,
         task,
+        weights: None,
         resumed: Some(dir),
     })
 }

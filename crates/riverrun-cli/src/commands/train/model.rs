@@ -21,8 +21,10 @@ pub fn apply(args: &TrainArgs, config: &mut RunConfig) -> Result<(), Failure> {
     let [vocab, width, layers] = config.model.sizes();
     let (width, layers) = (args.width.unwrap_or(width), args.layers.unwrap_or(layers));
     let recurrent = matches!(kind, LanguageModelKind::Recurrent(_));
+    let whole = matches!(kind, LanguageModelKind::Decoder | LanguageModelKind::Rwkv);
     if recurrent != matches!(before, LanguageModelKind::Recurrent(_))
         || (!recurrent && kind != before)
+        || (whole && config.model.sizes() != [vocab, width, layers])
     {
         config.model = kind.config(vocab, width, layers, steps);
     }
@@ -54,6 +56,15 @@ pub fn apply(args: &TrainArgs, config: &mut RunConfig) -> Result<(), Failure> {
             ("--dropout", args.dropout.is_some()),
         ],
         LanguageModelKind::Gpt2 => &[
+            ("--attention-every", args.attention_every.is_some()),
+            ("--expansion", args.expansion.is_some()),
+            ("--time-scale", args.time_scale.is_some()),
+            ("--dropout", args.dropout.is_some()),
+            ("--window", args.window.is_some()),
+            ("--saved-states", args.saved_states.is_some()),
+        ],
+        LanguageModelKind::Decoder | LanguageModelKind::Rwkv => &[
+            ("--heads", args.heads.is_some()),
             ("--attention-every", args.attention_every.is_some()),
             ("--expansion", args.expansion.is_some()),
             ("--time-scale", args.time_scale.is_some()),

@@ -1,6 +1,7 @@
 //! Products on the CPU: matrices packed once for many products, and register tiles over them.
 
 pub(crate) mod columns;
+mod few_rows;
 pub(crate) mod packed;
 mod product;
 pub(crate) mod tile;

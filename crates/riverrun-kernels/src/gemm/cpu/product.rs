@@ -1,8 +1,11 @@
 //! `D = A B` with an epilogue: the contract of the [module above](super::super), on the CPU.
 
+use std::borrow::Cow;
+
 use pulp::{Simd, WithSimd};
 
 use super::columns::Columns;
+use super::few_rows::FewRows;
 use super::packed::{Layout, PackedMatrix};
 use super::tile::{ByRows, HEIGHT, Product};
 use crate::element::compiled_here;
@@ -26,9 +29,6 @@ const DEPTH: usize = 512;
 /// For fewer rows of `A` than this, packing `B` takes longer than multiplying by it.
 const FEW: usize = 16;
 
-/// Columns of `D` that one thread computes of a row, where `B` is read without packing.
-const COLUMNS: usize = 2048;
-
 /// A stored matrix, rows contiguous.
 #[derive(Debug, Clone, Copy)]
 pub struct Factor<'a, E> {
@@ -38,7 +38,8 @@ pub struct Factor<'a, E> {
     pub transposed: bool,
 }
 
-/// Computes `d [m, n]` from `a [m, k]` and `b [k, n]`, of `f32` or `f64`.
+/// Computes `d [m, n]` from `a [m, k]` and `b [k, n]`. Sums are in `f32`, or `f64` for `f64`; in 16 bits each result is rounded
+/// once, after the epilogue.
 ///
 /// # Arguments
 /// - `vectors`: the bias, `[n]`, for the epilogues with a bias; the saved input of GELU, `[m, n]`, for
@@ -48,7 +49,8 @@ pub struct Factor<'a, E> {
 /// Every element of the outputs is overwritten. Each is one sum in an order that depends on the sizes alone.
 ///
 /// # Errors
-/// [`Error::Length`] for a slice of the wrong length, [`Error::Routine`] for storage in 16 bits. Nothing is written then.
+/// [`Error::Length`] for a slice of the wrong length, [`Error::Routine`] for more elements than there can be. Nothing is written
+/// then.
 pub fn product<E: Kernels<E>>(
     sizes: [usize; 3],
     a: Factor<E>,
@@ -113,30 +115,84 @@ fn multiply<E: Element>(
         _ => 0,
     };
     length("second", expected, second.as_ref().map_or(0, |s| s.len()))?;
-    if size_of::<E>() != size_of::<E::Acc>() {
-        return Err(Error::Routine {
-            routine: "cpu",
-            reason: format!("its products are of f32 and f64, not {}", E::NAME),
+    let few = m < FEW && !a.transposed && epilogue != Epilogue::SumsOfB;
+    let (mut wide_d, mut wide_second) = (widths::<E>(d.len()), Vec::new());
+    let second = second.unwrap_or_default();
+    let (to, to_second): (&mut [E::Acc], &mut [E::Acc]) = match same::<E>() {
+        true => (
+            bytemuck::cast_slice_mut(d),
+            bytemuck::cast_slice_mut(second),
+        ),
+        false => {
+            wide_second = widths::<E>(second.len());
+            (&mut wide_d, &mut wide_second)
+        }
+    };
+    let (wide_a, wide_b) = (widened(a.data), widened(if few { &[] } else { b.data }));
+    let (bias, pre) = (widened(bias.unwrap_or(&[])), widened(pre.unwrap_or(&[])));
+    let level = Level::available()[0];
+    if few && !to.is_empty() {
+        level.with_token(FewRows {
+            sizes,
+            a: &wide_a,
+            b,
+            bias: &bias,
+            d: to,
         });
     }
-    // The storage type is the arithmetic type.
-    Level::available()[0].with_token(Run {
+    level.with_token(Run {
         sizes,
-        a: wide(Some(a.data)),
+        a: &wide_a,
         a_transposed: a.transposed,
-        b: wide(Some(b.data)),
+        b: &wide_b,
         b_transposed: b.transposed,
         epilogue,
-        bias: wide(bias),
-        pre: wide(pre),
-        d: bytemuck::cast_slice_mut(d),
-        second: second.map_or(&mut [], bytemuck::cast_slice_mut),
+        bias: &bias,
+        pre: &pre,
+        d: to,
+        second: to_second,
+        done: few,
     });
+    if !same::<E>() {
+        narrow(&wide_d, d);
+        narrow(&wide_second, second);
+    }
     Ok(())
 }
 
-fn wide<E: Element>(x: Option<&[E]>) -> &[E::Acc] {
-    x.map_or(&[], bytemuck::cast_slice)
+/// Whether the storage type is the arithmetic type.
+fn same<E: Element>() -> bool {
+    size_of::<E>() == size_of::<E::Acc>()
+}
+
+/// Room for results that are rounded in the end.
+fn widths<E: Element>(len: usize) -> Vec<E::Acc> {
+    match same::<E>() {
+        true => Vec::new(),
+        false => vec![E::Acc::ZERO; len],
+    }
+}
+
+/// Numbers of a part that a thread converts.
+const PART: usize = 1 << 16;
+
+fn widened<E: Element>(x: &[E]) -> Cow<'_, [E::Acc]> {
+    if same::<E>() {
+        return Cow::Borrowed(bytemuck::cast_slice(x));
+    }
+    let mut wide = vec![E::Acc::ZERO; x.len()];
+    let parts = wide.par_chunks_mut(PART).zip(x.par_chunks(PART));
+    parts.for_each(|(wide, x)| {
+        wide.iter_mut()
+            .zip(x)
+            .for_each(|(wide, x)| *wide = x.widen())
+    });
+    Cow::Owned(wide)
+}
+
+fn narrow<E: Element>(x: &[E::Acc], to: &mut [E]) {
+    let parts = to.par_chunks_mut(PART).zip(x.par_chunks(PART));
+    parts.for_each(|(to, x)| to.iter_mut().zip(x).for_each(|(to, &x)| *to = E::narrow(x)));
 }
 
 /// A product whose lengths have been checked.
@@ -151,6 +207,8 @@ struct Run<'a, R> {
     pre: &'a [R],
     d: &'a mut [R],
     second: &'a mut [R],
+    /// Whether `d` has the product already, and lacks the epilogue alone.
+    done: bool,
 }
 
 impl<R: Real> WithSimd for Run<'_, R> {
@@ -166,10 +224,12 @@ impl<R: Real> WithSimd for Run<'_, R> {
         if self.d.is_empty() {
             return;
         }
-        if self.a_transposed {
+        if self.done {
+            let saves = matches!(self.epilogue, Epilogue::Gelu { save: true, .. });
+            let second = if saves { &mut *self.second } else { &mut [] };
+            finish(simd, self.epilogue, self.d, second, self.pre);
+        } else if self.a_transposed {
             self.outer(simd);
-        } else if m < FEW && !self.b_transposed {
-            self.few_rows(simd);
         } else {
             self.inner(simd);
         }
@@ -239,31 +299,6 @@ impl<R: Real> Run<'_, R> {
         }
     }
 
-    /// A few rows, with `B` as stored. Every element is bit for bit the sum that a tile computes.
-    fn few_rows<S: Simd>(&mut self, simd: S) {
-        let [_, k, n] = self.sizes;
-        let (b, bias) = (self.b, self.bias);
-        for (row, d) in self.d.chunks_exact_mut(n).enumerate() {
-            let a = &self.a[row * k..][..k];
-            let columns = |(index, d): (usize, &mut [R])| {
-                let first = index * COLUMNS;
-                match bias.get(first..first + d.len()) {
-                    Some(bias) => d.copy_from_slice(bias),
-                    None => d.fill(R::ZERO),
-                }
-                simd.vectorize(RowProduct { a, b, n, first, d });
-            };
-            if k * n < 1 << 20 {
-                d.chunks_mut(COLUMNS).enumerate().for_each(columns);
-            } else {
-                d.par_chunks_mut(COLUMNS).enumerate().for_each(columns);
-            }
-        }
-        let saves = matches!(self.epilogue, Epilogue::Gelu { save: true, .. });
-        let second = if saves { &mut *self.second } else { &mut [] };
-        finish(simd, self.epilogue, self.d, second, self.pre);
-    }
-
     /// The transpose of `A` by rows: outer products, some rows at a time; threads take rows of `D`.
     fn outer<S: Simd>(&mut self, simd: S) {
         let [m, k, n] = self.sizes;
@@ -307,64 +342,6 @@ impl<R: Real> Run<'_, R> {
         let saves = matches!(epilogue, Epilogue::Gelu { save: true, .. });
         let second = if saves { &mut *self.second } else { &mut [] };
         finish(simd, epilogue, self.d, second, pre);
-    }
-}
-
-/// `d += a B` for one row, and the columns of `B [k, n]` from `first` on.
-struct RowProduct<'a, R> {
-    a: &'a [R],
-    b: &'a [R],
-    n: usize,
-    first: usize,
-    d: &'a mut [R],
-}
-
-impl<R: Real> WithSimd for RowProduct<'_, R> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        const V: usize = 4;
-        let Self { a, b, n, first, d } = self;
-        let (full, rest) = R::split_mut::<S>(d);
-        let width = lanes::<S, R>();
-        let (blocks, ends) = full.as_chunks_mut::<V>();
-        let mut column = first;
-        for to in blocks {
-            let mut sums = [Vector::splat(simd, R::ZERO); V];
-            for v in 0..V {
-                sums[v] = Vector::new(simd, to[v]);
-            }
-            for (&x, row) in a.iter().zip(b.chunks_exact(n)) {
-                let x = Vector::splat(simd, x);
-                let (row, _) = R::split::<S>(&row[column..][..V * width]);
-                for v in 0..V {
-                    sums[v] = x.mul_add(Vector::new(simd, row[v]), sums[v]);
-                }
-            }
-            for v in 0..V {
-                to[v] = sums[v].lanes;
-            }
-            column += V * width;
-        }
-        for to in ends {
-            let mut sum = Vector::<S, R>::new(simd, *to);
-            for (&x, row) in a.iter().zip(b.chunks_exact(n)) {
-                let row = Vector::load_rest(simd, &row[column..][..width]);
-                sum = Vector::splat(simd, x).mul_add(row, sum);
-            }
-            *to = sum.lanes;
-            column += width;
-        }
-        if rest.is_empty() {
-            return;
-        }
-        let mut sum = Vector::<S, R>::load_rest(simd, rest);
-        for (&x, row) in a.iter().zip(b.chunks_exact(n)) {
-            let row = Vector::load_rest(simd, &row[column..][..rest.len()]);
-            sum = Vector::splat(simd, x).mul_add(row, sum);
-        }
-        R::store_rest(simd, rest, sum.lanes);
     }
 }
 

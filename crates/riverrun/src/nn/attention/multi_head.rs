@@ -7,9 +7,11 @@ use burn::tensor::{Bool, Device, Tensor};
 
 use super::{Rotary, Turn};
 use crate::Error;
-use crate::nn::{Recurrent, Sequence, apply};
+use crate::nn::activation::sigmoid;
+use crate::nn::size::count;
+use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence, apply};
 use crate::ops::support::checks;
-use crate::ops::{AttentionOptions, attention, packed_attention};
+use crate::ops::{AttentionOptions, attention, packed_attention, rms_norm};
 
 /// Configuration of [`MultiHeadAttention`].
 #[derive(Config, Debug)]
@@ -38,10 +40,17 @@ pub struct MultiHeadAttentionConfig {
     pub softcap: Option<f64>,
     /// Rotary positions; none when absent.
     pub rotary: Option<Rotary>,
+    /// Added to the mean square in the norm of each query and key, over the channels of a head; no norm when absent.
+    pub norm_epsilon: Option<f64>,
+    /// Whether the result is gated by the input.
+    #[config(default = false)]
+    pub gate: bool,
 }
 
 /// Attention of several heads over the steps of a sequence:
-/// `concat_h softmax(q_h k_hᵀ / √D + mask) v_h · W_o`, with `q, k, v` from one projection of the input.
+/// `concat_h softmax(q_h k_hᵀ / √D + mask) v_h · W_o`, with `q, k, v` from one projection of the input. Queries and keys can be
+/// normalized over the channels of a head before they are turned by their positions, and the result before `W_o` multiplied by
+/// `σ(W_g x)`, as Qwen3-Next and Qwen3.5 do.
 ///
 /// Its state holds the keys and values of earlier steps, so that chunks and single steps continue a sequence: the last
 /// `window - 1` steps, in constant memory, or without a window all of them. A layer that is not causal has no state.
@@ -66,6 +75,12 @@ pub struct MultiHeadAttention {
     /// Rotary positions.
     #[module(skip)]
     pub rotary: Option<Rotary>,
+    /// The norm of each query, `[head_dim]`.
+    pub query_norm: Option<RmsNorm>,
+    /// The norm of each key, `[head_dim]`.
+    pub key_norm: Option<RmsNorm>,
+    /// `[d_model, heads head_dim]`: `W_g`.
+    pub gate: Option<Linear>,
 }
 
 /// The steps that an attention layer still sees.
@@ -98,35 +113,74 @@ impl AttentionState {
 }
 
 impl MultiHeadAttentionConfig {
+    /// Heads of keys and values, and channels of a head.
+    fn sizes(&self) -> [usize; 2] {
+        let dim = self.head_dim.unwrap_or(self.d_model / self.heads.max(1));
+        [self.key_heads.unwrap_or(self.heads), dim]
+    }
+
+    /// Checks that the fields are in range and fit together.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for no heads, heads that `d_model` is no multiple of where `head_dim` is absent, heads that are no multiple
+    /// of the key heads, a window of 0, rotary channels that are odd or more than a head has.
+    pub fn check(&self) -> Result<(), Error> {
+        let (width, heads, [key_heads, dim]) = (self.d_model, self.heads, self.sizes());
+        let invalid = |reason: String| Err(Error::Invalid(format!("attention: {reason}")));
+        if heads == 0 || key_heads == 0 || !heads.is_multiple_of(key_heads) {
+            return invalid(format!(
+                "expected heads that are a multiple of the key heads, found {heads} and {key_heads}"
+            ));
+        }
+        if self.head_dim.is_none() && !width.is_multiple_of(heads) {
+            return invalid(format!(
+                "expected a d_model that is a multiple of the heads, found {width} and {heads}"
+            ));
+        }
+        if self.window == Some(0) {
+            return invalid("a window of 0 sees nothing".into());
+        }
+        match self.rotary.map(|rotary| rotary.dims) {
+            Some(dims) if !dims.is_multiple_of(2) || dims > dim => invalid(format!(
+                "expected an even number of rotary channels up to {dim}, found {dims}"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Parameters, and numbers that a step saves for the backward pass, as an estimate; `None` if they do not fit into 64 bits.
+    pub fn size(&self) -> Option<[u64; 2]> {
+        let (width, [key_heads, dim]) = (self.d_model, self.sizes());
+        let (queries, keys) = (self.heads.checked_mul(dim)?, key_heads.checked_mul(dim)?);
+        let columns = keys.checked_mul(2)?.checked_add(queries)?;
+        let [bias, out_bias, gate] = [self.bias, self.out_bias, self.gate].map(usize::from);
+        let norms = 2 * usize::from(self.norm_epsilon.is_some());
+        let parameters = count(&[
+            &[width + bias, columns],
+            &[1 + gate, width, queries],
+            &[out_bias, width],
+            &[norms, dim],
+        ])?;
+        // Queries, keys and values before and after each of a norm and a turn, the result, and the gate with its product.
+        let turned = 1 + norms / 2 + usize::from(self.rotary.is_some());
+        Some([
+            parameters,
+            count(&[&[turned, columns], &[1 + 3 * gate, queries]])?,
+        ])
+    }
+
     /// A layer with fresh weights.
     ///
     /// # Panics
-    /// For no heads, heads that `d_model` is no multiple of where `head_dim` is absent, heads that are no multiple of the key
-    /// heads, a window of 0, rotary channels that are odd or more than a head has.
+    /// Where [`check`](Self::check) returns an error.
     pub fn init(&self, device: &Device) -> MultiHeadAttention {
-        let (heads, key_heads) = (self.heads, self.key_heads.unwrap_or(self.heads));
-        let width = self.d_model;
-        assert!(
-            heads > 0 && key_heads > 0 && heads.is_multiple_of(key_heads),
-            "attention: expected heads that are a multiple of the key heads, found {heads} and {key_heads}"
-        );
-        assert!(
-            self.head_dim.is_some() || width.is_multiple_of(heads),
-            "attention: expected a d_model that is a multiple of the heads, found {width} and {heads}"
-        );
-        let dim = self.head_dim.unwrap_or(width / heads);
-        assert!(
-            self.window != Some(0),
-            "attention: a window of 0 sees nothing"
-        );
-        if let Some(rotary) = self.rotary {
-            let dims = rotary.dims;
-            assert!(
-                dims.is_multiple_of(2) && dims <= dim,
-                "attention: expected an even number of rotary channels up to {dim}, found {dims}"
-            );
-        }
+        self.check().unwrap_or_else(|error| panic!("{error}"));
+        let (width, heads, [key_heads, dim]) = (self.d_model, self.heads, self.sizes());
         let layer = |from, to, bias| LinearConfig::new(from, to).with_bias(bias).init(device);
+        let norm = || {
+            let epsilon = self.norm_epsilon?;
+            Some(RmsNormConfig::new(dim).with_epsilon(epsilon).init(device))
+        };
         MultiHeadAttention {
             qkv: layer(width, (heads + 2 * key_heads) * dim, self.bias),
             out: layer(heads * dim, width, self.out_bias),
@@ -137,6 +191,9 @@ impl MultiHeadAttentionConfig {
                 .with_window(self.window)
                 .with_softcap(self.softcap),
             rotary: self.rotary,
+            query_norm: norm(),
+            key_norm: norm(),
+            gate: self.gate.then(|| layer(width, heads * dim, false)),
         }
     }
 }
@@ -145,6 +202,22 @@ impl MultiHeadAttention {
     /// Channels of a head.
     pub fn head_dim(&self) -> usize {
         self.out.weight.dims()[0] / self.heads
+    }
+
+    /// Queries, keys and values, `[B, T, heads + 2 key_heads, head_dim]`, with normalized queries and keys.
+    fn normed(&self, qkv: Tensor<4>) -> Result<Tensor<4>, Error> {
+        let (Some(query), Some(key)) = (&self.query_norm, &self.key_norm) else {
+            return Ok(qkv);
+        };
+        let part = |first, heads| qkv.clone().narrow(2, first, heads);
+        let (heads, key_heads) = (self.heads, self.key_heads);
+        let norm = |x, norm: &RmsNorm| rms_norm(x, norm.gamma.val(), norm.epsilon);
+        let parts = vec![
+            norm(part(0, heads), query)?,
+            norm(part(heads, key_heads), key)?,
+            part(heads + key_heads, key_heads),
+        ];
+        Ok(Tensor::cat(parts, 2))
     }
 
     /// Refuses a state that does not fit.
@@ -203,8 +276,9 @@ impl Recurrent for MultiHeadAttention {
             });
             return Ok((x, state));
         }
+        let gate = self.gate.as_ref().map(|gate| apply(gate, x.clone()));
         let qkv = apply(&self.qkv, x)?;
-        let qkv = qkv.reshape([batch, steps, heads + 2 * key_heads, dim]);
+        let qkv = self.normed(qkv.reshape([batch, steps, heads + 2 * key_heads, dim]))?;
         let position = sequence.state.as_ref().map_or(0, |state| state.position);
         let turn = sequence.state.as_ref().and_then(|state| state.turn.clone());
         let turn = turn.filter(|_| steps == 1);
@@ -240,7 +314,12 @@ impl Recurrent for MultiHeadAttention {
                 attention(q, keys.clone(), values.clone(), reset.clone(), self.options)?
             }
         };
-        let y = apply(&self.out, o.reshape([batch, steps, heads * dim]))?;
+        let o = o.reshape([batch, steps, heads * dim]);
+        let o = match gate {
+            Some(gate) => o * sigmoid(gate?),
+            None => o,
+        };
+        let y = apply(&self.out, o)?;
         let all = kept + steps;
         let keep = match (self.options.causal, self.options.window) {
             (false, _) => 0,

@@ -5,7 +5,7 @@ use burn::tensor::{Device, Distribution, Tensor};
 
 use super::parts::wide;
 use crate::Error;
-use crate::nn::softplus::softplus;
+use crate::nn::activation::softplus;
 
 /// `Δ_t = softplus(a_t + dt_bias)` and the logarithm of the decay, `g_t = -e^(A_log) Δ_t`, for each head or for each row of each
 /// head's state: both in `f32`, or `f64` for `f64`. A training run in fewer bits leaves these parameters in `f32`

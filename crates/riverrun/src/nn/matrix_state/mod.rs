@@ -1,5 +1,6 @@
 //! Layers with a matrix for the state of each head, on [`ops::matrix_state`](crate::ops::matrix_state()).
 
+mod channel_mix;
 mod decay;
 mod delta_net;
 mod gated_delta_net;
@@ -20,6 +21,7 @@ mod short_convolution;
 mod state;
 mod token_shift;
 
+pub use channel_mix::{Rwkv7ChannelMix, Rwkv7ChannelMixConfig};
 pub use decay::HeadDecay;
 pub use delta_net::{DeltaNet, DeltaNetConfig};
 pub use gated_delta_net::{GatedDeltaNet, GatedDeltaNetConfig};

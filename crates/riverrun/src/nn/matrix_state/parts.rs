@@ -1,11 +1,11 @@
 //! Functions that the layers share.
 
-use burn::tensor::activation;
-use burn::tensor::{DType, Device, FloatDType, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 
 use crate::Error;
 use crate::nn::LayerNorm;
-use crate::nn::softplus::softplus;
+pub(super) use crate::nn::activation::{log_sigmoid, sigmoid, silu, wide};
+pub(super) use crate::nn::size::count;
 use crate::ops::{layer_norm, rms_norm};
 
 /// Added to the sum of squares of a key or query, inside the root.
@@ -19,31 +19,6 @@ pub(super) fn positive(layer: &str, field: &str, value: f64) -> Result<(), Error
             "{layer}: {field}: expected a number above 0, found {value}"
         ))),
     }
-}
-
-/// `f16` and `bf16` as `f32`.
-pub(super) fn wide<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    match x.dtype() {
-        DType::F16 | DType::BF16 => x.cast(FloatDType::F32),
-        _ => x,
-    }
-}
-
-/// `x σ(x)`, rounded once.
-pub(super) fn silu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    let dtype = x.dtype();
-    activation::silu(wide(x)).cast(dtype)
-}
-
-/// `σ(x)`, rounded once.
-pub(super) fn sigmoid<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    let dtype = x.dtype();
-    activation::sigmoid(wide(x)).cast(dtype)
-}
-
-/// `ln σ(x)` as [`wide`] numbers, accurate where `σ(x)` is near 0 and near 1.
-pub(super) fn log_sigmoid<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    softplus(wide(x).neg()).neg()
 }
 
 /// `β`: `σ(x)`, or twice that.
@@ -89,16 +64,5 @@ pub(super) fn head_norm(x: Tensor<4>, norm: &LayerNorm) -> Result<Tensor<3>, Err
     Ok(match &norm.beta {
         Some(beta) => y + beta.val().unsqueeze(),
         None => y,
-    })
-}
-
-/// The sum of products of sizes; `None` if it does not fit into 64 bits.
-pub(super) fn count(products: &[&[usize]]) -> Option<u64> {
-    products.iter().try_fold(0u64, |sum, factors| {
-        let factors = factors.iter();
-        let product = factors
-            .clone()
-            .try_fold(1u64, |product, &factor| product.checked_mul(factor as u64));
-        sum.checked_add(product?)
     })
 }

@@ -1,16 +1,19 @@
 //! The time mixing of RWKV-7.
 
+use std::cell::RefCell;
+
 use burn::config::Config;
 use burn::module::{Initializer, Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
 use super::heads::Heads;
-use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
+use super::layer::{MatrixLayer, StateSizes, run, starts};
 use super::parts::{count, head_norm, positive, ramp, sigmoid, unit_norm, wide};
 use super::token_shift::{mixed, mixtures, row, token_shift};
 use super::{LowRank, MatrixLayerState};
-use crate::nn::{LayerNorm, LayerNormConfig, apply};
+use crate::nn::{LayerNorm, LayerNormConfig, Recurrent, apply};
+use crate::ops::support::checks;
 use crate::ops::{Decay, Erase, MatrixState, matrix_state};
 use crate::{Error, Sequence};
 
@@ -34,6 +37,8 @@ pub struct Rwkv7Config {
     /// The rank of the projection to the output's gate.
     #[config(default = 128)]
     pub gate_rank: usize,
+    /// The rank of the projection to the part of the first layer's values; absent in a model's first layer.
+    pub value_rank: Option<usize>,
     /// Added to the variance in the norm of the output.
     #[config(default = 64e-5)]
     pub epsilon: f64,
@@ -51,8 +56,11 @@ pub struct Rwkv7Config {
 /// ```
 ///
 /// for each head with its state `S`, square; `|κ|² = Σ κ² + 1e-12`, and the norm is over the channels of a head, with numbers of
-/// its own for each head. The state has the last input too, for the next `δ`. This is the published model's first layer: its
-/// others mix the values of that layer into their own.
+/// its own for each head. The state has the last input too, for the next `δ`.
+///
+/// The published model's layers after the first mix the values of the first one, `v¹`, into their own,
+/// `v_t ← v_t + (v¹_t - v_t) ∘ σ(v₀ + x^v_t W_v↓ W_v↑)`: those have a [`value_rank`](Rwkv7Config::value_rank), and run by
+/// [`run_mixing`](Self::run_mixing).
 ///
 /// Source: Peng et al., *RWKV-7 "Goose" with Expressive Dynamic State Evolution* (2025), section 4.
 #[derive(Module, Debug)]
@@ -71,6 +79,8 @@ pub struct Rwkv7 {
     pub rate: LowRank,
     /// `d_model` to `d_model`, without bias.
     pub gate: LowRank,
+    /// `d_model` to `d_model`, with the bias `v₀`, of the part of the first layer's values.
+    pub value_part: Option<LowRank>,
     /// `k_k`, `[d_model]`.
     pub key_erase: Param<Tensor<1>>,
     /// `k_a`, `[d_model]`.
@@ -94,6 +104,7 @@ impl Rwkv7Config {
             ("decay_rank", self.decay_rank),
             ("rate_rank", self.rate_rank),
             ("gate_rank", self.gate_rank),
+            ("value_rank", self.value_rank.unwrap_or(1)),
         ])?;
         positive(heads.layer, "epsilon", self.epsilon)
     }
@@ -101,10 +112,17 @@ impl Rwkv7Config {
     /// Parameters, and numbers that a step saves for the backward pass, as an estimate; `None` if they do not fit into 64 bits.
     pub fn size(&self) -> Option<[u64; 2]> {
         let d = self.d_model;
-        let ranks = count(&[&[self.decay_rank], &[self.rate_rank], &[self.gate_rank]])?;
-        let parameters = count(&[&[13, d], &[4, d, d]])?;
+        let (value, mixes) = (self.value_rank.unwrap_or(0), self.value_rank.is_some());
+        let ranks = count(&[
+            &[self.decay_rank],
+            &[self.rate_rank],
+            &[self.gate_rank],
+            &[value],
+        ])?;
+        let parameters = count(&[&[13 + usize::from(mixes), d], &[4, d, d]])?;
         let low = ranks.checked_mul(2)?.checked_mul(d as u64)?;
-        let saved = count(&[&[26, d]])?.checked_add(ranks.checked_mul(2)?)?;
+        let saved =
+            count(&[&[26 + 4 * usize::from(mixes), d]])?.checked_add(ranks.checked_mul(2)?)?;
         Some([parameters.checked_add(low)?, saved])
     }
 
@@ -127,6 +145,9 @@ impl Rwkv7Config {
             decay: LowRank::init_at([d, self.decay_rank, d], Some(decay), device),
             rate: LowRank::init_at([d, self.rate_rank, d], Some(row(0.0)), device),
             gate: LowRank::init([d, self.gate_rank, d], false, device),
+            value_part: self
+                .value_rank
+                .map(|rank| LowRank::init_at([d, rank, d], Some(row(1.0)), device)),
             key_erase: Param::from_tensor(row(0.85)),
             key_rate: Initializer::Ones.init([d], device),
             bonus: Initializer::Zeros.init([heads, d / heads], device),
@@ -151,35 +172,72 @@ impl Rwkv7 {
     }
 }
 
-impl MatrixLayer for Rwkv7 {
-    fn first(&self) -> &Linear {
-        &self.receptance
-    }
-
-    fn state(&self) -> StateSizes {
-        let [width, _] = self.receptance.weight.dims();
-        StateSizes::matrix(self.heads().matrix()).with_inputs([1, width])
-    }
-
-    fn mix(
+impl Rwkv7 {
+    /// [`Recurrent::checked_run`](crate::nn::Recurrent::checked_run) with the values of the model's first layer, `[B, T, d_model]`;
+    /// returns the layer's own values too, which are those for the next layers if there are none yet.
+    ///
+    /// # Errors
+    /// As there; values of another shape, dtype or device than `x`; values for a layer without
+    /// [`value_part`](Self::value_part), or none for a layer with it.
+    pub fn run_mixing(
         &self,
         x: Tensor<3>,
         sequence: Sequence<MatrixLayerState>,
-    ) -> Result<(Tensor<3>, MatrixLayerState), Error> {
+        first: Option<Tensor<3>>,
+    ) -> Result<(Tensor<3>, MatrixLayerState, Tensor<3>), Error> {
+        if let Some(first) = &first {
+            checks::fits("the values of the first layer", &x, first, &x.dims())?;
+        }
+        if first.is_some() != self.value_part.is_some() {
+            let refusal = match first {
+                Some(_) => {
+                    "Rwkv7: values of the first layer, which this layer does not mix into its own"
+                }
+                None => {
+                    "Rwkv7: this layer mixes the values of the first layer into its own: it needs them"
+                }
+            };
+            return Err(Error::Unsupported(refusal.into()));
+        }
+        let empty = x.clone();
+        let mixing = Mixing {
+            layer: self,
+            first,
+            values: RefCell::new(None),
+        };
+        let (y, state) = run(&mixing, x, sequence)?;
+        let values = mixing.values.into_inner().unwrap_or(empty);
+        Ok((y, state, values))
+    }
+
+    /// The layer on an `x` that is not empty, and its values.
+    fn mix_with(
+        &self,
+        x: Tensor<3>,
+        sequence: Sequence<MatrixLayerState>,
+        first: Option<Tensor<3>>,
+    ) -> Result<(Tensor<3>, MatrixLayerState, Tensor<3>), Error> {
         let (heads, (inputs, matrix)) = (self.heads(), starts(&sequence));
         let ([batch, steps, width], dtype) = (x.dims(), x.dtype());
         let (difference, inputs) = token_shift(x.clone(), inputs)?;
         let mix = self.mix.val();
         let [r, w, k, v, a, g] = [0, 1, 2, 3, 4, 5].map(|j| mixed(&x, &difference, row(&mix, j)));
         let r = heads.key(&apply(&self.receptance, r)?, 0);
-        let (k, v) = (apply(&self.key, k)?, apply(&self.value, v)?);
+        let (k, own) = (apply(&self.key, k)?, apply(&self.value, v.clone())?);
+        let values = match (&self.value_part, first) {
+            (Some(part), Some(first)) => {
+                let part = sigmoid(part.run(v, |x| x)?);
+                own.clone() + (first - own) * part
+            }
+            _ => own,
+        };
         let decay = sigmoid(wide(self.decay.run(w, Tensor::tanh)?)) * -(-0.5f64).exp();
         let a = sigmoid(self.rate.run(a, |x| x)?);
         let gate = self.gate.run(g, sigmoid)?;
         let erase = k.clone() * self.key_erase.val().unsqueeze();
         let erase = unit_norm(heads.key(&erase, 0), 1.0, SQUARES)?;
         let rate = (a.clone() - 1.0) * self.key_rate.val().unsqueeze() + 1.0;
-        let (k, v) = (heads.key(&(k * rate), 0), heads.value(&v, 0));
+        let (k, v) = (heads.key(&(k * rate), 0), heads.value(&values, 0));
         let write = erase.clone() * heads.key(&a, 0);
         let vectors = MatrixState::new(r.clone(), k.clone(), v.clone())
             .with_decay(Decay::Row(heads.key(&decay.cast(dtype), 0)))
@@ -189,8 +247,51 @@ impl MatrixLayer for Rwkv7 {
         let own = (r * k * bonus).sum_dim(3) * v;
         let o = head_norm(o, &self.norm)? + own.reshape([batch, steps, width]);
         let y = apply(&self.out, o * gate)?;
-        Ok((y, MatrixLayerState::new(inputs, matrix)))
+        Ok((y, MatrixLayerState::new(inputs, matrix), values))
     }
 }
 
-matrix_layer!(Rwkv7);
+/// A layer with the values of a model's first one.
+struct Mixing<'a> {
+    layer: &'a Rwkv7,
+    first: Option<Tensor<3>>,
+    /// The layer's own values, once it has run.
+    values: RefCell<Option<Tensor<3>>>,
+}
+
+impl MatrixLayer for Mixing<'_> {
+    fn first(&self) -> &Linear {
+        &self.layer.receptance
+    }
+
+    fn state(&self) -> StateSizes {
+        let [width, _] = self.layer.receptance.weight.dims();
+        StateSizes::matrix(self.layer.heads().matrix()).with_inputs([1, width])
+    }
+
+    fn mix(
+        &self,
+        x: Tensor<3>,
+        sequence: Sequence<MatrixLayerState>,
+    ) -> Result<(Tensor<3>, MatrixLayerState), Error> {
+        let first = self.first.clone();
+        let (y, state, values) = self.layer.mix_with(x, sequence, first)?;
+        self.values.replace(Some(values));
+        Ok((y, state))
+    }
+}
+
+impl Recurrent for Rwkv7 {
+    type State = MatrixLayerState;
+
+    crate::run_checked!();
+
+    fn checked_run(
+        &self,
+        x: Tensor<3>,
+        sequence: Sequence<MatrixLayerState>,
+    ) -> Result<(Tensor<3>, MatrixLayerState), Error> {
+        let (y, state, _) = self.run_mixing(x, sequence, None)?;
+        Ok((y, state))
+    }
+}

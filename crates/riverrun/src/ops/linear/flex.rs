@@ -4,6 +4,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::{DType, Shape};
 use burn_flex::FlexTensor;
+use half::{bf16, f16};
 use riverrun_kernels::gemm::Epilogue;
 use riverrun_kernels::gemm::cpu;
 
@@ -23,6 +24,8 @@ impl LinearOps for Flex {
         let read = [dense(vector), dense(pre)];
         match a.dtype() {
             DType::F64 => product::<f64>(&a, &b, read, spec),
+            DType::F16 => product::<f16>(&a, &b, read, spec),
+            DType::BF16 => product::<bf16>(&a, &b, read, spec),
             _ => product::<f32>(&a, &b, read, spec),
         }
     }

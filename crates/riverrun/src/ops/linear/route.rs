@@ -48,8 +48,8 @@ impl<B: ProductRoutes, C: burn_autodiff::checkpoint::strategy::CheckpointStrateg
 #[cfg(feature = "flex")]
 impl ProductRoutes for burn::backend::Flex {
     /// In register tiles, which give the same bits whatever the number of rows: a sequence and its steps agree.
-    fn makes_product(_device: &<Self as BackendTypes>::Device, dtype: DType) -> bool {
-        matches!(dtype, DType::F32 | DType::F64)
+    fn makes_product(_device: &<Self as BackendTypes>::Device, _dtype: DType) -> bool {
+        true
     }
 
     fn exact_gelu() -> bool {
@@ -181,7 +181,7 @@ pub fn product_libraries(device: &Device) -> Vec<ProductLibrary> {
                 (None, DType::F32) => "cuBLASLt, in f32",
                 (None, _) => "cuBLASLt, sums in f32",
                 (_, DType::F32 | DType::F64) if !on_gpu => "register tiles",
-                _ if !on_gpu => "Burn's CPU matmul",
+                _ if !on_gpu => "register tiles, sums in f32",
                 (_, DType::F32) => "CubeK without tensor cores, in f32",
                 _ => "CubeK, sums in f32",
             };

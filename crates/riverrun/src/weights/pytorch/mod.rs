@@ -2,6 +2,7 @@
 
 mod archive;
 mod attention;
+pub(crate) mod reader;
 pub(crate) mod source;
 
 pub use attention::attention_from_pytorch;

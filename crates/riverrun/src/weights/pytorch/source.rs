@@ -124,9 +124,46 @@ pub fn put<const D: usize>(param: &mut Param<Tensor<D>>, data: TensorData) {
     *param = param.clone().map(|old| like(&old, data));
 }
 
-/// A matrix of `rows` rows transposed, in `f32`.
+/// A matrix of `rows` rows transposed.
 pub fn transposed(data: TensorData, [rows, columns]: [usize; 2]) -> TensorData {
-    let numbers: Vec<f32> = data.iter::<f32>().collect();
-    let element = |n: usize| numbers[n % rows * columns + n / rows];
-    TensorData::new((0..rows * columns).map(element).collect(), [columns, rows])
+    let dtype = data.dtype();
+    let bytes = match dtype.size() {
+        2 => turned::<2>(data.as_bytes(), [rows, columns]),
+        4 => turned::<4>(data.as_bytes(), [rows, columns]),
+        _ => turned::<8>(data.as_bytes(), [rows, columns]),
+    };
+    TensorData::from_bytes_vec(bytes, [columns, rows], dtype)
+}
+
+/// Numbers of `N` bytes, tile by tile: a column of a large matrix has each number on a cache line of its own.
+fn turned<const N: usize>(bytes: &[u8], [rows, columns]: [usize; 2]) -> Vec<u8> {
+    const TILE: usize = 64;
+    let (from, _) = bytes.as_chunks::<N>();
+    let mut to = vec![[0; N]; from.len()];
+    for first_row in (0..rows).step_by(TILE) {
+        for first_column in (0..columns).step_by(TILE) {
+            for column in first_column..(first_column + TILE).min(columns) {
+                for row in first_row..(first_row + TILE).min(rows) {
+                    to[column * rows + row] = from[row * columns + column];
+                }
+            }
+        }
+    }
+    to.into_flattened()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_matrix_larger_than_a_tile_is_transposed() {
+        let (rows, columns) = (70, 131);
+        let numbers: Vec<f32> = (0..rows * columns).map(|n| n as f32).collect();
+        let data = TensorData::new(numbers.clone(), [rows, columns]);
+        let found = transposed(data, [rows, columns]);
+        assert_eq!(found.shape().to_vec(), [columns, rows]);
+        let expected = (0..rows * columns).map(|n| numbers[n % rows * columns + n / rows]);
+        assert!(found.iter::<f32>().eq(expected));
+    }
 }

@@ -1,0 +1,185 @@
+//! Published weights: text from them, training from them, refusals.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use crate::Scratch;
+
+const WIDTH: usize = 16;
+/// The end of a text, all bytes, and one more token.
+const TOKENS: usize = 258;
+
+/// A small RWKV-7 of pseudo-random weights with its tokens, as its authors publish them.
+fn model(folder: &Path) {
+    let mut shapes: Vec<(String, Vec<usize>)> = vec![
+        ("emb.weight".into(), vec![TOKENS, WIDTH]),
+        ("head.weight".into(), vec![TOKENS, WIDTH]),
+    ];
+    let mut norm = |name: &str| {
+        for part in ["weight", "bias"] {
+            shapes.push((format!("{name}.{part}"), vec![WIDTH]));
+        }
+    };
+    norm("blocks.0.ln0");
+    norm("ln_out");
+    for n in 0..2 {
+        for part in ["ln1", "ln2", "att.ln_x"] {
+            norm(&format!("blocks.{n}.{part}"));
+        }
+    }
+    for n in 0..2 {
+        let mut add = |part: &str, shape: &[usize]| {
+            shapes.push((format!("blocks.{n}.{part}"), shape.to_vec()))
+        };
+        for part in [
+            "x_r", "x_w", "x_k", "x_v", "x_a", "x_g", "k_k", "k_a", "w0", "a0", "v0",
+        ] {
+            if part != "v0" || n > 0 {
+                add(&format!("att.{part}"), &[1, 1, WIDTH]);
+            }
+        }
+        for part in ["w", "a", "g", "v"] {
+            if part != "v" || n > 0 {
+                add(&format!("att.{part}1"), &[WIDTH, 4]);
+                add(&format!("att.{part}2"), &[4, WIDTH]);
+            }
+        }
+        for part in ["receptance", "key", "value", "output"] {
+            add(&format!("att.{part}.weight"), &[WIDTH, WIDTH]);
+        }
+        add("att.r_k", &[2, WIDTH / 2]);
+        add("ffn.x_k", &[1, 1, WIDTH]);
+        add("ffn.key.weight", &[4 * WIDTH, WIDTH]);
+        add("ffn.value.weight", &[WIDTH, 4 * WIDTH]);
+    }
+    let (mut header, mut data, mut state) = (String::new(), Vec::new(), 1u32);
+    for (name, shape) in &shapes {
+        let first = data.len();
+        for _ in 0..shape.iter().product::<usize>() {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let number = (state >> 8) as f32 / (1 << 23) as f32 - 1.0;
+            data.extend((0.5 * number).to_le_bytes());
+        }
+        let comma = if header.is_empty() { '{' } else { ',' };
+        write!(
+            header,
+            r#"{comma}"{name}":{{"dtype":"F32","shape":{shape:?},"data_offsets":[{first},{}]}}"#,
+            data.len()
+        )
+        .unwrap();
+    }
+    header.push('}');
+    let size = (header.len() as u64).to_le_bytes();
+    fs::create_dir_all(folder).unwrap();
+    let file = [&size[..], header.as_bytes(), &data].concat();
+    fs::write(folder.join("rwkv7.safetensors"), file).unwrap();
+    let bytes = (0..=255u8).map(|byte| format!("{} b'\\x{byte:02x}' 1\n", u32::from(byte) + 1));
+    let tokens: String = bytes.chain(["257 ' the' 4\n".into()]).collect();
+    fs::write(folder.join("rwkv_vocab_v20230424.txt"), tokens).unwrap();
+}
+
+#[test]
+fn published_weights_generate_and_go_on_training() {
+    let scratch = Scratch::new("weights");
+    model(&scratch.0.join("rwkv"));
+    let generate = [
+        "generate",
+        "--weights",
+        "rwkv",
+        "--device",
+        "cpu",
+        "--prompt",
+        "in the",
+    ];
+    let text = |more: &[&str]| {
+        let words = [
+            &generate[..],
+            &["--tokens", "20", "--temperature", "0"],
+            more,
+        ]
+        .concat();
+        scratch.run(&words).stdout
+    };
+    let first = text(&[]);
+    assert!(
+        first.starts_with(b"in the") && first.len() > 20,
+        "{first:?}"
+    );
+    assert_eq!(text(&[]), first);
+    assert!(text(&["--dtype", "bf16"]).starts_with(b"in the"));
+    let lines = "the quick brown fox jumps over the lazy dog\n".repeat(40);
+    fs::write(scratch.0.join("text.txt"), lines).unwrap();
+    let small = ["--context", "16", "--batch", "2", "--device", "cpu"];
+    let plan = scratch.done(&[&["plan", "text.txt", "--weights", "rwkv"], &small[..]].concat());
+    assert!(plan.contains("parameters   15952"), "{plan}");
+    let train = [
+        "train",
+        "text.txt",
+        "--weights",
+        "rwkv",
+        "--out",
+        "run",
+        "--steps",
+        "4",
+        "--lr",
+        "1e-3",
+    ];
+    scratch.done(&[&train[..], &small].concat());
+    let config = fs::read_to_string(scratch.0.join("run/config.json")).unwrap();
+    assert!(config.contains(r#""weights": "rwkv""#), "{config}");
+    // The run has the model; the weights that it began with may be gone.
+    fs::remove_file(scratch.0.join("rwkv/rwkv7.safetensors")).unwrap();
+    scratch.done(&[
+        "train", "--resume", "--out", "run", "--steps", "6", "--device", "cpu",
+    ]);
+    scratch.done(&[
+        "generate", "run", "--device", "cpu", "--tokens", "5", "--prompt", "the",
+    ]);
+}
+
+#[test]
+fn weights_that_cannot_be_used_are_refused_in_one_line() {
+    let scratch = Scratch::new("no-weights");
+    let refused = |words: &[&str], message: &str| {
+        let words = [words, &["--device", "cpu"]].concat();
+        scratch.refused(&words, message);
+    };
+    refused(&["generate", "--weights", "nowhere"], "nowhere");
+    model(&scratch.0.join("rwkv"));
+    let tokens = scratch.0.join("rwkv/rwkv_vocab_v20230424.txt");
+    let more = fs::read_to_string(&tokens).unwrap() + "258 ' a' 2\n";
+    fs::write(&tokens, more).unwrap();
+    refused(
+        &["generate", "--weights", "rwkv"],
+        "the tokenizer has 259 tokens, the model 258",
+    );
+    fs::write(&tokens, "1 'a' 2\n").unwrap();
+    refused(
+        &["generate", "--weights", "rwkv"],
+        "line 1: expected 2 bytes",
+    );
+    fs::remove_file(&tokens).unwrap();
+    refused(
+        &["generate", "--weights", "rwkv"],
+        "expected a tokenizer.json",
+    );
+    let file = scratch.0.join("rwkv/rwkv7.safetensors");
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    refused(&["generate", "--weights", "rwkv"], "rwkv7.safetensors");
+    fs::write(scratch.0.join("text.txt"), "words\n".repeat(100)).unwrap();
+    refused(
+        &["train", "text.txt", "--weights", "rwkv"],
+        "rwkv7.safetensors",
+    );
+    fs::write(
+        scratch.0.join("rwkv/config.json"),
+        r#"{"model_type": "llama"}"#,
+    )
+    .unwrap();
+    refused(
+        &["train", "text.txt", "--weights", "rwkv"],
+        "`model_type` llama",
+    );
+}

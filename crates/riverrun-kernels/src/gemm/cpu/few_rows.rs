@@ -1,0 +1,267 @@
+//! Products of a few rows, with `B` as stored: packing it would take longer than multiplying by it. `B` is read once, in the order of
+//! its memory, whose speed is the limit.
+
+use std::marker::PhantomData;
+
+use bytemuck::{Pod, cast_slice, cast_slice_mut};
+use pulp::{Simd, WithSimd};
+
+use super::product::Factor;
+use crate::Element;
+use crate::simd::pair::{self, LANES, load_padded, pair_len};
+use crate::simd::real::Real;
+use crate::simd::vector::Vector;
+use crate::threads::parallel_map;
+
+/// Columns that a thread computes at a time, at most: their sums stay in the first-level cache.
+const MOST: usize = 1024;
+
+/// Columns of a transposed `B` that are turned at a time.
+const PANEL: usize = 64;
+
+/// Rows of such a panel that are in the cache at once.
+const DEPTH: usize = 128;
+
+/// Rows of `B` that are added up in one pass over the sums.
+const GROUP: usize = 4;
+
+/// Below this many numbers in `B`, one thread is done before others have begun.
+const SMALL: usize = 1 << 16;
+
+/// `D = A B + bias`: every element is bit for bit the sum that a tile computes.
+pub(super) struct FewRows<'a, E: Element> {
+    pub sizes: [usize; 3],
+    pub a: &'a [E::Acc],
+    pub b: Factor<'a, E>,
+    /// `[n]`, or empty.
+    pub bias: &'a [E::Acc],
+    pub d: &'a mut [E::Acc],
+}
+
+impl<E: Element> WithSimd for FewRows<'_, E> {
+    type Output = ();
+
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self {
+            sizes,
+            a,
+            b,
+            bias,
+            d,
+        } = self;
+        let [_, k, n] = sizes;
+        let threads = match k * n < SMALL {
+            true => 1,
+            false => rayon::current_num_threads(),
+        };
+        let width = match b.transposed {
+            true => PANEL,
+            false => n
+                .div_ceil(2 * threads)
+                .next_multiple_of(pair_len::<S, E::Acc>())
+                .min(MOST),
+        };
+        let piece = |index: usize| {
+            let first = index * width;
+            let columns = Columns {
+                sizes,
+                a,
+                b,
+                bias,
+                first,
+                len: width.min(n - first),
+            };
+            columns.sums(simd)
+        };
+        let count = n.div_ceil(width);
+        let pieces: Vec<Vec<E::Acc>> = match threads {
+            1 => (0..count).map(piece).collect(),
+            _ => parallel_map(count, piece),
+        };
+        for (index, sums) in pieces.iter().enumerate() {
+            let first = index * width;
+            let len = width.min(n - first);
+            for (d, sums) in d.chunks_exact_mut(n).zip(sums.chunks_exact(len)) {
+                d[first..][..len].copy_from_slice(sums);
+            }
+        }
+    }
+}
+
+/// Some columns of a product, from `first` on.
+struct Columns<'a, E: Element> {
+    sizes: [usize; 3],
+    a: &'a [E::Acc],
+    b: Factor<'a, E>,
+    bias: &'a [E::Acc],
+    first: usize,
+    len: usize,
+}
+
+impl<E: Element> Columns<'_, E> {
+    /// `[m, len]`.
+    fn sums<S: Simd>(&self, simd: S) -> Vec<E::Acc> {
+        let ([m, k, n], len) = (self.sizes, self.len);
+        let order = order::<S, E>(simd);
+        let width = len.next_multiple_of(order.len());
+        // In the order in which pairs hold their numbers.
+        let mut sums = vec![E::Acc::ZERO; m * width];
+        if !self.bias.is_empty() {
+            for sums in sums.chunks_exact_mut(width) {
+                for (column, bias) in self.bias[self.first..][..len].iter().enumerate() {
+                    sums[place(&order, column)] = *bias;
+                }
+            }
+        }
+        let mut add = |rows: &[E], stride: usize, at: usize, depth: usize| {
+            simd.vectorize(Rows {
+                a: self.a,
+                k,
+                at,
+                depth,
+                rows,
+                stride,
+                len,
+                sums: &mut sums,
+                width,
+            });
+        };
+        match self.b.transposed {
+            false => add(&self.b.data[self.first..], n, 0, k),
+            true => {
+                let mut panel = vec![E::ZERO; DEPTH * PANEL];
+                for at in (0..k).step_by(DEPTH) {
+                    let depth = DEPTH.min(k - at);
+                    let column =
+                        |column: usize| &self.b.data[(self.first + column) * k + at..][..depth];
+                    turn(column, len, &mut panel);
+                    add(&panel, PANEL, at, depth);
+                }
+            }
+        }
+        let rows = sums.chunks_exact(width);
+        rows.flat_map(|sums| (0..len).map(|column| sums[place(&order, column)]))
+            .collect()
+    }
+}
+
+/// Where the number of a column is among those in the order of pairs.
+fn place(order: &[usize], column: usize) -> usize {
+    column / order.len() * order.len() + order[column % order.len()]
+}
+
+/// The place of each number of memory in a loaded pair.
+fn order<S: Simd, E: Element>(simd: S) -> Vec<usize> {
+    struct Load<E>(PhantomData<E>);
+    impl<E: Element> WithSimd for Load<E> {
+        type Output = Vec<usize>;
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, simd: S) -> Vec<usize> {
+            let n = pair_len::<S, E::Acc>();
+            let numbers: [E; LANES] = std::array::from_fn(|i| E::from_f64(i as f64));
+            let mut loaded = [E::Acc::ZERO; LANES];
+            pair::store(&mut loaded[..n], E::load(simd, &numbers[..n]));
+            let mut order = vec![0; n];
+            for (place, number) in loaded[..n].iter().enumerate() {
+                order[number.to_f64() as usize] = place;
+            }
+            order
+        }
+    }
+    simd.vectorize(Load::<E>(PhantomData))
+}
+
+/// Rows of a panel `[DEPTH, PANEL]` from its columns, `len` of them.
+fn turn<'a, E: Element>(column: impl Fn(usize) -> &'a [E], len: usize, panel: &mut [E]) {
+    // Four numbers are written at once where they are narrow.
+    let first = match size_of::<E>() {
+        2 => turn_fours::<E, u16>(&column, len, panel),
+        4 => turn_fours::<E, u32>(&column, len, panel),
+        _ => 0,
+    };
+    for at in first..len {
+        for (to, x) in panel.chunks_exact_mut(PANEL).zip(column(at)) {
+            to[at] = *x;
+        }
+    }
+}
+
+/// Four columns at a time, as numbers `T` of the same size; returns how many are done.
+fn turn_fours<'a, E: Element, T: Pod>(
+    column: impl Fn(usize) -> &'a [E],
+    len: usize,
+    panel: &mut [E],
+) -> usize {
+    let done = len / 4 * 4;
+    for at in (0..done).step_by(4) {
+        let [a, b, c, d] = [0, 1, 2, 3].map(|i| cast_slice::<E, T>(column(at + i)));
+        let rows = cast_slice_mut::<E, T>(panel).chunks_exact_mut(PANEL);
+        let numbers = a.iter().zip(b).zip(c.iter().zip(d));
+        for (to, ((a, b), (c, d))) in rows.zip(numbers) {
+            to[at..at + 4].copy_from_slice(&[*a, *b, *c, *d]);
+        }
+    }
+    done
+}
+
+/// Adds the products of columns `at..at + depth` of `A` with as many rows of `B`, `stride` numbers apart, to sums.
+struct Rows<'a, E: Element> {
+    a: &'a [E::Acc],
+    k: usize,
+    at: usize,
+    depth: usize,
+    rows: &'a [E],
+    stride: usize,
+    len: usize,
+    sums: &'a mut [E::Acc],
+    width: usize,
+}
+
+impl<E: Element> WithSimd for Rows<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        let groups = self.depth / GROUP * GROUP;
+        for row in (0..groups).step_by(GROUP) {
+            self.add::<S, GROUP>(simd, row);
+        }
+        for row in groups..self.depth {
+            self.add::<S, 1>(simd, row);
+        }
+    }
+}
+
+impl<E: Element> Rows<'_, E> {
+    /// Adds the products with `N` rows, one after the other to each sum.
+    #[inline(always)]
+    fn add<S: Simd, const N: usize>(&mut self, simd: S, row: usize) {
+        let lanes = pair_len::<S, E::Acc>();
+        let full = self.len / lanes * lanes;
+        let rows: [&[E]; N] =
+            std::array::from_fn(|i| &self.rows[(row + i) * self.stride..][..self.len]);
+        let sums = self.sums.chunks_exact_mut(self.width);
+        for (a, sums) in self.a.chunks_exact(self.k).zip(sums) {
+            let x: [Vector<S, E::Acc>; N] =
+                std::array::from_fn(|i| Vector::splat(simd, a[self.at + row + i]));
+            let (whole, rest) = sums.split_at_mut(full);
+            for (index, to) in whole.chunks_exact_mut(lanes).enumerate() {
+                let mut sum = pair::load(simd, to);
+                for (x, row) in x.iter().zip(&rows) {
+                    let [low, high] = E::load(simd, &row[index * lanes..][..lanes]);
+                    sum = [x.mul_add(low, sum[0]), x.mul_add(high, sum[1])];
+                }
+                pair::store(to, sum);
+            }
+            if !rest.is_empty() {
+                let mut sum = pair::load(simd, rest);
+                for (x, row) in x.iter().zip(&rows) {
+                    let [low, high] = load_padded(simd, &row[full..]);
+                    sum = [x.mul_add(low, sum[0]), x.mul_add(high, sum[1])];
+                }
+                pair::store(rest, sum);
+            }
+        }
+    }
+}
