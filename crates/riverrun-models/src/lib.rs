@@ -42,6 +42,7 @@ mod language_model_kind;
 mod recurrent_state;
 mod rwkv;
 mod size;
+mod state_parts;
 #[cfg(feature = "store")]
 pub mod weights;
 mod world_model;
@@ -61,4 +62,5 @@ pub use language_model_kind::LanguageModelKind;
 pub use recurrent_state::{RecurrentState, TensorPair, VectorState};
 pub use rwkv::{Rwkv, RwkvBlock, RwkvBlockState, RwkvConfig, RwkvState};
 pub use size::ModelSize;
+pub use state_parts::StateParts;
 pub use world_model::{WorldModel, WorldModelConfig, WorldModelLoss};

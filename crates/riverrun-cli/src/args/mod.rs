@@ -349,6 +349,12 @@ pub struct GenerateArgs {
     /// Text to go on from
     #[arg(long, default_value = "")]
     pub prompt: String,
+    /// Go on from where the model was when FILE was written, and read the prompt there
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// Write where the model is after the prompt, so that --state need not read it again
+    #[arg(long, value_name = "FILE")]
+    pub save_state: Option<PathBuf>,
     /// Symbols to generate
     #[arg(long, value_name = "N", default_value_t = 500)]
     pub tokens: usize,
@@ -372,7 +378,8 @@ pub struct GenerateArgs {
     /// Where to compute: auto, cpu, cuda:0, vulkan, ...
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub device: String,
-    /// Format of weights and arithmetic: f32, f16 or bf16 [default: f32; of --weights bf16 on a GPU that has it]
+    /// Format of weights and arithmetic: f32, f16 or bf16 [default: f32; of --weights that of the files where it has 16
+    /// bits, or bf16 on a GPU]
     #[arg(long, value_name = "FORMAT")]
     pub dtype: Option<Precision>,
     /// Record a step's launches and run them again by one call a symbol: the same text, and faster [default: on CUDA]

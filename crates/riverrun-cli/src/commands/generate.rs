@@ -3,7 +3,7 @@
 use std::io::{Write, stdout};
 
 use riverrun_models::weights::Published;
-use riverrun_train::{Generator, Precision, RunDir, Sampling};
+use riverrun_train::{Generator, RunDir, Sampling};
 
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
@@ -12,16 +12,22 @@ use crate::failure::Failure;
 pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
     let device = riverrun::device::parse(&args.device)?;
     let mut generator = match (&args.weights, &args.run) {
-        (Some(folder), _) => {
-            let dtype = args.dtype.unwrap_or_else(|| Precision::of(&device));
-            Generator::published(&Published::open(folder)?, &device, dtype)?
-        }
+        (Some(folder), _) => Generator::published(&Published::open(folder)?, &device, args.dtype)?,
         (None, Some(run)) => {
             let generator = Generator::open(&RunDir::open(run)?, &device)?;
             generator.with_precision(args.dtype.unwrap_or_default())?
         }
         (None, None) => return Err(Failure::Bug("neither a run nor weights".into())),
     };
+    if let Some(file) = &args.state {
+        generator = generator.with_state(file)?;
+    }
+    let mut unread = args.prompt.as_bytes();
+    if let Some(file) = &args.save_state {
+        generator.save_state(unread, file)?;
+        generator = generator.with_state(file)?;
+        unread = b"";
+    }
     let cuda = riverrun::device::name(&device).starts_with("cuda");
     if args.graph || (cuda && !args.no_graph) {
         generator.record_steps()?;
@@ -35,7 +41,7 @@ pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
     let prompt = args.prompt.as_bytes();
     let mut out = stdout().lock();
     if args.batch != 1 {
-        let steps = generator.samples(prompt, sampling, args.batch)?;
+        let steps = generator.samples(unread, sampling, args.batch)?;
         let mut samples = vec![prompt.to_vec(); args.batch];
         for symbols in steps {
             for (sample, symbol) in samples.iter_mut().zip(symbols?) {
@@ -49,7 +55,7 @@ pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    let stream = generator.stream(prompt, sampling)?;
+    let stream = generator.stream(unread, sampling)?;
     out.write_all(prompt)?;
     out.flush()?;
     for symbol in stream {

@@ -12,6 +12,11 @@ const TOKENS: usize = 258;
 
 /// A small RWKV-7 of pseudo-random weights with its tokens, as its authors publish them.
 fn model(folder: &Path) {
+    changed(folder, |_, _, number| number);
+}
+
+/// The same with each number, of a tensor's name and by its index, put through a function.
+fn changed(folder: &Path, change: impl Fn(&str, usize, f32) -> f32) {
     let mut shapes: Vec<(String, Vec<usize>)> = vec![
         ("emb.weight".into(), vec![TOKENS, WIDTH]),
         ("head.weight".into(), vec![TOKENS, WIDTH]),
@@ -56,10 +61,10 @@ fn model(folder: &Path) {
     let (mut header, mut data, mut state) = (String::new(), Vec::new(), 1u32);
     for (name, shape) in &shapes {
         let first = data.len();
-        for _ in 0..shape.iter().product::<usize>() {
+        for n in 0..shape.iter().product::<usize>() {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let number = (state >> 8) as f32 / (1 << 23) as f32 - 1.0;
-            data.extend((0.5 * number).to_le_bytes());
+            data.extend(change(name, n, 0.5 * number).to_le_bytes());
         }
         let comma = if header.is_empty() { '{' } else { ',' };
         write!(
@@ -108,6 +113,24 @@ fn published_weights_generate_and_go_on_training() {
     );
     assert_eq!(text(&[]), first);
     assert!(text(&["--dtype", "bf16"]).starts_with(b"in the"));
+    // The prompt in two parts, the first of which is read once.
+    let words = [
+        "generate",
+        "--weights",
+        "rwkv",
+        "--device",
+        "cpu",
+        "--temperature",
+        "0",
+        "--tokens",
+        "20",
+    ];
+    let part = |more: &[&str]| scratch.run(&[&words[..], more].concat()).stdout;
+    part(&["--prompt", "in", "--save-state", "state"]);
+    let rest = part(&["--prompt", " the", "--state", "state"]);
+    assert_eq!(rest, first[2..]);
+    let both = part(&["--prompt", " the", "--state", "state", "--batch", "2"]);
+    assert!(both.starts_with(b"== sample 1 ==\n the"), "{both:?}");
     let lines = "the quick brown fox jumps over the lazy dog\n".repeat(40);
     fs::write(scratch.0.join("text.txt"), lines).unwrap();
     let small = ["--context", "16", "--batch", "2", "--device", "cpu"];
@@ -133,9 +156,39 @@ fn published_weights_generate_and_go_on_training() {
     scratch.done(&[
         "train", "--resume", "--out", "run", "--steps", "6", "--device", "cpu",
     ]);
-    scratch.done(&[
+    let text = scratch.run(&[
         "generate", "run", "--device", "cpu", "--tokens", "5", "--prompt", "the",
     ]);
+    assert!(
+        text.status.success() && text.stdout.starts_with(b"the"),
+        "{text:?}"
+    );
+}
+
+#[test]
+fn a_text_ends_at_the_end_of_a_document() {
+    let scratch = Scratch::new("end");
+    // The logits are the sums of the head's rows: that of the end is the highest.
+    changed(&scratch.0.join("rwkv"), |name, n, number| match name {
+        "ln_out.weight" => 0.0,
+        "ln_out.bias" => 1.0,
+        "head.weight" if n < WIDTH => 1.0,
+        _ => number,
+    });
+    let words = [
+        "generate",
+        "--weights",
+        "rwkv",
+        "--device",
+        "cpu",
+        "--prompt",
+        "done",
+        "--temperature",
+        "0",
+    ];
+    assert_eq!(scratch.done(&words), "done\n");
+    let both = scratch.done(&[&words[..], &["--batch", "2"]].concat());
+    assert_eq!(both, "== sample 1 ==\ndone\n== sample 2 ==\ndone\n");
 }
 
 #[test]
@@ -147,6 +200,35 @@ fn weights_that_cannot_be_used_are_refused_in_one_line() {
     };
     refused(&["generate", "--weights", "nowhere"], "nowhere");
     model(&scratch.0.join("rwkv"));
+    scratch.run(&[
+        "generate",
+        "--weights",
+        "rwkv",
+        "--device",
+        "cpu",
+        "--prompt",
+        "a",
+        "--save-state",
+        "state",
+    ]);
+    let state = fs::read(scratch.0.join("state")).unwrap();
+    refused(
+        &[
+            "generate",
+            "--weights",
+            "rwkv",
+            "--state",
+            "state",
+            "--dtype",
+            "bf16",
+        ],
+        "or in another format",
+    );
+    fs::write(scratch.0.join("state"), &state[..state.len() / 2]).unwrap();
+    refused(
+        &["generate", "--weights", "rwkv", "--state", "state"],
+        "state",
+    );
     let tokens = scratch.0.join("rwkv/rwkv_vocab_v20230424.txt");
     let more = fs::read_to_string(&tokens).unwrap() + "258 ' a' 2\n";
     fs::write(&tokens, more).unwrap();

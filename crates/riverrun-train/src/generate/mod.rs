@@ -6,23 +6,25 @@
 
 mod carry;
 mod draw;
+mod samples;
+mod saved;
 mod steps;
 
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use burn::tensor::{DType, Device};
-use rand::Rng;
+use burn::tensor::{DType, Device, Tensor};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
-use riverrun_models::AnyLanguageModel;
 use riverrun_models::weights::Published;
+use riverrun_models::{AnyLanguageModel, AnyLmState};
 
 use crate::run_dir::checksums;
 use crate::tasks::Vocabulary;
 use crate::trainer::checkpoint::{MODEL, load_module};
 use crate::{Error, Precision, RunConfig, RunDir, TaskConfig, memory};
-use draw::draw;
-use steps::Steps;
+pub use samples::{Samples, Stream};
+use steps::{Steps, read};
 
 /// How symbols are drawn.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,6 +59,8 @@ pub struct Generator {
     symbols: Vec<Vec<u8>>,
     /// Tokens after which a text ends.
     ends: Vec<usize>,
+    /// The logits and the state that texts go on from.
+    start: Option<(Tensor<2>, AnyLmState)>,
     device: Device,
     /// Whether steps are to be recorded.
     recorded: AtomicBool,
@@ -85,6 +89,15 @@ fn language_run(dir: &RunDir) -> Result<RunConfig, Error> {
     config.check()?;
     config.check_vocab()?;
     Ok(config)
+}
+
+/// The format of a model's files, if it has 16 bits.
+fn stored(model: &Published) -> Result<Option<Precision>, Error> {
+    Ok(match model.dtype()? {
+        Some(DType::BF16) => Some(Precision::Bf16),
+        Some(DType::F16) => Some(Precision::F16),
+        _ => None,
+    })
 }
 
 /// Refuses a format that a device lacks.
@@ -130,12 +143,14 @@ impl Generator {
             vocabulary: task.vocabulary,
             symbols,
             ends: Vec::new(),
+            start: None,
             device,
             recorded: AtomicBool::new(false),
         })
     }
 
-    /// A published model with the tokens of its folder, in a format.
+    /// A published model with the tokens of its folder, in a format; without one in that of its files if they have 16 bits and the
+    /// device has it, else in [that of the device](Precision::of).
     ///
     /// # Errors
     /// No tokens in the folder, or more than the model has; a format or memory that the device lacks; the errors of
@@ -143,9 +158,15 @@ impl Generator {
     pub fn published(
         model: &Published,
         device: &Device,
-        precision: Precision,
+        precision: Option<Precision>,
     ) -> Result<Self, Error> {
         let device = device.clone().without_autodiff();
+        let precision = match precision {
+            Some(precision) => precision,
+            None => stored(model)?
+                .filter(|precision| supported(&device, *precision).is_ok())
+                .unwrap_or_else(|| Precision::of(&device)),
+        };
         supported(&device, precision)?;
         let vocabulary = Vocabulary::of_model(model.folder())?;
         let config = model.config();
@@ -166,6 +187,7 @@ impl Generator {
             vocabulary,
             symbols,
             ends: model.ends().to_vec(),
+            start: None,
             device,
             recorded: AtomicBool::new(false),
         };
@@ -182,6 +204,51 @@ impl Generator {
         supported(&self.device, precision)?;
         self.model = precision.working_copy(&self.model);
         Ok(self)
+    }
+
+    /// Reads a prompt and writes where the model is after it into a file, for [`with_state`](Self::with_state): so a long prompt is
+    /// read once.
+    ///
+    /// # Errors
+    /// A prompt without symbols; a symbol that the model does not know; a model with a bounded number of positions; a file that
+    /// cannot be written.
+    pub fn save_state(&self, prompt: &[u8], path: impl AsRef<Path>) -> Result<(), Error> {
+        self.unbounded()?;
+        let tokens = self.tokens(prompt)?;
+        if tokens.is_empty() && self.start.is_none() {
+            return Err(Error::Unsupported("there is no prompt to read".into()));
+        }
+        let (logits, state) = read(&self.model, &self.device, &[tokens], self.start.clone())?;
+        saved::save(path.as_ref(), &self.model, state, logits)
+    }
+
+    /// From where the model was when a state was saved: prompts go on from there. In the format that it was saved in.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is damaged, or is the state of another model or in another format.
+    pub fn with_state(mut self, path: impl AsRef<Path>) -> Result<Self, Error> {
+        self.unbounded()?;
+        // Any state of the model has the shapes.
+        let like = read(&self.model, &self.device, &[vec![0]], None)?;
+        let start = saved::load(path.as_ref(), &self.model, like, &self.device)?;
+        self.start = Some(start);
+        Ok(self)
+    }
+
+    /// Refuses a model that begins again from the tokens it has read.
+    fn unbounded(&self) -> Result<(), Error> {
+        match self.positions {
+            None => Ok(()),
+            Some(positions) => Err(Error::Unsupported(format!(
+                "the state of a model with {positions} positions is not kept"
+            ))),
+        }
+    }
+
+    /// The tokens of a prompt.
+    fn tokens(&self, prompt: &[u8]) -> Result<Vec<i32>, Error> {
+        let tokens = self.vocabulary.encode(prompt)?;
+        Ok(tokens.into_iter().map(|token| token as i32).collect())
     }
 
     /// From here on, the launches of a symbol's step are recorded on a GPU and run again by one call for each further symbol:
@@ -252,11 +319,10 @@ impl Generator {
             let reason = format!("must be from 1 to {MOST_SAMPLES}");
             return Err(Error::value("batch", samples, reason));
         }
-        let mut tokens = self.vocabulary.encode(prompt)?;
-        if tokens.is_empty() {
-            tokens = self.vocabulary.encode(b"\n").unwrap_or_else(|_| vec![0]);
+        let mut tokens = self.tokens(prompt)?;
+        if tokens.is_empty() && self.start.is_none() {
+            tokens = self.tokens(b"\n").unwrap_or_else(|_| vec![0]);
         }
-        let mut tokens: Vec<i32> = tokens.into_iter().map(|token| token as i32).collect();
         if let Some(positions) = self.positions {
             tokens.drain(..tokens.len().saturating_sub(positions));
         }
@@ -269,7 +335,12 @@ impl Generator {
         // The last symbol is drawn from the step before it.
         let further = sampling.tokens.saturating_sub(1);
         let model = (&self.model, self.positions);
-        let steps = Steps::new(model, &self.device, recent, further, &self.recorded)?;
+        let start = self.start.clone();
+        let start = start
+            .map(|start| saved::repeated(start, samples))
+            .transpose()?;
+        let (device, recorded) = (&self.device, &self.recorded);
+        let steps = Steps::new(model, device, (recent, start), further, recorded)?;
         Ok(Samples {
             symbols: &self.symbols,
             ends: &self.ends,
@@ -284,81 +355,3 @@ impl Generator {
 
 /// More samples at once than any use needs, so that a mistake does not ask for all memory.
 const MOST_SAMPLES: usize = 1 << 16;
-
-/// The symbols of one sample as they are made; see [`Generator::stream`].
-pub struct Stream<'a>(Samples<'a>);
-
-impl<'a> Iterator for Stream<'a> {
-    type Item = Result<&'a [u8], Error>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let symbols = self.0.next()?;
-        Some(symbols.map(|symbols| symbols[0]))
-    }
-}
-
-/// The symbols of several samples as they are made; see [`Generator::samples`].
-pub struct Samples<'a> {
-    symbols: &'a [Vec<u8>],
-    /// Tokens after which a text ends.
-    ends: &'a [usize],
-    /// Whether each sample has had one of them.
-    ended: Vec<bool>,
-    steps: Steps<'a>,
-    /// One for each sample.
-    rngs: Vec<ChaCha8Rng>,
-    left: usize,
-    sampling: Sampling,
-}
-
-impl Samples<'_> {
-    /// Whether steps are [recorded](Generator::record_steps) and run again by now.
-    pub fn recorded(&self) -> bool {
-        self.steps.recorded()
-    }
-
-    /// Draws a token for each sample.
-    fn draw(&mut self) -> Result<Vec<usize>, Error> {
-        let logits = self.steps.logits()?;
-        let vocab = self.steps.vocab();
-        let rows = logits.chunks_exact(vocab).zip(&mut self.rngs);
-        // A published table has more rows than there are tokens.
-        let known = self.symbols.len();
-        rows.map(|(logits, rng)| draw(&logits[..known], &self.sampling, rng.random()))
-            .collect()
-    }
-}
-
-impl<'a> Iterator for Samples<'a> {
-    type Item = Result<Vec<&'a [u8]>, Error>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.left = self.left.checked_sub(1)?;
-        let tokens = self.draw().and_then(|tokens| {
-            for (ended, token) in self.ended.iter_mut().zip(&tokens) {
-                *ended |= self.ends.contains(token);
-            }
-            if self.ended.iter().all(|ended| *ended) {
-                self.left = 0;
-            }
-            if self.left > 0 {
-                let next = tokens.iter().map(|&token| token as i32);
-                self.steps.step(next.collect())?;
-            }
-            Ok(tokens)
-        });
-        if tokens.is_err() {
-            self.left = 0;
-        }
-        let tokens = match tokens {
-            // Nothing is left to give.
-            Ok(_) if self.ended.iter().all(|ended| *ended) => return None,
-            tokens => tokens,
-        };
-        let symbol = |(&token, &ended): (&usize, &bool)| match ended {
-            true => &[][..],
-            false => &self.symbols[token][..],
-        };
-        Some(tokens.map(|tokens| tokens.iter().zip(&self.ended).map(symbol).collect()))
-    }
-}

@@ -47,16 +47,16 @@ struct Recorder {
 }
 
 impl<'a> Steps<'a> {
-    /// Reads the tokens of each sample, after which `steps` are to follow. They are recorded where `recorded` says so, which is
-    /// switched off when that fails.
+    /// Reads the tokens of each sample, from a start if there is one, after which `steps` are to follow. They are recorded where
+    /// `recorded` says so, which is switched off when that fails.
     pub fn new(
         (model, positions): (&'a AnyLanguageModel, Option<usize>),
         device: &'a Device,
-        recent: Vec<Vec<i32>>,
+        (recent, start): (Vec<Vec<i32>>, Option<(Tensor<2>, AnyLmState)>),
         steps: usize,
         recorded: &'a AtomicBool,
     ) -> Result<Self, Error> {
-        let (logits, state) = read(model, device, &recent)?;
+        let (logits, state) = read(model, device, &recent, start)?;
         let mut all = Self {
             model,
             positions,
@@ -124,7 +124,7 @@ impl<'a> Steps<'a> {
                 recent.push(token);
             }
             if full {
-                let (logits, state) = read(self.model, self.device, &self.recent)?;
+                let (logits, state) = read(self.model, self.device, &self.recent, None)?;
                 (self.logits, self.state) = (logits, Some(state));
                 return Ok(());
             }
@@ -223,16 +223,21 @@ fn replay(recording: &Recording) -> Result<(), Error> {
     Ok(unsafe { recording.replay() }?)
 }
 
-/// The logits after the last of these tokens, `[samples, V]`, and the state there.
-fn read(
+/// The logits after the last of these tokens, `[samples, V]`, and the state there; those of the start after none.
+pub(super) fn read(
     model: &AnyLanguageModel,
     device: &Device,
     tokens: &[Vec<i32>],
+    start: Option<(Tensor<2>, AnyLmState)>,
 ) -> Result<(Tensor<2>, AnyLmState), Error> {
     let shape = [tokens.len(), tokens[0].len()];
+    let (logits, state) = start.unzip();
+    if let ([_, 0], Some(logits), Some(state)) = (shape, &logits, &state) {
+        return Ok((logits.clone(), state.clone()));
+    }
     let data = TensorData::new(tokens.concat(), shape);
     let data = Tensor::<2, Int>::from_data(data, device);
-    let (logits, state) = model.try_forward(data, Sequence::new())?;
+    let (logits, state) = model.try_forward(data, Sequence::from(state))?;
     let [samples, length, vocab] = logits.dims();
     let logits = logits.narrow(1, length - 1, 1).reshape([samples, vocab]);
     Ok((logits, state))

@@ -7,7 +7,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Distribution, Tensor};
 use riverrun::Sequence;
 use riverrun::nn::Recurrent;
-use riverrun_models::{AnyRecurrent, RecurrentKind};
+use riverrun_models::{AnyRecurrent, HeadSizes, RecurrentKind};
 use riverrun_train::chart::{Line, PALETTE, Panel, Scale};
 
 use super::report::{PASSES, Report};
@@ -46,6 +46,9 @@ pub struct Args {
         default_value = "min-gru,min-lstm,gru"
     )]
     layers: Vec<RecurrentKind>,
+    /// Heads of layers with a matrix for a state, whose hidden units are a multiple of the inputs [default: of 64 channels]
+    #[arg(long, value_name = "N")]
+    heads: Option<usize>,
     /// Folder for a chart of time over steps, of the shapes that differ in their steps alone
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -53,19 +56,20 @@ pub struct Args {
 
 /// Measures, prints and draws.
 pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    if let Some(kind) = args
-        .layers
-        .iter()
-        .find(|kind| matches!(kind, RecurrentKind::Heads(_)))
-    {
-        return Err(Failure::User(format!(
-            "{kind} has heads: riverrun bench matrix-state measures it"
-        )));
-    }
     let shapes = match args.shapes.is_empty() {
         true => shapes(),
         false => args.shapes.iter().map(|shape| shape.0).collect(),
     };
+    for (kind, &[_, _, inputs, hidden]) in pairs(&args.layers, &shapes) {
+        if let RecurrentKind::Heads(heads) = kind {
+            if inputs == 0 || hidden == 0 || !hidden.is_multiple_of(inputs) {
+                return Err(Failure::User(format!(
+                    "{kind}: expected hidden units that are a multiple of the {inputs} inputs, found {hidden}"
+                )));
+            }
+            heads.check(HeadSizes::new(inputs, args.heads, hidden / inputs))?;
+        }
+    }
     let cpu = riverrun::device::parse("cpu")?;
     let mut places = vec![("cpu".to_string(), cpu.clone())];
     if !report.is_cpu() {
@@ -82,7 +86,13 @@ pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         for kind in layers {
             let [_, _, inputs, hidden] = sizes;
             cpu.seed(11);
-            let layer = kind.init(inputs, hidden, true, 1, &cpu);
+            let layer = match kind {
+                RecurrentKind::Heads(kind) => {
+                    let sizes = HeadSizes::new(inputs, args.heads, hidden / inputs);
+                    AnyRecurrent::Heads(kind.init(sizes, &cpu))
+                }
+                _ => kind.init(inputs, hidden, true, 1, &cpu),
+            };
             let input = Tensor::<3>::random(
                 [sizes[0], sizes[1], inputs],
                 Distribution::Normal(0.0, 1.0),
@@ -129,6 +139,18 @@ pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         }
         None => Ok(()),
     }
+}
+
+/// Every layer with every shape.
+fn pairs<'a>(
+    layers: &'a [RecurrentKind],
+    shapes: &'a [[usize; 4]],
+) -> impl Iterator<Item = (RecurrentKind, &'a [usize; 4])> {
+    let with = |kind: &RecurrentKind| {
+        let kind = *kind;
+        shapes.iter().map(move |shape| (kind, shape))
+    };
+    layers.iter().flat_map(with)
 }
 
 /// Forward alone, and a training step's two passes.

@@ -3,7 +3,7 @@
 
 use std::marker::PhantomData;
 
-use bytemuck::{Pod, cast_slice, cast_slice_mut};
+use bytemuck::{cast_slice, cast_slice_mut};
 use pulp::{Simd, WithSimd};
 
 use super::product::Factor;
@@ -129,13 +129,17 @@ impl<E: Element> Columns<'_, E> {
         match self.b.transposed {
             false => add(&self.b.data[self.first..], n, 0, k),
             true => {
-                let mut panel = vec![E::ZERO; DEPTH * PANEL];
+                let mut panel = vec![0u64; DEPTH * PANEL * size_of::<E>() / size_of::<u64>()];
                 for at in (0..k).step_by(DEPTH) {
                     let depth = DEPTH.min(k - at);
-                    let column =
-                        |column: usize| &self.b.data[(self.first + column) * k + at..][..depth];
-                    turn(column, len, &mut panel);
-                    add(&panel, PANEL, at, depth);
+                    simd.vectorize(Turn {
+                        columns: &self.b.data[self.first * k + at..],
+                        stride: k,
+                        len,
+                        depth,
+                        panel: &mut panel,
+                    });
+                    add(cast_slice(&panel), PANEL, at, depth);
                 }
             }
         }
@@ -172,37 +176,67 @@ fn order<S: Simd, E: Element>(simd: S) -> Vec<usize> {
     simd.vectorize(Load::<E>(PhantomData))
 }
 
-/// Rows of a panel `[DEPTH, PANEL]` from its columns, `len` of them.
-fn turn<'a, E: Element>(column: impl Fn(usize) -> &'a [E], len: usize, panel: &mut [E]) {
-    // Four numbers are written at once where they are narrow.
-    let first = match size_of::<E>() {
-        2 => turn_fours::<E, u16>(&column, len, panel),
-        4 => turn_fours::<E, u32>(&column, len, panel),
-        _ => 0,
-    };
-    for at in first..len {
-        for (to, x) in panel.chunks_exact_mut(PANEL).zip(column(at)) {
-            to[at] = *x;
+/// Rows of a panel `[DEPTH, PANEL]` from its columns: `len` columns of `B`, `stride` numbers apart, each `depth` numbers.
+struct Turn<'a, E> {
+    columns: &'a [E],
+    stride: usize,
+    len: usize,
+    depth: usize,
+    panel: &'a mut [u64],
+}
+
+impl<E: Element> WithSimd for Turn<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Self {
+            columns,
+            stride,
+            len,
+            depth,
+            panel,
+        } = self;
+        // As many columns at a time as fill a word: a number by itself takes as long to write.
+        let words = size_of::<u64>() / size_of::<E>();
+        let done = len / words * words;
+        let mut joined = [0u64; DEPTH];
+        for at in (0..done).step_by(words) {
+            let column = |i: usize| &columns[(at + i) * stride..][..depth];
+            match words {
+                4 => join::<u16, 4>([0, 1, 2, 3].map(|i| cast_slice(column(i))), &mut joined),
+                2 => join::<u32, 2>([0, 1].map(|i| cast_slice(column(i))), &mut joined),
+                _ => join::<u64, 1>([cast_slice(column(0))], &mut joined),
+            }
+            let rows = panel.chunks_exact_mut(PANEL / words);
+            for (to, joined) in rows.zip(&joined[..depth]) {
+                to[at / words] = *joined;
+            }
+        }
+        for at in done..len {
+            let rows = cast_slice_mut::<u64, E>(panel).chunks_exact_mut(PANEL);
+            for (to, x) in rows.zip(&columns[at * stride..][..depth]) {
+                to[at] = *x;
+            }
         }
     }
 }
 
-/// Four columns at a time, as numbers `T` of the same size; returns how many are done.
-fn turn_fours<'a, E: Element, T: Pod>(
-    column: impl Fn(usize) -> &'a [E],
-    len: usize,
-    panel: &mut [E],
-) -> usize {
-    let done = len / 4 * 4;
-    for at in (0..done).step_by(4) {
-        let [a, b, c, d] = [0, 1, 2, 3].map(|i| cast_slice::<E, T>(column(at + i)));
-        let rows = cast_slice_mut::<E, T>(panel).chunks_exact_mut(PANEL);
-        let numbers = a.iter().zip(b).zip(c.iter().zip(d));
-        for (to, ((a, b), (c, d))) in rows.zip(numbers) {
-            to[at..at + 4].copy_from_slice(&[*a, *b, *c, *d]);
+/// Numbers of `N` columns side by side in a word, the first in its low bits: the first in memory.
+#[inline(always)]
+fn join<T: Copy + Into<u64>, const N: usize>(columns: [&[T]; N], joined: &mut [u64; DEPTH]) {
+    const {
+        assert!(
+            cfg!(target_endian = "little"),
+            "bits are in the order of memory"
+        )
+    };
+    joined.fill(0);
+    for (i, column) in columns.into_iter().enumerate() {
+        for (joined, x) in joined.iter_mut().zip(column) {
+            *joined |= (*x).into() << (i * 8 * size_of::<T>());
         }
     }
-    done
 }
 
 /// Adds the products of columns `at..at + depth` of `A` with as many rows of `B`, `stride` numbers apart, to sums.
