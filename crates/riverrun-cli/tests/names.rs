@@ -31,7 +31,10 @@ fn refused(words: &[&str], message: &str) {
 fn unknown_names_are_refused_with_the_known_ones() {
     refused(&["verify", "--dtype", "fp16"], "f32, f16, bf16, f64");
     refused(&["train", "--tokens", "words"], "chars, bytes or bpe");
-    refused(&["train", "--model", "gpt5"], "griffin, gpt2, linear");
+    refused(
+        &["train", "--model", "gpt5"],
+        "griffin, gpt2, decoder, rwkv, linear",
+    );
     refused(&["verify", "--op", "recurence"], "recurrence, recompute");
     let form = ["verify", "--device", "cpu", "--op", "cell", "--only", "gur"];
     refused(&form, "one of: gru");
@@ -101,10 +104,15 @@ fn layers_are_measured_over_steps_and_drawn() {
         assert!(folder.join(name).is_file(), "{name}: {said}");
     }
     std::fs::remove_dir_all(&folder).unwrap();
+    let heads = ["bench", "layer", "--device", "cpu", "--layers", "kda"];
+    let with = |shape: &'static str, heads_of: &'static str| {
+        [&heads[..], &["--shapes", shape, "--heads", heads_of]].concat()
+    };
     refused(
-        &["bench", "layer", "--device", "cpu", "--layers", "kda"],
-        "bench matrix-state measures it",
+        &with("1x4x16x24", "2"),
+        "a multiple of the 16 inputs, found 24",
     );
+    refused(&with("1x4x16x16", "3"), "heads");
 }
 
 #[test]
