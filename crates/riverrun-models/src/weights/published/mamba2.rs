@@ -84,7 +84,8 @@ fn mixer(
     // The gates, then `x`, `B` and `C`, then the steps.
     let part = |first: usize, rows: usize| {
         let shape = [values + mixed + heads, width];
-        Stored::rows(name("in_proj.weight"), shape, vec![first..first + rows]).transposed()
+        let rows = std::iter::once(first..first + rows);
+        Stored::rows(name("in_proj.weight"), shape, rows).transposed()
     };
     reader.fill(&mut layer.gate.weight, &part(0, values))?;
     reader.fill(&mut layer.xbc.weight, &part(values, mixed))?;

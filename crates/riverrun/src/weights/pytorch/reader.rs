@@ -37,16 +37,16 @@ struct Piece {
 impl Stored {
     /// A whole tensor of this shape.
     pub fn whole(name: impl Into<String>, shape: impl Into<Vec<usize>>) -> Self {
-        Self::rows(name, shape, vec![])
+        Self::rows(name, shape, [])
     }
 
     /// Rows of a tensor of this shape, one range below the other; all when there are none.
     pub fn rows(
         name: impl Into<String>,
         shape: impl Into<Vec<usize>>,
-        rows: Vec<Range<usize>>,
+        rows: impl IntoIterator<Item = Range<usize>>,
     ) -> Self {
-        let (name, shape) = (name.into(), shape.into());
+        let (name, shape, rows) = (name.into(), shape.into(), rows.into_iter().collect());
         Self {
             pieces: vec![Piece { name, shape, rows }],
             transposed: false,
@@ -237,9 +237,9 @@ impl Reader {
                     let data = converted(data, dtype.into());
                     let all = data.as_bytes();
                     let row = all.len() / piece.shape[0].max(1);
-                    let whole = [0..piece.shape[0]];
+                    let whole = 0..piece.shape[0];
                     let ranges = match piece.rows.is_empty() {
-                        true => &whole[..],
+                        true => std::slice::from_ref(&whole),
                         false => &piece.rows[..],
                     };
                     for rows in ranges {
