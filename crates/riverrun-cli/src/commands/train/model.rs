@@ -55,16 +55,8 @@ pub fn apply(args: &TrainArgs, config: &mut RunConfig) -> Result<(), Failure> {
             ("--time-scale", args.time_scale.is_some()),
             ("--dropout", args.dropout.is_some()),
         ],
-        LanguageModelKind::Gpt2 => &[
-            ("--attention-every", args.attention_every.is_some()),
-            ("--expansion", args.expansion.is_some()),
-            ("--time-scale", args.time_scale.is_some()),
-            ("--dropout", args.dropout.is_some()),
-            ("--window", args.window.is_some()),
-            ("--saved-states", args.saved_states.is_some()),
-        ],
-        LanguageModelKind::Decoder | LanguageModelKind::Rwkv => &[
-            ("--heads", args.heads.is_some()),
+        LanguageModelKind::Gpt2 | LanguageModelKind::Decoder | LanguageModelKind::Rwkv => &[
+            ("--heads", args.heads.is_some() && whole),
             ("--attention-every", args.attention_every.is_some()),
             ("--expansion", args.expansion.is_some()),
             ("--time-scale", args.time_scale.is_some()),
