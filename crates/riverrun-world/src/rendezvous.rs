@@ -346,3 +346,53 @@ impl Readers {
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The place of a rank that is a thread of this process.
+    fn place(rank: usize, size: usize, port: u16) -> Place {
+        let lookup = |name: &str| match name {
+            "RIVERRUN_RANK" | "RIVERRUN_LOCAL_RANK" => Some(rank.to_string()),
+            "RIVERRUN_WORLD_SIZE" | "RIVERRUN_LOCAL_WORLD_SIZE" => Some(size.to_string()),
+            "RIVERRUN_ADDRESS" => Some("127.0.0.1".into()),
+            "RIVERRUN_PORT" => Some(port.to_string()),
+            _ => None,
+        };
+        Place::from_variables(&lookup).unwrap()
+    }
+
+    /// The last ranks come while the world starts: what they hear first must be their welcome.
+    #[test]
+    fn ranks_that_come_together_all_join() {
+        let size = 8;
+        for round in 0..40 {
+            let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+            let port = free.local_addr().unwrap().port().min(u16::MAX - 20);
+            drop(free);
+            let join = |rank: usize| {
+                let options = Options {
+                    timeouts: Timeouts {
+                        join: Duration::from_secs(10),
+                        grace: Duration::from_secs(60),
+                        ..Timeouts::default()
+                    },
+                    token: Token::new(format!("{} {round}", std::process::id())),
+                    ..Options::default()
+                };
+                World::join(&place(rank, size, port), options, || Ok(Vec::new()))?.finish()
+            };
+            let join = &join;
+            std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..size)
+                    .map(|rank| scope.spawn(move || join(rank)))
+                    .collect();
+                for (rank, thread) in threads.into_iter().enumerate() {
+                    let joined = thread.join().unwrap();
+                    assert!(joined.is_ok(), "rank {rank}, round {round}: {joined:?}");
+                }
+            });
+        }
+    }
+}

@@ -243,8 +243,6 @@ impl Hub {
                 return self.refuse(from, &why);
             }
         };
-        self.readers.begin();
-        let _ = pen.send(kind::WELCOME, &[]);
         self.changed.notify_all();
         let hear = |kind, payload: Vec<u8>| self.hear(&peer, kind, &payload);
         if let Some(why) = heartbeat::attend(stream, &pen, &self.fate, self.silence, hear) {
@@ -254,7 +252,7 @@ impl Hub {
         self.changed.notify_all();
     }
 
-    /// Identifies a rank and decides whether it may join.
+    /// Identifies a rank, decides whether it may join, and welcomes it.
     fn take_seat(&self, greeting: &[u8], from: SocketAddr, pen: &Arc<Pen>) -> Result<Peer, String> {
         let greeting = Greeting::decode(greeting, from).map_err(|e| e.to_string())?;
         let peer = greeting.peer.clone();
@@ -292,6 +290,9 @@ impl Hub {
                 self.own.size
             ));
         };
+        // Before anything else is sent: who finds the rank in its seat may start the world at once.
+        let _ = pen.send(kind::WELCOME, &[]);
+        self.readers.begin();
         *seat = Some(Seat {
             peer: peer.clone(),
             pen: pen.clone(),
