@@ -3,6 +3,7 @@
 //! - [`LanguageModel`]: any recurrent layer in residual blocks; [`Griffin`]; [`Gpt2`]; [`Decoder`] and [`Rwkv`], the models of
 //!   published weights; [`AnyLanguageModel`], chosen by name.
 //! - [`WorldModel`]: a recurrent state-space model of vector observations.
+//! - [`LoraConfig`]: low-rank factors that learn beside weights that stay as they are.
 //! - [`ModelSize`]: parameters and memory of a model before it is built.
 //! - `weights`: published weights (feature `store`).
 //!
@@ -39,6 +40,7 @@ mod head;
 mod head_layers;
 mod language_model;
 mod language_model_kind;
+mod lora;
 mod recurrent_state;
 mod rwkv;
 mod size;
@@ -59,6 +61,7 @@ pub use griffin::{
 pub use head_layers::{AnyHeadLayer, HeadKind, HeadSizes};
 pub use language_model::{LanguageModel, LanguageModelConfig, LmState};
 pub use language_model_kind::LanguageModelKind;
+pub use lora::{LoraConfig, adapted};
 pub use recurrent_state::{RecurrentState, TensorPair, VectorState};
 pub use rwkv::{Rwkv, RwkvBlock, RwkvBlockState, RwkvConfig, RwkvState};
 pub use size::ModelSize;

@@ -157,6 +157,13 @@ pub struct TrainArgs {
     #[arg(long, value_name = "DIR", requires = "paths", conflicts_with_all = ["resume", "model", "heads", "attention_every",
         "window", "layers", "width", "expansion", "time_scale", "dropout", "tokens", "vocabulary"])]
     pub weights: Option<PathBuf>,
+    /// Leave the published weights as they are, and learn a change of this rank of every matrix of the blocks (LoRA) [default learning
+    /// rate: 5e-4]
+    #[arg(long, value_name = "RANK", requires = "weights")]
+    pub lora: Option<usize>,
+    /// Factor of that change, in which it is divided by the rank [default: the rank]
+    #[arg(long, value_name = "ALPHA", requires = "lora")]
+    pub lora_alpha: Option<f64>,
     /// Heads of attention, of layers with a matrix for a state, and of slstm [default: of 64 channels]
     #[arg(long, value_name = "N")]
     pub heads: Option<usize>,

@@ -42,11 +42,17 @@ pub fn run(args: &TrainArgs) -> Result<(), Failure> {
 fn print(out: &mut impl Write, config: &RunConfig, plan: &MemoryPlan) -> Result<(), Failure> {
     let (parameters, tokens) = (plan.parameters, plan.tokens);
     writeln!(out, "parameters   {parameters}")?;
+    if plan.learning < parameters {
+        writeln!(out, "of them      {} learn", plan.learning)?;
+    }
     writeln!(out, "weights      {}", megabytes(plan.weights))?;
     if plan.copy > 0 {
         let dtype = config.training.dtype;
         let copy = format!("in {dtype}");
         writeln!(out, "{copy:<12} {}", megabytes(plan.copy))?;
+    }
+    if plan.sums > 0 {
+        writeln!(out, "sums         {}", megabytes(plan.sums))?;
     }
     writeln!(out, "gradients    {}", megabytes(plan.gradients))?;
     writeln!(out, "moments      {}", megabytes(plan.moments))?;

@@ -150,7 +150,9 @@ fn published_weights_generate_and_go_on_training() {
     ];
     scratch.done(&[&train[..], &small].concat());
     let config = fs::read_to_string(scratch.0.join("run/config.json")).unwrap();
-    assert!(config.contains(r#""weights": "rwkv""#), "{config}");
+    let folder = scratch.0.join("rwkv").canonicalize().unwrap();
+    let weights = format!("\"weights\": {:?}", folder.display().to_string());
+    assert!(config.contains(&weights), "{config}");
     // The run has the model; the weights that it began with may be gone.
     fs::remove_file(scratch.0.join("rwkv/rwkv7.safetensors")).unwrap();
     scratch.done(&[
@@ -163,6 +165,67 @@ fn published_weights_generate_and_go_on_training() {
         text.status.success() && text.stdout.starts_with(b"the"),
         "{text:?}"
     );
+}
+
+/// A run of a text from published weights with LoRA: its steps, its files, what it refuses.
+#[test]
+fn low_rank_factors_learn_beside_published_weights() {
+    let scratch = Scratch::new("lora");
+    model(&scratch.0.join("rwkv"));
+    let lines = "the quick brown fox jumps over the lazy dog\n".repeat(40);
+    fs::write(scratch.0.join("text.txt"), lines).unwrap();
+    let small = ["--context", "16", "--batch", "2", "--device", "cpu"];
+    let lora = [
+        "text.txt",
+        "--weights",
+        "rwkv",
+        "--lora",
+        "2",
+        "--lora-alpha",
+        "4",
+    ];
+    let plan = scratch.done(&[&["plan"], &lora[..], &small].concat());
+    // In each of two blocks 2 · (16 + 16) for four matrices and 2 · (16 + 64) for two; and 2 · (16 + 4) for 14 of the decays,
+    // rates, gates and values.
+    for line in ["parameters   17664", "of them      1712 learn", "sums"] {
+        assert!(plan.contains(line), "{plan}");
+    }
+    let train = |out: &str, steps: &str| {
+        let more = ["--out", out, "--steps", steps, "--eval-every", "4"];
+        let rate = ["--lr", "1e-2", "--schedule", "constant", "--warmup", "1"];
+        scratch.done(&[&["train"], &lora[..], &small, &more, &rate].concat())
+    };
+    assert!(train("whole", "8").contains("LoRA of rank 2"));
+    train("parts", "4");
+    let words = [
+        "train", "--resume", "--out", "parts", "--steps", "8", "--device", "cpu",
+    ];
+    scratch.done(&words);
+    let bytes = |file: &str| fs::read(scratch.0.join(file)).unwrap();
+    let model_file = bytes("whole/checkpoint/model.bpk");
+    assert!(model_file.len() < 4 * 1712 * 3, "{}", model_file.len());
+    let text = |out: &str| {
+        let words = [
+            "generate", out, "--device", "cpu", "--tokens", "9", "--prompt", "the",
+        ];
+        scratch.run(&words).stdout
+    };
+    assert!(text("whole").starts_with(b"the"));
+    assert_eq!(text("whole"), text("parts"));
+    let loss = |out: &str| {
+        let text = fs::read_to_string(scratch.0.join(out).join("metrics.jsonl")).unwrap();
+        let last = text.lines().last().unwrap().to_owned();
+        let of = |name: &str| last.split(name).nth(1).unwrap().split(',').next().unwrap();
+        of("\"loss\":").to_owned()
+    };
+    assert_eq!(loss("whole"), loss("parts"));
+    let with = |option: &[&'static str]| [&["train"], &lora[..], &small, option].concat();
+    scratch.refused(&with(&["--average", "0.9"]), "average");
+    scratch.refused(&with(&["--hybrid", "balanced"]), "hybrid");
+    // The factors are nothing without the weights.
+    fs::rename(scratch.0.join("rwkv"), scratch.0.join("elsewhere")).unwrap();
+    scratch.refused(&["generate", "whole", "--device", "cpu"], "rwkv");
+    scratch.refused(&words, "rwkv");
 }
 
 #[test]

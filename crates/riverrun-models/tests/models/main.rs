@@ -12,6 +12,8 @@ mod griffin;
 mod head_layers;
 mod language_models;
 mod layers;
+#[cfg(feature = "store")]
+mod lora;
 #[path = "../../../riverrun/tests/common/padded.rs"]
 mod padded;
 #[path = "../../../riverrun/tests/common/parameters.rs"]

@@ -17,9 +17,9 @@ use crate::golden::field;
 use crate::parameters::parameters;
 
 /// The rounding of f32 through three blocks of weights of this size, with a margin of about ten.
-const TOLERANCE: f64 = 2e-5;
+pub const TOLERANCE: f64 = 2e-5;
 
-const MODELS: [&str; 4] = ["qwen3.5", "qwen3-next", "mamba2", "rwkv7"];
+pub const MODELS: [&str; 4] = ["qwen3.5", "qwen3-next", "mamba2", "rwkv7"];
 
 fn folder(name: &str) -> PathBuf {
     let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/published");
@@ -27,7 +27,7 @@ fn folder(name: &str) -> PathBuf {
 }
 
 /// A copy of a folder with the weights alone, from the file of this name, and the configuration.
-fn copied(name: &str, weights: &str) -> TempDir {
+pub fn copied(name: &str, weights: &str) -> TempDir {
     let (from, to) = (folder(name), tempfile::tempdir().expect("a folder"));
     fs::copy(from.join(weights), to.path().join("model.safetensors")).expect("a file");
     if from.join("config.json").exists() {

@@ -15,14 +15,18 @@ use crate::{Error, Precision, RunConfig, TaskConfig};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryPlan {
-    /// Trainable numbers.
+    /// Numbers of the model.
     pub parameters: u64,
+    /// Those that learn: all, or those of LoRA's factors.
+    pub learning: u64,
     /// Tokens whose activations are in memory at once: those of a batch, or of a part of one.
     pub tokens: u64,
     /// The weights, in `f32`.
     pub weights: u64,
     /// The copy of the weights in which a step computes, if the arithmetic is not `f32`.
     pub copy: u64,
+    /// The sums of weights and LoRA's changes, which the backward pass reads.
+    pub sums: u64,
     /// The gradients.
     pub gradients: u64,
     /// AdamW's two moments.
@@ -48,6 +52,7 @@ impl MemoryPlan {
         let parts = [
             self.weights,
             self.copy,
+            self.sums,
             self.gradients,
             self.moments,
             self.activations,
@@ -88,14 +93,22 @@ impl RunConfig {
         let bytes = self.bytes_per_number() as u64;
         let all = |numbers: u64, each: u64| numbers.saturating_mul(each);
         let tokens = u64::try_from(tokens).unwrap_or(u64::MAX);
-        let parameters = size.parameters;
+        let model = size.parameters;
+        let (factors, beside) = self.factors().unwrap_or_default();
+        let parameters = model.saturating_add(factors);
+        let learning = match self.lora {
+            Some(_) => factors,
+            None => parameters,
+        };
         Ok(MemoryPlan {
             parameters,
+            learning,
             tokens,
             weights: all(parameters, 4),
             copy: if bytes < 4 { all(parameters, bytes) } else { 0 },
-            gradients: all(parameters, 4),
-            moments: all(parameters, 8),
+            sums: all(beside, bytes),
+            gradients: all(learning, 4),
+            moments: all(learning, 8),
             activations: all(all(size.saved_per_token, tokens), bytes),
             working: all(all(self.widest(), tokens), bytes),
             scratch: 0,
@@ -108,6 +121,15 @@ impl RunConfig {
                 None => 0,
             },
         })
+    }
+
+    /// The numbers of LoRA's factors, and of the weights beside them. Nothing is allocated: a model's weights are made when they are
+    /// read.
+    fn factors(&self) -> Option<(u64, u64)> {
+        let lora = self.lora.as_ref()?;
+        let cpu = riverrun::device::parse("cpu");
+        let model = self.model.init(&cpu.unwrap_or_default());
+        Some(lora.numbers(&model))
     }
 
     /// [`memory_plan`](Self::memory_plan) with the scratch memory that the libraries of a device take for attention.
@@ -216,8 +238,9 @@ impl RunConfig {
             },
         };
         let activations = tokens.saturating_mul(features).saturating_mul(size);
-        // Weights, two moments, gradients.
-        let copies = 4 + self.training.hybrid.as_ref().map_or(0, |_| HYBRID.into());
+        // Weights, two moments, gradients; with LoRA the weights.
+        let copies = if self.lora.is_some() { 1 } else { 4 };
+        let copies = copies + self.training.hybrid.as_ref().map_or(0, |_| HYBRID.into());
         (copies * self.weight_bytes().min(u128::MAX / 16)).saturating_add(activations)
     }
 

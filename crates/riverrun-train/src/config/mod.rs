@@ -6,7 +6,7 @@ mod pendulum;
 pub use memory::MemoryPlan;
 pub use pendulum::{PendulumRun, PendulumTask};
 use riverrun::ops::SavedStates;
-use riverrun_models::{AnyLanguageModelConfig, LanguageModelConfig, RecurrentKind};
+use riverrun_models::{AnyLanguageModelConfig, LanguageModelConfig, LoraConfig, RecurrentKind};
 use serde::{Deserialize, Serialize};
 
 use crate::hybrid::HybridConfig;
@@ -29,6 +29,9 @@ pub struct RunConfig {
     /// The folder of the published weights that the model began with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
+    /// The factors that learn in place of those weights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lora: Option<LoraConfig>,
     /// The training.
     pub training: TrainingConfig,
 }
@@ -117,6 +120,7 @@ impl RunConfig {
                 .with_time_scale(64)
                 .into(),
             weights: None,
+            lora: None,
             training: TrainingConfig::new(32, 64, 1000, 1e-2),
         }
     }
@@ -137,6 +141,7 @@ impl RunConfig {
             task: TaskConfig::Text(task),
             model: model.into(),
             weights: None,
+            lora: None,
             training: TrainingConfig::new(16, 256, 2000, 2e-3),
         }
     }
@@ -172,6 +177,19 @@ impl RunConfig {
         {
             let reason = format!("the model has {positions} positions");
             return Err(Error::value("context", self.training.context, reason));
+        }
+        if let Some(lora) = &self.lora {
+            lora.check()?;
+            let all = |reason| Err(Error::value("lora", lora.rank, reason));
+            if self.weights.is_none() {
+                return all("published weights are missing");
+            }
+            if self.training.hybrid.is_some() {
+                return all("hybrid training moves all weights");
+            }
+            if self.training.average.is_some() {
+                return all("the average is one of all weights");
+            }
         }
         match &self.task {
             TaskConfig::SelectiveCopy(task) => size("data_tokens", task.data_tokens, MOST)?,

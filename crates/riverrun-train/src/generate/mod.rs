@@ -13,7 +13,8 @@ mod steps;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use burn::tensor::{DType, Device, Tensor};
+use burn::module::Module;
+use burn::tensor::{DType, Device, FloatDType, Tensor};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use riverrun_models::weights::Published;
@@ -117,7 +118,12 @@ fn best_of(config: &RunConfig, dir: &RunDir, device: &Device) -> Result<AnyLangu
     let folder = dir.best().or_else(|| dir.checkpoint()).ok_or_else(none)?;
     memory::check("the model", config.weight_bytes(), device)?;
     checksums::check(&folder)?;
-    load_module(config.model.init(device), &folder.join(MODEL))
+    let (model, path) = (config.model.init(device), folder.join(MODEL));
+    let (Some(lora), Some(weights)) = (&config.lora, &config.weights) else {
+        return load_module(model, &path);
+    };
+    let weights = Published::open(weights)?.load(device, FloatDType::F32)?;
+    Ok(load_module(lora.adapt(weights), &path)?.materialize())
 }
 
 impl Generator {

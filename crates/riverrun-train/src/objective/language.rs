@@ -6,7 +6,7 @@ use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use riverrun::Sequence;
 use riverrun::ops::SavedStates;
 use riverrun_models::weights::Published;
-use riverrun_models::{AnyLanguageModel, AnyLanguageModelConfig};
+use riverrun_models::{AnyLanguageModel, AnyLanguageModelConfig, LoraConfig};
 
 use super::inputs::rows_of_part;
 use super::{Inputs, Objective, Score, count_correct, cross_entropy};
@@ -19,6 +19,7 @@ pub struct Language {
     model: AnyLanguageModelConfig,
     /// The weights that a new run starts from.
     weights: Option<Published>,
+    lora: Option<LoraConfig>,
     dropping: bool,
     saved_states: SavedStates,
     accuracy: bool,
@@ -31,6 +32,7 @@ impl Language {
         Self {
             model: config.model.clone(),
             weights: None,
+            lora: config.lora.clone(),
             dropping: match &config.model {
                 AnyLanguageModelConfig::Recurrent(model) => model.dropout > 0.0,
                 _ => false,
@@ -113,11 +115,15 @@ impl Objective for Language {
     }
 
     fn start(&self, device: &Device) -> Result<AnyLanguageModel, Error> {
-        let Some(weights) = &self.weights else {
-            return Ok(self.init(device));
+        let model = match &self.weights {
+            None => self.model.init(device),
+            Some(weights) => weights.load(device, FloatDType::F32)?,
         };
-        let model = weights.load(device, FloatDType::F32)?;
-        Ok(model.with_saved_states(self.saved_states))
+        let model = model.with_saved_states(self.saved_states);
+        Ok(match &self.lora {
+            None => model,
+            Some(lora) => lora.adapt(model),
+        })
     }
 
     fn tensors(&self, batch: &Batch) -> Vec<TensorData> {
@@ -193,6 +199,10 @@ impl Objective for Language {
     fn draws(&self) -> bool {
         // Dropout draws from the key.
         false
+    }
+
+    fn freezes(&self) -> bool {
+        self.lora.is_some()
     }
 
     fn bytes(&self) -> Option<u128> {

@@ -143,6 +143,11 @@ pub trait Objective: Send {
         false
     }
 
+    /// Whether a part of the parameters stays as it is. Each rank of several keeps all moments then.
+    fn freezes(&self) -> bool {
+        false
+    }
+
     /// The bytes that weights, moments and the activations of one batch take at least, if known; a step is refused where
     /// the machine has less.
     fn bytes(&self) -> Option<u128> {

@@ -9,7 +9,7 @@ mod adaptive;
 mod parameters;
 mod shard;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::str::FromStr;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
@@ -18,6 +18,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use riverrun::training::{
     AdamwNumbers, AdamwStep, AdamwTensors, adamw, adamw_numbers, refill, sgd, square_sum,
 };
+use riverrun_models::adapted;
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, LossScale};
@@ -280,12 +281,15 @@ impl Optimizer {
     }
 
     /// The first and second moments, each as a module of the model's shape with its ids, and the number
-    /// of steps taken. Parameters that never had a gradient have moments of 0.
+    /// of steps taken. Parameters that never had a gradient have moments of 0; those beside [LoRA's
+    /// factors](riverrun_models::adapted), which have none, are as they are in the model.
     pub fn moments<M: Module>(&self, model: &M) -> (M, M, usize) {
         let mut time = 0;
+        let learning = adapted(model);
         let mut take = |second| {
             let mut read = ReadMoment {
                 states: &self.states,
+                learning: learning.as_ref(),
                 second,
                 time: 0,
             };
@@ -313,14 +317,17 @@ impl Optimizer {
     fn keep_moments<M: Module>(&mut self, first: &M, second: &M, time: usize) {
         (self.steps, self.replayed) = (time, 0);
         let mut collected = HashMap::new();
+        let learning = adapted(first);
         first.visit(&mut WriteMoment {
             firsts: &mut collected,
             states: None,
+            learning: learning.as_ref(),
             time,
         });
         second.visit(&mut WriteMoment {
             firsts: &mut collected,
             states: Some(&mut self.states),
+            learning: None,
             time,
         });
     }
@@ -329,12 +336,17 @@ impl Optimizer {
 /// Puts a moment in the place of each parameter.
 struct ReadMoment<'a> {
     states: &'a HashMap<ParamId, DynState>,
+    /// The parameters that learn, if not all do.
+    learning: Option<&'a HashSet<ParamId>>,
     second: bool,
     time: usize,
 }
 
 impl ModuleMapper for ReadMoment<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if self.learning.is_some_and(|all| !all.contains(&param.id)) {
+            return param;
+        }
         let (id, tensor, mapper) = param.consume();
         let moment = match self.states.get(&id) {
             Some(state) => {
@@ -356,11 +368,16 @@ impl ModuleMapper for ReadMoment<'_> {
 struct WriteMoment<'a> {
     firsts: &'a mut HashMap<ParamId, DynState>,
     states: Option<&'a mut HashMap<ParamId, DynState>>,
+    /// The parameters that learn, if not all do: of first moments.
+    learning: Option<&'a HashSet<ParamId>>,
     time: usize,
 }
 
 impl ModuleVisitor for WriteMoment<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.learning.is_some_and(|all| !all.contains(&param.id)) {
+            return;
+        }
         let moment = param.val();
         match &mut self.states {
             None => {

@@ -99,6 +99,9 @@ impl<O: Objective> Setup<O> {
         if training.average.is_some() {
             return Err(Error::Spread("the average of weights"));
         }
+        if spread.shards && self.objective.freezes() {
+            return Err(Error::Spread("the optimizer of LoRA's factors"));
+        }
         let ((_, size), accumulate) = (spread.rows(), training.accumulate.max(1));
         if !training.batch.is_multiple_of(size * accumulate) {
             let whose = match spread.neighbours() {
