@@ -6,6 +6,7 @@ use burn::module::{
     Content, Devices, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor,
 };
 use burn::tensor::{Device, Int, Tensor};
+use riverrun::nn::quantized::QuantizedWeight;
 use riverrun::ops::SavedStates;
 use riverrun::{Error, Sequence};
 use serde::{Deserialize, Serialize};
@@ -222,6 +223,26 @@ impl AnyLanguageModel {
             Self::Griffin(model) => Self::Griffin(model.with_saved_states(saved_states)),
             Self::Gpt2(_) | Self::Decoder(_) | Self::Rwkv(_) => self,
         }
+    }
+
+    /// The same model, where the projection to the vocabulary has the embedding's weights with these in the order of their columns:
+    /// so the CPU multiplies one or a few rows by them fastest.
+    pub fn with_table_by_columns(mut self) -> Self {
+        let table = match &mut self {
+            Self::Recurrent(model) if model.out.is_none() => &mut model.embedding.weight,
+            Self::Decoder(model) if model.out.is_none() => &mut model.embedding.weight,
+            Self::Griffin(model) => &mut model.embedding.weight,
+            Self::Gpt2(model) => &mut model.tokens,
+            _ => return self,
+        };
+        if table.reparameterization::<QuantizedWeight>().is_some() {
+            return self;
+        }
+        *table = table.clone().map(|weight| {
+            let like = (&weight.device(), weight.dtype());
+            Tensor::<2>::from_data(weight.transpose().into_data(), like).transpose()
+        });
+        self
     }
 
     fn logits(

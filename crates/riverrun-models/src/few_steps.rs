@@ -100,7 +100,7 @@ impl LanguageModel {
             }
             None => {
                 let normed = self.norm.forward(x).unsqueeze_dim(1);
-                Head::Tied(self.embedding.weight.val()).logits(normed, None, false)?
+                Head::Tied(&self.embedding.weight).logits(normed, None, false)?
             }
         };
         Ok((logits, LmState { blocks }))

@@ -4,11 +4,11 @@ use burn::config::Config;
 use burn::module::{Initializer, Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
+use riverrun::nn::quantized::embedding;
 use riverrun::nn::{
     AttentionState, LayerNorm, LayerNormConfig, MultiHeadAttention, MultiHeadAttentionConfig,
     Recurrent, mlp,
 };
-use riverrun::ops;
 use riverrun::{Error, Sequence};
 
 use super::forward::{language_model, starts};
@@ -199,8 +199,8 @@ impl Gpt2 {
                 "tokens: expected at most {positions}, the positions of the model, found {found}"
             )));
         }
-        let table = self.tokens.val();
-        let mut x = ops::embedding(table.clone(), tokens)?;
+        let table = &self.tokens;
+        let mut x = embedding(table, tokens)?;
         if steps > 0 {
             let places = self.positions.val().narrow(0, first, steps);
             x = x + places.unsqueeze();

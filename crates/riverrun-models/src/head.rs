@@ -1,6 +1,8 @@
 //! The projection to the vocabulary.
 
+use burn::module::Param;
 use burn::tensor::Tensor;
+use riverrun::nn::quantized::quantized_product;
 use riverrun::ops::WeightOrder;
 use riverrun::ops::{self, LinearSpec};
 use riverrun::{Error, device};
@@ -21,19 +23,19 @@ fn padding(vocab: usize) -> usize {
 }
 
 /// The weights of the projection.
-pub(super) enum Head {
+pub(super) enum Head<'a> {
     /// `[vocab, width]`: those of the embedding.
-    Tied(Tensor<2>),
+    Tied(&'a Param<Tensor<2>>),
     /// `[width, vocab]`.
-    Own(Tensor<2>),
+    Own(&'a Param<Tensor<2>>),
 }
 
-impl Head {
+impl Head<'_> {
     /// The weight with `padding` more outputs, which are 0, and which of its dimensions comes first.
     fn weight(self, padding: usize) -> (Tensor<2>, LinearSpec) {
         let (weight, dim, order) = match self {
-            Self::Tied(weight) => (weight, 0, WeightOrder::OutputsFirst),
-            Self::Own(weight) => (weight, 1, WeightOrder::InputsFirst),
+            Self::Tied(weight) => (weight.val(), 0, WeightOrder::OutputsFirst),
+            Self::Own(weight) => (weight.val(), 1, WeightOrder::InputsFirst),
         };
         let weight = match padding {
             0 => weight,
@@ -56,10 +58,19 @@ impl Head {
         cap: Option<f64>,
         padded: bool,
     ) -> Result<Tensor<3>, Error> {
-        let (vocab, options) = match &self {
-            Self::Tied(weight) => (weight.dims()[0], (weight.device(), weight.dtype())),
-            Self::Own(weight) => (weight.dims()[1], (weight.device(), weight.dtype())),
+        let (Self::Tied(weight) | Self::Own(weight)) = self;
+        if let Some(logits) = quantized_product(weight, &x) {
+            let logits = logits?;
+            return Ok(match cap {
+                Some(cap) => (logits / cap).tanh() * cap,
+                None => logits,
+            });
+        }
+        let vocab = match &self {
+            Self::Tied(weight) => weight.dims()[0],
+            Self::Own(weight) => weight.dims()[1],
         };
+        let options = (weight.device(), weight.dtype());
         let padding = match padded && !device::is_cpu(&options.0) {
             true => padding(vocab),
             false => 0,

@@ -5,8 +5,9 @@ use burn::module::{Initializer, Module};
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 use riverrun::internal::{self, padding};
+use riverrun::nn::quantized::embedding;
 use riverrun::nn::{RmsNorm, RmsNormConfig};
-use riverrun::ops::{self, SavedStates};
+use riverrun::ops::SavedStates;
 use riverrun::{Error, Sequence};
 
 use super::forward::{language_model, starts};
@@ -182,8 +183,8 @@ impl LanguageModel {
         }
         let (normed, state) = self.hidden(tokens, sequence, key)?;
         let head = match &self.out {
-            Some(out) => Head::Own(out.weight.val()),
-            None => Head::Tied(self.embedding.weight.val()),
+            Some(out) => Head::Own(&out.weight),
+            None => Head::Tied(&self.embedding.weight),
         };
         Ok((head.logits(normed, None, padded)?, state))
     }
@@ -207,7 +208,7 @@ impl LanguageModel {
             Some(padding) => tokens.mask_fill(padding.reshape(sizes), 0),
             None => tokens,
         };
-        let x = ops::embedding(self.embedding.weight.val(), tokens)?;
+        let x = embedding(&self.embedding.weight, tokens)?;
         let (mut x, mut branch) = (x, None);
         let mut states = Vec::with_capacity(self.blocks.len());
         for (i, (block, state)) in self.blocks.iter().zip(starts).enumerate() {

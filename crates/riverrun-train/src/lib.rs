@@ -76,5 +76,6 @@ pub use spread::{Connected, Ranks};
 pub use spread::{connect, over_world, over_world_along_time};
 pub use trainer::checkpoint::weights;
 pub use trainer::{
-    Evaluation, Observer, Outcome, PARTS, PartSeconds, Plan, Setup, Trainer, evaluate, slowest,
+    Evaluation, Observer, Outcome, PARTS, PartSeconds, Plan, Setup, Trainer, evaluate,
+    evaluate_model, slowest,
 };

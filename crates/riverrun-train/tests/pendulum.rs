@@ -117,7 +117,7 @@ fn models_and_batches_that_no_memory_holds_are_refused() {
         assert!(matches!(refused, Some(Error::Memory { .. })), "{refused:?}");
         assert!(!folder.exists());
     }
-    for net in [DigitsNet::Conv, DigitsNet::Rows, DigitsNet::Pixels] {
+    for net in DigitsNet::ALL {
         let mut run = DigitsRun::new(net);
         run.training.batch = 1_000_000_000_000;
         let objective = DigitsObjective::new(net, false, run.training.batch);

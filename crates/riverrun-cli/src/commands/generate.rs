@@ -19,6 +19,9 @@ pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
         }
         (None, None) => return Err(Failure::Bug("neither a run nor weights".into())),
     };
+    if let Some(bits) = args.bits {
+        generator = generator.with_bits(bits)?;
+    }
     if let Some(file) = &args.state {
         generator = generator.with_state(file)?;
     }

@@ -300,7 +300,7 @@ fn a_network_with_batch_norm_goes_on_to_the_same_numbers() {
     assert_eq!(last("half"), last("whole"));
     scratch.refused(
         &[&words[..], &["--net", "rows"]].concat(),
-        "the network conv has it alone",
+        "the networks conv and conv2 have it alone",
     );
     scratch.refused(
         &[&words[..], &["--dtype", "bf16", "-q"]].concat(),

@@ -113,6 +113,8 @@ fn published_weights_generate_and_go_on_training() {
     );
     assert_eq!(text(&[]), first);
     assert!(text(&["--dtype", "bf16"]).starts_with(b"in the"));
+    // No weight of so small a model is large enough for fewer bits.
+    assert_eq!(text(&["--bits", "8"]), first);
     // The prompt in two parts, the first of which is read once.
     let words = [
         "generate",

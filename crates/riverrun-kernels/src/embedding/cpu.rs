@@ -5,6 +5,7 @@ use pulp::Arch;
 
 use super::{Shape, row};
 use crate::error::expect_length;
+use crate::gemm::Order;
 use crate::simd::real::Real as _;
 use crate::threads::pieces::{InPieces, Pieces};
 use crate::{Element, Error};
@@ -18,13 +19,13 @@ const TABLE_ROWS: usize = 16;
 /// Tokens of a piece: a longer segment is summed piece by piece. Fixed, so that results do not depend on threads.
 const PIECE: usize = 1024;
 
-/// Computes `y`, `[N, D]`: rows of `weight`, `[V, D]`. An invalid token gives a row of NaN.
+/// Computes `y`, `[N, D]`: rows of the table `weight`, `[V, D]`, of which rows or columns are contiguous. An invalid token gives a row of NaN.
 ///
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Length`]; then nothing has been written.
 pub fn forward<E: Element>(
     shape: Shape,
-    weight: &[E],
+    (weight, order): (&[E], Order),
     tokens: &[i64],
     y: &mut [E],
 ) -> Result<(), Error> {
@@ -37,9 +38,13 @@ pub fn forward<E: Element>(
         .zip(tokens.par_chunks(ROWS))
         .for_each(|(y, tokens)| {
             for (y, &token) in y.chunks_mut(dim).zip(tokens) {
-                match row(token, shape.vocab) {
-                    Some(row) => y.copy_from_slice(&weight[row * dim..][..dim]),
-                    None => y.fill(E::from_f64(f64::NAN)),
+                match (row(token, shape.vocab), order) {
+                    (Some(row), Order::Rows) => y.copy_from_slice(&weight[row * dim..][..dim]),
+                    (Some(row), Order::Columns) => {
+                        let column = weight[row..].iter().step_by(shape.vocab);
+                        y.iter_mut().zip(column).for_each(|(y, x)| *y = *x);
+                    }
+                    (None, _) => y.fill(E::from_f64(f64::NAN)),
                 }
             }
         });

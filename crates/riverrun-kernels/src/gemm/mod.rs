@@ -5,6 +5,7 @@
 //! installed, on CubeCL's buffers and stream; elsewhere the products are the backend's.
 
 pub mod cpu;
+pub mod quantized;
 #[cfg(feature = "cuda")]
 pub mod vendor;
 

@@ -7,7 +7,7 @@ use burn::module::Module;
 use burn::nn::{Embedding, Linear};
 use burn::tensor::{Int, Tensor};
 use riverrun::nn::RmsNorm;
-use riverrun::ops;
+use riverrun::nn::quantized::embedding;
 use riverrun::{Error, Sequence};
 
 use super::LmState;
@@ -55,8 +55,8 @@ impl Decoder {
     ) -> Result<(Tensor<3>, LmState), Error> {
         let layers = self.blocks.len();
         let starts = starts(sequence.state.clone().map(|state| state.blocks), layers)?;
-        let table = self.embedding.weight.val();
-        let mut x = ops::embedding(table.clone(), tokens)?;
+        let table = &self.embedding.weight;
+        let mut x = embedding(table, tokens)?;
         let mut branch: Option<Tensor<3>> = None;
         let mut blocks = Vec::with_capacity(layers);
         for (block, state) in self.blocks.iter().zip(starts) {
@@ -70,7 +70,7 @@ impl Decoder {
             None => self.norm.forward(x),
         };
         let head = match &self.out {
-            Some(out) => Head::Own(out.weight.val()),
+            Some(out) => Head::Own(&out.weight),
             None => Head::Tied(table),
         };
         Ok((head.logits(x, self.logit_cap, padded)?, LmState { blocks }))

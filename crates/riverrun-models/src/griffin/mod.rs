@@ -7,7 +7,8 @@ use burn::module::Module;
 use burn::nn::Embedding;
 use burn::tensor::{Int, Tensor};
 use riverrun::nn::RmsNorm;
-use riverrun::ops::{self, SavedStates};
+use riverrun::nn::quantized::embedding;
+use riverrun::ops::SavedStates;
 use riverrun::{Error, Sequence};
 
 use super::forward::{language_model, starts};
@@ -91,8 +92,8 @@ impl Griffin {
     ) -> Result<(Tensor<3>, GriffinState), Error> {
         let layers = self.blocks.len();
         let starts = starts(sequence.state.clone().map(|state| state.blocks), layers)?;
-        let table = self.embedding.weight.val();
-        let mut x = ops::embedding(table.clone(), tokens)? * self.embedding_scale;
+        let table = &self.embedding.weight;
+        let mut x = embedding(table, tokens)? * self.embedding_scale;
         let mut branch: Option<Tensor<3>> = None;
         let mut blocks = Vec::with_capacity(layers);
         for (block, state) in self.blocks.iter().zip(starts) {

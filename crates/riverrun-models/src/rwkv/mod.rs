@@ -5,8 +5,8 @@ mod config;
 use burn::module::Module;
 use burn::nn::{Embedding, Linear};
 use burn::tensor::{Int, Tensor};
+use riverrun::nn::quantized::embedding;
 use riverrun::nn::{LayerNorm, MatrixLayerState, Recurrent, Rwkv7, Rwkv7ChannelMix};
-use riverrun::ops;
 use riverrun::{Error, Sequence};
 
 use super::forward::{language_model, starts};
@@ -95,7 +95,7 @@ impl Rwkv {
     ) -> Result<(Tensor<3>, RwkvState), Error> {
         let layers = self.blocks.len();
         let starts = starts(sequence.state.clone().map(|state| state.blocks), layers)?;
-        let x = ops::embedding(self.embedding.weight.val(), tokens)?;
+        let x = embedding(&self.embedding.weight, tokens)?;
         let mut x = self.embedding_norm.forward(x);
         let (mut branch, mut values) = (None, None);
         let mut blocks = Vec::with_capacity(layers);
@@ -119,7 +119,7 @@ impl Rwkv {
             Some(branch) => self.norm.forward_sum(x, branch).0,
             None => self.norm.forward(x),
         };
-        let logits = Head::Own(self.out.weight.val()).logits(x, None, padded)?;
+        let logits = Head::Own(&self.out.weight).logits(x, None, padded)?;
         Ok((logits, RwkvState { blocks }))
     }
 }

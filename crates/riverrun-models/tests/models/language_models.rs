@@ -1,12 +1,14 @@
 //! The language model: chunks and steps against the whole, and a saved model against the one that was saved.
 
-use burn::module::Module;
+use burn::module::{Module, ModuleMapper, Param};
 use burn::store::ModuleRecord;
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use riverrun::Sequence;
+use riverrun::nn::quantized::{Bits, quantize};
 use riverrun::ops::cross_entropy;
 use riverrun_models::{
-    GriffinConfig, LanguageModel, LanguageModelConfig, RecurrentKind, TemporalMixing,
+    AnyLanguageModel, AnyLanguageModelConfig, GriffinConfig, LanguageModel, LanguageModelConfig,
+    LanguageModelKind, RecurrentKind, TemporalMixing,
 };
 
 use crate::common::{assert_close, devices, numbers};
@@ -274,6 +276,81 @@ fn language_models_run_on_nothing() {
                     let _ = logits.sum().backward();
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn a_table_by_columns_changes_no_bit() {
+    struct Cast(FloatDType);
+    impl ModuleMapper for Cast {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            param.map(|tensor| tensor.cast(self.0))
+        }
+    }
+    let device = Device::flex();
+    let (vocab, width) = (37, 16);
+    let tied: [AnyLanguageModelConfig; 4] = [
+        LanguageModelConfig::new(vocab, width, 2)
+            .with_cell(gated())
+            .with_tied(Some(true))
+            .into(),
+        GriffinConfig::new(vocab, width, 3, 2).into(),
+        LanguageModelKind::Gpt2.config(vocab, width, 2, 8),
+        LanguageModelKind::Decoder.config(vocab, width, 2, 8),
+    ];
+    for config in tied {
+        let model = config.init(&device);
+        for dtype in [FloatDType::F32, FloatDType::BF16] {
+            let model = model.clone().map(&mut Cast(dtype));
+            let turned = model.clone().with_table_by_columns();
+            for tokens in [vec![3, 36, 0, 7, 7], vec![1]] {
+                let tokens = Tensor::<1, Int>::from_data(&tokens[..], &device);
+                let of = |model: &AnyLanguageModel| {
+                    let (logits, _) = model.forward(tokens.clone().unsqueeze(), Sequence::new());
+                    numbers(logits)
+                };
+                assert_eq!(of(&model), of(&turned), "{}", config.kind());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_model_of_few_bits_is_close_and_steps_as_its_whole_does() {
+    let device = Device::flex();
+    device.seed(5);
+    let (vocab, width) = (200, 128);
+    let models: [AnyLanguageModelConfig; 4] = [
+        LanguageModelConfig::new(vocab, width, 2)
+            .with_tied(Some(true))
+            .into(),
+        GriffinConfig::new(vocab, width, 3, 2).into(),
+        LanguageModelKind::Gpt2.config(vocab, width, 2, 16),
+        LanguageModelKind::Decoder.config(vocab, width, 2, 16),
+    ];
+    for config in models {
+        let name = config.kind();
+        let model = config.init(&device);
+        let tokens = Tensor::<2, Int>::from_data([[3, 150, 0, 7, 7, 199, 20, 1]], &device);
+        let (whole, _) = model.forward(tokens.clone(), Sequence::new());
+        let expected = numbers(whole);
+        let size = |x: &[f64]| x.iter().map(|x| x * x).sum::<f64>().sqrt();
+        for (bits, most) in [(Bits::Eight, 0.02), (Bits::Four, 0.4)] {
+            let own = quantize(model.clone(), bits).expect("the CPU");
+            let (logits, _) = own.forward(tokens.clone(), Sequence::new());
+            let found = numbers(logits);
+            let errors: Vec<f64> = found.iter().zip(&expected).map(|(x, y)| x - y).collect();
+            let error = size(&errors) / size(&expected);
+            assert!(error > 0.0 && error < most, "{name}, {bits:?}: {error}");
+            let (mut state, mut by_steps) = (None, Vec::new());
+            for step in 0..8 {
+                let token = tokens.clone().narrow(1, step, 1).squeeze_dim(1);
+                let (logits, next) = own.step(token, state);
+                by_steps.extend(numbers(logits));
+                state = Some(next);
+            }
+            assert_close(&format!("{name}, {bits:?}"), &by_steps, &found, 1e-4);
         }
     }
 }

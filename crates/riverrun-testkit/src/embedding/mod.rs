@@ -6,6 +6,7 @@
 pub mod oracle;
 
 use riverrun_kernels::embedding::{Shape, cpu};
+use riverrun_kernels::gemm::Order;
 use riverrun_kernels::{CpuElement, Element, Error};
 
 use crate::{
@@ -154,7 +155,8 @@ impl Case for Embedding {
     fn cpu<E: CpuElement>(&self) -> Result<Tensors, Error> {
         let nan = E::from_f64(f64::NAN);
         let mut y = vec![nan; self.shape.outputs()];
-        cpu::forward(self.shape, &stored::<E>(&self.weight), &self.tokens, &mut y)?;
+        let weight = stored::<E>(&self.weight);
+        cpu::forward(self.shape, (&weight, Order::Rows), &self.tokens, &mut y)?;
         let mut d_weight = vec![nan; self.shape.table()];
         let d_y = stored::<E>(&self.d_y);
         cpu::backward(self.shape, &d_y, &self.tokens, &mut d_weight)?;

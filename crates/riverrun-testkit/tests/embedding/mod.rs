@@ -5,6 +5,7 @@ mod gpu;
 
 use riverrun_kernels::Error;
 use riverrun_kernels::embedding::{Shape, cpu};
+use riverrun_kernels::gemm::Order;
 use riverrun_testkit::Case;
 use riverrun_testkit::embedding::{Embedding, Tokens};
 
@@ -20,11 +21,11 @@ fn wrong_lengths_are_refused_before_anything_is_written() {
         })
     };
     assert_eq!(
-        cpu::forward(shape, &[0.0; 7], &[0; 3], &mut y),
+        cpu::forward(shape, (&[0.0; 7], Order::Rows), &[0; 3], &mut y),
         wrong("weight", 8, 7)
     );
     assert_eq!(
-        cpu::forward(shape, &[0.0; 8], &[0; 2], &mut y),
+        cpu::forward(shape, (&[0.0; 8], Order::Rows), &[0; 2], &mut y),
         wrong("tokens", 3, 2)
     );
     assert_eq!(
@@ -35,9 +36,24 @@ fn wrong_lengths_are_refused_before_anything_is_written() {
     assert_eq!(d_weight, [7.0; 8]);
     let none = Shape::new(3, 0, 2);
     assert_eq!(
-        cpu::forward(none, &[], &[0; 3], &mut y),
+        cpu::forward(none, (&[], Order::Rows), &[0; 3], &mut y),
         Err(Error::NoChannels)
     );
+}
+
+#[test]
+fn a_table_by_columns_has_the_rows_of_one_by_rows() {
+    let shape = Shape::new(5, 4, 3);
+    let rows: [f32; 12] = std::array::from_fn(|i| i as f32);
+    let columns: [f32; 12] = std::array::from_fn(|i| rows[i % 4 * 3 + i / 4]);
+    let mut found = [[7_f32; 15]; 2];
+    let [by_rows, by_columns] = &mut found;
+    let tokens = [2, 0, 9, 3, -1];
+    cpu::forward(shape, (&rows, Order::Rows), &tokens, by_rows).unwrap();
+    cpu::forward(shape, (&columns, Order::Columns), &tokens, by_columns).unwrap();
+    assert_eq!(by_rows.map(f32::to_bits), by_columns.map(f32::to_bits));
+    assert_eq!(by_rows[..3], [6.0, 7.0, 8.0]);
+    assert!(by_rows[6].is_nan());
 }
 
 #[test]

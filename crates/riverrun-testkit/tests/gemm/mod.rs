@@ -2,5 +2,6 @@
 
 mod cpu;
 mod oracle;
+mod quantized;
 #[cfg(feature = "cuda")]
 mod vendor;

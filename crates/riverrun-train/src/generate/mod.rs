@@ -17,6 +17,7 @@ use burn::module::Module;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
+use riverrun::nn::quantized::{Bits, quantize};
 use riverrun_models::weights::Published;
 use riverrun_models::{AnyLanguageModel, AnyLmState};
 
@@ -143,7 +144,7 @@ impl Generator {
         let device = device.clone().without_autodiff();
         let model = best_of(&config, dir, &device)?;
         let symbols = task.vocabulary.symbols()?;
-        Ok(Self {
+        let generator = Self {
             model,
             positions: config.model.positions(),
             vocabulary: task.vocabulary,
@@ -152,7 +153,8 @@ impl Generator {
             start: None,
             device,
             recorded: AtomicBool::new(false),
-        })
+        };
+        Ok(generator.ready())
     }
 
     /// A published model with the tokens of its folder, in a format; without one in that of its files if they have 16 bits and the
@@ -209,7 +211,24 @@ impl Generator {
     pub fn with_precision(mut self, precision: Precision) -> Result<Self, Error> {
         supported(&self.device, precision)?;
         self.model = precision.working_copy(&self.model);
+        Ok(self.ready())
+    }
+
+    /// The model with weights of 8 or 4 bits, on the CPU: see [`quantize`]. It computes in the format that it had.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a device that is not the CPU.
+    pub fn with_bits(mut self, bits: Bits) -> Result<Self, Error> {
+        self.model = quantize(self.model, bits)?;
         Ok(self)
+    }
+
+    /// With the weights where steps read them fastest.
+    fn ready(mut self) -> Self {
+        if riverrun::device::is_cpu(&self.device) {
+            self.model = self.model.with_table_by_columns();
+        }
+        self
     }
 
     /// Reads a prompt and writes where the model is after it into a file, for [`with_state`](Self::with_state): so a long prompt is

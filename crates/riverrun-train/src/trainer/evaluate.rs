@@ -33,9 +33,21 @@ pub fn evaluate<O: Objective>(
     task: &dyn Task<Batch = O::Batch>,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Evaluation, Error> {
+    evaluate_model(learner, &learner.working_model(), task, progress)
+}
+
+/// As [`evaluate`], with another model of the learner's objective, without autodiff.
+///
+/// # Errors
+/// As there.
+pub fn evaluate_model<O: Objective>(
+    learner: &Learner<O>,
+    model: &O::Model,
+    task: &dyn Task<Batch = O::Batch>,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Evaluation, Error> {
     let start = Instant::now();
-    let model = learner.working_model();
-    Ok(Sums::of(learner, &model, task, (0, 1), None, progress)?.evaluation(start))
+    Ok(Sums::of(learner, model, task, (0, 1), None, progress)?.evaluation(start))
 }
 
 /// As [`evaluate`], with a model in the format of the arithmetic; each rank, or group of ranks, of a spread learner takes the batches of its number, and all get the same

@@ -26,7 +26,7 @@ use crate::tasks::Task;
 use crate::{Error, Language, Learner, Objective, Report, RunDir, Split, TrainingConfig};
 
 use average::Average;
-pub use evaluate::{Evaluation, evaluate};
+pub use evaluate::{Evaluation, evaluate, evaluate_model};
 pub use observer::{Observer, Plan};
 use profile::Profile;
 pub use profile::{PARTS, PartSeconds, slowest};

@@ -3,8 +3,9 @@
 use burn::nn::Linear;
 use burn::tensor::Tensor;
 
+use super::quantized::QuantizedWeight;
 use crate::Error;
-use crate::ops::{self, LinearSpec};
+use crate::ops::{self, LinearSpec, gelu};
 
 /// `x W + b`, `[.., d_input]` to `[.., d_output]`: [`Linear::forward`] by [`ops::linear`](crate::ops::linear()).
 pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
@@ -13,6 +14,9 @@ pub fn linear<const D: usize>(layer: &Linear, x: Tensor<D>) -> Tensor<D> {
 
 /// [`linear`], with an error for an `x` whose width, dtype or device is not the layer's.
 pub fn apply<const D: usize>(layer: &Linear, x: Tensor<D>) -> Result<Tensor<D>, Error> {
+    if let Some(weight) = QuantizedWeight::of(&layer.weight, &x) {
+        return weight.product(x, layer.bias.as_ref().map(|bias| bias.val()));
+    }
     let (weight, bias) = parameters(layer);
     ops::linear(x, weight, bias, LinearSpec::default())
 }
@@ -20,6 +24,10 @@ pub fn apply<const D: usize>(layer: &Linear, x: Tensor<D>) -> Result<Tensor<D>, 
 /// `gelu(x W₁ + b₁) W₂ + b₂`, `[.., d_input]` to `[.., d_output]`: two layers with GELU between, by
 /// [`ops::mlp`].
 pub fn mlp<const D: usize>(up: &Linear, down: &Linear, x: Tensor<D>) -> Tensor<D> {
+    if QuantizedWeight::of(&up.weight, &x).is_some() {
+        let inner = gelu(linear(up, x)).unwrap_or_else(Error::raise);
+        return linear(down, inner);
+    }
     ops::mlp(x, parameters(up), parameters(down), LinearSpec::default())
         .unwrap_or_else(Error::raise)
 }

@@ -19,6 +19,7 @@ mod lstm;
 mod matrix_state;
 mod min_gru;
 mod min_lstm;
+pub mod quantized;
 mod recurrent;
 mod rg_lru;
 mod rms_norm;

@@ -180,9 +180,9 @@ impl SLstm {
     }
 
     fn check(&self, x: &Tensor<3>, sequence: &Sequence<SLstmState>) -> Result<(), Error> {
-        let ([batch, steps, _], weight) = (x.dims(), self.input.weight.val());
+        let ([batch, steps, _], weight) = (x.dims(), &self.input.weight);
         checks::supported("x", &x.device(), x.dtype())?;
-        checks::fits("x", &weight, x, &[batch, steps, weight.dims()[0]])?;
+        checks::fits("x", weight, x, &[batch, steps, weight.dims()[0]])?;
         checks::reset(x, sequence.reset.as_ref(), [batch, steps])?;
         checks::lengths(sequence.lengths.as_deref(), [batch, steps])?;
         sequence.check_undivided("an SLstm")?;

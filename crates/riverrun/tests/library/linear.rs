@@ -120,3 +120,26 @@ fn the_layers_of_burn_give_the_same() {
         assert_close(&name, &numbers(found), &numbers(expected), 1e-6);
     }
 }
+
+#[test]
+fn a_matrix_by_columns_gives_the_same_numbers() {
+    for (name, device) in devices() {
+        let weight = Tensor::<2>::random([19, 33], Distribution::Default, &device);
+        let columns = Tensor::<2>::from_data(weight.clone().transpose().into_data(), &device);
+        let columns = columns.transpose();
+        for rows in [1, 3, 40] {
+            let x = Tensor::<2>::random([rows, 19], Distribution::Default, &device);
+            let run = |x: &Tensor<2>, weight: &Tensor<2>| {
+                linear(x.clone(), weight.clone(), None, LinearSpec::default()).expect("a product")
+            };
+            let expected = numbers(run(&x, &weight));
+            assert_eq!(numbers(run(&x, &columns)), expected, "{name}, {rows} rows");
+            let inputs = Tensor::<2>::from_data(x.clone().transpose().into_data(), &device);
+            assert_eq!(
+                numbers(run(&inputs.transpose(), &columns)),
+                expected,
+                "{name}"
+            );
+        }
+    }
+}

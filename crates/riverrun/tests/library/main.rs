@@ -23,6 +23,8 @@ mod optimizer;
 mod padded;
 #[path = "../common/parameters.rs"]
 mod parameters;
+#[cfg(feature = "flex")]
+mod quantized;
 mod recompute;
 #[cfg(feature = "flex")]
 mod rollout;

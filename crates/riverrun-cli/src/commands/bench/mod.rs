@@ -1,6 +1,7 @@
 //! `riverrun bench`: a file or folder for each measurement, with its options, its problems, what it runs and its columns.
 
 mod attention;
+mod bits;
 mod cell;
 #[cfg(unix)]
 mod collectives;
@@ -138,6 +139,8 @@ enum Measurement {
     Cell(cell::Args),
     /// Whole recurrent layers on the CPU and on a GPU in one run: speed-up and crossover over the steps, minGRU beside GRU
     Layer(layer::Args),
+    /// Weights of 16, 8 and 4 bits of a trained model on the CPU: validation loss, milliseconds of a text
+    Bits(bits::Args),
     /// Training steps of language models: tokens per second, milliseconds by part, launches, memory, start-up time
     Train(train::Args),
     /// Linear layers and MLPs: time of a call, the host's part of it, floating-point operations per second
@@ -187,6 +190,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         Measurement::Recompute(args) => recompute::run(args, there),
         Measurement::Cell(args) => cell::run(args, there),
         Measurement::Layer(args) => layer::run(args, there),
+        Measurement::Bits(args) => bits::run(args, there),
         Measurement::Linear(args) => linear::run(args, there),
         Measurement::Attention(args) => attention::run(args, there),
         Measurement::Rollout(args) => rollout::run(args, there),

@@ -61,29 +61,39 @@ impl<E: Element> WithSimd for FewRows<'_, E> {
                 .next_multiple_of(pair_len::<S, E::Acc>())
                 .min(MOST),
         };
-        let piece = |index: usize| {
-            let first = index * width;
+        by_columns([k, n], width, d, |first, len| {
             let columns = Columns {
                 sizes,
                 a,
                 b,
                 bias,
                 first,
-                len: width.min(n - first),
+                len,
             };
             columns.sums(simd)
-        };
-        let count = n.div_ceil(width);
-        let pieces: Vec<Vec<E::Acc>> = match threads {
-            1 => (0..count).map(piece).collect(),
-            _ => parallel_map(count, piece),
-        };
-        for (index, sums) in pieces.iter().enumerate() {
-            let first = index * width;
-            let len = width.min(n - first);
-            for (d, sums) in d.chunks_exact_mut(n).zip(sums.chunks_exact(len)) {
-                d[first..][..len].copy_from_slice(sums);
-            }
+        });
+    }
+}
+
+/// Computes `d`, rows of `n` numbers, by pieces of `width` columns, on all threads where a matrix `[k, n]` is not small. `sums` gives
+/// a piece by its first column and its length.
+pub(super) fn by_columns<R: Copy + Send + Sync>(
+    [k, n]: [usize; 2],
+    width: usize,
+    d: &mut [R],
+    sums: impl Fn(usize, usize) -> Vec<R> + Sync,
+) {
+    let len = |index: usize| width.min(n - index * width);
+    let piece = |index: usize| sums(index * width, len(index));
+    let count = n.div_ceil(width);
+    let pieces: Vec<Vec<R>> = match k * n < SMALL {
+        true => (0..count).map(piece).collect(),
+        false => parallel_map(count, piece),
+    };
+    for (index, sums) in pieces.iter().enumerate() {
+        let len = len(index);
+        for (d, sums) in d.chunks_exact_mut(n).zip(sums.chunks_exact(len)) {
+            d[index * width..][..len].copy_from_slice(sums);
         }
     }
 }

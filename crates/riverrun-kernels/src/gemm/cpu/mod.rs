@@ -4,6 +4,8 @@ pub(crate) mod columns;
 mod few_rows;
 pub(crate) mod packed;
 mod product;
+mod quantized;
 pub(crate) mod tile;
 
 pub use product::{Factor, Kernels, product};
+pub use quantized::quantized_product;

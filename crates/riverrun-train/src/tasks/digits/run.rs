@@ -17,7 +17,7 @@ pub struct DigitsRun {
     pub task: DigitsTask,
     /// The network.
     pub net: DigitsNet,
-    /// Whether the channels of [`DigitsNet::Conv`] are normalised over each batch.
+    /// Whether the channels of convolutions are normalised over each batch.
     #[serde(default)]
     pub batch_norm: bool,
     /// The images.
@@ -38,7 +38,7 @@ impl DigitsRun {
     /// A network on drawn digits, with the steps that it needs there.
     pub fn new(net: DigitsNet) -> Self {
         let (steps, lr) = match net {
-            DigitsNet::Conv => (400, 3e-3),
+            DigitsNet::Conv | DigitsNet::Conv2 => (400, 3e-3),
             DigitsNet::Rows => (600, 3e-3),
             DigitsNet::Pixels => (600, 5e-3),
         };
@@ -62,8 +62,8 @@ impl DigitsRun {
             return Err(Error::value("format", self.format, known));
         }
         self.training.check()?;
-        if self.batch_norm && self.net != DigitsNet::Conv {
-            let reason = "the network conv has it alone";
+        if self.batch_norm && !self.net.convolves() {
+            let reason = "the networks conv and conv2 have it alone";
             return Err(Error::value("batch_norm", self.batch_norm, reason));
         }
         let task = Digits::new(&self.data, self.training.batch, self.training.seed)?;

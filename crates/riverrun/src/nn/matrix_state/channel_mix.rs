@@ -64,8 +64,8 @@ impl Recurrent for Rwkv7ChannelMix {
         x: Tensor<3>,
         sequence: Sequence<Tensor<3>>,
     ) -> Result<(Tensor<3>, Tensor<3>), Error> {
-        let ([batch, steps, _], weight) = (x.dims(), self.key.weight.val());
-        checks::fits("x", &weight, &x, &[batch, steps, weight.dims()[0]])?;
+        let ([batch, steps, _], weight) = (x.dims(), &self.key.weight);
+        checks::fits("x", weight, &x, &[batch, steps, weight.dims()[0]])?;
         let lengths = sequence.lengths.clone();
         let x = without_padding(x, lengths.as_deref())?;
         let (difference, last) = token_shift(x.clone(), sequence)?;

@@ -114,9 +114,9 @@ pub(super) fn run<L: MatrixLayer>(
     x: Tensor<3>,
     sequence: Sequence<MatrixLayerState>,
 ) -> Result<(Tensor<3>, MatrixLayerState), Error> {
-    let ([batch, steps, _], weight) = (x.dims(), layer.first().weight.val());
+    let ([batch, steps, _], weight) = (x.dims(), &layer.first().weight);
     checks::supported("x", &x.device(), x.dtype())?;
-    checks::fits("x", &weight, &x, &[batch, steps, weight.dims()[0]])?;
+    checks::fits("x", weight, &x, &[batch, steps, weight.dims()[0]])?;
     checks::reset(&x, sequence.reset.as_ref(), [batch, steps])?;
     checks::lengths(sequence.lengths.as_deref(), [batch, steps])?;
     sequence.check_piece(steps)?;

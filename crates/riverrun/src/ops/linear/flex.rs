@@ -10,7 +10,7 @@ use riverrun_kernels::gemm::cpu;
 
 use super::{LinearOps, ProductOutput, ProductSpec};
 use crate::ops::support::Maybe;
-use crate::ops::support::flex::{Storage, contiguous, dense, zeros};
+use crate::ops::support::flex::{Storage, contiguous, dense, either_way, zeros};
 
 impl LinearOps for Flex {
     fn vendor_product(
@@ -18,9 +18,11 @@ impl LinearOps for Flex {
         b: FloatTensor<Self>,
         vector: Maybe<Self>,
         pre: Maybe<Self>,
-        spec: ProductSpec,
+        mut spec: ProductSpec,
     ) -> ProductOutput<Self> {
-        let (a, b) = (a.to_contiguous(), b.to_contiguous());
+        let ((a, a_turned), (b, b_turned)) = (either_way(&a), either_way(&b));
+        spec.a_transposed ^= a_turned;
+        spec.b_transposed ^= b_turned;
         let read = [dense(vector), dense(pre)];
         match a.dtype() {
             DType::F64 => product::<f64>(&a, &b, read, spec),

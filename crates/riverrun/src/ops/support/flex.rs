@@ -40,6 +40,17 @@ pub(crate) fn contiguous<E: Storage>(tensor: &FlexTensor) -> &[E] {
     tensor.as_slice::<E>().expect("made contiguous before")
 }
 
+/// A matrix in one piece, and whether that is its transpose: where its columns stand one after another, nothing is copied.
+pub(crate) fn either_way(matrix: &FlexTensor) -> (FlexTensor, bool) {
+    if !matrix.is_contiguous() {
+        let turned = matrix.transpose(0, 1);
+        if turned.is_contiguous() {
+            return (turned.to_contiguous(), true);
+        }
+    }
+    (matrix.to_contiguous(), false)
+}
+
 pub(crate) fn dense(tensor: Maybe<Flex>) -> Option<FlexTensor> {
     tensor.into_option().map(|tensor| tensor.to_contiguous())
 }
