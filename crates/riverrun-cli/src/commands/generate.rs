@@ -12,16 +12,19 @@ use crate::failure::Failure;
 pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
     let device = riverrun::device::parse(&args.device)?;
     let mut generator = match (&args.weights, &args.run) {
-        (Some(folder), _) => Generator::published(&Published::open(folder)?, &device, args.dtype)?,
+        (Some(folder), _) => {
+            Generator::published(&Published::open(folder)?, &device, args.dtype, args.bits)?
+        }
         (None, Some(run)) => {
             let generator = Generator::open(&RunDir::open(run)?, &device)?;
-            generator.with_precision(args.dtype.unwrap_or_default())?
+            let generator = generator.with_precision(args.dtype.unwrap_or_default())?;
+            match args.bits {
+                Some(bits) => generator.with_bits(bits)?,
+                None => generator,
+            }
         }
         (None, None) => return Err(Failure::Bug("neither a run nor weights".into())),
     };
-    if let Some(bits) = args.bits {
-        generator = generator.with_bits(bits)?;
-    }
     if let Some(file) = &args.state {
         generator = generator.with_state(file)?;
     }

@@ -330,3 +330,43 @@ fn weights_that_cannot_be_used_are_refused_in_one_line() {
         "`model_type` llama",
     );
 }
+
+#[test]
+fn weights_of_fewer_bits_are_measured_and_generate() {
+    let scratch = Scratch::new("bits");
+    let lines = "the quick brown fox jumps over the lazy dog\n".repeat(40);
+    fs::write(scratch.0.join("text.txt"), lines).unwrap();
+    scratch.done(&[
+        "train",
+        "text.txt",
+        "--width",
+        "128",
+        "--layers",
+        "1",
+        "--context",
+        "16",
+        "--batch",
+        "2",
+        "--steps",
+        "4",
+        "--out",
+        "run",
+        "--device",
+        "cpu",
+    ]);
+    let table = scratch.done(&["bench", "bits", "run", "--device", "cpu"]);
+    for form in ["f32", "bf16", "8 bits", "4 bits"] {
+        assert!(table.lines().any(|line| line.starts_with(form)), "{table}");
+    }
+    let text = |more: &[&str]| {
+        let words = [
+            "generate", "run", "--device", "cpu", "--tokens", "5", "--prompt", "the",
+        ];
+        scratch.run(&[&words[..], more].concat())
+    };
+    for bits in ["8", "4"] {
+        assert!(text(&["--bits", bits]).stdout.starts_with(b"the"));
+    }
+    let refused = String::from_utf8(text(&["--bits", "3"]).stderr).unwrap();
+    assert!(refused.contains("it is 4 or 8"), "{refused}");
+}

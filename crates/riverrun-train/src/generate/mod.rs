@@ -158,15 +158,16 @@ impl Generator {
     }
 
     /// A published model with the tokens of its folder, in a format; without one in that of its files if they have 16 bits and the
-    /// device has it, else in [that of the device](Precision::of).
+    /// device has it, else in [that of the device](Precision::of). With `bits`, weights are [of so many](Self::with_bits).
     ///
     /// # Errors
-    /// No tokens in the folder, or more than the model has; a format or memory that the device lacks; the errors of
-    /// [`Published::load`].
+    /// No tokens in the folder, or more than the model has; a format or memory that the device lacks; `bits` on a device that is not
+    /// the CPU; the errors of [`Published::load`].
     pub fn published(
         model: &Published,
         device: &Device,
         precision: Option<Precision>,
+        bits: Option<Bits>,
     ) -> Result<Self, Error> {
         let device = device.clone().without_autodiff();
         let precision = match precision {
@@ -200,7 +201,12 @@ impl Generator {
             recorded: AtomicBool::new(false),
         };
         // Two kinds of model are read in `f32`.
-        generator.with_precision(precision)
+        let model = precision.working_copy(&generator.model);
+        let generator = Self { model, ..generator };
+        match bits {
+            Some(bits) => generator.with_bits(bits),
+            None => Ok(generator.ready()),
+        }
     }
 
     /// The model with its weights rounded to a format, in which it computes from here on: in 16 bits it takes half of the memory.
