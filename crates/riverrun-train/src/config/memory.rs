@@ -27,7 +27,7 @@ pub struct MemoryPlan {
     pub copy: u64,
     /// The sums of weights and LoRA's changes, which the backward pass reads.
     pub sums: u64,
-    /// The gradients.
+    /// The gradients; with LoRA also those of the sums, which come before those of the factors.
     pub gradients: u64,
     /// AdamW's two moments.
     pub moments: u64,
@@ -107,7 +107,7 @@ impl RunConfig {
             weights: all(parameters, 4),
             copy: if bytes < 4 { all(parameters, bytes) } else { 0 },
             sums: all(beside, bytes),
-            gradients: all(learning, 4),
+            gradients: all(learning, 4).saturating_add(all(beside, bytes)),
             moments: all(learning, 8),
             activations: all(all(size.saved_per_token, tokens), bytes),
             working: all(all(self.widest(), tokens), bytes),
