@@ -8,6 +8,7 @@ use burn::module::{
 };
 use burn::tensor::Tensor;
 use riverrun::Error;
+use riverrun::internal::{Matrix, matrices};
 use riverrun::ops::{self, LinearSpec};
 
 /// Low-rank adaptation (LoRA) of a model: the weight `W` of every linear layer of its blocks becomes `W + (α / r) A B`, of which
@@ -22,7 +23,7 @@ use riverrun::ops::{self, LinearSpec};
 pub struct LoraConfig {
     /// The rank `r`.
     pub rank: usize,
-    /// The factor `α`, in which learning rates carry over from rank to rank.
+    /// The factor `α`: the change is multiplied by `α / r`.
     pub alpha: f64,
 }
 
@@ -49,14 +50,14 @@ impl LoraConfig {
     pub fn adapt<M: Module>(&self, model: M) -> M {
         let adapter = Adapter {
             config: self,
-            matrices: matrices(&model),
+            matrices: weights(&model),
         };
         model.apply_reparameterization(adapter)
     }
 
     /// The numbers in the factors, and those in the weights beside them.
     pub fn numbers<M: Module>(&self, model: &M) -> (u64, u64) {
-        let matrices = matrices(model).into_values();
+        let matrices = weights(model).into_values();
         matrices.fold((0, 0), |(factors, weights), [inputs, outputs]| {
             let (inputs, outputs) = (inputs as u64, outputs as u64);
             (
@@ -118,36 +119,14 @@ impl Reparameterizer for Adapter<'_> {
 }
 
 /// The weights of the linear layers of a model's blocks, by path, with their sizes.
-fn matrices<M: Module>(model: &M) -> BTreeMap<String, [usize; 2]> {
-    #[derive(Default)]
-    struct Find {
-        path: Vec<String>,
-        containers: Vec<String>,
-        found: BTreeMap<String, [usize; 2]>,
-    }
-    impl ModuleVisitor for Find {
-        fn enter_module(&mut self, name: &str, container: &str) {
-            self.path.push(name.into());
-            self.containers.push(container.into());
-        }
-
-        fn exit_module(&mut self, _name: &str, _container: &str) {
-            self.path.pop();
-            self.containers.pop();
-        }
-
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let linear = self.containers.last().is_some_and(|c| c == "Struct:Linear");
-            if let ([inputs, outputs], true) = (&param.lazy_shape()[..], linear)
-                && self.path.iter().any(|name| name == "blocks")
-            {
-                self.found.insert(self.path.join("."), [*inputs, *outputs]);
-            }
-        }
-    }
-    let mut find = Find::default();
-    model.visit(&mut find);
-    find.found
+fn weights<M: Module>(model: &M) -> BTreeMap<String, [usize; 2]> {
+    let linear = |found: &Matrix| {
+        found.container == "Struct:Linear" && found.path.iter().any(|name| name == "blocks")
+    };
+    let found = matrices(model).into_iter().filter(linear);
+    found
+        .map(|found| (found.path.join("."), found.sizes))
+        .collect()
 }
 
 /// The parameters of a model's factors; `None` for a model without factors, of which all parameters learn.

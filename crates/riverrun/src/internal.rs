@@ -3,6 +3,7 @@
 pub use crate::nn::activation::silu;
 pub use crate::nn::cell_stack::{flat, stacked};
 pub use crate::nn::linear::apply;
+pub use crate::nn::matrices::{Matrix, matrices};
 pub use crate::ops::few_rows::{FewRows, takes_few_rows};
 pub use crate::ops::support::checks::{fits, lengths};
 pub use crate::ops::support::lengths::{padding, without_padding};

@@ -16,6 +16,7 @@ mod layer_norm;
 pub(crate) mod linear;
 mod linear_rnn;
 mod lstm;
+pub(crate) mod matrices;
 mod matrix_state;
 mod min_gru;
 mod min_lstm;

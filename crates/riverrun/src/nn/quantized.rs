@@ -1,13 +1,15 @@
 //! Weights of 8 or 4 bits, for models that generate on the CPU: a step reads every weight once, and memory is what it waits for.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleVisitor, Param, Reparameterization, Reparameterizer};
+use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::tensor::{DType, Device, FloatDType, Int, Shape, Tensor, TensorData};
 use half::{bf16, f16};
 use riverrun_kernels::gemm::cpu;
 use riverrun_kernels::gemm::quantized::{Quantized, Sizes, quantize as quantized};
 
+use super::matrices::{Matrix, matrices};
 use crate::Error;
 use crate::ops;
 
@@ -22,25 +24,25 @@ const SMALL: usize = 128;
 #[derive(Module, Debug)]
 pub struct QuantizedWeight {
     #[module(skip)]
-    matrix: Matrix,
+    matrix: Stored,
 }
 
 /// `[inputs, outputs]`; a table of an embedding, `[tokens, channels]`, has the channels as its inputs.
 #[derive(Clone)]
-struct Matrix {
+struct Stored {
     sizes: Sizes,
     numbers: Arc<Vec<u8>>,
     scales: Arc<Vec<bf16>>,
     table: bool,
 }
 
-impl std::fmt::Debug for Matrix {
+impl std::fmt::Debug for Stored {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?}", self.sizes)
     }
 }
 
-impl Matrix {
+impl Stored {
     fn new(bits: Bits, weight: Tensor<2>, table: bool) -> Self {
         let [rows, columns] = weight.dims();
         let (k, n) = if table {
@@ -183,47 +185,24 @@ pub fn quantize<M: Module>(model: M, bits: Bits) -> Result<M, Error> {
             crate::device::name(device)
         )));
     }
-    let mut find = Find::default();
-    model.visit(&mut find);
-    let (bits, found) = (bits, find.found);
-    Ok(model.apply_reparameterization(Replace { bits, found }))
-}
-
-/// The paths of weights to quantize; whether they are tables.
-#[derive(Default)]
-struct Find {
-    path: Vec<String>,
-    containers: Vec<String>,
-    found: std::collections::BTreeMap<String, bool>,
-}
-
-impl ModuleVisitor for Find {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.push(name.into());
-        self.containers.push(container.into());
-    }
-
-    fn exit_module(&mut self, _name: &str, _container: &str) {
-        self.path.pop();
-        self.containers.pop();
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let table = match self.containers.last().map(String::as_str) {
-            Some("Struct:Linear") => false,
-            Some("Struct:Embedding") => true,
-            _ => return,
+    let large = |found: &Matrix| found.sizes.iter().all(|&size| size >= SMALL);
+    let found = matrices(&model).into_iter().filter(large);
+    let found = found.filter_map(|found| {
+        let table = match &*found.container {
+            "Struct:Linear" => false,
+            "Struct:Embedding" => true,
+            _ => return None,
         };
-        let shape = param.lazy_shape();
-        if shape.num_dims() == 2 && shape.iter().all(|&size| size >= SMALL) {
-            self.found.insert(self.path.join("."), table);
-        }
-    }
+        Some((found.path.join("."), table))
+    });
+    let found = found.collect();
+    Ok(model.apply_reparameterization(Replace { bits, found }))
 }
 
 struct Replace {
     bits: Bits,
-    found: std::collections::BTreeMap<String, bool>,
+    /// The paths of weights to quantize; whether they are tables.
+    found: BTreeMap<String, bool>,
 }
 
 impl Reparameterizer for Replace {
@@ -241,7 +220,7 @@ impl Reparameterizer for Replace {
         let shape: Shape = weight.shape();
         let (device, dtype) = (weight.device(), weight.dtype());
         let [rows, columns] = [shape[0], shape[1]];
-        let matrix = Matrix::new(self.bits, weight.reshape([rows, columns]), table);
+        let matrix = Stored::new(self.bits, weight.reshape([rows, columns]), table);
         let zero = Tensor::<D>::zeros([1; D], &device).cast(FloatDType::from(dtype));
         let base = Param::from_mapped_value(id, zero.expand(shape), mapper);
         (base, Some(QuantizedWeight { matrix }))
