@@ -12,6 +12,7 @@ pub mod cell;
 pub mod check;
 mod cpu_element;
 pub mod cross_entropy;
+pub mod delta_step;
 mod element;
 pub mod embedding;
 pub mod encoder;

@@ -9,7 +9,7 @@ use riverrun::nn::{
     AttentionState, LayerNorm, LayerNormConfig, MultiHeadAttention, MultiHeadAttentionConfig,
     Recurrent, mlp,
 };
-use riverrun::{Error, Sequence};
+use riverrun::{Error, Sequence, ops};
 
 use super::forward::{language_model, starts};
 use super::head::Head;
@@ -185,13 +185,15 @@ impl Gpt2 {
     pub(super) fn logits(
         &self,
         tokens: Tensor<2, Int>,
-        sequence: Sequence<Gpt2State>,
+        mut sequence: Sequence<Gpt2State>,
         _key: Option<Tensor<1, Int>>,
         padded: bool,
     ) -> Result<(Tensor<3>, Gpt2State), Error> {
         let ([_, steps], layers) = (tokens.dims(), self.blocks.len());
         let first = sequence.state.as_ref().map_or(0, Gpt2State::position);
-        let starts = starts(sequence.state.clone().map(|state| state.blocks), layers)?;
+        let state = sequence.state.as_ref().filter(|_| steps == 1);
+        let place = state.and_then(|state| state.blocks.first()?.place.clone());
+        let starts = starts(sequence.state.take().map(|state| state.blocks), layers)?;
         let [positions, _] = self.positions.dims();
         if first + steps > positions {
             let found = first + steps;
@@ -202,8 +204,11 @@ impl Gpt2 {
         let table = &self.tokens;
         let mut x = embedding(table, tokens)?;
         if steps > 0 {
-            let places = self.positions.val().narrow(0, first, steps);
-            x = x + places.unsqueeze();
+            let places = match place {
+                Some(place) => ops::embedding(self.positions.val(), place.position.unsqueeze())?,
+                None => self.positions.val().narrow(0, first, steps).unsqueeze(),
+            };
+            x = x + places;
         }
         let mut branch: Option<Tensor<3>> = None;
         let mut blocks = Vec::with_capacity(layers);

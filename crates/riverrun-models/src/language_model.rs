@@ -194,11 +194,11 @@ impl LanguageModel {
     fn hidden(
         &self,
         tokens: Tensor<2, Int>,
-        sequence: Sequence<LmState>,
+        mut sequence: Sequence<LmState>,
         key: Option<Tensor<1, Int>>,
     ) -> Result<(Tensor<3>, LmState), Error> {
         let starts = starts(
-            sequence.state.clone().map(|state| state.blocks),
+            sequence.state.take().map(|state| state.blocks),
             self.blocks.len(),
         )?;
         let (sizes, lengths) = (tokens.dims(), sequence.lengths.as_deref());

@@ -122,7 +122,7 @@ fn attention<P: StateParts>(
     state.keys = parts.tensor(format!("{name}.keys"), state.keys)?;
     state.values = parts.tensor(format!("{name}.values"), state.values)?;
     state.position = parts.position(format!("{name}.position"), state.position)?;
-    state.turn = None;
+    state.place = None;
     Ok(state)
 }
 

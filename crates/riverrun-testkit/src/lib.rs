@@ -19,6 +19,7 @@ mod tensors;
 pub mod attention;
 pub mod block_diagonal;
 pub mod cell;
+pub mod delta_step;
 pub mod embedding;
 pub mod encoder;
 pub mod few_rows;

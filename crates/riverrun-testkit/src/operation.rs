@@ -38,10 +38,12 @@ pub const OPERATIONS: &[&Operation] = &[
     &crate::loss::OPERATION,
     &crate::embedding::OPERATION,
     &crate::attention::OPERATION,
+    &crate::attention::step::OPERATION,
     &crate::short_convolution::OPERATION,
     &crate::rg_lru::OPERATION,
     &crate::optimizer::OPERATION,
     &crate::few_rows::OPERATION,
+    &crate::delta_step::OPERATION,
     #[cfg(feature = "ops")]
     &crate::gemm::OPERATION,
     #[cfg(feature = "ops")]

@@ -290,9 +290,10 @@ fn what_cannot_be_recorded_is_refused_with_its_reason() {
 struct Quiet;
 impl Observer for Quiet {}
 
-/// A run on a text that has been trained for a moment, on the CPU.
-fn run(kind: LanguageModelKind) -> RunDir {
-    let name = format!("riverrun-recorded-{}-{kind}", std::process::id());
+/// A run on a text that has been trained for a moment, on the CPU; with `every`, attention in every so many blocks.
+fn run(kind: LanguageModelKind, every: Option<usize>) -> RunDir {
+    let attention = every.map_or(String::new(), |every| format!("-{every}"));
+    let name = format!("riverrun-recorded-{}-{kind}{attention}", std::process::id());
     let dir = std::env::temp_dir().join(name);
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir).unwrap();
@@ -305,7 +306,11 @@ fn run(kind: LanguageModelKind) -> RunDir {
     config.model = match kind {
         // Attention in the third block, with a window that is full after a few steps.
         LanguageModelKind::Griffin => GriffinConfig::new(vocab, 8, 3, 2).with_window(5).into(),
-        kind => kind.config(vocab, 8, 2, 8),
+        LanguageModelKind::Recurrent(cell) => LanguageModelConfig::new(vocab, 8, 2)
+            .with_cell(cell)
+            .with_attention_every(every)
+            .into(),
+        kind => kind.config(vocab, 8, 4, 8),
     };
     config.training = TrainingConfig::new(2, 8, 3, 1e-2);
     let setup = Setup::language(&config, tasks::open(&config).unwrap()).unwrap();
@@ -317,9 +322,14 @@ fn run(kind: LanguageModelKind) -> RunDir {
 }
 
 /// The symbols of some samples, with memory taken and kept between their steps.
-fn samples(generator: &Generator, samples: usize, device: &Device, recorded: bool) -> Vec<u8> {
+fn samples(
+    generator: &Generator,
+    (tokens, samples): (usize, usize),
+    device: &Device,
+    recorded: bool,
+) -> Vec<u8> {
     let sampling = Sampling {
-        tokens: 20,
+        tokens,
         temperature: 2.0,
         ..Sampling::default()
     };
@@ -336,23 +346,35 @@ fn samples(generator: &Generator, samples: usize, device: &Device, recorded: boo
 #[test]
 fn recorded_generation_gives_the_text_of_normal_steps() {
     let Some((gpu, _alone)) = gpu() else { return };
-    // A state, a state beside a cell state, matrices beside inputs or scales, and a cache of keys with the position.
-    for (kind, batch) in [
-        (RecurrentKind::MinGru.into(), 1),
-        (RecurrentKind::Lstm.into(), 3),
-        (RecurrentKind::Heads(HeadKind::GatedDeltaNet).into(), 2),
-        (RecurrentKind::Heads(HeadKind::MLstm).into(), 2),
-        (LanguageModelKind::Griffin, 2),
+    // A state, a state beside a cell state, matrices beside inputs or scales, keys in a window and with rings that grow, and
+    // positions that end.
+    for (kind, every, tokens, batch) in [
+        (RecurrentKind::MinGru.into(), None, 20, 1),
+        (RecurrentKind::Lstm.into(), None, 20, 3),
+        (
+            RecurrentKind::Heads(HeadKind::GatedDeltaNet).into(),
+            None,
+            20,
+            2,
+        ),
+        (RecurrentKind::Heads(HeadKind::MLstm).into(), None, 20, 2),
+        (LanguageModelKind::Griffin, None, 20, 2),
+        (LanguageModelKind::Decoder, None, 20, 1),
+        (RecurrentKind::MinGru.into(), Some(2), 300, 1),
+        (LanguageModelKind::Gpt2, None, 20, 2),
     ] {
-        let dir = run(kind);
+        let dir = run(kind, every);
         let open = || Generator::open(&dir, &gpu.device).unwrap();
         let (normal, recorded) = (open(), open().with_recorded_steps().unwrap());
+        let sizes = (tokens, batch);
         // Tunes.
-        samples(&normal, batch, &gpu.device, false);
-        let expected = samples(&normal, batch, &gpu.device, false);
-        assert_eq!(expected.len(), 20 * batch, "{kind}");
+        samples(&normal, sizes, &gpu.device, false);
+        let expected = samples(&normal, sizes, &gpu.device, false);
+        assert_eq!(expected.len(), tokens * batch, "{kind}");
         for _ in 0..2 {
-            let found = samples(&recorded, batch, &gpu.device, true);
+            // The last steps before positions end again are too few to be recorded.
+            let ends = kind == LanguageModelKind::Gpt2;
+            let found = samples(&recorded, sizes, &gpu.device, !ends);
             assert_eq!(found, expected, "{kind}, {batch} samples");
         }
         std::fs::remove_dir_all(dir.path()).unwrap();
@@ -361,12 +383,12 @@ fn recorded_generation_gives_the_text_of_normal_steps() {
 
 #[test]
 fn generation_is_recorded_on_gpus_only() {
-    let dir = run(RecurrentKind::Gru.into());
+    let dir = run(RecurrentKind::Gru.into(), None);
     let cpu = riverrun::device::parse("cpu").unwrap();
     let mut generator = Generator::open(&dir, &cpu).unwrap();
     let refused = generator.record_steps().unwrap_err().to_string();
     assert!(refused.contains("CPU"), "{refused}");
     // It is usable as before.
-    samples(&generator, 2, &cpu, false);
+    samples(&generator, (20, 2), &cpu, false);
     std::fs::remove_dir_all(dir.path()).unwrap();
 }

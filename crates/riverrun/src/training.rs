@@ -7,7 +7,7 @@
 //! - [`enqueue`] puts the work of a library on a CUDA stream, in its order with launches, and into recordings.
 
 pub use crate::device::failure::execution_error;
-pub use crate::nn::attention::Turn;
+pub use crate::nn::attention::Place;
 pub use crate::ops::adamw::{
     AdamwNumbers, AdamwStep, AdamwTensors, LossScaleNumbers, adamw, adamw_numbers, clip_factor,
     sgd, square_sum,

@@ -65,6 +65,9 @@ fn print(out: &mut impl Write, config: &RunConfig, plan: &MemoryPlan) -> Result<
     if plan.scratch > 0 {
         writeln!(out, "scratch      {}", megabytes(plan.scratch))?;
     }
+    if plan.evaluation > 0 {
+        writeln!(out, "evaluation   {}", megabytes(plan.evaluation))?;
+    }
     if plan.average > 0 {
         writeln!(out, "average      {}", megabytes(plan.average))?;
     }

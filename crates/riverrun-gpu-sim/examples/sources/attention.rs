@@ -4,11 +4,14 @@ use std::error::Error;
 
 use riverrun_kernels::gpu::Dtype;
 use riverrun_testkit::attention::check::{Case, Options};
+use riverrun_testkit::attention::step::Step;
 use riverrun_testkit::attention::{Shape, gpu};
+
+use riverrun_testkit::Case as _;
 
 use super::Writer;
 
-/// By plain units and on tensor cores, with tiles for few channels, many, and the most.
+/// By plain units and on tensor cores, with tiles for few channels, many, and the most; single steps.
 pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
     let client = writer.recorder.client.clone();
     for (n, dim) in [64, 128, 256].into_iter().enumerate() {
@@ -27,6 +30,9 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
             };
             let place = format!("attention/{form}-{dim}-{}", dtype.name());
             writer.write(&place, |client| case.gpu(client, dtype, None).map(drop))?;
+            let step = Step::random([1, 2, 1, dim, 128, 0], n, 1);
+            let place = format!("attention/step-{dim}-{}", dtype.name());
+            writer.write(&place, |client| step.gpu(client, dtype).map(drop))?;
         }
     }
     Ok(())

@@ -1,8 +1,10 @@
 //! A subset of the kernels on the simulated GPU, within three minutes.
 
 mod attention;
+mod attention_step;
 mod cells;
 mod clusters;
+mod delta_step;
 mod few_rows;
 mod matrix_state;
 mod plan;

@@ -49,12 +49,12 @@ impl Decoder {
     pub(super) fn logits(
         &self,
         tokens: Tensor<2, Int>,
-        sequence: Sequence<LmState>,
+        mut sequence: Sequence<LmState>,
         _key: Option<Tensor<1, Int>>,
         padded: bool,
     ) -> Result<(Tensor<3>, LmState), Error> {
         let layers = self.blocks.len();
-        let starts = starts(sequence.state.clone().map(|state| state.blocks), layers)?;
+        let starts = starts(sequence.state.take().map(|state| state.blocks), layers)?;
         let table = &self.embedding.weight;
         let mut x = embedding(table, tokens)?;
         let mut branch: Option<Tensor<3>> = None;

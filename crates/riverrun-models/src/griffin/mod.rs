@@ -86,12 +86,12 @@ impl Griffin {
     pub(crate) fn logits(
         &self,
         tokens: Tensor<2, Int>,
-        sequence: Sequence<GriffinState>,
+        mut sequence: Sequence<GriffinState>,
         _key: Option<Tensor<1, Int>>,
         padded: bool,
     ) -> Result<(Tensor<3>, GriffinState), Error> {
         let layers = self.blocks.len();
-        let starts = starts(sequence.state.clone().map(|state| state.blocks), layers)?;
+        let starts = starts(sequence.state.take().map(|state| state.blocks), layers)?;
         let table = &self.embedding.weight;
         let mut x = embedding(table, tokens)? * self.embedding_scale;
         let mut branch: Option<Tensor<3>> = None;

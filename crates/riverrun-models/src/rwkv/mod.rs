@@ -89,12 +89,12 @@ impl Rwkv {
     pub(super) fn logits(
         &self,
         tokens: Tensor<2, Int>,
-        sequence: Sequence<RwkvState>,
+        mut sequence: Sequence<RwkvState>,
         _key: Option<Tensor<1, Int>>,
         padded: bool,
     ) -> Result<(Tensor<3>, RwkvState), Error> {
         let layers = self.blocks.len();
-        let starts = starts(sequence.state.clone().map(|state| state.blocks), layers)?;
+        let starts = starts(sequence.state.take().map(|state| state.blocks), layers)?;
         let x = embedding(&self.embedding.weight, tokens)?;
         let mut x = self.embedding_norm.forward(x);
         let (mut branch, mut values) = (None, None);

@@ -4,6 +4,7 @@ pub mod check;
 pub mod oracle;
 #[cfg(feature = "ops")]
 mod rotary;
+pub mod step;
 mod verify;
 
 pub use riverrun_kernels::attention::*;

@@ -37,6 +37,8 @@ pub struct MemoryPlan {
     pub working: u64,
     /// The scratch memory of an attention's backward pass, of one block at a time.
     pub scratch: u64,
+    /// On a GPU, the logits of an evaluation and their softmax: a recorded step keeps its memory to itself.
+    pub evaluation: u64,
     /// The average of the weights, where there is one.
     pub average: u64,
     /// The earlier weights and updates that [hybrid](crate::hybrid) training keeps.
@@ -58,6 +60,7 @@ impl MemoryPlan {
             self.activations,
             self.working,
             self.scratch,
+            self.evaluation,
             self.average,
             self.hybrid,
         ];
@@ -112,6 +115,7 @@ impl RunConfig {
             activations: all(all(size.saved_per_token, tokens), bytes),
             working: all(all(self.widest(), tokens), bytes),
             scratch: 0,
+            evaluation: 0,
             average: match self.training.average {
                 Some(_) => all(parameters, 4),
                 None => 0,
@@ -132,7 +136,8 @@ impl RunConfig {
         Some(lora.numbers(&model))
     }
 
-    /// [`memory_plan`](Self::memory_plan) with the scratch memory that the libraries of a device take for attention.
+    /// [`memory_plan`](Self::memory_plan) with what a device adds: the scratch memory that its libraries take for attention, and the
+    /// memory of evaluations beside recorded steps.
     ///
     /// # Errors
     /// The errors of [`memory_plan`](Self::memory_plan).
@@ -142,6 +147,12 @@ impl RunConfig {
             let dtype = self.training.dtype.dtype().into();
             let options = AttentionOptions::causal();
             plan.scratch = attention_scratch(device, dtype, sizes, options) as u64;
+        }
+        if !riverrun::device::is_cpu(device) {
+            let [vocab, ..] = self.model.sizes();
+            let rows = (self.training.batch as u128).saturating_mul(self.length());
+            let logits = rows.saturating_mul(vocab as u128 * self.bytes_per_number());
+            plan.evaluation = u64::try_from(logits.saturating_mul(2)).unwrap_or(u64::MAX);
         }
         Ok(plan)
     }

@@ -1,33 +1,29 @@
-//! The state of a recorded step: in the same memory from step to step.
+//! The state of recorded steps: in the same memory from step to step.
 
-use burn::tensor::{DType, Device, Tensor};
-use riverrun::nn::{AttentionState, LocalAttention, Rotary};
-use riverrun::training::{Turn, overwrite};
-use riverrun_models::{
-    AnyHeadLayer, AnyLanguageModel, AnyLmState, AnyRecurrent, Griffin, GriffinBlockState,
-    GriffinState, RecurrentState, TemporalMixing, TensorPair,
-};
+use std::any::Any;
+use std::collections::HashMap;
+
+use burn::tensor::Tensor;
+use riverrun::Error;
+use riverrun::training::overwrite;
+use riverrun_models::{AnyHeadLayer, AnyLanguageModel, AnyLmState, AnyRecurrent, StateParts};
 
 /// Why the steps of a model cannot be recorded, if they cannot.
 pub(super) fn unrecordable(model: &AnyLanguageModel) -> Option<&'static str> {
-    let reason = "a cache of keys without a window changes its size from step to step";
-    match model {
-        AnyLanguageModel::Gpt2(_) => Some(reason),
-        AnyLanguageModel::Recurrent(model) => {
-            model.blocks.iter().find_map(|block| of_layer(&block.cell))
-        }
-        AnyLanguageModel::Decoder(model) => {
-            model.blocks.iter().find_map(|block| of_layer(&block.mixer))
-        }
-        _ => None,
-    }
-}
-
-/// Why the steps of a layer cannot be recorded, if they cannot.
-fn of_layer(layer: &AnyRecurrent) -> Option<&'static str> {
-    match layer {
-        AnyRecurrent::Attention(_) => Some("the positions of attention between recurrent layers"),
-        AnyRecurrent::Heads(AnyHeadLayer::RetNet(_)) => Some("the positions of a RetNet"),
+    let counts =
+        |layer: &AnyRecurrent| matches!(layer, AnyRecurrent::Heads(AnyHeadLayer::RetNet(_)));
+    let counted = match model {
+        AnyLanguageModel::Recurrent(model) => model.blocks.iter().any(|block| counts(&block.cell)),
+        AnyLanguageModel::Decoder(model) => model.blocks.iter().any(|block| counts(&block.mixer)),
+        _ => false,
+    };
+    let layers = model.attentions();
+    let turns = layers
+        .windows(2)
+        .any(|pair| pair[0].rotary != pair[1].rotary);
+    match (counted, turns) {
+        (true, _) => Some("the positions of a RetNet"),
+        (_, true) => Some("layers of attention with several kinds of positions"),
         _ => None,
     }
 }
@@ -42,182 +38,93 @@ pub(super) fn in_place(model: &AnyLanguageModel, state: &AnyLmState) -> bool {
     }
 }
 
-/// Whether the state has the same shapes after each further step: that of local attention has them once its window is full.
-pub(super) fn settled(model: &AnyLanguageModel, state: &AnyLmState) -> bool {
-    match (model, state) {
-        (AnyLanguageModel::Recurrent(_), _)
-        | (AnyLanguageModel::Decoder(_), _)
-        | (AnyLanguageModel::Rwkv(_), _) => true,
-        (AnyLanguageModel::Griffin(model), AnyLmState::Griffin(state)) => {
-            let mut pairs = attentions(model).zip(caches(state));
-            pairs.all(|(layer, cache)| {
-                let window = layer.attention.options.window;
-                window.is_some_and(|window| cache.keys.dims()[1] + 1 == window)
-            })
-        }
-        _ => false,
-    }
+/// The tensors of a state that a step does not update in place, to be overwritten with those of the next state.
+pub(super) struct Kept {
+    /// By their names.
+    tensors: HashMap<String, Box<dyn Any>>,
+    /// Of each block, first to last, whether its step updates its state in place; rings of keys and values always are.
+    in_place: Vec<bool>,
 }
 
-fn attentions(model: &Griffin) -> impl Iterator<Item = &LocalAttention> {
-    model
-        .blocks
-        .iter()
-        .filter_map(|block| match &block.temporal {
-            TemporalMixing::Attention(layer) => Some(layer),
-            TemporalMixing::Recurrence(_) => None,
-        })
-}
-
-fn caches(state: &GriffinState) -> impl Iterator<Item = &AttentionState> {
-    state.blocks.iter().filter_map(|block| match block {
-        GriffinBlockState::Attention(cache) => Some(cache),
-        _ => None,
-    })
-}
-
-/// The position of a stream of a model with attention, and its angles in memory of their own.
-pub(super) struct Place {
-    rotary: Rotary,
-    position: usize,
-    turn: Option<Turn>,
-    device: Device,
-    dtype: DType,
-}
-
-impl Place {
-    /// The place of the next step; `None` for a model without attention. All layers of a model have the same angles.
-    pub fn of(model: &AnyLanguageModel, state: &AnyLmState) -> Option<Self> {
-        let (AnyLanguageModel::Griffin(model), AnyLmState::Griffin(state)) = (model, state) else {
-            return None;
+impl Kept {
+    /// Of the state before a step.
+    pub fn of(model: &AnyLanguageModel, state: &AnyLmState, samples: usize) -> Result<Self, Error> {
+        let mut kept = Self {
+            tensors: HashMap::new(),
+            in_place: model.blocks_in_place(samples),
         };
-        let rotary = attentions(model).next()?.attention.rotary?;
-        let cache = caches(state).next()?;
-        Some(Self {
-            rotary,
-            position: cache.position,
-            turn: None,
-            device: cache.keys.device(),
-            dtype: cache.keys.dtype(),
-        })
+        state.clone().with_parts(&mut Keep(&mut kept))?;
+        Ok(kept)
     }
 
-    /// The angles of this step; the next call gives those of the next one.
-    pub fn next(&mut self) -> Turn {
-        let position = self.position;
-        self.position += 1;
-        let turn = match self.turn.take() {
-            Some(turn) => self.rotary.refill(turn, position),
-            None => self.rotary.turn(position, &self.device, self.dtype),
-        };
-        self.turn = Some(turn.clone());
-        turn
+    /// Whether a step updates a part by itself, by its name: `blocks.3.keys`.
+    fn updated(&self, name: &str) -> bool {
+        let block = name.split('.').nth(1).and_then(|block| block.parse().ok());
+        let block = block.and_then(|block: usize| self.in_place.get(block));
+        name.ends_with(".keys") || name.ends_with(".values") || block == Some(&true)
+    }
+
+    /// The state after the step, in the memory of that before.
+    pub fn overwritten(self, after: AnyLmState) -> Result<AnyLmState, Error> {
+        after.with_parts(&mut Overwrite(self))
     }
 }
 
-/// The state with the angles of its next step.
-pub(super) fn at(state: AnyLmState, turn: Option<Turn>) -> AnyLmState {
-    match state {
-        AnyLmState::Griffin(mut state) => {
-            for block in &mut state.blocks {
-                if let GriffinBlockState::Attention(cache) = block {
-                    cache.turn = turn.clone();
-                }
-            }
-            AnyLmState::Griffin(state)
+struct Keep<'a>(&'a mut Kept);
+
+impl StateParts for Keep<'_> {
+    fn tensor<const D: usize>(
+        &mut self,
+        name: String,
+        part: Tensor<D>,
+    ) -> Result<Tensor<D>, Error> {
+        if !self.0.updated(&name) {
+            self.0.tensors.insert(name, Box::new(part.clone()));
         }
-        state => state,
+        Ok(part)
+    }
+
+    fn position(&mut self, _: String, part: usize) -> Result<usize, Error> {
+        Ok(part)
     }
 }
 
-/// The second in the memory of the first.
-struct Carry;
+struct Overwrite(Kept);
 
-impl TensorPair for Carry {
-    fn of<const D: usize>(&self, state: Tensor<D>, with: Tensor<D>) -> Tensor<D> {
-        // The cache of a window of one step.
-        match with.dims().contains(&0) {
-            true => with,
-            false => overwrite(state, with).unwrap_or_else(riverrun::Error::raise),
+impl StateParts for Overwrite {
+    fn tensor<const D: usize>(
+        &mut self,
+        name: String,
+        part: Tensor<D>,
+    ) -> Result<Tensor<D>, Error> {
+        let before = self.0.tensors.remove(&name).map(|before| before.downcast());
+        match before {
+            Some(Ok(before)) if !part.dims().contains(&0) => overwrite::<D>(*before, part),
+            _ => Ok(part),
         }
     }
+
+    fn position(&mut self, _: String, part: usize) -> Result<usize, Error> {
+        Ok(part)
+    }
 }
 
-/// A copy.
 struct Copy;
 
-impl TensorPair for Copy {
-    fn of<const D: usize>(&self, state: Tensor<D>, _: Tensor<D>) -> Tensor<D> {
-        match state.dims().contains(&0) {
-            true => state,
-            false => state.mul_scalar(1.0),
-        }
+impl StateParts for Copy {
+    fn tensor<const D: usize>(&mut self, _: String, part: Tensor<D>) -> Result<Tensor<D>, Error> {
+        Ok(match part.dims().contains(&0) {
+            true => part,
+            false => part.mul_scalar(1.0),
+        })
     }
-}
 
-/// The states of all blocks, each made of its two.
-fn zip(state: AnyLmState, with: AnyLmState, pair: &impl TensorPair) -> AnyLmState {
-    match (state, with) {
-        (AnyLmState::Recurrent(state), AnyLmState::Recurrent(mut with)) => {
-            let blocks = state.blocks.into_iter().zip(with.blocks);
-            let blocks = blocks.map(|(state, with)| state.zip(with, pair));
-            with.blocks = blocks.collect();
-            AnyLmState::Recurrent(with)
-        }
-        (AnyLmState::Griffin(state), AnyLmState::Griffin(mut with)) => {
-            let blocks = state.blocks.into_iter().zip(with.blocks);
-            let blocks = blocks.map(|(state, with)| griffin_block(state, with, pair));
-            with.blocks = blocks.collect();
-            AnyLmState::Griffin(with)
-        }
-        (AnyLmState::Rwkv(state), AnyLmState::Rwkv(mut with)) => {
-            for (state, with) in state.blocks.into_iter().zip(&mut with.blocks) {
-                let time = RecurrentState::Matrix(with.time.clone());
-                if let RecurrentState::Matrix(time) =
-                    RecurrentState::Matrix(state.time).zip(time, pair)
-                {
-                    with.time = time;
-                }
-                with.channels = pair.of(state.channels, with.channels.clone());
-            }
-            AnyLmState::Rwkv(with)
-        }
-        (_, with) => with,
+    fn position(&mut self, _: String, part: usize) -> Result<usize, Error> {
+        Ok(part)
     }
-}
-
-fn griffin_block(
-    state: GriffinBlockState,
-    with: GriffinBlockState,
-    pair: &impl TensorPair,
-) -> GriffinBlockState {
-    use GriffinBlockState::{Attention, Recurrence};
-    match (state, with) {
-        (
-            Recurrence { inputs, h },
-            Recurrence {
-                inputs: to,
-                h: next,
-            },
-        ) => Recurrence {
-            inputs: pair.of(inputs, to),
-            h: pair.of(h, next),
-        },
-        (Attention(state), Attention(mut with)) => {
-            with.keys = pair.of(state.keys, with.keys);
-            with.values = pair.of(state.values, with.values);
-            Attention(with)
-        }
-        (_, with) => with,
-    }
-}
-
-/// `after` in the memory of `state`.
-pub(super) fn carried(state: AnyLmState, after: AnyLmState) -> AnyLmState {
-    zip(state, after, &Carry)
 }
 
 /// The state in memory of its own.
-pub(super) fn copied(state: AnyLmState) -> AnyLmState {
-    zip(state.clone(), state, &Copy)
+pub(super) fn copied(state: AnyLmState) -> Result<AnyLmState, Error> {
+    state.with_parts(&mut Copy)
 }

@@ -6,6 +6,9 @@ use std::collections::BinaryHeap;
 use super::Sampling;
 use crate::Error;
 
+/// A symbol is unlikely whose probability is below `e^-NEAR` of the likeliest one's.
+const NEAR: f64 = 10.0;
+
 /// Draws an index; `uniform` is in [0, 1).
 pub(super) fn draw(logits: &[f32], sampling: &Sampling, uniform: f64) -> Result<usize, Error> {
     if let Some((symbol, &value)) = logits
@@ -15,12 +18,9 @@ pub(super) fn draw(logits: &[f32], sampling: &Sampling, uniform: f64) -> Result<
     {
         return Err(Error::Logits { symbol, value });
     }
-    // The largest first; equal logits keep their order, so the draw is the same everywhere. Not sorted: most draws take one of
-    // the first few.
-    let place = |(i, logit): (usize, &f32)| (ordered(*logit), Reverse(i));
-    let mut order: BinaryHeap<_> = logits.iter().enumerate().map(place).collect();
-    let top = order.peek().map(|(_, Reverse(i))| *i);
-    let top = top.expect("a vocabulary has symbols");
+    // The first of the largest.
+    let larger = |top: usize, i: usize| if logits[i] > logits[top] { i } else { top };
+    let top = (1..logits.len()).fold(0, larger);
     if sampling.temperature == 0.0 {
         return Ok(top);
     }
@@ -28,7 +28,24 @@ pub(super) fn draw(logits: &[f32], sampling: &Sampling, uniform: f64) -> Result<
         let apart = f64::from(logits[i]) - f64::from(logits[top]);
         (apart / sampling.temperature).exp()
     };
-    let mut next = || order.pop().map(|(_, Reverse(i))| i);
+    // The largest first; equal logits keep their order, so the draw is the same everywhere. Not sorted, and the unlikely ones apart:
+    // most draws take one of the first few.
+    let near = logits[top] - (NEAR * sampling.temperature) as f32;
+    let ranked = |likely: bool| -> BinaryHeap<_> {
+        let some = logits
+            .iter()
+            .enumerate()
+            .filter(|(_, logit)| (**logit > near) == likely);
+        some.map(|(i, logit)| (ordered(*logit), Reverse(i)))
+            .collect()
+    };
+    let (mut order, mut rest) = (ranked(true), true);
+    let mut next = || {
+        if order.is_empty() && rest {
+            (order, rest) = (ranked(false), false);
+        }
+        order.pop().map(|(_, Reverse(i))| i)
+    };
     let most = sampling.top_k.unwrap_or(usize::MAX);
     let (few, total) = if most < logits.len() {
         let few: Vec<usize> = (0..most).filter_map(|_| next()).collect();

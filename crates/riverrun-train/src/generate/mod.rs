@@ -6,6 +6,7 @@
 
 mod carry;
 mod draw;
+mod rings;
 mod samples;
 mod saved;
 mod steps;
@@ -286,8 +287,8 @@ impl Generator {
     /// the same text, and faster, for launching a step's kernels takes longer than computing them.
     ///
     /// Each call of [`stream`](Self::stream) or [`samples`](Self::samples) records after a few normal steps; on CUDA nothing
-    /// else of the process may use the device meanwhile. Griffin's steps are recorded once its window is full. If the device
-    /// then refuses, or for GPT-2, whose cache grows, a warning says so once, and normal steps go on.
+    /// else of the process may use the device meanwhile. The keys and values of attention are in rings of at most twice the steps so
+    /// far: a longer text records again. If the device refuses, or for a RetNet, a warning says so once, and normal steps go on.
     ///
     /// # Errors
     /// [`Error::Recording`] on the CPU, which has no launches to record.

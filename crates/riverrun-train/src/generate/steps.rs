@@ -5,12 +5,13 @@ use std::fmt::Display;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData, bf16, f16};
 use riverrun::training::refill_int;
 use riverrun::{Preparation, Recording, Sequence};
 use riverrun_models::{AnyLanguageModel, AnyLmState};
 
-use super::carry::{Place, at, carried, copied, in_place, settled, unrecordable};
+use super::carry::{Kept, copied, in_place, unrecordable};
+use super::rings::{Rings, at};
 use crate::Error;
 
 /// Normal steps before one is recorded, as in training: compiling and tuning happen in the first.
@@ -29,6 +30,8 @@ pub(super) struct Steps<'a> {
     /// The logits of the next symbols, `[samples, V]`.
     logits: Tensor<2>,
     recorder: Option<Recorder>,
+    /// Steps to come.
+    left: usize,
     /// Whether steps are to be recorded.
     recorded: &'a AtomicBool,
 }
@@ -37,13 +40,25 @@ pub(super) struct Steps<'a> {
 struct Recorder {
     /// Until a step is recorded.
     prepared: Option<Preparation>,
-    /// Refilled with the tokens of each step.
+    /// Refilled with the tokens of each step; `None` before the first.
     tokens: Option<Tensor<1, Int>>,
-    /// Refilled with the position of each step, where there is attention.
-    place: Option<Place>,
+    /// The keys and values of attention, where there is any.
+    rings: Option<Rings>,
     /// Normal steps done.
     warm: usize,
     recording: Option<Recording>,
+}
+
+impl Recorder {
+    fn new(device: &Device) -> Result<Self, Error> {
+        Ok(Self {
+            prepared: Some(Recording::prepare(device)?),
+            tokens: None,
+            rings: None,
+            warm: 0,
+            recording: None,
+        })
+    }
 }
 
 impl<'a> Steps<'a> {
@@ -65,27 +80,29 @@ impl<'a> Steps<'a> {
             state: Some(state),
             logits,
             recorder: None,
+            left: steps,
             recorded,
         };
         if let Some(reason) = unrecordable(model) {
             if recorded.load(Relaxed) {
                 all.refuse(&reason);
             }
-        } else if steps > WARM_UP && recorded.load(Relaxed) {
-            match Recording::prepare(device) {
-                Ok(prepared) => {
-                    all.recorder = Some(Recorder {
-                        prepared: Some(prepared),
-                        tokens: None,
-                        place: None,
-                        warm: 0,
-                        recording: None,
-                    });
-                }
-                Err(error) => all.refuse(&error),
-            }
+        } else {
+            all.begin();
         }
         Ok(all)
+    }
+
+    /// Goes on with steps that are to be recorded, where that pays.
+    fn begin(&mut self) {
+        // The one before ends its preparation.
+        self.recorder = None;
+        if self.left > WARM_UP && self.recorded.load(Relaxed) {
+            match Recorder::new(self.device) {
+                Ok(recorder) => self.recorder = Some(recorder),
+                Err(error) => self.refuse(&error),
+            }
+        }
     }
 
     /// Goes on without recording, here and in later samples: so the reason is said once.
@@ -96,8 +113,7 @@ impl<'a> Steps<'a> {
 
     /// The logits of the next symbols, `[samples, V]`, read from the device.
     pub fn logits(&self) -> Result<Vec<f32>, Error> {
-        let data = riverrun::device::read(self.logits.clone())?;
-        Ok(data.iter().collect())
+        Ok(numbers(riverrun::device::read(self.logits.clone())?))
     }
 
     /// Whether a step has been recorded.
@@ -115,6 +131,7 @@ impl<'a> Steps<'a> {
     /// A step on the next token of each sample. A model with a bounded number of positions that has read as many starts again
     /// with the second half of what it has read.
     pub fn step(&mut self, tokens: Vec<i32>) -> Result<(), Error> {
+        self.left = self.left.saturating_sub(1);
         if let Some(positions) = self.positions {
             let full = self.recent[0].len() == positions;
             for (recent, &token) in self.recent.iter_mut().zip(&tokens) {
@@ -126,11 +143,15 @@ impl<'a> Steps<'a> {
             if full {
                 let (logits, state) = read(self.model, self.device, &self.recent, None)?;
                 (self.logits, self.state) = (logits, Some(state));
+                if self.recorder.is_some() {
+                    self.begin();
+                }
                 return Ok(());
             }
         }
         let samples = tokens.len();
         let tokens = TensorData::new(tokens, [samples]);
+        self.grow();
         match self.recorder.take() {
             None => {
                 self.normal(tokens);
@@ -146,60 +167,67 @@ impl<'a> Steps<'a> {
         (self.logits, self.state) = (logits, Some(state));
     }
 
+    /// Begins again with larger rings where these are full.
+    fn grow(&mut self) {
+        let rings = self
+            .recorder
+            .as_ref()
+            .and_then(|recorder| recorder.rings.as_ref());
+        if let Some(rings) = rings.filter(|rings| rings.full()) {
+            let state = self.state.take();
+            self.state = state.map(|state| rings.unrolled(state));
+            self.begin();
+        }
+    }
+
     /// A normal step, the step that is recorded, or one of those that are run again.
     fn step_or_replay(&mut self, mut recorder: Recorder, data: TensorData) -> Result<(), Error> {
-        let (device, model) = (self.device, self.model);
-        if recorder.tokens.is_none() {
-            let state = self.state.take().expect("the state is back after a step");
-            if !settled(model, &state) {
-                self.state = Some(state);
-                self.normal(data);
-                self.recorder = Some(recorder);
-                return Ok(());
-            }
-            recorder.place = Place::of(model, &state);
-            // In memory of its own, which stays.
-            self.state = Some(copied(state));
-        }
+        let (device, model, samples) = (self.device, self.model, self.recent.len());
+        let mut state = self.state.take().expect("the state is back after a step");
         let tokens = match recorder.tokens.take() {
             Some(before) => refill_int(before, data.clone())?,
-            None => Tensor::from_data(data.clone(), device),
+            None => {
+                // In memory of its own, which stays.
+                (state, recorder.rings) = Rings::of(model, copied(state)?, self.left + 1);
+                Tensor::from_data(data.clone(), device)
+            }
         };
-        let turn = recorder.place.as_mut().map(Place::next);
+        let place = recorder.rings.as_mut().map(Rings::next).transpose()?;
         if let Some(recording) = &recorder.recording {
             replay(recording)?;
             recorder.tokens = Some(tokens);
-            self.recorder = Some(recorder);
+            (self.state, self.recorder) = (Some(state), Some(recorder));
             return Ok(());
         }
         recorder.tokens = Some(tokens.clone());
-        let state = self.state.take().expect("the state is back after a step");
-        let run = |state: AnyLmState| {
+        let run = |state: AnyLmState| -> Result<(Tensor<2>, AnyLmState), Error> {
             if in_place(model, &state) {
-                return model.step(tokens, Some(state));
+                return Ok(model.step(tokens, Some(state)));
             }
-            let start = at(state.clone(), turn);
-            let (logits, after) = model.step(tokens, Some(start));
-            (logits, carried(state, after))
+            let kept = Kept::of(model, &state, samples)?;
+            let (logits, after) = model.step(tokens, Some(at(state, place.as_ref())));
+            Ok((logits, kept.overwritten(after)?))
         };
         let wait = || -> Result<(), Error> {
             let failed = |error| riverrun::training::execution_error(device, &error);
             Ok(device.sync().map_err(failed)?)
         };
+        // Where recording fails, the state is lost with what was recorded. The copy is made for each step before as well: a
+        // recording has the memory that they had.
+        let spare = copied(state.clone())?;
         if recorder.warm < WARM_UP {
             recorder.warm += 1;
-            let (logits, state) = run(state);
+            let (logits, state) = run(state)?;
             (self.logits, self.state) = (logits, Some(state));
             self.recorder = Some(recorder);
             return wait();
         }
-        // Where recording fails, the state is lost with what was recorded.
-        let spare = copied(state.clone());
         // What was refilled above is written now: a recording takes no writes.
         wait()?;
         let prepared = recorder.prepared.take();
         let prepared = prepared.expect("a step is recorded once");
-        match prepared.record(|| run(state)) {
+        let recorded = prepared.record(|| run(state)).map_err(Error::from);
+        match recorded.and_then(|(recording, step)| Ok((recording, step?))) {
             Ok((recording, (logits, state))) => {
                 replay(&recording)?;
                 (self.logits, self.state) = (logits, Some(state));
@@ -208,12 +236,29 @@ impl<'a> Steps<'a> {
             }
             Err(error) => {
                 self.refuse(&error);
-                self.state = Some(spare);
+                self.state = Some(match recorder.rings {
+                    Some(rings) => rings.before(spare),
+                    None => spare,
+                });
                 self.normal(data);
             }
         }
         Ok(())
     }
+}
+
+/// As `f32`: a vocabulary may be large, and Burn's iterator takes a call for each number.
+fn numbers(data: TensorData) -> Vec<f32> {
+    match data.dtype() {
+        DType::BF16 => data
+            .as_slice::<bf16>()
+            .map(|x| x.iter().map(|x| x.to_f32()).collect()),
+        DType::F16 => data
+            .as_slice::<f16>()
+            .map(|x| x.iter().map(|x| x.to_f32()).collect()),
+        _ => data.to_vec::<f32>(),
+    }
+    .unwrap_or_else(|_| data.iter().collect())
 }
 
 fn replay(recording: &Recording) -> Result<(), Error> {

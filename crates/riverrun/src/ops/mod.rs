@@ -8,9 +8,11 @@
 
 pub(crate) mod adamw;
 pub(crate) mod attention;
+pub(crate) mod attention_step;
 mod block_diagonal;
 pub(crate) mod cell;
 mod cross_entropy;
+pub(crate) mod delta_step;
 mod dropout;
 mod embedding;
 mod encoder;

@@ -8,6 +8,7 @@ mod collectives;
 #[cfg(unix)]
 mod context;
 mod cpu;
+mod decode;
 mod encoder;
 mod gelu;
 #[cfg(feature = "gpu")]
@@ -151,6 +152,8 @@ enum Measurement {
     Rollout(rollout::Args),
     /// Single steps of GRU, LSTM and Elman layers: microseconds on the device, on the CPU, and in one launch of many
     Step(step::Args),
+    /// Single steps of layers with heads, as a text is generated: microseconds launched and recorded
+    Decode(decode::Args),
     /// States of training runs as features: microseconds of one run, and of many at once
     Encoder(encoder::Args),
     /// The recurrent state-space model: observing, forward and backward, and imagining
@@ -195,6 +198,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         Measurement::Attention(args) => attention::run(args, there),
         Measurement::Rollout(args) => rollout::run(args, there),
         Measurement::Step(args) => step::run(args, there),
+        Measurement::Decode(args) => decode::run(args, there),
         Measurement::Encoder(args) => encoder::run(args, there),
         Measurement::Rssm(args) => rssm::run(args, there),
         Measurement::Hybrid(args) => hybrid::run(args, there),

@@ -11,10 +11,12 @@ mod forward;
 mod launch;
 mod plan;
 mod score;
+mod step;
 mod tensor;
 mod tile;
 
 pub use args::{Backward, Forward};
 pub use launch::{backward, forward};
 pub use plan::Tuning;
+pub use step::{Step, step};
 pub use tensor::tensor_cores;

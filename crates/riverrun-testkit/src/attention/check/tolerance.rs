@@ -13,7 +13,7 @@ use crate::{Comparison, Element, Tensors, roundings};
 
 impl Case {
     /// The largest error of each number that passes, for a case rounded to `E`.
-    pub(super) fn limits<E: Element>(&self, reference: &Tensors) -> Tensors {
+    pub(in crate::attention) fn limits<E: Element>(&self, reference: &Tensors) -> Tensors {
         let (storage, u) = roundings::<E>();
         let half = if size_of::<E>() == 2 { E::EPSILON } else { 0.0 };
         let (problem, dim) = (&self.problem, self.problem.shape.dim);

@@ -3,8 +3,10 @@
 mod kept;
 mod local;
 mod multi_head;
+mod place;
 mod rotary;
 
 pub use local::{LocalAttention, LocalAttentionConfig};
 pub use multi_head::{AttentionState, MultiHeadAttention, MultiHeadAttentionConfig};
-pub use rotary::{Rotary, Turn};
+pub use place::Place;
+pub use rotary::Rotary;

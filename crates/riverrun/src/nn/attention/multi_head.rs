@@ -5,11 +5,12 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Bool, Device, Tensor};
 
-use super::{Rotary, Turn};
+use super::{Place, Rotary};
 use crate::Error;
 use crate::nn::activation::sigmoid;
 use crate::nn::size::count;
 use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence, apply};
+use crate::ops::attention_step::{Ring, attention_step};
 use crate::ops::support::checks;
 use crate::ops::{AttentionOptions, attention, packed_attention, rms_norm};
 
@@ -95,10 +96,9 @@ pub struct AttentionState {
     pub reset: Option<Tensor<2, Bool>>,
     /// The position of the next step.
     pub position: usize,
-    /// The angles of that position, for a single step, where they are kept in memory of their own; made from `position` when
-    /// absent, as a layer leaves it.
+    /// The place of a single step over a [ring](Self::into_ring); absent of keys and values in order, and as a layer leaves it.
     #[doc(hidden)]
-    pub turn: Option<Turn>,
+    pub place: Option<Place>,
 }
 
 impl AttentionState {
@@ -220,6 +220,28 @@ impl MultiHeadAttention {
         Ok(Tensor::cat(parts, 2))
     }
 
+    /// A step from `[B, heads + 2 key_heads, head_dim]` over the ring of a state.
+    fn in_ring(
+        &self,
+        qkv: Tensor<3>,
+        state: AttentionState,
+        place: Place,
+    ) -> Result<(Tensor<3>, AttentionState), Error> {
+        let ring = Ring {
+            keys: state.keys,
+            values: state.values,
+        };
+        let (o, ring) = attention_step(qkv, ring, place.position, self.options)?;
+        let state = AttentionState {
+            keys: ring.keys,
+            values: ring.values,
+            reset: None,
+            position: state.position + 1,
+            place: None,
+        };
+        Ok((o, state))
+    }
+
     /// Refuses a state that does not fit.
     fn check_state(&self, x: &Tensor<3>, state: &AttentionState) -> Result<(), Error> {
         let ([batch, ..], kept) = (x.dims(), state.keys.dims()[1]);
@@ -246,7 +268,7 @@ impl Recurrent for MultiHeadAttention {
     fn checked_run(
         &self,
         x: Tensor<3>,
-        sequence: Sequence<AttentionState>,
+        mut sequence: Sequence<AttentionState>,
     ) -> Result<(Tensor<3>, AttentionState), Error> {
         sequence.check_undivided("attention")?;
         let [batch, steps, width] = x.dims();
@@ -272,7 +294,7 @@ impl Recurrent for MultiHeadAttention {
                 values: none(&device, dtype),
                 reset: None,
                 position: 0,
-                turn: None,
+                place: None,
             });
             return Ok((x, state));
         }
@@ -280,12 +302,28 @@ impl Recurrent for MultiHeadAttention {
         let qkv = apply(&self.qkv, x)?;
         let qkv = self.normed(qkv.reshape([batch, steps, heads + 2 * key_heads, dim]))?;
         let position = sequence.state.as_ref().map_or(0, |state| state.position);
-        let turn = sequence.state.as_ref().and_then(|state| state.turn.clone());
-        let turn = turn.filter(|_| steps == 1);
+        let place = sequence
+            .state
+            .as_ref()
+            .and_then(|state| state.place.clone());
+        let turn = place.as_ref().and_then(|place| place.turn.as_ref());
         let qkv = match &self.rotary {
-            Some(rotary) => rotary.turned(qkv, heads + key_heads, position, turn.as_ref())?,
+            Some(rotary) => rotary.turned(qkv, heads + key_heads, position, turn)?,
             None => qkv,
         };
+        let closed = |o: Tensor<3>| -> Result<Tensor<3>, Error> {
+            let o = match gate {
+                Some(gate) => o * sigmoid(gate?),
+                None => o,
+            };
+            apply(&self.out, o)
+        };
+        let single = place.filter(|_| steps == 1);
+        if let Some((place, state)) = single.and_then(|place| Some((place, sequence.state.take()?)))
+        {
+            let (o, state) = self.in_ring(qkv.squeeze_dim(1), state, place)?;
+            return Ok((closed(o.reshape([batch, 1, heads * dim]))?, state));
+        }
         let part = |first: usize, heads: usize| qkv.clone().narrow(2, first, heads);
         let k = part(heads, key_heads);
         let v = part(heads + key_heads, key_heads);
@@ -314,12 +352,7 @@ impl Recurrent for MultiHeadAttention {
                 attention(q, keys.clone(), values.clone(), reset.clone(), self.options)?
             }
         };
-        let o = o.reshape([batch, steps, heads * dim]);
-        let o = match gate {
-            Some(gate) => o * sigmoid(gate?),
-            None => o,
-        };
-        let y = apply(&self.out, o)?;
+        let y = closed(o.reshape([batch, steps, heads * dim]))?;
         let all = kept + steps;
         let keep = match (self.options.causal, self.options.window) {
             (false, _) => 0,
@@ -332,14 +365,14 @@ impl Recurrent for MultiHeadAttention {
                 values: none(&device, dtype),
                 reset: None,
                 position: position + steps,
-                turn: None,
+                place: None,
             },
             _ => AttentionState {
                 keys: keys.narrow(1, all - keep, keep),
                 values: values.narrow(1, all - keep, keep),
                 reset: reset.map(|reset| reset.narrow(1, all - keep, keep)),
                 position: position + steps,
-                turn: None,
+                place: None,
             },
         };
         Ok((y, state))

@@ -40,8 +40,7 @@ impl Rotary {
     }
 
     /// The angles of a single step.
-    #[doc(hidden)]
-    pub fn turn(&self, position: usize, device: &Device, dtype: DType) -> Turn {
+    pub(super) fn turn(&self, position: usize, device: &Device, dtype: DType) -> Turn {
         let [cos, sin] = self.numbers(position, 1);
         let tensor = |data| Tensor::from_data(data, (device, dtype));
         Turn {
@@ -50,17 +49,16 @@ impl Rotary {
         }
     }
 
-    /// The angles of another position in the memory of `turn`, as a recorded step needs them.
+    /// The angles of another position in the memory of `turn`, of as many channels.
     ///
-    /// # Panics
-    /// For a turn of another number of channels; if another tensor shares the memory.
-    #[doc(hidden)]
-    pub fn refill(&self, turn: Turn, position: usize) -> Turn {
+    /// # Errors
+    /// [`Error::Shared`] for a turn that has a clone.
+    pub(super) fn refill(&self, turn: Turn, position: usize) -> Result<Turn, Error> {
         let [cos, sin] = self.numbers(position, 1);
-        Turn {
-            cos: refill(turn.cos, cos).unwrap_or_else(Error::raise),
-            sin: refill(turn.sin, sin).unwrap_or_else(Error::raise),
-        }
+        Ok(Turn {
+            cos: refill(turn.cos, cos)?,
+            sin: refill(turn.sin, sin)?,
+        })
     }
 
     /// `x`, `[B, T, H, D]`, its first heads turned by their positions, of which `first` is that of step 0; by `turn` where it is
@@ -140,10 +138,9 @@ impl Rotary {
     }
 }
 
-/// The angles of the next step of a stream, in memory of their own: a step that is recorded on a GPU takes no writes, so they
-/// are refilled before it.
+/// The angles of a step.
 #[derive(Debug, Clone)]
-pub struct Turn {
+pub(in crate::nn) struct Turn {
     /// `[1, dims / 2]`.
     cos: Tensor<2>,
     /// `[1, dims / 2]`.

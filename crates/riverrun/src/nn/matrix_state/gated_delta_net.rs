@@ -4,12 +4,14 @@ use burn::config::Config;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
+use riverrun_kernels::delta_step::{Problem, Shape};
 
 use super::heads::Heads;
 use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
-use super::parts::{count, erase_rate, positive, silu};
+use super::parts::{count, erase_rate, positive, silu, wide};
 use super::{HeadDecay, MatrixLayerState, ShortConvolution};
 use crate::nn::{RmsNorm, RmsNormConfig, apply};
+use crate::ops::delta_step::{DeltaStep, takes_delta_step};
 use crate::ops::{Decay, Erase, matrix_state, rms_norm};
 use crate::{Error, Sequence};
 
@@ -180,6 +182,53 @@ impl GatedDeltaNet {
             value_dim,
         }
     }
+
+    fn problem(&self, batch: usize) -> Problem {
+        let (heads, [taps, _]) = (self.heads(), self.convolution.weight.dims());
+        Problem {
+            shape: Shape {
+                batch,
+                key_heads: heads.key_heads,
+                heads: heads.heads,
+                key: heads.key_dim,
+                value: heads.value_dim,
+                taps,
+            },
+            epsilon: self.norm.epsilon,
+            twice: self.negative_eigenvalues,
+        }
+    }
+
+    /// Whether a step of so many sequences takes one launch between its products, and leaves the next state in the memory of this
+    /// one where no other tensor shares it.
+    #[doc(hidden)]
+    pub fn steps_in_place(&self, batch: usize) -> bool {
+        let weight = self.qkv.weight.val();
+        self.convolution.bias.is_none()
+            && takes_delta_step(&weight.device(), weight.dtype(), &self.problem(batch))
+    }
+
+    /// A step from a state.
+    fn step_in_place(
+        &self,
+        x: Tensor<3>,
+        state: MatrixLayerState,
+    ) -> Result<(Tensor<3>, MatrixLayerState), Error> {
+        let [batch, _, width] = x.dims();
+        let x = x.reshape([batch, width]);
+        let step = DeltaStep {
+            mixed: apply(&self.qkv, x.clone())?,
+            rates: apply(&self.rates, x.clone())?,
+            gate: apply(&self.gate, x)?,
+            weight: self.convolution.weight.val(),
+            a_log: wide(self.decay.a_log.val()),
+            dt_bias: wide(self.decay.dt_bias.val()),
+            gamma: self.norm.gamma.val(),
+        };
+        let (y, inputs, matrix) = step.run(state.inputs, state.matrix, self.problem(batch))?;
+        let y = apply(&self.out, y)?.unsqueeze_dim(1);
+        Ok((y, MatrixLayerState::new(inputs, matrix)))
+    }
 }
 
 impl MatrixLayer for GatedDeltaNet {
@@ -194,8 +243,18 @@ impl MatrixLayer for GatedDeltaNet {
     fn mix(
         &self,
         x: Tensor<3>,
-        sequence: Sequence<MatrixLayerState>,
+        mut sequence: Sequence<MatrixLayerState>,
     ) -> Result<(Tensor<3>, MatrixLayerState), Error> {
+        let [batch, steps, _] = x.dims();
+        let alone =
+            sequence.lengths.is_none() && sequence.reset.is_none() && sequence.neighbours.is_none();
+        let single = alone && steps == 1;
+        if let Some(state) = sequence
+            .state
+            .take_if(|_| single && self.steps_in_place(batch))
+        {
+            return self.step_in_place(x, state);
+        }
         let (heads, (inputs, matrix)) = (self.heads(), starts(&sequence));
         let mixed = apply(&self.qkv, x.clone())?;
         let (mixed, inputs) = self.convolution.run(mixed, inputs)?;

@@ -92,7 +92,7 @@ impl AttentionOptions {
     }
 
     /// The problem of these options.
-    fn problem(&self, shape: Shape) -> Problem {
+    pub(crate) fn problem(&self, shape: Shape) -> Problem {
         let mut problem = Problem::new(shape);
         problem.scale = self.scale.unwrap_or(problem.scale);
         problem.causal = self.causal;

@@ -1,0 +1,460 @@
+//! On GPUs: a cube for each key head of a sequence. Its threads divide the columns of a state, and its rows in groups.
+
+use cubecl::client::Client;
+use cubecl::prelude::*;
+use cubecl::server::Handle;
+
+use super::{Problem, Shape};
+use crate::Error;
+use crate::gpu::buffer::expect;
+use crate::gpu::group::{Fold, Group, fold};
+use crate::gpu::math::{exp_of_negative_number, sigmoid_number};
+use crate::gpu::{Dtype, address, buffer, grid, ptx};
+
+/// Threads of a cube.
+const UNITS: usize = 256;
+
+/// Numbers of a state in the registers of a thread at most.
+const NUMBERS: usize = 64;
+
+/// Added to the sum of squares of a query or key.
+const SQUARES: f32 = 1e-6;
+
+/// Buffers, all contiguous.
+#[derive(Debug, Clone)]
+pub struct Buffers {
+    /// `[B, 2 J K + H V]`: the step's queries beside keys beside values, before the convolution.
+    pub mixed: Handle,
+    /// `[B, 2 H]`: `b` beside `a`.
+    pub rates: Handle,
+    /// `[B, H V]`: `z`.
+    pub gate: Handle,
+    /// `[taps, 2 J K + H V]`, the step's own weight last.
+    pub weight: Handle,
+    /// `[H]`, `f32`.
+    pub a_log: Handle,
+    /// `[H]`, `f32`.
+    pub dt_bias: Handle,
+    /// `[V]`: `γ`.
+    pub gamma: Handle,
+    /// `[B, taps - 1, 2 J K + H V]`: the inputs before, the last one last; overwritten.
+    pub inputs: Handle,
+    /// `[B, H, K, V]`, `f32`; overwritten.
+    pub states: Handle,
+    /// `[B, H V]`, written.
+    pub y: Handle,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Config {
+    shape: Shape,
+    /// Numbers of a vector of a state's row.
+    vector: usize,
+    twice: bool,
+    ptx: bool,
+    group: Group,
+}
+
+impl Config {
+    fn new(client: &Client, problem: &Problem) -> Self {
+        let widest = client.properties().hardware.max_vector_size.min(4);
+        let vector = 1
+            << widest
+                .max(1)
+                .ilog2()
+                .min(problem.shape.value.trailing_zeros());
+        Self {
+            shape: problem.shape,
+            vector,
+            twice: problem.twice,
+            ptx: ptx(client),
+            // One group of all threads.
+            group: Group::choose(client, UNITS, 1, UNITS),
+        }
+    }
+
+    /// Vectors of a state's row.
+    fn columns(&self) -> usize {
+        self.shape.value / self.vector
+    }
+
+    /// Groups of rows.
+    fn groups(&self) -> usize {
+        UNITS / self.columns()
+    }
+
+    /// Rows of a thread.
+    fn rows(&self) -> usize {
+        self.shape.key.div_ceil(self.groups())
+    }
+
+    /// Channels of a query, a key and the values of its heads.
+    fn own(&self) -> usize {
+        2 * self.shape.key + self.values()
+    }
+
+    /// Channels of the values of a key head.
+    fn values(&self) -> usize {
+        self.shape.heads / self.shape.key_heads * self.shape.value
+    }
+}
+
+/// Whether the kernel takes a problem.
+pub fn takes(client: &Client, problem: &Problem) -> bool {
+    let Shape {
+        batch,
+        key_heads,
+        heads,
+        key,
+        value,
+        taps,
+    } = problem.shape;
+    let sizes = batch > 0 && key > 0 && (1..=UNITS).contains(&value) && (2..=8).contains(&taps);
+    if !(sizes && key_heads > 0 && heads > 0 && heads.is_multiple_of(key_heads)) {
+        return false;
+    }
+    let config = Config::new(client, problem);
+    let factors = 2 * heads / key_heads;
+    let shared = 4 * (config.own() + factors + UNITS * config.vector + config.group.scratch(2));
+    config.group.units == UNITS
+        && config.columns() <= UNITS
+        && config.rows() * config.vector <= NUMBERS
+        && shared
+            <= client
+                .properties()
+                .hardware
+                .max_shared_memory_size
+                .min(32 << 10)
+}
+
+/// `x σ(x)`.
+#[cube]
+fn silu(x: f32, #[comptime] ptx: bool) -> f32 {
+    x * sigmoid_number(x, ptx)
+}
+
+/// `ln(1 + e^x)`, accurate where it is small.
+#[cube]
+fn softplus(x: f32, #[comptime] ptx: bool) -> f32 {
+    let e = exp_of_negative_number(0.0f32 - x.min(20.0f32), ptx);
+    let far = (1.0f32 + e).ln() + (x - 20.0f32).max(0.0f32);
+    // ln(1 + e) = 2 artanh w, where the logarithm would lose the digits of 1 + e.
+    let w = e / (e + 2.0f32);
+    let square = w * w;
+    let mut series = fma(square, 1.0f32 / 11.0f32, 1.0f32 / 9.0f32);
+    series = fma(series, square, 1.0f32 / 7.0f32);
+    series = fma(series, square, 0.2f32);
+    series = fma(series, square, 1.0f32 / 3.0f32);
+    series = fma(series, square, 1.0f32);
+    select(e > 0.1f32, far, 2.0f32 * w * series)
+}
+
+/// The sum over the groups of rows of each number of a thread's columns; every thread of the cube must call it.
+#[cube]
+fn over_rows<N: Size>(
+    own: Vector<f32, N>,
+    meeting: &mut [f32],
+    #[comptime] config: Config,
+) -> Vector<f32, N> {
+    let unit = UNIT_POS_X as usize;
+    // Not before all have read the last sums.
+    sync_cube();
+    #[unroll]
+    for i in 0..comptime!(config.vector) {
+        meeting[i * UNITS + unit] = own.extract(i);
+    }
+    sync_cube();
+    let (columns, groups) = comptime!((config.columns(), config.groups()));
+    let column = unit % columns;
+    let mut all = Vector::<f32, N>::new(0.0f32);
+    #[unroll]
+    for i in 0..comptime!(config.vector) {
+        let mut sum = 0.0f32;
+        #[unroll(groups <= 16)]
+        for n in 0..groups {
+            sum += meeting[i * UNITS + n * columns + column];
+        }
+        all.insert(i, sum);
+    }
+    all
+}
+
+/// The rows of a state that a thread has; zeros past the last.
+#[cube]
+fn load<N: Size>(
+    states: &[Vector<f32, N>],
+    state: &mut Array<Vector<f32, N>>,
+    base: usize,
+    part: usize,
+    #[comptime] config: Config,
+) {
+    let (columns, groups) = comptime!((config.columns(), config.groups()));
+    #[unroll]
+    for r in 0..comptime!(config.rows()) {
+        let row = r * groups + part;
+        state[r] = Vector::<f32, N>::new(0.0f32);
+        if part < groups && row < comptime!(config.shape.key) {
+            state[r] = states[base + row * columns];
+        }
+    }
+}
+
+/// Cubes: at least one for each key head of each sequence.
+#[cube(launch_unchecked, address_type = "dynamic")]
+fn delta_step<F: Numeric, N: Size>(
+    mixed: &[F],
+    rates: &[F],
+    gate: &[F],
+    weight: &[F],
+    a_log: &[f32],
+    dt_bias: &[f32],
+    gamma: &[F],
+    inputs: &mut [F],
+    states: &mut [Vector<f32, N>],
+    y: &mut [F],
+    cubes: usize,
+    epsilon: f32,
+    #[comptime] config: Config,
+    #[define(F)] _dtype: ElemType,
+) {
+    if CUBE_POS >= cubes {
+        terminate!();
+    }
+    let mut convolved = Shared::<[f32]>::new_slice(comptime!(config.own()));
+    let mut factors =
+        Shared::<[f32]>::new_slice(comptime!(config.shape.heads / config.shape.key_heads * 2));
+    let mut meeting = Shared::<[f32]>::new_slice(comptime!(UNITS * config.vector));
+    let mut scratch = Shared::<[f32]>::new_slice(comptime!(config.group.scratch(2)));
+    let unit = UNIT_POS_X as usize;
+    let (heads, key_heads) = comptime!((config.shape.heads, config.shape.key_heads));
+    let (keys, value) = comptime!((config.shape.key, config.shape.value));
+    let (channels, taps) = comptime!((config.shape.channels(), config.shape.taps));
+    let (columns, groups) = comptime!((config.columns(), config.groups()));
+    let (sequence, key_head) = (CUBE_POS / key_heads, CUBE_POS % key_heads);
+
+    let each = comptime!(config.shape.heads / config.shape.key_heads);
+    let (column, part) = (unit % columns, unit / columns);
+    let rows = comptime!(config.rows());
+    let of_state = keys * columns;
+    let base = (sequence * heads + key_head * each) * of_state + column;
+    let mut state = Array::<Vector<f32, N>>::new(rows);
+    // On their way while the channels are convolved.
+    load::<N>(&*states, &mut state, base, part, config);
+
+    let mut own = unit;
+    while own < each {
+        let head = key_head * each + own;
+        let rate = sequence * comptime!(2 * config.shape.heads) + head;
+        let mut beta = sigmoid_number(f32::cast_from(rates[rate]), config.ptx);
+        if comptime!(config.twice) {
+            beta *= 2.0f32;
+        }
+        let a = f32::cast_from(rates[rate + heads]) + dt_bias[head];
+        let exponent = a_log[head].exp() * softplus(a, config.ptx);
+        factors[own * 2] = beta;
+        factors[own * 2 + 1] = exp_of_negative_number(exponent, config.ptx);
+        own += UNITS;
+    }
+    let mut n = unit;
+    while n < comptime!(config.own()) {
+        // Among queries, keys or values.
+        let mut channel = key_head * keys + n;
+        if n >= keys {
+            channel += comptime!((config.shape.key_heads - 1) * config.shape.key);
+        }
+        if n >= comptime!(2 * config.shape.key) {
+            let first = comptime!(2 * config.shape.key_heads * config.shape.key);
+            channel = first + key_head * comptime!(config.values()) + n - 2 * keys;
+        }
+        let newest = mixed[sequence * channels + channel];
+        let base =
+            sequence * comptime!((config.shape.taps - 1) * config.shape.channels()) + channel;
+        let mut sum = f32::cast_from(newest)
+            * f32::cast_from(
+                weight[comptime!((config.shape.taps - 1) * config.shape.channels()) + channel],
+            );
+        #[unroll]
+        for j in 0..comptime!(taps - 1) {
+            let at = base + j * channels;
+            let x = inputs[at];
+            sum = fma(
+                f32::cast_from(x),
+                f32::cast_from(weight[j * channels + channel]),
+                sum,
+            );
+            if comptime!(j > 0) {
+                inputs[at - channels] = x;
+            }
+        }
+        inputs[base + comptime!((config.shape.taps - 2) * config.shape.channels())] = newest;
+        convolved[n] = silu(sum, config.ptx);
+        n += UNITS;
+    }
+    sync_cube();
+
+    let mut squares = Array::<f32>::new(2usize);
+    squares[0] = 0.0f32;
+    squares[1] = 0.0f32;
+    let mut n = unit;
+    while n < keys {
+        let (q, k) = (convolved[n], convolved[keys + n]);
+        squares[0] = fma(q, q, squares[0]);
+        squares[1] = fma(k, k, squares[1]);
+        n += UNITS;
+    }
+    fold(
+        &mut squares,
+        &mut scratch,
+        0usize,
+        2usize,
+        Fold::Sum,
+        config.group,
+    );
+    let of_query = (squares[0] + SQUARES).inverse_sqrt()
+        * comptime!((1.0 / (config.shape.key as f64).sqrt()) as f32);
+    let of_key = (squares[1] + SQUARES).inverse_sqrt();
+
+    for own in 0..each {
+        let out =
+            (sequence * heads + key_head * each + own) * value + column * comptime!(config.vector);
+        let mut zs = Array::<f32>::new(comptime!(config.vector));
+        #[unroll]
+        for i in 0..comptime!(config.vector) {
+            let channel = column * comptime!(config.vector) + i;
+            let z = f32::cast_from(gate[out + i]);
+            zs[i] = silu(z, config.ptx) * f32::cast_from(gamma[channel]);
+        }
+        let beta = factors[own * 2];
+        let decay = Vector::<f32, N>::new(factors[own * 2 + 1]);
+        let base = base + own * of_state;
+        let mut read = Vector::<f32, N>::new(0.0f32);
+        #[unroll]
+        for r in 0..rows {
+            let row = r * groups + part;
+            if part < groups && row < keys {
+                state[r] *= decay;
+                let k = convolved[keys + row] * of_key;
+                read = fma(Vector::<f32, N>::new(k), state[r], read);
+            }
+        }
+        let read = over_rows::<N>(read, &mut meeting, config);
+        let place =
+            comptime!(2 * config.shape.key) + own * value + column * comptime!(config.vector);
+        let mut update = Vector::<f32, N>::new(0.0f32);
+        #[unroll]
+        for i in 0..comptime!(config.vector) {
+            update.insert(i, beta * (convolved[place + i] - read.extract(i)));
+        }
+        let mut o = Vector::<f32, N>::new(0.0f32);
+        #[unroll]
+        for r in 0..rows {
+            let row = r * groups + part;
+            if part < groups && row < keys {
+                let k = convolved[keys + row] * of_key;
+                let s = fma(Vector::<f32, N>::new(k), update, state[r]);
+                states[base + row * columns] = s;
+                o = fma(Vector::<f32, N>::new(convolved[row] * of_query), s, o);
+            }
+        }
+        let o = over_rows::<N>(o, &mut meeting, config);
+        let mut square = Array::<f32>::new(1usize);
+        square[0] = 0.0f32;
+        if part == 0 {
+            #[unroll]
+            for i in 0..comptime!(config.vector) {
+                square[0] = fma(o.extract(i), o.extract(i), square[0]);
+            }
+        }
+        // The two waits of each sum over rows are between this call and the next.
+        fold(
+            &mut square,
+            &mut scratch,
+            1usize,
+            1usize,
+            Fold::Sum,
+            config.group,
+        );
+        let mean = square[0] * comptime!((1.0 / config.shape.value as f64) as f32);
+        let scale = (mean + epsilon).inverse_sqrt();
+        if part == 0 {
+            #[unroll]
+            for i in 0..comptime!(config.vector) {
+                y[out + i] = F::cast_from(o.extract(i) * scale * zs[i]);
+            }
+        }
+        if own + 1 < each {
+            load::<N>(&*states, &mut state, base + of_state, part, config);
+        }
+    }
+}
+
+/// Computes `y`, and the next inputs and states in the place of those before.
+///
+/// # Errors
+/// [`Error::Dtype`], [`Error::Length`], [`Error::Routine`] for a problem that the kernel does not [take](takes); nothing has been
+/// launched then.
+pub fn run(
+    client: &Client,
+    problem: &Problem,
+    dtype: Dtype,
+    buffers: &Buffers,
+) -> Result<(), Error> {
+    dtype.check(client)?;
+    if !takes(client, problem) {
+        return Err(Error::Routine {
+            routine: "delta step",
+            reason: format!("not for {:?}", problem.shape),
+        });
+    }
+    let shape = problem.shape;
+    let (channels, width) = (shape.channels(), shape.width());
+    let [mixed, rates, out] = [channels, 2 * shape.heads, width].map(|n| shape.batch * n);
+    let (weights, inputs) = (shape.taps * channels, (shape.taps - 1) * mixed);
+    expect(
+        dtype.size(),
+        [
+            ("mixed", Some(&buffers.mixed), mixed),
+            ("rates", Some(&buffers.rates), rates),
+            ("gate", Some(&buffers.gate), out),
+            ("weight", Some(&buffers.weight), weights),
+            ("gamma", Some(&buffers.gamma), shape.value),
+            ("inputs", Some(&buffers.inputs), inputs),
+            ("y", Some(&buffers.y), out),
+        ],
+    )?;
+    expect(
+        4,
+        [
+            ("a_log", Some(&buffers.a_log), shape.heads),
+            ("dt_bias", Some(&buffers.dt_bias), shape.heads),
+            ("states", Some(&buffers.states), shape.states()),
+        ],
+    )?;
+    let config = Config::new(client, problem);
+    let cubes = shape.batch * shape.key_heads;
+    // SAFETY: the buffers have been checked, and cubes past the last end at once.
+    unsafe {
+        delta_step::launch_unchecked(
+            client,
+            grid(client, cubes),
+            config.group.dim(),
+            address(shape.states(), Dtype::F32),
+            config.vector,
+            buffer(&buffers.mixed, mixed, 1),
+            buffer(&buffers.rates, rates, 1),
+            buffer(&buffers.gate, out, 1),
+            buffer(&buffers.weight, weights, 1),
+            buffer(&buffers.a_log, shape.heads, 1),
+            buffer(&buffers.dt_bias, shape.heads, 1),
+            buffer(&buffers.gamma, shape.value, 1),
+            buffer(&buffers.inputs, inputs, 1),
+            buffer(&buffers.states, shape.states(), config.vector),
+            buffer(&buffers.y, out, 1),
+            cubes,
+            problem.epsilon as f32,
+            config,
+            dtype.elem(),
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! The attention of a model, and its keys and values in a state.
+
+use riverrun::nn::{AttentionState, MultiHeadAttention};
+
+use super::{
+    AnyHeadLayer, AnyLanguageModel, AnyLmState, AnyRecurrent, GriffinBlockState, RecurrentState,
+    TemporalMixing,
+};
+
+impl AnyLanguageModel {
+    /// The attention of the blocks that have it, first to last.
+    pub fn attentions(&self) -> Vec<&MultiHeadAttention> {
+        fn of(layer: &AnyRecurrent) -> Option<&MultiHeadAttention> {
+            match layer {
+                AnyRecurrent::Attention(layer) => Some(layer),
+                _ => None,
+            }
+        }
+        match self {
+            Self::Recurrent(model) => model
+                .blocks
+                .iter()
+                .filter_map(|block| of(&block.cell))
+                .collect(),
+            Self::Decoder(model) => model
+                .blocks
+                .iter()
+                .filter_map(|block| of(&block.mixer))
+                .collect(),
+            Self::Gpt2(model) => model.blocks.iter().map(|block| &block.attention).collect(),
+            Self::Griffin(model) => {
+                let blocks = model.blocks.iter();
+                let attention = blocks.filter_map(|block| match &block.temporal {
+                    TemporalMixing::Attention(layer) => Some(&layer.attention),
+                    TemporalMixing::Recurrence(_) => None,
+                });
+                attention.collect()
+            }
+            Self::Rwkv(_) => Vec::new(),
+        }
+    }
+}
+
+impl AnyLanguageModel {
+    /// Whether a step of `batch` sequences leaves the next state of each block, first to last, in the memory of this one where no
+    /// other tensor shares it.
+    pub fn blocks_in_place(&self, batch: usize) -> Vec<bool> {
+        let of = |layer: &AnyRecurrent| match layer {
+            AnyRecurrent::Heads(AnyHeadLayer::GatedDeltaNet(layer)) => layer.steps_in_place(batch),
+            _ => false,
+        };
+        match self {
+            Self::Recurrent(model) => model.blocks.iter().map(|block| of(&block.cell)).collect(),
+            Self::Decoder(model) => model.blocks.iter().map(|block| of(&block.mixer)).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl AnyLmState {
+    /// The states of the [attention](AnyLanguageModel::attentions), first to last.
+    pub fn caches(&mut self) -> Vec<&mut AttentionState> {
+        match self {
+            Self::Recurrent(state) => {
+                let blocks = state.blocks.iter_mut();
+                let caches = blocks.filter_map(|block| match block {
+                    RecurrentState::Attention(cache) => Some(cache),
+                    _ => None,
+                });
+                caches.collect()
+            }
+            Self::Griffin(state) => {
+                let blocks = state.blocks.iter_mut();
+                let caches = blocks.filter_map(|block| match block {
+                    GriffinBlockState::Attention(cache) => Some(cache),
+                    GriffinBlockState::Recurrence { .. } => None,
+                });
+                caches.collect()
+            }
+            Self::Gpt2(state) => state.blocks.iter_mut().collect(),
+            Self::Rwkv(_) => Vec::new(),
+        }
+    }
+}
