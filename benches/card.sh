@@ -3,7 +3,7 @@
 #
 #   benches/card.sh [--out DIR] [--device cuda:0] [--limit SECONDS] PART...
 #
-# Parts: verify long stress sanitizer memory recurrence rows linear cell step train train_cells train_attention start generate rollout
+# Parts: verify long stress sanitizer memory recurrence rows linear cell step decode train train_cells train_attention start generate rollout
 #        encoder rssm attention hybrid; `all` is every one of them. `--peers no` leaves PyTorch out; PEERS names
 # the forms of PyTorch's training steps, but for those of train_attention [default: the fastest one, a CUDA graph].
 #
@@ -25,7 +25,7 @@ while [ $# -gt 0 ]; do
         --limit) limit=$2; shift ;;
         --peers) peers=$2; shift ;;
         -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
-        all) parts+=(verify stress sanitizer memory recurrence rows linear cell step train train_cells train_attention start generate
+        all) parts+=(verify stress sanitizer memory recurrence rows linear cell step decode train train_cells train_attention start generate
             rollout encoder rssm attention hybrid long) ;;
         *) parts+=("$1") ;;
     esac
@@ -117,7 +117,7 @@ part_stress() {
 # Memory errors in every operation, races where shared memory is used. A part of `verify` a process, for the sanitizer
 # watches one process; half a dozen of them beside each other, each with a log of its own.
 part_sanitizer() {
-    local tool op all=${SANITIZER_OPS:-norm loss optimizer linear embedding recurrence:raw recurrence:min-gru cell:gru cell:lstm attention rssm rollout encoder refill matrix-state}
+    local tool op all=${SANITIZER_OPS:-norm loss optimizer linear embedding recurrence:raw recurrence:min-gru cell:gru cell:lstm attention rssm rollout encoder refill matrix-state attention-step delta-step}
     command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin
     command -v compute-sanitizer >/dev/null || { echo "skipped: no compute-sanitizer" | tee -a "$log"; return 0; }
     for tool in memcheck racecheck; do
@@ -188,6 +188,12 @@ part_cell() {
 part_step() {
     has bench step || return 0
     measured step 200 bench step
+}
+
+part_decode() {
+    has bench decode || return 0
+    measured decode 120 bench decode --dtypes bf16
+    peer decode-torch 120 decode.py
 }
 
 part_train() {

@@ -122,20 +122,26 @@ mod tests {
             .collect();
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
-        for k in [1, 7, 499, 500, 600] {
+        // With a low temperature most are unlikely.
+        for (k, temperature) in [1, 7, 499, 500, 600]
+            .into_iter()
+            .flat_map(|k| [(k, 1.0), (k, 0.1)])
+        {
             let among = &order[..k.min(logits.len())];
-            let weight = |&i: &usize| f64::from(logits[i]).exp();
+            let highest = f64::from(logits[order[0]]);
+            let weight = |&i: &usize| ((f64::from(logits[i]) - highest) / temperature).exp();
             let total: f64 = among.iter().map(weight).sum();
             for n in 0..200 {
-                let uniform = (f64::from(n) + 0.3) / 200.0;
+                // The last draws reach the unlikely ones.
+                let uniform = 1.0 - 10f64.powf(-0.03 * f64::from(n));
                 let mut left = uniform * total;
                 let mut sorted = among.iter().take_while(|&i| {
                     left -= weight(i);
                     left >= 0.0
                 });
                 let before = sorted.by_ref().count();
-                let found = draw(&logits, &sampling(1.0, Some(k)), uniform).unwrap();
-                assert_eq!(found, among[before], "{k} {uniform}");
+                let found = draw(&logits, &sampling(temperature, Some(k)), uniform).unwrap();
+                assert_eq!(found, among[before], "{k} {temperature} {uniform}");
             }
         }
     }

@@ -256,7 +256,7 @@ fn numbers(data: TensorData) -> Vec<f32> {
         DType::F16 => data
             .as_slice::<f16>()
             .map(|x| x.iter().map(|x| x.to_f32()).collect()),
-        _ => data.to_vec::<f32>(),
+        _ => data.try_to_vec::<f32>(),
     }
     .unwrap_or_else(|_| data.iter().collect())
 }

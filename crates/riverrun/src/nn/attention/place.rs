@@ -80,11 +80,11 @@ impl AttentionState {
     /// The state of a ring after `position` steps, of which `kept` are wanted, no more than there are: with its keys and values in
     /// the order of their steps.
     pub fn from_ring(mut self, position: usize, kept: usize) -> Self {
-        let [_, room, _, _] = self.keys.dims();
+        let [batch, room, heads, dim] = self.keys.dims();
         let first = (position - kept) % room;
         let tail = kept.min(room - first);
         let line = |of: Tensor<4>| match kept {
-            0 => of.narrow(1, 0, 0),
+            0 => Tensor::zeros([batch, 0, heads, dim], (&of.device(), of.dtype())),
             _ => joined([some(&of, first, tail), some(&of, 0, kept - tail), None]),
         };
         (self.keys, self.values) = (line(self.keys), line(self.values));
