@@ -42,12 +42,12 @@ pub(super) fn in_place(model: &AnyLanguageModel, state: &AnyLmState) -> bool {
 pub(super) struct Kept {
     /// By their names.
     tensors: HashMap<String, Box<dyn Any>>,
-    /// Of each block, first to last, whether its step updates its state in place; rings of keys and values always are.
+    /// Whether the step of each block, first to last, updates its state in place.
     in_place: Vec<bool>,
 }
 
 impl Kept {
-    /// Of the state before a step.
+    /// The tensors of the state before a step.
     pub fn of(model: &AnyLanguageModel, state: &AnyLmState, samples: usize) -> Result<Self, Error> {
         let mut kept = Self {
             tensors: HashMap::new(),
@@ -57,7 +57,7 @@ impl Kept {
         Ok(kept)
     }
 
-    /// Whether a step updates a part by itself, by its name: `blocks.3.keys`.
+    /// Whether a step updates a part in place, by its name, such as `blocks.3.keys`: a ring of keys and values always.
     fn updated(&self, name: &str) -> bool {
         let block = name.split('.').nth(1).and_then(|block| block.parse().ok());
         let block = block.and_then(|block: usize| self.in_place.get(block));
