@@ -8,25 +8,19 @@ use super::{
 };
 
 impl AnyLanguageModel {
+    /// The recurrent layer of each block, or attention in its place, first to last: of a [`LanguageModel`](crate::LanguageModel) or a
+    /// [`Decoder`](crate::Decoder).
+    pub fn mixers(&self) -> Vec<&AnyRecurrent> {
+        match self {
+            Self::Recurrent(model) => model.blocks.iter().map(|block| &block.cell).collect(),
+            Self::Decoder(model) => model.blocks.iter().map(|block| &block.mixer).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// The attention of the blocks that have it, first to last.
     pub fn attentions(&self) -> Vec<&MultiHeadAttention> {
-        fn of(layer: &AnyRecurrent) -> Option<&MultiHeadAttention> {
-            match layer {
-                AnyRecurrent::Attention(layer) => Some(layer),
-                _ => None,
-            }
-        }
         match self {
-            Self::Recurrent(model) => model
-                .blocks
-                .iter()
-                .filter_map(|block| of(&block.cell))
-                .collect(),
-            Self::Decoder(model) => model
-                .blocks
-                .iter()
-                .filter_map(|block| of(&block.mixer))
-                .collect(),
             Self::Gpt2(model) => model.blocks.iter().map(|block| &block.attention).collect(),
             Self::Griffin(model) => {
                 let blocks = model.blocks.iter();
@@ -36,24 +30,25 @@ impl AnyLanguageModel {
                 });
                 attention.collect()
             }
-            Self::Rwkv(_) => Vec::new(),
+            _ => {
+                let mixers = self.mixers().into_iter();
+                let attention = mixers.filter_map(|layer| match layer {
+                    AnyRecurrent::Attention(layer) => Some(layer),
+                    _ => None,
+                });
+                attention.collect()
+            }
         }
     }
-}
 
-impl AnyLanguageModel {
-    /// Whether a step of `batch` sequences leaves the next state of each block, first to last, in the memory of this one where no
-    /// other tensor shares it.
-    pub fn blocks_in_place(&self, batch: usize) -> Vec<bool> {
+    /// Whether a step of `batch` sequences leaves the next state of each [mixer](Self::mixers) in the memory of this one where no other
+    /// tensor shares it.
+    pub fn steps_in_place(&self, batch: usize) -> Vec<bool> {
         let of = |layer: &AnyRecurrent| match layer {
             AnyRecurrent::Heads(AnyHeadLayer::GatedDeltaNet(layer)) => layer.steps_in_place(batch),
             _ => false,
         };
-        match self {
-            Self::Recurrent(model) => model.blocks.iter().map(|block| of(&block.cell)).collect(),
-            Self::Decoder(model) => model.blocks.iter().map(|block| of(&block.mixer)).collect(),
-            _ => Vec::new(),
-        }
+        self.mixers().into_iter().map(of).collect()
     }
 }
 

@@ -10,13 +10,9 @@ use riverrun_models::{AnyHeadLayer, AnyLanguageModel, AnyLmState, AnyRecurrent, 
 
 /// Why the steps of a model cannot be recorded, if they cannot.
 pub(super) fn unrecordable(model: &AnyLanguageModel) -> Option<&'static str> {
-    let counts =
-        |layer: &AnyRecurrent| matches!(layer, AnyRecurrent::Heads(AnyHeadLayer::RetNet(_)));
-    let counted = match model {
-        AnyLanguageModel::Recurrent(model) => model.blocks.iter().any(|block| counts(&block.cell)),
-        AnyLanguageModel::Decoder(model) => model.blocks.iter().any(|block| counts(&block.mixer)),
-        _ => false,
-    };
+    let ret_net =
+        |layer: &&AnyRecurrent| matches!(layer, AnyRecurrent::Heads(AnyHeadLayer::RetNet(_)));
+    let counted = model.mixers().iter().any(ret_net);
     let layers = model.attentions();
     let turns = layers
         .windows(2)
@@ -51,7 +47,7 @@ impl Kept {
     pub fn of(model: &AnyLanguageModel, state: &AnyLmState, samples: usize) -> Result<Self, Error> {
         let mut kept = Self {
             tensors: HashMap::new(),
-            in_place: model.blocks_in_place(samples),
+            in_place: model.steps_in_place(samples),
         };
         state.clone().with_parts(&mut Keep(&mut kept))?;
         Ok(kept)
