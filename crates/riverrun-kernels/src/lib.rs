@@ -13,6 +13,7 @@ pub mod check;
 mod cpu_element;
 pub mod cross_entropy;
 pub mod delta_step;
+pub mod draw;
 mod element;
 pub mod embedding;
 pub mod encoder;

@@ -3,8 +3,7 @@
 use riverrun::nn::{AttentionState, MultiHeadAttention};
 
 use super::{
-    AnyHeadLayer, AnyLanguageModel, AnyLmState, AnyRecurrent, GriffinBlockState, RecurrentState,
-    TemporalMixing,
+    AnyLanguageModel, AnyLmState, AnyRecurrent, GriffinBlockState, RecurrentState, TemporalMixing,
 };
 
 impl AnyLanguageModel {
@@ -44,11 +43,11 @@ impl AnyLanguageModel {
     /// Whether a step of `batch` sequences leaves the next state of each [mixer](Self::mixers) in the memory of this one where no other
     /// tensor shares it.
     pub fn steps_in_place(&self, batch: usize) -> Vec<bool> {
-        let of = |layer: &AnyRecurrent| match layer {
-            AnyRecurrent::Heads(AnyHeadLayer::GatedDeltaNet(layer)) => layer.steps_in_place(batch),
-            _ => false,
-        };
-        self.mixers().into_iter().map(of).collect()
+        let few = self.takes_few_rows(batch);
+        let mixers = self.mixers().into_iter();
+        mixers
+            .map(|layer| layer.steps_in_place(batch, few))
+            .collect()
     }
 }
 

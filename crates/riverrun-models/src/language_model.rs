@@ -171,15 +171,12 @@ impl LanguageModel {
     pub(super) fn logits(
         &self,
         tokens: Tensor<2, Int>,
-        sequence: Sequence<LmState>,
+        mut sequence: Sequence<LmState>,
         key: Option<Tensor<1, Int>>,
         padded: bool,
     ) -> Result<(Tensor<3>, LmState), Error> {
-        if !padded
-            && self.takes_few_steps(&tokens, &sequence)
-            && let Some(state) = sequence.state
-        {
-            return self.few_steps(tokens, state);
+        if !padded && let Some(step) = self.few_steps_of(&tokens, &mut sequence) {
+            return step;
         }
         let (normed, state) = self.hidden(tokens, sequence, key)?;
         let head = match &self.out {

@@ -20,6 +20,7 @@ pub mod attention;
 pub mod block_diagonal;
 pub mod cell;
 pub mod delta_step;
+pub mod draw;
 pub mod embedding;
 pub mod encoder;
 pub mod few_rows;

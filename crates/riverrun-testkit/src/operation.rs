@@ -44,6 +44,7 @@ pub const OPERATIONS: &[&Operation] = &[
     &crate::optimizer::OPERATION,
     &crate::few_rows::OPERATION,
     &crate::delta_step::OPERATION,
+    &crate::draw::OPERATION,
     #[cfg(feature = "ops")]
     &crate::gemm::OPERATION,
     #[cfg(feature = "ops")]

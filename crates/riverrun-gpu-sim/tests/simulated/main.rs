@@ -5,6 +5,7 @@ mod attention_step;
 mod cells;
 mod clusters;
 mod delta_step;
+mod draw;
 mod few_rows;
 mod matrix_state;
 mod plan;

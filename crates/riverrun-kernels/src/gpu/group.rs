@@ -15,6 +15,9 @@ const PLANE: usize = 32;
 pub(crate) struct Group {
     /// Threads of a group, a power of two: the first dimension of the cube.
     pub units: usize,
+    /// Neighbouring threads that reduce apart from each other, each with those `lanes` further on: a power of two, 1 where the whole
+    /// group reduces together.
+    pub lanes: usize,
     /// Groups of a cube: the second dimension.
     pub rows: usize,
     /// The runtime guarantees planes.
@@ -32,23 +35,46 @@ pub(crate) enum Fold {
     Moments(usize),
 }
 
+/// Whether the runtime guarantees planes.
+fn planes(client: &Client) -> bool {
+    matches!(client.name(), "cuda" | "hip")
+}
+
+/// Threads of a cube at most, a power of two.
+fn largest(client: &Client) -> usize {
+    let largest = client.properties().hardware.max_units_per_cube as usize;
+    // The limit that WebGPU guarantees, where larger cubes are untested.
+    let bound = if planes(client) { 1024 } else { 256 };
+    1 << largest.clamp(1, bound).ilog2()
+}
+
 impl Group {
     /// Groups for rows of `vectors`, of which a thread takes `per_thread` if the device has cubes of that size. Cubes of about
     /// `cube` threads.
     pub(crate) fn choose(client: &Client, vectors: usize, per_thread: usize, cube: usize) -> Self {
-        let planes = matches!(client.name(), "cuda" | "hip");
-        let largest = client.properties().hardware.max_units_per_cube as usize;
-        // The limit that WebGPU guarantees, where larger cubes are untested.
-        let bound = if planes { 1024 } else { 256 };
-        let largest = 1 << largest.clamp(1, bound).ilog2();
+        let (planes, largest) = (planes(client), largest(client));
         let units = vectors
             .div_ceil(per_thread)
             .next_power_of_two()
             .min(largest);
         Self {
             units,
+            lanes: 1,
             rows: (cube.min(largest) / units).max(1),
             planes,
+        }
+    }
+
+    /// Groups of `lanes` times as many threads, as far as planes and cubes allow; `lanes` is a power of two up to 8.
+    pub(crate) fn with_lanes(self, client: &Client, lanes: usize, cube: usize) -> Self {
+        let largest = largest(client);
+        // The sums of all planes fit into one.
+        let units = (self.units * lanes).min(largest).min(PLANE * PLANE / lanes);
+        Self {
+            units,
+            lanes,
+            rows: (cube.min(largest) / units).max(1),
+            ..self
         }
     }
 
@@ -60,7 +86,7 @@ impl Group {
     /// Numbers in shared memory that [`fold`] needs for `count` numbers a thread.
     pub(crate) fn scratch(self, count: usize) -> usize {
         let units = if self.planes {
-            self.units.div_ceil(PLANE)
+            self.units.div_ceil(PLANE) * self.lanes
         } else {
             self.units
         };
@@ -102,7 +128,8 @@ fn join(
     }
 }
 
-/// Replaces each of `count` numbers by its [`Fold`] over the group; every thread of the cube must call it.
+/// Replaces each of `count` numbers by its [`Fold`] over the group, or over the threads of its lane; every thread of the cube must
+/// call it.
 ///
 /// `phase` alternates between 0 and 1 over the calls of a kernel, so that a call need not wait until all threads have read the
 /// results of the call before in `scratch`: the two phases have no places in common, whatever the counts of their calls.
@@ -116,29 +143,33 @@ pub(crate) fn fold(
     #[comptime] group: Group,
 ) {
     let unit = UNIT_POS_X as usize;
-    let units = comptime!(group.units);
+    let (units, lanes) = comptime!((group.units, group.lanes));
     let half = phase * comptime!(group.rows) + UNIT_POS_Y as usize;
     if comptime!(group.planes) {
-        exchange(values, count, comptime!(units.min(PLANE)), 1usize, fold);
+        let runs = comptime!([lanes, units.min(PLANE)]);
+        exchange(values, count, runs, 1usize, fold);
         if comptime!(units > PLANE) {
-            let planes = comptime!(units / PLANE);
-            let base = half * planes;
-            let stride = comptime!(2 * group.rows * planes);
-            let lane = unit % PLANE;
-            if lane == 0 {
+            // One for each plane and lane.
+            let parts = comptime!(units / PLANE * lanes);
+            let base = half * parts;
+            let stride = comptime!(2 * group.rows * parts);
+            let place = unit % PLANE;
+            if place < lanes {
                 #[unroll]
                 for c in 0..count {
-                    scratch[base + unit / PLANE + comptime!(c * stride)] = values[c];
+                    scratch[base + unit / PLANE * lanes + place + comptime!(c * stride)] =
+                        values[c];
                 }
             }
             sync_cube();
             #[unroll]
             for c in 0..count {
-                values[c] = scratch[base + unit % planes + comptime!(c * stride)];
+                values[c] = scratch[base + unit % parts + comptime!(c * stride)];
             }
-            exchange(values, count, planes, PLANE, fold);
+            let runs = comptime!([lanes, parts]);
+            exchange(values, count, runs, comptime!(PLANE / lanes), fold);
         }
-    } else if comptime!(units > 1) {
+    } else if comptime!(units > lanes) {
         let base = half * units;
         let stride = comptime!(2 * group.rows * units);
         #[unroll]
@@ -147,7 +178,7 @@ pub(crate) fn fold(
         }
         sync_cube();
         #[unroll]
-        for i in 0..comptime!(units.ilog2() as usize) {
+        for i in 0..comptime!((units / lanes).ilog2() as usize) {
             let width = comptime!(units >> (i + 1));
             if unit < width {
                 let at = base + unit;
@@ -167,24 +198,25 @@ pub(crate) fn fold(
         }
         #[unroll]
         for c in 0..count {
-            values[c] = scratch[base + comptime!(c * stride)];
+            values[c] = scratch[base + unit % lanes + comptime!(c * stride)];
         }
     }
 }
 
-/// [`fold`] over each run of `width` threads of a plane, whose values are each of `parts` threads.
+/// [`fold`] over each run of threads of a plane, `[lanes, width]`, whose values are each of `parts` threads.
 #[cube]
 fn exchange(
     values: &mut Array<f32>,
     #[comptime] count: usize,
-    #[comptime] width: usize,
+    #[comptime] runs: [usize; 2],
     #[comptime] parts: usize,
     #[comptime] fold: Fold,
 ) {
+    let [lanes, width] = comptime!(runs);
     // A shuffle is among the lanes that are active: those that left a loop before others would be by themselves.
     sync_plane();
     #[unroll]
-    for i in 0..comptime!(width.ilog2() as usize) {
+    for i in 0..comptime!((width / lanes).ilog2() as usize) {
         let mask = comptime!((width >> (i + 1)) as u32);
         let mut others = Array::<f32>::new(count);
         #[unroll]

@@ -53,6 +53,9 @@ impl Decoder {
         _key: Option<Tensor<1, Int>>,
         padded: bool,
     ) -> Result<(Tensor<3>, LmState), Error> {
+        if !padded && let Some(step) = self.few_steps_of(&tokens, &mut sequence) {
+            return step;
+        }
         let layers = self.blocks.len();
         let starts = starts(sequence.state.take().map(|state| state.blocks), layers)?;
         let table = &self.embedding.weight;

@@ -1,9 +1,9 @@
 //! Products of a few rows with what is around them, on GPUs.
 //!
-//! A product passes within `32 + K / 32` roundings of the arithmetic of the sum of its terms' sizes: no thread adds more of them in
+//! A product passes within `32 + K / 16` roundings of the arithmetic of the sum of its terms' sizes: no thread adds more of them in
 //! a row. What follows multiplies this by its slope, and adds 16 roundings of its own terms and one to storage.
 
-use riverrun_kernels::few_rows::{Problem, Then};
+use riverrun_kernels::few_rows::{Matrix, Problem, Then};
 use riverrun_kernels::recurrence::{Candidate, Gate};
 
 use crate::gelu::oracle::{backward, forward};
@@ -27,8 +27,10 @@ pub const OPERATION: Operation = Operation {
     long: None,
 };
 
-const FORMS: [(&str, Then); 5] = [
+const FORMS: [(&str, Then); 7] = [
     ("product", Then::Nothing),
+    ("beside", Then::Nothing),
+    ("gated", Then::Gated),
     ("gelu", Then::Gelu),
     ("add", Then::Add),
     (
@@ -49,32 +51,49 @@ const FORMS: [(&str, Then); 5] = [
 fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), Failure> {
     let then = FORMS.into_iter().find(|(name, _)| *name == part.form);
     let (_, then) = then.expect("one of the forms");
-    let sizes = [
+    let mut sizes = vec![
         // Rows, inputs, width, numbers between the rows of the matrix.
         [1, 384, 384, 0],
         [2, 31, 31, 3],
         [1, 130, 24, 8],
         [3, 64, 65, 0],
         [8, 96, 96, 0],
+        [8, 5, 32, 0],
     ];
+    // Several columns for a group of threads, and several rounds.
+    if !matches!(then, Then::Step(_)) {
+        sizes.extend([[1, 200, 3088, 0], [2, 1040, 6208, 8]]);
+    }
     let cases = sizes.into_iter().enumerate().map(|(n, sizes)| {
         let [rows, inputs, mut width, apart] = sizes;
         if matches!(then, Then::Step(_)) {
             width = inputs;
         }
+        let matrix = |columns: usize| Matrix {
+            columns,
+            stride: columns + apart,
+        };
+        let matrices = match part.form {
+            "beside" if n % 2 == 0 => vec![matrix(width), matrix(2 * width), matrix(32)],
+            "beside" => vec![matrix(width), matrix(3)],
+            "gated" => vec![matrix(width); 2],
+            _ => vec![matrix(width * then.parts())],
+        };
         let problem = Problem {
             rows,
             inputs,
-            width,
-            stride: width * then.parts() + apart,
+            bias: n % 2 == 0 && matrices.len() == 1,
+            matrices,
             norm: (n % 3 != 1).then_some(1e-5),
-            bias: n % 2 == 0,
             then,
         };
         FewRows::random(problem, n as u64)
     });
     part.run_all::<E, _>(part.form, cases, report)
 }
+
+/// The outputs of matrices, first to last.
+const OUTPUTS: [&str; 3] = ["y", "y2", "y3"];
 
 /// A problem and its data, in `f64`.
 #[derive(Debug, Clone)]
@@ -85,9 +104,9 @@ pub struct FewRows {
     pub x: Vec<f64>,
     /// `[inputs]`.
     pub gamma: Vec<f64>,
-    /// `[inputs, stride]`.
-    pub weight: Vec<f64>,
-    /// `[parts * width]`.
+    /// `[inputs, stride]` of each matrix.
+    pub weights: Vec<Vec<f64>>,
+    /// `[columns]` of the first.
     pub bias: Vec<f64>,
     /// `[rows, width]`: what is added, or the state.
     pub with: Vec<f64>,
@@ -105,32 +124,30 @@ impl FewRows {
     pub fn random(problem: Problem, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let mut some = |n: usize, bound: f64| random.vec(n, bound);
-        let scale = 2.0 / (problem.inputs as f64).sqrt();
+        let (inputs, widths) = (problem.inputs, problem.widths());
+        let scale = 2.0 / (inputs as f64).sqrt();
+        let strides = problem.matrices.iter().map(|matrix| matrix.stride);
         Self {
+            x: some(problem.rows * inputs, 2.0),
+            gamma: some(inputs, 1.5),
+            weights: strides.map(|stride| some(inputs * stride, scale)).collect(),
+            bias: some(problem.matrices[0].columns, 1.0),
+            with: some(problem.rows * widths[0], 2.0),
             problem,
-            x: some(problem.rows * problem.inputs, 2.0),
-            gamma: some(problem.inputs, 1.5),
-            weight: some(problem.inputs * problem.stride, scale),
-            bias: some(problem.products(), 1.0),
-            with: some(problem.rows * problem.width, 2.0),
         }
     }
 
-    /// The products of a number of `y`.
-    fn products(&self, row: usize, column: usize) -> Vec<Product> {
-        let Problem {
-            inputs,
-            width,
-            stride,
-            ..
-        } = self.problem;
+    /// The products of a number of an output.
+    fn products(&self, output: usize, row: usize, column: usize) -> Vec<Product> {
+        let (inputs, width) = (self.problem.inputs, self.problem.widths()[output]);
         let x = &self.x[row * inputs..][..inputs];
         let scale = self.problem.norm.map(|epsilon| {
             let square = x.iter().map(|x| x * x).sum::<f64>() / inputs as f64;
             (square + epsilon).powf(-0.5)
         });
-        let product = |part: usize| {
+        let product = |(matrix, part): (usize, usize)| {
             let column = part * width + column;
+            let (weight, stride) = (&self.weights[matrix], self.problem.matrices[matrix].stride);
             let bias = if self.problem.bias {
                 self.bias[column]
             } else {
@@ -142,22 +159,27 @@ impl FewRows {
             };
             (0..inputs).fold(start, |sum, k| {
                 let factor = scale.map_or(1.0, |scale| scale * self.gamma[k]);
-                let term = x[k] * factor * self.weight[k * stride + column];
+                let term = x[k] * factor * weight[k * stride + column];
                 Product {
                     value: sum.value + term,
                     terms: sum.terms + term.abs(),
                 }
             })
         };
-        (0..self.problem.then.parts()).map(product).collect()
+        match self.problem.then {
+            Then::Gated => [(0, 0), (1, 0)].map(product).to_vec(),
+            then => (0..then.parts())
+                .map(|part| product((output, part)))
+                .collect(),
+        }
     }
 
-    /// For each number of `y`: itself, the state, and the errors of both that pass before they are rounded to storage.
-    fn each(&self, arithmetic: f64) -> Vec<[f64; 4]> {
-        let Problem { rows, width, .. } = self.problem;
-        let slack = arithmetic * (32.0 + self.problem.inputs as f64 / 32.0);
+    /// For each number of an output: itself, the state, and the errors of both that pass before they are rounded to storage.
+    fn each(&self, output: usize, arithmetic: f64) -> Vec<[f64; 4]> {
+        let (rows, width) = (self.problem.rows, self.problem.widths()[output]);
+        let slack = arithmetic * (32.0 + self.problem.inputs as f64 / 16.0);
         let number = |i: usize| {
-            let products = self.products(i / width, i % width);
+            let products = self.products(output, i / width, i % width);
             let Product { value, terms } = products[0];
             let near = slack * terms;
             match self.problem.then {
@@ -171,6 +193,17 @@ impl FewRows {
                         slope * near + near * near + own,
                         0.0,
                     ]
+                }
+                Then::Gated => {
+                    let gate = 1.0 / (1.0 + (-value).exp());
+                    let (silu, up) = (value * gate, products[1]);
+                    let slope = gate * (1.0 + value * (1.0 - gate));
+                    let silu_near =
+                        slope.abs() * near + near * near + 8.0 * arithmetic * silu.abs();
+                    let up_near = slack * up.terms;
+                    let y = silu * up.value;
+                    let moved = silu_near * up.value.abs() + (silu.abs() + silu_near) * up_near;
+                    [y, 0.0, moved + 2.0 * arithmetic * y.abs(), 0.0]
                 }
                 Then::Add => {
                     let sum = self.with[i] + value;
@@ -199,35 +232,39 @@ impl FewRows {
         (0..rows * width).map(number).collect()
     }
 
-    fn tensors(&self, y: Vec<f64>, state: Vec<f64>) -> Tensors {
+    fn tensors(&self, y: Vec<Vec<f64>>, state: Vec<f64>) -> Tensors {
         let state = matches!(self.problem.then, Then::Step(_)).then_some(("state", state));
-        Tensors::new([("y", y)].into_iter().chain(state))
+        Tensors::new(OUTPUTS.into_iter().zip(y).chain(state))
     }
 }
 
 impl Case for FewRows {
     fn numbers(&mut self) -> Vec<&mut Vec<f64>> {
-        vec![
-            &mut self.x,
-            &mut self.gamma,
-            &mut self.weight,
-            &mut self.bias,
-            &mut self.with,
-        ]
+        let others = [&mut self.x, &mut self.gamma, &mut self.bias, &mut self.with];
+        self.weights.iter_mut().chain(others).collect()
     }
 
     fn oracle<E: Element>(&self) -> Tensors {
-        let (y, state) = self.each(0.0).iter().map(|n| (n[0], n[1])).unzip();
-        self.tensors(y, state)
+        let outputs = 0..self.problem.widths().len();
+        let all: Vec<_> = outputs.map(|output| self.each(output, 0.0)).collect();
+        let numbers = |all: &Vec<[f64; 4]>, n: usize| all.iter().map(|each| each[n]).collect();
+        let y = all.iter().map(|all| numbers(all, 0)).collect();
+        self.tensors(y, numbers(&all[0], 1))
     }
 
     fn allowed<E: Element>(&self, truth: &Tensors) -> Tensors {
         let (storage, arithmetic) = roundings::<E>();
-        let all = self.each(arithmetic);
-        truth.map(|name, i, truth| match name {
-            // The state is rounded before it is added.
-            "y" => storage(truth) + storage(all[i][1]) + all[i][2],
-            _ => storage(truth) + all[i][3],
+        let outputs = 0..self.problem.widths().len();
+        let all: Vec<_> = outputs
+            .map(|output| self.each(output, arithmetic))
+            .collect();
+        truth.map(|name, i, truth| {
+            let slack = match OUTPUTS.iter().position(|&output| output == name) {
+                // The state is rounded before it is added.
+                Some(output) => storage(all[output][i][1]) + all[output][i][2],
+                None => all[0][i][3],
+            };
+            storage(truth) + slack
         })
     }
 
@@ -248,19 +285,24 @@ impl Case for FewRows {
 
         use crate::transfer;
         let upload = |data: &[f64]| transfer::upload(client, dtype, data);
-        let out = self.problem.rows * self.problem.width;
+        let outs = self.problem.widths().into_iter();
+        let outs: Vec<usize> = outs.map(|width| self.problem.rows * width).collect();
         let beside = matches!(self.problem.then, Then::Add | Then::Step(_));
         let buffers = Buffers {
             x: upload(&self.x),
             gamma: self.problem.norm.map(|_| upload(&self.gamma)),
-            weight: upload(&self.weight),
+            weights: self.weights.iter().map(|weight| upload(weight)).collect(),
             bias: self.problem.bias.then(|| upload(&self.bias)),
             with: beside.then(|| upload(&self.with)),
-            y: transfer::poison(client, dtype, out),
+            y: outs
+                .iter()
+                .map(|&out| transfer::poison(client, dtype, out))
+                .collect(),
         };
         run(client, &self.problem, dtype, &buffers)?;
-        let download = |handle| transfer::download(client, dtype, handle, out);
-        let state = buffers.with.map(download).unwrap_or_default();
-        Ok(self.tensors(download(buffers.y), state))
+        let download = |(handle, &out)| transfer::download(client, dtype, handle, out);
+        let state = buffers.with.map(|state| download((state, &outs[0])));
+        let y = buffers.y.into_iter().zip(&outs).map(download).collect();
+        Ok(self.tensors(y, state.unwrap_or_default()))
     }
 }

@@ -24,16 +24,6 @@ pub(super) fn unrecordable(model: &AnyLanguageModel) -> Option<&'static str> {
     }
 }
 
-/// Whether a step leaves the next state in the memory of this one by itself.
-pub(super) fn in_place(model: &AnyLanguageModel, state: &AnyLmState) -> bool {
-    match (model, state) {
-        (AnyLanguageModel::Recurrent(model), AnyLmState::Recurrent(state)) => {
-            model.steps_in_place(state)
-        }
-        _ => false,
-    }
-}
-
 /// The tensors of a state that a step does not update in place, to be overwritten with those of the next state.
 pub(super) struct Kept {
     /// By their names.

@@ -5,20 +5,20 @@
 //! GPT-2's is a cache of keys and values up to its number of positions, after which it goes on from the last half of them.
 
 mod carry;
-mod draw;
 mod rings;
 mod samples;
 mod saved;
 mod steps;
+mod uniforms;
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use burn::module::Module;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::SeedableRng;
 use riverrun::nn::quantized::{Bits, quantize};
+use riverrun_kernels::draw::Rule;
 use riverrun_models::weights::Published;
 use riverrun_models::{AnyLanguageModel, AnyLmState};
 
@@ -28,6 +28,7 @@ use crate::trainer::checkpoint::{MODEL, load_module};
 use crate::{Error, Precision, RunConfig, RunDir, TaskConfig, memory};
 pub use samples::{Samples, Stream};
 use steps::{Steps, read};
+use uniforms::Uniforms;
 
 /// How symbols are drawn.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,10 +37,19 @@ pub struct Sampling {
     pub tokens: usize,
     /// Logits are divided by this; at 0 the most likely symbol is always taken.
     pub temperature: f64,
-    /// Number of most likely symbols to draw from; `None` for all.
+    /// Number of most likely symbols to draw from, and any as likely as the last of them; `None` for all.
     pub top_k: Option<usize>,
     /// Seed of the draws.
     pub seed: u64,
+}
+
+impl Sampling {
+    fn rule(&self) -> Rule {
+        Rule {
+            temperature: self.temperature,
+            top_k: self.top_k,
+        }
+    }
 }
 
 impl Default for Sampling {
@@ -359,11 +369,6 @@ impl Generator {
             tokens.drain(..tokens.len().saturating_sub(positions));
         }
         let recent = vec![tokens; samples];
-        let rng = |sample: usize| {
-            let mut rng = ChaCha8Rng::seed_from_u64(sampling.seed);
-            rng.set_stream(sample as u64);
-            rng
-        };
         // The last symbol is drawn from the step before it.
         let further = sampling.tokens.saturating_sub(1);
         let model = (&self.model, self.positions);
@@ -371,14 +376,17 @@ impl Generator {
         let start = start
             .map(|start| saved::repeated(start, samples))
             .transpose()?;
-        let (device, recorded) = (&self.device, &self.recorded);
-        let steps = Steps::new(model, device, (recent, start), further, recorded)?;
+        let device = (&self.device, &self.recorded);
+        let drawing = (self.symbols.len(), sampling.rule());
+        let steps = Steps::new(model, device, (recent, start), further, drawing)?;
         Ok(Samples {
             symbols: &self.symbols,
             ends: &self.ends,
             ended: vec![false; samples],
             steps,
-            rngs: (0..samples).map(rng).collect(),
+            uniforms: Uniforms::new(sampling.seed, samples),
+            ahead: VecDeque::new(),
+            fault: None,
             left: sampling.tokens,
             sampling,
         })

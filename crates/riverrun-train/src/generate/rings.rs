@@ -1,16 +1,17 @@
 //! The keys and values of recorded steps, in rings that grow where a stream outlives them.
 
-use riverrun::Error;
-use riverrun::training::Place;
+use burn::tensor::{Int, Tensor};
+use riverrun::training::Places;
 use riverrun_models::{AnyLanguageModel, AnyLmState};
 
 /// The least room of a ring that may have to grow.
 const LEAST: usize = 256;
 
-/// The rings of a stream of a model with attention, and its place.
+/// The rings of a stream of a model with attention.
 pub(super) struct Rings {
-    /// `None` only while it is refilled.
-    place: Option<Place>,
+    places: Places,
+    /// Positions that `places` has.
+    positions: usize,
     /// The position of the next step.
     position: usize,
     rings: Vec<Ring>,
@@ -36,45 +37,51 @@ impl Rings {
             return (state, None);
         };
         let (position, rotary) = (cache.position, layer.rotary);
-        let place = Place::new(rotary, position, &cache.keys.device(), cache.keys.dtype());
+        let most = position + steps.max(1);
+        let positions = most.min(LEAST.max(2 * position));
+        let (device, dtype) = (cache.keys.device(), cache.keys.dtype());
+        let places = Places::new(rotary, positions, &device, dtype);
         let mut rings = Vec::with_capacity(layers.len());
         for (layer, cache) in layers.into_iter().zip(&mut caches) {
-            let most = position + steps.max(1);
             let seen = layer.options.window.unwrap_or(most).min(most);
-            let room = seen.min(LEAST.max(2 * position)).max(cache.keys.dims()[1]);
+            let room = seen.min(positions).max(cache.keys.dims()[1]);
             **cache = cache.clone().into_ring(room);
             rings.push(Ring { seen, room });
         }
         let rings = Self {
-            place: Some(place),
+            places,
+            positions,
             position,
             rings,
         };
         (state, Some(rings))
     }
 
-    /// Whether the next step would overwrite one that is still seen.
-    pub fn full(&self) -> bool {
-        let mut rings = self.rings.iter();
-        rings.any(|ring| ring.room < ring.seen && self.position >= ring.room)
+    /// Steps until one has no place, or would overwrite one that is still seen.
+    pub fn left(&self) -> usize {
+        let rings = self.rings.iter().filter(|ring| ring.room < ring.seen);
+        let rooms = rings.map(|ring| ring.room);
+        let least = rooms.fold(self.positions, usize::min);
+        least.saturating_sub(self.position)
     }
 
-    /// The place of this step; the next call gives that of the next one.
-    ///
-    /// # Errors
-    /// [`Error::Shared`] where the last step's place is still in use.
-    pub fn next(&mut self) -> Result<Place, Error> {
-        let place = self.place.take().expect("it is back after each step");
-        let place = place.refill(self.position)?;
-        self.position += 1;
-        self.place = Some(place.clone());
-        Ok(place)
+    /// The state of the step at a position, `[1]`.
+    pub fn at(&self, mut state: AnyLmState, position: Tensor<1, Int>) -> AnyLmState {
+        let place = self.places.at(position);
+        for cache in state.caches() {
+            cache.place = Some(place.clone());
+        }
+        state
     }
 
-    /// The state before the step of the last [`next`](Self::next), which was not made, its keys and values in order.
-    pub fn before(mut self, state: AnyLmState) -> AnyLmState {
-        self.position -= 1;
-        self.unrolled(state)
+    /// The position of the next step.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Counts steps.
+    pub fn advance(&mut self, steps: usize) {
+        self.position += steps;
     }
 
     /// The state after these steps, its keys and values in order.
@@ -85,12 +92,4 @@ impl Rings {
         }
         state
     }
-}
-
-/// The state of a step at this place.
-pub(super) fn at(mut state: AnyLmState, place: Option<&Place>) -> AnyLmState {
-    for cache in state.caches() {
-        cache.place = place.cloned();
-    }
-    state
 }

@@ -1,11 +1,12 @@
 //! The symbols of texts as they are made.
 
-use rand::Rng;
-use rand_chacha::ChaCha8Rng;
+use std::collections::VecDeque;
+
+use riverrun_kernels::draw::cpu::draw;
 
 use super::Sampling;
-use super::draw::draw;
 use super::steps::Steps;
+use super::uniforms::Uniforms;
 use crate::Error;
 
 /// The symbols of one sample as they are made; see [`Generator::stream`](super::Generator::stream).
@@ -28,8 +29,11 @@ pub struct Samples<'a> {
     /// Whether each sample has had one of them.
     pub(super) ended: Vec<bool>,
     pub(super) steps: Steps<'a>,
-    /// One for each sample.
-    pub(super) rngs: Vec<ChaCha8Rng>,
+    pub(super) uniforms: Uniforms,
+    /// Draws that were made on the device.
+    pub(super) ahead: VecDeque<Vec<usize>>,
+    /// Why there are no more of them.
+    pub(super) fault: Option<Error>,
     pub(super) left: usize,
     pub(super) sampling: Sampling,
 }
@@ -40,15 +44,33 @@ impl Samples<'_> {
         self.steps.recorded()
     }
 
+    /// The next token of each sample.
+    fn tokens(&mut self) -> Result<Vec<usize>, Error> {
+        match (self.ahead.pop_front(), self.fault.take()) {
+            (Some(tokens), fault) => {
+                self.fault = fault;
+                Ok(tokens)
+            }
+            (None, Some(fault)) => Err(fault),
+            (None, None) => self.draw(),
+        }
+    }
+
     /// Draws a token for each sample.
     fn draw(&mut self) -> Result<Vec<usize>, Error> {
         let logits = self.steps.logits()?;
         let vocab = self.steps.vocab();
-        let rows = logits.chunks_exact(vocab).zip(&mut self.rngs);
+        let uniforms = self.uniforms.take();
+        let rows = logits.chunks_exact(vocab).zip(uniforms);
         // A published table has more rows than there are tokens.
-        let known = self.symbols.len();
-        rows.map(|(logits, rng)| draw(&logits[..known], &self.sampling, rng.random()))
-            .collect()
+        let (known, rule) = (self.symbols.len(), self.sampling.rule());
+        rows.map(|(logits, uniform)| {
+            draw(&logits[..known], &rule, uniform.into()).map_err(|symbol| Error::Logits {
+                symbol,
+                value: logits[symbol],
+            })
+        })
+        .collect()
     }
 }
 
@@ -57,16 +79,17 @@ impl<'a> Iterator for Samples<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
-        let tokens = self.draw().and_then(|tokens| {
+        let tokens = self.tokens().and_then(|tokens| {
             for (ended, token) in self.ended.iter_mut().zip(&tokens) {
                 *ended |= self.ends.contains(token);
             }
             if self.ended.iter().all(|ended| *ended) {
                 self.left = 0;
             }
-            if self.left > 0 {
-                let next = tokens.iter().map(|&token| token as i32);
-                self.steps.step(next.collect())?;
+            if self.left > 0 && self.ahead.is_empty() && self.fault.is_none() {
+                let next = tokens.iter().map(|&token| token as i32).collect();
+                let drawn = self.steps.step(next, &mut self.uniforms)?;
+                (self.ahead, self.fault) = (drawn.tokens.into(), drawn.fault);
             }
             Ok(tokens)
         });

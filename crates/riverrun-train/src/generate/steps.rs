@@ -1,21 +1,27 @@
 //! One token of each sample at a time through a model, with the state carried; recorded once and run again on a GPU, where
-//! launching the kernels of a step takes longer than the device takes for them.
+//! launching the kernels of a step takes longer than the device takes for them. A recorded step draws the next tokens too, so the
+//! device takes several without a wait for this program.
 
 use std::fmt::Display;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData, bf16, f16};
-use riverrun::training::refill_int;
+use riverrun::training::{Draws, refill};
 use riverrun::{Preparation, Recording, Sequence};
+use riverrun_kernels::draw::Rule;
 use riverrun_models::{AnyLanguageModel, AnyLmState};
 
-use super::carry::{Kept, copied, in_place, unrecordable};
-use super::rings::{Rings, at};
+use super::carry::{Kept, copied, unrecordable};
+use super::rings::Rings;
+use super::uniforms::Uniforms;
 use crate::Error;
 
 /// Normal steps before one is recorded, as in training: compiling and tuning happen in the first.
 const WARM_UP: usize = 3;
+
+/// Steps that the device takes without a wait: with more of them a text would arrive in jerks.
+const SLOTS: usize = 16;
 
 /// Where the model is in its samples.
 pub(super) struct Steps<'a> {
@@ -23,6 +29,8 @@ pub(super) struct Steps<'a> {
     /// The most tokens that the model reads, if there is such a bound.
     positions: Option<usize>,
     device: &'a Device,
+    /// The symbols to draw from, the first of the model's, and how they are drawn.
+    drawing: (usize, Rule),
     /// The last tokens of each sample that the model has read, where their number is bounded.
     recent: Vec<Vec<i32>>,
     /// `None` only while a step has it.
@@ -36,12 +44,23 @@ pub(super) struct Steps<'a> {
     recorded: &'a AtomicBool,
 }
 
+/// What the device has drawn.
+#[derive(Default)]
+pub(super) struct Drawn {
+    /// A token of each sample, from draw to draw; where there are none, the logits are there to draw from.
+    pub tokens: Vec<Vec<usize>>,
+    /// Why there are no more.
+    pub fault: Option<Error>,
+}
+
 /// The way from normal steps to recorded ones.
 struct Recorder {
     /// Until a step is recorded.
     prepared: Option<Preparation>,
-    /// Refilled with the tokens of each step; `None` before the first.
-    tokens: Option<Tensor<1, Int>>,
+    /// `None` before the first step, and while a step has them.
+    draws: Option<Draws>,
+    /// Draws so far.
+    made: usize,
     /// The keys and values of attention, where there is any.
     rings: Option<Rings>,
     /// Normal steps done.
@@ -53,11 +72,62 @@ impl Recorder {
     fn new(device: &Device) -> Result<Self, Error> {
         Ok(Self {
             prepared: Some(Recording::prepare(device)?),
-            tokens: None,
+            draws: None,
+            made: 0,
             rings: None,
             warm: 0,
             recording: None,
         })
+    }
+
+    /// Puts the uniform numbers of the next draws where these read them.
+    fn refill(&mut self, uniforms: &mut Uniforms, steps: usize) -> Result<(), Error> {
+        let draws = self.draws.take().expect("there are draws after a step");
+        let [slots, samples] = draws.uniforms.dims();
+        let mut numbers = vec![0.0; slots * samples];
+        for (n, row) in uniforms.next(steps).enumerate() {
+            numbers[(self.made + n) % slots * samples..][..samples].copy_from_slice(row);
+        }
+        let numbers = TensorData::new(numbers, [slots, samples]);
+        self.draws = Some(Draws {
+            uniforms: refill(draws.uniforms, numbers)?,
+            ..draws
+        });
+        Ok(())
+    }
+
+    /// Reads the last draws, after as many steps.
+    fn read(&mut self, steps: usize) -> Result<Vec<Vec<i32>>, Error> {
+        let draws = self.draws.as_ref().expect("there are draws after a step");
+        let [slots, samples] = draws.log.dims();
+        let log = riverrun::device::read(draws.log.clone())?;
+        let log: Vec<i32> = log.iter().collect();
+        let slot = |n: usize| log[(self.made + n) % slots * samples..][..samples].to_vec();
+        let drawn = (0..steps).map(slot).collect();
+        self.made += steps;
+        if let Some(rings) = &mut self.rings {
+            rings.advance(steps);
+        }
+        Ok(drawn)
+    }
+}
+
+/// No draws yet: after these tokens, at a position.
+fn none(tokens: Vec<i32>, position: usize, device: &Device) -> Draws {
+    let samples = tokens.len();
+    let tensor = |numbers: Vec<i32>| {
+        let length = numbers.len();
+        Tensor::<1, Int>::from_data(TensorData::new(numbers, [length]), device)
+    };
+    Draws {
+        uniforms: Tensor::zeros([SLOTS, samples], (device, DType::F32)),
+        tokens: tensor(tokens),
+        log: Tensor::<2, Int>::from_data(
+            TensorData::new(vec![0i32; SLOTS * samples], [SLOTS, samples]),
+            device,
+        ),
+        counts: tensor(vec![0; samples]),
+        position: tensor(vec![position as i32]),
     }
 }
 
@@ -66,16 +136,17 @@ impl<'a> Steps<'a> {
     /// `recorded` says so, which is switched off when that fails.
     pub fn new(
         (model, positions): (&'a AnyLanguageModel, Option<usize>),
-        device: &'a Device,
+        (device, recorded): (&'a Device, &'a AtomicBool),
         (recent, start): (Vec<Vec<i32>>, Option<(Tensor<2>, AnyLmState)>),
         steps: usize,
-        recorded: &'a AtomicBool,
+        drawing: (usize, Rule),
     ) -> Result<Self, Error> {
         let (logits, state) = read(model, device, &recent, start)?;
         let mut all = Self {
             model,
             positions,
             device,
+            drawing,
             recent,
             state: Some(state),
             logits,
@@ -128,40 +199,73 @@ impl<'a> Steps<'a> {
         vocab
     }
 
-    /// A step on the next token of each sample. A model with a bounded number of positions that has read as many starts again
-    /// with the second half of what it has read.
-    pub fn step(&mut self, tokens: Vec<i32>) -> Result<(), Error> {
+    /// A step on the next token of each sample, and those on what the device then draws. A model with a bounded number of positions
+    /// that has read as many starts again with the second half of what it has read.
+    pub fn step(&mut self, tokens: Vec<i32>, uniforms: &mut Uniforms) -> Result<Drawn, Error> {
+        if self.positions == Some(self.recent[0].len()) {
+            self.begin_again(&tokens)?;
+            return Ok(Drawn::default());
+        }
+        self.grow();
+        let Some(recorder) = self.recorder.take() else {
+            self.seen(&tokens);
+            self.normal(tokens);
+            return Ok(Drawn::default());
+        };
+        let drawn = self.step_or_replay(recorder, &tokens, uniforms)?;
+        uniforms.made(drawn.len());
+        // The last ones have not been read.
+        let read = [tokens].into_iter().chain(drawn.iter().cloned());
+        for tokens in read.take(drawn.len().max(1)) {
+            self.seen(&tokens);
+        }
+        self.checked(drawn)
+    }
+
+    /// Notes tokens that the model has read.
+    fn seen(&mut self, tokens: &[i32]) {
         self.left = self.left.saturating_sub(1);
-        if let Some(positions) = self.positions {
-            let full = self.recent[0].len() == positions;
-            for (recent, &token) in self.recent.iter_mut().zip(&tokens) {
-                if full {
-                    recent.drain(..positions - positions / 2);
-                }
+        if self.positions.is_some() {
+            for (recent, &token) in self.recent.iter_mut().zip(tokens) {
                 recent.push(token);
             }
-            if full {
-                let (logits, state) = read(self.model, self.device, &self.recent, None)?;
-                (self.logits, self.state) = (logits, Some(state));
-                if self.recorder.is_some() {
-                    self.begin();
-                }
-                return Ok(());
-            }
-        }
-        let samples = tokens.len();
-        let tokens = TensorData::new(tokens, [samples]);
-        self.grow();
-        match self.recorder.take() {
-            None => {
-                self.normal(tokens);
-                Ok(())
-            }
-            Some(recorder) => self.step_or_replay(recorder, tokens),
         }
     }
 
-    fn normal(&mut self, tokens: TensorData) {
+    fn begin_again(&mut self, tokens: &[i32]) -> Result<(), Error> {
+        for recent in &mut self.recent {
+            let positions = recent.len();
+            recent.drain(..positions - positions / 2);
+        }
+        self.seen(tokens);
+        let (logits, state) = read(self.model, self.device, &self.recent, None)?;
+        (self.logits, self.state) = (logits, Some(state));
+        if self.recorder.is_some() {
+            self.begin();
+        }
+        Ok(())
+    }
+
+    /// The draws up to a fault.
+    fn checked(&self, drawn: Vec<Vec<i32>>) -> Result<Drawn, Error> {
+        let mut tokens = Vec::with_capacity(drawn.len());
+        for row in drawn {
+            if let Some(sample) = row.iter().position(|&token| token < 0) {
+                // A number that is not finite stays in the state, and so in later logits.
+                let symbol = (-1 - row[sample]) as usize;
+                let value = self.logits()?[sample * self.vocab() + symbol];
+                let value = if value.is_finite() { f32::NAN } else { value };
+                let fault = Some(Error::Logits { symbol, value });
+                return Ok(Drawn { tokens, fault });
+            }
+            tokens.push(row.into_iter().map(|token| token as usize).collect());
+        }
+        let fault = None;
+        Ok(Drawn { tokens, fault })
+    }
+
+    fn normal(&mut self, tokens: Vec<i32>) {
+        let tokens = TensorData::new(tokens, [self.recent.len()]);
         let tokens = Tensor::from_data(tokens, self.device);
         let (logits, state) = self.model.step(tokens, self.state.take());
         (self.logits, self.state) = (logits, Some(state));
@@ -169,81 +273,102 @@ impl<'a> Steps<'a> {
 
     /// Begins again with larger rings where these are full.
     fn grow(&mut self) {
-        let rings = self
-            .recorder
-            .as_ref()
-            .and_then(|recorder| recorder.rings.as_ref());
-        if let Some(rings) = rings.filter(|rings| rings.full()) {
+        let recorder = self.recorder.as_ref();
+        let rings = recorder.and_then(|recorder| recorder.rings.as_ref());
+        if let Some(rings) = rings.filter(|rings| rings.left() == 0) {
             let state = self.state.take();
             self.state = state.map(|state| rings.unrolled(state));
             self.begin();
         }
     }
 
-    /// A normal step, the step that is recorded, or one of those that are run again.
-    fn step_or_replay(&mut self, mut recorder: Recorder, data: TensorData) -> Result<(), Error> {
-        let (device, model, samples) = (self.device, self.model, self.recent.len());
+    /// The most steps until something else than a step is to be done.
+    fn most(&self, recorder: &Recorder) -> usize {
+        let positions = self.positions.map(|most| most - self.recent[0].len());
+        let rings = recorder.rings.as_ref().map(Rings::left);
+        let bounds = [Some(self.left.max(1)), positions, rings];
+        bounds.into_iter().flatten().fold(SLOTS, usize::min)
+    }
+
+    /// A normal step, the step that is recorded, or some of those that are run again: the draws after each.
+    fn step_or_replay(
+        &mut self,
+        mut recorder: Recorder,
+        tokens: &[i32],
+        uniforms: &mut Uniforms,
+    ) -> Result<Vec<Vec<i32>>, Error> {
+        let (device, model, samples) = (self.device, self.model, tokens.len());
         let mut state = self.state.take().expect("the state is back after a step");
-        let tokens = match recorder.tokens.take() {
-            Some(before) => refill_int(before, data.clone())?,
-            None => {
-                // In memory of its own, which stays.
-                (state, recorder.rings) = Rings::of(model, copied(state)?, self.left + 1);
-                Tensor::from_data(data.clone(), device)
-            }
-        };
-        let place = recorder.rings.as_mut().map(Rings::next).transpose()?;
-        if let Some(recording) = &recorder.recording {
-            replay(recording)?;
-            recorder.tokens = Some(tokens);
-            (self.state, self.recorder) = (Some(state), Some(recorder));
-            return Ok(());
+        if recorder.draws.is_none() {
+            // In memory of its own, which stays.
+            (state, recorder.rings) = Rings::of(model, copied(state)?, self.left + 1);
+            let position = recorder.rings.as_ref().map_or(0, Rings::position);
+            recorder.draws = Some(none(tokens.to_vec(), position, device));
         }
-        recorder.tokens = Some(tokens.clone());
-        let run = |state: AnyLmState| -> Result<(Tensor<2>, AnyLmState), Error> {
-            if in_place(model, &state) {
-                return Ok(model.step(tokens, Some(state)));
+        if recorder.recording.is_some() {
+            let steps = self.most(&recorder);
+            recorder.refill(uniforms, steps)?;
+            for recording in std::iter::repeat_n(&recorder.recording, steps).flatten() {
+                replay(recording)?;
             }
+            self.state = Some(state);
+            let drawn = recorder.read(steps);
+            self.recorder = Some(recorder);
+            return drawn;
+        }
+        recorder.refill(uniforms, 1)?;
+        let (symbols, rule) = self.drawing;
+        let rings = recorder.rings.as_ref();
+        let run = |state: AnyLmState, draws: Draws| -> Result<_, Error> {
+            let tokens = draws.tokens.clone();
             let kept = Kept::of(model, &state, samples)?;
-            let (logits, after) = model.step(tokens, Some(at(state, place.as_ref())));
-            Ok((logits, kept.overwritten(after)?))
+            let state = match rings {
+                Some(rings) => rings.at(state, draws.position.clone()),
+                None => state,
+            };
+            let (logits, after) = model.step(tokens, Some(state));
+            let state = kept.overwritten(after)?;
+            let draws = draws.draw(logits.clone(), symbols, rule)?;
+            Ok((logits, state, draws))
         };
         let wait = || -> Result<(), Error> {
             let failed = |error| riverrun::training::execution_error(device, &error);
             Ok(device.sync().map_err(failed)?)
         };
+        let draws = recorder.draws.take().expect("there are draws by now");
         // Where recording fails, the state is lost with what was recorded. The copy is made for each step before as well: a
         // recording has the memory that they had.
         let spare = copied(state.clone())?;
-        if recorder.warm < WARM_UP {
+        let (logits, state, draws) = if recorder.warm < WARM_UP {
             recorder.warm += 1;
-            let (logits, state) = run(state)?;
-            (self.logits, self.state) = (logits, Some(state));
-            self.recorder = Some(recorder);
-            return wait();
-        }
-        // What was refilled above is written now: a recording takes no writes.
-        wait()?;
-        let prepared = recorder.prepared.take();
-        let prepared = prepared.expect("a step is recorded once");
-        let recorded = prepared.record(|| run(state)).map_err(Error::from);
-        match recorded.and_then(|(recording, step)| Ok((recording, step?))) {
-            Ok((recording, (logits, state))) => {
-                replay(&recording)?;
-                (self.logits, self.state) = (logits, Some(state));
-                recorder.recording = Some(recording);
-                self.recorder = Some(recorder);
+            run(state, draws)?
+        } else {
+            // What was refilled above is written now: a recording takes no writes.
+            wait()?;
+            let prepared = recorder.prepared.take();
+            let prepared = prepared.expect("a step is recorded once");
+            let recorded = prepared.record(|| run(state, draws)).map_err(Error::from);
+            match recorded.and_then(|(recording, step)| Ok((recording, step?))) {
+                Ok((recording, step)) => {
+                    replay(&recording)?;
+                    recorder.recording = Some(recording);
+                    step
+                }
+                Err(error) => {
+                    self.refuse(&error);
+                    self.state = Some(match rings {
+                        Some(rings) => rings.unrolled(spare),
+                        None => spare,
+                    });
+                    self.normal(tokens.to_vec());
+                    return Ok(Vec::new());
+                }
             }
-            Err(error) => {
-                self.refuse(&error);
-                self.state = Some(match recorder.rings {
-                    Some(rings) => rings.before(spare),
-                    None => spare,
-                });
-                self.normal(data);
-            }
-        }
-        Ok(())
+        };
+        (self.logits, self.state, recorder.draws) = (logits, Some(state), Some(draws));
+        let drawn = recorder.read(1);
+        self.recorder = Some(recorder);
+        drawn
     }
 }
 
@@ -262,8 +387,8 @@ fn numbers(data: TensorData) -> Vec<f32> {
 }
 
 fn replay(recording: &Recording) -> Result<(), Error> {
-    // SAFETY: the recorded step reads the model, which is borrowed and so neither changes nor goes; the tokens, which are
-    // refilled in place or refused; and the state, which it overwrites in place or would have panicked. It writes its logits.
+    // SAFETY: the recorded step reads the model, which is borrowed and so neither changes nor goes; the draws, which
+    // are written in place or would have panicked; and the state, which it overwrites in place or would have panicked. It writes its logits.
     // All of these live in the `Steps` that has the recording.
     Ok(unsafe { recording.replay() }?)
 }

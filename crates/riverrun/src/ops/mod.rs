@@ -13,6 +13,7 @@ mod block_diagonal;
 pub(crate) mod cell;
 mod cross_entropy;
 pub(crate) mod delta_step;
+pub(crate) mod draw;
 mod dropout;
 mod embedding;
 mod encoder;

@@ -15,14 +15,13 @@ use crate::recurrence::gates::gpu::Math;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Config {
     pub rows: usize,
-    /// Products for each number of `y`.
-    pub parts: usize,
-    /// Vectors of `y` for a group of threads.
-    pub vectors: usize,
+    pub matrices: usize,
     /// Numbers of a vector.
     pub vector: usize,
-    /// Rows of `W` for a thread.
-    pub per_thread: usize,
+    /// Rows of `W` that a thread reads at once.
+    pub batch: usize,
+    /// How often it does.
+    pub batches: usize,
     /// Every thread has as many.
     pub whole: bool,
     pub norm: bool,
@@ -35,18 +34,26 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// Sums of a row.
-    fn of_row(&self) -> usize {
-        self.parts * self.vectors
+    /// Products for each number of `y`.
+    pub fn parts(&self) -> usize {
+        match self.then {
+            Then::Gated => 2,
+            then => then.parts(),
+        }
     }
 
     /// Numbers that a thread adds up: the products, then the squares of the rows.
     fn sums(&self) -> usize {
-        self.rows * self.of_row() * self.vector
+        self.rows * self.parts() * self.vector
     }
 
     fn count(&self) -> usize {
         self.sums() + if self.norm { self.rows } else { 0 }
+    }
+
+    /// Threads that divide the rows of `W` among them.
+    pub fn deep(&self) -> usize {
+        self.group.units / self.group.lanes
     }
 
     fn gate(&self) -> Gate {
@@ -60,6 +67,11 @@ impl Config {
         matches!(self.then, Then::Step(_))
     }
 
+    /// Each matrix has a `y` of its own.
+    fn apart(&self) -> bool {
+        self.then == Then::Nothing && self.matrices > 1
+    }
+
     fn math(&self) -> Math {
         Math {
             ptx: self.ptx,
@@ -68,17 +80,86 @@ impl Config {
     }
 }
 
+/// A matrix and its place among the groups.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(super) struct Place {
+    /// Vectors of a row of its `y`.
+    pub columns: usize,
+    /// Vectors from one row to the next.
+    pub stride: usize,
+    /// The group after its last.
+    pub end: usize,
+}
+
 /// Sizes that are known at launch.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub(super) struct Sizes {
     pub inputs: usize,
-    /// Vectors of a row of `y`.
-    pub columns: usize,
-    /// Vectors from one row of `W` to the next.
-    pub stride: usize,
+    pub first: Place,
+    pub second: Place,
+    pub third: Place,
     /// `1 / inputs`.
     pub inverse: f32,
     pub epsilon: f32,
+}
+
+/// Adds up a thread's terms of a vector of each row of `y`, and the squares of the rows.
+#[cube]
+fn accumulate<F: Numeric, S: Numeric, W: Size, N: Size>(
+    x: &[F],
+    gamma: &[F],
+    weight: &[Vector<S, W>],
+    gated: &[Vector<S, W>],
+    sums: &mut Array<Vector<f32, N>>,
+    squares: &mut Array<f32>,
+    place: &Place,
+    gated_stride: usize,
+    column: usize,
+    inputs: usize,
+    #[comptime] config: Config,
+) {
+    let (rows, parts, lanes) = comptime!((config.rows, config.parts(), config.group.lanes));
+    let unit = UNIT_POS_X as usize / lanes;
+    #[unroll(config.batches == 1)]
+    for round in 0..comptime!(config.batches) {
+        #[unroll]
+        for i in 0..comptime!(config.batch) {
+            let k = (round * comptime!(config.batch) + i) * comptime!(config.deep()) + unit;
+            let inside = k < inputs;
+            let k = k.min(inputs - 1);
+            let mut own = Array::<f32>::new(rows);
+            let mut factor = 1.0f32.runtime();
+            if comptime!(config.norm) {
+                factor = f32::cast_from(gamma[k]);
+            }
+            #[unroll]
+            for row in 0..rows {
+                let mut value = f32::cast_from(x[row * inputs + k]);
+                if comptime!(!config.whole) {
+                    value = select(inside, value, 0.0f32);
+                }
+                if comptime!(config.norm) {
+                    squares[row] = fma(value, value, squares[row]);
+                    value *= factor;
+                }
+                own[row] = value;
+            }
+            #[unroll]
+            for part in 0..parts {
+                let beside = comptime!(if config.then == Then::Gated { 0 } else { part });
+                let mut stored = weight[k * place.stride + beside * place.columns + column];
+                if comptime!(config.then == Then::Gated && part == 1) {
+                    stored = gated[k * gated_stride + column];
+                }
+                let w = widen::<S, W, N>(stored, config.storage);
+                #[unroll]
+                for row in 0..rows {
+                    let n = comptime!(row * parts + part);
+                    sums[n] = fma(Vector::<f32, N>::new(own[row]), w, sums[n]);
+                }
+            }
+        }
+    }
 }
 
 /// A product of a vector of `y`, scaled and with its bias.
@@ -104,102 +185,136 @@ fn product<S: Numeric, W: Size, N: Size>(
     sums
 }
 
-/// A group of threads takes `config.vectors` vectors of all rows of `y`.
+/// A group of threads takes a vector of all rows of a `y` for each of its lanes.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn few_rows<F: Numeric, S: Numeric, W: Size, N: Size>(
     x: &[F],
     gamma: &[F],
     weight: &[Vector<S, W>],
+    second: &[Vector<S, W>],
+    third: &[Vector<S, W>],
     bias: &[Vector<S, W>],
     added: &[Vector<S, W>],
     state: &mut [Vector<S, W>],
     y: &mut [Vector<S, W>],
+    y2: &mut [Vector<S, W>],
+    y3: &mut [Vector<S, W>],
     sizes: Sizes,
     #[comptime] config: Config,
     #[define(F)] _element: ElemType,
     #[define(S)] _dtype: ElemType,
 ) {
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(config.group.scratch(config.count())));
-    let (rows, parts, vectors) = comptime!((config.rows, config.parts, config.vectors));
+    let (rows, parts, lanes) = comptime!((config.rows, config.parts(), config.group.lanes));
     let unit = UNIT_POS_X as usize;
     let group = CUBE_POS * comptime!(config.group.rows) + UNIT_POS_Y as usize;
-    let first = group * vectors;
-    let there = first < sizes.columns;
-    // A group past the last column repeats it.
-    let first = first.min(sizes.columns - vectors);
+    let lane = unit % lanes;
 
-    let mut sums = Array::<Vector<f32, N>>::new(comptime!(rows * config.of_row()));
+    let mut sums = Array::<Vector<f32, N>>::new(comptime!(rows * parts));
     let mut squares = Array::<f32>::new(rows);
     #[unroll]
-    for n in 0..comptime!(rows * config.of_row()) {
+    for n in 0..comptime!(rows * parts) {
         sums[n] = Vector::<f32, N>::new(0.0f32);
     }
     #[unroll]
     for row in 0..rows {
         squares[row] = 0.0f32;
     }
-    #[unroll(config.per_thread <= 16)]
-    for i in 0..comptime!(config.per_thread) {
-        let k = i * comptime!(config.group.units) + unit;
-        let inside = k < sizes.inputs;
-        let k = k.min(sizes.inputs - 1);
-        let mut own = Array::<f32>::new(rows);
-        let mut factor = 1.0f32.runtime();
-        if comptime!(config.norm) {
-            factor = f32::cast_from(gamma[k]);
+    // A group past the last, and a lane past the last column, repeat a column and write nothing.
+    let mut columns = sizes.first.columns;
+    let mut vector = group * lanes + lane;
+    if comptime!(config.apart()) {
+        if group < sizes.first.end {
+            let at = vector.min(columns - 1);
+            accumulate::<F, S, W, N>(
+                x,
+                gamma,
+                weight,
+                weight,
+                &mut sums,
+                &mut squares,
+                &sizes.first,
+                sizes.second.stride,
+                at,
+                sizes.inputs,
+                config,
+            );
+        } else if group < sizes.second.end || comptime!(config.matrices == 2) {
+            columns = sizes.second.columns;
+            vector = (group - sizes.first.end) * lanes + lane;
+            let at = vector.min(columns - 1);
+            accumulate::<F, S, W, N>(
+                x,
+                gamma,
+                second,
+                second,
+                &mut sums,
+                &mut squares,
+                &sizes.second,
+                0usize,
+                at,
+                sizes.inputs,
+                config,
+            );
+        } else {
+            columns = sizes.third.columns;
+            vector = (group - sizes.second.end) * lanes + lane;
+            let at = vector.min(columns - 1);
+            accumulate::<F, S, W, N>(
+                x,
+                gamma,
+                third,
+                third,
+                &mut sums,
+                &mut squares,
+                &sizes.third,
+                0usize,
+                at,
+                sizes.inputs,
+                config,
+            );
         }
-        #[unroll]
-        for row in 0..rows {
-            let mut value = f32::cast_from(x[row * sizes.inputs + k]);
-            if comptime!(!config.whole) {
-                value = select(inside, value, 0.0f32);
-            }
-            if comptime!(config.norm) {
-                squares[row] = fma(value, value, squares[row]);
-                value *= factor;
-            }
-            own[row] = value;
-        }
-        #[unroll]
-        for part in 0..parts {
-            #[unroll]
-            for v in 0..vectors {
-                let at = k * sizes.stride + part * sizes.columns + first + v;
-                let w = widen::<S, W, N>(weight[at], config.storage);
-                #[unroll]
-                for row in 0..rows {
-                    let n = comptime!((row * parts + part) * vectors + v);
-                    sums[n] = fma(Vector::<f32, N>::new(own[row]), w, sums[n]);
-                }
-            }
-        }
+    } else {
+        let at = vector.min(columns - 1);
+        accumulate::<F, S, W, N>(
+            x,
+            gamma,
+            weight,
+            second,
+            &mut sums,
+            &mut squares,
+            &sizes.first,
+            sizes.second.stride,
+            at,
+            sizes.inputs,
+            config,
+        );
     }
+    let there = vector < columns;
+    let column = vector.min(columns - 1);
 
     // What follows needs them: on their way while the threads wait for each other.
     let last = comptime!(rows - 1);
-    let own_row = unit.min(last) * sizes.columns + first;
-    let mut biases = Array::<Vector<S, W>>::new(comptime!(config.of_row()));
-    let mut others = Array::<Vector<S, W>>::new(vectors);
-    let mut before = Array::<Vector<S, W>>::new(vectors);
-    #[unroll]
-    for v in 0..vectors {
-        if comptime!(config.bias) {
-            #[unroll]
-            for part in 0..parts {
-                biases[comptime!(part * vectors + v)] = bias[part * sizes.columns + first + v];
-            }
+    let own_row = (unit / lanes).min(last) * columns + column;
+    let mut biases = Array::<Vector<S, W>>::new(parts);
+    if comptime!(config.bias) {
+        #[unroll]
+        for part in 0..parts {
+            biases[part] = bias[part * columns + column];
         }
-        if comptime!(config.steps() || config.then == Then::Add) {
-            others[v] = added[own_row + v];
-        }
-        if comptime!(config.steps()) {
-            before[v] = state[own_row + v];
-        }
+    }
+    let mut others = Vector::<S, W>::from_int(0);
+    let mut before = Vector::<S, W>::from_int(0);
+    if comptime!(config.steps() || config.then == Then::Add) {
+        others = added[own_row];
+    }
+    if comptime!(config.steps()) {
+        before = state[own_row];
     }
 
     let mut values = Array::<f32>::new(comptime!(config.count()));
     #[unroll]
-    for n in 0..comptime!(rows * config.of_row()) {
+    for n in 0..comptime!(rows * parts) {
         #[unroll]
         for i in 0..comptime!(config.vector) {
             values[comptime!(n * config.vector + i)] = sums[n].extract(i);
@@ -222,58 +337,61 @@ pub(super) fn few_rows<F: Numeric, S: Numeric, W: Size, N: Size>(
 
     #[unroll]
     for row in 0..rows {
-        // Each thread has all sums: one of them writes a row.
-        if there && unit == comptime!(row % config.group.units) {
+        // Each thread has all sums of its lane: one of them writes a row.
+        if there && unit / lanes == comptime!(row % config.deep()) {
             let mut scale = 1.0f32.runtime();
             if comptime!(config.norm) {
                 let square = values[comptime!(config.sums() + row)];
                 scale = (square * sizes.inverse + sizes.epsilon).inverse_sqrt();
             }
-            #[unroll]
-            for v in 0..vectors {
-                let at = row * sizes.columns + first + v;
-                let place = comptime!((row * parts * vectors + v) * config.vector);
-                let next = comptime!(vectors * config.vector);
-                let p = product::<S, W, N>(&values, biases[v], scale, place, config);
-                let mut out = p;
-                if comptime!(config.steps()) {
-                    let p1 = product::<S, W, N>(
-                        &values,
-                        biases[comptime!(vectors + v)],
-                        scale,
-                        comptime!(place + next),
-                        config,
-                    );
-                    let mut p2 = Vector::<f32, N>::new(0.0f32);
-                    if comptime!(parts == 3) {
-                        p2 = product::<S, W, N>(
-                            &values,
-                            biases[comptime!(2 * vectors + v)],
-                            scale,
-                            comptime!(place + 2 * next),
-                            config,
-                        );
-                    }
-                    let (gate, math) = comptime!((config.gate(), config.math()));
-                    let step = coefficients::<N>(p, p1, p2, gate, math);
-                    let h = fma(step.a, widen::<S, W, N>(before[v], config.storage), step.b);
-                    let h = narrow::<S, W, N>(h, config.storage);
-                    state[at] = h;
-                    out = widen::<S, W, N>(h, config.storage);
+            let at = row * columns + column;
+            let first = comptime!(row * parts * config.vector);
+            let p = product::<S, W, N>(&values, biases[0], scale, first, config);
+            let mut p1 = Vector::<f32, N>::new(0.0f32);
+            let mut p2 = Vector::<f32, N>::new(0.0f32);
+            if comptime!(parts > 1) {
+                let place = comptime!(first + config.vector);
+                p1 = product::<S, W, N>(&values, biases[1], scale, place, config);
+            }
+            if comptime!(parts > 2) {
+                let place = comptime!(first + 2 * config.vector);
+                p2 = product::<S, W, N>(&values, biases[2], scale, place, config);
+            }
+            let mut out = p;
+            if comptime!(config.steps()) {
+                let (gate, math) = comptime!((config.gate(), config.math()));
+                let step = coefficients::<N>(p, p1, p2, gate, math);
+                let h = fma(step.a, widen::<S, W, N>(before, config.storage), step.b);
+                let h = narrow::<S, W, N>(h, config.storage);
+                state[at] = h;
+                out = widen::<S, W, N>(h, config.storage);
+            }
+            if comptime!(config.then == Then::Gelu) {
+                // 1 + tanh u = 2 σ(2 u), without the difference of numbers near 1.
+                let cubic = fma(
+                    p * p,
+                    Vector::<f32, N>::new(comptime!((TWICE * CUBE) as f32)),
+                    Vector::<f32, N>::new(comptime!(TWICE as f32)),
+                );
+                out = p * sigmoid::<N>(p * cubic, config.ptx);
+            }
+            if comptime!(config.then == Then::Gated) {
+                out = p * sigmoid::<N>(p, config.ptx) * p1;
+            }
+            if comptime!(config.steps() || config.then == Then::Add) {
+                out += widen::<S, W, N>(others, config.storage);
+            }
+            let out = narrow::<S, W, N>(out, config.storage);
+            if comptime!(config.apart()) {
+                if group < sizes.first.end {
+                    y[at] = out;
+                } else if group < sizes.second.end || comptime!(config.matrices == 2) {
+                    y2[at] = out;
+                } else {
+                    y3[at] = out;
                 }
-                if comptime!(config.then == Then::Gelu) {
-                    // 1 + tanh u = 2 σ(2 u), without the difference of numbers near 1.
-                    let cubic = fma(
-                        p * p,
-                        Vector::<f32, N>::new(comptime!((TWICE * CUBE) as f32)),
-                        Vector::<f32, N>::new(comptime!(TWICE as f32)),
-                    );
-                    out = p * sigmoid::<N>(p * cubic, config.ptx);
-                }
-                if comptime!(config.steps() || config.then == Then::Add) {
-                    out += widen::<S, W, N>(others[v], config.storage);
-                }
-                y[at] = narrow::<S, W, N>(out, config.storage);
+            } else {
+                y[at] = out;
             }
         }
     }

@@ -8,5 +8,5 @@ mod rotary;
 
 pub use local::{LocalAttention, LocalAttentionConfig};
 pub use multi_head::{AttentionState, MultiHeadAttention, MultiHeadAttentionConfig};
-pub use place::Place;
+pub use place::{Place, Places};
 pub use rotary::Rotary;

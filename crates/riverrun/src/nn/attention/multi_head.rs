@@ -11,6 +11,7 @@ use crate::nn::activation::sigmoid;
 use crate::nn::size::count;
 use crate::nn::{Recurrent, RmsNorm, RmsNormConfig, Sequence, apply};
 use crate::ops::attention_step::{Ring, attention_step};
+use crate::ops::few_rows::FewRows;
 use crate::ops::support::checks;
 use crate::ops::{AttentionOptions, attention, packed_attention, rms_norm};
 
@@ -218,6 +219,45 @@ impl MultiHeadAttention {
             part(heads + key_heads, key_heads),
         ];
         Ok(Tensor::cat(parts, 2))
+    }
+
+    /// `x + y` for the step `y` on `norm(x)` over the ring of a state with a place, and the next state.
+    ///
+    /// # Errors
+    /// As [`run`](Recurrent::run).
+    #[doc(hidden)]
+    pub fn add_step(
+        &self,
+        norm: &RmsNorm,
+        x: Tensor<2>,
+        mut state: AttentionState,
+    ) -> Result<(Tensor<2>, AttentionState), Error> {
+        let Some(place) = state.place.take() else {
+            return Err(Error::Unsupported("a step over a ring has a place".into()));
+        };
+        let [batch, _] = x.dims();
+        let product = |norm, product| FewRows { norm, product };
+        let gate = match &self.gate {
+            Some(gate) => Some(product(Some(norm), gate).product(x.clone())?),
+            None => None,
+        };
+        let qkv = product(Some(norm), &self.qkv).product(x.clone())?;
+        let (heads, dim) = (self.heads + 2 * self.key_heads, self.head_dim());
+        let qkv = self.normed(qkv.reshape([batch, 1, heads, dim]))?;
+        let qkv = match &self.rotary {
+            Some(rotary) => {
+                let turned = self.heads + self.key_heads;
+                rotary.turned(qkv, turned, state.position, place.turn.as_ref())?
+            }
+            None => qkv,
+        };
+        let (o, state) = self.in_ring(qkv.squeeze_dim(1), state, place)?;
+        let o = o.reshape([batch, self.heads * dim]);
+        let o = match gate {
+            Some(gate) => o * sigmoid(gate),
+            None => o,
+        };
+        Ok((product(None, &self.out).add(o, x)?, state))
     }
 
     /// A step from `[B, heads + 2 key_heads, head_dim]` over the ring of a state.

@@ -1,48 +1,35 @@
 //! Steps that are recorded on a GPU: their place in the stream, and keys and values that stay where they are.
 
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor};
 
-use super::rotary::Turn;
+use super::rotary::{Turn, Turns};
 use super::{AttentionState, Rotary};
-use crate::Error;
-use crate::ops::refill::refill_int;
 
-/// The place of a step in its stream, in memory of its own: a step that is recorded on a GPU takes no writes, so it is refilled
-/// before each. With it a layer takes its keys and values for a [ring](AttentionState::into_ring).
+/// The place of a step in its stream, read from a GPU's memory: a step that is recorded takes no writes. With it a layer takes its
+/// keys and values for a [ring](AttentionState::into_ring).
 #[derive(Debug, Clone)]
 pub struct Place {
     /// `[1]`: the steps before.
     pub position: Tensor<1, Int>,
     pub(super) turn: Option<Turn>,
-    rotary: Option<Rotary>,
 }
 
-fn number(position: usize) -> TensorData {
-    TensorData::new(vec![position as i32], [1])
-}
+/// The places of the first positions, for layers with the same rotary positions.
+#[derive(Debug)]
+pub struct Places(Option<Turns>);
 
-impl Place {
-    /// The place after `position` steps, for layers with these rotary positions and of this dtype.
-    pub fn new(rotary: Option<Rotary>, position: usize, device: &Device, dtype: DType) -> Self {
-        Self {
-            position: Tensor::from_data(number(position), device),
-            turn: rotary.map(|rotary| rotary.turn(position, device, dtype)),
-            rotary,
-        }
+impl Places {
+    /// The first `positions` places, for layers of this dtype.
+    pub fn new(rotary: Option<Rotary>, positions: usize, device: &Device, dtype: DType) -> Self {
+        Self(rotary.map(|rotary| rotary.turns(positions, device, dtype)))
     }
 
-    /// Another place in the same memory.
-    ///
-    /// # Errors
-    /// [`Error::Shared`] for a place that has a clone.
-    pub fn refill(self, position: usize) -> Result<Self, Error> {
-        let turn = self.rotary.zip(self.turn);
-        let turn = turn.map(|(rotary, turn)| rotary.refill(turn, position));
-        Ok(Self {
-            position: refill_int(self.position, number(position))?,
-            turn: turn.transpose()?,
-            rotary: self.rotary,
-        })
+    /// The place after the steps that `position` has, `[1]`.
+    pub fn at(&self, position: Tensor<1, Int>) -> Place {
+        Place {
+            turn: self.0.as_ref().map(|turns| turns.at(&position)),
+            position,
+        }
     }
 }
 
@@ -95,6 +82,8 @@ impl AttentionState {
 
 #[cfg(all(test, feature = "flex"))]
 mod tests {
+    use burn::tensor::TensorData;
+
     use super::*;
 
     /// Two heads of three channels that tell sequence, step, head and channel.

@@ -3,13 +3,12 @@
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 
 use super::kept::Kept;
 use crate::Error;
 use crate::ops;
-use crate::ops::refill::refill;
 
 /// Rotary positions: of the first `dims` channels of a head, channels `i` and `i + dims / 2` are turned by the angle
 /// `position · base^(-2i / dims)`, so that a product of query and key depends on their distance alone.
@@ -39,26 +38,11 @@ impl Rotary {
         self
     }
 
-    /// The angles of a single step.
-    pub(super) fn turn(&self, position: usize, device: &Device, dtype: DType) -> Turn {
-        let [cos, sin] = self.numbers(position, 1);
-        let tensor = |data| Tensor::from_data(data, (device, dtype));
-        Turn {
-            cos: tensor(cos),
-            sin: tensor(sin),
-        }
-    }
-
-    /// The angles of another position in the memory of `turn`, of as many channels.
-    ///
-    /// # Errors
-    /// [`Error::Shared`] for a turn that has a clone.
-    pub(super) fn refill(&self, turn: Turn, position: usize) -> Result<Turn, Error> {
-        let [cos, sin] = self.numbers(position, 1);
-        Ok(Turn {
-            cos: refill(turn.cos, cos)?,
-            sin: refill(turn.sin, sin)?,
-        })
+    /// The angles of the first positions, for [single steps](Turns::at).
+    pub(super) fn turns(&self, positions: usize, device: &Device, dtype: DType) -> Turns {
+        let table = |data| Tensor::from_data(data, (device, dtype));
+        let [cos, sin] = self.numbers(0, positions).map(table);
+        Turns { cos, sin }
     }
 
     /// `x`, `[B, T, H, D]`, its first heads turned by their positions, of which `first` is that of step 0; by `turn` where it is
@@ -135,6 +119,26 @@ impl Rotary {
             let numbers: Vec<f32> = (0..steps * half).map(|n| f(angle(n)) as f32).collect();
             TensorData::new(numbers, [steps, half])
         })
+    }
+}
+
+/// The angles of many positions, in a GPU's memory.
+#[derive(Debug)]
+pub(super) struct Turns {
+    /// `[positions, dims / 2]`.
+    cos: Tensor<2>,
+    /// `[positions, dims / 2]`.
+    sin: Tensor<2>,
+}
+
+impl Turns {
+    /// The angles of a position, `[1]`.
+    pub fn at(&self, position: &Tensor<1, Int>) -> Turn {
+        let row = |table: &Tensor<2>| table.clone().select(0, position.clone());
+        Turn {
+            cos: row(&self.cos),
+            sin: row(&self.sin),
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use super::parts::{count, erase_rate, positive, silu, wide};
 use super::{HeadDecay, MatrixLayerState, ShortConvolution};
 use crate::nn::{RmsNorm, RmsNormConfig, apply};
 use crate::ops::delta_step::{DeltaStep, takes_delta_step};
+use crate::ops::few_rows::{FewRows, takes_few_rows};
 use crate::ops::{Decay, Erase, matrix_state, rms_norm};
 use crate::{Error, Sequence};
 
@@ -208,25 +209,65 @@ impl GatedDeltaNet {
             && takes_delta_step(&weight.device(), weight.dtype(), &self.problem(batch))
     }
 
-    /// A step from a state.
-    fn step_in_place(
+    /// `x + y` for the step `y` on `norm(x)`, and the next state, where [`steps_in_place`](Self::steps_in_place) says so.
+    ///
+    /// # Errors
+    /// As [`run`](crate::nn::Recurrent::run).
+    #[doc(hidden)]
+    pub fn add_step(
         &self,
-        x: Tensor<3>,
+        norm: &RmsNorm,
+        x: Tensor<2>,
         state: MatrixLayerState,
-    ) -> Result<(Tensor<3>, MatrixLayerState), Error> {
-        let [batch, _, width] = x.dims();
-        let x = x.reshape([batch, width]);
+    ) -> Result<(Tensor<2>, MatrixLayerState), Error> {
+        let (y, state) = self.mixed_step(Some(norm), x.clone(), state)?;
+        let out = FewRows {
+            norm: None,
+            product: &self.out,
+        };
+        Ok((out.add(y, x)?, state))
+    }
+
+    /// The products of a step's input, or of its norm: those of `qkv`, `gate` and `rates`.
+    fn products(&self, norm: Option<&RmsNorm>, x: Tensor<2>) -> Result<[Tensor<2>; 3], Error> {
+        if takes_few_rows(&x.device(), x.dtype(), x.dims()) {
+            let first = FewRows {
+                norm,
+                product: &self.qkv,
+            };
+            return first.beside([&self.gate, &self.rates], x);
+        }
+        let x = match norm {
+            Some(norm) => norm.forward(x),
+            None => x,
+        };
+        let product = |layer| apply(layer, x.clone());
+        Ok([
+            product(&self.qkv)?,
+            product(&self.gate)?,
+            product(&self.rates)?,
+        ])
+    }
+
+    /// A step from a state, before the last product.
+    fn mixed_step(
+        &self,
+        norm: Option<&RmsNorm>,
+        x: Tensor<2>,
+        state: MatrixLayerState,
+    ) -> Result<(Tensor<2>, MatrixLayerState), Error> {
+        let [batch, _] = x.dims();
+        let [mixed, gate, rates] = self.products(norm, x)?;
         let step = DeltaStep {
-            mixed: apply(&self.qkv, x.clone())?,
-            rates: apply(&self.rates, x.clone())?,
-            gate: apply(&self.gate, x)?,
+            mixed,
+            rates,
+            gate,
             weight: self.convolution.weight.val(),
             a_log: wide(self.decay.a_log.val()),
             dt_bias: wide(self.decay.dt_bias.val()),
             gamma: self.norm.gamma.val(),
         };
         let (y, inputs, matrix) = step.run(state.inputs, state.matrix, self.problem(batch))?;
-        let y = apply(&self.out, y)?.unsqueeze_dim(1);
         Ok((y, MatrixLayerState::new(inputs, matrix)))
     }
 }
@@ -245,7 +286,7 @@ impl MatrixLayer for GatedDeltaNet {
         x: Tensor<3>,
         mut sequence: Sequence<MatrixLayerState>,
     ) -> Result<(Tensor<3>, MatrixLayerState), Error> {
-        let [batch, steps, _] = x.dims();
+        let [batch, steps, width] = x.dims();
         let alone =
             sequence.lengths.is_none() && sequence.reset.is_none() && sequence.neighbours.is_none();
         let single = alone && steps == 1;
@@ -253,7 +294,17 @@ impl MatrixLayer for GatedDeltaNet {
             .state
             .take_if(|_| single && self.steps_in_place(batch))
         {
-            return self.step_in_place(x, state);
+            let few = takes_few_rows(&x.device(), x.dtype(), [batch, width]);
+            let (y, state) = self.mixed_step(None, x.squeeze_dim(1), state)?;
+            let y = match few {
+                true => FewRows {
+                    norm: None,
+                    product: &self.out,
+                }
+                .product(y)?,
+                false => apply(&self.out, y)?,
+            };
+            return Ok((y.unsqueeze_dim(1), state));
         }
         let (heads, (inputs, matrix)) = (self.heads(), starts(&sequence));
         let mixed = apply(&self.qkv, x.clone())?;

@@ -1,4 +1,4 @@
-//! The CPU, which has no launches to save: [`takes_few_rows`](super::takes_few_rows) keeps everything from here.
+//! The CPU, which has no launches to save: everything is refused before it gets here.
 
 use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
@@ -13,6 +13,27 @@ impl FewRowsOps for Flex {
         _weight: FloatTensor<Self>,
         _bias: Maybe<Self>,
         _added: Maybe<Self>,
+        _spec: FewRowsSpec,
+    ) -> FloatTensor<Self> {
+        unreachable!("refused on the CPU")
+    }
+
+    fn few_rows_beside(
+        _x: FloatTensor<Self>,
+        _gamma: Maybe<Self>,
+        _weight: FloatTensor<Self>,
+        _second: FloatTensor<Self>,
+        _third: FloatTensor<Self>,
+        _spec: FewRowsSpec,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        unreachable!("refused on the CPU")
+    }
+
+    fn few_rows_gated(
+        _x: FloatTensor<Self>,
+        _gamma: Maybe<Self>,
+        _gate: FloatTensor<Self>,
+        _up: FloatTensor<Self>,
         _spec: FewRowsSpec,
     ) -> FloatTensor<Self> {
         unreachable!("refused on the CPU")

@@ -33,8 +33,17 @@ pub struct FewRowsSpec {
     then: Then,
 }
 
+/// The most numbers of all rows for which a step is faster than with the vendor's products, whose launches it saves: measured for models
+/// of 1024 features.
+const NUMBERS: usize = 4096;
+
+/// Whether a step of a model should take the kernel for its rows, of `width` numbers of a dtype; on no CPU, and not under autodiff.
+pub fn takes_few_rows(device: &Device, dtype: DType, [rows, width]: [usize; 2]) -> bool {
+    rows * width <= NUMBERS && has_few_rows(device, dtype, rows)
+}
+
 /// Whether a device has the kernel for rows of a dtype; none has it under autodiff.
-pub fn takes_few_rows(device: &Device, dtype: DType, rows: usize) -> bool {
+fn has_few_rows(device: &Device, dtype: DType, rows: usize) -> bool {
     #[cfg(feature = "cube")]
     if let burn::backend::DispatchDevice::Cube(_) = device.as_dispatch() {
         return (1..=riverrun_kernels::few_rows::gpu::ROWS).contains(&rows)
@@ -48,7 +57,7 @@ impl FewRows<'_> {
     fn checked(&self, x: &Tensor<2>, parts: usize) -> Result<[usize; 2], Error> {
         let ([rows, inputs], weight) = (x.dims(), self.product.weight.val());
         let [_, products] = weight.dims();
-        if !takes_few_rows(&x.device(), x.dtype(), rows) {
+        if !has_few_rows(&x.device(), x.dtype(), rows) {
             let reason = "a product of few rows is for GPUs, without autodiff";
             return Err(Error::Unsupported(reason.into()));
         }
@@ -77,6 +86,59 @@ impl FewRows<'_> {
         Maybe::from_option(bias.map(|bias| bias.val().into_dispatch()))
     }
 
+    /// The product and those of other matrices without a bias, after one norm: `[rows, N]` of each.
+    ///
+    /// # Errors
+    /// As [`product`](Self::product).
+    pub fn beside(&self, others: [&Linear; 2], x: Tensor<2>) -> Result<[Tensor<2>; 3], Error> {
+        self.checked(&x, 1)?;
+        for other in others {
+            let other = FewRows {
+                norm: None,
+                product: other,
+            };
+            other.checked(&x, 1)?;
+        }
+        self.unbiased(&others)?;
+        let [second, third] = others.map(|other| other.weight.val().into_dispatch());
+        let (y, y2, y3) = <Dispatch as FewRowsOps>::few_rows_beside(
+            x.into_dispatch(),
+            self.gamma(),
+            self.product.weight.val().into_dispatch(),
+            second,
+            third,
+            self.spec(Then::Nothing),
+        );
+        Ok([y, y2, y3].map(Tensor::from_dispatch))
+    }
+
+    /// `SiLU(p) q` of this product `p` and that of another matrix of its shape, `q`; both without a bias.
+    ///
+    /// # Errors
+    /// As [`product`](Self::product).
+    pub fn gated(&self, up: &Linear, x: Tensor<2>) -> Result<Tensor<2>, Error> {
+        self.checked(&x, 1)?;
+        checks::fits("up", &x, &up.weight.val(), &self.product.weight.dims())?;
+        self.unbiased(&[up])?;
+        let y = <Dispatch as FewRowsOps>::few_rows_gated(
+            x.into_dispatch(),
+            self.gamma(),
+            self.product.weight.val().into_dispatch(),
+            up.weight.val().into_dispatch(),
+            self.spec(Then::Gated),
+        );
+        Ok(Tensor::from_dispatch(y))
+    }
+
+    /// Refuses biases, which products beside each other do not have.
+    fn unbiased(&self, others: &[&Linear]) -> Result<(), Error> {
+        let mut all = others.iter().chain([&self.product]);
+        match all.any(|product| product.bias.is_some()) {
+            true => Err(Error::Unsupported("biases of several products".into())),
+            false => Ok(()),
+        }
+    }
+
     fn run(&self, x: Tensor<2>, added: Option<Tensor<2>>, then: Then) -> Result<Tensor<2>, Error> {
         let [rows, width] = self.checked(&x, 1)?;
         checks::optional("added", &x, added.as_ref(), &[rows, width])?;
@@ -94,7 +156,7 @@ impl FewRows<'_> {
     /// `norm(x) W + b` of `x`, `[rows, K]`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where [`takes_few_rows`] says no; shapes and dtypes that do not fit.
+    /// [`Error::Unsupported`] where a device has no such kernel; shapes and dtypes that do not fit.
     pub fn product(&self, x: Tensor<2>) -> Result<Tensor<2>, Error> {
         self.run(x, None, Then::Nothing)
     }
@@ -168,6 +230,27 @@ pub trait FewRowsOps: Backend {
         weight: FloatTensor<Self>,
         #[extension_type] bias: Maybe<Self>,
         #[extension_type] added: Maybe<Self>,
+        spec: FewRowsSpec,
+    ) -> FloatTensor<Self>;
+
+    /// `[rows, N]` of each matrix.
+    #[fusion(meta = |x, _gamma, weight, second, third, _spec| (fused::product(x, weight), fused::product(x, second), fused::product(x, third)))]
+    fn few_rows_beside(
+        x: FloatTensor<Self>,
+        #[extension_type] gamma: Maybe<Self>,
+        weight: FloatTensor<Self>,
+        second: FloatTensor<Self>,
+        third: FloatTensor<Self>,
+        spec: FewRowsSpec,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+
+    /// `[rows, N]`.
+    #[fusion(meta = |x, _gamma, gate, _up, _spec| fused::product(x, gate))]
+    fn few_rows_gated(
+        x: FloatTensor<Self>,
+        #[extension_type] gamma: Maybe<Self>,
+        gate: FloatTensor<Self>,
+        up: FloatTensor<Self>,
         spec: FewRowsSpec,
     ) -> FloatTensor<Self>;
 

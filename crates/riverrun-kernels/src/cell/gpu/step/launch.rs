@@ -102,6 +102,7 @@ pub fn step(
         bias_hh: args.bias_hh.is_some(),
         group: Group {
             units: LANES,
+            lanes: 1,
             rows: if planes { 8 } else { 4 },
             planes,
         },
