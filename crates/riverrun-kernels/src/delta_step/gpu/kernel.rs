@@ -11,6 +11,9 @@ use crate::gpu::ptx;
 /// Threads of a cube.
 pub(super) const UNITS: usize = 256;
 
+/// Threads of a plane, where the runtime guarantees planes.
+const PLANE: usize = 32;
+
 /// Added to the sum of squares of a query or key.
 const SQUARES: f32 = 1e-6;
 
@@ -45,6 +48,22 @@ impl Config {
     /// Vectors of a state's row.
     pub fn columns(&self) -> usize {
         self.shape.value / self.vector
+    }
+
+    /// The threads that add up squares. Those of a plane need no wait: each plane adds up all of them.
+    fn alone(&self) -> Group {
+        match self.group.planes {
+            true => Group {
+                units: PLANE,
+                ..self.group
+            },
+            false => self.group,
+        }
+    }
+
+    /// Whether the threads of each plane have all columns.
+    fn whole(&self) -> bool {
+        self.group.planes && self.columns() == PLANE
     }
 
     /// Groups of rows.
@@ -90,30 +109,36 @@ fn softplus(x: f32, #[comptime] ptx: bool) -> f32 {
     select(e > 0.1f32, far, 2.0f32 * w * series)
 }
 
-/// The sum over the groups of rows of each number of a thread's columns; every thread of the cube must call it.
+/// Puts each number of a thread's columns where [`over_rows`] finds it after a wait.
 #[cube]
-fn over_rows<N: Size>(
+fn meet<N: Size>(
     own: Vector<f32, N>,
     meeting: &mut [f32],
+    #[comptime] first: usize,
     #[comptime] config: Config,
-) -> Vector<f32, N> {
-    let unit = UNIT_POS_X as usize;
-    // Not before all have read the last sums.
-    sync_cube();
+) {
     #[unroll]
     for i in 0..comptime!(config.vector) {
-        meeting[i * UNITS + unit] = own.extract(i);
+        meeting[comptime!((first + i) * UNITS) + UNIT_POS_X as usize] = own.extract(i);
     }
-    sync_cube();
+}
+
+/// The sum over the groups of rows of each number of a thread's columns.
+#[cube]
+fn over_rows<N: Size>(
+    meeting: &[f32],
+    #[comptime] first: usize,
+    #[comptime] config: Config,
+) -> Vector<f32, N> {
     let (columns, groups) = comptime!((config.columns(), config.groups()));
-    let column = unit % columns;
+    let column = UNIT_POS_X as usize % columns;
     let mut all = Vector::<f32, N>::new(0.0f32);
     #[unroll]
     for i in 0..comptime!(config.vector) {
         let mut sum = 0.0f32;
         #[unroll(groups <= 16)]
         for n in 0..groups {
-            sum += meeting[i * UNITS + n * columns + column];
+            sum += meeting[comptime!((first + i) * UNITS) + n * columns + column];
         }
         all.insert(i, sum);
     }
@@ -164,8 +189,8 @@ pub(super) fn delta_step<F: Numeric, N: Size>(
     let mut convolved = Shared::<[f32]>::new_slice(comptime!(config.own()));
     let mut factors =
         Shared::<[f32]>::new_slice(comptime!(config.shape.heads / config.shape.key_heads * 2));
-    let mut meeting = Shared::<[f32]>::new_slice(comptime!(UNITS * config.vector));
-    let mut scratch = Shared::<[f32]>::new_slice(comptime!(config.group.scratch(2)));
+    let mut meeting = Shared::<[f32]>::new_slice(comptime!(2 * UNITS * config.vector));
+    let mut scratch = Shared::<[f32]>::new_slice(comptime!(config.group.scratch(3)));
     let unit = UNIT_POS_X as usize;
     let (heads, key_heads) = comptime!((config.shape.heads, config.shape.key_heads));
     let (keys, value) = comptime!((config.shape.key, config.shape.value));
@@ -233,27 +258,33 @@ pub(super) fn delta_step<F: Numeric, N: Size>(
     }
     sync_cube();
 
-    let mut squares = Array::<f32>::new(2usize);
-    squares[0] = 0.0f32;
-    squares[1] = 0.0f32;
-    let mut n = unit;
+    let mut squares = Array::<f32>::new(3usize);
+    #[unroll]
+    for i in 0..3 {
+        squares[i] = 0.0f32;
+    }
+    let units = comptime!(config.alone().units);
+    let mut n = unit % units;
     while n < keys {
         let (q, k) = (convolved[n], convolved[keys + n]);
         squares[0] = fma(q, q, squares[0]);
         squares[1] = fma(k, k, squares[1]);
-        n += UNITS;
+        squares[2] = fma(q, k, squares[2]);
+        n += units;
     }
     fold(
         &mut squares,
         &mut scratch,
         0usize,
-        2usize,
+        3usize,
         Fold::Sum,
-        config.group,
+        comptime!(config.alone()),
     );
     let of_query = (squares[0] + SQUARES).inverse_sqrt()
         * comptime!((1.0 / (config.shape.key as f64).sqrt()) as f32);
     let of_key = (squares[1] + SQUARES).inverse_sqrt();
+    // qᵀk: with it, o = Sᵀq of the next state is found before that state is.
+    let agree = squares[2] * of_query * of_key;
 
     for own in 0..each {
         let out =
@@ -269,16 +300,26 @@ pub(super) fn delta_step<F: Numeric, N: Size>(
         let decay = Vector::<f32, N>::new(factors[own * 2 + 1]);
         let base = base + own * of_state;
         let mut read = Vector::<f32, N>::new(0.0f32);
+        let mut o = Vector::<f32, N>::new(0.0f32);
         #[unroll]
         for r in 0..rows {
             let row = r * groups + part;
             if part < groups && row < keys {
                 state[r] *= decay;
-                let k = convolved[keys + row] * of_key;
+                let (q, k) = (convolved[row] * of_query, convolved[keys + row] * of_key);
                 read = fma(Vector::<f32, N>::new(k), state[r], read);
+                o = fma(Vector::<f32, N>::new(q), state[r], o);
             }
         }
-        let read = over_rows::<N>(read, &mut meeting, config);
+        if own > 0 {
+            // Not before all have read the last sums.
+            sync_cube();
+        }
+        meet::<N>(read, &mut meeting, 0usize, config);
+        meet::<N>(o, &mut meeting, comptime!(config.vector), config);
+        sync_cube();
+        let read = over_rows::<N>(&meeting, 0usize, config);
+        let o = over_rows::<N>(&meeting, comptime!(config.vector), config);
         let place =
             comptime!(2 * config.shape.key) + own * value + column * comptime!(config.vector);
         let mut update = Vector::<f32, N>::new(0.0f32);
@@ -286,35 +327,30 @@ pub(super) fn delta_step<F: Numeric, N: Size>(
         for i in 0..comptime!(config.vector) {
             update.insert(i, beta * (convolved[place + i] - read.extract(i)));
         }
-        let mut o = Vector::<f32, N>::new(0.0f32);
         #[unroll]
         for r in 0..rows {
             let row = r * groups + part;
             if part < groups && row < keys {
                 let k = convolved[keys + row] * of_key;
-                let s = fma(Vector::<f32, N>::new(k), update, state[r]);
-                states[base + row * columns] = s;
-                o = fma(Vector::<f32, N>::new(convolved[row] * of_query), s, o);
+                states[base + row * columns] = fma(Vector::<f32, N>::new(k), update, state[r]);
             }
         }
-        let o = over_rows::<N>(o, &mut meeting, config);
+        let o = fma(Vector::<f32, N>::new(agree), update, o);
         let mut square = Array::<f32>::new(1usize);
         square[0] = 0.0f32;
-        if part == 0 {
+        if comptime!(config.whole()) || part == 0 {
             #[unroll]
             for i in 0..comptime!(config.vector) {
                 square[0] = fma(o.extract(i), o.extract(i), square[0]);
             }
         }
-        // The two waits of each sum over rows are between this call and the next.
-        fold(
-            &mut square,
-            &mut scratch,
-            1usize,
-            1usize,
-            Fold::Sum,
-            config.group,
-        );
+        let whole = comptime!(if config.whole() {
+            config.alone()
+        } else {
+            config.group
+        });
+        // A wait of the sums over rows is between this call and the next.
+        fold(&mut square, &mut scratch, 1usize, 1usize, Fold::Sum, whole);
         let mean = square[0] * comptime!((1.0 / config.shape.value as f64) as f32);
         let scale = (mean + epsilon).inverse_sqrt();
         if part == 0 {

@@ -55,7 +55,7 @@ pub fn takes(client: &Client, problem: &Problem) -> bool {
     }
     let config = Config::new(client, problem);
     let factors = 2 * heads / key_heads;
-    let shared = 4 * (config.own() + factors + UNITS * config.vector + config.group.scratch(2));
+    let shared = 4 * (config.own() + factors + 2 * UNITS * config.vector + config.group.scratch(3));
     config.group.units == UNITS
         && config.columns() <= UNITS
         && config.rows() * config.vector <= NUMBERS

@@ -48,6 +48,9 @@ struct Summary {
     sum: f32,
 }
 
+/// Symbols that a thread reads at once.
+const AT_ONCE: usize = 16;
+
 const LEAST: u32 = 0xff80_0000;
 
 /// Less than any number.
@@ -174,11 +177,17 @@ pub(super) fn threshold<F: Numeric>(
     for n in 0..comptime!(config.bits) {
         let next = limit | 0x8000_0000u32 >> (n as u32);
         let mut count = 0.0f32;
-        let mut i = UNIT_POS_X as usize;
-        while i < sizes.symbols {
-            let logit = f32::cast_from(logits[row * sizes.stride + i]);
-            count += select(key(logit) >= next, 1.0f32, 0.0f32);
-            i += units;
+        let mut first = UNIT_POS_X as usize;
+        while first < sizes.symbols {
+            // Several at once, so that their loads are on their way together.
+            #[unroll]
+            for n in 0..AT_ONCE {
+                let i = first + n * units;
+                let logit = f32::cast_from(logits[row * sizes.stride + i.min(sizes.symbols - 1)]);
+                let counts = i < sizes.symbols && key(logit) >= next;
+                count += select(counts, 1.0f32, 0.0f32);
+            }
+            first += comptime!(AT_ONCE * units);
         }
         let count = sum_of(count, &mut scratch, n % 2, config);
         limit = select(count >= kept, next, limit);
