@@ -117,7 +117,7 @@ part_stress() {
 # Memory errors in every operation, races where shared memory is used. A part of `verify` a process, for the sanitizer
 # watches one process; half a dozen of them beside each other, each with a log of its own.
 part_sanitizer() {
-    local tool op all=${SANITIZER_OPS:-norm loss optimizer linear embedding recurrence:raw recurrence:min-gru cell:gru cell:lstm attention rssm rollout encoder refill matrix-state attention-step delta-step}
+    local tool op all=${SANITIZER_OPS:-norm loss optimizer linear embedding recurrence:raw recurrence:min-gru cell:gru cell:lstm attention rssm rollout encoder refill matrix-state attention-step delta-step few-rows draw}
     command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin
     command -v compute-sanitizer >/dev/null || { echo "skipped: no compute-sanitizer" | tee -a "$log"; return 0; }
     for tool in memcheck racecheck; do
@@ -253,6 +253,10 @@ part_generate() {
     start=$(date +%s.%N)
     run generate-batch 120 "$riverrun" generate "$work/model" --device "$device" --prompt "the quick" --tokens 2100 --batch 256
     echo "$start $(date +%s.%N)" | awk '{ printf "2100 tokens of 256 samples: %.3f s\n", $2 - $1 }' | tee -a "$log"
+    has bench generate || return 0
+    run generate-train-wide 120 "$riverrun" train "$text" --device "$device" --layers 6 --width 384 --steps 30 --out "$work/wide" || return 0
+    measured generate-steps 120 bench generate "$work/wide" --tokens 8192 --batch 1,8
+    measured generate-steps-launched 60 bench generate "$work/wide" --tokens 1024 --no-graph
 }
 
 bench_of() {

@@ -403,7 +403,7 @@ pub struct GenerateArgs {
 }
 
 /// The bits of a weight.
-fn bits(text: &str) -> Result<Bits, String> {
+pub fn bits(text: &str) -> Result<Bits, String> {
     let found = Bits::ALL
         .into_iter()
         .find(|bits| bits.count().to_string() == text);

@@ -1,30 +1,59 @@
 //! `riverrun generate`: text from a trained model, as it comes.
 
 use std::io::{Write, stdout};
+use std::path::Path;
 
+use burn::tensor::Device;
+use riverrun::nn::quantized::Bits;
 use riverrun_models::weights::Published;
-use riverrun_train::{Generator, RunDir, Sampling};
+use riverrun_train::{Generator, Precision, RunDir, Sampling};
 
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
 
+/// The model of published weights, or of a run.
+pub fn open(
+    files: (Option<&Path>, Option<&Path>),
+    dtype: Option<Precision>,
+    bits: Option<Bits>,
+    device: &Device,
+) -> Result<Generator, Failure> {
+    match files {
+        (Some(folder), _) => {
+            let published = Published::open(folder)?;
+            Ok(Generator::published(&published, device, dtype, bits)?)
+        }
+        (None, Some(run)) => {
+            let generator = Generator::open(&RunDir::open(run)?, device)?;
+            let generator = generator.with_precision(dtype.unwrap_or_default())?;
+            Ok(match bits {
+                Some(bits) => generator.with_bits(bits)?,
+                None => generator,
+            })
+        }
+        (None, None) => Err(Failure::Bug("neither a run nor weights".into())),
+    }
+}
+
+/// Records steps where that is asked for, or on CUDA unless it is not to be.
+pub fn record(
+    generator: &mut Generator,
+    device: &Device,
+    graph: bool,
+    no_graph: bool,
+) -> Result<(), Failure> {
+    let cuda = riverrun::device::name(device).starts_with("cuda");
+    if graph || (cuda && !no_graph) {
+        generator.record_steps()?;
+    }
+    Ok(())
+}
+
 /// Writes the prompt and what the model makes of it to standard output.
 pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
     let device = riverrun::device::parse(&args.device)?;
-    let mut generator = match (&args.weights, &args.run) {
-        (Some(folder), _) => {
-            Generator::published(&Published::open(folder)?, &device, args.dtype, args.bits)?
-        }
-        (None, Some(run)) => {
-            let generator = Generator::open(&RunDir::open(run)?, &device)?;
-            let generator = generator.with_precision(args.dtype.unwrap_or_default())?;
-            match args.bits {
-                Some(bits) => generator.with_bits(bits)?,
-                None => generator,
-            }
-        }
-        (None, None) => return Err(Failure::Bug("neither a run nor weights".into())),
-    };
+    let files = (args.weights.as_deref(), args.run.as_deref());
+    let mut generator = open(files, args.dtype, args.bits, &device)?;
     if let Some(file) = &args.state {
         generator = generator.with_state(file)?;
     }
@@ -34,10 +63,7 @@ pub fn run(args: &GenerateArgs) -> Result<(), Failure> {
         generator = generator.with_state(file)?;
         unread = b"";
     }
-    let cuda = riverrun::device::name(&device).starts_with("cuda");
-    if args.graph || (cuda && !args.no_graph) {
-        generator.record_steps()?;
-    }
+    record(&mut generator, &device, args.graph, args.no_graph)?;
     let sampling = Sampling {
         tokens: args.tokens,
         temperature: args.temperature,

@@ -369,4 +369,18 @@ fn weights_of_fewer_bits_are_measured_and_generate() {
     }
     let refused = String::from_utf8(text(&["--bits", "3"]).stderr).unwrap();
     assert!(refused.contains("it is 4 or 8"), "{refused}");
+
+    let steps = |tokens| {
+        let words = [
+            "bench", "generate", "run", "--device", "cpu", "--bits", "8", "--tokens", tokens,
+            "--batch", "1,3",
+        ];
+        scratch.run(&words)
+    };
+    let table = String::from_utf8(steps("256").stdout).unwrap();
+    for texts in ["    1  false", "    3  false"] {
+        assert!(table.lines().any(|line| line.starts_with(texts)), "{table}");
+    }
+    let refused = String::from_utf8(steps("100").stderr).unwrap();
+    assert!(refused.contains("at least 256 are timed"), "{refused}");
 }

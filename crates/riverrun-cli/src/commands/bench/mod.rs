@@ -11,6 +11,7 @@ mod cpu;
 mod decode;
 mod encoder;
 mod gelu;
+mod generate;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod hybrid;
@@ -142,6 +143,8 @@ enum Measurement {
     Layer(layer::Args),
     /// Weights of 16, 8 and 4 bits of a trained model on the CPU: validation loss, milliseconds of a text
     Bits(bits::Args),
+    /// Steps of a text as `riverrun generate` makes it: microseconds, tokens per second
+    Generate(generate::Args),
     /// Training steps of language models: tokens per second, milliseconds by part, launches, memory, start-up time
     Train(train::Args),
     /// Linear layers and MLPs: time of a call, the host's part of it, floating-point operations per second
@@ -194,6 +197,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         Measurement::Cell(args) => cell::run(args, there),
         Measurement::Layer(args) => layer::run(args, there),
         Measurement::Bits(args) => bits::run(args, there),
+        Measurement::Generate(args) => generate::run(args, there),
         Measurement::Linear(args) => linear::run(args, there),
         Measurement::Attention(args) => attention::run(args, there),
         Measurement::Rollout(args) => rollout::run(args, there),
