@@ -25,7 +25,7 @@ fn gated(layer: &AnyRecurrent) -> Option<(Gate, &Linear)> {
     })
 }
 
-/// `norm(x) W`, with what the product's type of call adds.
+/// A product whose input is `norm(x)`.
 fn normed<'a>(norm: &'a RmsNorm, product: &'a Linear) -> FewRows<'a> {
     FewRows {
         norm: Some(norm),
@@ -76,7 +76,7 @@ impl AnyRecurrent {
     }
 
     /// Whether a step of `batch` sequences leaves the next state in the memory of this one where no other tensor shares it; `few` says
-    /// whether the model takes its few steps.
+    /// whether the model's steps have norms and additions in their products.
     pub(super) fn steps_in_place(&self, batch: usize, few: bool) -> bool {
         match self {
             Self::Heads(AnyHeadLayer::GatedDeltaNet(layer)) => layer.steps_in_place(batch),

@@ -377,7 +377,7 @@ pub struct GenerateArgs {
         allow_negative_numbers = true
     )]
     pub temperature: f64,
-    /// Draw only from the N most likely symbols
+    /// Draw only from the N most likely symbols, and any as likely as the last of them
     #[arg(long, value_name = "N")]
     pub top_k: Option<usize>,
     /// Seed of the draws
@@ -394,7 +394,7 @@ pub struct GenerateArgs {
     /// another one
     #[arg(long, value_name = "N", value_parser = bits)]
     pub bits: Option<Bits>,
-    /// Record a step's launches and run them again by one call a symbol: the same text, and faster [default: on CUDA]
+    /// Record a step's launches and run them again by one call a symbol: the same text but for rounding, and faster [default: on CUDA]
     #[arg(long, conflicts_with = "no_graph")]
     pub graph: bool,
     /// Launch every step by itself

@@ -36,7 +36,7 @@ pub(crate) enum Fold {
 }
 
 /// Whether the runtime guarantees planes.
-fn planes(client: &Client) -> bool {
+pub(crate) fn has_planes(client: &Client) -> bool {
     matches!(client.name(), "cuda" | "hip")
 }
 
@@ -44,7 +44,7 @@ fn planes(client: &Client) -> bool {
 fn largest(client: &Client) -> usize {
     let largest = client.properties().hardware.max_units_per_cube as usize;
     // The limit that WebGPU guarantees, where larger cubes are untested.
-    let bound = if planes(client) { 1024 } else { 256 };
+    let bound = if has_planes(client) { 1024 } else { 256 };
     1 << largest.clamp(1, bound).ilog2()
 }
 
@@ -52,7 +52,7 @@ impl Group {
     /// Groups for rows of `vectors`, of which a thread takes `per_thread` if the device has cubes of that size. Cubes of about
     /// `cube` threads.
     pub(crate) fn choose(client: &Client, vectors: usize, per_thread: usize, cube: usize) -> Self {
-        let (planes, largest) = (planes(client), largest(client));
+        let (planes, largest) = (has_planes(client), largest(client));
         let units = vectors
             .div_ceil(per_thread)
             .next_power_of_two()

@@ -294,7 +294,9 @@ impl Generator {
     }
 
     /// From here on, the launches of a symbol's step are recorded on a GPU and run again by one call for each further symbol:
-    /// the same text, and faster, for launching a step's kernels takes longer than computing them.
+    /// the same text, and faster, for launching a step's kernels takes longer than computing them. The device draws the symbols too,
+    /// up to 16 of them between two reads. Attention adds up in another order, so in 16 bits the text of a model with attention may
+    /// become another one.
     ///
     /// Each call of [`stream`](Self::stream) or [`samples`](Self::samples) records after a few normal steps; on CUDA nothing
     /// else of the process may use the device meanwhile. The keys and values of attention are in rings of at most twice the steps so

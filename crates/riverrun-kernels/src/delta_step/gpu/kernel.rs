@@ -145,6 +145,21 @@ fn over_rows<N: Size>(
     all
 }
 
+/// The channel of a number of a cube, among its query, its key or the values of its heads.
+#[cube]
+fn channel_of(key_head: usize, n: usize, #[comptime] config: Config) -> usize {
+    let keys = comptime!(config.shape.key);
+    let mut channel = key_head * keys + n;
+    if n >= keys {
+        channel += comptime!((config.shape.key_heads - 1) * config.shape.key);
+    }
+    if n >= comptime!(2 * config.shape.key) {
+        let first = comptime!(2 * config.shape.key_heads * config.shape.key);
+        channel = first + key_head * comptime!(config.values()) + n - 2 * keys;
+    }
+    channel
+}
+
 /// The rows of a state that a thread has; zeros past the last.
 #[cube]
 fn load<N: Size>(
@@ -207,7 +222,16 @@ pub(super) fn delta_step<F: Numeric, N: Size>(
     // On their way while the channels are convolved.
     load::<N>(&*states, &mut state, base, part, config);
 
-    let mut own = unit;
+    let mut gates = Array::<F>::new(comptime!(config.vector));
+    let mut gammas = Array::<F>::new(comptime!(config.vector));
+    let of_gate = (sequence * heads + key_head * each) * value + column * comptime!(config.vector);
+    #[unroll]
+    for i in 0..comptime!(config.vector) {
+        gates[i] = gate[of_gate + i];
+        gammas[i] = gamma[column * comptime!(config.vector) + i];
+    }
+    // The last threads, for the first ones have the most channels.
+    let mut own = comptime!(UNITS - 1) - unit;
     while own < each {
         let head = key_head * each + own;
         let rate = sequence * comptime!(2 * config.shape.heads) + head;
@@ -221,40 +245,44 @@ pub(super) fn delta_step<F: Numeric, N: Size>(
         factors[own * 2 + 1] = exp_of_negative_number(exponent, config.ptx);
         own += UNITS;
     }
-    let mut n = unit;
-    while n < comptime!(config.own()) {
-        // Among queries, keys or values.
-        let mut channel = key_head * keys + n;
-        if n >= keys {
-            channel += comptime!((config.shape.key_heads - 1) * config.shape.key);
-        }
-        if n >= comptime!(2 * config.shape.key) {
-            let first = comptime!(2 * config.shape.key_heads * config.shape.key);
-            channel = first + key_head * comptime!(config.values()) + n - 2 * keys;
-        }
-        let newest = mixed[sequence * channels + channel];
-        let base =
-            sequence * comptime!((config.shape.taps - 1) * config.shape.channels()) + channel;
-        let mut sum = f32::cast_from(newest)
-            * f32::cast_from(
-                weight[comptime!((config.shape.taps - 1) * config.shape.channels()) + channel],
-            );
+    let turns = comptime!(config.own().div_ceil(UNITS));
+    let mut seen = Array::<F>::new(comptime!(turns * taps));
+    let mut weights = Array::<F>::new(comptime!(turns * taps));
+    // All of them are on their way before the first is needed.
+    #[unroll]
+    for turn in 0..turns {
+        let n = (turn * UNITS + unit).min(comptime!(config.own() - 1));
+        let channel = channel_of(key_head, n, config);
         #[unroll]
-        for j in 0..comptime!(taps - 1) {
-            let at = base + j * channels;
-            let x = inputs[at];
-            sum = fma(
-                f32::cast_from(x),
-                f32::cast_from(weight[j * channels + channel]),
-                sum,
-            );
-            if comptime!(j > 0) {
-                inputs[at - channels] = x;
+        for j in 0..taps {
+            let at = comptime!(turn * taps + j);
+            weights[at] = weight[j * channels + channel];
+            if comptime!(j + 1 < taps) {
+                let before = sequence * comptime!((taps - 1) * channels) + j * channels;
+                seen[at] = inputs[before + channel];
+            } else {
+                seen[at] = mixed[sequence * channels + channel];
             }
         }
-        inputs[base + comptime!((config.shape.taps - 2) * config.shape.channels())] = newest;
-        convolved[n] = silu(sum, config.ptx);
-        n += UNITS;
+    }
+    #[unroll]
+    for turn in 0..turns {
+        let n = turn * UNITS + unit;
+        if n < comptime!(config.own()) {
+            let channel = channel_of(key_head, n, config);
+            let mut sum = 0.0f32;
+            #[unroll]
+            for j in 0..taps {
+                let at = comptime!(turn * taps + j);
+                let x = f32::cast_from(seen[at]);
+                sum = fma(x, f32::cast_from(weights[at]), sum);
+                if comptime!(j > 0) {
+                    let before = sequence * comptime!((taps - 1) * channels) + (j - 1) * channels;
+                    inputs[before + channel] = seen[at];
+                }
+            }
+            convolved[n] = silu(sum, config.ptx);
+        }
     }
     sync_cube();
 
@@ -292,9 +320,7 @@ pub(super) fn delta_step<F: Numeric, N: Size>(
         let mut zs = Array::<f32>::new(comptime!(config.vector));
         #[unroll]
         for i in 0..comptime!(config.vector) {
-            let channel = column * comptime!(config.vector) + i;
-            let z = f32::cast_from(gate[out + i]);
-            zs[i] = silu(z, config.ptx) * f32::cast_from(gamma[channel]);
+            zs[i] = silu(f32::cast_from(gates[i]), config.ptx) * f32::cast_from(gammas[i]);
         }
         let beta = factors[own * 2];
         let decay = Vector::<f32, N>::new(factors[own * 2 + 1]);
@@ -360,6 +386,10 @@ pub(super) fn delta_step<F: Numeric, N: Size>(
             }
         }
         if own + 1 < each {
+            #[unroll]
+            for i in 0..comptime!(config.vector) {
+                gates[i] = gate[out + value + i];
+            }
             load::<N>(&*states, &mut state, base + of_state, part, config);
         }
     }

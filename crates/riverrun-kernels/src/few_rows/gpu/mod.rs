@@ -9,7 +9,7 @@ use cubecl::server::Handle;
 use super::{MATRICES, Matrix, Problem, Then};
 use crate::Error;
 use crate::gpu::buffer::{address, expect, grid, vector_width};
-use crate::gpu::group::Group;
+use crate::gpu::group::{Group, has_planes};
 use crate::gpu::storage::Storage;
 use crate::gpu::{Dtype, buffer};
 use kernel::{Config, PlaceLaunch, SizesLaunch, few_rows};
@@ -25,6 +25,9 @@ const PER_THREAD: usize = 8;
 
 /// The most numbers of a short input.
 const SHORT: usize = 512;
+
+/// Bytes of shared memory that every device has.
+const SHARED: usize = 16 << 10;
 
 /// Columns of a group, in vectors, at most.
 const LANES: usize = 4;
@@ -222,7 +225,9 @@ fn config(client: &Client, problem: &Problem, dtype: Dtype) -> Config {
     };
     let width = matrices.iter().fold(16, divide);
     let vector = vector_width(client, dtype, 16, width);
-    let vector = vector.min(1 << (SUMS / (rows * products)).max(1).ilog2());
+    // Without planes they are in shared memory too.
+    let sums = if has_planes(client) { SUMS } else { SUMS / 2 };
+    let vector = vector.min(1 << (sums / (rows * products)).max(1).ilog2());
     let columns: usize = problem.widths().iter().map(|width| width / vector).sum();
     let groups = if rows > 2 { GROUPS / 2 } else { GROUPS };
     let mut lanes = 1;
@@ -236,7 +241,17 @@ fn config(client: &Client, problem: &Problem, dtype: Dtype) -> Config {
     };
     // A thread of a lane writes a row.
     let group = Group::choose(client, inputs.max(ROWS * each), each, CUBE);
-    let group = group.with_lanes(client, lanes, CUBE);
+    let mut group = group.with_lanes(client, lanes, CUBE);
+    let count = rows * products * vector + if problem.norm.is_some() { rows } else { 0 };
+    while !group.planes && 4 * group.scratch(count) > SHARED {
+        if group.rows > 1 {
+            group.rows /= 2;
+        } else if group.units > ROWS * lanes {
+            group.units /= 2;
+        } else {
+            break;
+        }
+    }
     let deep = group.units / lanes;
     let per_thread = inputs.div_ceil(deep);
     let batch = if per_thread > 2 * PER_THREAD {
