@@ -67,11 +67,6 @@ impl Config {
         matches!(self.then, Then::Step(_))
     }
 
-    /// Each matrix has a `y` of its own.
-    fn apart(&self) -> bool {
-        self.then == Then::Nothing && self.matrices > 1
-    }
-
     fn math(&self) -> Math {
         Math {
             ptx: self.ptx,
@@ -120,6 +115,14 @@ fn accumulate<F: Numeric, S: Numeric, W: Size, N: Size>(
 ) {
     let (rows, parts, lanes) = comptime!((config.rows, config.parts(), config.group.lanes));
     let unit = UNIT_POS_X as usize / lanes;
+    #[unroll]
+    for n in 0..comptime!(rows * parts) {
+        sums[n] = Vector::<f32, N>::new(0.0f32);
+    }
+    #[unroll]
+    for row in 0..rows {
+        squares[row] = 0.0f32;
+    }
     #[unroll(config.batches == 1)]
     for round in 0..comptime!(config.batches) {
         #[unroll]
@@ -185,20 +188,64 @@ fn product<S: Numeric, W: Size, N: Size>(
     sums
 }
 
-/// A group of threads takes a vector of all rows of a `y` for each of its lanes.
+/// Joins the sums of a group's threads: products first, then squares. Every thread of the cube must call it.
+#[cube]
+fn joined<N: Size>(
+    sums: &Array<Vector<f32, N>>,
+    squares: &Array<f32>,
+    values: &mut Array<f32>,
+    scratch: &mut [f32],
+    #[comptime] config: Config,
+) {
+    #[unroll]
+    for n in 0..comptime!(config.rows * config.parts()) {
+        #[unroll]
+        for i in 0..comptime!(config.vector) {
+            values[comptime!(n * config.vector + i)] = sums[n].extract(i);
+        }
+    }
+    if comptime!(config.norm) {
+        #[unroll]
+        for row in 0..comptime!(config.rows) {
+            values[comptime!(config.sums() + row)] = squares[row];
+        }
+    }
+    fold(
+        values,
+        scratch,
+        0usize,
+        comptime!(config.count()),
+        Fold::Sum,
+        config.group,
+    );
+}
+
+/// `ρ` of a row, or 1.
+#[cube]
+fn scale_of(
+    values: &Array<f32>,
+    sizes: &Sizes,
+    #[comptime] row: usize,
+    #[comptime] config: Config,
+) -> f32 {
+    let mut scale = 1.0f32.runtime();
+    if comptime!(config.norm) {
+        let square = values[comptime!(config.sums() + row)];
+        scale = (square * sizes.inverse + sizes.epsilon).inverse_sqrt();
+    }
+    scale
+}
+
+/// A group of threads takes a vector of all rows of `y` for each of its lanes. `added` is the second matrix where there is one.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn few_rows<F: Numeric, S: Numeric, W: Size, N: Size>(
     x: &[F],
     gamma: &[F],
     weight: &[Vector<S, W>],
-    second: &[Vector<S, W>],
-    third: &[Vector<S, W>],
     bias: &[Vector<S, W>],
     added: &[Vector<S, W>],
     state: &mut [Vector<S, W>],
     y: &mut [Vector<S, W>],
-    y2: &mut [Vector<S, W>],
-    y3: &mut [Vector<S, W>],
     sizes: Sizes,
     #[comptime] config: Config,
     #[define(F)] _element: ElemType,
@@ -208,90 +255,24 @@ pub(super) fn few_rows<F: Numeric, S: Numeric, W: Size, N: Size>(
     let (rows, parts, lanes) = comptime!((config.rows, config.parts(), config.group.lanes));
     let unit = UNIT_POS_X as usize;
     let group = CUBE_POS * comptime!(config.group.rows) + UNIT_POS_Y as usize;
-    let lane = unit % lanes;
-
+    // A group past the last, and a lane past the last column, repeat a column and write nothing.
+    let columns = sizes.first.columns;
+    let column = (group * lanes + unit % lanes).min(columns - 1);
     let mut sums = Array::<Vector<f32, N>>::new(comptime!(rows * parts));
     let mut squares = Array::<f32>::new(rows);
-    #[unroll]
-    for n in 0..comptime!(rows * parts) {
-        sums[n] = Vector::<f32, N>::new(0.0f32);
-    }
-    #[unroll]
-    for row in 0..rows {
-        squares[row] = 0.0f32;
-    }
-    // A group past the last, and a lane past the last column, repeat a column and write nothing.
-    let mut columns = sizes.first.columns;
-    let mut vector = group * lanes + lane;
-    if comptime!(config.apart()) {
-        if group < sizes.first.end {
-            let at = vector.min(columns - 1);
-            accumulate::<F, S, W, N>(
-                x,
-                gamma,
-                weight,
-                weight,
-                &mut sums,
-                &mut squares,
-                &sizes.first,
-                sizes.second.stride,
-                at,
-                sizes.inputs,
-                config,
-            );
-        } else if group < sizes.second.end || comptime!(config.matrices == 2) {
-            columns = sizes.second.columns;
-            vector = (group - sizes.first.end) * lanes + lane;
-            let at = vector.min(columns - 1);
-            accumulate::<F, S, W, N>(
-                x,
-                gamma,
-                second,
-                second,
-                &mut sums,
-                &mut squares,
-                &sizes.second,
-                0usize,
-                at,
-                sizes.inputs,
-                config,
-            );
-        } else {
-            columns = sizes.third.columns;
-            vector = (group - sizes.second.end) * lanes + lane;
-            let at = vector.min(columns - 1);
-            accumulate::<F, S, W, N>(
-                x,
-                gamma,
-                third,
-                third,
-                &mut sums,
-                &mut squares,
-                &sizes.third,
-                0usize,
-                at,
-                sizes.inputs,
-                config,
-            );
-        }
-    } else {
-        let at = vector.min(columns - 1);
-        accumulate::<F, S, W, N>(
-            x,
-            gamma,
-            weight,
-            second,
-            &mut sums,
-            &mut squares,
-            &sizes.first,
-            sizes.second.stride,
-            at,
-            sizes.inputs,
-            config,
-        );
-    }
-    let there = vector < columns;
-    let column = vector.min(columns - 1);
+    accumulate::<F, S, W, N>(
+        x,
+        gamma,
+        weight,
+        added,
+        &mut sums,
+        &mut squares,
+        &sizes.first,
+        sizes.second.stride,
+        column,
+        sizes.inputs,
+        config,
+    );
 
     // What follows needs them: on their way while the threads wait for each other.
     let last = comptime!(rows - 1);
@@ -311,39 +292,15 @@ pub(super) fn few_rows<F: Numeric, S: Numeric, W: Size, N: Size>(
     if comptime!(config.steps()) {
         before = state[own_row];
     }
-
     let mut values = Array::<f32>::new(comptime!(config.count()));
-    #[unroll]
-    for n in 0..comptime!(rows * parts) {
-        #[unroll]
-        for i in 0..comptime!(config.vector) {
-            values[comptime!(n * config.vector + i)] = sums[n].extract(i);
-        }
-    }
-    if comptime!(config.norm) {
-        #[unroll]
-        for row in 0..rows {
-            values[comptime!(config.sums() + row)] = squares[row];
-        }
-    }
-    fold(
-        &mut values,
-        &mut scratch,
-        0usize,
-        comptime!(config.count()),
-        Fold::Sum,
-        config.group,
-    );
+    joined::<N>(&sums, &squares, &mut values, &mut scratch, config);
 
     #[unroll]
     for row in 0..rows {
         // Each thread has all sums of its lane: one of them writes a row.
-        if there && unit / lanes == comptime!(row % config.deep()) {
-            let mut scale = 1.0f32.runtime();
-            if comptime!(config.norm) {
-                let square = values[comptime!(config.sums() + row)];
-                scale = (square * sizes.inverse + sizes.epsilon).inverse_sqrt();
-            }
+        let writes = unit / lanes == comptime!(row % config.deep());
+        if writes && group * lanes + unit % lanes < columns {
+            let scale = scale_of(&values, &sizes, row, config);
             let at = row * columns + column;
             let first = comptime!(row * parts * config.vector);
             let p = product::<S, W, N>(&values, biases[0], scale, first, config);
@@ -381,17 +338,105 @@ pub(super) fn few_rows<F: Numeric, S: Numeric, W: Size, N: Size>(
             if comptime!(config.steps() || config.then == Then::Add) {
                 out += widen::<S, W, N>(others, config.storage);
             }
-            let out = narrow::<S, W, N>(out, config.storage);
-            if comptime!(config.apart()) {
-                if group < sizes.first.end {
-                    y[at] = out;
-                } else if group < sizes.second.end || comptime!(config.matrices == 2) {
-                    y2[at] = out;
-                } else {
-                    y3[at] = out;
-                }
+            y[at] = narrow::<S, W, N>(out, config.storage);
+        }
+    }
+}
+
+/// [`few_rows`] of matrices that have a `y` each: their groups follow each other.
+#[cube(launch_unchecked, address_type = "dynamic")]
+pub(super) fn few_rows_beside<F: Numeric, S: Numeric, W: Size, N: Size>(
+    x: &[F],
+    gamma: &[F],
+    weight: &[Vector<S, W>],
+    second: &[Vector<S, W>],
+    third: &[Vector<S, W>],
+    y: &mut [Vector<S, W>],
+    y2: &mut [Vector<S, W>],
+    y3: &mut [Vector<S, W>],
+    sizes: Sizes,
+    #[comptime] config: Config,
+    #[define(F)] _element: ElemType,
+    #[define(S)] _dtype: ElemType,
+) {
+    let mut scratch = Shared::<[f32]>::new_slice(comptime!(config.group.scratch(config.count())));
+    let (rows, lanes) = comptime!((config.rows, config.group.lanes));
+    let unit = UNIT_POS_X as usize;
+    let group = CUBE_POS * comptime!(config.group.rows) + UNIT_POS_Y as usize;
+    let two = comptime!(config.matrices == 2);
+    let mut columns = sizes.first.columns;
+    let mut place = group;
+    if group >= sizes.first.end {
+        columns = sizes.second.columns;
+        place = group - sizes.first.end;
+        if comptime!(!two) && group >= sizes.second.end {
+            columns = sizes.third.columns;
+            place = group - sizes.second.end;
+        }
+    }
+    let vector = place * lanes + unit % lanes;
+    let column = vector.min(columns - 1);
+    let mut sums = Array::<Vector<f32, N>>::new(rows);
+    let mut squares = Array::<f32>::new(rows);
+    if group < sizes.first.end {
+        accumulate::<F, S, W, N>(
+            x,
+            gamma,
+            weight,
+            weight,
+            &mut sums,
+            &mut squares,
+            &sizes.first,
+            0usize,
+            column,
+            sizes.inputs,
+            config,
+        );
+    } else if two || group < sizes.second.end {
+        accumulate::<F, S, W, N>(
+            x,
+            gamma,
+            second,
+            second,
+            &mut sums,
+            &mut squares,
+            &sizes.second,
+            0usize,
+            column,
+            sizes.inputs,
+            config,
+        );
+    } else {
+        accumulate::<F, S, W, N>(
+            x,
+            gamma,
+            third,
+            third,
+            &mut sums,
+            &mut squares,
+            &sizes.third,
+            0usize,
+            column,
+            sizes.inputs,
+            config,
+        );
+    }
+    let mut values = Array::<f32>::new(comptime!(config.count()));
+    joined::<N>(&sums, &squares, &mut values, &mut scratch, config);
+    let none = Vector::<S, W>::from_int(0);
+    #[unroll]
+    for row in 0..rows {
+        if vector < columns && unit / lanes == comptime!(row % config.deep()) {
+            let scale = scale_of(&values, &sizes, row, config);
+            let first = comptime!(row * config.vector);
+            let p = product::<S, W, N>(&values, none, scale, first, config);
+            let (at, p) = (row * columns + column, narrow::<S, W, N>(p, config.storage));
+            if group < sizes.first.end {
+                y[at] = p;
+            } else if two || group < sizes.second.end {
+                y2[at] = p;
             } else {
-                y[at] = out;
+                y3[at] = p;
             }
         }
     }

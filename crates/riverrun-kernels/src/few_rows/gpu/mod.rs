@@ -12,7 +12,7 @@ use crate::gpu::buffer::{address, expect, grid, vector_width};
 use crate::gpu::group::{Group, has_planes};
 use crate::gpu::storage::Storage;
 use crate::gpu::{Dtype, buffer};
-use kernel::{Config, PlaceLaunch, SizesLaunch, few_rows};
+use kernel::{Config, PlaceLaunch, SizesLaunch, few_rows, few_rows_beside};
 
 /// Rows at most.
 pub const ROWS: usize = 8;
@@ -159,30 +159,58 @@ pub fn run(
         Some(width) => buffer(&buffers.y[n], rows * width, vector),
         None => nothing(),
     };
-    let (added, state) = match (then, &buffers.with) {
-        (Then::Step(_), Some(state)) => {
-            (buffer(&buffers.x, all, vector), buffer(state, out, vector))
-        }
-        (_, Some(added)) => (buffer(added, out, vector), nothing()),
-        (_, None) => (weight(0), nothing()),
+    let gamma = match &buffers.gamma {
+        Some(gamma) => buffer(gamma, inputs, 1),
+        None => x(),
     };
+    let (cubes, at) = (
+        grid(client, groups.div_ceil(group.rows)),
+        address(weights(problem), dtype),
+    );
+    let (words, storage) = (config.storage.width(vector), config.storage.elem(dtype));
     // SAFETY: the buffers have been checked or made for the shape, and groups past the last column write nothing.
     unsafe {
+        if widths.len() > 1 {
+            few_rows_beside::launch_unchecked(
+                client,
+                cubes,
+                group.dim(),
+                at,
+                words,
+                vector,
+                x(),
+                gamma,
+                weight(0),
+                weight(1),
+                weight(2),
+                y(0),
+                y(1),
+                y(2),
+                sizes,
+                config,
+                dtype.elem(),
+                storage,
+            );
+            return Ok(());
+        }
+        let (added, state) = match (then, &buffers.with) {
+            (Then::Step(_), Some(state)) => {
+                (buffer(&buffers.x, all, vector), buffer(state, out, vector))
+            }
+            (_, Some(added)) => (buffer(added, out, vector), nothing()),
+            // The second matrix, if there is one.
+            (_, None) => (weight(1), nothing()),
+        };
         few_rows::launch_unchecked(
             client,
-            grid(client, groups.div_ceil(group.rows)),
+            cubes,
             group.dim(),
-            address(weights(problem), dtype),
-            config.storage.width(vector),
+            at,
+            words,
             vector,
             x(),
-            match &buffers.gamma {
-                Some(gamma) => buffer(gamma, inputs, 1),
-                None => x(),
-            },
+            gamma,
             weight(0),
-            weight(1),
-            weight(2),
             match &buffers.bias {
                 Some(bias) => buffer(bias, products, vector),
                 None => weight(0),
@@ -190,12 +218,10 @@ pub fn run(
             added,
             state,
             y(0),
-            y(1),
-            y(2),
             sizes,
             config,
             dtype.elem(),
-            config.storage.elem(dtype),
+            storage,
         );
     }
     Ok(())
