@@ -7,6 +7,7 @@ mod args;
 mod commands;
 mod failure;
 mod fault;
+mod generator;
 mod hints;
 mod model_shape;
 mod origin;

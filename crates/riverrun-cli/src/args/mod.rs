@@ -15,6 +15,7 @@ use riverrun_train::tasks::SymbolKind;
 use riverrun_train::{Decay, DigitsNet, OptimizerKind, Precision};
 
 use crate::commands::bench::BenchArgs;
+use crate::generator::bits;
 
 use hybrid::HybridArgs;
 pub use names::Format;
@@ -400,12 +401,4 @@ pub struct GenerateArgs {
     /// Launch every step by itself
     #[arg(long)]
     pub no_graph: bool,
-}
-
-/// The bits of a weight.
-pub fn bits(text: &str) -> Result<Bits, String> {
-    let found = Bits::ALL
-        .into_iter()
-        .find(|bits| bits.count().to_string() == text);
-    found.ok_or_else(|| "it is 4 or 8".into())
 }

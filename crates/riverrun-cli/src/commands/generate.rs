@@ -1,53 +1,12 @@
 //! `riverrun generate`: text from a trained model, as it comes.
 
 use std::io::{Write, stdout};
-use std::path::Path;
 
-use burn::tensor::Device;
-use riverrun::nn::quantized::Bits;
-use riverrun_models::weights::Published;
-use riverrun_train::{Generator, Precision, RunDir, Sampling};
+use riverrun_train::Sampling;
 
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
-
-/// The model of published weights, or of a run.
-pub fn open(
-    files: (Option<&Path>, Option<&Path>),
-    dtype: Option<Precision>,
-    bits: Option<Bits>,
-    device: &Device,
-) -> Result<Generator, Failure> {
-    match files {
-        (Some(folder), _) => {
-            let published = Published::open(folder)?;
-            Ok(Generator::published(&published, device, dtype, bits)?)
-        }
-        (None, Some(run)) => {
-            let generator = Generator::open(&RunDir::open(run)?, device)?;
-            let generator = generator.with_precision(dtype.unwrap_or_default())?;
-            Ok(match bits {
-                Some(bits) => generator.with_bits(bits)?,
-                None => generator,
-            })
-        }
-        (None, None) => Err(Failure::Bug("neither a run nor weights".into())),
-    }
-}
-
-/// Records steps where that is asked for, or on CUDA unless it is not to be.
-pub fn record(
-    generator: &mut Generator,
-    device: &Device,
-    graph: bool,
-    no_graph: bool,
-) -> Result<(), Failure> {
-    let cuda = riverrun::device::name(device).starts_with("cuda");
-    if graph || (cuda && !no_graph) {
-        generator.record_steps()?;
-    }
-    Ok(())
-}
+use crate::generator::{open, record};
 
 /// Writes the prompt and what the model makes of it to standard output.
 pub fn run(args: &GenerateArgs) -> Result<(), Failure> {

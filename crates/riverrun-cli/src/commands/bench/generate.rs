@@ -9,9 +9,8 @@ use riverrun_train::{Generator, Precision, Sampling};
 use super::report::Report;
 use super::row::Row;
 use super::timing::Timing;
-use crate::args::bits;
-use crate::commands::generate::{open, record};
 use crate::failure::Failure;
+use crate::generator::{bits, open, record};
 
 /// Symbols of a timing: several of the waits that a recording has.
 const WINDOW: usize = 64;
