@@ -387,8 +387,8 @@ fn numbers(data: TensorData) -> Vec<f32> {
 }
 
 fn replay(recording: &Recording) -> Result<(), Error> {
-    // SAFETY: the recorded step reads the model, which is borrowed and so neither changes nor goes; the draws, which
-    // are written in place or would have panicked; and the state, which it overwrites in place or would have panicked. It writes its logits.
+    // SAFETY: the recorded step reads the model, which is borrowed and so neither changes nor goes; the draws and
+    // the state, which it overwrites in place or would have panicked. It writes its logits.
     // All of these live in the `Steps` that has the recording.
     Ok(unsafe { recording.replay() }?)
 }
