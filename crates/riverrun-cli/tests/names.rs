@@ -2,6 +2,7 @@
 //! measured in its place.
 #![cfg(feature = "flex")]
 
+use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
 fn riverrun(words: &[&str]) -> Output {
@@ -155,6 +156,41 @@ fn checking_nothing_is_a_failure() {
     let output = riverrun(&["verify", "--device", "cpu", "--op", "training"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("nothing was checked"));
+}
+
+#[test]
+fn a_process_checks_the_parts_that_its_input_asks_for() {
+    let part = |op: &str, form: &str| {
+        let long = false;
+        serde_json::json!({ "device": "cpu", "op": op, "form": form, "storage": "f32", "long": long })
+    };
+    let asked = |parts: &[serde_json::Value]| {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_riverrun"))
+            .args(["verify", "--worker"])
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input: String = parts.iter().map(|part| format!("{part}\n")).collect();
+        let mut pipe = child.stdin.take().unwrap();
+        pipe.write_all(input.as_bytes()).unwrap();
+        drop(pipe);
+        child.wait_with_output().unwrap()
+    };
+    let output = asked(&[part("norm", "rms-norm"), part("gelu", "gelu")]);
+    let said = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(said.lines().filter(|line| *line == "end").count(), 2);
+    let (first, second) = said.split_once("end").unwrap();
+    for (rows, what) in [(first, "rms-norm"), (second, "gelu")] {
+        assert!(rows.contains(&format!("\"what\":\"{what}\"")), "{said}");
+        assert!(rows.contains("\"wrong\":0"), "{said}");
+    }
+    let output = asked(&[part("norm", "no-norm")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("no-norm"));
 }
 
 #[test]

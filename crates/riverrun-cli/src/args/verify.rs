@@ -38,7 +38,10 @@ pub struct VerifyArgs {
     /// Write the results here too
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Print every row as a line of JSON: the form in which a process of its own reports a part
+    /// Print every row as a line of JSON
     #[arg(long, hide = true)]
     pub json_rows: bool,
+    /// Check the parts that standard input asks for
+    #[arg(long, hide = true)]
+    pub worker: bool,
 }

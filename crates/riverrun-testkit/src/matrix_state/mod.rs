@@ -109,13 +109,14 @@ fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), 
     if part.long {
         shapes.push([1, 300, 1, 1, 128, 128]);
     }
-    // On a GPU each has kernels of its own to compile: a third of the forms, other ones for each shape and type.
-    let long = part.long;
-    let turn = move |n: usize| on_cpu || (n + E::NAME.len()).is_multiple_of(3);
+    // On a GPU each has kernels of its own to compile: a fifth of the forms, other ones for each shape and type, and a third of
+    // those for tensor cores.
+    let all = on_cpu || part.long;
+    let turn = move |n: usize, of: usize| all || (n + E::NAME.len()).is_multiple_of(of);
     let shapes = shapes.into_iter().enumerate();
     let cases = shapes.flat_map(|(n, shape)| {
         let forms = Form::of(erase).enumerate();
-        let forms = forms.filter(move |(m, _)| turn(n + m));
+        let forms = forms.filter(move |(m, _)| turn(n + m, 5));
         forms.map(move |(m, form)| {
             let options = Options::nth(5 * n + 7 * m);
             States::random(shape, form, options, n as u64).in_chunks(!on_cpu)
@@ -124,9 +125,7 @@ fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), 
     let mut cases: Vec<States> = cases.collect();
     let in_chunks = for_tensor_cores(erase).map(|case| case.in_chunks(!on_cpu));
     // Three gates for each shape.
-    let in_turn = in_chunks
-        .enumerate()
-        .filter(|(n, _)| long || turn(n / 3 + n));
+    let in_turn = in_chunks.enumerate().filter(|(n, _)| turn(n / 3 + n, 3));
     cases.extend(in_turn.map(|(_, case)| case));
     #[cfg(feature = "gpu")]
     if let Some((client, dtype)) = part.gpu() {

@@ -1,14 +1,15 @@
 //! `riverrun verify`: every kernel on this machine against the float64 oracle.
 //!
 //! The work is divided into parts: an operation, a storage type and a form of the operation. On the CPU they run one after the
-//! other. On a GPU most of their time is spent in compiling kernels, which a process does one at a time; so every part runs in
-//! a process of its own, as many at once as there are cores.
+//! other. On a GPU most of their time is spent in compiling kernels, which a process does one at a time; so they are divided
+//! among processes, as many as there are cores.
 
 mod model;
 mod processes;
 mod stress;
 mod table;
 mod training;
+mod worker;
 
 use riverrun::device::{self, DeviceInfo};
 use riverrun_testkit::{OPERATIONS, Operation, Part, Report, Storage, Target};
@@ -58,6 +59,9 @@ fn operations() -> impl Iterator<Item = &'static Operation> {
 
 /// Runs the checks and prints a table.
 pub fn run(args: &VerifyArgs, quiet: bool) -> Result<(), Failure> {
+    if args.worker {
+        return worker::serve();
+    }
     let devices = match args.device.as_str() {
         "all" => device::list(),
         spec => vec![device::info(&device::parse(spec)?)],

@@ -1,9 +1,8 @@
-//! Parts in processes of their own, as many at once as there are cores; their rows come in the order of the table.
+//! Parts divided among processes, as many as there are cores; their rows come in the order of the table.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
-use std::io::{BufRead, BufReader, IsTerminal, Read, stderr};
-use std::process::{Child, Command, Stdio};
+use std::io::{IsTerminal, stderr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -13,14 +12,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use riverrun_testkit::{Part, Target};
 
 use super::table::{Line, Table};
+use super::worker::Worker;
 use crate::failure::Failure;
 
-/// The time limit of a part.
-const LIMIT: Duration = Duration::from_secs(600);
-/// The time limit with large problems, whose oracle is slow.
-const LONG_LIMIT: Duration = Duration::from_secs(3600);
-
-/// The report of a process.
+/// The report of a part.
 struct Outcome {
     part: usize,
     lines: Vec<Line>,
@@ -69,10 +64,15 @@ pub(super) fn run(
             for _ in 0..workers.min(order.len()) {
                 let send = send.clone();
                 scope.spawn(move || {
+                    let mut worker = None;
                     while let Some(&part) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        if send.send(outcome(part, &parts[part])).is_err() {
+                        let outcome = outcome(part, &parts[part], &mut worker);
+                        if send.send(outcome).is_err() {
                             return;
                         }
+                    }
+                    if let Some(worker) = worker {
+                        worker.end();
                     }
                 });
             }
@@ -114,20 +114,21 @@ fn slowest(mut seconds: Vec<(String, f64)>) -> String {
     )
 }
 
-/// Runs a part in a process of its own.
-fn outcome(part: usize, description: &Part<'_>) -> Outcome {
+/// Runs a part in a process, which goes on to further parts unless this one failed.
+fn outcome(part: usize, description: &Part<'_>, process: &mut Option<Worker>) -> Outcome {
     let start = Instant::now();
-    let (lines, said) = match report(description) {
-        Ok(found) => found,
-        Err(reason) => {
-            let line = Line::Failure {
-                device: description.device().into(),
-                what: name(description),
-                reason,
-            };
-            (vec![line], Vec::new())
+    let (lines, said, kept) = match process.take().map_or_else(Worker::start, Ok) {
+        Ok(mut worker) => {
+            let lines = worker.run(description);
+            let said = worker.said();
+            let failed = lines
+                .iter()
+                .any(|line| matches!(line, Line::Failure { .. }));
+            (lines, said, (!failed).then_some(worker))
         }
+        Err(reason) => (vec![failure(description, reason)], Vec::new(), None),
     };
+    *process = kept;
     Outcome {
         part,
         lines,
@@ -136,99 +137,20 @@ fn outcome(part: usize, description: &Part<'_>) -> Outcome {
     }
 }
 
+/// The line of a part that ended without a result.
+pub(super) fn failure(part: &Part<'_>, reason: String) -> Line {
+    Line::Failure {
+        device: part.device().into(),
+        what: name(part),
+        reason,
+    }
+}
+
 fn name(part: &Part<'_>) -> String {
     let op = part.operation.name;
     match part.form == op {
         true => format!("{op} {}", part.storage.name()),
         false => format!("{op} {} {}", part.form, part.storage.name()),
-    }
-}
-
-/// The lines of a part, with a failure at their end where the process failed, and its warnings.
-pub(super) fn report(part: &Part<'_>) -> Result<(Vec<Line>, Vec<String>), String> {
-    let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let op = part.operation.name;
-    let mut command = Command::new(program);
-    command.args(["verify", "--json-rows", "--device", part.device()]);
-    command.args(["--op", op, "--only", part.form]);
-    command.args(["--dtype", part.storage.name()]);
-    if part.long {
-        command.arg("--long");
-    }
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| error.to_string())?;
-    let (out, err) = (lines_of(child.stdout.take()), lines_of(child.stderr.take()));
-    let limit = if part.long { LONG_LIMIT } else { LIMIT };
-    let ended = wait(&mut child, limit);
-    let join = |reader: thread::JoinHandle<Vec<String>>| reader.join().unwrap_or_default();
-    let (out, mut said) = (join(out), join(err));
-    // A driver may print there too.
-    let (out, other): (Vec<_>, Vec<_>) = out.into_iter().partition(|line| line.starts_with('{'));
-    said.splice(0..0, other);
-    let parsed: Result<Vec<Line>, _> = out.iter().map(|line| serde_json::from_str(line)).collect();
-    let mut lines = parsed.map_err(|error| format!("its report cannot be read: {error}"))?;
-    let fault = match ended {
-        Ok(true) if lines.is_empty() => Some("nothing was checked".to_string()),
-        Ok(true) => None,
-        Ok(false) => Some(reason(&said)),
-        Err(reason) => Some(match said.last() {
-            Some(last) => format!("{reason}: {last}"),
-            None => reason,
-        }),
-    };
-    if let Some(reason) = fault {
-        lines.push(Line::Failure {
-            device: part.device().into(),
-            what: name(part),
-            reason,
-        });
-    }
-    Ok((lines, said))
-}
-
-/// The last line that a failed process printed; after a panic its place and message, which tell more.
-fn reason(said: &[String]) -> String {
-    match said.iter().position(|line| line.contains(" panicked at ")) {
-        Some(at) => said[at..]
-            .iter()
-            .take(2)
-            .cloned()
-            .collect::<Vec<_>>()
-            .join(" "),
-        None => said.last().map_or("no reason given", String::as_str).into(),
-    }
-}
-
-/// Reads a stream to its end beside the process.
-fn lines_of(stream: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<String>> {
-    thread::spawn(move || match stream {
-        Some(stream) => BufReader::new(stream)
-            .lines()
-            .map_while(Result::ok)
-            .collect(),
-        None => Vec::new(),
-    })
-}
-
-/// Whether the process succeeded, or how it ended instead.
-fn wait(child: &mut Child, limit: Duration) -> Result<bool, String> {
-    let start = Instant::now();
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) if status.code().is_some() => return Ok(status.success()),
-            Ok(Some(status)) => return Err(status.to_string()),
-            Ok(None) if start.elapsed() < limit => thread::sleep(Duration::from_millis(10)),
-            Ok(None) => {
-                // It may have ended already, which is fine.
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!("not done after {} s", limit.as_secs()));
-            }
-            Err(error) => return Err(error.to_string()),
-        }
     }
 }
 

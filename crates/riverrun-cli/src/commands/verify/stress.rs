@@ -21,6 +21,7 @@ use riverrun_testkit::recurrence::recompute;
 use riverrun_testkit::{Failure, Part, Report, Row, Storage, Target};
 use riverrun_train::{Learner, RunConfig};
 
+use super::worker::Worker;
 use crate::model_shape::ModelShape;
 
 /// Threads of a process.
@@ -56,7 +57,11 @@ fn processes(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
             form: "threads",
             ..*part
         };
-        super::processes::report(&threads)
+        Worker::start().map(|mut worker| {
+            let lines = worker.run(&threads);
+            worker.end();
+            lines
+        })
     };
     let reports: Vec<_> = thread::scope(|scope| {
         let running: Vec<_> = (0..PROCESSES).map(|_| scope.spawn(one)).collect();
@@ -64,7 +69,7 @@ fn processes(part: &Part<'_>, table: &mut dyn Report) -> Result<(), Failure> {
     });
     for report in reports {
         match report {
-            Ok(Ok((lines, _))) => lines.into_iter().try_for_each(|line| line.report(table))?,
+            Ok(Ok(lines)) => lines.into_iter().try_for_each(|line| line.report(table))?,
             Ok(Err(reason)) => table.fail(part.device(), "stress processes", &reason)?,
             Err(_) => table.fail(part.device(), "stress processes", "its thread panicked")?,
         }
