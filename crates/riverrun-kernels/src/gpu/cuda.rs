@@ -25,11 +25,12 @@
 //! - **Captures.** While the stream records a graph, work is recorded like a launch, and the pages of its buffers are
 //!   kept where they are for the graph's life.
 
-use std::sync::{Arc, LazyLock};
+use std::collections::BTreeSet;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use cubecl::client::Client;
 use cubecl::server::{Handle, ServerError};
-use cubecl_common::device::DeviceId;
+use cubecl_common::device::{DeviceId, DeviceService};
 use cubecl_common::device_handle::DeviceHandle;
 use cubecl_environment::backtrace::BackTrace;
 use cubecl_server::command::DeviceStream;
@@ -56,10 +57,50 @@ unsafe impl Send for Device {}
 // SAFETY: as above; nothing here is changed after `new`.
 unsafe impl Sync for Device {}
 
-/// The device of a client; `None` if it is not a CUDA device.
+/// Devices have numbers below this one; a device with a higher number [stands in](stand_in) for that of the remainder.
+const DEVICES: u16 = 256;
+
+/// The device of a client, or the one that it stands in for; `None` if it is not a CUDA device.
 pub(crate) fn device_of(client: &Client) -> Option<DeviceId> {
-    let service = client.service_id();
-    (service.service == std::any::TypeId::of::<Server>()).then_some(service.device)
+    let DeviceId { type_id, index_id } = client.service_id().device;
+    let cuda = client.service_id().service == std::any::TypeId::of::<Server>();
+    cuda.then(|| DeviceId::new(type_id, index_id % DEVICES))
+}
+
+/// Whether a client is on a CUDA device.
+pub fn is_cuda(client: &Client) -> bool {
+    device_of(client).is_some()
+}
+
+/// The number of stand-in `which` of a client's device, for [dry runs](cubecl::dry_run): another queue of the same GPU, with a
+/// thread, streams and memory of its own, which CubeCL takes for another device. Work of foreign libraries cannot run there.
+///
+/// # Errors
+/// A client on no CUDA device; a GPU or a stand-in with too high a number; an error of the driver.
+pub fn stand_in(client: &Client, which: u16) -> Result<u16, String> {
+    static MADE: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let made = || MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = device_of(client).ok_or("not a CUDA device")?;
+    let number = which
+        .checked_add(1)
+        .and_then(|which| which.checked_mul(DEVICES))
+        .and_then(|first| first.checked_add(device.index_id))
+        .ok_or("a stand-in with too high a number")?;
+    if made().contains(&number) {
+        return Ok(number);
+    }
+    let id = DeviceId::new(device.type_id, number);
+    Client::try_init(id, <Server as DeviceService>::init(device))
+        .map_err(|error| format!("no stand-in for a device: {error:?}"))?;
+    let real = Device::new(device)?;
+    let here = Device {
+        handle: DeviceHandle::<Server>::new(id),
+        ..real
+    };
+    // Its thread compiles before anything else makes the context current there.
+    here.ask(|| Ok::<_, String>(()))?;
+    made().insert(number);
+    Ok(number)
 }
 
 impl Device {
@@ -70,9 +111,7 @@ impl Device {
     pub fn of(client: &Client) -> Result<Arc<Self>, String> {
         static DEVICES: LazyLock<Plans<DeviceId, Device>> = LazyLock::new(Plans::new);
         let id = device_of(client).ok_or("not a CUDA device")?;
-        DEVICES
-            .find(&id)
-            .unwrap_or_else(|| DEVICES.keep(id, Self::new(id).map_err(Refusal::from)))
+        DEVICES.get(id, || Self::new(id).map_err(Refusal::from))
     }
 
     /// The device with this number, which some client is on.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// How long a refusal stands that may pass, as one for want of memory: a new attempt may take some tenths of a second, too long
@@ -74,6 +74,8 @@ impl Refused {
 /// Plans by problem.
 pub(crate) struct Plans<K, P> {
     made: RwLock<HashMap<K, Result<Arc<P>, Refused>>>,
+    /// Held while one is made.
+    making: Mutex<()>,
     pause: Duration,
 }
 
@@ -81,12 +83,37 @@ impl<K: Eq + Hash, P> Plans<K, P> {
     pub fn new() -> Self {
         Self {
             made: RwLock::default(),
+            making: Mutex::default(),
             pause: PAUSE,
         }
     }
 
-    /// The plan of a problem or a refusal that stands; `None` where it is to be made.
-    pub fn find(&self, key: &K) -> Option<Result<Arc<P>, String>> {
+    /// The plan of a problem, made at the first call: other calls wait meanwhile. `make` may wait for the device's thread, which
+    /// must not ask for plans.
+    ///
+    /// # Errors
+    /// A refusal, of this call or of one before that stands.
+    pub fn get(&self, key: K, make: impl FnOnce() -> Result<P, Refusal>) -> Result<Arc<P>, String> {
+        if let Some(plan) = self.find(&key) {
+            return plan;
+        }
+        let _one = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(plan) = self.find(&key) {
+            return plan;
+        }
+        let plan = make().map(Arc::new);
+        let given = plan.clone().map_err(String::from);
+        let plan = plan.map_err(|refusal| Refused {
+            refusal,
+            since: Instant::now(),
+        });
+        let mut made = self.made.write().unwrap_or_else(PoisonError::into_inner);
+        made.insert(key, plan);
+        given
+    }
+
+    /// The plan of a problem or a refusal that stands.
+    fn find(&self, key: &K) -> Option<Result<Arc<P>, String>> {
         let made = self.made.read().unwrap_or_else(PoisonError::into_inner);
         match made.get(key)? {
             Ok(plan) => Some(Ok(plan.clone())),
@@ -106,24 +133,6 @@ impl<K: Eq + Hash, P> Plans<K, P> {
         let mut made = self.made.write().unwrap_or_else(PoisonError::into_inner);
         made.clear();
     }
-
-    /// Keeps a plan or a refusal. The plan of another thread that was as quick takes the place of this one.
-    pub fn keep(&self, key: K, plan: Result<P, Refusal>) -> Result<Arc<P>, String> {
-        let mut made = self.made.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Ok(plan)) = made.get(&key) {
-            return Ok(plan.clone());
-        }
-        let plan = plan.map(Arc::new).map_err(|refusal| Refused {
-            refusal,
-            since: Instant::now(),
-        });
-        let given = match &plan {
-            Ok(plan) => Ok(plan.clone()),
-            Err(refused) => Err(refused.refusal.reason.clone()),
-        };
-        made.insert(key, plan);
-        given
-    }
 }
 
 #[cfg(test)]
@@ -137,32 +146,32 @@ mod tests {
         }
     }
 
+    fn full() -> Refusal {
+        Refusal::from("no memory".to_string())
+    }
+
     #[test]
     fn a_refusal_that_may_pass_is_forgotten() {
         let plans = plans(Duration::ZERO);
-        let full = || Refusal::from("no memory".to_string());
-        assert_eq!(plans.keep(1, Err(full())), Err("no memory".into()));
-        assert_eq!(plans.find(&1), None);
-        assert_eq!(plans.keep(1, Ok(7)), Ok(Arc::new(7)));
-        assert_eq!(plans.find(&1), Some(Ok(Arc::new(7))));
-        // A plan stays, whatever a slower thread has met.
-        assert_eq!(plans.keep(1, Err(full())), Ok(Arc::new(7)));
+        assert_eq!(plans.get(1, || Err(full())), Err("no memory".into()));
+        assert_eq!(plans.get(1, || Ok(7)), Ok(Arc::new(7)));
+        assert_eq!(plans.get(1, || Err(full())), Ok(Arc::new(7)));
     }
 
     #[test]
     fn a_refusal_that_may_pass_stands_for_a_while() {
         let plans = plans(Duration::from_secs(1000));
-        let _ = plans.keep(1, Err(Refusal::from("no memory".to_string())));
-        assert_eq!(plans.find(&1), Some(Err("no memory".into())));
+        let _ = plans.get(1, || Err(full()));
+        assert_eq!(plans.get(1, || Ok(7)), Err("no memory".into()));
     }
 
     #[test]
     fn what_a_library_does_not_have_stays_refused() {
         let plans = plans(Duration::ZERO);
-        let _ = plans.keep(1, Err(Refusal::lasting("not supported")));
-        assert_eq!(plans.find(&1), Some(Err("not supported".into())));
+        let _ = plans.get(1, || Err(Refusal::lasting("not supported")));
+        assert_eq!(plans.get(1, || Ok(7)), Err("not supported".into()));
         assert_eq!(plans.len(), 1);
         plans.clear();
-        assert_eq!(plans.find(&1), None);
+        assert_eq!(plans.get(1, || Ok(7)), Ok(Arc::new(7)));
     }
 }

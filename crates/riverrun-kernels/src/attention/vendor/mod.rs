@@ -106,9 +106,7 @@ impl Vendor {
         let Some(id) = device_of(client) else {
             return Err("not a CUDA device".into());
         };
-        DEVICES
-            .find(&id)
-            .unwrap_or_else(|| DEVICES.keep(id, Self::load(client, id)))
+        DEVICES.get(id, || Self::load(client, id))
     }
 
     fn load(client: &Client, id: DeviceId) -> Result<Self, Refusal> {
@@ -134,22 +132,19 @@ impl Vendor {
 
     /// The plan of a pass, compiled at the first call.
     fn plan(&self, key: Key) -> Result<Arc<Shared<Plan>>, String> {
-        if let Some(plan) = self.plans.find(&key) {
-            return plan;
-        }
-        if self.plans.len() >= PLANS {
-            return Err(format!("{PLANS} plans of cuDNN are kept, and no more"));
-        }
-        // Two threads may compile at once; the second plan is dropped unused.
-        let plan = self.device.ask(|| {
-            let handle = self.handle.get();
-            Plan::new(self.library, handle, &key).map(Shared)
-        });
-        if let Err(refusal) = &plan {
-            let reason = refusal.to_string();
-            tracing::info!(?key, reason, "no plan of cuDNN");
-        }
-        self.plans.keep(key, plan)
+        self.plans.get(key, || {
+            if self.plans.len() >= PLANS {
+                return Err(format!("{PLANS} plans of cuDNN are kept, and no more").into());
+            }
+            let plan = self.device.ask(|| {
+                let handle = self.handle.get();
+                Plan::new(self.library, handle, &key).map(Shared)
+            });
+            plan.inspect_err(|refusal: &Refusal| {
+                let reason = refusal.to_string();
+                tracing::info!(?key, reason, "no plan of cuDNN");
+            })
+        })
     }
 
     /// Enqueues a forward pass on the stream of `args.o`, and returns at once. An error of the device comes with the reading

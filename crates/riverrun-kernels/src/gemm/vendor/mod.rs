@@ -174,9 +174,7 @@ impl Vendor {
         let Some(id) = device_of(client) else {
             return Err("not a CUDA device".into());
         };
-        DEVICES
-            .find(&id)
-            .unwrap_or_else(|| DEVICES.keep(id, Self::load(id)))
+        DEVICES.get(id, || Self::load(id))
     }
 
     fn load(id: DeviceId) -> Result<Self, Refusal> {
@@ -204,18 +202,13 @@ impl Vendor {
 
     /// The algorithm for a problem, chosen at the first call.
     fn plan(&self, problem: &Problem, alignment: u32) -> Result<Arc<Plan>, String> {
-        let key = (*problem, alignment);
-        if let Some(plan) = self.plans.find(&key) {
-            return plan;
-        }
-        // Two threads may choose at once; they make the same choice.
-        let plan = self
-            .device
-            .ask(|| choose(&self.library, problem, alignment));
-        if self.plans.len() >= PLANS {
-            self.plans.clear();
-        }
-        self.plans.keep(key, plan)
+        self.plans.get((*problem, alignment), || {
+            if self.plans.len() >= PLANS {
+                self.plans.clear();
+            }
+            self.device
+                .ask(|| choose(&self.library, problem, alignment))
+        })
     }
 
     /// Enqueues a product on the stream of `buffers.d`, and returns at once. An error of the device comes with the
