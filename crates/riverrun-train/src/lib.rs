@@ -61,7 +61,7 @@ mod trainer;
 pub use config::{MemoryPlan, PendulumRun, PendulumTask, RunConfig, TaskConfig, TrainingConfig};
 pub use error::Error;
 pub use generate::{Generator, Sampling, best_model};
-pub use learner::{GradientNorms, Learner, LossScale, Part, ScaleRecord};
+pub use learner::{GradientNorms, Learner, LossScale, Part, ScaleRecord, compile_ahead};
 pub use metrics::{Report, Split};
 pub use objective::{
     DigitsModel, DigitsNet, DigitsObjective, Dynamics, Inputs, Language, Objective, Score,

@@ -1,5 +1,6 @@
 //! A model that learns: one step is a forward pass, a backward pass and an update.
 
+mod ahead;
 mod core;
 mod gradients;
 mod loss_scale;
@@ -18,6 +19,7 @@ use core::{Core, Share};
 use recorder::Recorder;
 use riverrun::Neighbours;
 
+pub use ahead::compile_ahead;
 pub use core::Part;
 pub use gradients::GradientNorms;
 pub use loss_scale::{LossScale, ScaleRecord};
@@ -374,6 +376,16 @@ fn fresh_model<O: Objective>(objective: &O, seed: u64, device: &Device) -> Resul
         .lock()
         .unwrap_or_else(|poisoned| poisoned.into_inner());
 
+    let device = device.clone().autodiff();
+    device.seed(seed);
+    draw_model(objective.start(&device)?)
+}
+
+/// Materializes a model's weights.
+///
+/// # Errors
+/// [`Error::Unsupported`] for weights that are not `f32`.
+fn draw_model<M: Module>(model: M) -> Result<M, Error> {
     /// With the dtype of a weight that is not `f32`.
     struct Materialize(Option<DType>);
     impl ModuleVisitor for Materialize {
@@ -382,9 +394,6 @@ fn fresh_model<O: Objective>(objective: &O, seed: u64, device: &Device) -> Resul
             self.0 = self.0.or((dtype != DType::F32).then_some(dtype));
         }
     }
-    let device = device.clone().autodiff();
-    device.seed(seed);
-    let model = objective.start(&device)?;
     let mut materialize = Materialize(None);
     model.visit(&mut materialize);
     match materialize.0 {

@@ -61,7 +61,7 @@ use crate::Error;
 ///     }
 /// }
 /// ```
-pub trait Objective: Send {
+pub trait Objective: Send + Sync {
     /// The model that learns.
     type Model: Module;
     /// A batch on the host.

@@ -1,5 +1,6 @@
 //! The parts that make a run.
 
+use burn::tensor::Device;
 use riverrun::Neighbours;
 use riverrun_models::weights::Published;
 use serde::Serialize;
@@ -8,7 +9,7 @@ use serde_json::Value;
 use crate::hybrid::Predictor;
 use crate::spread::{Ranks, Spread};
 use crate::tasks::{Task, TokenTask};
-use crate::{Error, Language, Objective, RunConfig, TrainingConfig};
+use crate::{Error, Language, Objective, RunConfig, TrainingConfig, compile_ahead};
 
 /// An objective with the batches to learn it from, and how to train.
 pub struct Setup<O: Objective> {
@@ -119,6 +120,20 @@ impl<O: Objective> Setup<O> {
         spread.agree("whether the optimizer is sharded", &shards)?;
         self.spread = Some(spread);
         Ok(self)
+    }
+
+    /// Compiles the kernels of the run's first steps on all cores, as [`compile_ahead`] does, which says what it asks for;
+    /// nothing for runs on several ranks. Returns the number of kernels compiled.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn compile_ahead(&self, device: &Device) -> Result<usize, Error> {
+        if self.spread.is_some() {
+            return Ok(0);
+        }
+        let model = self.config.get("model").unwrap_or(&self.config).to_string();
+        let batch = self.task.train_batch(0);
+        compile_ahead(&self.objective, &self.training, &batch, &model, device)
     }
 
     /// Whether this process writes the run's folder: the only one, or rank 0 of several.

@@ -3,8 +3,9 @@
 use std::str::FromStr;
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::{Device, Distribution, FloatDType, Int, Tensor};
-use riverrun::nn::{Rssm, RssmConfig};
+use burn::tensor::{Device, Distribution, FloatDType, Gradients, Int, Tensor};
+use riverrun::device::cache::compile_ahead;
+use riverrun::nn::{Imagined, Rssm, RssmConfig};
 use riverrun::{Recording, Sequence};
 
 use super::report::Report;
@@ -122,8 +123,19 @@ pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
                 Storage::Bf16 => FloatDType::BF16,
                 _ => return Err(Failure::User("an RSSM is measured in f32 and bf16".into())),
             };
-            let model = size.config().init(&device.clone().autodiff());
-            let model = model.map(&mut Cast(format));
+            let fresh = |device: &Device| {
+                let model = size.config().init(&device.clone().autodiff());
+                model.map(&mut Cast(format))
+            };
+            let (imagine, observe) = (args.imagine.0, args.observe.0);
+            let name = format!("{} {} {imagine:?} {observe:?}", size.0, storage.name());
+            compile_ahead(&device, &format!("bench rssm {name}"), |device| {
+                let model = fresh(device);
+                imagining(&model, imagine, format, device)();
+                let tracked = model.map(&mut Track);
+                observing(&tracked, observe, format, device)();
+            });
+            let model = fresh(&device);
             let about = Row::new()
                 .text("size", size.0)
                 .text("dtype", storage.name())
@@ -131,28 +143,28 @@ pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
             // The weights of a step are read once a step forward and once backward.
             let (core, prior, posterior) = weights(&model);
             let bytes = |weights: usize, steps: usize| weights * steps * storage.dtype().size();
-            let shape @ [_, steps] = args.imagine.0;
-            let found = time_imagine(report, &model, shape, format, &device);
-            add(
+            let found = timed(
                 report,
-                about.clone(),
-                "imagine",
-                shape,
-                found,
-                bytes(core + prior, steps),
-            )?;
+                &device,
+                imagining(&model, imagine, format, &device),
+                // A number read back waits for all.
+                |found| drop(found.last.stoch.clone().sum().into_data()),
+            );
+            let read = bytes(core + prior, imagine[1]);
+            add(report, about.clone(), "imagine", imagine, found, read)?;
             let tracked = model.clone().map(&mut Track);
-            let shape @ [_, steps] = args.observe.0;
-            let mut found = time_observe(report, &tracked, shape, format, &device);
-            found.not_in_one_launch = tracked.one_launch_missing(shape[0]);
-            add(
+            let mut found = timed(
                 report,
-                about,
-                "observe",
-                shape,
-                found,
-                2 * bytes(core + posterior, steps),
-            )?;
+                &device,
+                observing(&tracked, observe, format, &device),
+                |gradients| {
+                    let gradient = tracked.deter_input.weight.val().grad(gradients);
+                    drop(gradient.expect("a gradient").sum().into_data());
+                },
+            );
+            found.not_in_one_launch = tracked.one_launch_missing(observe[0]);
+            let read = 2 * bytes(core + posterior, observe[1]);
+            add(report, about, "observe", observe, found, read)?;
         }
     }
     Ok(())
@@ -257,55 +269,41 @@ fn recorded<T>(
     failed.map_or(Ok(time), Err)
 }
 
-fn time_imagine(
-    report: &Report,
+/// A call that imagines.
+fn imagining(
     model: &Rssm,
     [starts, steps]: [usize; 2],
     dtype: FloatDType,
     device: &Device,
-) -> Found {
+) -> impl Fn() -> Imagined {
     let actions = noise([starts, steps, ACTIONS], dtype, device);
     let key = key(device);
-    timed(
-        report,
-        device,
-        || {
-            let state = model.initial(starts, device, dtype);
-            model.imagine(actions.clone(), key.clone(), state)
-        },
-        // A number read back waits for all.
-        |found| drop(found.last.stoch.clone().sum().into_data()),
-    )
+    move || {
+        let state = model.initial(starts, device, dtype);
+        model.imagine(actions.clone(), key.clone(), state)
+    }
 }
 
-fn time_observe(
-    report: &Report,
+/// A call that observes and gives the gradients.
+fn observing(
     model: &Rssm,
     [batch, steps]: [usize; 2],
     dtype: FloatDType,
     device: &Device,
-) -> Found {
+) -> impl Fn() -> Gradients {
     let tokens = Tensor::from_inner(noise([batch, steps, TOKENS], dtype, device));
     let actions = Tensor::from_inner(noise([batch, steps, ACTIONS], dtype, device));
     let key = key(device);
-    timed(
-        report,
-        device,
-        || {
-            let found = model.observe(
-                tokens.clone(),
-                actions.clone(),
-                key.clone(),
-                Sequence::new(),
-            );
-            let kl = found.kl(model, 1.0);
-            let mean = |x: Tensor<3>| x.cast(FloatDType::F32).mean();
-            let states = mean(found.deter) + mean(found.stoch);
-            (kl.total() + states).backward()
-        },
-        |gradients| {
-            let gradient = model.deter_input.weight.val().grad(gradients);
-            drop(gradient.expect("a gradient").sum().into_data());
-        },
-    )
+    move || {
+        let found = model.observe(
+            tokens.clone(),
+            actions.clone(),
+            key.clone(),
+            Sequence::new(),
+        );
+        let kl = found.kl(model, 1.0);
+        let mean = |x: Tensor<3>| x.cast(FloatDType::F32).mean();
+        let states = mean(found.deter) + mean(found.stoch);
+        (kl.total() + states).backward()
+    }
 }

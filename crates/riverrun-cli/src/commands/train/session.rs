@@ -53,6 +53,14 @@ pub fn train<O: Objective>(
         (None, None) => RunDir::next("runs", setup.task().name())?,
     };
     let spec = riverrun::device::name(device);
+    if !riverrun::device::is_cpu(device) && !quiet {
+        let saved = match riverrun::device::cache::folder() {
+            Some(folder) => format!(", and kept in {}", folder.display()),
+            None => String::new(),
+        };
+        eprintln!("preparing {spec}: kernels are compiled{saved}");
+    }
+    setup.compile_ahead(device)?;
     let mut trainer = match new {
         true => Trainer::create(setup, dir.clone(), device)?,
         false => Trainer::resume(setup, dir.clone(), device)?,
@@ -100,13 +108,6 @@ pub fn train<O: Objective>(
     let stop = stop_on_signals(ranks.is_first())?;
     if let Some(graph) = graph.filter(|_| !quiet) {
         eprintln!("{graph}");
-    }
-    if !riverrun::device::is_cpu(device) && !quiet {
-        let saved = match riverrun::device::cache::folder() {
-            Some(folder) => format!(", and kept in {}", folder.display()),
-            None => String::new(),
-        };
-        eprintln!("preparing {spec}: kernels are compiled in the first steps{saved}");
     }
     let watches = args.memory || args.memory_budget.is_some();
     let progress = Watched::new(Progress::new(quiet), watches.then(|| device.clone()));

@@ -4,9 +4,13 @@
 //! from files when it is first needed, and entries that are new are written to a file of their own.
 
 #[cfg(feature = "cuda")]
+mod ahead;
+#[cfg(feature = "cuda")]
 mod segments;
 
 use std::path::PathBuf;
+
+use burn::tensor::Device;
 
 /// One kind of what the kernel cache holds: kernels of a runtime and an architecture.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +53,27 @@ pub fn folder() -> Option<PathBuf> {
 pub fn save() {
     #[cfg(feature = "cuda")]
     keep::save();
+}
+
+/// Compiles the kernels of some work on all cores before it is done, where a kernel that is first launched would be compiled
+/// while all others wait. Returns the number of kernels compiled.
+///
+/// `work` is called by several threads, each with another device, on which launches are compiled and do nothing: what it
+/// computes there has no meaning, and it must launch the same kernels whatever it reads. Nothing else may launch on a GPU of
+/// this process meanwhile; its launches would be dropped too.
+///
+/// `name` stands for the kernels of the work: where this build has kept work of that name, or the
+/// [folder](enable) is not used, or the device is no CUDA device, nothing is done.
+pub fn compile_ahead(device: &Device, name: &str, work: impl Fn(&Device) + Sync) -> usize {
+    #[cfg(feature = "cuda")]
+    if folder().is_some()
+        && let Some(client) = super::client(device)
+        && riverrun_kernels::gpu::cuda::is_cuda(&client)
+    {
+        return ahead::compile(&client, name, &work);
+    }
+    let _ = (device, name, work);
+    0
 }
 
 /// Takes the kernels of earlier runs, once: the first device with a compiler is about to be opened.
@@ -183,7 +208,7 @@ mod keep {
     }
 
     pub fn save() {
-        let Some(folder) = folder(false) else {
+        let Some(folder) = folder(false).filter(|_| !super::ahead::running()) else {
             return;
         };
         let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);

@@ -17,7 +17,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use riverrun_models::LanguageModelKind;
 use riverrun_train::tasks::Batch;
-use riverrun_train::{Connected, Learner, Part, Ranks as Ways, RunConfig};
+use riverrun_train::{Connected, Language, Learner, Part, Ranks as Ways, RunConfig, compile_ahead};
 
 use super::report::Report;
 use super::row::Row;
@@ -95,6 +95,13 @@ fn measure(args: &Args, common: &Common, ranks: &Ranks) -> Result<(), Failure> {
             config.model = shape.model(args.model);
             config.training.dtype = dtype;
             config.check()?;
+            compile_ahead(
+                &Language::new(&config, false),
+                &config.training,
+                &shape.batch(11),
+                &format!("{:?}", config.model),
+                &device,
+            )?;
             let alone = Bench::new(config.clone(), shape, &device, args.graph, None)?;
             let (row, speed) = alone.measure(args)?;
             let Some(Connected { ranks: way, .. }) = connected.take() else {

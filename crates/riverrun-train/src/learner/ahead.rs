@@ -1,0 +1,71 @@
+//! A run's kernels, compiled before its first step.
+
+use std::any::type_name;
+
+use burn::module::Module;
+use burn::tensor::{Device, TensorData};
+use riverrun::device::cache;
+
+use super::core::{Core, Share};
+use super::draw_model;
+use crate::objective::{Draw, Inputs, Objective};
+use crate::{Error, Optimizer, TrainingConfig};
+
+/// Steps of a rehearsal: kernels are fused otherwise from the second on.
+const STEPS: u64 = 2;
+
+/// Compiles the kernels of a run's first steps and of its validation on all cores, as
+/// [`compile_ahead`](cache::compile_ahead) does, which says what it asks for. `batch` has the shapes of the run's batches, and
+/// `model` stands for the sizes of the model. Returns the number of kernels compiled.
+///
+/// # Errors
+/// A batch that cannot be split into the parts asked for.
+pub fn compile_ahead<O: Objective>(
+    objective: &O,
+    config: &TrainingConfig,
+    batch: &O::Batch,
+    model: &str,
+    device: &Device,
+) -> Result<usize, Error> {
+    let count = config.accumulate.max(1);
+    let parts = objective.parts(batch, 0..count, count)?;
+    let shapes: Vec<_> = parts.iter().flatten().map(|data| data.shape()).collect();
+    let (objective_name, optimizer, dtype) = (type_name::<O>(), &config.optimizer, config.dtype);
+    let name = format!("training {objective_name} {model} {shapes:?} {optimizer:?} {dtype}");
+    let rehearsal = |device: &Device| {
+        if let Err(error) = rehearse(objective, config, &parts, device) {
+            tracing::debug!(%error, "a run that is not rehearsed");
+        }
+    };
+    Ok(cache::compile_ahead(device, &name, rehearsal))
+}
+
+fn rehearse<O: Objective>(
+    objective: &O,
+    config: &TrainingConfig,
+    parts: &[Vec<TensorData>],
+    device: &Device,
+) -> Result<(), Error> {
+    let model = draw_model(objective.init(&device.clone().autodiff()))?;
+    let optimizer = Optimizer::new(&config.optimizer);
+    let mut core = Core::new(model, optimizer, config.dtype, device);
+    let share = Share::of(parts.len());
+    let draw = |step, part| Draw {
+        seed: config.seed,
+        step,
+        part,
+    };
+    for step in 0..STEPS {
+        let parts = (0..).zip(parts);
+        let parts = parts.map(|(part, tensors)| (tensors.clone(), draw(step, part)));
+        let inputs = core.inputs(parts.collect());
+        core.run(objective, &inputs, share, None, 1e-3, &mut |_| ())?;
+    }
+    let model = config.dtype.working_copy(&core.model().valid());
+    for tensors in parts.iter().take(1) {
+        let draw = draw(0, Draw::VALIDATION);
+        let inputs = Inputs::new(tensors.clone(), draw, config.dtype.dtype(), device);
+        objective.score(&model, &inputs);
+    }
+    Ok(())
+}
