@@ -7,37 +7,36 @@ use burn::tensor::{Device, TensorData};
 use riverrun::device::cache;
 
 use super::core::{Core, Share};
-use super::draw_model;
+use super::{check_memory, draw_model};
 use crate::objective::{Draw, Inputs, Objective};
 use crate::{Error, Optimizer, TrainingConfig};
 
 /// Steps of a rehearsal: kernels are fused otherwise from the second on.
 const STEPS: u64 = 2;
 
-/// Compiles the kernels of a run's first steps and of its validation on all cores, as
+/// Compiles the kernels of a run's first steps and of its validation on several cores, as
 /// [`compile_ahead`](cache::compile_ahead) does, which says what it asks for. `batch` has the shapes of the run's batches, and
-/// `model` stands for the sizes of the model. Returns the number of kernels compiled.
-///
-/// # Errors
-/// A batch that cannot be split into the parts asked for.
+/// `model` stands for the sizes of the model. Returns the number of kernels compiled: none for a step that would be refused.
 pub fn compile_ahead<O: Objective>(
     objective: &O,
     config: &TrainingConfig,
     batch: &O::Batch,
     model: &str,
     device: &Device,
-) -> Result<usize, Error> {
+) -> usize {
     let count = config.accumulate.max(1);
-    let parts = objective.parts(batch, 0..count, count)?;
+    let fits = check_memory(objective, None, device);
+    let Ok(parts) = fits.and_then(|()| objective.parts(batch, 0..count, count)) else {
+        return 0;
+    };
     let shapes: Vec<_> = parts.iter().flatten().map(|data| data.shape()).collect();
     let (objective_name, optimizer, dtype) = (type_name::<O>(), &config.optimizer, config.dtype);
     let name = format!("training {objective_name} {model} {shapes:?} {optimizer:?} {dtype}");
-    let rehearsal = |device: &Device| {
+    cache::compile_ahead(device, &name, |device| {
         if let Err(error) = rehearse(objective, config, &parts, device) {
             tracing::debug!(%error, "a run that is not rehearsed");
         }
-    };
-    Ok(cache::compile_ahead(device, &name, rehearsal))
+    })
 }
 
 fn rehearse<O: Objective>(

@@ -98,11 +98,7 @@ impl<O: Objective> Learner<O> {
                 ));
             }
         }
-        if let Some(bytes) = objective.bytes() {
-            // A rank takes its share of the activations, and all of the rest: this share of both at least.
-            let ranks = spread.as_ref().map_or(1, Spread::size);
-            memory::check("a training step", bytes / ranks as u128, device)?;
-        }
+        check_memory(&objective, spread.as_ref(), device)?;
         let model = fresh_model(&objective, config.seed, device)?;
         let optimizer = Optimizer::new(&config.optimizer);
         Ok(Self {
@@ -362,6 +358,20 @@ impl<O: Objective> Learner<O> {
         self.step += 1;
         Ok(loss)
     }
+}
+
+/// Refuses a training step that the device lacks the memory for.
+pub(crate) fn check_memory<O: Objective>(
+    objective: &O,
+    spread: Option<&Spread>,
+    device: &Device,
+) -> Result<(), Error> {
+    let Some(bytes) = objective.bytes() else {
+        return Ok(());
+    };
+    // A rank takes its share of the activations, and all of the rest: this share of both at least.
+    let ranks = spread.map_or(1, Spread::size);
+    memory::check("a training step", bytes / ranks as u128, device)
 }
 
 /// Seeds, initializes, and materializes a model with autodiff.

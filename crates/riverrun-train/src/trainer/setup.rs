@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::hybrid::Predictor;
+use crate::learner::check_memory;
 use crate::spread::{Ranks, Spread};
 use crate::tasks::{Task, TokenTask};
 use crate::{Error, Language, Objective, RunConfig, TrainingConfig, compile_ahead};
@@ -122,14 +123,19 @@ impl<O: Objective> Setup<O> {
         Ok(self)
     }
 
-    /// Compiles the kernels of the run's first steps on all cores, as [`compile_ahead`] does, which says what it asks for;
-    /// nothing for runs on several ranks. Returns the number of kernels compiled.
+    /// Whether the device has the memory for a training step, as far as it is known before one.
     ///
     /// # Errors
-    /// As there.
-    pub fn compile_ahead(&self, device: &Device) -> Result<usize, Error> {
+    /// [`Error::Memory`] if it has not.
+    pub fn check_memory(&self, device: &Device) -> Result<(), Error> {
+        check_memory(&self.objective, self.spread.as_ref(), device)
+    }
+
+    /// Compiles the kernels of the run's first steps on several cores, as [`compile_ahead`] does, which says what it asks for;
+    /// nothing for runs on several ranks. Returns the number of kernels compiled.
+    pub fn compile_ahead(&self, device: &Device) -> usize {
         if self.spread.is_some() {
-            return Ok(0);
+            return 0;
         }
         let model = self.config.get("model").unwrap_or(&self.config).to_string();
         let batch = self.task.train_batch(0);

@@ -35,6 +35,7 @@ pub fn train<O: Objective>(
 ) -> Result<Option<(Outcome<O::Model>, RunDir)>, Failure> {
     let along_time = args.context_parallel.unwrap_or(1);
     let (setup, way) = ranks.spread(setup, device, along_time, args.shard_optimizer)?;
+    setup.check_memory(device)?;
     let (steps, batch, patience) = (
         setup.training().steps,
         setup.training().batch,
@@ -60,7 +61,7 @@ pub fn train<O: Objective>(
         };
         eprintln!("preparing {spec}: kernels are compiled{saved}");
     }
-    setup.compile_ahead(device)?;
+    setup.compile_ahead(device);
     let mut trainer = match new {
         true => Trainer::create(setup, dir.clone(), device)?,
         false => Trainer::resume(setup, dir.clone(), device)?,

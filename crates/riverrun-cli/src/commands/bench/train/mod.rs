@@ -101,7 +101,7 @@ fn measure(args: &Args, common: &Common, ranks: &Ranks) -> Result<(), Failure> {
                 &shape.batch(11),
                 &format!("{:?}", config.model),
                 &device,
-            )?;
+            );
             let alone = Bench::new(config.clone(), shape, &device, args.graph, None)?;
             let (row, speed) = alone.measure(args)?;
             let Some(Connected { ranks: way, .. }) = connected.take() else {

@@ -258,11 +258,13 @@ impl LaunchObserver for Watch {
         let Some((kernel, client)) = self.threads().launch(stream) else {
             return;
         };
+        if self.shares.is_free(kernel) {
+            // The launch comes next on the stand-in's thread: others wait for it from here on.
+            let _ = client.flush();
+        }
         if !self.shares.take(kernel) {
             return;
         }
-        // The launch comes next on the stand-in's thread.
-        let _ = client.flush();
         if let Some(thread) = self.threads().followed.get(&stream) {
             // It is received to the end of the work.
             let _ = thread.own.send(kernel);

@@ -62,6 +62,11 @@ impl Shares {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether nobody has asked for a kernel yet.
+    pub fn is_free(&self, kernel: Kernel) -> bool {
+        !self.state().contains_key(&kernel)
+    }
+
     /// Whether the calling thread is to compile a kernel that it is about to launch.
     pub fn take(&self, kernel: Kernel) -> bool {
         let key = (self.key)(kernel);
