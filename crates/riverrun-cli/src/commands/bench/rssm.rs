@@ -1,6 +1,7 @@
 //! `riverrun bench rssm`: the recurrent state-space model over sequences of observations, forward and backward, and imagining.
 
 use std::str::FromStr;
+use std::time::Instant;
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Distribution, FloatDType, Gradients, Int, Tensor};
@@ -129,12 +130,17 @@ pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
             };
             let (imagine, observe) = (args.imagine.0, args.observe.0);
             let name = format!("{} {} {imagine:?} {observe:?}", size.0, storage.name());
-            compile_ahead(&device, &format!("bench rssm {name}"), |device| {
+            let start = Instant::now();
+            let compiled = compile_ahead(&device, &format!("bench rssm {name}"), |device| {
                 let model = fresh(device);
                 imagining(&model, imagine, format, device)();
                 let tracked = model.map(&mut Track);
                 observing(&tracked, observe, format, device)();
             });
+            if compiled > 0 {
+                let seconds = start.elapsed().as_secs_f64();
+                report.line(format!("{compiled} kernels compiled in {seconds:.1} s"))?;
+            }
             let model = fresh(&device);
             let about = Row::new()
                 .text("size", size.0)
