@@ -134,7 +134,7 @@ impl<O: Objective> Setup<O> {
     /// Compiles the kernels of the run's first steps on several cores, as [`compile_ahead`] does, which says what it asks for;
     /// nothing for runs on several ranks. Returns the number of kernels compiled.
     pub fn compile_ahead(&self, device: &Device) -> usize {
-        if self.spread.is_some() {
+        if self.spread.is_some() || riverrun::device::is_cpu(device) {
             return 0;
         }
         let model = self.config.get("model").unwrap_or(&self.config).to_string();

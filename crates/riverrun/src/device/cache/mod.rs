@@ -63,10 +63,11 @@ pub fn save() {
 /// this process meanwhile; its launches would be dropped too.
 ///
 /// `name` stands for the kernels of the work: where this build has kept work of that name, or the
-/// [folder](enable) is not used, or the device is no CUDA device, nothing is done.
+/// [folder](enable) is not used, or the device is no CUDA device, or NVRTC is missing, nothing is done.
 pub fn compile_ahead(device: &Device, name: &str, work: impl Fn(&Device) + Sync) -> usize {
     #[cfg(feature = "cuda")]
     if folder().is_some()
+        && keep::version().is_some()
         && let Some(client) = super::client(device)
         && riverrun_kernels::gpu::cuda::is_cuda(&client)
     {
@@ -194,6 +195,14 @@ mod keep {
 
     /// The compiler's version: PTX of one is not taken for that of another.
     fn compiler() -> String {
+        match version() {
+            Some((major, minor)) => format!("nvrtc-{major}.{minor}"),
+            None => "nvrtc".into(),
+        }
+    }
+
+    /// The version of NVRTC, where it can be loaded.
+    pub fn version() -> Option<(i32, i32)> {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: two integers that outlive the call; the library is asked only where it can be loaded.
         let known = unsafe {
@@ -201,10 +210,7 @@ mod keep {
                 && cudarc::nvrtc::sys::nvrtcVersion(&raw mut major, &raw mut minor)
                     == cudarc::nvrtc::sys::nvrtcResult::NVRTC_SUCCESS
         };
-        match known {
-            true => format!("nvrtc-{major}.{minor}"),
-            false => "nvrtc".into(),
-        }
+        known.then_some((major, minor))
     }
 
     pub fn save() {
