@@ -61,12 +61,18 @@ pub fn compile(client: &Client, name: &str, work: &(dyn Fn(&Device) + Sync)) -> 
         let watch = Arc::new(Watch::new(shares.clone()));
         let _observed = LaunchObservation::new(watch.clone());
         let _dry = DryRun::new();
-        std::thread::scope(|scope| {
-            for which in 0..threads as u16 {
-                let watch = &watch;
-                scope.spawn(move || watch.follow(client, which, work));
-            }
+        let together = AssertUnwindSafe(|| {
+            std::thread::scope(|scope| {
+                for which in 0..threads as u16 {
+                    let watch = &watch;
+                    scope.spawn(move || watch.follow(client, which, work));
+                }
+            });
         });
+        // Whatever has happened, the placeholders go.
+        if catch_unwind(together).is_err() {
+            tracing::debug!("a thread that compiled kernels panicked");
+        }
     }
     let compiled = shares.put_back();
     RUNNING.store(false, Ordering::SeqCst);
