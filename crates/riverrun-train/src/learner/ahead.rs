@@ -61,7 +61,7 @@ fn rehearse<O: Objective>(
         core.run(objective, &inputs, share, None, 1e-3, &mut |_| ())?;
     }
     let model = config.dtype.working_copy(&core.model().valid());
-    for tensors in parts.iter().take(1) {
+    if let Some(tensors) = parts.first() {
         let draw = draw(0, Draw::VALIDATION);
         let inputs = Inputs::new(tensors.clone(), draw, config.dtype.dtype(), device);
         objective.score(&model, &inputs);

@@ -55,8 +55,8 @@ pub fn save() {
     keep::save();
 }
 
-/// Compiles the kernels of some work on all cores before it is done, where a kernel that is first launched would be compiled
-/// while all others wait. Returns the number of kernels compiled.
+/// Compiles the kernels of some work by several threads before the work is done; otherwise each is compiled at its first launch,
+/// one after another. Returns the number of kernels compiled.
 ///
 /// `work` is called by several threads, each with another device, on which launches are compiled and do nothing: what it
 /// computes there has no meaning, and it must launch the same kernels whatever it reads. Nothing else may launch on a GPU of

@@ -1,4 +1,4 @@
-//! Kernels compiled on all cores before they are needed.
+//! Kernels compiled by several threads before they are needed.
 //!
 //! CubeCL compiles a kernel when it is first launched, on its device's thread, one after another. Here some threads do the
 //! same work at once, each on a [stand-in](riverrun_kernels::gpu::cuda::stand_in) for the device, in a
@@ -33,7 +33,7 @@ use shares::{Kernel, Shares};
 /// The most threads: NVRTC compiles no more kernels in the same time with 16 of them than with 8.
 const MOST_THREADS: usize = 8;
 
-/// The time from an observer's call to the submission of the launch, at most.
+/// The longest time from an observer's call to the submission of the launch.
 const SUBMISSION: Duration = Duration::from_micros(500);
 
 /// Whether kernels are being compiled ahead: the table has placeholders then, which must not be kept.
@@ -143,7 +143,7 @@ fn table_key(kernel: Kernel) -> Vec<u8> {
     })
 }
 
-/// As CubeCL writes keys and values.
+/// The CBOR form in which CubeCL stores keys and values.
 fn encode<T: Serialize>(value: &T) -> Vec<u8> {
     let mut bytes = Vec::new();
     let written = ciborium::into_writer(value, &mut bytes);

@@ -10,8 +10,8 @@ use cubecl_environment::persistence::{Insertion, Origin, Storage};
 /// A kernel, by the hash that its entry in CubeCL's table has.
 pub type Kernel = u128;
 
-/// The time from the start of a launch to its look into the table, at most.
-const LOOK: Duration = Duration::from_millis(3);
+/// The longest time from the start of a launch to its lookup in the table.
+const LOOKUP: Duration = Duration::from_millis(3);
 
 /// The longest wait for another thread to start the launch of a kernel that it compiles.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// A thread that launches a kernel [asks](Self::take) first. The first to ask compiles it; for the others a placeholder lies
 /// in the table, which is quick to load. What was compiled is kept aside until all are [done](Self::put_back).
 ///
-/// The threads are only fast by it: whatever their order, the table ends with complete entries and no placeholder.
+/// Sharing only saves time: in whatever order the threads run, the table ends with compiled kernels alone.
 pub struct Shares {
     table: Mutex<Box<dyn Storage>>,
     key: fn(Kernel) -> Vec<u8>,
@@ -35,14 +35,14 @@ pub struct Shares {
 enum State {
     /// A thread will compile it.
     Taken,
-    /// Its launch started then.
+    /// Its launch started at this time.
     Launched(Instant),
     /// It is in the table, or a placeholder is.
     Done,
 }
 
 impl Shares {
-    /// No kernel is taken yet. `key` is a kernel's key in `table`, and `placeholder` a value that is none of a kernel's.
+    /// No kernel is taken yet. `key` is a kernel's key in `table`, and `placeholder` a value that no kernel has.
     pub fn new(table: Box<dyn Storage>, key: fn(Kernel) -> Vec<u8>, placeholder: Vec<u8>) -> Self {
         Self {
             table: Mutex::new(table),
@@ -82,7 +82,7 @@ impl Shares {
                 }
                 Some(State::Done) => return false,
                 Some(State::Launched(start)) => {
-                    let left = LOOK.saturating_sub(start.elapsed());
+                    let left = LOOKUP.saturating_sub(start.elapsed());
                     drop(state);
                     std::thread::sleep(left);
                     // What its thread has compiled meanwhile stays: it is local.
