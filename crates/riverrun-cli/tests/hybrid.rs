@@ -104,12 +104,13 @@ fn a_hybrid_run_is_trained_gone_on_with_and_measured() {
         "last-update",
         "78 % of the backward passes",
         "linear, no bandit",
-        "change of 23466 weights applied",
     ] {
         assert!(text.contains(what), "{what}: {text}");
     }
     assert_eq!(fs::read_to_string(report).unwrap(), text);
     let results = fs::read_to_string(results).unwrap();
+    // On a busy machine a latency may be refused as unsteady; then its name is in the file.
+    assert!(results.contains("change of 23466 weights applied"));
     for what in ["taken_back", "ablation", "latencies", "commit"] {
         assert!(results.contains(what), "{what}: {results}");
     }

@@ -8,7 +8,7 @@ use riverrun_train::{Generator, Precision, Sampling};
 
 use super::report::Report;
 use super::row::Row;
-use super::timing::Timing;
+use super::timing::{Timing, steady};
 use crate::failure::Failure;
 use crate::generator::{bits, open, record};
 
@@ -65,7 +65,8 @@ pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let mut generator = open(files, args.dtype, args.bits, &report.device)?;
     record(&mut generator, &report.device, false, args.no_graph)?;
     for &batch in &args.batch {
-        let (time, recorded) = steps(&generator, args, batch)?;
+        let mut recorded = false;
+        let time = steady(|| steps(&generator, args, batch, &mut recorded))?;
         report.add(
             Row::new()
                 .count("texts", batch)
@@ -77,8 +78,13 @@ pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Seconds of a step, and whether steps were recorded.
-fn steps(generator: &Generator, args: &Args, batch: usize) -> Result<(Timing, bool), Failure> {
+/// Seconds of a step, and whether steps were `recorded`.
+fn steps(
+    generator: &Generator,
+    args: &Args,
+    batch: usize,
+    recorded: &mut bool,
+) -> Result<Timing, Failure> {
     let sampling = Sampling {
         tokens: args.tokens,
         temperature: args.temperature,
@@ -101,5 +107,6 @@ fn steps(generator: &Generator, args: &Args, batch: usize) -> Result<(Timing, bo
     if windows.is_empty() {
         return Err(Failure::User(format!("all texts ended after {made} steps")));
     }
-    Ok((Timing::of(windows).divided(WINDOW), samples.recorded()))
+    *recorded = samples.recorded();
+    Ok(Timing::of(windows).divided(WINDOW))
 }

@@ -1,5 +1,6 @@
 //! Repeated timings: their median and spread, and whether they are steady.
 
+use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
@@ -82,26 +83,27 @@ pub fn in_a_row<T>(device: &Device, calls: usize, mut call: impl FnMut() -> T) -
 pub fn repeat(budget: Duration, mut once: impl FnMut() -> f64) -> Timing {
     once();
     once();
-    steady(|| {
+    let timing = steady(|| {
         let start = Instant::now();
         let mut seconds = Vec::new();
         while seconds.len() < 7 || (start.elapsed() < budget && seconds.len() < 2000) {
             seconds.push(once());
         }
-        Timing::of(seconds)
-    })
+        Ok::<_, Infallible>(Timing::of(seconds))
+    });
+    timing.unwrap_or_else(|never| match never {})
 }
 
 /// The first steady one of some attempts, or the last.
-fn steady(mut measure: impl FnMut() -> Timing) -> Timing {
-    let mut timing = measure();
+pub fn steady<E>(mut measure: impl FnMut() -> Result<Timing, E>) -> Result<Timing, E> {
+    let mut timing = measure()?;
     for _ in 1..ATTEMPTS {
         if timing.is_steady() {
             break;
         }
-        timing = measure();
+        timing = measure()?;
     }
-    timing
+    Ok(timing)
 }
 
 /// Times two programs in turns, so that a machine that slows down slows both: at least 7 turns, more while `budget`
