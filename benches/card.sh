@@ -168,7 +168,7 @@ part_recurrence() {
 part_rows() {
     measured norm 200 bench norm --dtypes f32,bf16
     measured norm-small 100 bench norm --dtypes f32,bf16 --shapes 1024x768,2048x1024,4096x2048
-    measured gelu 100 bench gelu
+    measured activation 100 bench activation
     measured loss 200 bench loss --dtypes f32,bf16
 }
 

@@ -179,12 +179,12 @@ fn a_process_checks_the_parts_that_its_input_asks_for() {
         drop(pipe);
         child.wait_with_output().unwrap()
     };
-    let output = asked(&[part("norm", "rms-norm"), part("gelu", "gelu")]);
+    let output = asked(&[part("norm", "rms-norm"), part("activation", "swiglu")]);
     let said = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(said.lines().filter(|line| *line == "end").count(), 2);
     let (first, second) = said.split_once("end").unwrap();
-    for (rows, what) in [(first, "rms-norm"), (second, "gelu")] {
+    for (rows, what) in [(first, "rms-norm"), (second, "swiglu")] {
         assert!(rows.contains(&format!("\"what\":\"{what}\"")), "{said}");
         assert!(rows.contains("\"wrong\":0"), "{said}");
     }

@@ -1,7 +1,7 @@
 //! The storage types with the CPU kernels of every operation.
 
 use crate::{
-    Element, attention, block_diagonal, cell, cross_entropy, gelu, gemm, matrix_state, norm,
+    Element, activation, attention, block_diagonal, cell, cross_entropy, gemm, matrix_state, norm,
     recurrence, rg_lru, rotary, rssm, short_convolution,
 };
 
@@ -12,7 +12,7 @@ pub trait CpuElement:
     + block_diagonal::cpu::Kernels<Self>
     + cell::cpu::Kernels<Self>
     + cross_entropy::cpu::Kernels<Self>
-    + gelu::cpu::Kernels<Self>
+    + activation::cpu::Kernels<Self>
     + gemm::cpu::Kernels<Self>
     + matrix_state::cpu::Kernels<Self>
     + norm::cpu::Kernels<Self>

@@ -3,6 +3,7 @@
 //! One folder an operation. Inside it stand, side by side, the contract (`mod.rs`), the reference, the CPU form and the GPU
 //! forms. This crate does not depend on Burn: CPU kernels take slices, GPU kernels take CubeCL handles.
 
+pub mod activation;
 pub mod adamw;
 pub mod attention;
 pub mod block_diagonal;
@@ -20,7 +21,6 @@ pub mod encoder;
 mod error;
 pub mod few_rows;
 pub mod flat;
-pub mod gelu;
 pub mod gemm;
 #[cfg(feature = "gpu")]
 pub mod gpu;

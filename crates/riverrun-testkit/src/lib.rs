@@ -6,9 +6,10 @@
 //!
 //! No part of the stable interface.
 
+#[cfg(feature = "ops")]
+pub mod activation;
 mod case;
 mod failure;
-#[cfg(feature = "ops")]
 pub mod op;
 pub mod operation;
 mod row;
@@ -25,7 +26,6 @@ pub mod embedding;
 pub mod encoder;
 pub mod few_rows;
 pub mod flat;
-pub mod gelu;
 pub mod gemm;
 pub mod loss;
 pub mod matrix_state;

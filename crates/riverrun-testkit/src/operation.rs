@@ -34,7 +34,7 @@ pub const OPERATIONS: &[&Operation] = &[
     &crate::matrix_state::OPERATION,
     &crate::cell::OPERATION,
     &crate::norm::OPERATION,
-    &crate::gelu::OPERATION,
+    &crate::activation::OPERATION,
     &crate::loss::OPERATION,
     &crate::embedding::OPERATION,
     &crate::attention::OPERATION,

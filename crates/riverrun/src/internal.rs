@@ -1,6 +1,5 @@
 //! What `riverrun-models` shares with the layers; no part of the interface.
 
-pub use crate::nn::activation::silu;
 pub use crate::nn::cell_stack::{flat, stacked};
 pub use crate::nn::linear::apply;
 pub use crate::nn::matrices::{Matrix, matrices};

@@ -3,8 +3,9 @@
 use burn::module::Module;
 use burn::nn::Linear;
 use burn::tensor::Tensor;
-use riverrun::internal::{apply, silu};
+use riverrun::internal::apply;
 use riverrun::nn::{Recurrent, RmsNorm};
+use riverrun::ops::swiglu;
 use riverrun::{Error, Sequence};
 
 use crate::{AnyRecurrent, RecurrentState};
@@ -53,8 +54,8 @@ impl DecoderBlock {
             return Ok((x, y, state));
         };
         let (normed, x) = mlp.norm.forward_sum(x, y);
-        let gate = silu(apply(&mlp.gate, normed.clone())?);
-        let y = apply(&mlp.down, gate * apply(&mlp.up, normed)?)?;
+        let gate = apply(&mlp.gate, normed.clone())?;
+        let y = apply(&mlp.down, swiglu(gate, apply(&mlp.up, normed)?)?)?;
         Ok((x, y, state))
     }
 }

@@ -6,7 +6,8 @@
 use riverrun_kernels::few_rows::{Matrix, Problem, Then};
 use riverrun_kernels::recurrence::{Candidate, Gate};
 
-use crate::gelu::oracle::{backward, forward};
+use crate::activation::Nonlinearity::Gelu;
+use crate::activation::oracle::{backward, forward};
 use crate::{
     Case, CpuElement, Element, Error, Failure, Operation, Part, Random, Report, Storage, Tensors,
     by_storage, roundings,
@@ -188,10 +189,10 @@ impl FewRows {
             match self.problem.then {
                 Then::Nothing => [value, 0.0, near, 0.0],
                 Then::Gelu => {
-                    let slope = backward(&[value], &[1.0])[0].abs();
+                    let slope = backward(Gelu, &[value], &[1.0])[0].abs();
                     let own = 16.0 * arithmetic * (1.0 + value.abs());
                     [
-                        forward(&[value])[0],
+                        forward(Gelu, &[value])[0],
                         0.0,
                         slope * near + near * near + own,
                         0.0,

@@ -1,7 +1,8 @@
 //! The reference, in `f64`.
 
 use super::Epilogue;
-use crate::{Tensors, gelu};
+use crate::Tensors;
+use crate::activation::{Nonlinearity, oracle};
 
 /// The outputs of a product.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,10 +80,10 @@ pub fn run(
         Epilogue::Plain | Epilogue::Bias => plain(d),
         Epilogue::Gelu { save, .. } => Outputs {
             pre: save.then(|| d.clone()),
-            ..plain(gelu::oracle::forward(&d))
+            ..plain(oracle::forward(Nonlinearity::Gelu, &d))
         },
         Epilogue::GeluBackward { sums } => {
-            let d = gelu::oracle::backward(pre, &d);
+            let d = oracle::backward(Nonlinearity::Gelu, pre, &d);
             let sums = sums.then(|| column_sums(&d, n));
             Outputs { sums, ..plain(d) }
         }

@@ -1,10 +1,10 @@
-//! Operations element by element, against their oracles, and those against finite differences: GELU at its
-//! ends, the parts of an RSSM's step on the CPU and on a GPU.
+//! Operations element by element, against their oracles, and those against finite differences: activations at
+//! their ends, the parts of an RSSM's step on the CPU and on a GPU.
 
 mod rssm;
 
 use riverrun_kernels::CpuElement;
-use riverrun_testkit::gelu;
+use riverrun_testkit::activation::{Nonlinearity, cpu, oracle};
 
 use crate::shared::assert_slopes;
 
@@ -57,25 +57,36 @@ fn assert_close<E: CpuElement>(what: &str, found: &[E], truth: &[f64], slack: f6
 }
 
 #[test]
-fn gelu_is_exact_at_its_ends() {
+fn activations_are_exact_at_their_ends() {
     let x = [0.0f32, -0.0, 1e30, -1e30, f32::INFINITY, f32::NAN];
-    let mut y = [7.0; 6];
-    gelu::cpu::forward(&x, &mut y).unwrap();
-    assert_eq!(y[..5], [0.0, 0.0, 1e30, 0.0, f32::INFINITY]);
-    let mut d_x = [7.0; 6];
-    gelu::cpu::backward(&x, &[1.0; 6], &mut d_x).unwrap();
-    assert_eq!(d_x[..5], [0.5, 0.5, 1.0, 0.0, 1.0]);
-    assert!(y[5].is_nan() && d_x[5].is_nan());
-    assert!(gelu::cpu::forward(&x, &mut y[..5]).is_err());
+    let values = [0.0, 0.0, 1e30, 0.0, f32::INFINITY];
+    for f in [Nonlinearity::Gelu, Nonlinearity::Silu] {
+        let [mut y, mut d_x, mut d_factor] = [[7.0; 6]; 3];
+        cpu::forward(f, &x, None, &mut y).unwrap();
+        assert_eq!(y[..5], values, "{f:?}");
+        let mut gated = [7.0; 6];
+        cpu::forward(f, &x, Some(&[1.0; 6]), &mut gated).unwrap();
+        assert_eq!(gated[..5], values, "{f:?}");
+        cpu::backward(f, &x, None, &[1.0; 6], &mut d_x).unwrap();
+        assert_eq!(d_x[..5], [0.5, 0.5, 1.0, 0.0, 1.0], "{f:?}");
+        assert!(y[5].is_nan() && d_x[5].is_nan());
+        let factor = (&[2.0; 6][..], &mut d_factor[..]);
+        cpu::backward(f, &x, Some(factor), &[1.0; 6], &mut d_x).unwrap();
+        assert_eq!(d_x[..5], [1.0, 1.0, 2.0, 0.0, 2.0], "{f:?}");
+        assert_eq!(d_factor[..5], values, "{f:?}");
+        assert!(d_x[5].is_nan() && d_factor[5].is_nan());
+        assert!(cpu::forward(f, &x, None, &mut y[..5]).is_err());
+        assert!(cpu::forward(f, &x, Some(&[1.0; 5]), &mut y).is_err());
+        let short = (&[2.0; 6][..], &mut d_factor[..5]);
+        assert!(cpu::backward(f, &x, Some(short), &[1.0; 6], &mut d_x).is_err());
+    }
 }
 
 #[test]
 fn the_oracle_has_the_slopes_of_its_function() {
     let (x, w) = (data(42, 6), data(42, 8));
-    assert_slopes(
-        &x,
-        &w,
-        gelu::oracle::forward,
-        &gelu::oracle::backward(&x, &w),
-    );
+    for f in [Nonlinearity::Gelu, Nonlinearity::Silu] {
+        let value = |x: &[f64]| oracle::forward(f, x);
+        assert_slopes(&x, &w, value, &oracle::backward(f, &x, &w));
+    }
 }

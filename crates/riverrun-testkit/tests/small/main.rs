@@ -5,11 +5,11 @@ use half::{bf16, f16};
 use riverrun_kernels::norm::Kind;
 use riverrun_kernels::{CpuElement, cell, embedding, rotary};
 use riverrun_testkit::Case as _;
+use riverrun_testkit::activation::{Gated, Nonlinearity};
 use riverrun_testkit::block_diagonal::Blocks;
 use riverrun_testkit::check::Comparison;
 use riverrun_testkit::embedding::{Embedding, Tokens};
 use riverrun_testkit::flat::Flat;
-use riverrun_testkit::gelu::Gelu;
 use riverrun_testkit::loss::Loss;
 use riverrun_testkit::matrix_state::{Erase, Form, States};
 use riverrun_testkit::norm::{self, Norm};
@@ -187,9 +187,11 @@ fn products() {
 
 #[test]
 fn activations() {
-    let case = Gelu::random(80, 1).rounded::<f16>();
-    let found = case.cpu::<f16>().expect("equal lengths");
-    assert_passes("GELU", case.compared::<f16>(&found));
+    for f in [Nonlinearity::Gelu, Nonlinearity::Silu] {
+        let case = Gated::random(f, true, 80, 1).rounded::<f16>();
+        let found = case.cpu::<f16>().expect("equal lengths");
+        assert_passes("an activation", case.compared::<f16>(&found));
+    }
 }
 
 #[test]

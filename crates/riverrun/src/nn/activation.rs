@@ -4,6 +4,7 @@ use burn::tensor::activation::{self, relu};
 use burn::tensor::{DType, FloatDType, Tensor};
 
 use crate::device::is_cpu;
+use crate::{Error, ops};
 
 /// `ln(1 + e^x)`, accurate where the result is small, in `f64` too, and without overflow where it is large.
 pub fn softplus<const D: usize>(x: Tensor<D>) -> Tensor<D> {
@@ -36,8 +37,7 @@ pub fn wide<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 
 /// `x σ(x)`, rounded once.
 pub fn silu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    let dtype = x.dtype();
-    activation::silu(wide(x)).cast(dtype)
+    ops::silu(x).unwrap_or_else(Error::raise)
 }
 
 /// `σ(x)`, rounded once.

@@ -6,6 +6,7 @@
 //! gradients of attention that [need not be](AttentionOptions::deterministic). See
 //! [`riverrun_kernels::recurrence`] for the mathematics and the order of steps.
 
+mod activation;
 pub(crate) mod adamw;
 pub(crate) mod attention;
 pub(crate) mod attention_step;
@@ -20,7 +21,6 @@ mod encoder;
 pub(crate) mod enqueue;
 pub(crate) mod few_rows;
 pub(crate) mod flat;
-mod gelu;
 pub(crate) mod hand_over;
 pub(crate) mod linear;
 pub(crate) mod matrix_state;
@@ -35,6 +35,7 @@ pub(crate) mod rssm;
 mod short_convolution;
 pub(crate) mod support;
 
+pub use activation::{geglu, gelu, silu, swiglu};
 pub(crate) use attention::packed_attention;
 pub use attention::{AttentionOptions, attention};
 pub use block_diagonal::block_diagonal_scan;
@@ -43,7 +44,6 @@ pub use cross_entropy::cross_entropy;
 pub use dropout::dropout;
 pub use embedding::embedding;
 pub use encoder::{RunStates, encode_states};
-pub use gelu::{geglu, gelu};
 pub use linear::{
     Arithmetic, LinearSpec, ProductLibrary, Route, WeightOrder, linear, matmul, mlp,
     product_libraries,

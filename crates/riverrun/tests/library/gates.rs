@@ -1,9 +1,9 @@
-//! Operations around Griffin's recurrence and attention: long convolutions, the gates of the RG-LRU, GELU as a gate, rotary
+//! Operations around Griffin's recurrence and attention: long convolutions, the gates of the RG-LRU, GELU and SiLU as gates, rotary
 //! positions.
 
 use burn::tensor::{Bool, Tensor, TensorData};
 use riverrun::Sequence;
-use riverrun::ops::{geglu, gelu, rg_lru_gates, rotary, short_convolution};
+use riverrun::ops::{geglu, gelu, rg_lru_gates, rotary, short_convolution, silu, swiglu};
 use riverrun_testkit::rg_lru::{Problem, oracle};
 
 use crate::common::{assert_close, devices, numbers};
@@ -129,13 +129,19 @@ fn the_oracle_has_the_slopes_of_the_gates() {
 }
 
 #[test]
-fn a_gate_of_gelu_is_a_product() {
-    for (name, device) in devices() {
+fn a_gate_is_a_product() {
+    type Gate = fn(Tensor<3>, Tensor<3>) -> Result<Tensor<3>, riverrun::Error>;
+    type Function = fn(Tensor<3>) -> Result<Tensor<3>, riverrun::Error>;
+    let functions: [(Gate, Function); 2] = [(geglu, gelu), (swiglu, silu)];
+    let all = devices()
+        .into_iter()
+        .flat_map(|device| functions.map(|f| (device.clone(), f)));
+    for ((name, device), (gated, function)) in all {
         let device = device.autodiff();
         let leaf = || random([2, 5, 33], &device).require_grad();
         let (gate, x, d) = (leaf(), leaf(), random([2, 5, 33], &device));
-        let y = geglu(gate.clone(), x.clone()).expect("shapes that fit");
-        let product = gelu(gate.clone()).unwrap() * x.clone();
+        let y = gated(gate.clone(), x.clone()).expect("shapes that fit");
+        let product = function(gate.clone()).unwrap() * x.clone();
         assert_close(
             &name,
             &numbers(y.clone()),
@@ -150,7 +156,7 @@ fn a_gate_of_gelu_is_a_product() {
             assert_close(&name, &found, &expected, TOLERANCE);
         }
         let other = random([2, 5, 32], &device);
-        assert!(geglu(leaf(), other).is_err());
+        assert!(gated(leaf(), other).is_err());
     }
 }
 

@@ -1,5 +1,6 @@
 //! `riverrun bench`: a file or folder for each measurement, with its options, its problems, what it runs and its columns.
 
+mod activation;
 mod attention;
 mod bits;
 mod cell;
@@ -10,7 +11,6 @@ mod context;
 mod cpu;
 mod decode;
 mod encoder;
-mod gelu;
 mod generate;
 #[cfg(feature = "gpu")]
 mod gpu;
@@ -132,8 +132,9 @@ enum Measurement {
     MatrixState(matrix_state::Args),
     /// The cross-entropy of logits: part of the copy bandwidth
     Loss(loss::Args),
-    /// GELU by itself, as an operation on tensors: part of the copy bandwidth
-    Gelu(gelu::Args),
+    /// GELU and SiLU by themselves and as gates, as operations on tensors: part of the copy bandwidth
+    #[command(alias = "gelu")]
+    Activation(activation::Args),
     /// Layers that recompute their states in the backward pass: memory against time
     #[command(alias = "checkpoints")]
     Recompute(recompute::Args),
@@ -192,7 +193,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         Measurement::Norm(args) => norm::run(args, there),
         Measurement::MatrixState(args) => matrix_state::run(args, there),
         Measurement::Loss(args) => loss::run(args, there),
-        Measurement::Gelu(args) => gelu::run(args, there),
+        Measurement::Activation(args) => activation::run(args, there),
         Measurement::Recompute(args) => recompute::run(args, there),
         Measurement::Cell(args) => cell::run(args, there),
         Measurement::Layer(args) => layer::run(args, there),

@@ -2,8 +2,8 @@
 
 use cubecl::prelude::*;
 
+use crate::activation::{CUBE, TWICE};
 use crate::few_rows::Then;
-use crate::gelu::{CUBE, TWICE};
 use crate::gpu::group::{Fold, Group, fold};
 use crate::gpu::math::sigmoid;
 use crate::gpu::storage::{Storage, narrow, widen};

@@ -8,6 +8,7 @@ use pulp::{Simd, WithSimd};
 
 use super::product::Factor;
 use crate::Element;
+use crate::simd::cache_hints::prefetch;
 use crate::simd::pair::{self, LANES, load_padded, pair_len};
 use crate::simd::real::Real;
 use crate::simd::vector::Vector;
@@ -22,8 +23,9 @@ const PANEL: usize = 64;
 /// Rows of such a panel that are in the cache at once.
 const DEPTH: usize = 128;
 
-/// Rows of `B` that are added up in one pass over the sums.
-const GROUP: usize = 4;
+/// Rows of `B` that are added up in one pass over the sums. As many are on their way from memory meanwhile: pieces of rows are too
+/// short for the machine to see by itself what comes next.
+const GROUP: usize = 8;
 
 /// Below this many numbers in `B`, one thread is done before others have begun.
 const SMALL: usize = 1 << 16;
@@ -285,14 +287,18 @@ impl<E: Element> Rows<'_, E> {
         let full = self.len / lanes * lanes;
         let rows: [&[E]; N] =
             std::array::from_fn(|i| &self.rows[(row + i) * self.stride..][..self.len]);
+        let next = N * self.stride;
         let sums = self.sums.chunks_exact_mut(self.width);
-        for (a, sums) in self.a.chunks_exact(self.k).zip(sums) {
+        for (m, (a, sums)) in self.a.chunks_exact(self.k).zip(sums).enumerate() {
             let x: [Vector<S, E::Acc>; N] =
                 std::array::from_fn(|i| Vector::splat(simd, a[self.at + row + i]));
             let (whole, rest) = sums.split_at_mut(full);
             for (index, to) in whole.chunks_exact_mut(lanes).enumerate() {
                 let mut sum = pair::load(simd, to);
                 for (x, row) in x.iter().zip(&rows) {
+                    if m == 0 {
+                        prefetch(row.as_ptr().wrapping_add(next + index * lanes));
+                    }
                     let [low, high] = E::load(simd, &row[index * lanes..][..lanes]);
                     sum = [x.mul_add(low, sum[0]), x.mul_add(high, sum[1])];
                 }

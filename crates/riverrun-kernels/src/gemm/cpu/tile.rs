@@ -6,11 +6,18 @@
 use pulp::{Simd, WithSimd};
 
 use super::packed::{PackedMatrix, Panel};
+use crate::simd::cache_hints::prefetch;
 use crate::simd::real::Real;
 use crate::simd::vector::Vector;
 
 /// Rows of the tallest tile.
 pub const HEIGHT: usize = 8;
+
+/// The lowest tile that has the time to ask for weights ahead of their use.
+const TALL: usize = 4;
+
+/// Rows of weights from their use to those that are on their way from the second-level cache meanwhile.
+const AHEAD: usize = 8;
 
 /// Numbers in the largest tile: 24 registers of 16.
 const TILE: usize = 24 * 16;
@@ -238,6 +245,13 @@ impl<R: Real, A: Left, const M: usize, const V: usize> WithSimd for Tile<'_, '_,
             }
         }
         for (k, weights) in weights.iter().enumerate() {
+            // A tall tile waits for nothing else.
+            if const { M >= TALL } {
+                let next = weights.as_ptr().wrapping_add(AHEAD * V);
+                for v in 0..V {
+                    prefetch(next.wrapping_add(v));
+                }
+            }
             let mut row = [Vector::splat(simd, R::ZERO); V];
             for v in 0..V {
                 row[v] = Vector::new(simd, weights[v]);

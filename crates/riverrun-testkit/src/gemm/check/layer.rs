@@ -9,8 +9,8 @@
 
 use super::{ROUNDINGS, oracle};
 use crate::Element;
+use crate::activation::{self, Nonlinearity};
 use crate::check::{Comparison, distance, largest};
-use crate::gelu;
 use crate::gemm::Arithmetic;
 use crate::recurrence::check::Random;
 
@@ -150,7 +150,7 @@ impl LayerCase {
             inputs.push(std::mem::replace(
                 &mut x,
                 match self.gelu && i == 0 {
-                    true => way.kept(gelu::oracle::forward(&pre)),
+                    true => way.kept(activation::oracle::forward(Nonlinearity::Gelu, &pre)),
                     false => pre.clone(),
                 },
             ));
@@ -161,7 +161,11 @@ impl LayerCase {
         for (i, layer) in self.layers.iter().enumerate().rev() {
             let [from, to] = layer.features;
             if self.gelu && i == 0 {
-                d = way.kept(gelu::oracle::backward(&pres[i], &d));
+                d = way.kept(activation::oracle::backward(
+                    Nonlinearity::Gelu,
+                    &pres[i],
+                    &d,
+                ));
             }
             let turned = oracle::transpose(&inputs[i], rows, from);
             let d_weight = way.kept(way.product(&turned, &d, [from, rows, to]));

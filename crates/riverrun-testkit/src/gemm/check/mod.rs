@@ -24,6 +24,7 @@ pub use stress::{Interleavings, stress};
 
 use super::oracle::{self, Outputs};
 use super::{Arithmetic, Epilogue};
+use crate::activation::{self, Nonlinearity};
 use crate::gemm::cpu::{Factor, product};
 use crate::{CpuElement, Element, Error, Random, Tensors, distance, largest, stored, wide};
 
@@ -107,9 +108,11 @@ impl Case {
         match self.epilogue {
             Epilogue::Gelu { save, .. } => {
                 pre = save.then(|| d.clone());
-                d = crate::gelu::oracle::forward(&d);
+                d = activation::oracle::forward(Nonlinearity::Gelu, &d);
             }
-            Epilogue::GeluBackward { .. } => d = crate::gelu::oracle::backward(&self.pre, &d),
+            Epilogue::GeluBackward { .. } => {
+                d = activation::oracle::backward(Nonlinearity::Gelu, &self.pre, &d)
+            }
             _ => {}
         }
         d.iter_mut().for_each(|d| *d = narrow(*d));

@@ -8,12 +8,12 @@ use riverrun_kernels::delta_step::{Problem, Shape};
 
 use super::heads::Heads;
 use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
-use super::parts::{count, erase_rate, positive, silu, wide};
+use super::parts::{count, erase_rate, positive, wide};
 use super::{HeadDecay, MatrixLayerState, ShortConvolution};
 use crate::nn::{RmsNorm, RmsNormConfig, apply};
 use crate::ops::delta_step::{DeltaStep, takes_delta_step};
 use crate::ops::few_rows::{FewRows, takes_few_rows};
-use crate::ops::{Decay, Erase, matrix_state, rms_norm};
+use crate::ops::{Decay, Erase, matrix_state, rms_norm, swiglu};
 use crate::{Error, Sequence};
 
 /// Configuration of [`GatedDeltaNet`].
@@ -319,7 +319,7 @@ impl MatrixLayer for GatedDeltaNet {
             .with_erase(Erase::Key(beta));
         let (o, matrix) = matrix_state(vectors, matrix)?;
         let o = heads.merged(rms_norm(o, self.norm.gamma.val(), self.norm.epsilon)?);
-        let y = apply(&self.out, o * silu(apply(&self.gate, x)?))?;
+        let y = apply(&self.out, swiglu(apply(&self.gate, x)?, o)?)?;
         Ok((y, MatrixLayerState::new(inputs, matrix)))
     }
 }

@@ -7,10 +7,10 @@ use burn::tensor::{Device, Tensor};
 
 use super::heads::Heads;
 use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
-use super::parts::{count, log_sigmoid, positive, silu};
+use super::parts::{count, log_sigmoid, positive};
 use super::{LowRank, MatrixLayerState};
 use crate::nn::{RmsNorm, RmsNormConfig, apply};
-use crate::ops::{Decay, MatrixState, matrix_state, rms_norm};
+use crate::ops::{Decay, MatrixState, matrix_state, rms_norm, swiglu};
 use crate::{Error, Sequence};
 
 /// Configuration of [`Gla`].
@@ -167,7 +167,7 @@ impl MatrixLayer for Gla {
         let vectors = vectors.with_decay(Decay::Row(heads.key(&g.cast(x.dtype()), 0)));
         let (o, matrix) = matrix_state(vectors, matrix)?;
         let o = heads.merged(rms_norm(o, self.norm.gamma.val(), self.norm.epsilon)?);
-        let y = apply(&self.out, o * silu(apply(&self.gate, x)?))?;
+        let y = apply(&self.out, swiglu(apply(&self.gate, x)?, o)?)?;
         Ok((y, MatrixLayerState::new(inputs, matrix)))
     }
 }

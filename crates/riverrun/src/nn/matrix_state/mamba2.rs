@@ -7,10 +7,10 @@ use burn::tensor::{Device, Tensor};
 
 use super::heads::Heads;
 use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
-use super::parts::{count, filled, positive, silu, wide};
+use super::parts::{count, filled, positive, wide};
 use super::{HeadDecay, MatrixLayerState, ShortConvolution};
 use crate::nn::{RmsNorm, RmsNormConfig, apply};
-use crate::ops::{Decay, MatrixState, matrix_state, rms_norm};
+use crate::ops::{Decay, MatrixState, matrix_state, rms_norm, swiglu};
 use crate::{Error, Sequence};
 
 /// Configuration of [`Mamba2`].
@@ -214,7 +214,7 @@ impl MatrixLayer for Mamba2 {
         let (o, matrix) = matrix_state(vectors, matrix)?;
         let d = self.d.val().reshape([1, 1, heads.heads, 1]);
         let y = heads.merged(o + x * d);
-        let y = self.normed(y * silu(apply(&self.gate, u)?))?;
+        let y = self.normed(swiglu(apply(&self.gate, u)?, y)?)?;
         Ok((apply(&self.out, y)?, MatrixLayerState::new(inputs, matrix)))
     }
 }

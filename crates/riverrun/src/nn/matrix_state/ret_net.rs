@@ -8,10 +8,10 @@ use burn::tensor::{DType, Device, Tensor};
 use super::MatrixLayerState;
 use super::heads::Heads;
 use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
-use super::parts::{count, filled, positive, silu};
+use super::parts::{count, filled, positive};
 use crate::nn::{RmsNorm, RmsNormConfig, Rotary, apply};
 use crate::ops::matrix_state::state_dtype;
-use crate::ops::{Decay, MatrixState, matrix_state, rms_norm};
+use crate::ops::{Decay, MatrixState, matrix_state, rms_norm, swiglu};
 use crate::{Error, Sequence};
 
 /// Configuration of [`RetNet`].
@@ -182,7 +182,7 @@ impl MatrixLayer for RetNet {
         let g = decays([batch, steps, heads.heads], &x.device(), x.dtype());
         let (o, matrix) = matrix_state(vectors.with_decay(Decay::Head(g)), matrix)?;
         let o = heads.merged(rms_norm(o, self.norm.gamma.val(), self.norm.epsilon)?);
-        let y = apply(&self.out, o * silu(apply(&self.gate, x)?))?;
+        let y = apply(&self.out, swiglu(apply(&self.gate, x)?, o)?)?;
         let lengths = sequence.lengths.unwrap_or_else(|| vec![steps; batch]);
         let positions = start.positions.iter().zip(lengths);
         let positions = positions.map(|(first, length)| first + length).collect();

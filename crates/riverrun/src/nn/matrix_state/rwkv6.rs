@@ -7,11 +7,11 @@ use burn::tensor::{Device, Tensor};
 
 use super::heads::Heads;
 use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
-use super::parts::{count, head_norm, positive, ramp, silu, wide};
+use super::parts::{count, head_norm, positive, ramp, wide};
 use super::token_shift::{mixed, mixtures, row, token_shift};
 use super::{LowRank, MatrixLayerState};
 use crate::nn::{LayerNorm, LayerNormConfig, apply};
-use crate::ops::{Decay, LinearSpec, MatrixState, linear, matmul, matrix_state};
+use crate::ops::{Decay, LinearSpec, MatrixState, linear, matmul, matrix_state, swiglu};
 use crate::{Error, Sequence};
 
 /// Configuration of [`Rwkv6`].
@@ -189,7 +189,7 @@ impl MatrixLayer for Rwkv6 {
             .with_decay(Decay::Row(heads.key(&g.cast(x.dtype()), 0)))
             .with_bonus(self.bonus.val());
         let (o, matrix) = matrix_state(vectors, matrix)?;
-        let y = head_norm(o, &self.norm)? * silu(apply(&self.gate, gate)?);
+        let y = swiglu(apply(&self.gate, gate)?, head_norm(o, &self.norm)?)?;
         let y = apply(&self.out, y)?;
         Ok((y, MatrixLayerState::new(inputs, matrix)))
     }

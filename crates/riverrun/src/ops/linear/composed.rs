@@ -3,6 +3,7 @@
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::Shape;
+use riverrun_kernels::activation::Nonlinearity;
 use riverrun_kernels::gemm::Epilogue;
 
 use super::product::{Factor, product_with, serves, vendor, weight_gradient_with};
@@ -108,7 +109,7 @@ pub(super) fn linear_forward<B: LinearOps>(
 /// GELU as an operation of its own.
 fn activated<B: LinearOps>(pre: FloatTensor<B>, save: bool) -> LinearOutput<B> {
     LinearOutput {
-        y: B::gelu_tanh(pre.clone()),
+        y: B::activate(pre.clone(), Nonlinearity::Gelu),
         pre: Maybe::from_option(save.then_some(pre)),
     }
 }
@@ -123,7 +124,9 @@ pub(super) fn linear_backward<B: LinearOps>(
 ) -> LinearGradients<B> {
     let with_bias = weights.bias.into_option().is_some();
     let d_pre = match pre.into_option() {
-        Some(pre) if d_y.shape().num_elements() > 0 => B::gelu_tanh_backward(pre, d_y),
+        Some(pre) if d_y.shape().num_elements() > 0 => {
+            B::activate_backward(pre, d_y, Nonlinearity::Gelu)
+        }
         _ => d_y,
     };
     let d_weights = weight_gradients::<B>(&x, &weights.weight, &d_pre, &spec, with_bias);
@@ -224,7 +227,7 @@ pub(super) fn mlp_backward<B: LinearOps>(
         let d_hidden = input_gradient::<B>(&shape, down.weight, d_y, &spec);
         match shape.num_elements() {
             0 => d_hidden,
-            _ => B::gelu_tanh_backward(pre, d_hidden),
+            _ => B::activate_backward(pre, d_hidden, Nonlinearity::Gelu),
         }
     };
     let d_up = weight_gradients::<B>(&x, &up.weight, &d_pre, &spec, up_bias);
@@ -278,11 +281,14 @@ pub(super) fn follow<B: LinearOps>(
         Epilogue::Bias => (biased(product), None),
         Epilogue::Gelu { save, .. } => {
             let pre = biased(product);
-            (B::gelu_tanh(pre.clone()), save.then_some(pre))
+            (
+                B::activate(pre.clone(), Nonlinearity::Gelu),
+                save.then_some(pre),
+            )
         }
         Epilogue::GeluBackward { sums: wanted } => {
             let pre = pre.expect("the input of GELU comes with its derivative");
-            let d = B::gelu_tanh_backward(pre, product);
+            let d = B::activate_backward(pre, product, Nonlinearity::Gelu);
             (d.clone(), wanted.then(|| sums(d, 0)))
         }
         // Along k: the second dimension of A, the first of B.

@@ -5,7 +5,7 @@ use riverrun::Sequence;
 use riverrun::ops::{
     Candidate, Cell, CellOptions, CellWeights, Gate, LinearSpec, ScanOptions, add_rms_norm,
     block_diagonal_scan, cell_layer, cross_entropy, gated_scan, gelu, layer_norm, linear,
-    linear_scan, mlp,
+    linear_scan, mlp, swiglu,
 };
 
 use crate::common::{devices, numbers};
@@ -115,7 +115,7 @@ fn an_input_without_features() {
 }
 
 #[test]
-fn products_norms_and_gelu() {
+fn products_norms_and_activations() {
     each(|name, [b, t], device| {
         let x: Tensor<3> = random([b, t, 4], device).require_grad();
         let w: Tensor<2> = random([4, 6], device).require_grad();
@@ -145,6 +145,7 @@ fn products_norms_and_gelu() {
         let (y, sum) = add_rms_norm(x.clone(), x.clone(), gamma.clone(), 1e-5).unwrap();
         no_gradient(name, &gamma, &(y.sum() + sum.sum()));
         no_gradient(name, &x, &gelu(x.clone()).unwrap().sum());
+        no_gradient(name, &x, &swiglu(x.clone(), x.clone()).unwrap().sum());
     });
 }
 

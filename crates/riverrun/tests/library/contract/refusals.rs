@@ -3,7 +3,7 @@
 use burn::tensor::{Bool, FloatDType, Tensor};
 use riverrun::ops::{
     Cell, CellOptions, CellWeights, ScanOptions, add_rms_norm, block_diagonal_scan, cell_layer,
-    cross_entropy, gelu, layer_norm, linear_scan, min_gru, min_lstm,
+    cross_entropy, gelu, layer_norm, linear_scan, min_gru, min_lstm, swiglu,
 };
 use riverrun::ops::{LinearSpec, linear, mlp};
 use riverrun::{Error, Sequence};
@@ -57,6 +57,7 @@ fn f64_is_for_the_cpu() {
             add_rms_norm(x.clone(), x.clone(), row(), 1e-5).map(drop),
             cross_entropy(flat(), targets).map(drop),
             gelu(x.clone()).map(drop),
+            swiglu(x.clone(), x.clone()).map(drop),
         ];
         for (i, result) in results.into_iter().enumerate() {
             match name.as_str() {

@@ -2,6 +2,6 @@
 
 use burn_cubecl::CubeBackend;
 
-use super::ElementwiseOps;
+use super::ActivationOps;
 
-impl ElementwiseOps for CubeBackend {}
+impl ActivationOps for CubeBackend {}

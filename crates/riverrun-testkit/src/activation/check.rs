@@ -1,11 +1,17 @@
 //! The comparison of a result of tensor operations.
 
-use super::Gelu;
+use super::{Gated, Nonlinearity};
 use crate::{Case, Comparison, Element, Tensors};
 
 /// Compares `y` and `∂L/∂x`, computed in a storage type from `x` and `∂L/∂y`, with the oracle.
-pub fn compare<E: Element>(x: &[f64], d_y: &[f64], found: [&[f64]; 2]) -> Vec<Comparison> {
-    let case = Gelu {
+pub fn compare<E: Element>(
+    f: Nonlinearity,
+    x: &[f64],
+    d_y: &[f64],
+    found: [&[f64]; 2],
+) -> Vec<Comparison> {
+    let case = Gated {
+        f,
         gate: x.to_vec(),
         x: None,
         d_y: d_y.to_vec(),
