@@ -176,7 +176,8 @@ few_steps!(Decoder);
 
 impl LanguageModel {
     fn takes_few_rows(&self, batch: usize) -> bool {
-        let weight = self.embedding.weight.val();
+        // Not `val`, which makes a quantized table whole.
+        let weight = &*self.embedding.weight;
         self.blocks.iter().all(|block| block.out.is_none())
             && takes_few_rows(&weight.device(), weight.dtype(), [batch, weight.dims()[1]])
     }
@@ -194,7 +195,8 @@ impl LanguageModel {
 
 impl Decoder {
     fn takes_few_rows(&self, batch: usize) -> bool {
-        let weight = self.embedding.weight.val();
+        // Not `val`, which makes a quantized table whole.
+        let weight = &*self.embedding.weight;
         let mut mlps = self.blocks.iter().filter_map(|block| block.mlp.as_ref());
         mlps.all(|mlp| mlp.gate.bias.is_none() && mlp.up.bias.is_none())
             && takes_few_rows(&weight.device(), weight.dtype(), [batch, weight.dims()[1]])

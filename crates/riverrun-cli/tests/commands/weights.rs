@@ -367,6 +367,7 @@ fn weights_of_fewer_bits_are_measured_and_generate() {
     }
     let refused = String::from_utf8(text(&["--bits", "3"]).stderr).unwrap();
     assert!(refused.contains("it is 4 or 8"), "{refused}");
+    steps_multiply_by_fewer_bits(&scratch);
 
     let steps = |tokens| {
         let words = [
@@ -379,6 +380,41 @@ fn weights_of_fewer_bits_are_measured_and_generate() {
     assert_eq!(measured(&scratch, "steps"), 2);
     let refused = String::from_utf8(steps("100").stderr).unwrap();
     assert!(refused.contains("at least 256 are timed"), "{refused}");
+}
+
+/// Weights and tables large enough to be quantized are never made whole.
+fn steps_multiply_by_fewer_bits(scratch: &Scratch) {
+    let symbols = (0x100..0x190).filter_map(char::from_u32);
+    let line: String = symbols.chain(['\n']).collect();
+    fs::write(scratch.path("symbols.txt"), line.repeat(9)).unwrap();
+    for model in ["gated-delta-net", "min-gru"] {
+        let words = [
+            "train",
+            "symbols.txt",
+            "--model",
+            model,
+            "--width",
+            "128",
+            "--layers",
+            "1",
+            "--context",
+            "16",
+            "--batch",
+            "2",
+            "--steps",
+            "1",
+            "--out",
+            model,
+            "--device",
+            "cpu",
+        ];
+        scratch.done(&words);
+        let words = ["generate", model, "--device", "cpu", "--tokens", "3"];
+        let output = scratch.run(&[&words[..], &["--bits", "8"]].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{model}: {said}");
+        assert!(!said.contains("is made whole"), "{model}: {said}");
+    }
 }
 
 /// The rows of a `--json` file, with those that a busy machine made unsteady and that were refused.

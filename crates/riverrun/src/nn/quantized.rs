@@ -1,7 +1,7 @@
 //! Weights of 8 or 4 bits, for models that generate on the CPU: a step reads every weight once, and memory is what it waits for.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use burn::module::{Module, Param, Reparameterization, Reparameterizer};
 use burn::tensor::{DType, Device, FloatDType, Int, Shape, Tensor, TensorData};
@@ -155,7 +155,10 @@ impl Reparameterization for QuantizedWeight {
 
     /// The whole weight, for what does not multiply by it.
     fn apply<const D: usize>(&self, base: Tensor<D>) -> Tensor<D> {
-        let Sizes { k, n, .. } = self.matrix.sizes;
+        static SAID: Once = Once::new();
+        let Sizes { bits, k, n } = self.matrix.sizes;
+        let bits = bits.count();
+        SAID.call_once(|| tracing::warn!("a weight of {bits} bits, {k} x {n}, is made whole"));
         let mut columns = vec![0.0; n * k];
         for (j, column) in columns.chunks_exact_mut(k).enumerate() {
             self.matrix.view().column(j, column);

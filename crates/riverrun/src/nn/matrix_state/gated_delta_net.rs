@@ -204,7 +204,8 @@ impl GatedDeltaNet {
     /// one where no other tensor shares it.
     #[doc(hidden)]
     pub fn steps_in_place(&self, batch: usize) -> bool {
-        let weight = self.qkv.weight.val();
+        // Not `val`, which makes a quantized weight whole.
+        let weight = &*self.qkv.weight;
         self.convolution.bias.is_none()
             && takes_delta_step(&weight.device(), weight.dtype(), &self.problem(batch))
     }
