@@ -31,6 +31,15 @@ pub fn load_padded<S: Simd, E: Element>(simd: S, from: &[E]) -> Pair<S, E::Acc> 
     if from.len() == n {
         return E::load(simd, from);
     }
+    if const { is_wide::<E>() } {
+        // By masks: what has just been written in parts takes long to be read as a whole.
+        let from: &[E::Acc] = cast_slice(from);
+        let (first, second) = from.split_at(from.len().min(n / 2));
+        return [
+            Vector::load_rest(simd, first),
+            Vector::load_rest(simd, second),
+        ];
+    }
     let mut padded = [E::ZERO; LANES];
     padded[..from.len()].copy_from_slice(from);
     E::load(simd, &padded[..n])
@@ -43,9 +52,20 @@ pub fn store_padded<S: Simd, E: Element>(to: &mut [E], x: Pair<S, E::Acc>) {
     if to.len() == n {
         return E::store(to, x);
     }
+    if const { is_wide::<E>() } {
+        let to: &mut [E::Acc] = cast_slice_mut(to);
+        let (first, second) = to.split_at_mut(to.len().min(n / 2));
+        <E::Acc as Real>::store_rest(x[0].simd, first, x[0].lanes);
+        return <E::Acc as Real>::store_rest(x[1].simd, second, x[1].lanes);
+    }
     let mut padded = [E::ZERO; LANES];
     E::store(&mut padded[..n], x);
     to.copy_from_slice(&padded[..to.len()]);
+}
+
+/// Whether numbers are stored in the type of the arithmetic.
+const fn is_wide<E: Element>() -> bool {
+    size_of::<E>() == size_of::<E::Acc>()
 }
 
 /// A pair of zeros.
