@@ -208,6 +208,13 @@ impl<E: Element> Operands<'_, E> {
         const CACHED: usize = 16 << 20;
 
         let shape = self.problem.shape;
+        // Stores past the caches that have gaps between them: fewer bytes in a row take longer than through the caches.
+        let least = match pass {
+            Pass::Forward => 512,
+            Pass::Backward => 256,
+        };
+        let adjoin = channels.len() == shape.dim;
+        let long = channels.len() * size_of::<E>() >= least;
         Block {
             problem: self.problem,
             inputs: std::array::from_fn(|k| &self.inputs[k]),
@@ -217,7 +224,7 @@ impl<E: Element> Operands<'_, E> {
                 .map(|reset| &reset[b * shape.steps..][..shape.steps]),
             b,
             channels,
-            streaming: cost::bytes(self.problem, pass, size_of::<E>()) > CACHED,
+            streaming: (adjoin || long) && cost::bytes(self.problem, pass, size_of::<E>()) > CACHED,
             gate: PhantomData,
         }
     }
