@@ -6,10 +6,9 @@
 //!
 //! No part of the stable interface.
 
-#[cfg(feature = "ops")]
-pub mod activation;
 mod case;
 mod failure;
+#[cfg(feature = "ops")]
 pub mod op;
 pub mod operation;
 mod row;
@@ -17,6 +16,7 @@ mod storage;
 mod target;
 mod tensors;
 
+pub mod activation;
 pub mod attention;
 pub mod block_diagonal;
 pub mod cell;
