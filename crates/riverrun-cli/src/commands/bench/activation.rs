@@ -37,7 +37,7 @@ impl Form {
         }
     }
 
-    /// Of one tensor, or, as a gate, of two.
+    /// Applies the form to `x`; a gate multiplies `factor` by it.
     fn call(self, x: Tensor<2>, factor: Tensor<2>) -> Tensor<2> {
         let y = match self {
             Self::Gelu => gelu(x),
@@ -52,8 +52,8 @@ impl Form {
         matches!(self, Self::Geglu | Self::Swiglu)
     }
 
-    /// Tensors that are read or written: the inputs and `y`; then the gradient's ones, once written and once read, the inputs and
-    /// their gradients.
+    /// Tensors that a call reads or writes. Forward: the inputs and `y`. Backward adds the gradient of `y`, written and read once, the
+    /// inputs again, and their gradients.
     fn tensors(self, backward: bool) -> usize {
         let inputs = if self.is_gate() { 2 } else { 1 };
         match backward {
