@@ -9,6 +9,7 @@ riverrun: form:BxTxH/JxKxV, with H heads of values and of the state and J of que
 
 import argparse
 import json
+import math
 import re
 import statistics
 import sys
@@ -17,10 +18,19 @@ import time
 import torch
 from torch.nn.functional import normalize
 
-SHAPES = "gdn:1x8192x32/16x128x128,gdn:1x32768x8/2x128x128,gdn:4x8192x32/16x128x128,kda:2x8192x64/64x128x128,mamba2:4x8192x64/64x128x64"
+SHAPES = "gdn:1x8192x32/16x128x128,gdn:1x32768x8/2x128x128,gdn:4x8192x32/16x128x128,kda:2x8192x64/64x128x128,mamba2:4x8192x64/64x128x64,rwkv7:4x4096x32/32x64x64"
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-# Decays: none, one a head, one a row of the state. Erase: whether the key's reading is taken away.
-FORMS = {"delta": (None, True), "gdn": ("head", True), "kda": ("row", True), "mamba2": ("head", False), "gla": ("row", False)}
+# Decays: none, one a head, one a row of the state. Erase: what the key reads, what one vector reads along another, nothing.
+FORMS = {
+    "delta": (None, "key"),
+    "gdn": ("head", "key"),
+    "kda": ("row", "key"),
+    "mamba2": ("head", None),
+    "gla": ("row", None),
+    "rwkv7": ("row", "separate"),
+}
+# No decay of RWKV-7 is stronger in a step: e^(-1/2), by which its layer bounds the logarithm.
+RWKV7_BOUND = -math.exp(-0.5)
 
 
 def peer(form):
@@ -31,12 +41,16 @@ def peer(form):
         from fla.ops.kda import chunk_kda as rule
     elif form == "delta":
         from fla.ops.delta_rule import chunk_delta_rule as rule
+    elif form == "rwkv7":
+        from fla.ops.rwkv7 import chunk_rwkv7
+
+        return lambda q, k, v, g, _, a, b: chunk_rwkv7(q, g, k, v, a, b, scale=1.0, lower_bound=RWKV7_BOUND)[0]
     elif form == "mamba2":
         from fla.ops.simple_gla import chunk_simple_gla as rule
     else:
         from fla.ops.gla import chunk_gla as rule
 
-    def call(q, k, v, g, beta):
+    def call(q, k, v, g, beta, *_):
         given = {"g": g, "beta": beta}
         given = {name: x for name, x in given.items() if x is not None}
         if form not in ("gdn", "kda"):
@@ -57,25 +71,34 @@ def data(form, shape, dtype, device, seed=0):
     g = None
     if gate:
         g = -torch.nn.functional.softplus(draw(heads) if gate == "head" else draw(heads, key)) / 16
-    beta = draw(heads).sigmoid() if erase else None
+    beta = draw(heads).sigmoid() if erase == "key" else None
+    a = b = None
+    if erase == "separate":
+        g = RWKV7_BOUND * draw(heads, key).sigmoid()
+        a = -normalize(draw(heads, key), dim=-1)
+        b = -a * draw(heads, key).sigmoid()
     # The logarithms of the decays stay in f32, as FLA's layers have them.
-    typed = [q.to(dtype), k.to(dtype), draw(heads, value).to(dtype), g, None if beta is None else beta.to(dtype)]
+    half = lambda x: None if x is None else x.to(dtype)
+    typed = [half(q), half(k), half(draw(heads, value)), g, half(beta), half(a), half(b)]
     return [None if x is None else x.detach().requires_grad_() for x in typed]
 
 
-def recurrence(q, k, v, g, beta):
+def recurrence(q, k, v, g, beta, a, b):
     """The definition, in float64."""
     group = v.shape[2] // q.shape[2]
     q, k = (x.repeat_interleave(group, 2) for x in (q, k))
     state = torch.zeros(v.shape[0], v.shape[2], q.shape[3], v.shape[3], dtype=v.dtype, device=v.device)
     outputs = []
     for t in range(v.shape[1]):
+        before = state
         if g is not None:
             decay = g[:, t].exp()
             state = state * (decay[..., None, None] if decay.dim() == 2 else decay[..., None])
         u = v[:, t]
         if beta is not None:
             u = beta[:, t, :, None] * (u - torch.einsum("bhkv,bhk->bhv", state, k[:, t]))
+        if a is not None:
+            state = state + b[:, t, :, :, None] * torch.einsum("bhkv,bhk->bhv", before, a[:, t])[:, :, None]
         state = state + k[:, t, :, :, None] * u[:, :, None]
         outputs.append(torch.einsum("bhkv,bhk->bhv", state, q[:, t]))
     return torch.stack(outputs, 1)

@@ -80,8 +80,12 @@ const CHUNKED: [[usize; 6]; 4] = [
 /// The problems of these shapes that tensor cores take.
 pub fn for_tensor_cores(erase: Erase) -> impl Iterator<Item = States> {
     let forms = Form::of(erase).filter(|form| !form.bonus);
-    let takes = matches!(erase, Erase::None | Erase::Key);
-    let forms: Vec<Form> = forms.filter(|_| takes).collect();
+    let takes = move |form: &Form| match erase {
+        Erase::None | Erase::Key => true,
+        Erase::Separate => form.gate == Gate::Row,
+        Erase::Free => false,
+    };
+    let forms: Vec<Form> = forms.filter(takes).collect();
     CHUNKED.into_iter().enumerate().flat_map(move |(n, shape)| {
         let forms = forms.clone().into_iter().enumerate();
         forms.map(move |(m, form)| {

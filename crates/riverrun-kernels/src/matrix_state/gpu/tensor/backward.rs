@@ -35,7 +35,7 @@ pub fn backward(
     let of_columns = count * form.value * CHUNK;
     let [states, d_states] = [of_states; 2].map(|n| client.empty(2 * n));
     let [added, d_r] =
-        [of_columns, if form.erase { of_columns } else { 2 }].map(|n| client.empty(2 * n));
+        [of_columns, if form.erases() { of_columns } else { 2 }].map(|n| client.empty(2 * n));
     let before = Form {
         state: inputs.initial.is_some(),
         ..form
@@ -53,8 +53,9 @@ pub fn backward(
         ..form
     };
     let stand_in = || chunks.stand_in();
-    let d_r_buffer = || buffer(&d_r, if form.erase { of_columns } else { 2 }, 2);
+    let d_r_buffer = || buffer(&d_r, if form.erases() { of_columns } else { 2 }, 2);
     let cubes = shape.states() * shape.value / (16 * form.planes);
+    let [given_met, given_scores, given_ends] = chunks.given();
     // SAFETY: as above.
     unsafe {
         reverse::pass_backward::launch_unchecked(
@@ -68,6 +69,9 @@ pub fn backward(
             buffer(d_o, lengths.v, 2),
             chunks.inverse(),
             chunks.scores(),
+            given_met,
+            given_scores,
+            given_ends,
             chunks.scalars(),
             match d_last {
                 Some(d_last) => buffer(d_last, shape.state(), 1),
@@ -107,6 +111,8 @@ pub fn backward(
                 buffer(&inputs.k, lengths.k, 2),
                 buffer(&inputs.v, lengths.v, 2),
                 numbers(&inputs.g, lengths.g, 2),
+                numbers(&inputs.erase, lengths.erase, 2),
+                numbers(&inputs.write, lengths.write, 2),
                 buffer(d_o, lengths.v, 2),
                 buffer(&added, of_columns, 2),
                 d_r_buffer(),
@@ -116,6 +122,8 @@ pub fn backward(
                 buffer(d_q, rows, 2),
                 buffer(d_k, rows, 2),
                 numbers(&out.g, lengths.g, 2),
+                numbers(&out.erase, lengths.erase, 2),
+                numbers(&out.write, lengths.write, 2),
                 numbers(&out.beta, lengths.beta, 1),
                 sizes(problem, count),
                 form,
@@ -150,7 +158,7 @@ pub fn backward(
             form,
         );
     }
-    if form.gate || form.erase {
+    if form.gate || form.erases() {
         // SAFETY: as above.
         unsafe {
             sums::chunk_sums::launch_unchecked(

@@ -26,6 +26,9 @@ pub(super) struct Chunks {
     keys: (Handle, usize),
     /// The keys with their decays to the end of the chunk where rows have decays, or `keys`.
     ends: (Handle, usize),
+    /// Where the erase has vectors of its own: what these read of the keys, the scores of the keys, and the keys with their decays to
+    /// the end of the chunk.
+    given: [(Handle, usize); 3],
 }
 
 pub(super) fn sizes(problem: &Problem, cubes: usize) -> SizesLaunch {
@@ -62,7 +65,7 @@ impl Chunks {
             (client.empty(2 * elements), elements)
         };
         let (queries, keys, ends) = match form.rows {
-            true => (new(true, rows), new(form.erase, rows), new(true, rows)),
+            true => (new(true, rows), new(form.erases(), rows), new(true, rows)),
             false => {
                 let keys = (inputs.k.clone(), lengths.k);
                 ((inputs.q.clone(), lengths.q), keys.clone(), keys)
@@ -74,7 +77,7 @@ impl Chunks {
                 true => AddressType::U64,
                 false => AddressType::U32,
             },
-            inverse: new(form.erase, square),
+            inverse: new(form.erases(), square),
             scores: new(true, square),
             scalars: (
                 client.empty(4 * count * form.scalars()),
@@ -83,6 +86,7 @@ impl Chunks {
             queries,
             keys,
             ends,
+            given: [square, square, rows].map(|elements| new(form.separate(), elements)),
         };
         made.launch(client, problem, dtype, inputs, form);
         made
@@ -106,27 +110,39 @@ impl Chunks {
         let dim = CubeDim::new_2d(32, PLANES as u32);
         if form.rows {
             let eights = |(handle, elements): &(Handle, usize)| buffer(handle, *elements, 8);
-            // SAFETY: the buffers have been checked or made for the shape, and cubes past the last end at once.
-            unsafe {
-                row_scores::row_scores::launch_unchecked(
-                    client,
-                    grid(client, self.count),
-                    dim,
-                    self.addresses,
-                    buffer(&inputs.q, lengths.q, 2),
-                    buffer(&inputs.k, lengths.k, 2),
-                    numbers(&inputs.g, lengths.g, 2),
-                    numbers(&inputs.beta, lengths.beta, 1),
-                    self.inverse(),
-                    self.scores(),
-                    self.scalars(),
-                    eights(&self.queries),
-                    eights(&self.keys),
-                    eights(&self.ends),
-                    sizes(problem, self.count),
-                    form,
-                    dtype.elem(),
-                );
+            let launch = |k: BufferArg, [inverse, scores, ends]: [&(Handle, usize); 3], given| {
+                // SAFETY: the buffers have been checked or made for the shape, and cubes past the last end at once.
+                unsafe {
+                    row_scores::row_scores::launch_unchecked(
+                        client,
+                        grid(client, self.count),
+                        dim,
+                        self.addresses,
+                        buffer(&inputs.q, lengths.q, 2),
+                        k,
+                        numbers(&inputs.g, lengths.g, 2),
+                        numbers(&inputs.erase, lengths.erase, 2),
+                        numbers(&inputs.beta, lengths.beta, 1),
+                        pairs(inverse),
+                        pairs(scores),
+                        self.scalars(),
+                        eights(&self.queries),
+                        eights(&self.keys),
+                        eights(ends),
+                        sizes(problem, self.count),
+                        form,
+                        given,
+                        dtype.elem(),
+                    );
+                }
+            };
+            let own = [&self.inverse, &self.scores, &self.ends];
+            let keys = || buffer(&inputs.k, lengths.k, 2);
+            if form.separate() {
+                launch(numbers(&inputs.write, lengths.write, 2), own, false);
+                launch(keys(), self.given.each_ref(), true);
+            } else {
+                launch(keys(), own, false);
             }
             return;
         }
@@ -174,6 +190,10 @@ impl Chunks {
 
     pub fn ends(&self) -> BufferArg {
         pairs(&self.ends)
+    }
+
+    pub fn given(&self) -> [BufferArg; 3] {
+        self.given.each_ref().map(pairs)
     }
 
     /// A binding of what is absent, neither read nor written.

@@ -22,6 +22,21 @@ pub(super) struct Decays {
     pub to_end: Array<Sums>,
     /// Over the whole block.
     pub whole: Array<Sums>,
+    /// Over the steps from the start of the block that come before the step, where something reads before its step's decay.
+    pub before: Array<Sums>,
+}
+
+#[cube]
+impl Decays {
+    /// Of `count` places.
+    pub fn new(#[comptime] count: usize, #[comptime] before: bool) -> Self {
+        Decays {
+            from_start: Array::new(count),
+            to_end: Array::new(count),
+            whole: Array::new(count),
+            before: Array::new(comptime!(if before { count } else { 1 })),
+        }
+    }
 }
 
 /// The decays with these logarithms; NaN for a positive one.
@@ -50,7 +65,12 @@ pub(super) fn chosen(first: bool, x: Sums, y: Sums) -> Sums {
 
 /// Joins a block and that of the thread whose place differs by `mask`, the halves of one.
 #[cube]
-pub(super) fn join_threads(decays: &mut Decays, #[comptime] n: usize, #[comptime] mask: u32) {
+pub(super) fn join_threads(
+    decays: &mut Decays,
+    #[comptime] n: usize,
+    #[comptime] mask: u32,
+    #[comptime] before: bool,
+) {
     let second = UNIT_POS_X & mask != 0;
     let one = Sums::new(1.0f32);
     let whole = decays.whole[n];
@@ -59,7 +79,11 @@ pub(super) fn join_threads(decays: &mut Decays, #[comptime] n: usize, #[comptime
     for i in 0..4usize {
         other.insert(i, shuffle_xor(whole.extract(i), mask));
     }
-    decays.from_start[n] *= chosen(second, other, one);
+    let earlier = chosen(second, other, one);
+    decays.from_start[n] *= earlier;
+    if comptime!(before) {
+        decays.before[n] *= earlier;
+    }
     decays.to_end[n] *= chosen(second, one, other);
     decays.whole[n] = whole * other;
 }
@@ -71,12 +95,16 @@ pub(super) fn join(
     #[comptime] first: usize,
     #[comptime] second: usize,
     #[comptime] count: usize,
+    #[comptime] before: bool,
 ) {
     let (x, y) = (decays.whole[first], decays.whole[second]);
     #[unroll]
     for n in 0..count {
         decays.to_end[first + n] *= y;
         decays.from_start[second + n] *= x;
+        if comptime!(before) {
+            decays.before[second + n] *= x;
+        }
         decays.whole[first + n] = x * y;
         decays.whole[second + n] = x * y;
     }

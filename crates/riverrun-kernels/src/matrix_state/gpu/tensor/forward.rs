@@ -6,7 +6,13 @@
 //! ```
 //!
 //! with `T` and `P` from [`scores`](super::scores); without an erase `U = V`. Where rows have decays, the queries and keys come with
-//! theirs from [`row_scores`](super::row_scores).
+//! theirs from [`row_scores`](super::row_scores). Where the erase has vectors of its own, `a` that reads and `b` that is written,
+//!
+//! ```text
+//! U = T (e^G' a S + M V)       O = e^G Q S + P U + P' V       S ← e^(G_C) S + (e^(G_C - G) b)ᵀ U + (e^(G_C - G) K)ᵀ V
+//! ```
+//!
+//! with `P` of `b`, `M` and `P'` of the keys, and `G'` the sum before the step.
 
 use cubecl::prelude::*;
 
@@ -28,6 +34,9 @@ pub(super) fn pass_forward(
     v: &[u32],
     inverse: &[u32],
     scores: &[u32],
+    given_met: &[u32],
+    given_scores: &[u32],
+    given_ends: &[u32],
     scalars: &[f32],
     initial: &[f32],
     o: &mut [u32],
@@ -52,6 +61,9 @@ pub(super) fn pass_forward(
         values: address(v),
         inverse: address(inverse),
         scores: address(scores),
+        given_met: address(given_met),
+        given_scores: address(given_scores),
+        given_ends: address(given_ends),
         scalars: address(scalars),
     };
     let tiles = comptime!(value / (16 * form.planes));
@@ -75,6 +87,7 @@ pub(super) fn pass_forward(
     end_group();
     let mut held = Array::<Words>::new(depth);
     let mut words = Array::<Words>::new(steps);
+    let mut given = Array::<Words>::new(comptime!(if form.separate() { steps } else { 1 }));
     let mut r = Array::<Sums>::new(comptime!(2 * steps));
     let mut u = Array::<Sums>::new(comptime!(2 * steps));
     let mut out = Array::<Sums>::new(comptime!(2 * steps));
@@ -110,7 +123,7 @@ pub(super) fn pass_forward(
         let own_values =
             now + stage.values + UNIT_POS_Y * 32 + own_column(comptime!(pitch(16 * form.planes)));
         clear(&mut r, comptime!(2 * steps));
-        if comptime!(form.erase) {
+        if comptime!(form.erases()) {
             multiply(&held, now + stage.keys, &mut r, of_state);
         }
         if comptime!(outputs) {
@@ -121,7 +134,9 @@ pub(super) fn pass_forward(
         for step in 0..steps {
             let values =
                 blocks_transposed(own_values + comptime!(offset(16 * form.planes, 16 * step, 0)));
-            if comptime!(form.erase) {
+            if comptime!(form.separate()) {
+                given[step] = values;
+            } else if comptime!(form.erases()) {
                 #[unroll]
                 for half in 0..2usize {
                     let n = comptime!(2 * step + half);
@@ -141,7 +156,14 @@ pub(super) fn pass_forward(
                 }
             }
         }
-        if comptime!(form.erase) {
+        if comptime!(form.separate()) {
+            multiply(&given, now + stage.given_met, &mut r, of_chunk);
+            #[unroll]
+            for step in 0..steps {
+                words[step] = operand(r[comptime!(2 * step)], r[comptime!(2 * step + 1)], storage);
+            }
+        }
+        if comptime!(form.erases()) {
             clear(&mut u, comptime!(2 * steps));
             multiply(&words, now + stage.inverse, &mut u, of_chunk);
             #[unroll]
@@ -157,6 +179,9 @@ pub(super) fn pass_forward(
                 }
             }
             multiply(&words, now + stage.scores, &mut out, of_chunk);
+            if comptime!(form.separate()) {
+                multiply(&given, now + stage.given_scores, &mut out, of_chunk);
+            }
         } else {
             let at = (place * value + own) * comptime!(CHUNK / 2);
             write_operands(&words, added, at, CHUNK);
@@ -181,6 +206,9 @@ pub(super) fn pass_forward(
             decay_rows(&mut s, scalars_at, form);
         }
         multiply(&words, now + stage.ends, &mut s, to_state);
+        if comptime!(form.separate()) {
+            multiply(&given, now + stage.given_ends, &mut s, to_state);
+        }
         if comptime!(outputs) {
             let rows = rows_of(
                 lane / sizes.heads,

@@ -59,7 +59,7 @@ impl Tiles {
             queries: place(true, rows),
             d_o: place(true, bytes(CHUNK, form.value)),
             added: place(true, columns),
-            d_r: place(form.erase, columns),
+            d_r: place(form.erases(), columns),
             states: place(true, state),
             d_states: place(true, state),
             scalars: place(true, (SCALARS * CHUNK * 4) as u32),
@@ -149,7 +149,7 @@ pub(super) fn chunk_gradients(
         CHUNK,
         threads,
     );
-    if comptime!(form.erase) {
+    if comptime!(form.erases()) {
         load(
             start + tiles.d_r,
             address(d_r),
@@ -266,7 +266,7 @@ pub(super) fn chunk_gradients(
     let turned = own.step * 2 + own_column(comptime!(pitch(CHUNK)));
     let (mut met_0, mut met_1) = (0.0f32.runtime(), 0.0f32.runtime());
     let (mut of_v_0, mut of_v_1) = (0.0f32.runtime(), 0.0f32.runtime());
-    if comptime!(form.erase) {
+    if comptime!(form.erases()) {
         let last = sizes.steps - 1 - first;
         let row = own.step as usize + UNIT_POS_X as usize / 4;
         let v_0 = (values.first + row.min(last) * values.stride) / 2 + UNIT_POS_X as usize % 4;
@@ -340,7 +340,7 @@ pub(super) fn chunk_gradients(
     multiply(&a, start + tiles.d_o, &mut square, columns_of_values);
     decayed(&square, &mut words, &own, false, false, false, form);
     multiply(&words, start + tiles.queries, &mut sums, of_steps);
-    if comptime!(form.erase) {
+    if comptime!(form.erases()) {
         clear(&mut square, comptime!(2 * steps));
         multiply(&a, start + tiles.d_r, &mut square, rows_of_values);
         decayed(&square, &mut words, &own, false, true, true, form);
@@ -351,7 +351,7 @@ pub(super) fn chunk_gradients(
         gate_0 -= dot_0;
         gate_1 -= dot_1;
     }
-    if comptime!(form.erase) {
+    if comptime!(form.erases()) {
         #[unroll]
         for n in 0..channels {
             sums[n] += erased[n];

@@ -64,8 +64,7 @@ pub(super) struct Form {
     pub gate: bool,
     /// There is a decay of each row of the state.
     pub rows: bool,
-    /// There is the erase of the delta rule.
-    pub erase: bool,
+    pub erase: Erase,
     /// There is an initial state, or a gradient of the last one.
     pub state: bool,
     /// Several heads share a key head.
@@ -76,6 +75,16 @@ pub(super) struct Form {
 }
 
 impl Form {
+    /// What a step writes depends on the state.
+    fn erases(self) -> bool {
+        self.erase != Erase::None
+    }
+
+    /// One vector reads what is added along another, apart from the keys and values.
+    fn separate(self) -> bool {
+        self.erase == Erase::Separate
+    }
+
     /// Numbers in `f32` of a chunk of a head.
     fn scalars(self) -> usize {
         match self.rows {
@@ -100,7 +109,11 @@ pub(super) fn choose(
     let shape = problem.shape;
     let takes = dtype != Dtype::F32
         && capability(client).is_some_and(|capability| capability >= 80)
-        && matches!(problem.erase, Erase::None | Erase::Key)
+        && match problem.erase {
+            Erase::None | Erase::Key => true,
+            Erase::Separate => problem.gate == Gate::Row,
+            Erase::Free => false,
+        }
         && !problem.bonus
         && !reset
         && shape.key.is_multiple_of(32)
@@ -121,7 +134,7 @@ pub(super) fn choose(
         value: shape.value,
         gate: problem.gate == Gate::Head,
         rows: problem.gate == Gate::Row,
-        erase: problem.erase == Erase::Key,
+        erase: problem.erase,
         state: false,
         grouped: shape.group() > 1,
         storage: match dtype {
@@ -159,6 +172,7 @@ fn pass(
     let cubes = shape.states() * shape.value / (16 * form.planes);
     let stand_in = || chunks.stand_in();
     let count = chunks.count;
+    let [given_met, given_scores, given_ends] = chunks.given();
     let (o, last, states, added) = match outputs {
         Outputs::All(o, last) => (
             buffer(o, lengths.v, 2),
@@ -186,6 +200,9 @@ fn pass(
             buffer(&inputs.v, lengths.v, 2),
             chunks.inverse(),
             chunks.scores(),
+            given_met,
+            given_scores,
+            given_ends,
             chunks.scalars(),
             match &inputs.initial {
                 Some(state) => buffer(state, shape.state(), 1),

@@ -46,8 +46,8 @@ fn word_of(tile: u32, #[comptime] row: usize, #[comptime] column: usize) -> u32 
     word_at(tile + own + comptime!(offset(CHUNK, 8 * row, column)))
 }
 
-/// Adds to the gradients of `later` and `earlier`, 8 steps each or the same, with their factors; `weighted` is that of a key to be
-/// erased along, times `β`. `words` are those of the squares, and turned.
+/// Adds to the gradients of `later` and `earlier`, 8 steps each or the same, with their factors. `words` are those of the squares, and
+/// turned.
 #[cube]
 fn add(
     d: &mut Sides,
@@ -63,9 +63,9 @@ fn add(
     let both = value_of(operand(operands.query, operands.late, storage));
     let sum = multiply_add(keys, words[0], 0u32, zero, storage);
     d.q[later] += sum * operands.to_late;
-    if comptime!(form.erase) {
+    if comptime!(form.erases()) {
         let sum = multiply_add(keys, words[1], 0u32, zero, storage);
-        d.e[later] += sum * operands.to_late;
+        d.e[later] += sum * operands.to_erase;
     }
     let sum = multiply_add(both, words[2], words[3], zero, storage);
     d.k[earlier] += sum * operands.to_early;
@@ -75,10 +75,54 @@ fn add(
 #[derive(CubeType, Clone, Copy)]
 struct Operands {
     to_late: Sums,
+    /// Of what reads for the erase.
+    to_erase: Sums,
     to_early: Sums,
     early: Sums,
+    /// What reads for the erase, with its factor and `β`.
     late: Sums,
     query: Sums,
+}
+
+/// The words of 16 steps of what reads for the erase.
+#[cube]
+fn erase_words(
+    start: u32,
+    #[comptime] block: usize,
+    #[comptime] tiles: Tiles,
+    #[comptime] form: Form,
+) -> Words {
+    let tile = comptime!(if form.separate() {
+        tiles.erase
+    } else {
+        tiles.keys
+    });
+    own_words(start + tile, block, form)
+}
+
+/// The `β` of 8 steps.
+#[cube]
+fn weights(
+    start: u32,
+    #[comptime] n: usize,
+    #[comptime] tiles: Tiles,
+    #[comptime] form: Form,
+) -> Sums {
+    let mut betas = Sums::new(1.0f32);
+    if comptime!(form.erases() && !form.separate()) {
+        betas = of_steps(start + tiles.scalars, 0usize, n);
+    }
+    betas
+}
+
+/// The factors of 8 steps from the start of their block to what reads for the erase there.
+#[cube]
+fn to_erase(decays: &Decays, #[comptime] n: usize, #[comptime] form: Form) -> Sums {
+    let mut factors = decays.from_start[n];
+    if comptime!(form.separate()) {
+        factors = decays.before[n];
+    }
+    factors
 }
 
 /// The words of two squares, and the same turned.
@@ -95,14 +139,15 @@ fn words_of(
     words[1] = 0u32.runtime();
     words[2] = turned(words[0]);
     words[3] = 0u32.runtime();
-    if comptime!(form.erase) {
+    if comptime!(form.erases()) {
         words[1] = word_of(start + tiles.erased, row, column);
         words[3] = turned(words[1]);
     }
     words
 }
 
-/// Begins the gradients of 16 steps with what they give each other, and their decays.
+/// Begins the gradients of 16 steps with what they give each other, and their decays. `given`: those of the keys that are given, after
+/// those of what is written for the erase; gradients of the queries and of what reads for the erase add up.
 #[cube]
 pub(super) fn near_block(
     start: u32,
@@ -111,25 +156,28 @@ pub(super) fn near_block(
     decays: &mut Decays,
     #[comptime] block: usize,
     #[comptime] tiles: Tiles,
+    #[comptime] given: bool,
     #[comptime] form: Form,
 ) {
-    let storage = form.storage;
+    let (storage, separate) = comptime!((form.storage, form.separate()));
     let (first, second) = comptime!((2 * block, 2 * block + 1));
     let one = Sums::new(1.0f32);
-    let scalars = start + tiles.scalars;
     let keys = own_words(start + tiles.keys, block, form);
+    let erase = erase_words(start, block, tiles, form);
     let queries = own_words(start + tiles.queries, block, form);
     #[unroll]
     for half in 0..2usize {
         let n = comptime!(first + half);
         let (q, k) = (part(queries, half, storage), part(keys, half, storage));
-        let mut betas = one;
-        if comptime!(form.erase) {
-            betas = of_steps(scalars, 0usize, n);
-        }
+        let e = part(erase, half, storage);
+        let betas = weights(start, n, tiles, form);
         let own = of_steps(start + tiles.diagonal, 0usize, n);
-        d.q[n] = k * own;
-        d.e[n] = Sums::new(0.0f32);
+        if comptime!(given) {
+            d.q[n] += k * own;
+        } else {
+            d.q[n] = k * own;
+            d.e[n] = Sums::new(0.0f32);
+        }
         d.k[n] = q * own;
         let words = words_of(start, n, n, tiles, form);
 
@@ -138,6 +186,7 @@ pub(super) fn near_block(
         let mut from_start = decay;
         let mut to_end = one;
         let mut whole = decay;
+        let mut before = one;
         let mut factor = one;
         let mut weight = one;
         #[unroll]
@@ -148,12 +197,18 @@ pub(super) fn near_block(
             to_end.insert(x, decay.extract(y));
             whole.insert(x, both);
             whole.insert(y, both);
+            before.insert(y, decay.extract(x));
             factor.insert(y, decay.extract(y));
             weight.insert(y, betas.extract(y));
         }
         decays.from_start[n] = from_start;
         decays.to_end[n] = to_end;
         decays.whole[n] = whole;
+        let mut erase_factor = factor;
+        if comptime!(separate) {
+            decays.before[n] = before;
+            erase_factor = one;
+        }
         #[unroll]
         for level in 0..3usize {
             if comptime!(level > 0) {
@@ -161,7 +216,11 @@ pub(super) fn near_block(
                 let odd = UNIT_POS_X & mask != 0;
                 factor = chosen(odd, decays.from_start[n], decays.to_end[n]);
                 weight = chosen(odd, betas, one);
-                join_threads(decays, n, mask);
+                erase_factor = factor;
+                if comptime!(separate) {
+                    erase_factor = decays.before[n];
+                }
+                join_threads(decays, n, mask, separate);
             }
             let mut some = Array::<u32>::new(4usize);
             let (plain, other) = (mask(level as u32, false), mask(level as u32, true));
@@ -169,12 +228,18 @@ pub(super) fn near_block(
             some[1] = words[1] & plain;
             some[2] = words[2] & other;
             some[3] = words[3] & other;
-            let weighted = k * factor * weight;
+            let late = e * erase_factor * weight;
+            let early = if comptime!(separate) {
+                k * factor
+            } else {
+                late
+            };
             let operands = Operands {
                 to_late: factor,
+                to_erase: erase_factor,
                 to_early: factor,
-                early: weighted,
-                late: weighted,
+                early,
+                late,
                 query: q * factor,
             };
             add(d, &operands, &some, n, n, form);
@@ -182,19 +247,21 @@ pub(super) fn near_block(
     }
     let words = words_of(start, second, first, tiles, form);
     let (early, late) = (decays.to_end[first], decays.from_start[second]);
-    let mut betas = one;
-    if comptime!(form.erase) {
-        betas = of_steps(scalars, 0usize, second);
+    let mut to_erase = late;
+    if comptime!(separate) {
+        to_erase = decays.before[second];
     }
+    let betas = weights(start, second, tiles, form);
     let operands = Operands {
         to_late: late,
+        to_erase,
         to_early: early,
         early: part(keys, 0usize, storage) * early,
-        late: part(keys, 1usize, storage) * late * betas,
+        late: part(erase, 1usize, storage) * to_erase * betas,
         query: part(queries, 1usize, storage) * late,
     };
     add(d, &operands, &words, second, first, form);
-    join(decays, first, second, 1usize);
+    join(decays, first, second, 1usize, separate);
 }
 
 /// Adds what two halves of `8 * count` steps give each other, of which the first begins at `at`, in blocks of 8.
@@ -242,12 +309,12 @@ pub(super) fn far_block(
     for n in 0..count {
         d.q[later + n] += sums[n] * decays.from_start[later + n];
     }
-    if comptime!(form.erase) {
+    if comptime!(form.erases()) {
         clear(&mut sums, count);
         multiply(&words, erased, &mut sums, product);
         #[unroll]
         for n in 0..count {
-            d.e[later + n] += sums[n] * decays.from_start[later + n];
+            d.e[later + n] += sums[n] * to_erase(decays, later + n, form);
         }
     }
     clear(&mut sums, count);
@@ -262,16 +329,19 @@ pub(super) fn far_block(
         );
     }
     multiply(&words, read, &mut sums, turned);
-    if comptime!(form.erase) {
+    if comptime!(form.erases()) {
         #[unroll]
         for n in 0..blocks {
-            let keys = own_words(start + tiles.keys, comptime!(later / 2 + n), form);
+            let erase = erase_words(start, comptime!(later / 2 + n), tiles, form);
             let (x, y) = comptime!((later + 2 * n, later + 2 * n + 1));
-            let betas_x = of_steps(start + tiles.scalars, 0usize, x);
-            let betas_y = of_steps(start + tiles.scalars, 0usize, y);
+            let (f_x, f_y) = (to_erase(decays, x, form), to_erase(decays, y, form));
+            let (betas_x, betas_y) = (
+                weights(start, x, tiles, form),
+                weights(start, y, tiles, form),
+            );
             words[n] = operand(
-                part(keys, 0usize, storage) * decays.from_start[x] * betas_x,
-                part(keys, 1usize, storage) * decays.from_start[y] * betas_y,
+                part(erase, 0usize, storage) * f_x * betas_x,
+                part(erase, 1usize, storage) * f_y * betas_y,
                 storage,
             );
         }

@@ -5,7 +5,12 @@
 //! D ← e^(G_C) D + (e^G Q)ᵀ dO - (β e^G K)ᵀ dR
 //! ```
 //!
-//! Without an erase `dV = dU`, and the last term is not there.
+//! Without an erase `dV = dU`, and the last term is not there. Where the erase has vectors of its own, `dU` is that of what is written
+//! along `b`, and
+//!
+//! ```text
+//! dV = P'ᵀ dO + (e^(G_C - G) K) D + Mᵀ dR       D ← e^(G_C) D + (e^G Q)ᵀ dO + (e^G' a)ᵀ dR
+//! ```
 
 use cubecl::prelude::*;
 
@@ -27,6 +32,9 @@ pub(super) fn pass_backward(
     d_o: &[u32],
     inverse: &[u32],
     scores: &[u32],
+    given_met: &[u32],
+    given_scores: &[u32],
+    given_ends: &[u32],
     scalars: &[f32],
     d_last: &[f32],
     d_v: &mut [u32],
@@ -50,6 +58,9 @@ pub(super) fn pass_backward(
         values: address(d_o),
         inverse: address(inverse),
         scores: address(scores),
+        given_met: address(given_met),
+        given_scores: address(given_scores),
+        given_ends: address(given_ends),
         scalars: address(scalars),
     };
     let tiles = comptime!(value / (16 * form.planes));
@@ -141,7 +152,7 @@ pub(super) fn pass_backward(
             value,
             own,
         );
-        if comptime!(form.erase) {
+        if comptime!(form.erases()) {
             #[unroll]
             for step in 0..steps {
                 words[step] = operand(
@@ -162,11 +173,20 @@ pub(super) fn pass_backward(
                 (place * value + own) * comptime!(CHUNK / 2),
                 CHUNK,
             );
-            #[unroll]
-            for n in 0..comptime!(2 * steps) {
-                r[n] *= of_steps(scalars_at, form.betas(), n);
+            if comptime!(form.separate()) {
+                let mut d_given = Array::<Sums>::new(comptime!(2 * steps));
+                clear(&mut d_given, comptime!(2 * steps));
+                multiply(&held, now + stage.given_ends, &mut d_given, of_state);
+                multiply(&given, now + stage.given_scores, &mut d_given, of_chunk);
+                multiply(&words, now + stage.given_met, &mut d_given, of_chunk);
+                write_steps(&d_given, d_v, &rows, form);
+            } else {
+                #[unroll]
+                for n in 0..comptime!(2 * steps) {
+                    r[n] *= of_steps(scalars_at, form.betas(), n);
+                }
+                write_steps(&r, d_v, &rows, form);
             }
-            write_steps(&r, d_v, &rows, form);
         } else {
             write_steps(&d_u, d_v, &rows, form);
         }
@@ -190,7 +210,9 @@ pub(super) fn pass_backward(
             decay_rows(&mut d, scalars_at, form);
         }
         multiply(&given, now + stage.queries, &mut d, to_state);
-        if comptime!(form.erase) {
+        if comptime!(form.separate()) {
+            multiply(&words, now + stage.keys, &mut d, to_state);
+        } else if comptime!(form.erases()) {
             #[unroll]
             for step in 0..steps {
                 let (left, right) = comptime!((2 * step, 2 * step + 1));

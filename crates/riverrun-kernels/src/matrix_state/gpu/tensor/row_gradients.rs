@@ -9,6 +9,15 @@
 //! dG = q dq + β k de - k dw, the last row also e^(G_C) Σ S D + Σ_j e^(G_C - G_j) k_j (U Dᵀ)_j
 //! ```
 //!
+//! Where the erase has vectors of its own, `a` that reads and `b` that is written, without `β`,
+//!
+//! ```text
+//! A' = tril(dO Vᵀ)     B = stril(dR Uᵀ)     B' = stril(dR Vᵀ)     Γ'_ij = e^(G_(i-1) - G_j)
+//! dq_i = e^(G_i) (dO Sᵀ)_i + Σ_j Γ_ij (A_ij b_j + A'_ij k_j)      da_i = e^(G_(i-1)) (dR Sᵀ)_i + Σ_j Γ'_ij (B_ij b_j + B'_ij k_j)
+//! db_j = e^(G_C - G_j) (U Dᵀ)_j + Σ_i (Γ_ij A_ij q_i + Γ'_ij B_ij a_i)      dk_j: the same with V, A' and B'
+//! dG = q dq + a da - k dk - b db, of whose sums from a step on `a da` of the step is no part
+//! ```
+//!
 //! A plane has 16 channels and all steps, transposed: channels are the rows of its products, so a step's factor meets operands and sums
 //! in the same threads.
 
@@ -35,6 +44,8 @@ pub(super) struct Tiles {
     pub keys: u32,
     pub queries: u32,
     logs: u32,
+    /// What reads for the erase, where that is not the key.
+    pub erase: u32,
     pub d_o: u32,
     pub added: u32,
     pub d_r: u32,
@@ -62,22 +73,31 @@ impl Tiles {
             at
         };
         let (rows, columns) = (bytes(CHUNK, form.key), bytes(form.value, CHUNK));
+        let values = bytes(CHUNK, form.value);
         let (state, square) = (bytes(form.value, form.key), bytes(CHUNK, CHUNK));
         let numbers = |count: usize| (count * CHUNK * 4) as u32;
         Self {
             keys: place(true, rows),
             queries: place(true, rows),
             logs: place(true, rows),
-            d_o: place(true, bytes(CHUNK, form.value)),
-            added: place(true, columns),
-            d_r: place(form.erase, columns),
+            erase: place(form.separate(), rows),
+            d_o: place(true, values),
+            added: place(
+                true,
+                if form.separate() {
+                    columns.max(values)
+                } else {
+                    columns
+                },
+            ),
+            d_r: place(form.erases(), columns),
             states: place(true, state),
             d_states: place(true, state),
             read: place(true, square),
-            erased: place(form.erase, square),
+            erased: place(form.erases(), square),
             diagonal: place(true, numbers(1)),
-            of_values: place(form.erase, numbers(1)),
-            met: place(form.erase, numbers(planes(form))),
+            of_values: place(form.erases() && !form.separate(), numbers(1)),
+            met: place(form.erases() && !form.separate(), numbers(planes(form))),
             scalars: place(true, (form.scalars() * 4) as u32),
             bytes: next,
         }
@@ -135,6 +155,8 @@ pub(super) fn row_gradients<F: Numeric>(
     k: &[u32],
     v: &[u32],
     g: &[u32],
+    erase: &[u32],
+    write: &[u32],
     d_o: &[u32],
     added: &[u32],
     d_r: &[u32],
@@ -144,6 +166,8 @@ pub(super) fn row_gradients<F: Numeric>(
     d_q: &mut [u32],
     d_k: &mut [u32],
     d_g: &mut [u32],
+    d_erase: &mut [u32],
+    d_write: &mut [u32],
     d_beta: &mut [F],
     sizes: Sizes,
     #[comptime] form: Form,
@@ -196,7 +220,7 @@ pub(super) fn row_gradients<F: Numeric>(
         CHUNK,
         threads,
     );
-    if comptime!(form.erase) {
+    if comptime!(form.erases()) {
         load(
             start + tiles.d_r,
             address(d_r),
@@ -207,7 +231,15 @@ pub(super) fn row_gradients<F: Numeric>(
         );
     }
     end_group();
-    load(start + tiles.keys, address(k), &keys, CHUNK, key, threads);
+    let separate = comptime!(form.separate());
+    if comptime!(separate) {
+        let at = start + tiles.keys;
+        load(at, address(write), &logs, CHUNK, key, threads);
+        let at = start + tiles.erase;
+        load(at, address(erase), &logs, CHUNK, key, threads);
+    } else {
+        load(start + tiles.keys, address(k), &keys, CHUNK, key, threads);
+    }
     load(
         start + tiles.queries,
         address(q),
@@ -243,7 +275,7 @@ pub(super) fn row_gradients<F: Numeric>(
     end_group();
     wait_for_all_but_one();
     sync_cube();
-    squares(start, v, &values, tiles, planes, form);
+    squares(start, v, &values, tiles, planes, false, form);
     wait_for_all();
     sync_cube();
 
@@ -252,29 +284,71 @@ pub(super) fn row_gradients<F: Numeric>(
         e: Array::new(TILES),
         k: Array::new(TILES),
     };
-    let mut decays = Decays {
-        from_start: Array::new(TILES),
-        to_end: Array::new(TILES),
-        whole: Array::new(TILES),
-    };
+    let mut decays = Decays::new(TILES, separate);
+    let mut sums = Array::<Sums>::new(TILES);
+    let mut end = Sums::new(0.0f32);
+    let mut gates = Array::<Sums>::new(comptime!(if separate { TILES } else { 1 }));
+    let channel = UNIT_POS_Y as usize * 16;
+    let own = rows_of(sequence, head, heads, first, steps, key, channel);
     #[unroll]
-    for block in 0..comptime!(CHUNK / 16) {
-        let logs = own_words(start + tiles.logs, block, form);
-        near_block(start, logs, &mut d, &mut decays, block, tiles, form);
-    }
-    #[unroll]
-    for level in 0..2usize {
-        let count = comptime!(2 << level);
+    for side in 0..comptime!(if separate { 2usize } else { 1usize }) {
+        let given = comptime!(side == 1);
+        if comptime!(given) {
+            sync_cube();
+            load(start + tiles.keys, address(k), &keys, CHUNK, key, threads);
+            let at = start + tiles.added;
+            load(at, address(v), &values, CHUNK, value, threads);
+            end_group();
+            wait_for_all();
+            sync_cube();
+            squares(start, v, &values, tiles, planes, true, form);
+            sync_cube();
+        }
         #[unroll]
-        for half in 0..comptime!(TILES / (2 * count)) {
-            let at = comptime!(2 * count * half);
-            far_block(start, &mut d, &decays, at, count, tiles, form);
-            join(&mut decays, at, at + count, count);
+        for block in 0..comptime!(CHUNK / 16) {
+            let logs = own_words(start + tiles.logs, block, form);
+            near_block(start, logs, &mut d, &mut decays, block, tiles, given, form);
+        }
+        #[unroll]
+        for level in 0..2usize {
+            let count = comptime!(2 << level);
+            #[unroll]
+            for half in 0..comptime!(TILES / (2 * count)) {
+                let at = comptime!(2 * count * half);
+                far_block(start, &mut d, &decays, at, count, tiles, form);
+                join(&mut decays, at, at + count, count, separate);
+            }
+        }
+        // What goes through the state after the chunk.
+        of_state(
+            start + tiles.d_states,
+            start + tiles.added,
+            &mut sums,
+            !given,
+            form,
+        );
+        #[unroll]
+        for n in 0..TILES {
+            let words = own_words(start + tiles.keys, comptime!(n / 2), form);
+            let k = part(words, comptime!(n % 2), storage);
+            let late = sums[n] * decays.to_end[n];
+            end += k * late;
+            d.k[n] += late;
+            if comptime!(separate) {
+                let gate = k * d.k[n];
+                if comptime!(given) {
+                    gates[n] -= gate;
+                } else {
+                    gates[n] = Sums::new(0.0f32) - gate;
+                }
+            }
+        }
+        if comptime!(separate && !given) {
+            write_steps(&d.k, d_write, &own, form);
         }
     }
 
-    // What goes through the states before and after the chunk.
-    let mut sums = Array::<Sums>::new(TILES);
+    // And through the state before it.
     of_state(
         start + tiles.states,
         start + tiles.d_o,
@@ -286,7 +360,7 @@ pub(super) fn row_gradients<F: Numeric>(
     for n in 0..TILES {
         d.q[n] += sums[n] * decays.from_start[n];
     }
-    if comptime!(form.erase) {
+    if comptime!(form.erases()) {
         of_state(
             start + tiles.states,
             start + tiles.d_r,
@@ -296,23 +370,12 @@ pub(super) fn row_gradients<F: Numeric>(
         );
         #[unroll]
         for n in 0..TILES {
-            d.e[n] -= sums[n] * decays.from_start[n];
+            if comptime!(separate) {
+                d.e[n] += sums[n] * decays.before[n];
+            } else {
+                d.e[n] -= sums[n] * decays.from_start[n];
+            }
         }
-    }
-    of_state(
-        start + tiles.d_states,
-        start + tiles.added,
-        &mut sums,
-        true,
-        form,
-    );
-    let mut end = Sums::new(0.0f32);
-    #[unroll]
-    for n in 0..TILES {
-        let words = own_words(start + tiles.keys, comptime!(n / 2), form);
-        let late = sums[n] * decays.to_end[n];
-        end += part(words, comptime!(n % 2), storage) * late;
-        d.k[n] += late;
     }
     let mut kept = Sums::new(0.0f32);
     #[unroll]
@@ -339,8 +402,15 @@ pub(super) fn row_gradients<F: Numeric>(
             comptime!(n % 2),
             storage,
         );
-        let mut gate = q * d.q[n] - k * d.k[n];
-        if comptime!(form.erase) {
+        let mut gate = q * d.q[n];
+        if comptime!(separate) {
+            let words = own_words(start + tiles.erase, block, form);
+            let erase = part(words, comptime!(n % 2), storage);
+            gate += gates[n] + erase * d.e[n];
+        } else {
+            gate -= k * d.k[n];
+        }
+        if comptime!(form.erases() && !separate) {
             let met = k * d.e[n];
             let betas = of_steps(start + tiles.scalars, 0usize, n);
             gate += betas * met;
@@ -364,12 +434,18 @@ pub(super) fn row_gradients<F: Numeric>(
         sums[n] = gate;
     }
     sums_from(&mut sums, end);
-    let channel = UNIT_POS_Y as usize * 16;
-    let own = rows_of(sequence, head, heads, first, steps, key, channel);
+    if comptime!(separate) {
+        #[unroll]
+        for n in 0..TILES {
+            let words = own_words(start + tiles.erase, comptime!(n / 2), form);
+            sums[n] -= part(words, comptime!(n % 2), storage) * d.e[n];
+        }
+        write_steps(&d.e, d_erase, &own, form);
+    }
     write_steps(&d.q, d_q, &own, form);
     write_steps(&d.k, d_k, &own, form);
     write_steps(&sums, d_g, &own, form);
-    if comptime!(form.erase) {
+    if comptime!(form.erases() && !separate) {
         sync_cube();
         let step = UNIT_POS;
         if step < comptime!(CHUNK as u32) && first + (step as usize) < steps {

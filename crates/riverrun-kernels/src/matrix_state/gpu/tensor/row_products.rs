@@ -5,20 +5,23 @@ use cubecl::prelude::*;
 use super::Form;
 use super::tile::*;
 use crate::gpu::mma::multiply_add;
+use crate::gpu::storage::Storage;
 
 /// Words of two rows of a thread, half of the first and half of the second: a step and the eighth after it.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Pair {
     pub q: Words,
+    /// What reads for the erase.
+    pub e: Words,
     pub k: Words,
 }
 
-/// Products of queries with keys and of keys with keys: with 8 steps in halves of 1, 2 and 4, of the last 8 steps with the first 8, with
+/// Products of queries with keys and of what reads for the erase with keys: with 8 steps in halves of 1, 2 and 4, of the last 8 steps with the first 8, with
 /// the 32 steps of the chunk's first half, and with the 16 before the plane's.
 #[derive(CubeType)]
 pub(super) struct Products {
     pub q: Array<Sums>,
-    pub k: Array<Sums>,
+    pub e: Array<Sums>,
 }
 
 /// Places of products.
@@ -27,22 +30,45 @@ pub(super) const MIDDLE: usize = 3;
 pub(super) const FIRST_HALF: usize = 4;
 pub(super) const BEFORE: usize = 8;
 
-/// The four channels `x` of the thread's rows, times factors.
+/// A vector of each of the thread's two rows.
+#[derive(CubeType)]
+pub(super) struct Vectors {
+    pub q: Array<Words>,
+    /// What reads for the erase, where that is not the key.
+    pub e: Array<Words>,
+    pub k: Array<Words>,
+}
+
+/// Channels of a vector of the thread's rows, times factors.
+#[cube]
+fn times(
+    vectors: &Array<Words>,
+    #[comptime] x: usize,
+    factors: (Sums, Sums),
+    #[comptime] storage: Storage,
+) -> Words {
+    let (first, second) = (part(vectors[0], x, storage), part(vectors[1], x, storage));
+    operand(first * factors.0, second * factors.1, storage)
+}
+
+/// The four channels `x` of the thread's rows, times factors; `before`: those of an erase that reads before its step's decay.
 #[cube]
 pub(super) fn scaled(
-    queries: &Array<Words>,
-    keys: &Array<Words>,
+    vectors: &Vectors,
     #[comptime] x: usize,
-    f_0: Sums,
-    f_1: Sums,
+    factors: (Sums, Sums),
+    before: (Sums, Sums),
     #[comptime] form: Form,
 ) -> Pair {
-    let storage = form.storage;
-    let (q_0, q_1) = (part(queries[0], x, storage), part(queries[1], x, storage));
-    let (k_0, k_1) = (part(keys[0], x, storage), part(keys[1], x, storage));
+    let k = times(&vectors.k, x, factors, form.storage);
+    let mut e = k;
+    if comptime!(form.separate()) {
+        e = times(&vectors.e, x, before, form.storage);
+    }
     Pair {
-        q: operand(q_0 * f_0, q_1 * f_1, storage),
-        k: operand(k_0 * f_0, k_1 * f_1, storage),
+        q: times(&vectors.q, x, factors, form.storage),
+        e,
+        k,
     }
 }
 
@@ -79,9 +105,9 @@ pub(super) fn add(
     );
     let a = as_rows(own.q, rows.0, rows.1);
     products.q[at] = multiply_add(a, low, high, products.q[at], storage);
-    if comptime!(form.erase) {
-        let a = as_rows(own.k, rows.0, rows.1);
-        products.k[at] = multiply_add(a, low, high, products.k[at], storage);
+    if comptime!(form.erases()) {
+        let a = as_rows(own.e, rows.0, rows.1);
+        products.e[at] = multiply_add(a, low, high, products.e[at], storage);
     }
 }
 

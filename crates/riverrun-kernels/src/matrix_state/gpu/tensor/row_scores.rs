@@ -5,6 +5,13 @@
 //! P_ij = Σ_c q_ic k_jc e^(G_ic - G_jc)   (j ≤ i)      A_ij = β_i Σ_c k_ic k_jc e^(G_ic - G_jc)   (j < i)
 //! ```
 //!
+//! Where the erase has vectors of its own, `a` that reads and `b` that is written, a launch takes `b` for the keys, and another one the
+//! keys that are `given`:
+//!
+//! ```text
+//! P_ij = Σ_c q_ic b_jc e^(G_ic - G_jc)   (j ≤ i)      A_ij = -Σ_c a_ic b_jc e^(G_(i-1)c - G_jc)   (j < i)
+//! ```
+//!
 //! A plane has 16 steps. The products of pairs in it have both operands in the thread's registers; those with steps of other planes
 //! take the keys of these from shared memory.
 
@@ -21,8 +28,11 @@ use crate::gpu::address::address;
 use crate::gpu::storage::pair;
 use crate::gpu::tensor::*;
 
-/// What waits for a thread in shared memory: of each of two groups of channels, queries, keys and logarithms of two steps.
-const WAITING: usize = 6;
+/// What waits for a thread in shared memory: of each of two groups of channels, queries, keys and logarithms of two steps, and what
+/// reads for the erase where that is not the key.
+fn waiting_vectors(form: Form) -> usize {
+    if form.separate() { 8 } else { 6 }
+}
 
 /// Where the thread's rows are.
 #[derive(CubeType, Clone, Copy)]
@@ -30,9 +40,10 @@ struct Own {
     q: u64,
     k: u64,
     g: u64,
-    /// The thread's first number of the first row, and the distance of the rows; of keys, then of logarithms.
-    keys: usize,
-    key_rows: usize,
+    erase: u64,
+    /// The thread's first number of the first row, and the distance of the rows; of queries, then of logarithms.
+    queries: usize,
+    query_rows: usize,
     logs: usize,
     log_rows: usize,
     /// Rows that are there, 0 to 2.
@@ -41,15 +52,20 @@ struct Own {
 
 /// Begins to copy 32 channels of the thread's two rows, 8 of each.
 #[cube]
-fn fetch(at: u32, own: &Own, n: usize) {
+fn fetch(at: u32, own: &Own, n: usize, #[comptime] given: bool, #[comptime] form: Form) {
     #[unroll]
     for half in 0..2usize {
         let there = own.there > comptime!(half as u32);
         let bytes = select(there, 16u32, 0u32);
         let row = select(there, half, 0usize);
-        let keys = u64::cast_from(own.keys + row * own.key_rows + n * 32) * 2u64;
+        let queries = u64::cast_from(own.queries + row * own.query_rows + n * 32) * 2u64;
         let logs = u64::cast_from(own.logs + row * own.log_rows + n * 32) * 2u64;
-        copy_16(at + comptime!(half as u32 * 2048), own.q + keys, bytes);
+        let keys = if comptime!(form.separate() && !given) {
+            logs
+        } else {
+            queries
+        };
+        copy_16(at + comptime!(half as u32 * 2048), own.q + queries, bytes);
         copy_16(
             at + comptime!((2 + half) as u32 * 2048),
             own.k + keys,
@@ -60,25 +76,35 @@ fn fetch(at: u32, own: &Own, n: usize) {
             own.g + logs,
             bytes,
         );
+        if comptime!(form.separate()) {
+            copy_16(
+                at + comptime!((6 + half) as u32 * 2048),
+                own.erase + logs,
+                bytes,
+            );
+        }
     }
 }
 
-/// A cube takes a chunk of a head. `from_start_q`, `from_start_k`, `to_end_k`: the queries and keys times their decays, `[.., CHUNK, K]`.
-/// `scalars`: `β`, then the decays over the chunk.
+/// A cube takes a chunk of a head. `from_start_q`, `from_start_e`, `to_end_k`: the queries, what reads for the erase and the keys, times
+/// their decays, `[.., CHUNK, K]`. `scalars`: `β`, then the decays over the chunk. Where the keys are `given`, `inverse` is the product
+/// of what reads for the erase with them, and `from_start_q`, `from_start_e` and `scalars` are not written.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn row_scores<F: Numeric>(
     q: &[u32],
     k: &[u32],
     g: &[u32],
+    erase: &[u32],
     beta: &[F],
     inverse: &mut [u32],
     scores: &mut [u32],
     scalars: &mut [f32],
     from_start_q: &mut [Words],
-    from_start_k: &mut [Words],
+    from_start_e: &mut [Words],
     to_end_k: &mut [Words],
     sizes: Sizes,
     #[comptime] form: Form,
+    #[comptime] given: bool,
     #[define(F)] _dtype: ElemType,
 ) {
     if CUBE_POS >= sizes.cubes {
@@ -86,16 +112,16 @@ pub(super) fn row_scores<F: Numeric>(
     }
     let (key, storage) = comptime!((form.key, form.storage));
     let vectors = comptime!(key / 8);
-    let mut matrix =
-        Shared::<[Sums]>::new_slice(comptime!(if form.erase { CHUNK * PITCH } else { 1 }));
-    let mut solved =
-        Shared::<[Sums]>::new_slice(comptime!(if form.erase { CHUNK * PITCH } else { 1 }));
+    let separate = comptime!(form.separate());
+    let solves = comptime!(form.erases() && !given);
+    let mut matrix = Shared::<[Sums]>::new_slice(comptime!(if solves { CHUNK * PITCH } else { 1 }));
+    let mut solved = Shared::<[Sums]>::new_slice(comptime!(if solves { CHUNK * PITCH } else { 1 }));
     // The decays over each plane's steps, of 32 channels.
     let mut wholes = Shared::<[Sums]>::new_slice(comptime!(PLANES * 8));
     // Keys for other planes: of the first and third plane for the next, of the first two for the last two.
     let mut lent = Shared::<[Words]>::new_slice(comptime!(PLANES * 64));
 
-    let mut waiting = Shared::<[Words]>::new_slice(comptime!(2 * WAITING * 128));
+    let mut waiting = Shared::<[Words]>::new_slice(comptime!(2 * waiting_vectors(form) * 128));
 
     let chunks = sizes.steps.div_ceil(CHUNK);
     let (head, rest) = (CUBE_POS % sizes.heads, CUBE_POS / sizes.heads);
@@ -114,40 +140,41 @@ pub(super) fn row_scores<F: Numeric>(
         q: address(q),
         k: address(k),
         g: address(g),
-        keys: (row * sizes.key_heads + key_head) * key + lane % 4 * 8,
-        key_rows: 8 * sizes.key_heads * key,
+        erase: address(erase),
+        queries: (row * sizes.key_heads + key_head) * key + lane % 4 * 8,
+        query_rows: 8 * sizes.key_heads * key,
         logs: (row * sizes.heads + head) * key + lane % 4 * 8,
         log_rows: 8 * sizes.heads * key,
         there: u32::cast_from(step < sizes.steps) + u32::cast_from(step + 8 < sizes.steps),
     };
     let start = shared_address(&mut waiting) + UNIT_POS * 16;
-    fetch(start, &own, 0usize);
+    fetch(start, &own, 0usize, given, form);
     end_group();
 
     let mut products = Products {
         q: Array::new(ALL),
-        k: Array::new(ALL),
+        e: Array::new(ALL),
     };
     clear(&mut products.q, ALL);
-    clear(&mut products.k, ALL);
+    clear(&mut products.e, ALL);
     let mut dots = Array::<f32>::new(2usize);
     dots[0] = 0.0f32;
     dots[1] = 0.0f32;
 
-    let mut queries = Array::<Words>::new(2usize);
-    let mut keys = Array::<Words>::new(2usize);
-    let mut decays = Decays {
-        from_start: Array::new(4usize),
-        to_end: Array::new(4usize),
-        whole: Array::new(4usize),
+    let mut own_vectors = Vectors {
+        q: Array::new(2usize),
+        e: Array::new(comptime!(if separate { 2usize } else { 1usize })),
+        k: Array::new(2usize),
     };
+    let mut decays = Decays::new(4usize, separate);
     let groups = comptime!(key / 32);
     let mut far_q = Array::<Words>::new(4usize);
-    let mut far_k = Array::<Words>::new(4usize);
+    let mut far_e = Array::<Words>::new(4usize);
     for n in 0..groups {
-        let size = comptime!(WAITING as u32 * 2048);
+        let size = comptime!(waiting_vectors(form) as u32 * 2048);
         if n + 1 < groups {
-            fetch(start + (n + 1) as u32 % 2 * size, &own, n + 1);
+            let next = start + (n + 1) as u32 % 2 * size;
+            fetch(next, &own, n + 1, given, form);
         }
         end_group();
         // A thread reads what it has copied itself.
@@ -155,8 +182,11 @@ pub(super) fn row_scores<F: Numeric>(
         let now = start + n as u32 % 2 * size;
         #[unroll]
         for half in 0..2usize {
-            queries[half] = words_at(now + comptime!(half as u32 * 2048));
-            keys[half] = words_at(now + comptime!((2 + half) as u32 * 2048));
+            own_vectors.q[half] = words_at(now + comptime!(half as u32 * 2048));
+            own_vectors.k[half] = words_at(now + comptime!((2 + half) as u32 * 2048));
+            if comptime!(separate) {
+                own_vectors.e[half] = words_at(now + comptime!((6 + half) as u32 * 2048));
+            }
             let logs = words_at(now + comptime!((4 + half) as u32 * 2048));
             #[unroll]
             for x in 0..2usize {
@@ -165,9 +195,12 @@ pub(super) fn row_scores<F: Numeric>(
                 decays.from_start[at] = decay;
                 decays.to_end[at] = one;
                 decays.whole[at] = decay;
+                if comptime!(separate) {
+                    decays.before[at] = one;
+                }
                 let (q, k) = (
-                    part(queries[half], x, storage),
-                    part(keys[half], x, storage),
+                    part(own_vectors.q[half], x, storage),
+                    part(own_vectors.k[half], x, storage),
                 );
                 let products = q * k;
                 dots[half] += (products.extract(0usize) + products.extract(1usize))
@@ -190,7 +223,12 @@ pub(super) fn row_scores<F: Numeric>(
                         decays.to_end[2 * x + 1],
                     );
                 }
-                let own = scaled(&queries, &keys, x, f_0, f_1, form);
+                let (mut b_0, mut b_1) = (f_0, f_1);
+                if comptime!(separate) {
+                    b_0 = decays.before[2 * x];
+                    b_1 = decays.before[2 * x + 1];
+                }
+                let own = scaled(&own_vectors, x, (f_0, f_1), (b_0, b_1), form);
                 if comptime!(level < 3) {
                     add(
                         &mut products,
@@ -220,7 +258,7 @@ pub(super) fn row_scores<F: Numeric>(
                         0usize,
                         form,
                     );
-                    join(&mut decays, 2 * x, 2 * x + 1, 1usize);
+                    join(&mut decays, 2 * x, 2 * x + 1, 1usize, separate);
                     if lane < 4 {
                         wholes[plane * 8 + lane * 2 + x] = decays.whole[2 * x];
                     }
@@ -229,7 +267,7 @@ pub(super) fn row_scores<F: Numeric>(
             if comptime!(level < 3) {
                 #[unroll]
                 for n in 0..4usize {
-                    join_threads(&mut decays, n, mask);
+                    join_threads(&mut decays, n, mask, separate);
                 }
             }
         }
@@ -250,6 +288,7 @@ pub(super) fn row_scores<F: Numeric>(
             #[unroll]
             for level in 0..2usize {
                 let mut factors = Array::<Sums>::new(2usize);
+                let mut before_step = Array::<Sums>::new(2usize);
                 #[unroll]
                 for half in 0..2usize {
                     let i = comptime!(2 * x + half);
@@ -262,8 +301,21 @@ pub(super) fn row_scores<F: Numeric>(
                         );
                         chosen(plane >= 2, late, early)
                     };
+                    before_step[half] = factors[half];
+                    if comptime!(separate) {
+                        before_step[half] = decays.before[i];
+                        if comptime!(level == 1) {
+                            before_step[half] *= between_1;
+                        }
+                    }
                 }
-                let own = scaled(&queries, &keys, x, factors[0], factors[1], form);
+                let own = scaled(
+                    &own_vectors,
+                    x,
+                    (factors[0], factors[1]),
+                    (before_step[0], before_step[1]),
+                    form,
+                );
                 let slot = if comptime!(level == 0) {
                     plane / 2
                 } else {
@@ -278,14 +330,17 @@ pub(super) fn row_scores<F: Numeric>(
                     lent[(slot * 2 + x) * 32 + lane] = own.k;
                 }
                 far_q[2 * level + x] = own.q;
-                far_k[2 * level + x] = own.k;
+                far_e[2 * level + x] = own.e;
             }
             #[unroll]
             for half in 0..2usize {
                 decays.from_start[2 * x + half] *= before;
+                if comptime!(separate) {
+                    decays.before[2 * x + half] *= before;
+                }
                 decays.to_end[2 * x + half] *= after;
             }
-            if UNIT_POS_Y == 0 && lane < 4 {
+            if comptime!(!given) && UNIT_POS_Y == 0 && lane < 4 {
                 let whole = decays.whole[2 * x] * after;
                 let to = place * comptime!(CHUNK + key) + (n * 32 + CHUNK + lane * 8 + 4 * x);
                 #[unroll]
@@ -299,17 +354,29 @@ pub(super) fn row_scores<F: Numeric>(
             let at = (place * CHUNK + upper + comptime!(8 * half)) * vectors + n * 4 + lane % 4;
             let (first, second) = comptime!((half, 2 + half));
             let (q_0, q_1) = (
-                part(queries[half], 0usize, storage),
-                part(queries[half], 1usize, storage),
+                part(own_vectors.q[half], 0usize, storage),
+                part(own_vectors.q[half], 1usize, storage),
             );
             let (k_0, k_1) = (
-                part(keys[half], 0usize, storage),
-                part(keys[half], 1usize, storage),
+                part(own_vectors.k[half], 0usize, storage),
+                part(own_vectors.k[half], 1usize, storage),
             );
-            let (start_0, start_1) = (decays.from_start[first], decays.from_start[second]);
-            from_start_q[at] = operand(q_0 * start_0, q_1 * start_1, storage);
-            if comptime!(form.erase) {
-                from_start_k[at] = operand(k_0 * start_0, k_1 * start_1, storage);
+            if comptime!(!given) {
+                let (start_0, start_1) = (decays.from_start[first], decays.from_start[second]);
+                from_start_q[at] = operand(q_0 * start_0, q_1 * start_1, storage);
+                if comptime!(separate) {
+                    let (a_0, a_1) = (
+                        part(own_vectors.e[half], 0usize, storage),
+                        part(own_vectors.e[half], 1usize, storage),
+                    );
+                    from_start_e[at] = operand(
+                        a_0 * decays.before[first],
+                        a_1 * decays.before[second],
+                        storage,
+                    );
+                } else if comptime!(form.erases()) {
+                    from_start_e[at] = operand(k_0 * start_0, k_1 * start_1, storage);
+                }
             }
             to_end_k[at] = operand(
                 k_0 * decays.to_end[first],
@@ -323,7 +390,8 @@ pub(super) fn row_scores<F: Numeric>(
             if UNIT_POS_Y % 2 == 1 {
                 let own = Pair {
                     q: far_q[x],
-                    k: far_k[x],
+                    e: far_e[x],
+                    k: far_e[x],
                 };
                 let b = lent[(plane / 2 * 2 + x) * 32 + lane];
                 #[unroll]
@@ -342,7 +410,8 @@ pub(super) fn row_scores<F: Numeric>(
             if UNIT_POS_Y >= 2 {
                 let own = Pair {
                     q: far_q[2 + x],
-                    k: far_k[2 + x],
+                    e: far_e[2 + x],
+                    k: far_e[2 + x],
                 };
                 #[unroll]
                 for tile in 0..4usize {
@@ -362,12 +431,14 @@ pub(super) fn row_scores<F: Numeric>(
     }
 
     let near_q = near(&products.q, over_four(dots[0]), over_four(dots[1]));
-    let near_k = near(&products.k, 0.0f32, 0.0f32);
+    let near_e = near(&products.e, 0.0f32, 0.0f32);
     #[unroll]
     for half in 0..2usize {
         let i = upper + comptime!(8 * half);
         let mut factor = 0.0f32.runtime();
-        if comptime!(form.erase) {
+        if comptime!(separate) {
+            factor = -1.0f32;
+        } else if comptime!(form.erases()) {
             let step = (first + i).min(sizes.steps - 1);
             let row = (sequence * sizes.steps + step) * sizes.heads + head;
             factor = select(first + i < sizes.steps, f32::cast_from(beta[row]), 0.0f32);
@@ -382,14 +453,17 @@ pub(super) fn row_scores<F: Numeric>(
             let read = tile_of(&products.q, near_q, n);
             let at = (place * CHUNK + i) * comptime!(CHUNK / 2);
             scores[at + j / 2] = pair(read.extract(x), read.extract(y), storage);
-            if comptime!(form.erase) {
-                let met = tile_of(&products.k, near_k, n);
+            if comptime!(given) {
+                let met = tile_of(&products.e, near_e, n);
+                inverse[at + j / 2] = pair(met.extract(x), met.extract(y), storage);
+            } else if comptime!(form.erases()) {
+                let met = tile_of(&products.e, near_e, n);
                 let (low, high) = (met.extract(x) * factor, met.extract(y) * factor);
                 put_pair(&mut matrix, i * PITCH + j / 4, low, high);
             }
         }
     }
-    if comptime!(form.erase) {
+    if comptime!(solves) {
         sync_cube();
         invert(&matrix, &mut solved);
         write_inverse(&solved, inverse, place, storage);

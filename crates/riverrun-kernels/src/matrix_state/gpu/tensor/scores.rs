@@ -65,9 +65,9 @@ pub(super) fn chunk_scores<F: Numeric>(
     let threads = comptime!(32 * PLANES);
     let mut memory = Shared::<[Words]>::new_slice(comptime!(2 * bytes(CHUNK, key) as usize / 16));
     let mut matrix =
-        Shared::<[Sums]>::new_slice(comptime!(if form.erase { CHUNK * PITCH } else { 1 }));
+        Shared::<[Sums]>::new_slice(comptime!(if form.erases() { CHUNK * PITCH } else { 1 }));
     let mut solved =
-        Shared::<[Sums]>::new_slice(comptime!(if form.erase { CHUNK * PITCH } else { 1 }));
+        Shared::<[Sums]>::new_slice(comptime!(if form.erases() { CHUNK * PITCH } else { 1 }));
     let mut sums = Shared::<[f32]>::new_slice(CHUNK);
     let mut betas = Shared::<[f32]>::new_slice(CHUNK);
 
@@ -109,7 +109,7 @@ pub(super) fn chunk_scores<F: Numeric>(
         a[step] = blocks(queries + own + comptime!(step as u32 * 32));
     }
     multiply(&a, keys, &mut read, product);
-    if comptime!(form.erase) {
+    if comptime!(form.erases()) {
         #[unroll]
         for step in 0..depth {
             a[step] = blocks(keys + own + comptime!(step as u32 * 32));
@@ -140,7 +140,7 @@ pub(super) fn chunk_scores<F: Numeric>(
                     g_1 = log;
                 }
             }
-            if comptime!(form.erase) {
+            if comptime!(form.erases()) {
                 let factor = select(there, f32::cast_from(beta[row]), 0.0f32);
                 if comptime!(n == 0) {
                     beta_0 = factor;
@@ -185,7 +185,7 @@ pub(super) fn chunk_scores<F: Numeric>(
                 let high = select(j < i, products.extract(y) * right, 0.0f32);
                 let at = (place * CHUNK + i) * comptime!(CHUNK / 2);
                 scores[at + j / 2] = pair(low, high, storage);
-                if comptime!(form.erase) {
+                if comptime!(form.erases()) {
                     let products = met[n];
                     let low = select(j < i, products.extract(x) * left * factor, 0.0f32);
                     let high = select(j + 1 < i, products.extract(y) * right * factor, 0.0f32);
@@ -193,7 +193,7 @@ pub(super) fn chunk_scores<F: Numeric>(
                 }
             }
         }
-        if comptime!(form.erase) {
+        if comptime!(form.erases()) {
             sync_cube();
             invert(&matrix, &mut solved);
             write_inverse(&solved, inverse, place, storage);

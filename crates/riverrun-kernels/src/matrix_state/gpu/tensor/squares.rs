@@ -9,7 +9,8 @@ use super::tile::*;
 use crate::gpu::storage::pair;
 use crate::gpu::tensor::*;
 
-/// Computes them, with the diagonal of `A`, and `v·dR`. Each of the two is in four parts of 16 rows, which the planes share out.
+/// Computes them, with the diagonal of `A`, and `v·dR` where something is weighted by `β`. Each of the two is in four parts of 16 rows,
+/// which the planes share out. `given`: of `V` in place of `U`.
 #[cube]
 pub(super) fn squares(
     start: u32,
@@ -17,17 +18,19 @@ pub(super) fn squares(
     values: &Rows,
     #[comptime] tiles: Tiles,
     #[comptime] planes: usize,
+    #[comptime] given: bool,
     #[comptime] form: Form,
 ) {
     let parts = comptime!(CHUNK / 16);
-    let all = comptime!(if form.erase { 2 * parts } else { parts });
+    let all = comptime!(if form.erases() { 2 * parts } else { parts });
     #[unroll]
     for n in 0..comptime!(all.div_ceil(planes)) {
         let job = UNIT_POS_Y + comptime!((n * planes) as u32);
         if job < comptime!(parts as u32) {
-            rows_of_read(start, job, tiles, form);
-        } else if comptime!(form.erase) && job < comptime!(all as u32) {
-            rows_of_erased(start, v, values, job - comptime!(parts as u32), tiles, form);
+            rows_of_read(start, job, tiles, given, form);
+        } else if comptime!(form.erases()) && job < comptime!(all as u32) {
+            let block = job - comptime!(parts as u32);
+            rows_of_erased(start, v, values, block, tiles, given, form);
         }
     }
 }
@@ -55,7 +58,13 @@ fn put_rows(sums: &Array<Sums>, tile: u32, block: u32, #[comptime] form: Form) {
 }
 
 #[cube]
-fn rows_of_read(start: u32, block: u32, #[comptime] tiles: Tiles, #[comptime] form: Form) {
+fn rows_of_read(
+    start: u32,
+    block: u32,
+    #[comptime] tiles: Tiles,
+    #[comptime] given: bool,
+    #[comptime] form: Form,
+) {
     let depth = comptime!(form.value / 16);
     let from = start
         + tiles.d_o
@@ -72,7 +81,7 @@ fn rows_of_read(start: u32, block: u32, #[comptime] tiles: Tiles, #[comptime] fo
         &a,
         start + tiles.added,
         &mut sums,
-        comptime!(form.of_values()),
+        comptime!(form.of_written(given)),
     );
     put_rows(&sums, start + tiles.read, block, form);
     // Of the diagonal, a thread has the number of its upper row or none, and the same of its lower row.
@@ -103,6 +112,7 @@ fn rows_of_erased(
     values: &Rows,
     block: u32,
     #[comptime] tiles: Tiles,
+    #[comptime] given: bool,
     #[comptime] form: Form,
 ) {
     let (depth, storage) = comptime!((form.value / 16, form.storage));
@@ -114,22 +124,28 @@ fn rows_of_erased(
     #[unroll]
     for step in 0..depth {
         a[step] = blocks_transposed(from + comptime!(offset(CHUNK, 16 * step, 0)));
-        #[unroll]
-        for n in 0..2usize {
-            let d = part(a[step], n, storage);
-            let x = halves(v[v_0 + comptime!(8 * step + 4 * n)], storage);
-            let y = halves(v[v_1 + comptime!(8 * step + 4 * n)], storage);
-            upper += d.extract(0usize) * x.extract(0usize) + d.extract(1usize) * x.extract(1usize);
-            lower += d.extract(2usize) * y.extract(0usize) + d.extract(3usize) * y.extract(1usize);
+        if comptime!(!form.separate()) {
+            #[unroll]
+            for n in 0..2usize {
+                let d = part(a[step], n, storage);
+                let x = halves(v[v_0 + comptime!(8 * step + 4 * n)], storage);
+                let y = halves(v[v_1 + comptime!(8 * step + 4 * n)], storage);
+                upper +=
+                    d.extract(0usize) * x.extract(0usize) + d.extract(1usize) * x.extract(1usize);
+                lower +=
+                    d.extract(2usize) * y.extract(0usize) + d.extract(3usize) * y.extract(1usize);
+            }
         }
     }
-    let (upper, lower) = (over_four(upper), over_four(lower));
-    if UNIT_POS_X % 4 == 0 {
-        put_word(start + tiles.of_values + row * 4, u32::reinterpret(upper));
-        put_word(
-            start + tiles.of_values + row * 4 + 32,
-            u32::reinterpret(lower),
-        );
+    if comptime!(!form.separate()) {
+        let (upper, lower) = (over_four(upper), over_four(lower));
+        if UNIT_POS_X % 4 == 0 {
+            put_word(start + tiles.of_values + row * 4, u32::reinterpret(upper));
+            put_word(
+                start + tiles.of_values + row * 4 + 32,
+                u32::reinterpret(lower),
+            );
+        }
     }
     let mut sums = Array::<Sums>::new(TILES);
     clear(&mut sums, TILES);
@@ -137,11 +153,13 @@ fn rows_of_erased(
         &a,
         start + tiles.added,
         &mut sums,
-        comptime!(form.of_values()),
+        comptime!(form.of_written(given)),
     );
-    #[unroll]
-    for n in 0..TILES {
-        sums[n] = Sums::new(0.0f32) - sums[n];
+    if comptime!(!form.separate()) {
+        #[unroll]
+        for n in 0..TILES {
+            sums[n] = Sums::new(0.0f32) - sums[n];
+        }
     }
     put_rows(&sums, start + tiles.erased, block, form);
 }

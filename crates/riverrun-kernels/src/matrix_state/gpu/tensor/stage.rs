@@ -34,6 +34,11 @@ pub(super) struct Stage {
     pub queries: u32,
     pub inverse: u32,
     pub scores: u32,
+    /// The same of what is written along the keys, where the erase has a vector of its own: what reads of it is erased, the scores,
+    /// the keys that are written.
+    pub given_met: u32,
+    pub given_scores: u32,
+    pub given_ends: u32,
     pub values: u32,
     pub scalars: u32,
     pub bytes: u32,
@@ -49,13 +54,16 @@ impl Stage {
             at
         };
         let (square, rows) = (bytes(CHUNK, CHUNK), bytes(CHUNK, form.key));
-        let keys = place(!form.rows || form.erase, rows);
+        let keys = place(!form.rows || form.erases(), rows);
         Self {
             keys,
             ends: if form.rows { place(true, rows) } else { keys },
             queries: place(reads, rows),
-            inverse: place(form.erase, square),
+            inverse: place(form.erases(), square),
             scores: place(reads, square),
+            given_met: place(form.separate(), square),
+            given_scores: place(reads && form.separate(), square),
+            given_ends: place(form.separate(), rows),
             values: place(true, bytes(CHUNK, 16 * form.planes)),
             scalars: place(true, (form.scalars() * 4) as u32),
             bytes: next,
@@ -100,6 +108,18 @@ impl Form {
         }
     }
 
+    /// The same, or of the `given` values, whose rows are steps.
+    pub(super) fn of_written(self, given: bool) -> Product {
+        match given {
+            true => Product {
+                len: self.value,
+                rows: false,
+                ..self.of_values()
+            },
+            false => self.of_values(),
+        }
+    }
+
     /// Steps times keys or queries, which are rows, to a state.
     pub(super) fn to_state(self) -> Product {
         Product {
@@ -122,6 +142,9 @@ pub(super) struct Sources {
     pub values: u64,
     pub inverse: u64,
     pub scores: u64,
+    pub given_met: u64,
+    pub given_scores: u64,
+    pub given_ends: u64,
     pub scalars: u64,
 }
 
@@ -174,7 +197,7 @@ pub(super) fn load_stage(
             0usize,
         )
     };
-    if comptime!(!form.rows || form.erase) {
+    if comptime!(!form.rows || form.erases()) {
         load(at + stage.keys, sources.k, &keys, CHUNK, form.key, threads);
     }
     if comptime!(form.rows) {
@@ -205,13 +228,41 @@ pub(super) fn load_stage(
             threads,
         );
     }
-    if comptime!(form.erase) {
+    if comptime!(form.erases()) {
         load(
             at + stage.inverse,
             sources.inverse,
             &square,
             CHUNK,
             CHUNK,
+            threads,
+        );
+    }
+    if comptime!(form.separate()) {
+        load(
+            at + stage.given_met,
+            sources.given_met,
+            &square,
+            CHUNK,
+            CHUNK,
+            threads,
+        );
+        if comptime!(reads) {
+            load(
+                at + stage.given_scores,
+                sources.given_scores,
+                &square,
+                CHUNK,
+                CHUNK,
+                threads,
+            );
+        }
+        load(
+            at + stage.given_ends,
+            sources.given_ends,
+            &keys,
+            CHUNK,
+            form.key,
             threads,
         );
     }

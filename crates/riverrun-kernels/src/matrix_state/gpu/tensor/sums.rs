@@ -68,7 +68,7 @@ pub(super) fn chunk_sums<F: Numeric>(
             d_g[row + sizes.heads] = F::cast_from(after + d_1 + end);
         }
     }
-    if comptime!(form.erase) {
+    if comptime!(form.erases()) {
         #[unroll]
         for n in 0..2usize {
             // Each part has the whole product with the values.
