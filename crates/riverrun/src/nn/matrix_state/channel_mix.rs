@@ -69,7 +69,10 @@ impl Recurrent for Rwkv7ChannelMix {
         let lengths = sequence.lengths.clone();
         let x = without_padding(x, lengths.as_deref())?;
         let (difference, last) = token_shift(x.clone(), sequence)?;
-        let inner = apply(&self.key, mixed(&x, &difference, row(&self.mix.val(), 0)))?;
+        let inner = apply(
+            &self.key,
+            mixed(&x, &difference, row(&self.mix.val(), 0, [batch, steps])),
+        )?;
         let inner = relu(inner);
         let y = apply(&self.value, inner.clone() * inner)?;
         // The step after the last sees the last one.

@@ -6,6 +6,7 @@ use burn::tensor::{Device, Distribution, Tensor};
 use super::parts::wide;
 use crate::Error;
 use crate::nn::activation::softplus;
+use crate::ops::linear::every_step;
 
 /// `Δ_t = softplus(a_t + dt_bias)` and the logarithm of the decay, `g_t = -e^(A_log) Δ_t`, for each head or for each row of each
 /// head's state: both in `f32`, or `f64` for `f64`. A training run in fewer bits leaves these parameters in `f32`
@@ -51,9 +52,10 @@ impl HeadDecay {
     pub(super) fn run(&self, a: Tensor<3>) -> (Tensor<3>, Tensor<3>) {
         let ([batch, steps, width], [heads]) = (a.dims(), self.a_log.dims());
         let rate = wide(self.a_log.val()).exp().neg();
-        let step = softplus(wide(a) + wide(self.dt_bias.val()).unsqueeze());
+        let every = |x| every_step(x, [batch, steps]);
+        let step = softplus(wide(a) + every(wide(self.dt_bias.val())));
         let rows = step.clone().reshape([batch, steps, heads, width / heads]);
-        let decay = rows * rate.reshape([1, 1, heads, 1]);
+        let decay = rows * every(rate).unsqueeze_dim(3);
         (step, decay.reshape([batch, steps, width]))
     }
 }

@@ -10,6 +10,7 @@ use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
 use super::parts::{count, filled, positive, wide};
 use super::{HeadDecay, MatrixLayerState, ShortConvolution};
 use crate::nn::{RmsNorm, RmsNormConfig, apply};
+use crate::ops::linear::every_step;
 use crate::ops::{Decay, MatrixState, matrix_state, rms_norm, swiglu};
 use crate::{Error, Sequence};
 
@@ -183,7 +184,7 @@ impl Mamba2 {
         let ones = filled([group], 1.0, (&x.device(), x.dtype()));
         let x = x.reshape([batch, steps, self.groups, group]);
         let y = rms_norm(x, ones, self.norm.epsilon)?;
-        Ok(y.reshape([batch, steps, width]) * gamma.unsqueeze())
+        Ok(y.reshape([batch, steps, width]) * every_step(gamma, [batch, steps]))
     }
 }
 
@@ -212,7 +213,8 @@ impl MatrixLayer for Mamba2 {
         let value = (wide(x.clone()) * step.unsqueeze_dim(3)).cast(dtype);
         let vectors = MatrixState::new(c, b, value).with_decay(Decay::Head(g.cast(dtype)));
         let (o, matrix) = matrix_state(vectors, matrix)?;
-        let d = self.d.val().reshape([1, 1, heads.heads, 1]);
+        let [batch, steps, _] = u.dims();
+        let d = every_step(self.d.val(), [batch, steps]).unsqueeze_dim(3);
         let y = heads.merged(o + x * d);
         let y = self.normed(swiglu(apply(&self.gate, u)?, y)?)?;
         Ok((apply(&self.out, y)?, MatrixLayerState::new(inputs, matrix)))

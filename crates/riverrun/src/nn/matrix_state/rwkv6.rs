@@ -148,14 +148,14 @@ impl Rwkv6 {
     fn mixtures(&self, x: &Tensor<3>, difference: &Tensor<3>) -> Result<[Tensor<3>; 5], Error> {
         let ([batch, steps, width], mix) = (x.dims(), self.mix.val());
         let [_, rank, _] = self.mix_up.dims();
-        let inner = mixed(x, difference, row(&mix, 0));
+        let inner = mixed(x, difference, row(&mix, 0, [batch, steps]));
         let inner = linear(inner, self.mix_down.val(), None, LinearSpec::default())?;
         let inner = inner.tanh().reshape([batch * steps, 5, rank]);
         // One product for each of the five.
         let outer = matmul(inner.swap_dims(0, 1), self.mix_up.val())?;
         Ok([0, 1, 2, 3, 4].map(|j| {
             let part = outer.clone().narrow(0, j, 1);
-            let part = part.reshape([batch, steps, width]) + row(&mix, j + 1);
+            let part = part.reshape([batch, steps, width]) + row(&mix, j + 1, [batch, steps]);
             mixed(x, difference, part)
         }))
     }

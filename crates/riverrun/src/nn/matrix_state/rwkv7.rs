@@ -13,6 +13,7 @@ use super::parts::{count, head_norm, positive, ramp, sigmoid, unit_norm, wide};
 use super::token_shift::{mixed, mixtures, row, token_shift};
 use super::{LowRank, MatrixLayerState};
 use crate::nn::{LayerNorm, LayerNormConfig, Recurrent, apply};
+use crate::ops::linear::every_step;
 use crate::ops::support::checks;
 use crate::ops::{Decay, Erase, MatrixState, matrix_state};
 use crate::{Error, Sequence};
@@ -221,7 +222,8 @@ impl Rwkv7 {
         let ([batch, steps, width], dtype) = (x.dims(), x.dtype());
         let (difference, inputs) = token_shift(x.clone(), inputs)?;
         let mix = self.mix.val();
-        let [r, w, k, v, a, g] = [0, 1, 2, 3, 4, 5].map(|j| mixed(&x, &difference, row(&mix, j)));
+        let [r, w, k, v, a, g] =
+            [0, 1, 2, 3, 4, 5].map(|j| mixed(&x, &difference, row(&mix, j, [batch, steps])));
         let r = heads.key(&apply(&self.receptance, r)?, 0);
         let (k, own) = (apply(&self.key, k)?, apply(&self.value, v.clone())?);
         let values = match (&self.value_part, first) {
@@ -234,17 +236,18 @@ impl Rwkv7 {
         let decay = sigmoid(wide(self.decay.run(w, Tensor::tanh)?)) * -(-0.5f64).exp();
         let a = sigmoid(self.rate.run(a, |x| x)?);
         let gate = self.gate.run(g, sigmoid)?;
-        let erase = k.clone() * self.key_erase.val().unsqueeze();
+        let every = |x| every_step(x, [batch, steps]);
+        let erase = k.clone() * every(self.key_erase.val());
         let erase = unit_norm(heads.key(&erase, 0), 1.0, SQUARES)?;
-        let rate = (a.clone() - 1.0) * self.key_rate.val().unsqueeze() + 1.0;
+        let rate = (a.clone() - 1.0) * every(self.key_rate.val()) + 1.0;
         let (k, v) = (heads.key(&(k * rate), 0), heads.value(&values, 0));
         let write = erase.clone() * heads.key(&a, 0);
         let vectors = MatrixState::new(r.clone(), k.clone(), v.clone())
             .with_decay(Decay::Row(heads.key(&decay.cast(dtype), 0)))
             .with_erase(Erase::Separate([erase.neg(), write]));
         let (o, matrix) = matrix_state(vectors, matrix)?;
-        let bonus = self.bonus.val().reshape([1, 1, heads.heads, heads.key_dim]);
-        let own = (r * k * bonus).sum_dim(3) * v;
+        let met = heads.merged(r * k) * every(self.bonus.val().flatten(0, 1));
+        let own = heads.key(&met, 0).sum_dim(3) * v;
         let o = head_norm(o, &self.norm)? + own.reshape([batch, steps, width]);
         let y = apply(&self.out, o * gate)?;
         Ok((y, MatrixLayerState::new(inputs, matrix), values))

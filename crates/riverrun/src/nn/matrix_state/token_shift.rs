@@ -3,6 +3,7 @@
 use burn::tensor::{Device, Tensor};
 
 use super::parts::{filled, ramp};
+use crate::ops::linear::every_step;
 use crate::ops::short_convolution;
 use crate::{Error, Sequence};
 
@@ -22,9 +23,9 @@ pub(super) fn mixed(x: &Tensor<3>, difference: &Tensor<3>, row: Tensor<3>) -> Te
     x.clone() + difference.clone() * row
 }
 
-/// Row `i` of `[n, D]`, as `[1, 1, D]`.
-pub(super) fn row(rows: &Tensor<2>, i: usize) -> Tensor<3> {
-    rows.clone().narrow(0, i, 1).unsqueeze_dim(0)
+/// Row `i` of `[n, D]`, for every step.
+pub(super) fn row(rows: &Tensor<2>, i: usize, steps: [usize; 2]) -> Tensor<3> {
+    every_step(rows.clone().narrow(0, i, 1).squeeze_dim(0), steps)
 }
 
 /// `[n, D]` from 1 in the first channel, which sees the step before alone, to near 0 in the last.

@@ -12,10 +12,11 @@ mod flex;
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Scalar, TensorMetadata, backend_extension};
-use burn::tensor::{DType, FloatDType, Tensor};
+use burn::tensor::Tensor;
 use riverrun_kernels::activation::Nonlinearity;
 
 use super::support::checks;
+use super::support::dtype::{narrow, wide};
 use crate::Error;
 
 /// GELU in its tanh form: `x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))`, element by element.
@@ -177,20 +178,4 @@ fn tanh_part<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     let cube = B::float_mul(B::float_mul(x.clone(), x.clone()), x.clone());
     let u = B::float_add(x, B::float_mul_scalar(cube, Scalar::Float(CUBE)));
     B::float_tanh(B::float_mul_scalar(u, Scalar::Float(ROOT)))
-}
-
-/// `f16` and `bf16` as `f32`.
-fn wide<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
-    match x.dtype() {
-        DType::F16 | DType::BF16 => B::float_cast(x, FloatDType::F32),
-        _ => x,
-    }
-}
-
-/// Rounded to a dtype.
-fn narrow<B: Backend>(x: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
-    match x.dtype() == dtype {
-        true => x,
-        false => B::float_cast(x, dtype.into()),
-    }
 }

@@ -2,6 +2,7 @@
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, TensorMetadata};
+use burn::tensor::Shape;
 use burn_autodiff::NodeId;
 use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -11,6 +12,7 @@ use burn_autodiff::ops::{Backward, Ops, OpsKind};
 use super::{LinearOps, LinearSpec, Weights};
 use crate::ops::support::Maybe;
 use crate::ops::support::autodiff::{inner, node_or, register};
+use crate::ops::support::dtype::{narrow, wide};
 
 /// Parents: x, weight, bias; `x` again stands for an absent one.
 #[derive(Debug)]
@@ -144,7 +146,44 @@ impl<B: LinearOps> Backward<B, 2> for Matmul {
     }
 }
 
+/// Parent: the vector.
+#[derive(Debug)]
+struct EveryStep;
+
+impl<B: LinearOps> Backward<B, 1> for EveryStep {
+    type State = ();
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        grads: &mut Gradients,
+        _checkpointer: &mut Checkpointer,
+    ) {
+        let d = grads.consume::<B>(&ops.node);
+        if let [Some(parent)] = ops.parents {
+            let (dtype, [batch, steps, columns]) = (d.dtype(), d.shape().dims());
+            let sums = match batch * steps {
+                0 => B::float_zeros(Shape::new([columns]), &d.device(), dtype.into()),
+                rows => {
+                    let d = B::float_reshape(wide::<B>(d), Shape::new([rows, columns]));
+                    narrow::<B>(B::column_sums(d), dtype)
+                }
+            };
+            grads.register::<B>(parent.id, sums);
+        }
+    }
+}
+
 impl<B: LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C> {
+    fn every_step(x: FloatTensor<Self>, steps: [usize; 2]) -> FloatTensor<Self> {
+        let prep = Backward::<B, 1>::prepare::<C>(EveryStep, [x.node()]).compute_bound();
+        let y = B::every_step(x.into_primitive(), steps);
+        match prep.stateful() {
+            OpsKind::Tracked(prep) => prep.finish((), y),
+            OpsKind::UnTracked(prep) => prep.finish(y),
+        }
+    }
+
     fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
         let nodes = [a.node(), b.node()];
         let prep = Backward::<B, 2>::prepare::<C>(Matmul, nodes).compute_bound();

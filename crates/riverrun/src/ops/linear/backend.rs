@@ -268,6 +268,15 @@ pub trait LinearOps: ActivationOps + ProductRoutes {
         Self::float_reshape(Self::float_sum_dim(x, 0), columns)
     }
 
+    /// `[N]` as `[batch, steps, N]`, without a copy. The gradient is by [`column_sums`](Self::column_sums).
+    #[fusion(default)]
+    fn every_step(x: FloatTensor<Self>, steps: [usize; 2]) -> FloatTensor<Self> {
+        let [batch, steps] = steps;
+        let columns = x.shape()[0];
+        let row = Self::float_reshape(x, Shape::new([1, 1, columns]));
+        Self::float_expand(row, Shape::new([batch, steps, columns]))
+    }
+
     /// `[.., I]` to `[.., O]`.
     #[fusion(default)]
     fn linear_layer(

@@ -124,6 +124,15 @@ fn weights(weight: Tensor<2>, bias: Option<Tensor<1>>) -> Weights<Dispatch> {
     }
 }
 
+/// `[N]` as `[batch, steps, N]`, for every step, without a copy. The gradient is the sum over the steps, in `f32` or wider, by the
+/// kernel for the gradient of a bias: the backend's own for a broadcast adds up a column in one thread.
+pub(crate) fn every_step(x: Tensor<1>, steps: [usize; 2]) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as LinearOps>::every_step(
+        x.into_dispatch(),
+        steps,
+    ))
+}
+
 fn check<const D: usize>(
     x: &Tensor<D>,
     inputs: usize,

@@ -5,6 +5,7 @@ pub(crate) mod autodiff;
 pub(crate) mod checks;
 #[cfg(feature = "cube")]
 pub(crate) mod cube;
+pub(crate) mod dtype;
 #[cfg(feature = "flex")]
 pub(crate) mod flex;
 pub(crate) mod lengths;
