@@ -11,6 +11,8 @@ with tanh-GELU, residual; RMSNorm and a projection to the vocabulary. The recurr
   nn.GRU        PyTorch's GRU in minGRU's place, the rest through torch.compile; nn.LSTM likewise
   griffin-...   Griffin (griffin.py): griffin-eager, griffin-compile, and griffin-fused, its RG-LRU a Triton kernel each way
   gpt2-...      GPT-2 (gpt2.py): gpt2-eager, gpt2-compile
+  fla.GDN       FLA's Gated DeltaNet (gated_delta.py) in minGRU's place, the rest through torch.compile; with --wrong-gradients,
+                where FLA refuses to run
   ...-graph     one of these with the whole step (forward, backward, clipping, optimizer) recorded as one CUDA graph
 
 A step is timed from the batch on the device to the end of the device's work. A model whose loss does not start near that of a
@@ -71,12 +73,19 @@ class TorchLayer(nn.Module):
         return self.layer(x)[0]
 
 
+def fla_layer(width):
+    from gated_delta import GatedDeltaNet
+
+    return GatedDeltaNet(width)
+
+
 RECURRENT = {
     "eager": MinGru,
     "compile": MinGru,
     "fused": FusedMinGru,
     "nn.GRU": lambda width: TorchLayer(nn.GRU, width),
     "nn.LSTM": lambda width: TorchLayer(nn.LSTM, width),
+    "fla.GDN": fla_layer,
 }
 
 
@@ -212,8 +221,13 @@ def main():
     parser.add_argument("--dtypes", help="f32, f16, bf16, separated by commas [default: bf16 on a GPU, f32 on the CPU]")
     parser.add_argument("--shapes", help="WIDTHxLAYERSxBATCHxSTEPSxVOCAB, separated by commas")
     parser.add_argument("--steps", type=int, default=12, help="timed steps")
+    parser.add_argument("--wrong-gradients", action="store_true", help="time FLA where it refuses to compute wrong gradients")
     parser.add_argument("--json")
     args = parser.parse_args()
+    if args.wrong_gradients:
+        from gated_delta import allow_wrong_gradients
+
+        allow_wrong_gradients()
     device = torch.device(args.device)
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = True

@@ -94,7 +94,6 @@ pub fn for_tensor_cores(erase: Erase) -> impl Iterator<Item = States> {
             // same would carry the error of a step to all others, which counts as if errors did not meet.
             let weak = form.gate == Gate::Row && n % 2 == 1;
             let options = Options {
-                reset: false,
                 weak,
                 correlated: options.correlated && !weak,
                 ..options

@@ -11,7 +11,7 @@ use crate::{Error, Tensors};
 impl States {
     /// Whether tensor cores compute this problem.
     pub fn on_tensor_cores(&self, client: &Client, dtype: Dtype) -> bool {
-        tensor_cores(client, &self.problem, dtype, self.inputs.reset.is_some())
+        tensor_cores(client, &self.problem, dtype)
     }
 
     /// The result of the kernels.

@@ -33,6 +33,7 @@ mod rollout;
 mod rotary;
 pub(crate) mod rssm;
 mod short_convolution;
+pub(crate) mod split;
 pub(crate) mod support;
 
 pub use activation::{geglu, gelu, silu, swiglu};

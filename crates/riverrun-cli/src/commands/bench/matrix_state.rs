@@ -265,7 +265,7 @@ mod gpu {
             for &storage in &dtypes {
                 by_storage!(storage, check(client, &problem, storage))?;
                 let times = times(report, client, &problem.problem, dtype_of(storage))?;
-                let tensor = tensor_cores(client, &problem.problem, dtype_of(storage), false);
+                let tensor = tensor_cores(client, &problem.problem, dtype_of(storage));
                 let routine = if tensor { "tensor" } else { "gpu" };
                 add(report, &problem, storage, routine, times)?;
             }
@@ -280,7 +280,7 @@ mod gpu {
     ) -> Result<(), Failure> {
         let dtype = dtype_of(storage);
         let mut cases = vec![case(&problem.problem, 37)];
-        if tensor_cores(client, &problem.problem, dtype, false) {
+        if tensor_cores(client, &problem.problem, dtype) {
             let mut whole = case(&problem.problem, 130);
             whole.inputs.reset = None;
             whole.coarse = whole.on_tensor_cores(client, dtype);

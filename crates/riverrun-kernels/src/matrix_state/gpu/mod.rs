@@ -44,10 +44,10 @@ use staged::FOUR;
 /// The inputs: in the storage type, states in `f32`, resets in the storage type.
 pub type Buffers = Inputs<Handle, Handle, Handle>;
 
-/// Whether tensor cores compute a problem: 16-bit storage on an NVIDIA GPU of compute capability 8.0 or later, no erase or that of the
-/// delta rule, no bonus, no resets, and at least 64 steps.
-pub fn tensor_cores(client: &Client, problem: &Problem, dtype: Dtype, reset: bool) -> bool {
-    tensor::choose(client, dtype, problem, reset).is_some()
+/// Whether tensor cores compute a problem: 16-bit storage on an NVIDIA GPU of compute capability 8.0 or later, no erase, that of the
+/// delta rule or with decays of rows a separate one, no bonus, and at least 64 steps.
+pub fn tensor_cores(client: &Client, problem: &Problem, dtype: Dtype) -> bool {
+    tensor::choose(client, dtype, problem, false).is_some()
 }
 
 fn check(client: &Client, problem: &Problem, dtype: Dtype, inputs: &Buffers) -> Result<(), Error> {

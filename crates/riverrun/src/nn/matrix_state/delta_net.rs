@@ -157,7 +157,7 @@ impl MatrixLayer for DeltaNet {
         let mixed = apply(&self.qkv, x.clone())?;
         let (mixed, inputs) = self.convolution.run(mixed, inputs)?;
         let beta = erase_rate(apply(&self.rate, x)?, self.negative_eigenvalues);
-        let vectors = heads.delta_rule(&mixed)?.with_erase(Erase::Key(beta));
+        let vectors = heads.delta_rule(mixed)?.with_erase(Erase::Key(beta));
         let (o, matrix) = matrix_state(vectors, matrix)?;
         let o = rms_norm(o, self.norm.gamma.val(), self.norm.epsilon)?;
         let y = apply(&self.out, heads.merged(o))?;

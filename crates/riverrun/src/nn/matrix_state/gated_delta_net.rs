@@ -13,6 +13,7 @@ use super::{HeadDecay, MatrixLayerState, ShortConvolution};
 use crate::nn::{RmsNorm, RmsNormConfig, apply};
 use crate::ops::delta_step::{DeltaStep, takes_delta_step};
 use crate::ops::few_rows::{FewRows, takes_few_rows};
+use crate::ops::split::split;
 use crate::ops::{Decay, Erase, matrix_state, rms_norm, swiglu};
 use crate::{Error, Sequence};
 
@@ -311,11 +312,11 @@ impl MatrixLayer for GatedDeltaNet {
         let mixed = apply(&self.qkv, x.clone())?;
         let (mixed, inputs) = self.convolution.run(mixed, inputs)?;
         let rates = apply(&self.rates, x.clone())?;
-        let part = |first| rates.clone().narrow(2, first, heads.heads);
-        let beta = erase_rate(part(0), self.negative_eigenvalues);
-        let (_, g) = self.decay.run(part(heads.heads));
+        let [beta, decay] = split(rates, [heads.heads; 2]);
+        let beta = erase_rate(beta, self.negative_eigenvalues);
+        let (_, g) = self.decay.run(decay);
         let vectors = heads
-            .delta_rule(&mixed)?
+            .delta_rule(mixed)?
             .with_decay(Decay::Head(g.cast(x.dtype())))
             .with_erase(Erase::Key(beta));
         let (o, matrix) = matrix_state(vectors, matrix)?;

@@ -159,12 +159,9 @@ impl MatrixLayer for Gla {
         let qkv = apply(&self.qkv, x.clone())?;
         let same = |x| x;
         let g = log_sigmoid(self.decay.run(x.clone(), same)?) * (1.0 / self.temperature);
-        let vectors = MatrixState::new(
-            heads.key(&qkv, 0) * heads.scale(),
-            heads.key(&qkv, heads.keys()),
-            heads.value(&qkv, 2 * heads.keys()),
-        );
-        let vectors = vectors.with_decay(Decay::Row(heads.key(&g.cast(x.dtype()), 0)));
+        let (q, k, v) = heads.vectors(qkv);
+        let vectors = MatrixState::new(q * heads.scale(), k, v)
+            .with_decay(Decay::Row(heads.key(g.cast(x.dtype()))));
         let (o, matrix) = matrix_state(vectors, matrix)?;
         let o = heads.merged(rms_norm(o, self.norm.gamma.val(), self.norm.epsilon)?);
         let y = apply(&self.out, swiglu(apply(&self.gate, x)?, o)?)?;

@@ -6,6 +6,7 @@ use riverrun_kernels::matrix_state::LARGEST;
 use super::parts::{SQUARES, unit_norm};
 use crate::Error;
 use crate::ops::MatrixState;
+use crate::ops::split::split;
 
 /// The heads of a layer.
 #[derive(Debug, Clone, Copy)]
@@ -101,29 +102,29 @@ impl Heads {
         1.0 / (self.key_dim as f64).sqrt()
     }
 
-    /// The queries or keys that begin at a channel of `x`: `[B, T, key_heads, key_dim]`.
-    pub fn key(self, x: &Tensor<3>, first: usize) -> Tensor<4> {
+    /// Queries or keys, `[B, T, key_heads, key_dim]`.
+    pub fn key(self, x: Tensor<3>) -> Tensor<4> {
         let [batch, steps, _] = x.dims();
-        let x = x.clone().narrow(2, first, self.keys());
         x.reshape([batch, steps, self.key_heads, self.key_dim])
     }
 
-    /// The values that begin at a channel of `x`: `[B, T, heads, value_dim]`.
-    pub fn value(self, x: &Tensor<3>, first: usize) -> Tensor<4> {
+    /// Values, `[B, T, heads, value_dim]`.
+    pub fn value(self, x: Tensor<3>) -> Tensor<4> {
         let [batch, steps, _] = x.dims();
-        let x = x.clone().narrow(2, first, self.values());
         x.reshape([batch, steps, self.heads, self.value_dim])
     }
 
+    /// Queries, keys and values that are beside each other.
+    pub fn vectors(self, qkv: Tensor<3>) -> (Tensor<4>, Tensor<4>, Tensor<4>) {
+        let [q, k, v] = split(qkv, [self.keys(), self.keys(), self.values()]);
+        (self.key(q), self.key(k), self.value(v))
+    }
+
     /// The vectors of a delta rule, from queries beside keys beside values: `q / (|q| √K)`, `k / |k|` and `v`.
-    pub fn delta_rule(self, qkv: &Tensor<3>) -> Result<MatrixState, Error> {
-        let query = unit_norm(self.key(qkv, 0), self.scale(), SQUARES)?;
-        let key = unit_norm(self.key(qkv, self.keys()), 1.0, SQUARES)?;
-        Ok(MatrixState::new(
-            query,
-            key,
-            self.value(qkv, 2 * self.keys()),
-        ))
+    pub fn delta_rule(self, qkv: Tensor<3>) -> Result<MatrixState, Error> {
+        let (q, k, v) = self.vectors(qkv);
+        let query = unit_norm(q, self.scale(), SQUARES)?;
+        Ok(MatrixState::new(query, unit_norm(k, 1.0, SQUARES)?, v))
     }
 
     /// The channels of all heads, `[B, T, heads value_dim]`.

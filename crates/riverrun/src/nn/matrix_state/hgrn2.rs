@@ -158,9 +158,9 @@ impl MatrixLayer for Hgrn2 {
             .state
             .unwrap_or_else(|| self.state().zeros(&x).inputs);
         let qfi = apply(&self.qfi, x)?;
-        let query = silu(heads.key(&qfi, 0)) * heads.scale();
-        let (g, key) = self.gates(heads.key(&qfi, heads.keys()));
-        let value = heads.value(&qfi, 2 * heads.keys());
+        let (query, forget, value) = heads.vectors(qfi);
+        let query = silu(query) * heads.scale();
+        let (g, key) = self.gates(forget);
         let vectors = MatrixState::new(query, key, value).with_decay(Decay::Row(g));
         let (o, matrix) = matrix_state(vectors, matrix)?;
         let o = rms_norm(heads.merged(o), self.norm.gamma.val(), self.norm.epsilon)?;

@@ -190,8 +190,8 @@ impl MatrixLayer for Kda {
         let same = |x| x;
         let (_, g) = self.decay.run(self.step.run(x.clone(), same)?);
         let vectors = heads
-            .delta_rule(&mixed)?
-            .with_decay(Decay::Row(heads.key(&g.cast(x.dtype()), 0)))
+            .delta_rule(mixed)?
+            .with_decay(Decay::Row(heads.key(g.cast(x.dtype()))))
             .with_erase(Erase::Key(beta));
         let (o, matrix) = matrix_state(vectors, matrix)?;
         let o = heads.merged(rms_norm(o, self.norm.gamma.val(), self.norm.epsilon)?);

@@ -11,6 +11,7 @@ use super::parts::{count, filled, positive, wide};
 use super::{HeadDecay, MatrixLayerState, ShortConvolution};
 use crate::nn::{RmsNorm, RmsNormConfig, apply};
 use crate::ops::linear::every_step;
+use crate::ops::split::split;
 use crate::ops::{Decay, MatrixState, matrix_state, rms_norm, swiglu};
 use crate::{Error, Sequence};
 
@@ -206,9 +207,8 @@ impl MatrixLayer for Mamba2 {
         let (inputs, matrix) = starts(&sequence);
         let mixed = apply(&self.xbc, u.clone())?;
         let (mixed, inputs) = self.convolution.run(mixed, inputs)?;
-        let x = heads.value(&mixed, 0);
-        let b = heads.key(&mixed, heads.values());
-        let c = heads.key(&mixed, heads.values() + heads.keys());
+        let [x, b, c] = split(mixed, [heads.values(), heads.keys(), heads.keys()]);
+        let (x, b, c) = (heads.value(x), heads.key(b), heads.key(c));
         let (step, g) = self.decay.run(apply(&self.dt, u.clone())?);
         let value = (wide(x.clone()) * step.unsqueeze_dim(3)).cast(dtype);
         let vectors = MatrixState::new(c, b, value).with_decay(Decay::Head(g.cast(dtype)));

@@ -11,6 +11,7 @@ use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
 use super::max_plus::{LOWEST, maxima};
 use super::parts::{count, filled, head_norm, log_sigmoid, positive, ramp, sigmoid, wide};
 use crate::nn::{LayerNorm, LayerNormConfig, apply};
+use crate::ops::split::split;
 use crate::ops::support::lengths::{fill, padding, unpadded_reset};
 use crate::ops::{Decay, MatrixState, matrix_state};
 use crate::{Error, Sequence};
@@ -164,10 +165,10 @@ impl MLstm {
         let heads = self.gates.weight.dims()[1] / 2;
         let x = wide(apply(&self.gates, x)?);
         let gates = (x * (1.0 / self.gate_cap)).tanh() * self.gate_cap;
-        let [_, steps, _] = gates.dims();
-        let part = |first| gates.clone().narrow(2, first, heads);
-        let (input, forget) = (part(0), log_sigmoid(part(heads)));
-        let padding = padding(sequence.lengths.as_deref(), steps, &gates.device());
+        let ([_, steps, _], device) = (gates.dims(), gates.device());
+        let [input, forget] = split(gates, [heads; 2]);
+        let forget = log_sigmoid(forget);
+        let padding = padding(sequence.lengths.as_deref(), steps, &device);
         Ok(match padding {
             Some(padding) => [fill(input, &padding, LOWEST), fill(forget, &padding, 0.0)],
             None => [input, forget],
@@ -228,24 +229,21 @@ impl MatrixLayer for MLstm {
         let g = g.clone() - g.detach().clamp_min(0.0);
         let weight = (input - m.clone()).exp().unsqueeze_dim::<4>(3);
         let qkv = apply(&self.qkv, x.clone())?;
-        let value = wide(heads.value(&qkv, 2 * heads.keys()));
+        let (query, key, value) = heads.vectors(qkv);
+        let value = wide(value);
         let ones = filled(
             [batch, steps, heads.heads, 1],
             1.0,
             (&x.device(), value.dtype()),
         );
         let value = Tensor::cat(vec![value, ones], 3) * weight;
-        let vectors = MatrixState::new(
-            heads.key(&qkv, 0) * heads.scale(),
-            heads.key(&qkv, heads.keys()),
-            value.cast(dtype),
-        );
+        let vectors = MatrixState::new(query * heads.scale(), key, value.cast(dtype));
         let vectors = vectors.with_decay(Decay::Head(g.cast(dtype)));
         let (o, matrix) = matrix_state(vectors, matrix)?;
         let o = wide(o);
-        let normalizer = o.clone().narrow(3, heads.value_dim, 1).abs();
+        let [h, normalizer] = split(o, [heads.value_dim, 1]);
         let least = m.clone().neg().exp().unsqueeze_dim(3);
-        let h = o.narrow(3, 0, heads.value_dim) / (normalizer.max_pair(least) + NORMALIZER);
+        let h = h / (normalizer.abs().max_pair(least) + NORMALIZER);
         let y = head_norm(h.cast(dtype), &self.norm)? * sigmoid(apply(&self.out_gate, x)?);
         let last = m.narrow(1, steps - 1, 1).squeeze_dim(1);
         let state = MatrixLayerState::new(start.inputs, matrix).with_scale(last);

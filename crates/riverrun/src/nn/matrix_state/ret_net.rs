@@ -11,6 +11,7 @@ use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
 use super::parts::{count, filled, positive};
 use crate::nn::{RmsNorm, RmsNormConfig, Rotary, apply};
 use crate::ops::matrix_state::state_dtype;
+use crate::ops::split::split;
 use crate::ops::{Decay, MatrixState, matrix_state, rms_norm, swiglu};
 use crate::{Error, Sequence};
 
@@ -170,14 +171,14 @@ impl MatrixLayer for RetNet {
         let (_, matrix) = starts(&sequence);
         let start = sequence.state.unwrap_or_else(|| self.state().zeros(&x));
         let qkv = apply(&self.qkv, x.clone())?;
-        let keys = qkv.clone().narrow(2, 0, 2 * heads.keys());
+        let [keys, values] = split(qkv, [2 * heads.keys(), heads.values()]);
         let keys = keys.reshape([batch, steps, 2 * heads.heads, heads.key_dim]);
         let keys = self.turned(keys, &start.positions)?;
         let part = |first| keys.clone().narrow(2, first, heads.heads);
         let vectors = MatrixState::new(
             part(0) * heads.scale(),
             part(heads.heads),
-            heads.value(&qkv, 2 * heads.keys()),
+            heads.value(values),
         );
         let g = decays([batch, steps, heads.heads], &x.device(), x.dtype());
         let (o, matrix) = matrix_state(vectors.with_decay(Decay::Head(g)), matrix)?;

@@ -181,12 +181,12 @@ impl MatrixLayer for Rwkv6 {
         let [w, k, v, r, gate] = self.mixtures(&x, &difference)?;
         let g = wide(self.decay.run(w, Tensor::tanh)?).exp().neg();
         let vectors = MatrixState::new(
-            heads.key(&apply(&self.receptance, r)?, 0),
-            heads.key(&apply(&self.key, k)?, 0),
-            heads.value(&apply(&self.value, v)?, 0),
+            heads.key(apply(&self.receptance, r)?),
+            heads.key(apply(&self.key, k)?),
+            heads.value(apply(&self.value, v)?),
         );
         let vectors = vectors
-            .with_decay(Decay::Row(heads.key(&g.cast(x.dtype()), 0)))
+            .with_decay(Decay::Row(heads.key(g.cast(x.dtype()))))
             .with_bonus(self.bonus.val());
         let (o, matrix) = matrix_state(vectors, matrix)?;
         let y = swiglu(apply(&self.gate, gate)?, head_norm(o, &self.norm)?)?;

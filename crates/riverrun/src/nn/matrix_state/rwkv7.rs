@@ -224,7 +224,7 @@ impl Rwkv7 {
         let mix = self.mix.val();
         let [r, w, k, v, a, g] =
             [0, 1, 2, 3, 4, 5].map(|j| mixed(&x, &difference, row(&mix, j, [batch, steps])));
-        let r = heads.key(&apply(&self.receptance, r)?, 0);
+        let r = heads.key(apply(&self.receptance, r)?);
         let (k, own) = (apply(&self.key, k)?, apply(&self.value, v.clone())?);
         let values = match (&self.value_part, first) {
             (Some(part), Some(first)) => {
@@ -238,16 +238,16 @@ impl Rwkv7 {
         let gate = self.gate.run(g, sigmoid)?;
         let every = |x| every_step(x, [batch, steps]);
         let erase = k.clone() * every(self.key_erase.val());
-        let erase = unit_norm(heads.key(&erase, 0), 1.0, SQUARES)?;
+        let erase = unit_norm(heads.key(erase), 1.0, SQUARES)?;
         let rate = (a.clone() - 1.0) * every(self.key_rate.val()) + 1.0;
-        let (k, v) = (heads.key(&(k * rate), 0), heads.value(&values, 0));
-        let write = erase.clone() * heads.key(&a, 0);
+        let (k, v) = (heads.key(k * rate), heads.value(values.clone()));
+        let write = erase.clone() * heads.key(a);
         let vectors = MatrixState::new(r.clone(), k.clone(), v.clone())
-            .with_decay(Decay::Row(heads.key(&decay.cast(dtype), 0)))
+            .with_decay(Decay::Row(heads.key(decay.cast(dtype))))
             .with_erase(Erase::Separate([erase.neg(), write]));
         let (o, matrix) = matrix_state(vectors, matrix)?;
         let met = heads.merged(r * k) * every(self.bonus.val().flatten(0, 1));
-        let own = heads.key(&met, 0).sum_dim(3) * v;
+        let own = heads.key(met).sum_dim(3) * v;
         let o = head_norm(o, &self.norm)? + own.reshape([batch, steps, width]);
         let y = apply(&self.out, o * gate)?;
         Ok((y, MatrixLayerState::new(inputs, matrix), values))

@@ -158,7 +158,7 @@ pub fn backward(
             form,
         );
     }
-    if form.gate || form.erases() {
+    if form.logs || form.erases() {
         // SAFETY: as above.
         unsafe {
             sums::chunk_sums::launch_unchecked(
@@ -167,6 +167,7 @@ pub fn backward(
                 CubeDim::new_2d(32, sums::PLANES as u32),
                 chunks.addresses,
                 buffer(&totals, of_totals, 1),
+                numbers(&inputs.reset, lengths.reset, 1),
                 numbers(&out.g, lengths.g, 1),
                 numbers(&out.beta, lengths.beta, 1),
                 sizes(problem, count),

@@ -1,10 +1,10 @@
-//! On tensor cores, in chunks of 64 steps: `f16` and `bf16` on NVIDIA GPUs of compute capability 8.0 and later, without an erase or with
-//! that of the delta rule, and without resets.
+//! On tensor cores, in chunks of 64 steps: `f16` and `bf16` on NVIDIA GPUs of compute capability 8.0 and later, without an erase, with
+//! that of the delta rule or, where rows have decays, with a separate one.
 //!
 //! | kernel | a cube has | reads | writes |
 //! | --- | --- | --- | --- |
 //! | [`scores`] | a chunk of a key head | `q`, `k`, `g`, `β` | `P`, `T`, the decays in the chunk |
-//! | [`row_scores`] | a chunk of a head | the same, `g` of rows | `P`, `T`, decayed `q` and `k` |
+//! | [`row_scores`] | a chunk of a head | the same, `g` of rows | `P`, `T`, decayed `q` and `k`; with a separate erase in two launches |
 //! | [`forward`] | columns of a head, all chunks | `q`, `k`, `v`, `P`, `T` | `o`, the last state; or `U` and the states between chunks |
 //! | [`reverse`] | the same | `q`, `k`, `dO`, `P`, `T` | `dv`, `dR`, the gradients of the states |
 //! | [`gradients`] | half of the channels of a chunk of a head | the above | `dq`, `dk`, sums over these channels |
@@ -60,8 +60,12 @@ pub use tile::CHUNK;
 pub(super) struct Form {
     pub key: usize,
     pub value: usize,
-    /// There is a decay of the head.
+    /// There is a decay of the head, or without one of rows, resets.
     pub gate: bool,
+    /// There are logarithms of decays.
+    pub logs: bool,
+    /// There are resets.
+    pub reset: bool,
     /// There is a decay of each row of the state.
     pub rows: bool,
     pub erase: Erase,
@@ -88,9 +92,14 @@ impl Form {
     /// Numbers in `f32` of a chunk of a head.
     fn scalars(self) -> usize {
         match self.rows {
-            true => CHUNK + self.key,
+            true => CHUNK + self.key + if self.reset { CHUNK } else { 0 },
             false => SCALARS * CHUNK,
         }
+    }
+
+    /// Bytes of a chunk's scalars before those that are 0 at a reset, else 1, where rows have decays.
+    fn keeps(self) -> u32 {
+        ((CHUNK + self.key) * 4) as u32
     }
 
     /// Where `β` is among them, in rows of a chunk.
@@ -115,7 +124,6 @@ pub(super) fn choose(
             Erase::Free => false,
         }
         && !problem.bonus
-        && !reset
         && shape.key.is_multiple_of(32)
         && shape.key <= 128
         && shape.value.is_multiple_of(16)
@@ -132,7 +140,9 @@ pub(super) fn choose(
     let form = Form {
         key: shape.key,
         value: shape.value,
-        gate: problem.gate == Gate::Head,
+        gate: problem.gate == Gate::Head || reset && problem.gate == Gate::None,
+        logs: problem.gate != Gate::None,
+        reset,
         rows: problem.gate == Gate::Row,
         erase: problem.erase,
         state: false,

@@ -182,11 +182,15 @@ pub(super) fn near_block(
         let words = words_of(start, n, n, tiles, form);
 
         // Of a pair of steps, the first has no factor.
-        let decay = of_logs(part(logs, half, storage));
+        let mut keeps = one;
+        if comptime!(form.reset) {
+            keeps = of_steps(start + tiles.scalars + comptime!(form.keeps()), 0usize, n);
+        }
+        let decay = of_logs(part(logs, half, storage)) * keeps;
         let mut from_start = decay;
         let mut to_end = one;
         let mut whole = decay;
-        let mut before = one;
+        let mut before = keeps;
         let mut factor = one;
         let mut weight = one;
         #[unroll]
@@ -197,7 +201,7 @@ pub(super) fn near_block(
             to_end.insert(x, decay.extract(y));
             whole.insert(x, both);
             whole.insert(y, both);
-            before.insert(y, decay.extract(x));
+            before.insert(y, decay.extract(x) * keeps.extract(y));
             factor.insert(y, decay.extract(y));
             weight.insert(y, betas.extract(y));
         }
@@ -207,7 +211,7 @@ pub(super) fn near_block(
         let mut erase_factor = factor;
         if comptime!(separate) {
             decays.before[n] = before;
-            erase_factor = one;
+            erase_factor = keeps;
         }
         #[unroll]
         for level in 0..3usize {

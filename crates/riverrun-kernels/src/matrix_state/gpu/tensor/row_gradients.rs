@@ -442,6 +442,13 @@ pub(super) fn row_gradients<F: Numeric>(
         }
         write_steps(&d.e, d_erase, &own, form);
     }
+    if comptime!(form.reset) {
+        // The decay of a state that does not count.
+        #[unroll]
+        for n in 0..TILES {
+            sums[n] *= of_steps(start + tiles.scalars + comptime!(form.keeps()), 0usize, n);
+        }
+    }
     write_steps(&d.q, d_q, &own, form);
     write_steps(&d.k, d_k, &own, form);
     write_steps(&sums, d_g, &own, form);

@@ -96,6 +96,7 @@ pub(super) fn row_scores<F: Numeric>(
     g: &[u32],
     erase: &[u32],
     beta: &[F],
+    reset: &[F],
     inverse: &mut [u32],
     scores: &mut [u32],
     scalars: &mut [f32],
@@ -147,6 +148,22 @@ pub(super) fn row_scores<F: Numeric>(
         log_rows: 8 * sizes.heads * key,
         there: u32::cast_from(step < sizes.steps) + u32::cast_from(step + 8 < sizes.steps),
     };
+    let mut keeps = Array::<Sums>::new(2usize);
+    #[unroll]
+    for half in 0..2usize {
+        keeps[half] = one;
+        if comptime!(form.reset) {
+            let t = step + comptime!(8 * half);
+            let row = sequence * sizes.steps + t.min(sizes.steps - 1);
+            let cut = t < sizes.steps && reset[row] != F::from_int(0);
+            let keep = select(cut, 0.0f32, 1.0f32);
+            keeps[half] = Sums::new(keep);
+            if comptime!(!given) && lane % 4 == 0 {
+                let at = place * comptime!(form.scalars()) + comptime!(CHUNK + key + 8 * half);
+                scalars[at + upper] = keep;
+            }
+        }
+    }
     let start = shared_address(&mut waiting) + UNIT_POS * 16;
     fetch(start, &own, 0usize, given, form);
     end_group();
@@ -191,12 +208,12 @@ pub(super) fn row_scores<F: Numeric>(
             #[unroll]
             for x in 0..2usize {
                 let at = comptime!(2 * x + half);
-                let decay = of_logs(part(logs, x, storage));
+                let decay = of_logs(part(logs, x, storage)) * keeps[half];
                 decays.from_start[at] = decay;
                 decays.to_end[at] = one;
                 decays.whole[at] = decay;
                 if comptime!(separate) {
-                    decays.before[at] = one;
+                    decays.before[at] = keeps[half];
                 }
                 let (q, k) = (
                     part(own_vectors.q[half], x, storage),
@@ -342,7 +359,7 @@ pub(super) fn row_scores<F: Numeric>(
             }
             if comptime!(!given) && UNIT_POS_Y == 0 && lane < 4 {
                 let whole = decays.whole[2 * x] * after;
-                let to = place * comptime!(CHUNK + key) + (n * 32 + CHUNK + lane * 8 + 4 * x);
+                let to = place * comptime!(form.scalars()) + (n * 32 + CHUNK + lane * 8 + 4 * x);
                 #[unroll]
                 for i in 0..4usize {
                     scalars[to + i] = whole.extract(i);
@@ -443,7 +460,7 @@ pub(super) fn row_scores<F: Numeric>(
             let row = (sequence * sizes.steps + step) * sizes.heads + head;
             factor = select(first + i < sizes.steps, f32::cast_from(beta[row]), 0.0f32);
             if lane % 4 == 0 {
-                scalars[place * comptime!(CHUNK + key) + i] = factor;
+                scalars[place * comptime!(form.scalars()) + i] = factor;
             }
         }
         #[unroll]

@@ -67,6 +67,10 @@ pub(super) fn decayed(
             if comptime!(form.gate) {
                 factor = exp2_ptx(scalar(own, 0usize, to) - scalar(own, 0usize, from));
             }
+            if comptime!(form.reset) {
+                let counts = f32::cast_from(from) >= scalar(own, 4usize, to);
+                factor = select(counts, factor, 0.0f32);
+            }
             if comptime!(strict) {
                 factor = 0.0f32 - factor;
             }

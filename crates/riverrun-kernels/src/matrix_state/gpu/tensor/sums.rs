@@ -26,6 +26,7 @@ fn over_parts(totals: &[f32], at: usize) -> f32 {
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn chunk_sums<F: Numeric>(
     totals: &[f32],
+    reset: &[F],
     d_g: &mut [F],
     d_beta: &mut [F],
     sizes: Sizes,
@@ -42,7 +43,7 @@ pub(super) fn chunk_sums<F: Numeric>(
     let step = chunk * CHUNK + 2 * UNIT_POS_X as usize;
     let row = (sequence * sizes.steps + step) * sizes.heads + head;
     let at = place * comptime!(CUBES * SUMS * CHUNK) + 2 * UNIT_POS_X as usize;
-    if comptime!(form.gate) {
+    if comptime!(form.logs) {
         let d_0 = over_parts(totals, at);
         let d_1 = over_parts(totals, at + 1);
         let mut end =
@@ -61,11 +62,19 @@ pub(super) fn chunk_sums<F: Numeric>(
         }
         let after = shuffle(sum, (UNIT_POS_X + 1) % 32);
         let after = select(UNIT_POS_X < 31, after, 0.0f32);
+        let (mut first, mut second) = (sum + end, after + d_1 + end);
+        if comptime!(form.reset) {
+            // The decay of a state that does not count.
+            let (at, last) = (sequence * sizes.steps, sizes.steps - 1);
+            let zero = F::from_int(0);
+            first = select(reset[at + step.min(last)] != zero, 0.0f32, first);
+            second = select(reset[at + (step + 1).min(last)] != zero, 0.0f32, second);
+        }
         if step < sizes.steps {
-            d_g[row] = F::cast_from(sum + end);
+            d_g[row] = F::cast_from(first);
         }
         if step + 1 < sizes.steps {
-            d_g[row + sizes.heads] = F::cast_from(after + d_1 + end);
+            d_g[row + sizes.heads] = F::cast_from(second);
         }
     }
     if comptime!(form.erases()) {
