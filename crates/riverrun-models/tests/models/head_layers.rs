@@ -131,7 +131,7 @@ fn a_model_that_cannot_exist_is_refused_by_its_field() {
         (
             "value_dim",
             ok().with_cell(RecurrentKind::Heads(HeadKind::MLstm))
-                .with_expansion(32),
+                .with_expansion(512),
         ),
         ("width", huge),
     ];

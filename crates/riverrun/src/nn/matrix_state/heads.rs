@@ -35,7 +35,17 @@ impl Heads {
     }
 
     /// Refuses sizes out of range; the names are those of the configuration.
-    pub fn check(self, d_model: usize, [keys, values, groups]: [&str; 3]) -> Result<(), Error> {
+    pub fn check(self, d_model: usize, names: [&str; 3]) -> Result<(), Error> {
+        self.check_values(d_model, names, LARGEST)
+    }
+
+    /// [`check`](Self::check) with at most `most` channels of a value.
+    pub fn check_values(
+        self,
+        d_model: usize,
+        [keys, values, groups]: [&str; 3],
+        most: usize,
+    ) -> Result<(), Error> {
         let invalid = |field: &str, expected: String, found: usize| {
             let layer = self.layer;
             Err(Error::Invalid(format!(
@@ -46,10 +56,13 @@ impl Heads {
         if let Some((field, size)) = sizes.into_iter().find(|(_, size)| *size == 0) {
             return invalid(field, "at least 1".into(), size);
         }
-        let channels = [(keys, self.key_dim), (values, self.value_dim)];
-        let outside = |(_, size): &(&str, usize)| !(1..=LARGEST).contains(size);
-        if let Some((field, size)) = channels.into_iter().find(outside) {
-            return invalid(field, format!("1 to {LARGEST}"), size);
+        let channels = [
+            (keys, self.key_dim, LARGEST),
+            (values, self.value_dim, most),
+        ];
+        let outside = |(_, size, most): &(&str, usize, usize)| !(1..=*most).contains(size);
+        if let Some((field, size, most)) = channels.into_iter().find(outside) {
+            return invalid(field, format!("1 to {most}"), size);
         }
         match self.key_heads > 0 && self.heads.is_multiple_of(self.key_heads) {
             true => Ok(()),

@@ -16,8 +16,8 @@ pub(super) struct StateSizes {
     pub inputs: [usize; 2],
     /// Heads, rows, columns.
     pub matrix: [usize; 3],
-    /// Whether the matrices have scales of their own.
-    pub scaled: bool,
+    /// Scales of the matrices, a divisor of the heads; 0 without.
+    pub scales: usize,
     /// Whether positions are counted.
     pub positioned: bool,
 }
@@ -28,7 +28,7 @@ impl StateSizes {
         Self {
             inputs: [0, 0],
             matrix,
-            scaled: false,
+            scales: 0,
             positioned: false,
         }
     }
@@ -48,7 +48,7 @@ impl StateSizes {
             Tensor::zeros([batch, kept, channels], (&device, dtype)),
             Tensor::zeros([batch, heads, rows, columns], wide),
         );
-        state.scale = self.scaled.then(|| Tensor::zeros([batch, heads], wide));
+        state.scale = (self.scales > 0).then(|| Tensor::zeros([batch, self.scales], wide));
         state.positions = vec![0; if self.positioned { batch } else { 0 }];
         state
     }
@@ -73,15 +73,15 @@ impl StateSizes {
             (&matrix.dims(), matrix.dtype(), matrix.device()),
             &[batch, heads, rows, columns],
         )?;
-        match (&state.scale, self.scaled) {
-            (Some(scale), true) => wide(
+        match (&state.scale, self.scales) {
+            (Some(scale), scales @ 1..) => wide(
                 "the scale of the state",
                 (&scale.dims(), scale.dtype(), scale.device()),
-                &[batch, heads],
+                &[batch, scales],
             )?,
-            (None, false) => {}
-            (scale, _) => {
-                let expected: &[usize] = if self.scaled { &[batch, heads] } else { &[] };
+            (None, 0) => {}
+            (scale, scales) => {
+                let expected: &[usize] = if scales > 0 { &[batch, scales] } else { &[] };
                 let found = scale.as_ref().map_or(vec![], |scale| scale.dims().to_vec());
                 checks::shape("the scale of the state", expected, &found)?;
             }

@@ -4,6 +4,7 @@ use burn::config::Config;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
+use riverrun_kernels::matrix_state::LARGEST;
 
 use super::MatrixLayerState;
 use super::heads::Heads;
@@ -19,8 +20,11 @@ use crate::{Error, Sequence};
 /// Added to the normalizer.
 const NORMALIZER: f64 = 1e-6;
 
-/// The most columns of a head's state beside its normalizer.
-const MOST_COLUMNS: usize = riverrun_kernels::matrix_state::LARGEST - 1;
+/// The most channels of a value.
+const MOST_VALUES: usize = 16 * LARGEST - 1;
+
+/// The columns of matrices that share the columns of a head are a multiple of these, for tensor cores.
+const COLUMNS: usize = 16;
 
 /// Configuration of [`MLstm`].
 #[derive(Config, Debug)]
@@ -32,7 +36,7 @@ pub struct MLstmConfig {
     pub heads: usize,
     /// Channels of a query or key, 1 to 256; half of a value's in xLSTM-7B.
     pub key_dim: usize,
-    /// Channels of a value, 1 to 255.
+    /// Channels of a value, 1 to 4095.
     pub value_dim: usize,
     /// The cap of the pre-activations of the input and forget gates: `c tanh(x / c)`.
     #[config(default = 15.0)]
@@ -53,8 +57,9 @@ pub struct MLstmConfig {
 /// ```
 ///
 /// for each head with its state `C`, `[K, V]`; the norm is over the `V` channels of a head, with numbers of its own for each head
-/// and no bias. `n` is one more column of the matrix, hence `V ≤ 255`. `m` scales `C` and `n` alike, so that no gradient passes
-/// through it.
+/// and no bias. `n` is one more column of the matrix. Columns are independent of each other: where `V > 255`, a head's columns are
+/// divided among several matrices, with columns that stay 0 after the normalizer. `m` scales `C` and `n` alike, so that no
+/// gradient passes through it.
 ///
 /// Sources: Beck et al., *xLSTM: Extended Long Short-Term Memory* (2024), section 2.3, and *xLSTM 7B* (2025), section 3.
 #[derive(Module, Debug)]
@@ -91,13 +96,8 @@ impl MLstmConfig {
     /// [`Error::Invalid`] naming the first field that is out of range.
     pub fn check(&self) -> Result<(), Error> {
         let heads = self.heads();
-        heads.check(self.d_model, ["key_dim", "value_dim", "heads"])?;
-        if self.value_dim > MOST_COLUMNS {
-            return Err(Error::Invalid(format!(
-                "{}: value_dim: expected 1 to {MOST_COLUMNS}, found {}",
-                heads.layer, self.value_dim
-            )));
-        }
+        let names = ["key_dim", "value_dim", "heads"];
+        heads.check_values(self.d_model, names, MOST_VALUES)?;
         positive(heads.layer, "gate_cap", self.gate_cap)?;
         positive(heads.layer, "epsilon", self.epsilon)
     }
@@ -143,6 +143,18 @@ impl MLstmConfig {
     }
 }
 
+/// The matrices of a head, and the columns of each.
+fn matrices(heads: Heads) -> [usize; 2] {
+    let columns = heads.value_dim + 1;
+    match columns.div_ceil(LARGEST) {
+        1 => [1, columns],
+        matrices => [
+            matrices,
+            columns.div_ceil(matrices).next_multiple_of(COLUMNS),
+        ],
+    }
+}
+
 impl MLstm {
     fn heads(&self) -> Heads {
         let ([_, gates], [values]) = (self.gates.weight.dims(), self.norm.gamma.dims());
@@ -182,10 +194,11 @@ impl MatrixLayer for MLstm {
     }
 
     fn state(&self) -> StateSizes {
-        let [heads, rows, columns] = self.heads().matrix();
+        let heads = self.heads();
+        let [matrices, columns] = matrices(heads);
         StateSizes {
-            scaled: true,
-            ..StateSizes::matrix([heads, rows, columns + 1])
+            scales: heads.heads,
+            ..StateSizes::matrix([heads.heads * matrices, heads.key_dim, columns])
         }
     }
 
@@ -231,17 +244,40 @@ impl MatrixLayer for MLstm {
         let qkv = apply(&self.qkv, x.clone())?;
         let (query, key, value) = heads.vectors(qkv);
         let value = wide(value);
-        let ones = filled(
-            [batch, steps, heads.heads, 1],
-            1.0,
-            (&x.device(), value.dtype()),
-        );
-        let value = Tensor::cat(vec![value, ones], 3) * weight;
-        let vectors = MatrixState::new(query * heads.scale(), key, value.cast(dtype));
-        let vectors = vectors.with_decay(Decay::Head(g.cast(dtype)));
+        let [matrices, columns] = matrices(heads);
+        let (state_heads, all) = (heads.heads * matrices, matrices * columns);
+        let more = |columns: usize, number: f64| {
+            let shape = [batch, steps, heads.heads, columns];
+            filled(shape, number, (&value.device(), value.dtype()))
+        };
+        let unused = all - heads.value_dim - 1;
+        let mut parts = vec![value.clone(), more(1, 1.0)];
+        if unused > 0 {
+            parts.push(more(unused, 0.0));
+        }
+        let g = match matrices {
+            1 => g,
+            _ => {
+                let each = [batch, steps, heads.heads, matrices];
+                let g = g.unsqueeze_dim::<4>(3).expand(each);
+                g.reshape([batch, steps, state_heads])
+            }
+        };
+        let value = Tensor::cat(parts, 3) * weight;
+        let value = value
+            .cast(dtype)
+            .reshape([batch, steps, state_heads, columns]);
+        let vectors = MatrixState::new(query * heads.scale(), key, value)
+            .with_decay(Decay::Head(g.cast(dtype)));
         let (o, matrix) = matrix_state(vectors, matrix)?;
-        let o = wide(o);
-        let [h, normalizer] = split(o, [heads.value_dim, 1]);
+        let o = wide(o).reshape([batch, steps, heads.heads, all]);
+        let [h, normalizer] = match unused {
+            0 => split(o, [heads.value_dim, 1]),
+            _ => {
+                let [h, normalizer, _] = split(o, [heads.value_dim, 1, unused]);
+                [h, normalizer]
+            }
+        };
         let least = m.clone().neg().exp().unsqueeze_dim(3);
         let h = h / (normalizer.abs().max_pair(least) + NORMALIZER);
         let y = head_norm(h.cast(dtype), &self.norm)? * sigmoid(apply(&self.out_gate, x)?);

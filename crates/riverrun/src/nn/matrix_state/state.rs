@@ -9,10 +9,10 @@ pub struct MatrixLayerState {
     /// `[B, kept, channels]`, in the dtype of the input: the inputs that a convolution or a token shift still sees.
     pub inputs: Tensor<3>,
     /// `[B, heads, key_dim, value_dim]`, `f64` for `f64` and else `f32`: the matrix of each head. Of an mLSTM, its normalizer is a
-    /// last column.
+    /// last column; where a value has more than 255 channels, the columns are divided among several matrices of a head in a row.
     pub matrix: Tensor<4>,
-    /// `[B, heads]`, in the dtype of the matrix: `m` of an mLSTM, whose matrices are `e^-m` times those of the unscaled recurrence.
-    /// No gradient passes through it; a loss of the last state itself is one of `e^m` times the matrix.
+    /// `[B, heads]`, in the dtype of the matrix: `m` of each head of an mLSTM, whose matrices are `e^-m` times those of the unscaled
+    /// recurrence. No gradient passes through it; a loss of the last state itself is one of `e^m` times the matrix.
     pub scale: Option<Tensor<2>>,
     /// The position of each sequence's next step, where the layer has rotary positions.
     pub positions: Vec<usize>,

@@ -103,7 +103,13 @@ impl Parts for MatrixLayerState {
     fn unscaled(&self) -> Self {
         let mut state = self.clone();
         if let Some(scale) = &self.scale {
-            state.matrix = state.matrix * scale.clone().exp().unsqueeze_dims(&[2, 3]);
+            // Several matrices of a head are in a row.
+            let ([batch, matrices, rows, columns], [_, heads]) =
+                (state.matrix.dims(), scale.dims());
+            let by_head = [batch, heads, matrices / heads * rows, columns];
+            let matrix =
+                state.matrix.reshape(by_head) * scale.clone().exp().unsqueeze_dims(&[2, 3]);
+            state.matrix = matrix.reshape([batch, matrices, rows, columns]);
         }
         state
     }
