@@ -154,8 +154,8 @@ pub struct TrainArgs {
     /// rg-lru with local attention, gpt2, rwkv (RWKV-7), or decoder, the blocks of Qwen3.5 [default: min-gru]
     #[arg(long, value_name = "MODEL")]
     pub model: Option<LanguageModelKind>,
-    /// Folder of a published model to go on training from: Qwen3.5, Qwen3-Next, Mamba-2, RWKV-7, RecurrentGemma or GPT-2, with the
-    /// tokenizer in it [default learning rate: 5e-5]
+    /// Folder of a published model to go on training from: Qwen3.5, Qwen3-Next, Mamba-2, RWKV-7, xLSTM-7B, RecurrentGemma or GPT-2,
+    /// with the tokenizer in it [default learning rate: 5e-5]
     #[arg(long, value_name = "DIR", requires = "paths", conflicts_with_all = ["resume", "model", "heads", "attention_every",
         "window", "layers", "width", "expansion", "time_scale", "dropout", "tokens", "vocabulary"])]
     pub weights: Option<PathBuf>,
@@ -352,7 +352,7 @@ pub struct GenerateArgs {
     /// Folder of a run that was trained on text
     #[arg(required_unless_present = "weights")]
     pub run: Option<PathBuf>,
-    /// Folder of a published model, with its tokenizer: Qwen3.5, Qwen3-Next, Mamba-2, RWKV-7, RecurrentGemma or GPT-2
+    /// Folder of a published model, with its tokenizer: Qwen3.5, Qwen3-Next, Mamba-2, RWKV-7, xLSTM-7B, RecurrentGemma or GPT-2
     #[arg(long, value_name = "DIR", conflicts_with = "run")]
     pub weights: Option<PathBuf>,
     /// Text to go on from

@@ -13,7 +13,7 @@ import pathlib
 import torch
 from safetensors.torch import save_file
 from transformers import Mamba2Config, Mamba2ForCausalLM, Qwen3NextConfig, Qwen3NextForCausalLM
-from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, xLSTMConfig, xLSTMForCausalLM
 
 B, T, PROMPT, VOCAB = 2, 11, 6, 23
 
@@ -28,8 +28,11 @@ class Wide:
 
 
 torch.Tensor.float = lambda self: self.double()
-for name in ["qwen3_5.modeling_qwen3_5", "qwen3_next.modeling_qwen3_next", "mamba2.modeling_mamba2"]:
+for name in ["qwen3_5.modeling_qwen3_5", "qwen3_next.modeling_qwen3_next", "mamba2.modeling_mamba2", "xlstm.modeling_xlstm"]:
     importlib.import_module(f"transformers.models.{name}").torch = Wide()
+# Its cache has these rounded up to multiples of 64, which its layers do not have.
+xLSTMConfig.qk_dim = property(lambda config: int(config.hidden_size * config.qk_dim_factor))
+xLSTMConfig.v_dim = property(lambda config: int(config.hidden_size * config.v_dim_factor))
 
 rope = dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5)
 qwen = dict(vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
@@ -43,6 +46,11 @@ models = {
     "mamba2": lambda: Mamba2ForCausalLM(Mamba2Config(
         vocab_size=VOCAB, hidden_size=16, num_heads=4, head_dim=8, state_size=8, num_hidden_layers=2, n_groups=2,
         pad_token_id=None, tie_word_embeddings=True, chunk_size=4)),
+    # Two heads of 300 channels, and caps that change the numbers.
+    "xlstm": lambda: xLSTMForCausalLM(xLSTMConfig(
+        vocab_size=VOCAB, hidden_size=8, num_hidden_layers=2, num_heads=2, qk_dim_factor=1.0, v_dim_factor=75.0,
+        ffn_proj_factor=2.667, ffn_round_up_to_multiple_of=8, norm_eps=1e-3, gate_soft_cap=3.0, output_logit_soft_cap=2.0,
+        pad_token_id=None, chunk_size=4)),
 }
 root = pathlib.Path(__file__).with_name("published")
 for seed, (name, make) in enumerate(models.items()):
@@ -51,7 +59,7 @@ for seed, (name, make) in enumerate(models.items()):
     model = make().double().eval()
     with torch.no_grad():
         for weight, parameter in model.named_parameters():
-            scale = 0.1 if weight.endswith("A_log") else 0.3
+            scale = 0.1 if weight.endswith("A_log") else 2.0 if "gate_preact.bias" in weight else 0.3
             parameter.copy_((scale * torch.randn_like(parameter)).to(torch.float32))
     tokens = torch.randint(0, VOCAB, (B, T + 1))
     logits = model(tokens[:, :-1], use_cache=False).logits

@@ -19,7 +19,7 @@ use crate::parameters::parameters;
 /// The rounding of f32 through three blocks of weights of this size, with a margin of about ten.
 pub const TOLERANCE: f64 = 2e-5;
 
-pub const MODELS: [&str; 4] = ["qwen3.5", "qwen3-next", "mamba2", "rwkv7"];
+pub const MODELS: [&str; 5] = ["qwen3.5", "qwen3-next", "mamba2", "xlstm", "rwkv7"];
 
 fn folder(name: &str) -> PathBuf {
     let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/published");
@@ -212,6 +212,46 @@ fn what_has_no_counterpart_is_refused_by_its_name() {
         json!(3),
         "multiple of the key heads",
     );
+    let xlstm = [
+        (
+            "weight_mode",
+            json!("fused"),
+            "`weight_mode`: expected \"single\"",
+        ),
+        ("use_bias", json!(true), "`use_bias`: expected false"),
+        (
+            "add_out_norm",
+            json!(false),
+            "`add_out_norm`: expected true",
+        ),
+        ("tie_word_embeddings", json!(true), "`tie_word_embeddings`"),
+        ("eps", json!(1e-5), "`eps`: expected"),
+        (
+            "inference_state_dtype",
+            json!("bfloat16"),
+            "`inference_state_dtype`",
+        ),
+        ("embedding_dim", json!(16), "`hidden_size`: expected 16"),
+        ("num_blocks", json!(1), "`num_hidden_layers`: expected 1"),
+        ("num_heads", json!(0), "num_heads, 0"),
+        ("num_heads", json!(3), "qk_dim_factor"),
+        ("v_dim_factor", json!(0.5), "mlstm_layer.v.weight"),
+        ("v_dim_factor", json!(-1), "v_dim_factor"),
+        ("v_dim_factor", json!(1024), "value_dim: expected 1 to 4095"),
+        ("qk_dim_factor", json!(128), "key_dim: expected 1 to 256"),
+        ("ffn_proj_factor", json!(1e300), "ffn_proj_factor"),
+        (
+            "ffn_round_up_to_multiple_of",
+            json!(0),
+            "ffn_round_up_to_multiple_of, 0",
+        ),
+        ("gate_soft_cap", json!(0), "gate_cap"),
+        ("output_logit_soft_cap", json!(-30), "logit_cap"),
+        ("vocab_size", json!(24), "backbone.embeddings.weight"),
+    ];
+    for (field, value, expected) in xlstm {
+        refused("xlstm", field, value, expected);
+    }
     let folder = tempfile::tempdir().expect("a folder");
     let error = Published::open(folder.path()).unwrap_err().to_string();
     assert!(error.contains("expected model.safetensors"), "{error}");
@@ -261,10 +301,15 @@ fn published_sizes_are_those_of_the_models() {
         "model_type": "mamba2", "vocab_size": 50_288, "hidden_size": 768, "num_hidden_layers": 24, "num_heads": 24,
         "head_dim": 64, "state_size": 128, "n_groups": 1, "tie_word_embeddings": true, "time_step_limit": [0.0, 1e308],
     });
+    let xlstm = json!({
+        "model_type": "xlstm", "vocab_size": 50_304, "embedding_dim": 4096, "num_blocks": 32, "num_heads": 8, "qk_dim_factor": 0.5,
+        "v_dim_factor": 1.0, "ffn_proj_factor": 2.667, "ffn_round_up_to_multiple_of": 64, "weight_mode": "single",
+    });
     let models = [
         (qwen(1024, 3584, 24, true, 16, [8, 2]), 752_393_024),
         (qwen(4096, 12_288, 32, false, 32, [16, 4]), 8_953_803_264),
         (mamba, 128_989_632),
+        (xlstm, 6_865_424_896),
     ];
     for (config, parameters) in models {
         let folder = tempfile::tempdir().expect("a folder");

@@ -4,6 +4,7 @@ mod fields;
 mod mamba2;
 mod qwen;
 mod rwkv7;
+mod xlstm;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,6 +30,7 @@ const MOST_BLOCKS: usize = MOST_LAYERS + 1;
 /// | --- | --- |
 /// | `qwen3_5`, `qwen3_5_text`, `qwen3_next` | [`Decoder`](crate::Decoder); dense ones, text alone |
 /// | `mamba2` | [`Decoder`](crate::Decoder) |
+/// | `xlstm` | [`Decoder`](crate::Decoder); xLSTM-7B, with `weight_mode` `single` |
 /// | `recurrent_gemma` | [`Griffin`](crate::Griffin), in one file |
 /// | `gpt2` | [`Gpt2`](crate::Gpt2), in one file |
 /// | no `config.json`: RWKV-7 | [`Rwkv`](crate::Rwkv), its sizes from the shapes |
@@ -47,6 +49,7 @@ pub struct Published {
 enum Kind {
     Qwen,
     Mamba2,
+    XLstm,
     Griffin,
     Gpt2,
     Rwkv,
@@ -80,11 +83,12 @@ impl Published {
                 (Kind::Qwen, qwen::config(&fields)?.into())
             }
             Some("mamba2") => (Kind::Mamba2, mamba2::config(&fields)?.into()),
+            Some("xlstm") => (Kind::XLstm, xlstm::config(&fields)?.into()),
             Some("gpt2") => (Kind::Gpt2, gpt2(&fields)?),
             Some("recurrent_gemma") => (Kind::Griffin, griffin(&fields)?),
             found => {
                 return Err(Error::Unsupported(format!(
-                    "{}: `model_type` {}: expected qwen3_5, qwen3_5_text, qwen3_next, mamba2, recurrent_gemma or gpt2",
+                    "{}: `model_type` {}: expected qwen3_5, qwen3_5_text, qwen3_next, mamba2, xlstm, recurrent_gemma or gpt2",
                     path.display(),
                     found.unwrap_or("is missing")
                 )));
@@ -154,6 +158,9 @@ impl Published {
         match (model, &self.config, self.kind) {
             (AnyLanguageModel::Decoder(model), Config::Decoder(config), Kind::Qwen) => {
                 qwen::read(model, config, reader)
+            }
+            (AnyLanguageModel::Decoder(model), Config::Decoder(config), Kind::XLstm) => {
+                xlstm::read(model, config, reader)
             }
             (AnyLanguageModel::Decoder(model), Config::Decoder(config), _) => {
                 mamba2::read(model, config, reader)
