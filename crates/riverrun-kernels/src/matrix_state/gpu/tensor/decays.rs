@@ -28,7 +28,7 @@ pub(super) struct Decays {
 
 #[cube]
 impl Decays {
-    /// Of `count` places.
+    /// Room for `count` groups of channels and steps.
     pub fn new(#[comptime] count: usize, #[comptime] before: bool) -> Self {
         Decays {
             from_start: Array::new(count),

@@ -30,6 +30,7 @@ mod gradients;
 mod inverse;
 mod near;
 mod reverse;
+mod row_fetch;
 mod row_gradients;
 mod row_products;
 mod row_scores;

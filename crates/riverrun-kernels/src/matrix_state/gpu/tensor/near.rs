@@ -75,7 +75,7 @@ fn add(
 #[derive(CubeType, Clone, Copy)]
 struct Operands {
     to_late: Sums,
-    /// Of what reads for the erase.
+    /// The factors from the start of the block to the vector that reads for the erase.
     to_erase: Sums,
     to_early: Sums,
     early: Sums,

@@ -34,8 +34,8 @@ pub(super) struct Stage {
     pub queries: u32,
     pub inverse: u32,
     pub scores: u32,
-    /// The same of what is written along the keys, where the erase has a vector of its own: what reads of it is erased, the scores,
-    /// the keys that are written.
+    /// Of the keys, where the erase has vectors of its own: their products with the vectors that read for the erase, their scores, and
+    /// the keys with their decays to the end of the chunk.
     pub given_met: u32,
     pub given_scores: u32,
     pub given_ends: u32,
