@@ -3,16 +3,19 @@
 use std::error::Error;
 
 use cubecl::client::Client;
+use riverrun_kernels::activation::Nonlinearity;
 use riverrun_kernels::gpu::Dtype;
-use riverrun_kernels::{flat, norm, rotary, short_convolution};
+use riverrun_kernels::{flat, norm, rotary};
 use riverrun_testkit::block_diagonal::{self, gpu as blocks};
 use riverrun_testkit::rg_lru;
 
 use riverrun_testkit::Case as _;
+use riverrun_testkit::activation::Gated;
 use riverrun_testkit::flat::Flat;
 use riverrun_testkit::loss::Loss;
 use riverrun_testkit::norm::{Norm, Options};
 use riverrun_testkit::optimizer::{ClipCase, Steps};
+use riverrun_testkit::short_convolution::Convolution;
 
 use super::Writer;
 
@@ -25,7 +28,7 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
         let name = dtype.name();
         // In a sample each operation has one of the types.
         let wanted = |n: usize| !writer.sample || dtype == Dtype::ALL[n % 3];
-        let all: Vec<bool> = (0..8).map(wanted).collect();
+        let all: Vec<bool> = (0..9).map(wanted).collect();
         for (n, kind) in norm::Kind::ALL.into_iter().enumerate() {
             if !all[n] {
                 continue;
@@ -70,6 +73,15 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
                 gates(client, dtype)
             })?;
         }
+        for f in [Nonlinearity::Gelu, Nonlinearity::Silu] {
+            if !all[8] {
+                continue;
+            }
+            writer.write(&format!("{f:?}/{name}").to_lowercase(), |client| {
+                Gated::random(f, false, 640, 1).gpu(client, dtype)?;
+                Gated::random(f, true, 640, 1).gpu(client, dtype).map(drop)
+            })?;
+        }
         if all[7] {
             writer.write(&format!("rotary/{name}"), |client| {
                 let problem = rotary::Problem {
@@ -100,41 +112,14 @@ pub fn write(writer: &mut Writer) -> Result<(), Box<dyn Error>> {
 }
 
 fn convolution(client: &Client, dtype: Dtype) -> Result<(), riverrun_kernels::Error> {
-    use short_convolution::gpu::{Backward, Forward, backward, forward};
-
-    let shape = short_convolution::Shape {
-        batch: 2,
-        steps: 70,
-        dim: 64,
-        taps: 4,
-    };
-    let empty = |numbers: usize| client.empty(numbers * dtype.size());
-    let all = || empty(shape.elements());
-    let (state, reset) = (Some(empty(shape.state())), Some(empty(shape.rows())));
-    let weight = empty(shape.weights());
-    let args = Forward {
-        x: all(),
-        weight: weight.clone(),
-        bias: Some(empty(shape.dim)),
-        state: state.clone(),
-        reset: reset.clone(),
-        y: all(),
-        last: empty(shape.state()),
-    };
-    forward(client, shape, dtype, &args)?;
-    let args = Backward {
-        x: all(),
-        weight,
-        state,
-        reset,
-        d_y: all(),
-        d_last: Some(empty(shape.state())),
-        d_x: all(),
-        d_weight: empty(shape.weights()),
-        d_bias: empty(shape.dim),
-        d_state: empty(shape.state()),
-    };
-    backward(client, shape, dtype, &args)
+    for silu in [false, true] {
+        Convolution {
+            silu,
+            ..Convolution::random([2, 70, 64, 4], 1)
+        }
+        .gpu(client, dtype)?;
+    }
+    Ok(())
 }
 
 fn gates(client: &Client, dtype: Dtype) -> Result<(), riverrun_kernels::Error> {

@@ -6,6 +6,7 @@ mod cells;
 mod clusters;
 mod delta_step;
 mod draw;
+mod elementwise;
 mod few_rows;
 mod matrix_state;
 mod plan;

@@ -111,6 +111,54 @@ fn activate_back<E: Element>(
     Ok(())
 }
 
+/// What becomes of each number `x`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Becomes {
+    /// `f(x)`.
+    Value,
+    /// `f'(x)`.
+    Slope,
+}
+
+/// Replaces numbers of the arithmetic by those of the function, on this thread.
+pub(crate) fn replace<R: Real>(nonlinearity: Nonlinearity, becomes: Becomes, numbers: &mut [R]) {
+    Arch::new().dispatch(Replace {
+        nonlinearity,
+        becomes,
+        numbers,
+    });
+}
+
+struct Replace<'a, R> {
+    nonlinearity: Nonlinearity,
+    becomes: Becomes,
+    numbers: &'a mut [R],
+}
+
+impl<R: Real> WithSimd for Replace<'_, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        match self.nonlinearity {
+            Nonlinearity::Gelu => self.run::<S, Gelu>(simd),
+            Nonlinearity::Silu => self.run::<S, Silu>(simd),
+        }
+    }
+}
+
+impl<R: Real> Replace<'_, R> {
+    #[inline(always)]
+    fn run<S: Simd, F: Function>(self, simd: S) {
+        let (whole, rest) = R::split_mut::<S>(self.numbers);
+        for lanes in whole {
+            *lanes = F::one(Vector::<S, R>::new(simd, *lanes), self.becomes).lanes;
+        }
+        let y = F::one(Vector::<S, R>::load_rest(simd, rest), self.becomes);
+        R::store_rest(simd, rest, y.lanes);
+    }
+}
+
 struct Forward<'a, E> {
     nonlinearity: Nonlinearity,
     gate: &'a [E],
@@ -205,6 +253,15 @@ trait Function {
 
     /// `f(x)` and `f'(x)`.
     fn both<S: Simd, R: Real>(x: Vector<S, R>) -> [Vector<S, R>; 2];
+
+    /// One of them.
+    #[inline(always)]
+    fn one<S: Simd, R: Real>(x: Vector<S, R>, becomes: Becomes) -> Vector<S, R> {
+        match becomes {
+            Becomes::Value => Self::value(x),
+            Becomes::Slope => Self::both(x)[1],
+        }
+    }
 }
 
 struct Gelu;

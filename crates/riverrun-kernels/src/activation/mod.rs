@@ -1,6 +1,8 @@
 //! Activations, alone and as gates: `y = f(x)` and `y = f(gate) x`, element by element.
 
 pub mod cpu;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 
 /// `f`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -103,6 +103,16 @@ pub(crate) fn reciprocal<N: Size>(x: Vector<f32, N>, #[comptime] ptx: bool) -> V
     }
 }
 
+/// `1 / x`.
+#[cube]
+pub(crate) fn reciprocal_number(x: f32, #[comptime] ptx: bool) -> f32 {
+    if comptime!(ptx) {
+        reciprocal_ptx(x)
+    } else {
+        1.0f32 / x
+    }
+}
+
 /// `1 / (1 + e^-x)`.
 #[cube]
 pub(crate) fn sigmoid<N: Size>(x: Vector<f32, N>, #[comptime] ptx: bool) -> Vector<f32, N> {

@@ -38,15 +38,19 @@ pub(crate) struct Strips {
 }
 
 impl Strips {
-    /// For `[batch, steps, dim]`, with `sums` sums by column; runs of 8 to 64 rows, and at least `shortest`.
+    /// For `[batch, steps, dim]`, with `sums` sums by column; runs of 8 to 64 rows, and at least `shortest`. The columns of
+    /// each part of a row, `dim = parts[0] + ..`, are whole vectors.
     pub fn new(
         client: &Client,
         dtype: Dtype,
-        [batch, steps, dim]: [usize; 3],
+        [batch, steps]: [usize; 2],
+        parts: &[usize],
         shortest: usize,
         sums: usize,
     ) -> Self {
-        let vector = vector_width(client, dtype, 16, dim);
+        let dim = parts.iter().sum::<usize>();
+        let bits = parts.iter().fold(dim, |bits, part| bits | part);
+        let vector = vector_width(client, dtype, 16, bits);
         let cols = dim / vector;
         let hardware = &client.properties().hardware;
         let most = hardware.max_units_per_cube as usize;
@@ -77,8 +81,24 @@ impl Strips {
         self.units
     }
 
-    fn strips(&self) -> usize {
-        self.cols.div_ceil(self.units)
+    /// All columns of a row.
+    pub fn whole(&self) -> Columns {
+        Columns {
+            first: 0,
+            count: self.cols,
+        }
+    }
+
+    /// `dim` columns from `first` on: a part of a row.
+    pub fn columns(&self, first: usize, dim: usize) -> Columns {
+        Columns {
+            first: first / self.vector,
+            count: dim / self.vector,
+        }
+    }
+
+    fn strips(&self, columns: Columns) -> usize {
+        columns.count.div_ceil(self.units)
     }
 
     /// Cubes along the rows, each of which makes one part of every sum.
@@ -86,19 +106,21 @@ impl Strips {
         (self.batch * self.chunks).div_ceil(self.runs)
     }
 
-    pub fn count(&self, client: &Client) -> CubeCount {
-        grid(client, self.parts() * self.strips())
+    pub fn count(&self, client: &Client, columns: Columns) -> CubeCount {
+        grid(client, self.parts() * self.strips(columns))
     }
 
     pub fn dim(&self) -> CubeDim {
         CubeDim::new_2d(self.units as u32, self.runs as u32)
     }
 
-    pub fn sizes(&self) -> SizesLaunch {
+    pub fn sizes(&self, columns: Columns) -> SizesLaunch {
         SizesLaunch::new(
             self.steps,
             self.cols,
-            self.strips(),
+            columns.first,
+            columns.count,
+            self.strips(columns),
             self.len,
             self.chunks,
             self.batch * self.chunks,
@@ -159,12 +181,23 @@ impl Strips {
     }
 }
 
+/// Vectors of a row that one launch walks along.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Columns {
+    first: usize,
+    count: usize,
+}
+
 /// Sizes that are known at launch.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub(crate) struct Sizes {
     pub steps: usize,
     /// Vectors of a row.
     pub cols: usize,
+    /// The first vector of the launch, and their number.
+    pub from: usize,
+    pub own: usize,
+    /// Strips of these.
     pub strips: usize,
     /// Rows of a run.
     pub len: usize,
@@ -177,7 +210,7 @@ pub(crate) struct Sizes {
 /// A thread's part of the walk.
 #[derive(CubeType, Clone, Copy)]
 pub(crate) struct Lane {
-    /// The vector of columns, inside a row even for threads without one.
+    /// The vector of columns, among the launch's own even for threads without one.
     pub col: usize,
     pub sequence: usize,
     /// The run's first step and the step after its last; the same for threads without rows or columns.
@@ -190,11 +223,11 @@ pub(crate) fn lane(sizes: &Sizes, #[comptime] runs: usize) -> Lane {
     let strip = CUBE_POS % sizes.strips;
     let run = CUBE_POS / sizes.strips * runs + UNIT_POS_Y as usize;
     let col = strip * CUBE_DIM_X as usize + UNIT_POS_X as usize;
-    let there = run < sizes.lanes && col < sizes.cols;
+    let there = run < sizes.lanes && col < sizes.own;
     let run = run.min(sizes.lanes - 1);
     let first = run % sizes.chunks * sizes.len;
     Lane {
-        col: col.min(sizes.cols - 1),
+        col: sizes.from + col.min(sizes.own - 1),
         sequence: run / sizes.chunks,
         first,
         end: select(there, (first + sizes.len).min(sizes.steps), first),
@@ -231,7 +264,7 @@ pub(crate) fn write_parts<N: Size>(
     }
     let strip = CUBE_POS % sizes.strips;
     let part = CUBE_POS / sizes.strips;
-    let inside = strip * units + x < sizes.cols && part * runs < sizes.lanes;
+    let inside = strip * units + x < sizes.own && part * runs < sizes.lanes;
     if UNIT_POS_Y == 0 && inside {
         #[unroll]
         for k in 0..count {

@@ -99,7 +99,14 @@ fn plan(
         ("reset", inputs.reset.as_ref(), problem.rows()),
     ];
     expect(dtype.size(), buffers)?;
-    let strips = Strips::new(client, dtype, [problem.batch, problem.steps, dim], 1, SUMS);
+    let strips = Strips::new(
+        client,
+        dtype,
+        [problem.batch, problem.steps],
+        &[dim],
+        1,
+        SUMS,
+    );
     let config = Config {
         storage: strips.storage,
         runs: strips.runs,
@@ -135,7 +142,7 @@ pub fn forward(
     unsafe {
         gates::launch_unchecked(
             client,
-            strips.count(client),
+            strips.count(client, strips.whole()),
             strips.dim(),
             strips.address(2, dtype),
             strips.storage.width(v),
@@ -147,7 +154,7 @@ pub fn forward(
             rate,
             reset,
             buffer(out, 2 * all, v),
-            strips.sizes(),
+            strips.sizes(strips.whole()),
             config,
             strips.storage.elem(dtype),
             dtype.elem(),
@@ -187,7 +194,7 @@ pub fn backward(
         unsafe {
             gates_backward::launch_unchecked(
                 client,
-                strips.count(client),
+                strips.count(client, strips.whole()),
                 strips.dim(),
                 strips.address(2, dtype),
                 strips.storage.width(v),
@@ -203,7 +210,7 @@ pub fn backward(
                 buffer(&d.q, all, v),
                 buffer(&d.x, all, v),
                 buffer(&parts, strips.elements(SUMS), v),
-                strips.sizes(),
+                strips.sizes(strips.whole()),
                 config,
                 strips.storage.elem(dtype),
                 dtype.elem(),

@@ -1,8 +1,11 @@
 //! On the CPU: a task for a run of steps, row by row.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use super::Shape;
+use crate::activation::Nonlinearity;
+use crate::activation::cpu::{Becomes, replace};
 use crate::element::compiled_here;
 use crate::error::expect_length;
 use crate::simd::real::Real;
@@ -26,8 +29,10 @@ pub struct Forward<'a, E> {
     pub state: Option<&'a [E]>,
     /// `[B, T]`.
     pub reset: Option<&'a [bool]>,
-    /// `[B, T, D]`, written.
-    pub y: &'a mut [E],
+    /// Whether `y` is the SiLU of the convolution.
+    pub silu: bool,
+    /// The parts of `y`, `[B, T, channels]` each, whose channels together are `D`; written.
+    pub y: Vec<(usize, &'a mut [E])>,
     /// `[B, K-1, D]`, written.
     pub last: &'a mut [E],
 }
@@ -39,12 +44,16 @@ pub struct Backward<'a, E> {
     pub x: &'a [E],
     /// As in the forward pass.
     pub weight: &'a [E],
+    /// As in the forward pass; read for SiLU alone.
+    pub bias: Option<&'a [E]>,
     /// As in the forward pass.
     pub state: Option<&'a [E]>,
     /// As in the forward pass.
     pub reset: Option<&'a [bool]>,
-    /// `[B, T, D]`, `∂L/∂y`.
-    pub d_y: &'a [E],
+    /// As in the forward pass.
+    pub silu: bool,
+    /// `∂L/∂y` in the parts of `y`.
+    pub d_y: Vec<(usize, &'a [E])>,
     /// `[B, K-1, D]`, the gradient of the state after the last step.
     pub d_last: Option<&'a [E]>,
     /// `[B, T, D]`, written.
@@ -156,11 +165,12 @@ fn convolve<E: Element>(shape: Shape, args: Forward<'_, E>) -> Result<(), Error>
         bias,
         state,
         reset,
-        y,
+        silu,
+        mut y,
         last,
     } = args;
-    check(shape, [x.len(), y.len()], weight.len(), state, reset)?;
-    expect_length("bias", shape.dim, bias.map_or(shape.dim, <[E]>::len))?;
+    check(shape, x.len(), weight.len(), bias, state, reset)?;
+    check_parts("y", shape, y.iter().map(|(width, y)| (*width, y.len())))?;
     expect_length("the last state", shape.state(), last.len())?;
     let (dim, steps, before) = (shape.dim, shape.steps, shape.before());
     if shape.state() > 0 {
@@ -181,30 +191,105 @@ fn convolve<E: Element>(shape: Shape, args: Forward<'_, E>) -> Result<(), Error>
     if shape.elements() == 0 {
         return Ok(());
     }
-    let row = |(i, y): (usize, &mut [E]), sum: &mut Vec<E::Acc>| {
-        let (b, t) = (i / steps, i % steps);
-        let sequence = Sequence::new(shape, b, x, state, reset);
-        sum.clear();
-        match bias {
-            Some(bias) => sum.extend(bias.iter().map(|x| x.widen())),
-            None => sum.resize(dim, E::Acc::ZERO),
-        }
-        for at in sequence.earliest(t)..=before + t {
-            if let Some(input) = sequence.input(at) {
-                let tap = (at - t) * dim;
-                accumulate::<E>(sum, &weight[tap..tap + dim], input);
-            }
-        }
-        store::<E>(y, sum);
+    let whole = Whole {
+        shape,
+        x,
+        weight,
+        bias,
+        state,
+        reset,
     };
-    let tasks = y.par_chunks_mut(RUN * dim).enumerate();
-    tasks.for_each(|(task, y)| {
+    each_run(&mut y, shape, |task, mut parts| {
         let mut sum = Vec::with_capacity(dim);
-        for (k, y) in y.chunks_mut(dim).enumerate() {
-            row((task * RUN + k, y), &mut sum);
+        for k in 0..RUN.min(shape.rows() - task * RUN) {
+            whole.row(task * RUN + k, &mut sum);
+            if silu {
+                replace(Nonlinearity::Silu, Becomes::Value, &mut sum);
+            }
+            let mut rest = &sum[..];
+            for (width, y) in &mut parts {
+                let (own, later) = rest.split_at(*width);
+                store::<E>(&mut y[k * *width..(k + 1) * *width], own);
+                rest = later;
+            }
         }
     });
     Ok(())
+}
+
+/// What a convolution is computed from.
+struct Whole<'a, E> {
+    shape: Shape,
+    x: &'a [E],
+    weight: &'a [E],
+    bias: Option<&'a [E]>,
+    state: Option<&'a [E]>,
+    reset: Option<&'a [bool]>,
+}
+
+impl<E: Element> Whole<'_, E> {
+    /// Writes row `i` of the rows of all sequences into `sum`.
+    #[inline(always)]
+    fn row(&self, i: usize, sum: &mut Vec<E::Acc>) {
+        let Shape { steps, dim, .. } = self.shape;
+        let (b, t) = (i / steps, i % steps);
+        let sequence = Sequence::new(self.shape, b, self.x, self.state, self.reset);
+        sum.clear();
+        match self.bias {
+            Some(bias) => sum.extend(bias.iter().map(|x| x.widen())),
+            None => sum.resize(dim, E::Acc::ZERO),
+        }
+        for at in sequence.earliest(t)..=self.shape.before() + t {
+            if let Some(input) = sequence.input(at) {
+                let tap = (at - t) * dim;
+                accumulate::<E>(sum, &self.weight[tap..tap + dim], input);
+            }
+        }
+    }
+
+    /// `∂L/∂` of the convolution's values, `[B, T, D]`, from those of their SiLU.
+    fn before_silu(&self, d_y: &[(usize, &[E])]) -> Vec<E> {
+        let Shape { dim, .. } = self.shape;
+        let mut d = vec![E::ZERO; self.shape.elements()];
+        let tasks = d.par_chunks_mut(RUN * dim).enumerate();
+        tasks.for_each(|(task, d)| {
+            let mut sum = Vec::with_capacity(dim);
+            for (k, d) in d.chunks_mut(dim).enumerate() {
+                let i = task * RUN + k;
+                self.row(i, &mut sum);
+                replace(Nonlinearity::Silu, Becomes::Slope, &mut sum);
+                let mut first = 0;
+                for (width, d_y) in d_y {
+                    let own = first..first + width;
+                    let d_y = &d_y[i * width..(i + 1) * width];
+                    for ((d, &slope), d_y) in
+                        d[own.clone()].iter_mut().zip(&sum[own.clone()]).zip(d_y)
+                    {
+                        *d = E::narrow(slope * d_y.widen());
+                    }
+                    first = own.end;
+                }
+            }
+        });
+        d
+    }
+}
+
+/// Calls `run` with the number of each run of [`RUN`] rows and its part of each part, on free threads of the pool.
+fn each_run<E: Element>(
+    parts: &mut [(usize, &mut [E])],
+    shape: Shape,
+    run: impl Fn(usize, Vec<(usize, &mut [E])>) + Sync,
+) {
+    let tasks = shape.rows().div_ceil(RUN);
+    let mut runs: Vec<Vec<(usize, &mut [E])>> = (0..tasks).map(|_| Vec::new()).collect();
+    for (width, part) in parts.iter_mut().filter(|(width, _)| *width > 0) {
+        for (run, rows) in runs.iter_mut().zip(part.chunks_mut(RUN * *width)) {
+            run.push((*width, rows));
+        }
+    }
+    let tasks = runs.par_chunks_mut(1).enumerate();
+    tasks.for_each(|(task, parts)| run(task, std::mem::take(&mut parts[0])));
 }
 
 /// Computes the gradients.
@@ -219,8 +304,10 @@ fn convolve_back<E: Element>(shape: Shape, args: Backward<'_, E>) -> Result<(), 
     let Backward {
         x,
         weight,
+        bias,
         state,
         reset,
+        silu,
         d_y,
         d_last,
         d_x,
@@ -228,7 +315,8 @@ fn convolve_back<E: Element>(shape: Shape, args: Backward<'_, E>) -> Result<(), 
         d_bias,
         d_state,
     } = args;
-    check(shape, [x.len(), d_y.len()], weight.len(), state, reset)?;
+    check(shape, x.len(), weight.len(), bias, state, reset)?;
+    check_parts("d_y", shape, d_y.iter().map(|(width, d)| (*width, d.len())))?;
     expect_length("d_x", shape.elements(), d_x.len())?;
     expect_length("d_weight", shape.weights(), d_weight.len())?;
     expect_length("d_bias", shape.dim, d_bias.len())?;
@@ -236,6 +324,19 @@ fn convolve_back<E: Element>(shape: Shape, args: Backward<'_, E>) -> Result<(), 
     let all = shape.state();
     expect_length("d_last", all, d_last.map_or(all, <[E]>::len))?;
     let (dim, steps, before) = (shape.dim, shape.steps, shape.before());
+    let whole = Whole {
+        shape,
+        x,
+        weight,
+        bias,
+        state,
+        reset,
+    };
+    let d_y = match &d_y[..] {
+        [(_, d_y)] if !silu => Cow::Borrowed(*d_y),
+        _ if silu => Cow::Owned(whole.before_silu(&d_y)),
+        parts => Cow::Owned(joined(parts, shape)),
+    };
     // ∂L/∂ of row `at` of a sequence, from the steps that see it.
     let gradient = |b: usize, at: usize, sum: &mut Vec<E::Acc>| {
         let sequence = Sequence::new(shape, b, x, state, reset);
@@ -306,10 +407,21 @@ fn convolve_back<E: Element>(shape: Shape, args: Backward<'_, E>) -> Result<(), 
     Ok(())
 }
 
+/// The parts of a row beside each other.
+fn joined<E: Element>(parts: &[(usize, &[E])], shape: Shape) -> Vec<E> {
+    let rows = 0..shape.rows();
+    let row = |i: usize| {
+        let part = move |(width, part): &(usize, &[E])| part[i * width..(i + 1) * width].to_vec();
+        parts.iter().flat_map(part)
+    };
+    rows.flat_map(row).collect()
+}
+
 fn check<E>(
     shape: Shape,
-    [x, y]: [usize; 2],
+    x: usize,
     weight: usize,
+    bias: Option<&[E]>,
     state: Option<&[E]>,
     reset: Option<&[bool]>,
 ) -> Result<(), Error> {
@@ -317,9 +429,23 @@ fn check<E>(
         return Err(Error::NoChannels);
     }
     expect_length("x", shape.elements(), x)?;
-    expect_length("y", shape.elements(), y)?;
     expect_length("weight", shape.weights(), weight)?;
+    expect_length("bias", shape.dim, bias.map_or(shape.dim, <[E]>::len))?;
     let (all, marks) = (shape.state(), shape.rows());
     expect_length("state", all, state.map_or(all, <[E]>::len))?;
     expect_length("reset", marks, reset.map_or(marks, <[bool]>::len))
+}
+
+/// Checks the channels of parts and their lengths.
+fn check_parts(
+    what: &'static str,
+    shape: Shape,
+    parts: impl Iterator<Item = (usize, usize)> + Clone,
+) -> Result<(), Error> {
+    let channels = parts.clone().map(|(width, _)| width).sum();
+    expect_length("the channels of the parts", shape.dim, channels)?;
+    for (width, len) in parts {
+        expect_length(what, shape.rows().saturating_mul(width), len)?;
+    }
+    Ok(())
 }

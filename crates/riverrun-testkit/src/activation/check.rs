@@ -1,4 +1,4 @@
-//! The comparison of a result of tensor operations.
+//! The comparison of results from elsewhere.
 
 use super::{Gated, Nonlinearity};
 use crate::{Case, Comparison, Element, Tensors};
@@ -15,7 +15,6 @@ pub fn compare<E: Element>(
         gate: x.to_vec(),
         x: None,
         d_y: d_y.to_vec(),
-        composed: true,
     };
     let [y, d_x] = found.map(<[f64]>::to_vec);
     case.compared::<E>(&Tensors::new([("y", y), ("d_x", d_x)]))

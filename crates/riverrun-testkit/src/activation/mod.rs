@@ -1,8 +1,6 @@
 //! GELU and SiLU, alone and as gates, forward and backward.
 //!
-//! A kernel passes within one rounding to storage and 16 roundings of the arithmetic: σ is right to 4 ulp, and the slope is a
-//! difference near its zero. A form of several tensor operations has the same of the largest terms, which cancel far below 0: x in
-//! the function, and in the slope x, or x³ of GELU; as a gate, the activation and the product are rounded to storage on their own.
+//! One rounding to storage and 16 roundings of the arithmetic: σ is right to 4 ulp, and the slope is a difference near its zero.
 
 pub mod check;
 pub mod oracle;
@@ -19,10 +17,7 @@ pub const OPERATION: Operation = Operation {
     name: "activation",
     about: "GELU and SiLU, alone and as gates",
     storages: &Storage::ALL,
-    forms: |target| match target.is_cpu() || cfg!(feature = "ops") {
-        true => FORMS.iter().map(|(name, ..)| *name).collect(),
-        false => vec![],
-    },
+    forms: |_| FORMS.iter().map(|(name, ..)| *name).collect(),
     check: |part, report| by_storage!(part.storage, check(part, report)),
     weight: 0,
     shared: None,
@@ -43,17 +38,8 @@ fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), 
     let counts = [0, 1, 31, 33, 1000, 40_000].into_iter().enumerate();
     let cases = counts.map(|(seed, count)| Gated::random(f, gate, count, seed as u64));
     #[cfg(feature = "ops")]
-    {
-        let composed = cases.clone().skip(1).map(|case| Gated {
-            composed: true,
-            ..case
-        });
-        part.run_ops::<E, _>(part.form, composed, report)?;
-    }
-    match part.target.is_cpu() {
-        true => part.run_all::<E, _>(part.form, cases, report),
-        false => Ok(()),
-    }
+    part.run_ops::<E, _>(part.form, cases.clone().skip(1), report)?;
+    part.run_all::<E, _>(part.form, cases, report)
 }
 
 /// A problem and its data, in `f64`.
@@ -67,8 +53,6 @@ pub struct Gated {
     pub x: Option<Vec<f64>>,
     /// `∂L/∂y`.
     pub d_y: Vec<f64>,
-    /// Whether the form may be one of several tensor operations.
-    pub composed: bool,
 }
 
 impl Gated {
@@ -87,7 +71,6 @@ impl Gated {
             gate: numbers,
             x: gate.then(|| Random::new(count as u64).vec(count, 1.0)),
             d_y: (0..count).map(|i| scale(i) * random.within(1.0)).collect(),
-            composed: false,
         }
     }
 
@@ -101,15 +84,6 @@ impl Gated {
     /// What the function is multiplied by, and its gradient by.
     fn factor(&self, i: usize) -> f64 {
         self.x.as_ref().map_or(1.0, |x| x[i])
-    }
-
-    /// The largest term of the slope of a composed form.
-    fn steepest(&self, x: f64) -> f64 {
-        let cube = match self.f {
-            Nonlinearity::Gelu => 0.05 * x.abs().powi(3),
-            Nonlinearity::Silu => 0.0,
-        };
-        1.0 + x.abs() + cube
     }
 }
 
@@ -135,8 +109,6 @@ impl Case for Gated {
         let (storage, arithmetic) = roundings::<E>();
         let terms = 16.0 * arithmetic;
         truth.map(|name, i, truth| {
-            let x = self.gate[i];
-            let steep = self.d_y[i].abs() * self.steepest(x);
             let factor = match (name, &self.x) {
                 (_, None) => 1.0,
                 ("d_x", _) => self.d_y[i].abs(),
@@ -144,17 +116,11 @@ impl Case for Gated {
             };
             // The gradient of the function's argument; else the function itself.
             let slope = name == "d_gate" || name == "d_x" && self.x.is_none();
-            match (slope, self.composed) {
-                (true, false) => storage(truth) + terms * (steep * factor).min(20.0 + truth.abs()),
-                (false, false) => storage(truth) + terms * (0.1 * factor + truth.abs()),
-                (true, true) if self.x.is_none() => storage(truth) + terms * steep,
-                (false, true) if self.x.is_none() => storage(truth) + terms * (1.0 + x.abs()),
-                (true, true) => 2.0 * storage(truth) + terms * steep * factor,
-                (false, true) => {
-                    let near = terms * (1.0 + x.abs()) * factor;
-                    2.0 * storage(truth) + arithmetic * truth.abs() + near
-                }
-            }
+            let own = match slope {
+                true => self.d_y[i].abs() * factor,
+                false => 0.1 * factor,
+            };
+            storage(truth) + terms * (own + truth.abs())
         })
     }
 
@@ -173,13 +139,32 @@ impl Case for Gated {
     #[cfg(feature = "gpu")]
     fn gpu(
         &self,
-        _: &cubecl::client::Client,
-        _: riverrun_kernels::gpu::Dtype,
+        client: &cubecl::client::Client,
+        dtype: riverrun_kernels::gpu::Dtype,
     ) -> Result<Tensors, Error> {
-        Err(Error::Routine {
-            routine: "gpu",
-            reason: "activations are tensor operations on GPUs".into(),
-        })
+        use crate::transfer;
+        let count = self.gate.len();
+        let upload = |data: &[f64]| transfer::upload(client, dtype, data);
+        let poison = || transfer::poison(client, dtype, count);
+        let (gate, x) = (upload(&self.gate), self.x.as_ref().map(|x| upload(x)));
+        let (y, d_gate, d_x) = (poison(), poison(), x.as_ref().map(|_| poison()));
+        let args = gpu::Forward {
+            count,
+            gate: gate.clone(),
+            x: x.clone(),
+            y: y.clone(),
+        };
+        gpu::forward(client, self.f, dtype, &args)?;
+        let args = gpu::Backward {
+            count,
+            gate,
+            x: x.zip(d_x.clone()).map(|(x, d_x)| [x, d_x]),
+            d_y: upload(&self.d_y),
+            d_gate: d_gate.clone(),
+        };
+        gpu::backward(client, self.f, dtype, &args)?;
+        let download = |handle| transfer::download(client, dtype, handle, count);
+        Ok(self.tensors(download(y), download(d_gate), d_x.map(download)))
     }
 
     #[cfg(feature = "ops")]

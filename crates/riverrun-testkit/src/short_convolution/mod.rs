@@ -1,7 +1,7 @@
 //! The short causal convolution with its state, forward and every gradient.
 //!
 //! Each product and each partial sum is rounded once in the arithmetic, no partial sum is larger than the sum of the terms'
-//! sizes, and the result is rounded to the storage type once.
+//! sizes, and the result is rounded to the storage type once. Before SiLU, gradients are rounded to it once as well.
 
 pub mod oracle;
 
@@ -17,7 +17,7 @@ pub const OPERATION: Operation = Operation {
     name: "conv",
     about: "The short causal convolution with its state",
     storages: &Storage::ALL,
-    forms: |_| vec!["convolution"],
+    forms: |_| vec!["convolution", "silu"],
     check: |part, report| by_storage!(part.storage, check(part, report)),
     weight: 1,
     shared: None,
@@ -39,7 +39,11 @@ const SHAPES: [[usize; 4]; 8] = [
 
 fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), Failure> {
     let shapes = SHAPES.into_iter().enumerate();
-    let cases = shapes.map(|(n, shape)| Convolution::random(shape, n));
+    let silu = part.form == "silu";
+    let cases = shapes.map(|(n, shape)| Convolution {
+        silu,
+        ..Convolution::random(shape, n)
+    });
     #[cfg(feature = "ops")]
     part.run_ops::<E, _>(part.form, cases.clone(), report)?;
     part.run_all::<E, _>(part.form, cases, report)
@@ -66,6 +70,8 @@ pub struct Convolution {
     pub d_y: Vec<f64>,
     /// `[B, taps - 1, D]`.
     pub d_last: Vec<f64>,
+    /// Whether `y` is the SiLU of the convolution, in three parts.
+    pub silu: bool,
 }
 
 impl Convolution {
@@ -89,7 +95,43 @@ impl Convolution {
             reset: (0..shape.rows()).map(restart).collect(),
             d_y: numbers(shape.elements()),
             d_last: numbers(shape.state()),
+            silu: false,
         }
+    }
+
+    /// Channels of the parts of `y`.
+    fn widths(&self) -> Vec<usize> {
+        let dim = self.shape.dim;
+        match self.silu {
+            false => vec![dim],
+            // Of 8, 24 and 520 channels whole vectors; of 3 a part without channels.
+            true => vec![dim / 4, dim / 4, dim - dim / 4 * 2],
+        }
+    }
+
+    /// The parts of rows of `D` channels.
+    fn parts<T: Copy>(&self, rows: &[T]) -> Vec<(usize, Vec<T>)> {
+        let mut first = 0;
+        let mut part = |width: usize| {
+            let own = first..first + width;
+            first = own.end;
+            let rows = rows.chunks(self.shape.dim);
+            (
+                width,
+                rows.flat_map(|row| row[own.clone()].to_vec()).collect(),
+            )
+        };
+        self.widths().into_iter().map(&mut part).collect()
+    }
+
+    /// The rows of parts.
+    fn joined(&self, parts: &[Vec<f64>]) -> Vec<f64> {
+        let widths = self.widths();
+        let row = |i: usize| {
+            let parts = parts.iter().zip(&widths);
+            parts.flat_map(move |(part, width)| part[i * width..(i + 1) * width].to_vec())
+        };
+        (0..self.shape.rows()).flat_map(row).collect()
     }
 
     /// The lengths of the results and of the gradients.
@@ -117,18 +159,29 @@ impl Case for Convolution {
     }
 
     fn oracle<E: Element>(&self) -> Tensors {
-        named(self.sums().map(|[numbers, _]| numbers))
+        named(self.sums(|_| 0.0).map(|[numbers, ..]| numbers))
     }
 
     fn allowed<E: Element>(&self, truth: &Tensors) -> Tensors {
         let (storage, arithmetic) = roundings::<E>();
-        let sizes = named(self.sums().map(|[_, sizes]| sizes));
+        let value = (self.shape.taps + 2) as f64 * arithmetic;
+        // The slope of SiLU is at most 1.1, and bends by at most 1/2; see `activation` for its own error.
+        let error = |[d, d_y, size]: [f64; 3]| {
+            storage(d) + d_y.abs() * (0.5 * value * size + 16.0 * arithmetic)
+        };
+        let sums = self.sums(error);
+        let [sizes, errors] = [1, 2].map(|k| named(sums.clone().map(|sum| sum[k].clone())));
         truth.map(|name, i, truth| {
+            let (size, error) = (sizes.get(name)[i], errors.get(name)[i]);
             let terms = match name {
                 "d_weight" | "d_bias" => self.shape.rows(),
+                "y" if self.silu => {
+                    let own = 16.0 * arithmetic * (0.1 + truth.abs());
+                    return storage(truth) + 1.1 * value * size + own;
+                }
                 _ => self.shape.taps + 1,
             };
-            storage(truth) + (terms + 1) as f64 * arithmetic * sizes.get(name)[i]
+            storage(truth) + (terms + 1) as f64 * arithmetic * size + error
         })
     }
 
@@ -137,22 +190,32 @@ impl Case for Convolution {
             [&self.x, &self.weight, &self.bias, &self.state].map(|x| stored::<E>(x));
         let mut found = self.lengths().map(|n| vec![E::from_f64(f64::NAN); n]);
         let [y, last, d_x, d_weight, d_bias, d_state] = &mut found;
+        let mut parts = self.parts(y);
         let args = cpu::Forward {
             x: &x,
             weight: &weight,
             bias: Some(&bias),
             state: Some(&state),
             reset: Some(&self.reset),
-            y,
+            silu: self.silu,
+            y: parts
+                .iter_mut()
+                .map(|(width, y)| (*width, &mut y[..]))
+                .collect(),
             last,
         };
         cpu::forward(self.shape, args)?;
+        let parts: Vec<_> = parts.iter().map(|(_, y)| wide(y)).collect();
+        *y = stored::<E>(&self.joined(&parts));
+        let d_y = self.parts(&stored::<E>(&self.d_y));
         let args = cpu::Backward {
             x: &x,
             weight: &weight,
+            bias: Some(&bias),
             state: Some(&state),
             reset: Some(&self.reset),
-            d_y: &stored::<E>(&self.d_y),
+            silu: self.silu,
+            d_y: d_y.iter().map(|(width, d)| (*width, &d[..])).collect(),
             d_last: Some(&stored::<E>(&self.d_last)),
             d_x,
             d_weight,
@@ -176,23 +239,36 @@ impl Case for Convolution {
         let found = self
             .lengths()
             .map(|n| (transfer::poison(client, dtype, n), n));
-        let [y, last, d_x, d_weight, d_bias, d_state] = found.clone().map(|(handle, _)| handle);
+        let [_, last, d_x, d_weight, d_bias, d_state] = found.clone().map(|(handle, _)| handle);
+        let bias = upload(&self.bias);
+        let rows = self.shape.rows();
+        let y = self.widths().into_iter();
+        let y: Vec<_> = y
+            .map(|width| (width, transfer::poison(client, dtype, rows * width)))
+            .collect();
         let args = gpu::Forward {
             x: x.clone(),
             weight: weight.clone(),
-            bias: Some(upload(&self.bias)),
+            bias: Some(bias.clone()),
             state: Some(state.clone()),
             reset: Some(reset.clone()),
-            y,
+            silu: self.silu,
+            y: y.clone(),
             last,
         };
         gpu::forward(client, self.shape, dtype, &args)?;
         let args = gpu::Backward {
             x,
             weight,
+            bias: Some(bias),
             state: Some(state),
             reset: Some(reset),
-            d_y: upload(&self.d_y),
+            silu: self.silu,
+            d_y: self
+                .parts(&self.d_y)
+                .iter()
+                .map(|(width, d)| (*width, upload(d)))
+                .collect(),
             d_last: Some(upload(&self.d_last)),
             d_x,
             d_weight,
@@ -201,12 +277,26 @@ impl Case for Convolution {
         };
         gpu::backward(client, self.shape, dtype, &args)?;
         let download = |(handle, n)| transfer::download(client, dtype, handle, n);
-        Ok(named(found.map(download)))
+        let parts: Vec<_> = y
+            .into_iter()
+            .map(|(width, y)| download((y, rows * width)))
+            .collect();
+        let [_, others @ ..] = found;
+        let [last, d_x, d_weight, d_bias, d_state] = others.map(download);
+        Ok(named([
+            self.joined(&parts),
+            last,
+            d_x,
+            d_weight,
+            d_bias,
+            d_state,
+        ]))
     }
 
     #[cfg(feature = "ops")]
     fn op<E: Element>(&self, on: &crate::op::Place) -> Result<Tensors, Failure> {
-        use riverrun::Sequence;
+        use burn::tensor::Tensor;
+        use riverrun::{Sequence, ops};
 
         use crate::op::{download, gradient};
         let Shape {
@@ -221,12 +311,17 @@ impl Case for Convolution {
         let bias = on.leaf(&self.bias, [dim]);
         let reset = on.mask(&self.reset, [batch, steps]);
         let sequence = Sequence::new().with_state(state.clone()).with_reset(reset);
-        let (y, last) = riverrun::ops::short_convolution(
-            x.clone(),
-            weight.clone(),
-            Some(bias.clone()),
-            sequence,
-        )?;
+        let (input, weights, offset) = (x.clone(), weight.clone(), Some(bias.clone()));
+        let (y, last) = match self.widths()[..] {
+            [first, second, third] => {
+                let widths = [first, second, third];
+                let (y, last) =
+                    ops::short_convolution_silu(input, weights, offset, sequence, widths)?;
+                let there = y.into_iter().filter(|y| y.dims()[2] > 0);
+                (Tensor::cat(there.collect(), 2), last)
+            }
+            _ => ops::short_convolution(input, weights, offset, sequence)?,
+        };
         let mut loss = (y.clone() * on.tensor(&self.d_y, [batch, steps, dim])).sum();
         if taps > 1 {
             let d_last = on.tensor(&self.d_last, [batch, taps - 1, dim]);

@@ -1,6 +1,7 @@
 //! The reference, in `f64`.
 
 use super::{Convolution, NAMES};
+use crate::activation::{Nonlinearity, oracle};
 
 /// Where an input lies.
 enum Place {
@@ -9,18 +10,34 @@ enum Place {
 }
 
 impl Convolution {
-    /// The results and their gradients, each number with the sum of the magnitudes of its terms.
-    pub fn sums(&self) -> [[Vec<f64>; 2]; NAMES.len()] {
+    /// The results and their gradients, each number with the sum of the magnitudes of its terms, and what errors of the gradients
+    /// of the convolution's values make of it. `error`: those, from such a gradient `d_y f'`, from `d_y` and from the sum of the
+    /// magnitudes of the value's terms.
+    pub fn sums(&self, error: impl Fn([f64; 3]) -> f64) -> [[Vec<f64>; 3]; NAMES.len()] {
+        let mut sums = self.linear(&self.d_y, &vec![0.0; self.d_y.len()]);
+        if self.silu {
+            let [values, sizes, _] = sums[0].clone();
+            let d = oracle::backward(Nonlinearity::Silu, &values, &self.d_y);
+            let errors = (0..d.len()).map(|i| error([d[i], self.d_y[i], sizes[i]]));
+            sums = self.linear(&d, &errors.collect::<Vec<_>>());
+            sums[0][0] = oracle::forward(Nonlinearity::Silu, &values);
+        }
+        sums
+    }
+
+    /// [`sums`](Self::sums) of the convolution alone, from the gradients of its values and their errors.
+    fn linear(&self, d_y: &[f64], errors: &[f64]) -> [[Vec<f64>; 3]; NAMES.len()] {
         let (steps, dim, before) = (self.shape.steps, self.shape.dim, self.shape.before());
-        let mut sums = self.lengths().map(|n| [vec![0.0; n], vec![0.0; n]]);
-        let mut add = |tensor: usize, at: usize, term: f64| {
+        let mut sums = self.lengths().map(|n| [(); 3].map(|()| vec![0.0; n]));
+        let mut add_with = |tensor: usize, at: usize, term: f64, error: f64| {
             sums[tensor][0][at] += term;
             sums[tensor][1][at] += term.abs();
+            sums[tensor][2][at] += error.abs();
         };
-        for (n, &d_y) in self.d_y.iter().enumerate() {
+        for (n, (&d_y, &error)) in d_y.iter().zip(errors).enumerate() {
             let (b, t, d) = (n / dim / steps, n / dim % steps, n % dim);
-            add(0, n, self.bias[d]);
-            add(4, d, d_y);
+            add_with(0, n, self.bias[d], 0.0);
+            add_with(4, d, d_y, error);
             for back in 0..=before {
                 let Some(place) = self.place(b, t, d, back) else {
                     break;
@@ -30,11 +47,13 @@ impl Convolution {
                     Place::Input(i) => (self.x[i], (2, i)),
                     Place::State(i) => (self.state[i], (5, i)),
                 };
-                add(0, n, self.weight[tap] * input);
-                add(3, tap, d_y * input);
-                add(gradient.0, gradient.1, d_y * self.weight[tap]);
+                let weight = self.weight[tap];
+                add_with(0, n, weight * input, 0.0);
+                add_with(3, tap, d_y * input, error * input);
+                add_with(gradient.0, gradient.1, d_y * weight, error * weight);
             }
         }
+        let mut add = |tensor, at, term| add_with(tensor, at, term, 0.0);
         // The state has the inputs that the next step sees, the last one last.
         for (i, &d_last) in self.d_last.iter().enumerate() {
             let (b, back, d) = (i / dim / before, before - 1 - i / dim % before, i % dim);

@@ -60,4 +60,4 @@ pub use recurrence::{
 pub use rg_lru::rg_lru_gates;
 pub use rollout::{Decode, Ensemble, Rollout, rollout};
 pub use rotary::rotary;
-pub use short_convolution::short_convolution;
+pub use short_convolution::{short_convolution, short_convolution_silu};

@@ -2,6 +2,8 @@
 
 use cubecl::prelude::*;
 
+use crate::activation::Nonlinearity;
+use crate::activation::gpu::{slopes, values};
 use crate::gpu::storage::{Storage, narrow, widen};
 use crate::gpu::strips::{Sizes, lane, write_parts};
 
@@ -18,6 +20,9 @@ pub(super) struct Config {
     pub bias: bool,
     pub state: bool,
     pub reset: bool,
+    /// What the output goes through.
+    pub nonlinearity: Option<Nonlinearity>,
+    pub ptx: bool,
     /// Backward only: the state after the last step has a gradient.
     pub d_last: bool,
 }
@@ -67,7 +72,7 @@ fn push<N: Size>(
     }
 }
 
-/// `window[k]` is the input `K-1-k` steps before the current one.
+/// `window[k]` is the input `K-1-k` steps before the current one; `y` has the launch's own columns alone.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn convolve<S: Numeric, R: Numeric, W: Size, N: Size>(
     x: &[Vector<S, W>],
@@ -138,7 +143,11 @@ pub(super) fn convolve<S: Numeric, R: Numeric, W: Size, N: Size>(
                 for k in 0..before {
                     sum = fma(weights[k], window[k], sum);
                 }
-                y[(row + t) * cols + lane.col] = narrow::<S, W, N>(sum, config.storage);
+                if let Some(f) = comptime!(config.nonlinearity) {
+                    sum = values::<N>(sum, f, config.ptx);
+                }
+                let at = (row + t) * sizes.own + (lane.col - sizes.from);
+                y[at] = narrow::<S, W, N>(sum, config.storage);
                 push::<N>(&mut window, input, true, config);
             }
         }
@@ -200,11 +209,73 @@ fn gradient<S: Numeric, W: Size, N: Size>(
     d_x
 }
 
-/// From the last step of a run to the first.
+/// The inputs that a step sees, `seen[K-1]` its own, for the convolution's value there.
+#[derive(CubeType)]
+struct Seen<N: Size> {
+    inputs: Array<Vector<f32, N>>,
+    start: Vector<f32, N>,
+}
+
+/// The input `back` steps before step `t` of the sequence whose steps begin at `row`.
+#[cube]
+fn input_before<S: Numeric, W: Size, N: Size>(
+    x: &[Vector<S, W>],
+    state: &[Vector<S, W>],
+    row: usize,
+    state_row: usize,
+    t: usize,
+    col: usize,
+    cols: usize,
+    #[comptime] back: usize,
+    #[comptime] config: Config,
+) -> Vector<f32, N> {
+    let mut input = Vector::<f32, N>::new(0.0f32);
+    if t >= back {
+        input = widen::<S, W, N>(x[(row + t - back) * cols + col], config.storage);
+    } else if comptime!(config.state) {
+        let at = state_row + t + comptime!(config.taps - 1 - back);
+        input = widen::<S, W, N>(state[at * cols + col], config.storage);
+    }
+    input
+}
+
+/// The gradient of the convolution's value at step `t`, from that of the output.
+#[cube]
+fn before_nonlinearity<R: Numeric, N: Size>(
+    d: Vector<f32, N>,
+    seen: &Seen<N>,
+    weights: &Array<Vector<f32, N>>,
+    reset: &[R],
+    row: usize,
+    t: usize,
+    #[comptime] f: Nonlinearity,
+    #[comptime] config: Config,
+) -> Vector<f32, N> {
+    let before = comptime!(config.taps - 1);
+    let mut sum = fma(weights[before], seen.inputs[before], seen.start);
+    let mut visible = true.runtime();
+    #[unroll]
+    for back in 1..comptime!(before + 1) {
+        let k = comptime!(before - back);
+        let mut input = seen.inputs[k];
+        if comptime!(config.reset) {
+            // The step after the input: a reset there or later hides it.
+            if t + 1 >= back {
+                visible = visible && !cut::<R>(reset, row + t + 1 - back, config);
+            }
+            input = select(visible, input, Vector::<f32, N>::new(0.0f32));
+        }
+        sum = fma(weights[k], input, sum);
+    }
+    d * slopes::<N>(sum, f, config.ptx)
+}
+
+/// From the last step of a run to the first; `d_y` has the launch's own columns alone.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn convolve_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
     x: &[Vector<S, W>],
     weight: &[Vector<S, W>],
+    bias: &[Vector<S, W>],
     state: &[Vector<S, W>],
     reset: &[R],
     d_y: &[Vector<S, W>],
@@ -231,6 +302,14 @@ pub(super) fn convolve_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
         sums[k] = zero;
     }
     sums[taps] = zero;
+    let mut seen = Seen::<N> {
+        inputs: Array::<Vector<f32, N>>::new(taps),
+        start: zero,
+    };
+    if comptime!(config.bias) {
+        seen.start = widen::<S, W, N>(bias[lane.col], config.storage);
+    }
+    let own = lane.col - sizes.from;
     let mut later = Later::<N> {
         gradients: Array::<Vector<f32, N>>::new(comptime!(before.max(1))),
         visible: true.runtime(),
@@ -244,8 +323,42 @@ pub(super) fn convolve_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
         for k in 0..before {
             let t = lane.end + comptime!(before - 1 - k);
             if t < sizes.steps {
-                let d = widen::<S, W, N>(d_y[(row + t) * cols + lane.col], config.storage);
+                let mut d = widen::<S, W, N>(d_y[(row + t) * sizes.own + own], config.storage);
+                if let Some(f) = comptime!(config.nonlinearity) {
+                    #[unroll]
+                    for back in 0..taps {
+                        seen.inputs[comptime!(before - back)] = input_before::<S, W, N>(
+                            x, state, row, state_row, t, lane.col, cols, back, config,
+                        );
+                    }
+                    d = before_nonlinearity::<R, N>(d, &seen, &weights, reset, row, t, f, config);
+                }
                 pass::<N>(&mut later, d, cut::<R>(reset, row + t, config), config);
+            }
+        }
+    }
+    // With a nonlinearity, inputs arrive as many steps early as a step sees before it.
+    let early = comptime!(if config.nonlinearity.is_some() {
+        before
+    } else {
+        0
+    });
+    if comptime!(config.nonlinearity.is_some()) {
+        // The last step's, one place lower: a walk's step begins by moving them up.
+        if lane.first < lane.end {
+            #[unroll]
+            for back in 0..before {
+                seen.inputs[comptime!(before - 1 - back)] = input_before::<S, W, N>(
+                    x,
+                    state,
+                    row,
+                    state_row,
+                    lane.end - 1,
+                    lane.col,
+                    cols,
+                    back,
+                    config,
+                );
             }
         }
     }
@@ -255,18 +368,36 @@ pub(super) fn convolve_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
         #[unroll]
         for u in 0..TILE {
             // Steps before the run's first are loaded as the sequence's first, and not used.
-            let t = lane.end - (tile * TILE + u + 1).min(lane.end);
-            let at = (row + t) * cols + lane.col;
-            inputs[u] = x[at];
-            rows[u] = d_y[at];
+            let back = tile * TILE + u + 1;
+            let t = lane.end - back.min(lane.end);
+            let seen_first = lane.end - (back + early).min(lane.end);
+            inputs[u] = x[(row + seen_first) * cols + lane.col];
+            rows[u] = d_y[(row + t) * sizes.own + own];
         }
         #[unroll]
         for u in 0..TILE {
             let back = tile * TILE + u + 1;
             if lane.first + back <= lane.end {
                 let t = lane.end - back;
-                let input = widen::<S, W, N>(inputs[u], config.storage);
-                let d = widen::<S, W, N>(rows[u], config.storage);
+                let mut input = widen::<S, W, N>(inputs[u], config.storage);
+                let mut d = widen::<S, W, N>(rows[u], config.storage);
+                if let Some(f) = comptime!(config.nonlinearity) {
+                    #[unroll]
+                    for k in 0..before {
+                        let to = comptime!(before - k);
+                        seen.inputs[to] = seen.inputs[comptime!(before - 1 - k)];
+                    }
+                    if t < before {
+                        input = zero;
+                        if comptime!(config.state) {
+                            let at = (state_row + t) * cols + lane.col;
+                            input = widen::<S, W, N>(state[at], config.storage);
+                        }
+                    }
+                    seen.inputs[0] = input;
+                    input = seen.inputs[before];
+                    d = before_nonlinearity::<R, N>(d, &seen, &weights, reset, row, t, f, config);
+                }
                 let out = gradient::<S, W, N>(
                     &later,
                     weights[before] * d,

@@ -155,7 +155,7 @@ impl MatrixLayer for DeltaNet {
     ) -> Result<(Tensor<3>, MatrixLayerState), Error> {
         let (heads, (inputs, matrix)) = (self.heads(), starts(&sequence));
         let mixed = apply(&self.qkv, x.clone())?;
-        let (mixed, inputs) = self.convolution.run(mixed, inputs)?;
+        let (mixed, inputs) = self.convolution.run(mixed, inputs, heads.widths())?;
         let beta = erase_rate(apply(&self.rate, x)?, self.negative_eigenvalues);
         let vectors = heads.delta_rule(mixed)?.with_erase(Erase::Key(beta));
         let (o, matrix) = matrix_state(vectors, matrix)?;

@@ -310,7 +310,7 @@ impl MatrixLayer for GatedDeltaNet {
         }
         let (heads, (inputs, matrix)) = (self.heads(), starts(&sequence));
         let mixed = apply(&self.qkv, x.clone())?;
-        let (mixed, inputs) = self.convolution.run(mixed, inputs)?;
+        let (mixed, inputs) = self.convolution.run(mixed, inputs, heads.widths())?;
         let rates = apply(&self.rates, x.clone())?;
         let [beta, decay] = split(rates, [heads.heads; 2]);
         let beta = erase_rate(beta, self.negative_eigenvalues);

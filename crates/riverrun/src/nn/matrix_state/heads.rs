@@ -129,15 +129,20 @@ impl Heads {
 
     /// Queries, keys and values that are beside each other.
     pub fn vectors(self, qkv: Tensor<3>) -> (Tensor<4>, Tensor<4>, Tensor<4>) {
-        let [q, k, v] = split(qkv, [self.keys(), self.keys(), self.values()]);
+        let [q, k, v] = split(qkv, self.widths());
         (self.key(q), self.key(k), self.value(v))
     }
 
-    /// The vectors of a delta rule, from queries beside keys beside values: `q / (|q| √K)`, `k / |k|` and `v`.
-    pub fn delta_rule(self, qkv: Tensor<3>) -> Result<MatrixState, Error> {
-        let (q, k, v) = self.vectors(qkv);
-        let query = unit_norm(q, self.scale(), SQUARES)?;
-        Ok(MatrixState::new(query, unit_norm(k, 1.0, SQUARES)?, v))
+    /// Channels of queries, keys and values.
+    pub fn widths(self) -> [usize; 3] {
+        [self.keys(), self.keys(), self.values()]
+    }
+
+    /// The vectors of a delta rule, from queries, keys and values: `q / (|q| √K)`, `k / |k|` and `v`.
+    pub fn delta_rule(self, [q, k, v]: [Tensor<3>; 3]) -> Result<MatrixState, Error> {
+        let query = unit_norm(self.key(q), self.scale(), SQUARES)?;
+        let key = unit_norm(self.key(k), 1.0, SQUARES)?;
+        Ok(MatrixState::new(query, key, self.value(v)))
     }
 
     /// The channels of all heads, `[B, T, heads value_dim]`.

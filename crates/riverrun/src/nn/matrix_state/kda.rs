@@ -185,7 +185,7 @@ impl MatrixLayer for Kda {
     ) -> Result<(Tensor<3>, MatrixLayerState), Error> {
         let (heads, (inputs, matrix)) = (self.heads(), starts(&sequence));
         let mixed = apply(&self.qkv, x.clone())?;
-        let (mixed, inputs) = self.convolution.run(mixed, inputs)?;
+        let (mixed, inputs) = self.convolution.run(mixed, inputs, heads.widths())?;
         let beta = erase_rate(apply(&self.rate, x.clone())?, self.negative_eigenvalues);
         let same = |x| x;
         let (_, g) = self.decay.run(self.step.run(x.clone(), same)?);

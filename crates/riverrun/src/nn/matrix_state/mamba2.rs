@@ -11,7 +11,6 @@ use super::parts::{count, filled, positive, wide};
 use super::{HeadDecay, MatrixLayerState, ShortConvolution};
 use crate::nn::{RmsNorm, RmsNormConfig, apply};
 use crate::ops::linear::every_step;
-use crate::ops::split::split;
 use crate::ops::{Decay, MatrixState, matrix_state, rms_norm, swiglu};
 use crate::{Error, Sequence};
 
@@ -206,8 +205,8 @@ impl MatrixLayer for Mamba2 {
         let (heads, dtype) = (self.heads(), u.dtype());
         let (inputs, matrix) = starts(&sequence);
         let mixed = apply(&self.xbc, u.clone())?;
-        let (mixed, inputs) = self.convolution.run(mixed, inputs)?;
-        let [x, b, c] = split(mixed, [heads.values(), heads.keys(), heads.keys()]);
+        let widths = [heads.values(), heads.keys(), heads.keys()];
+        let ([x, b, c], inputs) = self.convolution.run(mixed, inputs, widths)?;
         let (x, b, c) = (heads.value(x), heads.key(b), heads.key(c));
         let (step, g) = self.decay.run(apply(&self.dt, u.clone())?);
         let value = (wide(x.clone()) * step.unsqueeze_dim(3)).cast(dtype);

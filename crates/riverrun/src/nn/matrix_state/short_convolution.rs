@@ -3,15 +3,14 @@
 use burn::module::{Initializer, Module, Param};
 use burn::tensor::{Device, Tensor};
 
-use super::parts::silu;
-use crate::ops::short_convolution;
+use crate::ops::short_convolution_silu;
 use crate::{Error, Sequence};
 
 /// The most taps that every device has a kernel for.
 const LARGEST: usize = 64;
 
-/// `SiLU(conv(x))`: the causal convolution of each channel along time, by
-/// [`ops::short_convolution`](crate::ops::short_convolution()), and SiLU.
+/// `SiLU(conv(x))`: the causal convolution of each channel along time and SiLU, by
+/// [`ops::short_convolution_silu`](crate::ops::short_convolution_silu()).
 #[derive(Module, Debug)]
 pub struct ShortConvolution {
     /// `[taps, channels]`, the step's own weight last.
@@ -50,14 +49,14 @@ impl ShortConvolution {
         [taps - 1, channels]
     }
 
-    /// `[B, T, channels]` of the same shape, and the last inputs.
+    /// From `[B, T, channels]` three parts of it, `[B, T, width]` each, and the last inputs.
     pub(super) fn run(
         &self,
         x: Tensor<3>,
         sequence: Sequence<Tensor<3>>,
-    ) -> Result<(Tensor<3>, Tensor<3>), Error> {
+        widths: [usize; 3],
+    ) -> Result<([Tensor<3>; 3], Tensor<3>), Error> {
         let bias = self.bias.as_ref().map(|bias| bias.val());
-        let (y, inputs) = short_convolution(x, self.weight.val(), bias, sequence)?;
-        Ok((silu(y), inputs))
+        short_convolution_silu(x, self.weight.val(), bias, sequence, widths)
     }
 }

@@ -10,7 +10,7 @@ use burn_autodiff::ops::{Backward, Ops, OpsKind};
 use riverrun_kernels::activation::Nonlinearity;
 
 use super::ActivationOps;
-use crate::ops::support::autodiff::register;
+use crate::ops::support::autodiff::{inner, outer, register};
 
 /// Checkpointed: the parents.
 #[derive(Debug, Clone)]
@@ -100,5 +100,25 @@ impl<B: ActivationOps, C: CheckpointStrategy> ActivationOps for Autodiff<B, C> {
             }
             OpsKind::UnTracked(prep) => prep.finish(y(gate, x)),
         }
+    }
+
+    fn activate_backward(
+        x: FloatTensor<Self>,
+        d_y: FloatTensor<Self>,
+        nonlinearity: Nonlinearity,
+    ) -> FloatTensor<Self> {
+        let (x, d_y) = (inner::<B, C>(x), inner::<B, C>(d_y));
+        outer::<B, C>(B::activate_backward(x, d_y, nonlinearity))
+    }
+
+    fn gated_backward(
+        gate: FloatTensor<Self>,
+        x: FloatTensor<Self>,
+        d_y: FloatTensor<Self>,
+        nonlinearity: Nonlinearity,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let [gate, x, d_y] = [gate, x, d_y].map(inner::<B, C>);
+        let (d_gate, d_x) = B::gated_backward(gate, x, d_y, nonlinearity);
+        (outer::<B, C>(d_gate), outer::<B, C>(d_x))
     }
 }

@@ -1,7 +1,6 @@
 //! GELU and SiLU, alone and as gates: one operation each, with its own backward pass.
 //!
-//! On the CPU they run as fused kernels of [`riverrun_kernels`]; on GPUs they are composed of the backend's own operations,
-//! in `f32`, for fusion to join.
+//! One kernel each way: see [`riverrun_kernels::activation`].
 
 #[cfg(feature = "autodiff")]
 mod autodiff;
@@ -11,12 +10,11 @@ mod cube;
 mod flex;
 
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, Dispatch, Scalar, TensorMetadata, backend_extension};
+use burn::backend::{Backend, Dispatch, backend_extension};
 use burn::tensor::Tensor;
 use riverrun_kernels::activation::Nonlinearity;
 
 use super::support::checks;
-use super::support::dtype::{narrow, wide};
 use crate::Error;
 
 /// GELU in its tanh form: `x/2 (1 + tanh(√(2/π) (x + 0.044715 x³)))`, element by element.
@@ -87,11 +85,6 @@ fn gated<const D: usize>(
     Ok(Tensor::from_dispatch(y))
 }
 
-/// `√(2/π)`.
-const ROOT: f64 = 0.797_884_560_802_865_4;
-/// The weight of the cube in GELU.
-const CUBE: f64 = 0.044_715;
-
 /// Activations on a backend.
 #[backend_extension(
     Flex: cfg(feature = "flex"),
@@ -101,81 +94,31 @@ const CUBE: f64 = 0.044_715;
 )]
 pub trait ActivationOps: Backend {
     /// See [`gelu`] and [`silu`].
-    #[fusion(default)]
-    fn activate(x: FloatTensor<Self>, nonlinearity: Nonlinearity) -> FloatTensor<Self> {
-        let dtype = x.dtype();
-        let x = wide::<Self>(x);
-        let y = match nonlinearity {
-            Nonlinearity::Gelu => {
-                let tanh = tanh_part::<Self>(x.clone());
-                let half = Self::float_mul_scalar(x, Scalar::Float(0.5));
-                Self::float_mul(half, Self::float_add_scalar(tanh, Scalar::Float(1.0)))
-            }
-            Nonlinearity::Silu => Self::float_mul(x.clone(), Self::sigmoid(x)),
-        };
-        narrow::<Self>(y, dtype)
-    }
+    #[fusion(meta = |x, _nonlinearity| x.clone())]
+    fn activate(x: FloatTensor<Self>, nonlinearity: Nonlinearity) -> FloatTensor<Self>;
 
-    /// `∂L/∂x` from `∂L/∂y`.
-    #[fusion(default)]
+    /// The gradient of `x` from that of the result.
+    #[fusion(meta = |x, _d_y, _nonlinearity| x.clone())]
     fn activate_backward(
         x: FloatTensor<Self>,
         d_y: FloatTensor<Self>,
         nonlinearity: Nonlinearity,
-    ) -> FloatTensor<Self> {
-        let dtype = x.dtype();
-        let add = |x, y: f64| Self::float_add_scalar(x, Scalar::Float(y));
-        let scale = |x, y: f64| Self::float_mul_scalar(x, Scalar::Float(y));
-        let x = wide::<Self>(x);
-        let slope = match nonlinearity {
-            Nonlinearity::Gelu => {
-                let tanh = tanh_part::<Self>(x.clone());
-                let square = Self::float_mul(x.clone(), x.clone());
-                let d_inner = add(scale(square, 3.0 * CUBE * ROOT), ROOT);
-                let d_tanh = add(
-                    scale(Self::float_mul(tanh.clone(), tanh.clone()), -1.0),
-                    1.0,
-                );
-                let bend = Self::float_mul(Self::float_mul(x, d_tanh), d_inner);
-                scale(Self::float_add(add(tanh, 1.0), bend), 0.5)
-            }
-            Nonlinearity::Silu => {
-                let s = Self::sigmoid(x.clone());
-                let rest = add(scale(s.clone(), -1.0), 1.0);
-                let bend = add(Self::float_mul(x, rest), 1.0);
-                Self::float_mul(s, bend)
-            }
-        };
-        narrow::<Self>(Self::float_mul(slope, wide::<Self>(d_y)), dtype)
-    }
+    ) -> FloatTensor<Self>;
 
     /// See [`geglu`] and [`swiglu`].
-    #[fusion(default)]
+    #[fusion(meta = |gate, _x, _nonlinearity| gate.clone())]
     fn gated(
         gate: FloatTensor<Self>,
         x: FloatTensor<Self>,
         nonlinearity: Nonlinearity,
-    ) -> FloatTensor<Self> {
-        Self::float_mul(Self::activate(gate, nonlinearity), x)
-    }
+    ) -> FloatTensor<Self>;
 
     /// The gradients of the gate and of `x`. The activation is computed again, in the same pass over memory.
-    #[fusion(default)]
+    #[fusion(meta = |gate, x, _d_y, _nonlinearity| (gate.clone(), x.clone()))]
     fn gated_backward(
         gate: FloatTensor<Self>,
         x: FloatTensor<Self>,
         d_y: FloatTensor<Self>,
         nonlinearity: Nonlinearity,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        let d_x = Self::float_mul(d_y.clone(), Self::activate(gate.clone(), nonlinearity));
-        let d_gate = Self::activate_backward(gate, Self::float_mul(d_y, x), nonlinearity);
-        (d_gate, d_x)
-    }
-}
-
-/// `tanh u` of GELU.
-fn tanh_part<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
-    let cube = B::float_mul(B::float_mul(x.clone(), x.clone()), x.clone());
-    let u = B::float_add(x, B::float_mul_scalar(cube, Scalar::Float(CUBE)));
-    B::float_tanh(B::float_mul_scalar(u, Scalar::Float(ROOT)))
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
