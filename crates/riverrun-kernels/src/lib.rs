@@ -11,6 +11,8 @@ mod buffer;
 pub mod cell;
 #[cfg(feature = "check")]
 pub mod check;
+#[cfg(feature = "gpu")]
+pub mod column_sums;
 mod cpu_element;
 pub mod cross_entropy;
 pub mod delta_step;

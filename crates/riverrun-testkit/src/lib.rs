@@ -20,6 +20,7 @@ pub mod activation;
 pub mod attention;
 pub mod block_diagonal;
 pub mod cell;
+pub mod column_sums;
 pub mod delta_step;
 pub mod draw;
 pub mod embedding;

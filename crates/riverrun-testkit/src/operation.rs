@@ -40,6 +40,7 @@ pub const OPERATIONS: &[&Operation] = &[
     &crate::attention::OPERATION,
     &crate::attention::step::OPERATION,
     &crate::short_convolution::OPERATION,
+    &crate::column_sums::OPERATION,
     &crate::rg_lru::OPERATION,
     &crate::optimizer::OPERATION,
     &crate::few_rows::OPERATION,

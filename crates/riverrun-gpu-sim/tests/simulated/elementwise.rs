@@ -1,7 +1,7 @@
-//! Activations, and the short convolution with the activation behind it, against the oracle.
+//! Activations, the short convolution with the activation behind it, and sums of columns, against their oracles.
 
 use riverrun_gpu_sim::simulated::client;
-use riverrun_testkit::{Target, activation, assert_right, short_convolution};
+use riverrun_testkit::{Target, activation, assert_right, column_sums, short_convolution};
 
 #[test]
 fn activations() {
@@ -11,4 +11,9 @@ fn activations() {
 #[test]
 fn convolutions() {
     assert_right(&short_convolution::OPERATION, &Target::gpu(client()));
+}
+
+#[test]
+fn column_sums() {
+    assert_right(&column_sums::OPERATION, &Target::gpu(client()));
 }

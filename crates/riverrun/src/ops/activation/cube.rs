@@ -2,7 +2,8 @@
 
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
-use burn_cubecl::{CubeBackend, CubeTensor};
+use burn_cubecl::CubeBackend;
+use burn_cubecl::tensor::CubeTensor;
 use riverrun_kernels::activation::Nonlinearity;
 use riverrun_kernels::activation::gpu::{Backward, Forward, backward, forward};
 

@@ -12,7 +12,6 @@ use burn_autodiff::ops::{Backward, Ops, OpsKind};
 use super::{LinearOps, LinearSpec, Weights};
 use crate::ops::support::Maybe;
 use crate::ops::support::autodiff::{inner, node_or, register};
-use crate::ops::support::dtype::{narrow, wide};
 
 /// Parents: x, weight, bias; `x` again stands for an absent one.
 #[derive(Debug)]
@@ -164,10 +163,7 @@ impl<B: LinearOps> Backward<B, 1> for EveryStep {
             let (dtype, [batch, steps, columns]) = (d.dtype(), d.shape().dims());
             let sums = match batch * steps {
                 0 => B::float_zeros(Shape::new([columns]), &d.device(), dtype.into()),
-                rows => {
-                    let d = B::float_reshape(wide::<B>(d), Shape::new([rows, columns]));
-                    narrow::<B>(B::column_sums(d), dtype)
-                }
+                rows => B::column_sums(B::float_reshape(d, Shape::new([rows, columns]))),
             };
             grads.register::<B>(parent.id, sums);
         }

@@ -9,6 +9,7 @@ use super::product::batched;
 use super::{ProductRoutes, Route, composed};
 use crate::ops::activation::ActivationOps;
 use crate::ops::support::Maybe;
+use crate::ops::support::dtype::{narrow, wide};
 use crate::ops::support::map::map_tensors;
 
 /// Which dimension of a weight comes first.
@@ -261,11 +262,12 @@ pub trait LinearOps: ActivationOps + ProductRoutes {
         Self::float_matmul(a, b)
     }
 
-    /// The sums of the columns of a matrix, `[R, N]` to `[N]`, in `f32` or wider.
+    /// The sums of the columns of a matrix, `[R, N]` to `[N]`: in `f32` or wider, rounded once.
     #[fusion(meta = |x| fused::column_sums(x))]
     fn column_sums(x: FloatTensor<Self>) -> FloatTensor<Self> {
-        let columns = Shape::new([x.shape()[1]]);
-        Self::float_reshape(Self::float_sum_dim(x, 0), columns)
+        let (columns, dtype) = (Shape::new([x.shape()[1]]), x.dtype());
+        let sums = Self::float_sum_dim(wide::<Self>(x), 0);
+        narrow::<Self>(Self::float_reshape(sums, columns), dtype)
     }
 
     /// `[N]` as `[batch, steps, N]`, without a copy. The gradient is by [`column_sums`](Self::column_sums).

@@ -3,7 +3,8 @@
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::Shape as Dims;
-use burn_cubecl::{CubeBackend, CubeTensor};
+use burn_cubecl::CubeBackend;
+use burn_cubecl::tensor::CubeTensor;
 use riverrun_kernels::short_convolution::gpu::{Backward, Forward, backward, forward};
 
 use super::{
