@@ -73,6 +73,8 @@ pub enum Epilogue {
         /// Whether the sums of the columns of `D`, `[n]`, are stored too.
         sums: bool,
     },
+    /// `D = A B + C`, `C [m, n]`.
+    Add,
     /// `D = A B`, and the sums of `A` along `k`, `[m]`.
     SumsOfA,
     /// `D = A B`, and the sums of `B` along `k`, `[n]`.
@@ -81,7 +83,7 @@ pub enum Epilogue {
 
 impl Epilogue {
     /// Every epilogue.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Plain,
         Self::Bias,
         Self::Gelu {
@@ -102,6 +104,7 @@ impl Epilogue {
         },
         Self::GeluBackward { sums: false },
         Self::GeluBackward { sums: true },
+        Self::Add,
         Self::SumsOfA,
         Self::SumsOfB,
     ];
@@ -129,6 +132,7 @@ impl Epilogue {
             } => "bias-gelu-save",
             Self::GeluBackward { sums: false } => "dgelu",
             Self::GeluBackward { sums: true } => "dgelu-sums",
+            Self::Add => "add",
             Self::SumsOfA => "sums-of-a",
             Self::SumsOfB => "sums-of-b",
         }
@@ -154,12 +158,17 @@ impl Epilogue {
         )
     }
 
-    /// Whether there is a second matrix of the shape of `D`: the input of GELU.
+    /// Whether there is the input of GELU, a matrix of the shape of `D`.
     pub fn has_pre(self) -> bool {
         matches!(
             self,
             Self::Gelu { save: true, .. } | Self::GeluBackward { .. }
         )
+    }
+
+    /// Whether another matrix of the shape of `D` is read: the input of GELU, or `C`.
+    pub fn reads_matrix(self) -> bool {
+        matches!(self, Self::GeluBackward { .. } | Self::Add)
     }
 }
 

@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::nn::Linear;
 use burn::tensor::Tensor;
-use riverrun::internal::apply;
+use riverrun::internal::{apply, beside};
 use riverrun::nn::{Recurrent, RmsNorm};
 use riverrun::ops::swiglu;
 use riverrun::{Error, Sequence};
@@ -54,8 +54,8 @@ impl DecoderBlock {
             return Ok((x, y, state));
         };
         let (normed, x) = mlp.norm.forward_sum(x, y);
-        let gate = apply(&mlp.gate, normed.clone())?;
-        let y = apply(&mlp.down, swiglu(gate, apply(&mlp.up, normed)?)?)?;
+        let [gate, up] = beside([&mlp.gate, &mlp.up], normed)?;
+        let y = apply(&mlp.down, swiglu(gate, up)?)?;
         Ok((x, y, state))
     }
 }

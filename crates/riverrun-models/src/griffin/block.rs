@@ -3,7 +3,7 @@
 use burn::module::{Module, Param};
 use burn::nn::Linear;
 use burn::tensor::Tensor;
-use riverrun::internal::{apply, fits};
+use riverrun::internal::{apply, beside, fits};
 use riverrun::nn::{AttentionState, LocalAttention, Recurrent, RgLru, RmsNorm};
 use riverrun::ops::{geglu, short_convolution};
 use riverrun::{Error, Sequence};
@@ -100,10 +100,9 @@ impl GriffinRecurrence {
         let (inputs, h) = sequence.state.clone().unzip();
         let start = sequence.starting_from(inputs);
         let (weight, bias) = (self.conv_weight.val(), self.conv_bias.val());
-        let branch = apply(&self.linear_x, x.clone())?;
+        let [branch, gate] = beside([&self.linear_x, &self.linear_y], x)?;
         let (branch, inputs) = short_convolution(branch, weight, Some(bias), start)?;
         let (branch, h) = self.rg_lru.checked_run(branch, sequence.starting_from(h))?;
-        let gate = apply(&self.linear_y, x)?;
         let y = apply(&self.linear_out, geglu(gate, branch)?)?;
         Ok((y, GriffinBlockState::Recurrence { inputs, h }))
     }
@@ -140,9 +139,8 @@ impl GriffinBlock {
             }
         };
         let (normed, x) = self.channel_norm.forward_sum(x, y);
-        let gate = apply(&self.gate, normed.clone())?;
-        let inner = geglu(gate, apply(&self.up, normed)?)?;
-        Ok((x, apply(&self.down, inner)?, state))
+        let [gate, up] = beside([&self.gate, &self.up], normed)?;
+        Ok((x, apply(&self.down, geglu(gate, up)?)?, state))
     }
 }
 

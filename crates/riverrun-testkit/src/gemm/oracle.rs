@@ -54,7 +54,7 @@ pub(super) fn column_sums(x: &[f64], columns: usize) -> Vec<f64> {
     sums
 }
 
-/// A product and its epilogue. `bias` is read by epilogues with one, `pre` by [`Epilogue::GeluBackward`].
+/// A product and its epilogue. `bias` is read by epilogues with one, `pre` by [`Epilogue::GeluBackward`] and, as `C`, [`Epilogue::Add`].
 pub fn run(
     a: &[f64],
     b: &[f64],
@@ -87,6 +87,7 @@ pub fn run(
             let sums = sums.then(|| column_sums(&d, n));
             Outputs { sums, ..plain(d) }
         }
+        Epilogue::Add => plain(d.iter().zip(pre).map(|(d, c)| d + c).collect()),
         Epilogue::SumsOfA => Outputs {
             sums: Some(column_sums(&transpose(a, m, k), m)),
             ..plain(d)

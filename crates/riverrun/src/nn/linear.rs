@@ -21,6 +21,28 @@ pub fn apply<const D: usize>(layer: &Linear, x: Tensor<D>) -> Result<Tensor<D>, 
     ops::linear(x, weight, bias, LinearSpec::default())
 }
 
+/// [`apply`] of several layers to one `x`, whose gradient is added up within the products that make its terms.
+pub fn beside<const D: usize, const N: usize>(
+    layers: [&Linear; N],
+    mut x: Tensor<D>,
+) -> Result<[Tensor<D>; N], Error> {
+    let mut results = Vec::with_capacity(N);
+    for layer in &layers[..N.saturating_sub(1)] {
+        if QuantizedWeight::of(&layer.weight, &x).is_some() {
+            results.push(apply(layer, x.clone())?);
+            continue;
+        }
+        let (weight, bias) = parameters(layer);
+        let y;
+        (y, x) = ops::linear::linear_beside(x, weight, bias)?;
+        results.push(y);
+    }
+    if let Some(layer) = layers.last() {
+        results.push(apply(layer, x)?);
+    }
+    Ok(results.try_into().expect("a result of each layer"))
+}
+
 /// `gelu(x W₁ + b₁) W₂ + b₂`, `[.., d_input]` to `[.., d_output]`: two layers with GELU between, by
 /// [`ops::mlp`].
 pub fn mlp<const D: usize>(up: &Linear, down: &Linear, x: Tensor<D>) -> Tensor<D> {

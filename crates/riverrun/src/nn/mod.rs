@@ -47,7 +47,7 @@ pub use cell_stream::CellStream;
 pub use gated_rnn::{GatedRnn, GatedRnnConfig};
 pub use gru::{Gru, GruConfig};
 pub use layer_norm::{LayerNorm, LayerNormConfig};
-pub(crate) use linear::apply;
+pub(crate) use linear::{apply, beside};
 pub use linear::{linear, mlp};
 pub use linear_rnn::{LinearRnn, LinearRnnConfig};
 pub use lstm::{Lstm, LstmConfig, LstmState};

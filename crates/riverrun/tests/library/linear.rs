@@ -143,3 +143,50 @@ fn a_matrix_by_columns_gives_the_same_numbers() {
         }
     }
 }
+
+#[test]
+fn layers_beside_each_other_have_the_gradients_of_layers_apart() {
+    for (name, device) in devices() {
+        let device = device.autodiff();
+        let layer = |outputs| {
+            let config = burn::nn::LinearConfig::new(6, outputs);
+            config.with_bias(outputs != 3).init(&device)
+        };
+        let layers = [5, 3, 8].map(layer);
+        let x = Tensor::<3>::random([2, 3, 6], Distribution::Default, &device).require_grad();
+        // With the results that a loss reads.
+        let run = |apart: bool, read: [bool; 3]| {
+            let each = layers.each_ref();
+            let y = match apart {
+                true => each.map(|layer| riverrun::nn::linear(layer, x.clone())),
+                false => riverrun::internal::beside(each, x.clone()).expect("layers that fit"),
+            };
+            let mut found: Vec<Vec<f64>> = y.iter().map(|y| numbers(y.clone())).collect();
+            let read = y.into_iter().zip(read).filter(|(_, read)| *read);
+            let loss = read.map(|(y, _)| y.sin().sum()).reduce(|a, b| a + b);
+            let gradients = loss.expect("a result").backward();
+            found.extend(x.grad(&gradients).map(numbers));
+            for layer in each {
+                found.extend(layer.weight.val().grad(&gradients).map(numbers));
+                let bias = layer.bias.as_ref();
+                found.extend(
+                    bias.and_then(|bias| bias.val().grad(&gradients))
+                        .map(numbers),
+                );
+            }
+            found
+        };
+        for read in [
+            [true, true, true],
+            [false, true, false],
+            [true, false, false],
+            [false, false, true],
+        ] {
+            let (found, expected) = (run(false, read), run(true, read));
+            assert_eq!(found.len(), expected.len(), "{name}, {read:?}");
+            for (found, expected) in found.iter().zip(&expected) {
+                assert_close(&name, found, expected, 1e-6);
+            }
+        }
+    }
+}

@@ -43,7 +43,7 @@ pub struct Factor<'a, E> {
 ///
 /// # Arguments
 /// - `vectors`: the bias, `[n]`, for the epilogues with a bias; the saved input of GELU, `[m, n]`, for
-///   [`Epilogue::GeluBackward`].
+///   [`Epilogue::GeluBackward`]; `C`, `[m, n]`, for [`Epilogue::Add`].
 /// - `second`: the epilogue's second output: the input of GELU, `[m, n]`, or sums, `[n]` or `[m]`.
 ///
 /// Every element of the outputs is overwritten. Each is one sum in an order that depends on the sizes alone.
@@ -103,10 +103,9 @@ fn multiply<E: Element>(
         if reads_bias { n } else { 0 },
         bias.map_or(0, <[E]>::len),
     )?;
-    let backward = matches!(epilogue, Epilogue::GeluBackward { .. });
     length(
         "pre",
-        if backward { mn } else { 0 },
+        if epilogue.reads_matrix() { mn } else { 0 },
         pre.map_or(0, <[E]>::len),
     )?;
     let expected = match epilogue {
@@ -355,6 +354,7 @@ fn finish<S: Simd, R: Real>(simd: S, epilogue: Epilogue, d: &mut [R], second: &m
             simd.vectorize(Gelu(d));
         }
         Epilogue::GeluBackward { .. } => simd.vectorize(GeluBackward(d, pre)),
+        Epilogue::Add => d.iter_mut().zip(pre).for_each(|(d, &c)| *d += c),
         _ => {}
     }
 }

@@ -187,6 +187,8 @@ pub(super) struct Chosen {
 pub(super) struct Addresses {
     pub a: u64,
     pub b: u64,
+    /// What is added to the product, in the layout of `d`.
+    pub c: Option<u64>,
     pub d: u64,
     pub workspace: u64,
 }
@@ -238,19 +240,19 @@ impl Chosen {
         at: Addresses,
         stream: CUstream,
     ) -> Result<(), Refusal> {
-        let (one, zero) = (1.0f32, 0.0f32);
+        let (one, part) = (1.0f32, if at.c.is_some() { 1.0f32 } else { 0.0 });
         // SAFETY: the caller's promise; the two factors are read before the call returns.
         unsafe {
             result::matmul(
                 library.0,
                 self.description.0,
                 (&raw const one).cast(),
-                (&raw const zero).cast(),
+                (&raw const part).cast(),
                 at.a as *const c_void,
                 self.a.0,
                 at.b as *const c_void,
                 self.b.0,
-                at.d as *const c_void,
+                at.c.unwrap_or(at.d) as *const c_void,
                 self.d.0,
                 at.d as *mut c_void,
                 self.d.0,

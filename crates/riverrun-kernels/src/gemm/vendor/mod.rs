@@ -115,7 +115,7 @@ pub struct Buffers {
     pub d: Handle,
     /// The bias, read; or the sums, written.
     pub vector: Option<Handle>,
-    /// The input of GELU: written forward, read backward.
+    /// The input of GELU: written forward, read backward; or `C`, read.
     pub pre: Option<Handle>,
 }
 
@@ -253,7 +253,8 @@ impl Vendor {
                 if let Some(vector) = vector {
                     description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, at(vector))?;
                 }
-                if let Some(pre) = pre {
+                let added = pre.filter(|_| epilogue == Epilogue::Add);
+                if let (Some(pre), None) = (pre, added) {
                     description.set(
                         Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
                         at(pre),
@@ -263,6 +264,7 @@ impl Vendor {
                 let addresses = Addresses {
                     a: reads[1],
                     b: reads[0],
+                    c: added.map(at),
                     d: writes[0],
                     workspace: if workspace > 0 { writes[1] } else { 0 },
                 };
@@ -337,15 +339,16 @@ fn expect_sizes(problem: &Problem, buffers: &Buffers) -> Result<(), String> {
             batch.count
         ));
     }
-    if problem.epilogue.has_pre() && d != n {
-        return Err("the input of GELU has rows without gaps".into());
+    let other = problem.epilogue.has_pre() || problem.epilogue.reads_matrix();
+    if other && d != n {
+        return Err("the input of GELU, or C, has rows without gaps".into());
     }
     let vector = problem.epilogue.vector(m, n);
     if buffers.vector.is_some() != (vector > 0) {
         return Err(format!("a bias or sums: expected {vector} elements"));
     }
-    if buffers.pre.is_some() != problem.epilogue.has_pre() {
-        return Err("the input of GELU is given where there is none, or missing".into());
+    if buffers.pre.is_some() != other {
+        return Err("the input of GELU, or C, is given where there is none, or missing".into());
     }
     let rows = |stride| Layout {
         order: Order::Rows,
@@ -357,7 +360,7 @@ fn expect_sizes(problem: &Problem, buffers: &Buffers) -> Result<(), String> {
         ("D", Some(&buffers.d), extent(m, n, rows(d), batch.d)?),
         ("a bias or sums", buffers.vector.as_ref(), vector),
         (
-            "the input of GELU",
+            "the input of GELU, or C",
             buffers.pre.as_ref(),
             m.saturating_mul(n),
         ),
@@ -432,7 +435,7 @@ fn choose(library: &Library, problem: &Problem, alignment: u32) -> Result<Plan, 
 
 fn code(epilogue: Epilogue) -> u32 {
     let code = match epilogue {
-        Epilogue::Plain => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
+        Epilogue::Plain | Epilogue::Add => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
         Epilogue::Bias => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
         Epilogue::Gelu {
             bias: false,

@@ -87,7 +87,8 @@ impl Case {
             (_, false) => Some(upload(&self.bias)),
         };
         let saves = matches!(epilogue, Epilogue::Gelu { .. });
-        let pre = epilogue.has_pre().then(|| match saves {
+        let other = epilogue.has_pre() || epilogue.reads_matrix();
+        let pre = other.then(|| match saves {
             true => poison(m * n),
             false => upload(&self.pre),
         });

@@ -106,6 +106,7 @@ impl Case {
         d.iter_mut().for_each(|d| *d = narrow(*d));
         let mut pre = None;
         match self.epilogue {
+            Epilogue::Add => d.iter_mut().zip(&self.pre).for_each(|(d, c)| *d += c),
             Epilogue::Gelu { save, .. } => {
                 pre = save.then(|| d.clone());
                 d = activation::oracle::forward(Nonlinearity::Gelu, &d);
@@ -152,7 +153,6 @@ impl Case {
         let b = stored_as(&self.b, k, n, turns[1]);
         let [bias, pre] = [&self.bias, &self.pre].map(|x| stored::<E>(x));
         let reads_bias = epilogue.vector(m, n) > 0 && !epilogue.writes_vector();
-        let backward = matches!(epilogue, Epilogue::GeluBackward { .. });
         let saves = matches!(epilogue, Epilogue::Gelu { save: true, .. });
         let nan = |len: usize| vec![E::from_f64(f64::NAN); len];
         let mut d = nan(m * n);
@@ -163,7 +163,7 @@ impl Case {
         let factor = |data, transposed| Factor { data, transposed };
         let vectors = [
             reads_bias.then_some(&bias[..]),
-            backward.then_some(&pre[..]),
+            epilogue.reads_matrix().then_some(&pre[..]),
         ];
         let (a, b) = (factor(&a, turns[0]), factor(&b, turns[1]));
         product(

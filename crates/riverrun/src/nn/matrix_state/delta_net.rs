@@ -9,7 +9,7 @@ use super::heads::Heads;
 use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
 use super::parts::{count, erase_rate, positive};
 use super::{MatrixLayerState, ShortConvolution};
-use crate::nn::{RmsNorm, RmsNormConfig, apply};
+use crate::nn::{RmsNorm, RmsNormConfig, apply, beside};
 use crate::ops::{Erase, matrix_state, rms_norm};
 use crate::{Error, Sequence};
 
@@ -154,9 +154,9 @@ impl MatrixLayer for DeltaNet {
         sequence: Sequence<MatrixLayerState>,
     ) -> Result<(Tensor<3>, MatrixLayerState), Error> {
         let (heads, (inputs, matrix)) = (self.heads(), starts(&sequence));
-        let mixed = apply(&self.qkv, x.clone())?;
+        let [mixed, beta] = beside([&self.qkv, &self.rate], x)?;
         let (mixed, inputs) = self.convolution.run(mixed, inputs, heads.widths())?;
-        let beta = erase_rate(apply(&self.rate, x)?, self.negative_eigenvalues);
+        let beta = erase_rate(beta, self.negative_eigenvalues);
         let vectors = heads.delta_rule(mixed)?.with_erase(Erase::Key(beta));
         let (o, matrix) = matrix_state(vectors, matrix)?;
         let o = rms_norm(o, self.norm.gamma.val(), self.norm.epsilon)?;

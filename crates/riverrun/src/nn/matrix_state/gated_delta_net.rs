@@ -10,7 +10,7 @@ use super::heads::Heads;
 use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
 use super::parts::{count, erase_rate, positive, wide};
 use super::{HeadDecay, MatrixLayerState, ShortConvolution};
-use crate::nn::{RmsNorm, RmsNormConfig, apply};
+use crate::nn::{RmsNorm, RmsNormConfig, apply, beside};
 use crate::ops::delta_step::{DeltaStep, takes_delta_step};
 use crate::ops::few_rows::{FewRows, takes_few_rows};
 use crate::ops::split::split;
@@ -309,19 +309,19 @@ impl MatrixLayer for GatedDeltaNet {
             return Ok((y.unsqueeze_dim(1), state));
         }
         let (heads, (inputs, matrix)) = (self.heads(), starts(&sequence));
-        let mixed = apply(&self.qkv, x.clone())?;
+        let dtype = x.dtype();
+        let [mixed, gate, rates] = beside([&self.qkv, &self.gate, &self.rates], x)?;
         let (mixed, inputs) = self.convolution.run(mixed, inputs, heads.widths())?;
-        let rates = apply(&self.rates, x.clone())?;
         let [beta, decay] = split(rates, [heads.heads; 2]);
         let beta = erase_rate(beta, self.negative_eigenvalues);
         let (_, g) = self.decay.run(decay);
         let vectors = heads
             .delta_rule(mixed)?
-            .with_decay(Decay::Head(g.cast(x.dtype())))
+            .with_decay(Decay::Head(g.cast(dtype)))
             .with_erase(Erase::Key(beta));
         let (o, matrix) = matrix_state(vectors, matrix)?;
         let o = heads.merged(rms_norm(o, self.norm.gamma.val(), self.norm.epsilon)?);
-        let y = apply(&self.out, swiglu(apply(&self.gate, x)?, o)?)?;
+        let y = apply(&self.out, swiglu(gate, o)?)?;
         Ok((y, MatrixLayerState::new(inputs, matrix)))
     }
 }

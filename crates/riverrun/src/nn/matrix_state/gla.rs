@@ -9,7 +9,7 @@ use super::heads::Heads;
 use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
 use super::parts::{count, log_sigmoid, positive};
 use super::{LowRank, MatrixLayerState};
-use crate::nn::{RmsNorm, RmsNormConfig, apply};
+use crate::nn::{RmsNorm, RmsNormConfig, apply, beside};
 use crate::ops::{Decay, MatrixState, matrix_state, rms_norm, swiglu};
 use crate::{Error, Sequence};
 
@@ -156,15 +156,15 @@ impl MatrixLayer for Gla {
         let inputs = inputs
             .state
             .unwrap_or_else(|| self.state().zeros(&x).inputs);
-        let qkv = apply(&self.qkv, x.clone())?;
-        let same = |x| x;
-        let g = log_sigmoid(self.decay.run(x.clone(), same)?) * (1.0 / self.temperature);
+        let dtype = x.dtype();
+        let [qkv, gate, decay] = beside([&self.qkv, &self.gate, &self.decay.down], x)?;
+        let g = log_sigmoid(self.decay.raise(decay, |x| x)?) * (1.0 / self.temperature);
         let (q, k, v) = heads.vectors(qkv);
         let vectors = MatrixState::new(q * heads.scale(), k, v)
-            .with_decay(Decay::Row(heads.key(g.cast(x.dtype()))));
+            .with_decay(Decay::Row(heads.key(g.cast(dtype))));
         let (o, matrix) = matrix_state(vectors, matrix)?;
         let o = heads.merged(rms_norm(o, self.norm.gamma.val(), self.norm.epsilon)?);
-        let y = apply(&self.out, swiglu(apply(&self.gate, x)?, o)?)?;
+        let y = apply(&self.out, swiglu(gate, o)?)?;
         Ok((y, MatrixLayerState::new(inputs, matrix)))
     }
 }

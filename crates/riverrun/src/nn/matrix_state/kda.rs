@@ -9,7 +9,7 @@ use super::heads::Heads;
 use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
 use super::parts::{count, erase_rate, positive, sigmoid};
 use super::{HeadDecay, LowRank, MatrixLayerState, ShortConvolution};
-use crate::nn::{RmsNorm, RmsNormConfig, apply};
+use crate::nn::{RmsNorm, RmsNormConfig, apply, beside};
 use crate::ops::{Decay, Erase, matrix_state, rms_norm};
 use crate::{Error, Sequence};
 
@@ -184,18 +184,20 @@ impl MatrixLayer for Kda {
         sequence: Sequence<MatrixLayerState>,
     ) -> Result<(Tensor<3>, MatrixLayerState), Error> {
         let (heads, (inputs, matrix)) = (self.heads(), starts(&sequence));
-        let mixed = apply(&self.qkv, x.clone())?;
+        let dtype = x.dtype();
+        let products = [&self.qkv, &self.rate, &self.step.down, &self.gate.down];
+        let [mixed, beta, step, gate] = beside(products, x)?;
         let (mixed, inputs) = self.convolution.run(mixed, inputs, heads.widths())?;
-        let beta = erase_rate(apply(&self.rate, x.clone())?, self.negative_eigenvalues);
+        let beta = erase_rate(beta, self.negative_eigenvalues);
         let same = |x| x;
-        let (_, g) = self.decay.run(self.step.run(x.clone(), same)?);
+        let (_, g) = self.decay.run(self.step.raise(step, same)?);
         let vectors = heads
             .delta_rule(mixed)?
-            .with_decay(Decay::Row(heads.key(g.cast(x.dtype()))))
+            .with_decay(Decay::Row(heads.key(g.cast(dtype))))
             .with_erase(Erase::Key(beta));
         let (o, matrix) = matrix_state(vectors, matrix)?;
         let o = heads.merged(rms_norm(o, self.norm.gamma.val(), self.norm.epsilon)?);
-        let y = apply(&self.out, o * sigmoid(self.gate.run(x, same)?))?;
+        let y = apply(&self.out, o * sigmoid(self.gate.raise(gate, same)?))?;
         Ok((y, MatrixLayerState::new(inputs, matrix)))
     }
 }

@@ -40,6 +40,15 @@ impl LowRank {
         x: Tensor<3>,
         f: impl FnOnce(Tensor<3>) -> Tensor<3>,
     ) -> Result<Tensor<3>, Error> {
-        apply(&self.up, f(apply(&self.down, x)?))
+        self.raise(apply(&self.down, x)?, f)
+    }
+
+    /// [`run`](Self::run) from `x W_down`, `[B, T, rank]`.
+    pub(super) fn raise(
+        &self,
+        x: Tensor<3>,
+        f: impl FnOnce(Tensor<3>) -> Tensor<3>,
+    ) -> Result<Tensor<3>, Error> {
+        apply(&self.up, f(x))
     }
 }

@@ -9,7 +9,7 @@ use super::heads::Heads;
 use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
 use super::parts::{count, filled, positive, wide};
 use super::{HeadDecay, MatrixLayerState, ShortConvolution};
-use crate::nn::{RmsNorm, RmsNormConfig, apply};
+use crate::nn::{RmsNorm, RmsNormConfig, apply, beside};
 use crate::ops::linear::every_step;
 use crate::ops::{Decay, MatrixState, matrix_state, rms_norm, swiglu};
 use crate::{Error, Sequence};
@@ -204,18 +204,18 @@ impl MatrixLayer for Mamba2 {
     ) -> Result<(Tensor<3>, MatrixLayerState), Error> {
         let (heads, dtype) = (self.heads(), u.dtype());
         let (inputs, matrix) = starts(&sequence);
-        let mixed = apply(&self.xbc, u.clone())?;
+        let [batch, steps, _] = u.dims();
+        let [mixed, gate, dt] = beside([&self.xbc, &self.gate, &self.dt], u)?;
         let widths = [heads.values(), heads.keys(), heads.keys()];
         let ([x, b, c], inputs) = self.convolution.run(mixed, inputs, widths)?;
         let (x, b, c) = (heads.value(x), heads.key(b), heads.key(c));
-        let (step, g) = self.decay.run(apply(&self.dt, u.clone())?);
+        let (step, g) = self.decay.run(dt);
         let value = (wide(x.clone()) * step.unsqueeze_dim(3)).cast(dtype);
         let vectors = MatrixState::new(c, b, value).with_decay(Decay::Head(g.cast(dtype)));
         let (o, matrix) = matrix_state(vectors, matrix)?;
-        let [batch, steps, _] = u.dims();
         let d = every_step(self.d.val(), [batch, steps]).unsqueeze_dim(3);
         let y = heads.merged(o + x * d);
-        let y = self.normed(swiglu(apply(&self.gate, u)?, y)?)?;
+        let y = self.normed(swiglu(gate, y)?)?;
         Ok((apply(&self.out, y)?, MatrixLayerState::new(inputs, matrix)))
     }
 }

@@ -11,7 +11,7 @@ use super::heads::Heads;
 use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
 use super::max_plus::{LOWEST, maxima};
 use super::parts::{count, filled, head_norm, log_sigmoid, positive, ramp, sigmoid, wide};
-use crate::nn::{LayerNorm, LayerNormConfig, apply};
+use crate::nn::{LayerNorm, LayerNormConfig, apply, beside};
 use crate::ops::split::split;
 use crate::ops::support::lengths::{fill, padding, unpadded_reset};
 use crate::ops::{Decay, MatrixState, matrix_state};
@@ -241,7 +241,7 @@ impl MatrixLayer for MLstm {
         let g = forget + before - m.clone();
         let g = g.clone() - g.detach().clamp_min(0.0);
         let weight = (input - m.clone()).exp().unsqueeze_dim::<4>(3);
-        let qkv = apply(&self.qkv, x.clone())?;
+        let [qkv, out_gate] = beside([&self.qkv, &self.out_gate], x)?;
         let (query, key, value) = heads.vectors(qkv);
         let value = wide(value);
         let [matrices, columns] = matrices(heads);
@@ -280,7 +280,7 @@ impl MatrixLayer for MLstm {
         };
         let least = m.clone().neg().exp().unsqueeze_dim(3);
         let h = h / (normalizer.abs().max_pair(least) + NORMALIZER);
-        let y = head_norm(h.cast(dtype), &self.norm)? * sigmoid(apply(&self.out_gate, x)?);
+        let y = head_norm(h.cast(dtype), &self.norm)? * sigmoid(out_gate);
         let last = m.narrow(1, steps - 1, 1).squeeze_dim(1);
         let state = MatrixLayerState::new(start.inputs, matrix).with_scale(last);
         Ok((apply(&self.out, y)?, state))

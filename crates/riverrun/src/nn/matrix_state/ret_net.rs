@@ -9,7 +9,7 @@ use super::MatrixLayerState;
 use super::heads::Heads;
 use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
 use super::parts::{count, filled, positive};
-use crate::nn::{RmsNorm, RmsNormConfig, Rotary, apply};
+use crate::nn::{RmsNorm, RmsNormConfig, Rotary, apply, beside};
 use crate::ops::matrix_state::state_dtype;
 use crate::ops::split::split;
 use crate::ops::{Decay, MatrixState, matrix_state, rms_norm, swiglu};
@@ -170,7 +170,8 @@ impl MatrixLayer for RetNet {
         let (heads, [batch, steps, _]) = (self.heads(), x.dims());
         let (_, matrix) = starts(&sequence);
         let start = sequence.state.unwrap_or_else(|| self.state().zeros(&x));
-        let qkv = apply(&self.qkv, x.clone())?;
+        let (device, dtype) = (x.device(), x.dtype());
+        let [qkv, gate] = beside([&self.qkv, &self.gate], x)?;
         let [keys, values] = split(qkv, [2 * heads.keys(), heads.values()]);
         let keys = keys.reshape([batch, steps, 2 * heads.heads, heads.key_dim]);
         let keys = self.turned(keys, &start.positions)?;
@@ -180,10 +181,10 @@ impl MatrixLayer for RetNet {
             part(heads.heads),
             heads.value(values),
         );
-        let g = decays([batch, steps, heads.heads], &x.device(), x.dtype());
+        let g = decays([batch, steps, heads.heads], &device, dtype);
         let (o, matrix) = matrix_state(vectors.with_decay(Decay::Head(g)), matrix)?;
         let o = heads.merged(rms_norm(o, self.norm.gamma.val(), self.norm.epsilon)?);
-        let y = apply(&self.out, swiglu(apply(&self.gate, x)?, o)?)?;
+        let y = apply(&self.out, swiglu(gate, o)?)?;
         let lengths = sequence.lengths.unwrap_or_else(|| vec![steps; batch]);
         let positions = start.positions.iter().zip(lengths);
         let positions = positions.map(|(first, length)| first + length).collect();

@@ -11,7 +11,7 @@ use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
 use super::{LinearOps, LinearSpec, Weights};
 use crate::ops::support::Maybe;
-use crate::ops::support::autodiff::{inner, node_or, register};
+use crate::ops::support::autodiff::{Slot, inner, node_or, output, register};
 
 /// Parents: x, weight, bias; `x` again stands for an absent one.
 #[derive(Debug)]
@@ -45,13 +45,64 @@ impl<B: LinearOps> Backward<B, 3> for Linear {
             bias: saved.bias,
         };
         let want_x = ops.parents[0].is_some();
-        let d = B::linear_backward(x, weights, saved.pre, d_y, saved.spec, want_x);
+        let (pre, spec) = (saved.pre, saved.spec);
+        let d = B::linear_backward(x, weights, pre, d_y, Maybe::None, spec, want_x);
         let gradients = [
             d.x.into_option(),
             Some(d.weights.weight),
             d.weights.bias.into_option(),
         ];
         let parents = ops.parents.map(|parent| parent.map(|parent| parent.id));
+        register::<B, 3>(parents, gradients, grads);
+    }
+}
+
+/// Parents: those of [`Linear`]. Outputs: the layer's, and `x`.
+#[derive(Debug)]
+struct Beside;
+
+#[derive(Debug, Clone)]
+struct BesideSaved<B: Backend> {
+    /// Checkpointed: x, weight.
+    inputs: [NodeId; 2],
+    bias: Maybe<B>,
+    d_y: Slot<B>,
+    d_x: Slot<B>,
+    spec: LinearSpec,
+}
+
+impl<B: LinearOps> Backward<B, 3> for Beside {
+    type State = BesideSaved<B>;
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 3>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let BesideSaved {
+            inputs,
+            bias,
+            d_y,
+            d_x: other,
+            spec,
+        } = ops.state;
+        let [x, weight] = inputs.map(|id| checkpointer.retrieve_node_output::<FloatTensor<B>>(id));
+        let other = other.take();
+        let parents = ops.parents.map(|parent| parent.map(|parent| parent.id));
+        let gradients = match d_y.take() {
+            Some(d_y) => {
+                let (weights, other) = (Weights { weight, bias }, Maybe::from_option(other));
+                let want_x = parents[0].is_some();
+                let d = B::linear_backward(x, weights, Maybe::None, d_y, other, spec, want_x);
+                [
+                    d.x.into_option(),
+                    Some(d.weights.weight),
+                    d.weights.bias.into_option(),
+                ]
+            }
+            None => [other, None, None],
+        };
         register::<B, 3>(parents, gradients, grads);
     }
 }
@@ -221,6 +272,40 @@ impl<B: LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C> {
                 spec,
             )),
         }
+    }
+
+    fn linear_beside(
+        x: FloatTensor<Self>,
+        weights: Weights<Self>,
+        spec: LinearSpec,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let nodes = [x.node(), weights.weight.node(), node_or(&weights.bias, &x)];
+        let prep = Backward::<B, 3>::prepare::<C>(Beside, nodes).compute_bound();
+        let (d_y, d_x) = (Slot::<B>::default(), Slot::<B>::default());
+        let forward = |x: &FloatTensor<Self>, weights: Weights<B>| {
+            B::linear_layer(x.primitive().clone(), weights, spec)
+        };
+        let (core, y) = match prep.stateful() {
+            OpsKind::Tracked(mut prep) => {
+                let inputs = [&x, &weights.weight].map(|input| prep.checkpoint(input));
+                let weights: Weights<B> = weights.map(inner::<B, C>);
+                let saved = BesideSaved {
+                    inputs,
+                    bias: weights.bias.clone(),
+                    d_y: d_y.clone(),
+                    d_x: d_x.clone(),
+                    spec,
+                };
+                let y = forward(&x, weights);
+                (prep.finish(saved, y.clone()), y)
+            }
+            OpsKind::UnTracked(prep) => {
+                let y = forward(&x, weights.map(inner::<B, C>));
+                (prep.finish(y.clone()), y)
+            }
+        };
+        let y = output::<B, C>(&core, y, d_y);
+        (y, output::<B, C>(&core, x.into_primitive(), d_x))
     }
 
     fn mlp(

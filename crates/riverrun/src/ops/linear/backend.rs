@@ -300,17 +300,29 @@ pub trait LinearOps: ActivationOps + ProductRoutes {
         composed::linear_forward(x, weights, spec, save)
     }
 
-    /// The gradients; that of `x` only with `want_x`. Of the bias, only its presence is read.
+    /// The layer's result, and `x` for other layers on it: a gradient of that `x` is added within the product that makes the
+    /// layer's own.
+    #[fusion(default)]
+    fn linear_beside(
+        x: FloatTensor<Self>,
+        #[extension_type] weights: Weights<Self>,
+        spec: LinearSpec,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        (Self::linear_layer(x.clone(), weights, spec), x)
+    }
+
+    /// The gradients; that of `x` only with `want_x`, and with `other` added to it. Of the bias, only its presence is read.
     #[fusion(default)]
     fn linear_backward(
         x: FloatTensor<Self>,
         #[extension_type] weights: Weights<Self>,
         #[extension_type] pre: Maybe<Self>,
         d_y: FloatTensor<Self>,
+        #[extension_type] other: Maybe<Self>,
         spec: LinearSpec,
         want_x: bool,
     ) -> LinearGradients<Self> {
-        composed::linear_backward(x, weights, pre, d_y, spec, want_x)
+        composed::linear_backward(x, weights, [pre, other], d_y, spec, want_x)
     }
 
     /// `[.., I]` to `[.., O]` by way of `[.., H]`.

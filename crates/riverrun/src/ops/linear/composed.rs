@@ -117,7 +117,7 @@ fn activated<B: LinearOps>(pre: FloatTensor<B>, save: bool) -> LinearOutput<B> {
 pub(super) fn linear_backward<B: LinearOps>(
     x: FloatTensor<B>,
     weights: Weights<B>,
-    pre: Maybe<B>,
+    [pre, other]: [Maybe<B>; 2],
     d_y: FloatTensor<B>,
     spec: LinearSpec,
     want_x: bool,
@@ -130,7 +130,8 @@ pub(super) fn linear_backward<B: LinearOps>(
         _ => d_y,
     };
     let d_weights = weight_gradients::<B>(&x, &weights.weight, &d_pre, &spec, with_bias);
-    let d_x = want_x.then(|| input_gradient::<B>(&x.shape(), weights.weight, d_pre, &spec));
+    let other = other.into_option();
+    let d_x = want_x.then(|| input_gradient::<B>(&x.shape(), weights.weight, d_pre, other, &spec));
     LinearGradients {
         x: Maybe::from_option(d_x),
         weights: d_weights,
@@ -162,11 +163,12 @@ fn weight_gradients<B: LinearOps>(
     }
 }
 
-/// `∂L/∂x`, of this shape, from `∂L/∂(x W + b)`.
+/// `∂L/∂x`, of this shape, from `∂L/∂(x W + b)`, and a gradient of `x` from elsewhere, to which it is added.
 fn input_gradient<B: LinearOps>(
     shape: &Shape,
     weight: FloatTensor<B>,
     d_pre: FloatTensor<B>,
+    other: Option<FloatTensor<B>>,
     spec: &LinearSpec,
 ) -> FloatTensor<B> {
     if shape.num_elements() == 0 {
@@ -174,7 +176,14 @@ fn input_gradient<B: LinearOps>(
     }
     let factor = backward_factor::<B>(weight, spec.weight);
     let d_rows = Factor::new(rows::<B>(d_pre));
-    shaped::<B>(product_with(d_rows, factor, None, spec), shape)
+    let d_x = match other.map(rows::<B>) {
+        Some(other) if serves(&d_rows, &factor, spec) => {
+            vendor(d_rows, factor, [None, Some(other)], Epilogue::Add, spec).d
+        }
+        Some(other) => B::float_add(product_with(d_rows, factor, None, spec), other),
+        None => product_with(d_rows, factor, None, spec),
+    };
+    shaped::<B>(d_x, shape)
 }
 
 pub(super) fn mlp_forward<B: LinearOps>(
@@ -224,14 +233,14 @@ pub(super) fn mlp_backward<B: LinearOps>(
             &shape,
         )
     } else {
-        let d_hidden = input_gradient::<B>(&shape, down.weight, d_y, &spec);
+        let d_hidden = input_gradient::<B>(&shape, down.weight, d_y, None, &spec);
         match shape.num_elements() {
             0 => d_hidden,
             _ => B::activate_backward(pre, d_hidden, Nonlinearity::Gelu),
         }
     };
     let d_up = weight_gradients::<B>(&x, &up.weight, &d_pre, &spec, up_bias);
-    let d_x = want_x.then(|| input_gradient::<B>(&x.shape(), up.weight, d_pre, &spec));
+    let d_x = want_x.then(|| input_gradient::<B>(&x.shape(), up.weight, d_pre, None, &spec));
     MlpGradients {
         x: Maybe::from_option(d_x),
         up: d_up,
@@ -279,6 +288,10 @@ pub(super) fn follow<B: LinearOps>(
     let (d, second) = match spec.epilogue {
         Epilogue::Plain => (product, None),
         Epilogue::Bias => (biased(product), None),
+        Epilogue::Add => {
+            let other = pre.expect("what is added comes with the product");
+            (B::float_add(product, other), None)
+        }
         Epilogue::Gelu { save, .. } => {
             let pre = biased(product);
             (

@@ -59,6 +59,23 @@ pub fn linear<const D: usize>(
     Ok(Tensor::from_dispatch(y))
 }
 
+/// [`linear`] without an activation, and `x` for other layers on it: the gradient of that `x` is added within the product that makes
+/// this layer's own, and costs no pass over memory.
+///
+/// # Errors
+/// Those of [`linear`].
+pub(crate) fn linear_beside<const D: usize>(
+    x: Tensor<D>,
+    weight: Tensor<2>,
+    bias: Option<Tensor<1>>,
+) -> Result<(Tensor<D>, Tensor<D>), Error> {
+    let spec = LinearSpec::default();
+    check(&x, x.dims()[D - 1], &weight, &bias, &spec)?;
+    let weights = weights(weight, bias);
+    let (y, x) = <Dispatch as LinearOps>::linear_beside(x.into_dispatch(), weights, spec);
+    Ok((Tensor::from_dispatch(y), Tensor::from_dispatch(x)))
+}
+
 /// `a b`: the product of two matrices, or of two batches of matrices.
 ///
 /// As `Tensor::matmul`, but `f32` factors are not rounded to TF32, nor in the backward pass.
