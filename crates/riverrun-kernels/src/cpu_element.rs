@@ -1,8 +1,8 @@
 //! The storage types with the CPU kernels of every operation.
 
 use crate::{
-    Element, activation, attention, block_diagonal, cell, cross_entropy, gemm, matrix_state, norm,
-    recurrence, rg_lru, rotary, rssm, short_convolution,
+    Element, activation, attention, block_diagonal, cell, cross_entropy, gemm, log_decay,
+    matrix_state, norm, recurrence, rg_lru, rotary, rssm, short_convolution,
 };
 
 /// An [`Element`] with the CPU kernels of every operation: all elements are.
@@ -14,6 +14,7 @@ pub trait CpuElement:
     + cross_entropy::cpu::Kernels<Self>
     + activation::cpu::Kernels<Self>
     + gemm::cpu::Kernels<Self>
+    + log_decay::cpu::Kernels<Self>
     + matrix_state::cpu::Kernels<Self>
     + norm::cpu::Kernels<Self>
     + recurrence::cpu::Kernels<Self>

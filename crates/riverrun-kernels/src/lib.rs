@@ -26,6 +26,7 @@ pub mod flat;
 pub mod gemm;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+pub mod log_decay;
 pub mod matrix_state;
 pub mod norm;
 pub mod random;

@@ -28,6 +28,7 @@ pub mod encoder;
 pub mod few_rows;
 pub mod flat;
 pub mod gemm;
+pub mod log_decay;
 pub mod loss;
 pub mod matrix_state;
 pub mod norm;

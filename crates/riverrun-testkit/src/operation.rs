@@ -41,6 +41,7 @@ pub const OPERATIONS: &[&Operation] = &[
     &crate::attention::step::OPERATION,
     &crate::short_convolution::OPERATION,
     &crate::column_sums::OPERATION,
+    &crate::log_decay::OPERATION,
     &crate::rg_lru::OPERATION,
     &crate::optimizer::OPERATION,
     &crate::few_rows::OPERATION,

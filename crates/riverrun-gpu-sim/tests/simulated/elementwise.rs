@@ -1,7 +1,9 @@
 //! Activations, the short convolution with the activation behind it, and sums of columns, against their oracles.
 
 use riverrun_gpu_sim::simulated::client;
-use riverrun_testkit::{Target, activation, assert_right, column_sums, short_convolution};
+use riverrun_testkit::{
+    Target, activation, assert_right, column_sums, log_decay, short_convolution,
+};
 
 #[test]
 fn activations() {
@@ -16,4 +18,9 @@ fn convolutions() {
 #[test]
 fn column_sums() {
     assert_right(&column_sums::OPERATION, &Target::gpu(client()));
+}
+
+#[test]
+fn log_decays() {
+    assert_right(&log_decay::OPERATION, &Target::gpu(client()));
 }

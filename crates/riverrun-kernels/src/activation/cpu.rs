@@ -129,10 +129,11 @@ pub(crate) fn replace<R: Real>(nonlinearity: Nonlinearity, becomes: Becomes, num
     });
 }
 
-struct Replace<'a, R> {
-    nonlinearity: Nonlinearity,
-    becomes: Becomes,
-    numbers: &'a mut [R],
+/// [`replace`], where vector instructions are chosen already.
+pub(crate) struct Replace<'a, R> {
+    pub nonlinearity: Nonlinearity,
+    pub becomes: Becomes,
+    pub numbers: &'a mut [R],
 }
 
 impl<R: Real> WithSimd for Replace<'_, R> {
@@ -143,6 +144,7 @@ impl<R: Real> WithSimd for Replace<'_, R> {
         match self.nonlinearity {
             Nonlinearity::Gelu => self.run::<S, Gelu>(simd),
             Nonlinearity::Silu => self.run::<S, Silu>(simd),
+            Nonlinearity::Sigmoid => self.run::<S, Sigmoid>(simd),
         }
     }
 }
@@ -174,6 +176,7 @@ impl<E: Element> WithSimd for Forward<'_, E> {
         match self.nonlinearity {
             Nonlinearity::Gelu => self.run::<S, Gelu>(simd),
             Nonlinearity::Silu => self.run::<S, Silu>(simd),
+            Nonlinearity::Sigmoid => self.run::<S, Sigmoid>(simd),
         }
     }
 }
@@ -214,6 +217,7 @@ impl<E: Element> WithSimd for Backward<'_, E> {
         match self.nonlinearity {
             Nonlinearity::Gelu => self.run::<S, Gelu>(simd),
             Nonlinearity::Silu => self.run::<S, Silu>(simd),
+            Nonlinearity::Sigmoid => self.run::<S, Sigmoid>(simd),
         }
     }
 }
@@ -300,6 +304,21 @@ impl Function for Silu {
         let high = x.constant(R::from_f64(1e4));
         let near = high.less(x).select(high, x);
         [x * s, s.mul_add(near * rest, s)]
+    }
+}
+
+struct Sigmoid;
+
+impl Function for Sigmoid {
+    #[inline(always)]
+    fn value<S: Simd, R: Real>(x: Vector<S, R>) -> Vector<S, R> {
+        x.sigmoid()
+    }
+
+    #[inline(always)]
+    fn both<S: Simd, R: Real>(x: Vector<S, R>) -> [Vector<S, R>; 2] {
+        let (s, rest) = x.sigmoids();
+        [s, s * rest]
     }
 }
 

@@ -190,45 +190,44 @@ struct Point {
     slope: f32,
 }
 
-/// NaN stays NaN.
+/// `σ(u)` and `σ(-u)`. A larger `e^-u` than 1e30 would make the second NaN, and the first is 0 in effect.
 #[cube]
-fn between(x: f32, #[comptime] low: f32, #[comptime] high: f32) -> f32 {
-    let x = select(x < low, low, x);
-    select(x > high, high, x)
+fn sigmoids(u: f32, #[comptime] ptx: bool) -> (f32, f32) {
+    let e = exp_of_negative_number(u, ptx).min(1e30f32);
+    let s = reciprocal_number(1.0f32 + e, ptx);
+    (s, e * s)
 }
 
 #[cube]
-fn at(x: f32, #[comptime] nonlinearity: Nonlinearity, #[comptime] ptx: bool) -> Point {
-    if comptime!(nonlinearity == Nonlinearity::Gelu) {
-        // Beyond, σ(2u) has long been 0 or 1; squares further out could be infinite, and 0 times infinity is NaN.
-        let near = between(x, -13.0f32, 16.0f32);
-        let square = near * near;
-        let inner = near
-            * fma(
-                square,
-                comptime!((TWICE * CUBE) as f32),
-                comptime!(TWICE as f32),
-            );
-        let d_inner = fma(
-            square,
-            comptime!((3.0 * TWICE * CUBE) as f32),
-            comptime!(TWICE as f32),
-        );
-        let inner = between(inner, -80.0f32, 1e4f32);
-        let e = exp_of_negative_number(inner, ptx);
-        let s = reciprocal_number(1.0f32 + e, ptx);
-        Point {
-            value: select(x < near, near, x) * s,
-            slope: fma(s, near * (e * s) * d_inner, s),
+fn at_number(x: f32, #[comptime] nonlinearity: Nonlinearity, #[comptime] ptx: bool) -> Point {
+    match comptime!(nonlinearity) {
+        Nonlinearity::Gelu => {
+            let twice = comptime!(TWICE as f32);
+            let inner = x * fma(x * x, comptime!((TWICE * CUBE) as f32), twice);
+            let (s, rest) = sigmoids(inner, ptx);
+            // Beyond, σ(2u) is 0 or 1; squares further out could be infinite, and 0 times infinity is NaN.
+            let near = x.clamp(-16.0f32, 16.0f32);
+            let d_inner = fma(near * near, comptime!((3.0 * TWICE * CUBE) as f32), twice);
+            Point {
+                value: x * s,
+                slope: fma(s, near * rest * d_inner, s),
+            }
         }
-    } else {
-        // e^-x is finite, and σ(x) above 0, but has long made the products 0 in effect.
-        let near = between(x, -80.0f32, 1e4f32);
-        let e = exp_of_negative_number(near, ptx);
-        let s = reciprocal_number(1.0f32 + e, ptx);
-        Point {
-            value: select(x < near, near, x) * s,
-            slope: fma(s, near * (e * s), s),
+        Nonlinearity::Silu => {
+            let (s, rest) = sigmoids(x, ptx);
+            // σ(-x) is 0 long before; infinity times 0 would be NaN.
+            let near = x.min(1e4f32);
+            Point {
+                value: x * s,
+                slope: fma(s, near * rest, s),
+            }
+        }
+        Nonlinearity::Sigmoid => {
+            let (s, rest) = sigmoids(x, ptx);
+            Point {
+                value: s,
+                slope: s * rest,
+            }
         }
     }
 }
@@ -243,7 +242,7 @@ pub(crate) fn values<N: Size>(
     let mut y = Vector::<f32, N>::new(0.0f32);
     #[unroll]
     for i in 0..N::value() {
-        y.insert(i, at(x.extract(i), nonlinearity, ptx).value);
+        y.insert(i, at_number(x.extract(i), nonlinearity, ptx).value);
     }
     y
 }
@@ -258,7 +257,7 @@ pub(crate) fn slopes<N: Size>(
     let mut y = Vector::<f32, N>::new(0.0f32);
     #[unroll]
     for i in 0..N::value() {
-        y.insert(i, at(x.extract(i), nonlinearity, ptx).slope);
+        y.insert(i, at_number(x.extract(i), nonlinearity, ptx).slope);
     }
     y
 }
@@ -328,15 +327,20 @@ fn activate_backward<S: Numeric, W: Size, N: Size>(
         let at = first + k * THREADS;
         if at < all {
             let gate = widen::<S, W, N>(gates[k], config.storage);
-            let d = widen::<S, W, N>(gradients[k], config.storage);
-            let mut product = d;
-            if comptime!(config.gated) {
-                product *= widen::<S, W, N>(factors[k], config.storage);
-                let active = values::<N>(gate, config.nonlinearity, config.ptx);
-                d_x[at] = narrow::<S, W, N>(d * active, config.storage);
+            let mut d = widen::<S, W, N>(gradients[k], config.storage);
+            let mut slope = Vector::<f32, N>::new(0.0f32);
+            let mut value = Vector::<f32, N>::new(0.0f32);
+            #[unroll]
+            for i in 0..N::value() {
+                let point = at_number(gate.extract(i), config.nonlinearity, config.ptx);
+                slope.insert(i, point.slope);
+                value.insert(i, point.value);
             }
-            let slope = slopes::<N>(gate, config.nonlinearity, config.ptx);
-            d_gate[at] = narrow::<S, W, N>(product * slope, config.storage);
+            if comptime!(config.gated) {
+                d_x[at] = narrow::<S, W, N>(d * value, config.storage);
+                d *= widen::<S, W, N>(factors[k], config.storage);
+            }
+            d_gate[at] = narrow::<S, W, N>(d * slope, config.storage);
         }
     }
 }

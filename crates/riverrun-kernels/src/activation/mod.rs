@@ -12,6 +12,8 @@ pub enum Nonlinearity {
     Gelu,
     /// SiLU (Elfwing et al. 2017, section 2): `x σ(x)`, with the slope `σ(x) + x σ(x) σ(-x)`.
     Silu,
+    /// The logistic sigmoid `σ(x)`, with the slope `σ(x) σ(-x)`.
+    Sigmoid,
 }
 
 /// `2 √(2/π)`.

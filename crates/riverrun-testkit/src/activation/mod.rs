@@ -1,4 +1,4 @@
-//! GELU and SiLU, alone and as gates, forward and backward.
+//! GELU, SiLU and the sigmoid, alone and as gates, forward and backward.
 //!
 //! One rounding to storage and 16 roundings of the arithmetic: σ is right to 4 ulp, and the slope is a difference near its zero.
 
@@ -15,7 +15,7 @@ use crate::{
 /// The entry in the table.
 pub const OPERATION: Operation = Operation {
     name: "activation",
-    about: "GELU and SiLU, alone and as gates",
+    about: "GELU, SiLU and the sigmoid, alone and as gates",
     storages: &Storage::ALL,
     forms: |_| FORMS.iter().map(|(name, ..)| *name).collect(),
     check: |part, report| by_storage!(part.storage, check(part, report)),
@@ -25,11 +25,13 @@ pub const OPERATION: Operation = Operation {
 };
 
 /// The functions, and whether they are gates.
-const FORMS: [(&str, Nonlinearity, bool); 4] = [
+const FORMS: [(&str, Nonlinearity, bool); 6] = [
     ("gelu", Nonlinearity::Gelu, false),
     ("geglu", Nonlinearity::Gelu, true),
     ("silu", Nonlinearity::Silu, false),
     ("swiglu", Nonlinearity::Silu, true),
+    ("sigmoid", Nonlinearity::Sigmoid, false),
+    ("glu", Nonlinearity::Sigmoid, true),
 ];
 
 fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), Failure> {
@@ -179,6 +181,8 @@ impl Case for Gated {
             (Nonlinearity::Gelu, None) => ops::gelu(gate.clone())?,
             (Nonlinearity::Silu, Some(x)) => ops::swiglu(gate.clone(), x.clone())?,
             (Nonlinearity::Silu, None) => ops::silu(gate.clone())?,
+            (Nonlinearity::Sigmoid, Some(x)) => ops::glu(gate.clone(), x.clone())?,
+            (Nonlinearity::Sigmoid, None) => ops::sigmoid(gate.clone())?,
         };
         let gradients = (y.clone() * on.tensor(&self.d_y, shape)).sum().backward();
         let d_x = x.map(|x| gradient(&x, &gradients));

@@ -11,6 +11,7 @@ pub fn forward(f: Nonlinearity, x: &[f64]) -> Vec<f64> {
     let value = |x: f64| match f {
         Nonlinearity::Gelu => x * sigmoid(TWICE * (x + CUBE * x.powi(3))),
         Nonlinearity::Silu => x * sigmoid(x),
+        Nonlinearity::Sigmoid => sigmoid(x),
     };
     x.iter().map(|&x| value(x)).collect()
 }
@@ -18,12 +19,15 @@ pub fn forward(f: Nonlinearity, x: &[f64]) -> Vec<f64> {
 /// `∂L/∂x` from `∂L/∂y`.
 pub fn backward(f: Nonlinearity, x: &[f64], d_y: &[f64]) -> Vec<f64> {
     let slope = |x: f64| {
+        if f == Nonlinearity::Sigmoid {
+            return sigmoid(x) * sigmoid(-x);
+        }
         let (u, d_u) = match f {
             Nonlinearity::Gelu => (
                 TWICE * (x + CUBE * x.powi(3)),
                 TWICE * (1.0 + 3.0 * CUBE * x * x),
             ),
-            Nonlinearity::Silu => (x, 1.0),
+            Nonlinearity::Silu | Nonlinearity::Sigmoid => (x, 1.0),
         };
         let s = sigmoid(u);
         s + x * s * sigmoid(-u) * d_u

@@ -1,6 +1,6 @@
 //! Activations that keep their accuracy in every dtype.
 
-use burn::tensor::activation::{self, relu};
+use burn::tensor::activation::relu;
 use burn::tensor::{DType, FloatDType, Tensor};
 
 use crate::device::is_cpu;
@@ -42,8 +42,7 @@ pub fn silu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
 
 /// `σ(x)`, rounded once.
 pub fn sigmoid<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    let dtype = x.dtype();
-    activation::sigmoid(wide(x)).cast(dtype)
+    ops::sigmoid(x).unwrap_or_else(Error::raise)
 }
 
 /// `ln σ(x)` as [`wide`] numbers, accurate where `σ(x)` is near 0 and near 1.

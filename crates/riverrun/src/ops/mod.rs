@@ -23,6 +23,7 @@ pub(crate) mod few_rows;
 pub(crate) mod flat;
 pub(crate) mod hand_over;
 pub(crate) mod linear;
+pub(crate) mod log_decay;
 pub(crate) mod matrix_state;
 pub(crate) mod norm;
 mod random;
@@ -36,7 +37,7 @@ mod short_convolution;
 pub(crate) mod split;
 pub(crate) mod support;
 
-pub use activation::{geglu, gelu, silu, swiglu};
+pub use activation::{geglu, gelu, glu, sigmoid, silu, swiglu};
 pub(crate) use attention::packed_attention;
 pub use attention::{AttentionOptions, attention};
 pub use block_diagonal::block_diagonal_scan;

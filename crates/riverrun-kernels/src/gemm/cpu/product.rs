@@ -8,7 +8,8 @@ use super::columns::Columns;
 use super::few_rows::FewRows;
 use super::packed::{Layout, PackedMatrix};
 use super::tile::{ByRows, HEIGHT, Product};
-use crate::activation::cpu::{gelu, slope};
+use crate::activation::Nonlinearity;
+use crate::activation::cpu::{Becomes, Replace, slope};
 use crate::element::compiled_here;
 use crate::error::expect_length as length;
 use crate::gemm::Epilogue;
@@ -351,28 +352,15 @@ fn finish<S: Simd, R: Real>(simd: S, epilogue: Epilogue, d: &mut [R], second: &m
             if !second.is_empty() {
                 second.copy_from_slice(d);
             }
-            simd.vectorize(Gelu(d));
+            simd.vectorize(Replace {
+                nonlinearity: Nonlinearity::Gelu,
+                becomes: Becomes::Value,
+                numbers: d,
+            });
         }
         Epilogue::GeluBackward { .. } => simd.vectorize(GeluBackward(d, pre)),
         Epilogue::Add => d.iter_mut().zip(pre).for_each(|(d, &c)| *d += c),
         _ => {}
-    }
-}
-
-/// `x = gelu(x)`.
-struct Gelu<'a, R>(&'a mut [R]);
-
-impl<R: Real> WithSimd for Gelu<'_, R> {
-    type Output = ();
-
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let (full, rest) = R::split_mut::<S>(self.0);
-        for x in full {
-            *x = gelu(Vector::<S, R>::new(simd, *x)).lanes;
-        }
-        let last = gelu(Vector::<S, R>::load_rest(simd, rest));
-        R::store_rest(simd, rest, last.lanes);
     }
 }
 

@@ -5,11 +5,10 @@ use burn::tensor::{Device, Distribution, Tensor};
 
 use super::parts::wide;
 use crate::Error;
-use crate::nn::activation::softplus;
-use crate::ops::linear::every_step;
+use crate::ops::log_decay::log_decay;
 
 /// `Δ_t = softplus(a_t + dt_bias)` and the logarithm of the decay, `g_t = -e^(A_log) Δ_t`, for each head or for each row of each
-/// head's state: both in `f32`, or `f64` for `f64`. A training run in fewer bits leaves these parameters in `f32`
+/// head's state: computed in `f32`, or `f64` for `f64`. A training run in fewer bits leaves these parameters in `f32`
 /// ([`stays_wide`](crate::training::stays_wide)): a step of 1 % of a small `Δ` is less than `bf16` can tell apart.
 ///
 /// Source: Dao and Gu, *Transformers are SSMs* (2024), section 7; Yang et al., *Gated Delta Networks* (2024), section 3.
@@ -48,14 +47,20 @@ impl HeadDecay {
         }
     }
 
-    /// `Δ` and `g` from `a`, all `[B, T, heads]`, or `[B, T, heads · rows]`.
-    pub(super) fn run(&self, a: Tensor<3>) -> (Tensor<3>, Tensor<3>) {
-        let ([batch, steps, width], [heads]) = (a.dims(), self.a_log.dims());
-        let rate = wide(self.a_log.val()).exp().neg();
-        let every = |x| every_step(x, [batch, steps]);
-        let step = softplus(wide(a) + every(wide(self.dt_bias.val())));
-        let rows = step.clone().reshape([batch, steps, heads, width / heads]);
-        let decay = rows * every(rate).unsqueeze_dim(3);
-        (step, decay.reshape([batch, steps, width]))
+    /// `g` from `a`, both `[B, T, heads]`, or `[B, T, heads · rows]`.
+    pub(super) fn run(&self, a: Tensor<3>) -> Tensor<3> {
+        let [a_log, dt_bias] = self.parameters();
+        log_decay(a, a_log, dt_bias, false).1
+    }
+
+    /// `Δ`, in `f32` or `f64`, and `g`.
+    pub(super) fn run_with_step(&self, a: Tensor<3>) -> (Tensor<3>, Tensor<3>) {
+        let [a_log, dt_bias] = self.parameters();
+        let (step, g) = log_decay(a, a_log, dt_bias, true);
+        (step.expect("steps are wanted"), g)
+    }
+
+    fn parameters(&self) -> [Tensor<1>; 2] {
+        [&self.a_log, &self.dt_bias].map(|parameter| wide(parameter.val()))
     }
 }

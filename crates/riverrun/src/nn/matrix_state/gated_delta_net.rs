@@ -309,15 +309,14 @@ impl MatrixLayer for GatedDeltaNet {
             return Ok((y.unsqueeze_dim(1), state));
         }
         let (heads, (inputs, matrix)) = (self.heads(), starts(&sequence));
-        let dtype = x.dtype();
         let [mixed, gate, rates] = beside([&self.qkv, &self.gate, &self.rates], x)?;
         let (mixed, inputs) = self.convolution.run(mixed, inputs, heads.widths())?;
         let [beta, decay] = split(rates, [heads.heads; 2]);
         let beta = erase_rate(beta, self.negative_eigenvalues);
-        let (_, g) = self.decay.run(decay);
+        let g = self.decay.run(decay);
         let vectors = heads
             .delta_rule(mixed)?
-            .with_decay(Decay::Head(g.cast(dtype)))
+            .with_decay(Decay::Head(g))
             .with_erase(Erase::Key(beta));
         let (o, matrix) = matrix_state(vectors, matrix)?;
         let o = heads.merged(rms_norm(o, self.norm.gamma.val(), self.norm.epsilon)?);

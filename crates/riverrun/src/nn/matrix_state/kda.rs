@@ -7,10 +7,10 @@ use burn::tensor::{Device, Tensor};
 
 use super::heads::Heads;
 use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
-use super::parts::{count, erase_rate, positive, sigmoid};
+use super::parts::{count, erase_rate, positive};
 use super::{HeadDecay, LowRank, MatrixLayerState, ShortConvolution};
 use crate::nn::{RmsNorm, RmsNormConfig, apply, beside};
-use crate::ops::{Decay, Erase, matrix_state, rms_norm};
+use crate::ops::{Decay, Erase, glu, matrix_state, rms_norm};
 use crate::{Error, Sequence};
 
 /// Configuration of [`Kda`].
@@ -184,20 +184,19 @@ impl MatrixLayer for Kda {
         sequence: Sequence<MatrixLayerState>,
     ) -> Result<(Tensor<3>, MatrixLayerState), Error> {
         let (heads, (inputs, matrix)) = (self.heads(), starts(&sequence));
-        let dtype = x.dtype();
         let products = [&self.qkv, &self.rate, &self.step.down, &self.gate.down];
         let [mixed, beta, step, gate] = beside(products, x)?;
         let (mixed, inputs) = self.convolution.run(mixed, inputs, heads.widths())?;
         let beta = erase_rate(beta, self.negative_eigenvalues);
         let same = |x| x;
-        let (_, g) = self.decay.run(self.step.raise(step, same)?);
+        let g = self.decay.run(self.step.raise(step, same)?);
         let vectors = heads
             .delta_rule(mixed)?
-            .with_decay(Decay::Row(heads.key(g.cast(dtype))))
+            .with_decay(Decay::Row(heads.key(g)))
             .with_erase(Erase::Key(beta));
         let (o, matrix) = matrix_state(vectors, matrix)?;
         let o = heads.merged(rms_norm(o, self.norm.gamma.val(), self.norm.epsilon)?);
-        let y = apply(&self.out, o * sigmoid(self.gate.raise(gate, same)?))?;
+        let y = apply(&self.out, glu(self.gate.raise(gate, same)?, o)?)?;
         Ok((y, MatrixLayerState::new(inputs, matrix)))
     }
 }

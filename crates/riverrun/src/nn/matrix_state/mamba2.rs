@@ -209,9 +209,9 @@ impl MatrixLayer for Mamba2 {
         let widths = [heads.values(), heads.keys(), heads.keys()];
         let ([x, b, c], inputs) = self.convolution.run(mixed, inputs, widths)?;
         let (x, b, c) = (heads.value(x), heads.key(b), heads.key(c));
-        let (step, g) = self.decay.run(dt);
+        let (step, g) = self.decay.run_with_step(dt);
         let value = (wide(x.clone()) * step.unsqueeze_dim(3)).cast(dtype);
-        let vectors = MatrixState::new(c, b, value).with_decay(Decay::Head(g.cast(dtype)));
+        let vectors = MatrixState::new(c, b, value).with_decay(Decay::Head(g));
         let (o, matrix) = matrix_state(vectors, matrix)?;
         let d = every_step(self.d.val(), [batch, steps]).unsqueeze_dim(3);
         let y = heads.merged(o + x * d);

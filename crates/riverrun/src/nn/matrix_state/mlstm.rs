@@ -10,11 +10,11 @@ use super::MatrixLayerState;
 use super::heads::Heads;
 use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
 use super::max_plus::{LOWEST, maxima};
-use super::parts::{count, filled, head_norm, log_sigmoid, positive, ramp, sigmoid, wide};
+use super::parts::{count, filled, head_norm, log_sigmoid, positive, ramp, wide};
 use crate::nn::{LayerNorm, LayerNormConfig, apply, beside};
 use crate::ops::split::split;
 use crate::ops::support::lengths::{fill, padding, unpadded_reset};
-use crate::ops::{Decay, MatrixState, matrix_state};
+use crate::ops::{Decay, MatrixState, glu, matrix_state};
 use crate::{Error, Sequence};
 
 /// Added to the normalizer.
@@ -280,7 +280,7 @@ impl MatrixLayer for MLstm {
         };
         let least = m.clone().neg().exp().unsqueeze_dim(3);
         let h = h / (normalizer.abs().max_pair(least) + NORMALIZER);
-        let y = head_norm(h.cast(dtype), &self.norm)? * sigmoid(out_gate);
+        let y = glu(out_gate, head_norm(h.cast(dtype), &self.norm)?)?;
         let last = m.narrow(1, steps - 1, 1).squeeze_dim(1);
         let state = MatrixLayerState::new(start.inputs, matrix).with_scale(last);
         Ok((apply(&self.out, y)?, state))

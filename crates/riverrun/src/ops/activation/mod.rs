@@ -1,4 +1,4 @@
-//! GELU and SiLU, alone and as gates: one operation each, with its own backward pass.
+//! GELU, SiLU and the sigmoid, alone and as gates: one operation each, with its own backward pass.
 //!
 //! One kernel each way: see [`riverrun_kernels::activation`].
 
@@ -39,6 +39,29 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Result<Tensor<D>, Error> {
 /// A dtype that the device lacks, `f64` on a GPU among them.
 pub fn silu<const D: usize>(x: Tensor<D>) -> Result<Tensor<D>, Error> {
     activate(Nonlinearity::Silu, x)
+}
+
+/// The logistic sigmoid `σ(x) = 1 / (1 + e^-x)`, element by element: rounded once, and accurate where it is near 0 and near 1.
+///
+/// The backward pass saves `x` and nothing else.
+///
+/// # Errors
+/// A dtype that the device lacks, `f64` on a GPU among them.
+pub fn sigmoid<const D: usize>(x: Tensor<D>) -> Result<Tensor<D>, Error> {
+    activate(Nonlinearity::Sigmoid, x)
+}
+
+/// `σ(gate) ∘ x`: a gated linear unit.
+///
+/// # Arguments
+/// - `gate`, `x`: `[..]`, any float dtype, the same shape. The backward pass saves both and nothing else.
+///
+/// # Errors
+/// Shapes, dtypes or devices that do not fit; a dtype that the device lacks.
+///
+/// Source: Dauphin et al., *Language Modeling with Gated Convolutional Networks* (2016), section 2.
+pub fn glu<const D: usize>(gate: Tensor<D>, x: Tensor<D>) -> Result<Tensor<D>, Error> {
+    gated(Nonlinearity::Sigmoid, gate, x)
 }
 
 /// `gelu(gate) ∘ x`, with GELU in its tanh form: the activation of a GEGLU layer.
@@ -93,7 +116,7 @@ fn gated<const D: usize>(
     Autodiff: cfg(feature = "autodiff"),
 )]
 pub trait ActivationOps: Backend {
-    /// See [`gelu`] and [`silu`].
+    /// See [`gelu`], [`silu`] and [`sigmoid`].
     #[fusion(meta = |x, _nonlinearity| x.clone())]
     fn activate(x: FloatTensor<Self>, nonlinearity: Nonlinearity) -> FloatTensor<Self>;
 
@@ -105,7 +128,7 @@ pub trait ActivationOps: Backend {
         nonlinearity: Nonlinearity,
     ) -> FloatTensor<Self>;
 
-    /// See [`geglu`] and [`swiglu`].
+    /// See [`geglu`], [`swiglu`] and [`glu`].
     #[fusion(meta = |gate, _x, _nonlinearity| gate.clone())]
     fn gated(
         gate: FloatTensor<Self>,
