@@ -6,7 +6,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 
-use super::token_shift::{mixed, mixtures, row, token_shift};
+use super::token_shift::{mixed, mixtures, rows, token_shift};
 use crate::nn::{Recurrent, apply};
 use crate::ops::support::checks;
 use crate::ops::support::lengths::without_padding;
@@ -69,10 +69,8 @@ impl Recurrent for Rwkv7ChannelMix {
         let lengths = sequence.lengths.clone();
         let x = without_padding(x, lengths.as_deref())?;
         let (difference, last) = token_shift(x.clone(), sequence)?;
-        let inner = apply(
-            &self.key,
-            mixed(&x, &difference, row(&self.mix.val(), 0, [batch, steps])),
-        )?;
+        let [row] = rows(self.mix.val());
+        let inner = apply(&self.key, mixed(&x, &difference, row))?;
         let inner = relu(inner);
         let y = apply(&self.value, inner.clone() * inner)?;
         // The step after the last sees the last one.

@@ -8,9 +8,10 @@ use burn::tensor::{Device, Tensor};
 use super::heads::Heads;
 use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
 use super::parts::{count, head_norm, positive, ramp, wide};
-use super::token_shift::{mixed, mixtures, row, token_shift};
+use super::token_shift::{mixed, mixtures, rows, token_shift};
 use super::{LowRank, MatrixLayerState};
 use crate::nn::{LayerNorm, LayerNormConfig, apply};
+use crate::ops::linear::every_step;
 use crate::ops::{Decay, LinearSpec, MatrixState, linear, matmul, matrix_state, swiglu};
 use crate::{Error, Sequence};
 
@@ -146,17 +147,19 @@ impl Rwkv6 {
 
     /// `x^j` for `w`, `k`, `v`, `r` and `g`.
     fn mixtures(&self, x: &Tensor<3>, difference: &Tensor<3>) -> Result<[Tensor<3>; 5], Error> {
-        let ([batch, steps, width], mix) = (x.dims(), self.mix.val());
+        let [batch, steps, width] = x.dims();
+        let [own, w, k, v, r, g] = rows(self.mix.val());
         let [_, rank, _] = self.mix_up.dims();
-        let inner = mixed(x, difference, row(&mix, 0, [batch, steps]));
+        let inner = mixed(x, difference, own);
         let inner = linear(inner, self.mix_down.val(), None, LinearSpec::default())?;
         let inner = inner.tanh().reshape([batch * steps, 5, rank]);
         // One product for each of the five.
         let outer = matmul(inner.swap_dims(0, 1), self.mix_up.val())?;
-        Ok([0, 1, 2, 3, 4].map(|j| {
-            let part = outer.clone().narrow(0, j, 1);
-            let part = part.reshape([batch, steps, width]) + row(&mix, j + 1, [batch, steps]);
-            mixed(x, difference, part)
+        let mut parts = outer.chunk(5, 0).into_iter();
+        Ok([w, k, v, r, g].map(|row| {
+            let part = parts.next().expect("five products");
+            let part = part.reshape([batch, steps, width]) + every_step(row, [batch, steps]);
+            x.clone() + difference.clone() * part
         }))
     }
 }

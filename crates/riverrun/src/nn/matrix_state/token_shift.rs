@@ -3,8 +3,9 @@
 use burn::tensor::{Device, Tensor};
 
 use super::parts::{filled, ramp};
-use crate::ops::linear::every_step;
+use crate::ops::linear::scale_channels;
 use crate::ops::short_convolution;
+use crate::ops::split::split;
 use crate::{Error, Sequence};
 
 /// `x_{t-1} - x_t`, `[B, T, D]`, and the last input, `[B, 1, D]`: a convolution with the weights 1 and -1.
@@ -19,13 +20,14 @@ pub(super) fn token_shift(
 }
 
 /// `x + difference ∘ row`, with one row, `[D]`, of the weights of a mixture.
-pub(super) fn mixed(x: &Tensor<3>, difference: &Tensor<3>, row: Tensor<3>) -> Tensor<3> {
-    x.clone() + difference.clone() * row
+pub(super) fn mixed(x: &Tensor<3>, difference: &Tensor<3>, row: Tensor<1>) -> Tensor<3> {
+    x.clone() + scale_channels(difference.clone(), row)
 }
 
-/// Row `i` of `[n, D]`, for every step.
-pub(super) fn row(rows: &Tensor<2>, i: usize, steps: [usize; 2]) -> Tensor<3> {
-    every_step(rows.clone().narrow(0, i, 1).squeeze_dim(0), steps)
+/// The rows of `[N, D]`.
+pub(super) fn rows<const N: usize>(matrix: Tensor<2>) -> [Tensor<1>; N] {
+    let [_, channels] = matrix.dims();
+    split(matrix.flatten::<1>(0, 1), [channels; N])
 }
 
 /// `[n, D]` from 1 in the first channel, which sees the step before alone, to near 0 in the last.
