@@ -17,6 +17,9 @@ const CUBE: usize = 256;
 /// Most vectors of columns in a strip.
 const STRIP: usize = 64;
 
+/// Fewest that a strip has for filling a row evenly: what a group of 32 threads reads stays in long pieces.
+const NARROW: usize = 16;
+
 /// The geometry of a walk over sequences of rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Strips {
@@ -58,11 +61,17 @@ impl Strips {
         let room = hardware.max_shared_memory_size.min(48 << 10);
         let widest = room / (sums.max(1) * vector * 4);
         let strip = STRIP.min(1 << widest.max(1).ilog2());
-        let units = cols.next_power_of_two().min(strip);
+        // Strips that fill every part, if they are not narrow.
+        let even = 1 << (bits / vector).trailing_zeros().min(STRIP.ilog2());
+        let units = match even >= NARROW {
+            true => strip.min(even),
+            false => cols.next_power_of_two().min(strip),
+        };
         let runs = (CUBE.min(most) / units).max(1);
         // Several times the threads that a device holds, so that no multiprocessor waits long for another.
         let threads = multiprocessors(client) * 2048;
-        let longest = batch.saturating_mul(steps).saturating_mul(cols) / threads;
+        let own = parts.iter().max().map_or(0, |part| part / vector);
+        let longest = batch.saturating_mul(steps).saturating_mul(own) / threads;
         let len = longest.clamp(8, 64).max(shortest).next_multiple_of(4);
         Self {
             vector,

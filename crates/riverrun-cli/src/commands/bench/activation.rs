@@ -151,9 +151,10 @@ fn time(report: &Report, form: Form, backward: bool, dtype: DType, shape: [usize
         let d = gradients.map(|all| (x.grad(&all), factor.grad(&all)));
         (y, d)
     };
-    // Enough to hide the wait at their end, with results of a gigabyte or two; on the CPU there is no wait.
+    // Enough to hide the wait at their end, with results of at most 8 GiB; on the CPU there is no wait.
     let most = if report.is_cpu() { 2 } else { 20 };
-    let calls = ((1 << 27) / shape.iter().product::<usize>().max(1)).clamp(2, most);
+    let results = 3 * dtype.size() * shape.iter().product::<usize>().max(1);
+    let calls = ((8 << 30) / results).clamp(2, most);
     in_a_row(&report.device, 1, once);
     repeat(report.budget(0.2), || {
         in_a_row(&report.device, calls, once)[0]
