@@ -1,5 +1,4 @@
-//! The sums of a matrix's columns, or of those of a product of two matrices element by element, on GPUs: the gradients of what is
-//! added to every row, and of what every row is multiplied by.
+//! The sums of a matrix's columns, on GPUs: the gradient of what is the same for every row.
 //!
 //! A thread adds up a run of rows of a vector of columns; a cube adds up its threads' sums, and a second launch those of the cubes,
 //! all in order.
@@ -26,13 +25,11 @@ const SHORTEST: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Config {
     storage: Storage,
-    /// Whether there is a factor.
-    scaled: bool,
     runs: usize,
     units: usize,
 }
 
-/// Writes the sums of the columns of `x`, or of `x ∘ factor`, `[rows, columns]`, to `sums`, `[columns]`; zeros without rows.
+/// Writes the sums of the columns of `x`, `[rows, columns]`, to `sums`, `[columns]`; zeros without rows.
 ///
 /// # Errors
 /// [`Error::NoChannels`], [`Error::Dtype`], [`Error::Length`]; nothing has been launched then.
@@ -41,7 +38,6 @@ pub fn column_sums(
     dtype: Dtype,
     [rows, columns]: [usize; 2],
     x: &Handle,
-    factor: Option<&Handle>,
     sums: &Handle,
 ) -> Result<(), Error> {
     dtype.check(client)?;
@@ -49,19 +45,16 @@ pub fn column_sums(
         return Err(Error::NoChannels);
     }
     let all = rows.saturating_mul(columns);
-    let buffers = [
-        ("x", Some(x), all),
-        ("the factor", factor, all),
-        ("sums", Some(sums), columns),
-    ];
-    expect(dtype.size(), buffers)?;
+    expect(
+        dtype.size(),
+        [("x", Some(x), all), ("sums", Some(sums), columns)],
+    )?;
     let strips = Strips::new(client, dtype, [1, rows], &[columns], SHORTEST, 1);
     let parts = strips.scratch(client, 1);
     if rows > 0 {
         let (v, whole) = (strips.vector, strips.whole());
         let config = Config {
             storage: strips.storage,
-            scaled: factor.is_some(),
             runs: strips.runs,
             units: strips.units(),
         };
@@ -75,7 +68,6 @@ pub fn column_sums(
                 strips.storage.width(v),
                 v,
                 buffer(x, all, v),
-                buffer(factor.unwrap_or(x), all, v),
                 buffer(&parts, strips.elements(1), v),
                 strips.sizes(whole),
                 config,
@@ -90,7 +82,6 @@ pub fn column_sums(
 #[cube(launch_unchecked, address_type = "dynamic")]
 fn sum_rows<S: Numeric, W: Size, N: Size>(
     x: &[Vector<S, W>],
-    factor: &[Vector<S, W>],
     parts: &mut [Vector<f32, N>],
     sizes: Sizes,
     #[comptime] config: Config,
@@ -103,25 +94,14 @@ fn sum_rows<S: Numeric, W: Size, N: Size>(
     for tile in 0..(lane.end - lane.first).div_ceil(TILE) {
         let first = lane.first + tile * TILE;
         let mut rows = Array::<Vector<S, W>>::new(TILE);
-        let mut factors = Array::<Vector<S, W>>::new(TILE);
         #[unroll]
         for u in 0..TILE {
-            let at = (first + u).min(lane.end - 1) * sizes.cols + lane.col;
-            rows[u] = x[at];
-            if comptime!(config.scaled) {
-                factors[u] = factor[at];
-            }
+            rows[u] = x[(first + u).min(lane.end - 1) * sizes.cols + lane.col];
         }
         #[unroll]
         for u in 0..TILE {
             if first + u < lane.end {
-                let row = widen::<S, W, N>(rows[u], config.storage);
-                if comptime!(config.scaled) {
-                    let factor = widen::<S, W, N>(factors[u], config.storage);
-                    sums[0] = fma(row, factor, sums[0]);
-                } else {
-                    sums[0] += row;
-                }
+                sums[0] += widen::<S, W, N>(rows[u], config.storage);
             }
         }
     }

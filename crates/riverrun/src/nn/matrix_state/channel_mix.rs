@@ -69,7 +69,7 @@ impl Recurrent for Rwkv7ChannelMix {
         let lengths = sequence.lengths.clone();
         let x = without_padding(x, lengths.as_deref())?;
         let (difference, last) = token_shift(x.clone(), sequence)?;
-        let [row] = rows(self.mix.val());
+        let [row] = rows(self.mix.val(), [batch, steps]);
         let inner = apply(&self.key, mixed(&x, &difference, row))?;
         let inner = relu(inner);
         let y = apply(&self.value, inner.clone() * inner)?;

@@ -10,7 +10,7 @@ use super::layer::{MatrixLayer, StateSizes, matrix_layer, starts};
 use super::parts::{count, filled, positive, wide};
 use super::{HeadDecay, MatrixLayerState, ShortConvolution};
 use crate::nn::{RmsNorm, RmsNormConfig, apply, beside};
-use crate::ops::linear::{every_step, scale_channels};
+use crate::ops::linear::every_step;
 use crate::ops::{Decay, MatrixState, matrix_state, rms_norm, swiglu};
 use crate::{Error, Sequence};
 
@@ -184,7 +184,7 @@ impl Mamba2 {
         let ones = filled([group], 1.0, (&x.device(), x.dtype()));
         let x = x.reshape([batch, steps, self.groups, group]);
         let y = rms_norm(x, ones, self.norm.epsilon)?;
-        Ok(scale_channels(y.reshape([batch, steps, width]), gamma))
+        Ok(y.reshape([batch, steps, width]) * every_step(gamma, [batch, steps]))
     }
 }
 

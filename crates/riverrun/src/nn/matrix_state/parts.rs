@@ -6,7 +6,7 @@ use crate::Error;
 use crate::nn::LayerNorm;
 pub(super) use crate::nn::activation::{log_sigmoid, sigmoid, silu, wide};
 pub(super) use crate::nn::size::count;
-use crate::ops::linear::{every_step, scale_channels};
+use crate::ops::linear::every_step;
 use crate::ops::{layer_norm, rms_norm};
 
 /// Added to the sum of squares of a key or query, inside the root.
@@ -61,8 +61,8 @@ pub(super) fn head_norm(x: Tensor<4>, norm: &LayerNorm) -> Result<Tensor<3>, Err
     let [batch, steps, heads, channels] = x.dims();
     let ones = filled([channels], 1.0, (&x.device(), x.dtype()));
     let y = layer_norm(x, ones, None, norm.epsilon)?;
-    let y = y.reshape([batch, steps, heads * channels]);
-    let y = scale_channels(y, norm.gamma.val());
+    let y =
+        y.reshape([batch, steps, heads * channels]) * every_step(norm.gamma.val(), [batch, steps]);
     Ok(match &norm.beta {
         Some(beta) => y + every_step(beta.val(), [batch, steps]),
         None => y,

@@ -11,7 +11,6 @@ use super::parts::{count, head_norm, positive, ramp, wide};
 use super::token_shift::{mixed, mixtures, rows, token_shift};
 use super::{LowRank, MatrixLayerState};
 use crate::nn::{LayerNorm, LayerNormConfig, apply};
-use crate::ops::linear::every_step;
 use crate::ops::{Decay, LinearSpec, MatrixState, linear, matmul, matrix_state, swiglu};
 use crate::{Error, Sequence};
 
@@ -148,7 +147,7 @@ impl Rwkv6 {
     /// `x^j` for `w`, `k`, `v`, `r` and `g`.
     fn mixtures(&self, x: &Tensor<3>, difference: &Tensor<3>) -> Result<[Tensor<3>; 5], Error> {
         let [batch, steps, width] = x.dims();
-        let [own, w, k, v, r, g] = rows(self.mix.val());
+        let [own, w, k, v, r, g] = rows(self.mix.val(), [batch, steps]);
         let [_, rank, _] = self.mix_up.dims();
         let inner = mixed(x, difference, own);
         let inner = linear(inner, self.mix_down.val(), None, LinearSpec::default())?;
@@ -158,8 +157,7 @@ impl Rwkv6 {
         let mut parts = outer.chunk(5, 0).into_iter();
         Ok([w, k, v, r, g].map(|row| {
             let part = parts.next().expect("five products");
-            let part = part.reshape([batch, steps, width]) + every_step(row, [batch, steps]);
-            x.clone() + difference.clone() * part
+            mixed(x, difference, part.reshape([batch, steps, width]) + row)
         }))
     }
 }

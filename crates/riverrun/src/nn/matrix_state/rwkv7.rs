@@ -13,7 +13,7 @@ use super::parts::{count, head_norm, positive, ramp, sigmoid, unit_norm, wide};
 use super::token_shift::{mixed, mixtures, rows, token_shift};
 use super::{LowRank, MatrixLayerState};
 use crate::nn::{LayerNorm, LayerNormConfig, Recurrent, apply};
-use crate::ops::linear::scale_channels;
+use crate::ops::linear::every_step;
 use crate::ops::support::checks;
 use crate::ops::{Decay, Erase, MatrixState, matrix_state};
 use crate::{Error, Sequence};
@@ -221,7 +221,8 @@ impl Rwkv7 {
         let (heads, (inputs, matrix)) = (self.heads(), starts(&sequence));
         let ([batch, steps, width], dtype) = (x.dims(), x.dtype());
         let (difference, inputs) = token_shift(x.clone(), inputs)?;
-        let [r, w, k, v, a, g] = rows::<6>(self.mix.val()).map(|row| mixed(&x, &difference, row));
+        let rows: [_; 6] = rows(self.mix.val(), [batch, steps]);
+        let [r, w, k, v, a, g] = rows.map(|row| mixed(&x, &difference, row));
         let r = heads.key(apply(&self.receptance, r)?);
         let (k, own) = (apply(&self.key, k)?, apply(&self.value, v.clone())?);
         let values = match (&self.value_part, first) {
@@ -234,16 +235,17 @@ impl Rwkv7 {
         let decay = sigmoid(wide(self.decay.run(w, Tensor::tanh)?)) * -(-0.5f64).exp();
         let a = sigmoid(self.rate.run(a, |x| x)?);
         let gate = self.gate.run(g, sigmoid)?;
-        let erase = scale_channels(k.clone(), self.key_erase.val());
+        let every = |x| every_step(x, [batch, steps]);
+        let erase = k.clone() * every(self.key_erase.val());
         let erase = unit_norm(heads.key(erase), 1.0, SQUARES)?;
-        let rate = scale_channels(a.clone() - 1.0, self.key_rate.val()) + 1.0;
+        let rate = (a.clone() - 1.0) * every(self.key_rate.val()) + 1.0;
         let (k, v) = (heads.key(k * rate), heads.value(values.clone()));
         let write = erase.clone() * heads.key(a);
         let vectors = MatrixState::new(r.clone(), k.clone(), v.clone())
             .with_decay(Decay::Row(heads.key(decay.cast(dtype))))
             .with_erase(Erase::Separate([erase.neg(), write]));
         let (o, matrix) = matrix_state(vectors, matrix)?;
-        let met = scale_channels(heads.merged(r * k), self.bonus.val().flatten(0, 1));
+        let met = heads.merged(r * k) * every(self.bonus.val().flatten(0, 1));
         let own = heads.key(met).sum_dim(3) * v;
         let o = head_norm(o, &self.norm)? + own.reshape([batch, steps, width]);
         let y = apply(&self.out, o * gate)?;

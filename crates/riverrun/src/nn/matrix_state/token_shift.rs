@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Tensor};
 
 use super::parts::{filled, ramp};
-use crate::ops::linear::scale_channels;
+use crate::ops::linear::every_step;
 use crate::ops::short_convolution;
 use crate::ops::split::split;
 use crate::{Error, Sequence};
@@ -20,14 +20,15 @@ pub(super) fn token_shift(
 }
 
 /// `x + difference ∘ row`, with one row, `[D]`, of the weights of a mixture.
-pub(super) fn mixed(x: &Tensor<3>, difference: &Tensor<3>, row: Tensor<1>) -> Tensor<3> {
-    x.clone() + scale_channels(difference.clone(), row)
+pub(super) fn mixed(x: &Tensor<3>, difference: &Tensor<3>, row: Tensor<3>) -> Tensor<3> {
+    x.clone() + difference.clone() * row
 }
 
-/// The rows of `[N, D]`.
-pub(super) fn rows<const N: usize>(matrix: Tensor<2>) -> [Tensor<1>; N] {
+/// The rows of `[N, D]`, each for every step.
+pub(super) fn rows<const N: usize>(matrix: Tensor<2>, steps: [usize; 2]) -> [Tensor<3>; N] {
     let [_, channels] = matrix.dims();
-    split(matrix.flatten::<1>(0, 1), [channels; N])
+    let rows = split(matrix.flatten::<1>(0, 1), [channels; N]);
+    rows.map(|row| every_step(row, steps))
 }
 
 /// `[n, D]` from 1 in the first channel, which sees the step before alone, to near 0 in the last.

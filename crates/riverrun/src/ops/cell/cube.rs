@@ -52,7 +52,7 @@ fn weight_gradient(
         let (d_u, sums) = linear::weight_gradient::<CubeBackend>(d_a, states, true);
         return (d_u, sums.expect("the sums were asked for"));
     }
-    let sums = CubeBackend::column_sums(d_a.clone(), Maybe::None);
+    let sums = CubeBackend::column_sums(d_a.clone());
     let (heads, own) = (problem.heads, problem.depth());
     let (rows, gates) = (d_a.shape()[0], d_a.shape()[1] / problem.hidden);
     let d_a = CubeBackend::float_reshape(d_a, Shape::new([rows, gates, heads, own]));

@@ -211,43 +211,13 @@ impl<B: LinearOps> Backward<B, 1> for EveryStep {
     ) {
         let d = grads.consume::<B>(&ops.node);
         if let [Some(parent)] = ops.parents {
-            grads.register::<B>(parent.id, over_steps::<B>(d, None));
+            let (dtype, [batch, steps, columns]) = (d.dtype(), d.shape().dims());
+            let sums = match batch * steps {
+                0 => B::float_zeros(Shape::new([columns]), &d.device(), dtype.into()),
+                rows => B::column_sums(B::float_reshape(d, Shape::new([rows, columns]))),
+            };
+            grads.register::<B>(parent.id, sums);
         }
-    }
-}
-
-/// The sums over the steps of `[B, T, N]`, each number times that of `factor` if there is one.
-fn over_steps<B: LinearOps>(x: FloatTensor<B>, factor: Option<FloatTensor<B>>) -> FloatTensor<B> {
-    let [batch, steps, columns] = x.shape().dims();
-    if batch * steps == 0 {
-        return B::float_zeros(Shape::new([columns]), &x.device(), x.dtype().into());
-    }
-    let matrix = |x| B::float_reshape(x, Shape::new([batch * steps, columns]));
-    B::column_sums(matrix(x), Maybe::from_option(factor.map(matrix)))
-}
-
-/// Parents: what is scaled, and the vector.
-#[derive(Debug)]
-struct ScaleChannels;
-
-impl<B: LinearOps> Backward<B, 2> for ScaleChannels {
-    /// Checkpointed: the parents.
-    type State = [NodeId; 2];
-
-    fn backward(
-        self,
-        ops: Ops<Self::State, 2>,
-        grads: &mut Gradients,
-        checkpointer: &mut Checkpointer,
-    ) {
-        let d = grads.consume::<B>(&ops.node);
-        let [x, v] = ops
-            .state
-            .map(|id| checkpointer.retrieve_node_output::<FloatTensor<B>>(id));
-        let parents = ops.parents.map(|parent| parent.map(|parent| parent.id));
-        let d_v = parents[1].map(|_| over_steps::<B>(d.clone(), Some(x)));
-        let d_x = parents[0].map(|_| B::scale_channels(d, v));
-        register::<B, 2>(parents, [d_x, d_v], grads);
     }
 }
 
@@ -258,21 +228,6 @@ impl<B: LinearOps, C: CheckpointStrategy> LinearOps for Autodiff<B, C> {
         match prep.stateful() {
             OpsKind::Tracked(prep) => prep.finish((), y),
             OpsKind::UnTracked(prep) => prep.finish(y),
-        }
-    }
-
-    fn scale_channels(x: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self> {
-        let nodes = [x.node(), v.node()];
-        let prep = Backward::<B, 2>::prepare::<C>(ScaleChannels, nodes).compute_bound();
-        match prep.stateful() {
-            OpsKind::Tracked(mut prep) => {
-                let saved = [&x, &v].map(|parent| prep.checkpoint(parent));
-                let y = B::scale_channels(x.into_primitive(), v.into_primitive());
-                prep.finish(saved, y)
-            }
-            OpsKind::UnTracked(prep) => {
-                prep.finish(B::scale_channels(x.into_primitive(), v.into_primitive()))
-            }
         }
     }
 

@@ -262,19 +262,11 @@ pub trait LinearOps: ActivationOps + ProductRoutes {
         Self::float_matmul(a, b)
     }
 
-    /// The sums of the columns of a matrix, `[R, N]` to `[N]`, each number times that of `factor` if there is one: in `f32` or
-    /// wider, rounded once.
-    #[fusion(meta = |x, _factor| fused::column_sums(x))]
-    fn column_sums(
-        x: FloatTensor<Self>,
-        #[extension_type] factor: Maybe<Self>,
-    ) -> FloatTensor<Self> {
+    /// The sums of the columns of a matrix, `[R, N]` to `[N]`: in `f32` or wider, rounded once.
+    #[fusion(meta = |x| fused::column_sums(x))]
+    fn column_sums(x: FloatTensor<Self>) -> FloatTensor<Self> {
         let (columns, dtype) = (Shape::new([x.shape()[1]]), x.dtype());
-        let mut x = wide::<Self>(x);
-        if let Some(factor) = factor.into_option() {
-            x = Self::float_mul(x, wide::<Self>(factor));
-        }
-        let sums = Self::float_sum_dim(x, 0);
+        let sums = Self::float_sum_dim(wide::<Self>(x), 0);
         narrow::<Self>(Self::float_reshape(sums, columns), dtype)
     }
 
@@ -285,13 +277,6 @@ pub trait LinearOps: ActivationOps + ProductRoutes {
         let columns = x.shape()[0];
         let row = Self::float_reshape(x, Shape::new([1, 1, columns]));
         Self::float_expand(row, Shape::new([batch, steps, columns]))
-    }
-
-    /// `x ∘ v` for every step of `x`, `[B, T, N]`. The gradient of `v` is by [`column_sums`](Self::column_sums).
-    #[fusion(default)]
-    fn scale_channels(x: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self> {
-        let row = Shape::new([1, 1, v.shape()[0]]);
-        Self::float_mul(x, Self::float_reshape(v, row))
     }
 
     /// `[.., I]` to `[.., O]`.

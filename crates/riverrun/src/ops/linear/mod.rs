@@ -150,12 +150,6 @@ pub(crate) fn every_step(x: Tensor<1>, steps: [usize; 2]) -> Tensor<3> {
     ))
 }
 
-/// `x ∘ v` for every step of `x`, `[B, T, N]`; the gradient of `v` is as that of [`every_step`].
-pub(crate) fn scale_channels(x: Tensor<3>, v: Tensor<1>) -> Tensor<3> {
-    let (x, v) = (x.into_dispatch(), v.into_dispatch());
-    Tensor::from_dispatch(<Dispatch as LinearOps>::scale_channels(x, v))
-}
-
 fn check<const D: usize>(
     x: &Tensor<D>,
     inputs: usize,

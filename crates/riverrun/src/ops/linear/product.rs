@@ -121,7 +121,7 @@ pub(super) fn weight_gradient_with<B: LinearOps>(
         return (output.d, output.second.into_option());
     }
     let weight = product_with(a, b, None, spec);
-    (weight, with_sums.then(|| B::column_sums(d, Maybe::None)))
+    (weight, with_sums.then(|| B::column_sums(d)))
 }
 
 fn matmul_with<B: LinearOps>(

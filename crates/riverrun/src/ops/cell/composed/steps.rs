@@ -409,7 +409,7 @@ pub(in super::super) fn backward<B: CellOps>(
     StepGradients {
         xg: narrow(d_x),
         u: narrow(d_u),
-        bias: narrow(Value(B::column_sums(d_a.0, Maybe::None))),
+        bias: narrow(Value(B::column_sums(d_a.0))),
         h0: narrow(d.h),
         c0: Maybe::from_option(d.c.map(narrow)),
     }

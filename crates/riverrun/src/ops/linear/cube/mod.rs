@@ -12,6 +12,7 @@ use riverrun_kernels::gemm::Arithmetic;
 use super::LinearOps;
 #[cfg(feature = "cuda")]
 use super::{ProductOutput, ProductSpec};
+#[cfg(feature = "cuda")]
 use crate::ops::support::Maybe;
 
 impl LinearOps for CubeBackend {
@@ -38,7 +39,7 @@ impl LinearOps for CubeBackend {
         fixed::matmul(a, b, arithmetic)
     }
 
-    fn column_sums(x: FloatTensor<Self>, factor: Maybe<Self>) -> FloatTensor<Self> {
-        sums::columns(x, factor.into_option())
+    fn column_sums(x: FloatTensor<Self>) -> FloatTensor<Self> {
+        sums::columns(x)
     }
 }
