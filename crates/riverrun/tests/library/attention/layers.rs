@@ -2,7 +2,7 @@
 
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 use riverrun::nn::{LocalAttentionConfig, MultiHeadAttentionConfig, Recurrent, Rotary};
-use riverrun::ops::short_convolution;
+use riverrun::ops::{short_convolution, short_convolution_silu};
 use riverrun::{Error, Sequence};
 
 use crate::common::{assert_close, devices, numbers};
@@ -200,6 +200,10 @@ fn what_does_not_fit_is_refused() {
     let state = Sequence::new().with_state(Tensor::zeros([2, 2, 8], &device));
     let found = short_convolution(x(), weight, None, state);
     assert!(matches!(found, Err(Error::Shape { what: "state", .. })));
+    let weight = Tensor::<2>::zeros([4, 8], &device);
+    let found = short_convolution_silu(x(), weight, None, Sequence::new(), [3, 3, 3]);
+    let found = found.unwrap_err().to_string();
+    assert!(found.contains("the 8 channels"), "{found}");
 }
 
 #[test]
