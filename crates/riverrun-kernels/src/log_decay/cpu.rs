@@ -4,7 +4,6 @@ use super::Shape;
 use crate::element::compiled_here;
 use crate::error::expect_length;
 use crate::simd::real::Real;
-use crate::threads::parallel_map;
 use crate::threads::pieces::{InPieces, Pieces};
 use crate::{Element, Error};
 
@@ -157,18 +156,14 @@ fn log_decay_back<E: Element>(
         let d_size = d_step.map_or(0.0, |d| d[i].to_f64()) + d_g * rates[channel];
         [d_size * slope, d_g * rates[channel] * size]
     };
+    // A task for a run of rows, whose sums are added in order.
     let tasks = d.a.par_chunks_mut(RUN * dim).enumerate();
-    tasks.for_each(|(task, d)| {
-        for (k, d) in d.iter_mut().enumerate() {
-            *d = E::narrow(E::Acc::from_f64(at(task * RUN * dim + k)[0]));
-        }
-    });
-    // A task for a run of rows, added in order.
-    let parts = parallel_map(shape.rows.div_ceil(RUN), |task| {
+    let parts = tasks.map(|(task, d)| {
         let mut sums = vec![[0.0; 2]; dim];
-        for i in task * RUN * dim..((task + 1) * RUN * dim).min(all) {
-            let [d_z, d_rate] = at(i);
-            let sum = &mut sums[i % dim];
+        for (k, d) in d.iter_mut().enumerate() {
+            let [d_z, d_rate] = at(task * RUN * dim + k);
+            *d = E::narrow(E::Acc::from_f64(d_z));
+            let sum = &mut sums[k % dim];
             *sum = [sum[0] + d_z, sum[1] + d_rate];
         }
         sums
