@@ -1,7 +1,9 @@
 //! On GPUs: a thread walks a run of steps of a vector of channels, with the inputs (backward: the gradients) that a step sees in
 //! registers, so that every element is read once but for the few before a run.
 
-mod kernels;
+mod backward;
+mod forward;
+mod window;
 
 use cubecl::client::Client;
 use cubecl::server::Handle;
@@ -13,7 +15,9 @@ use crate::error::expect_length;
 use crate::gpu::copy::copy_or_zero;
 use crate::gpu::strips::{Columns, Strips};
 use crate::gpu::{Dtype, buffer, expect, ptx};
-use kernels::{Config, convolve, convolve_backward};
+use backward::convolve_backward;
+use forward::convolve;
+use window::Config;
 
 /// Buffers of a forward pass, all contiguous.
 #[derive(Debug, Clone)]

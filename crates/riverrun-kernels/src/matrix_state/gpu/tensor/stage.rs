@@ -34,8 +34,8 @@ pub(super) struct Stage {
     pub queries: u32,
     pub inverse: u32,
     pub scores: u32,
-    /// Of the keys, where the erase has vectors of its own: their products with the vectors that read for the erase, their scores, and
-    /// the keys with their decays to the end of the chunk.
+    /// For an erase with its own vectors: products of the keys with the vectors that the erase reads by, scores of the keys, and the
+    /// keys decayed to the end of the chunk.
     pub given_met: u32,
     pub given_scores: u32,
     pub given_ends: u32,
