@@ -295,6 +295,36 @@ static void mma(float *d, const uint32_t (&a)[4], const uint32_t (&b)[2], const 
     }
 }
 
+// m64n..k16 of bf16 or f16, a plane's 16 rows: of each thread its part of A and of the sums. B lies in shared memory with vectors of 16
+// bytes permuted within 128 bytes; `rows`: 128 bytes are a row of it, else a column.
+template <float (*WIDEN)(uint16_t), int COLUMNS>
+static void wgmma(float *const (&sums)[COLUMNS / 2], const uint32_t (&a)[4], uint64_t tile, bool adds, bool rows) {
+    if (tile >> 62 != 1)
+        abort();
+    Plane &all = plane();
+    auto &given = all.given[all.round & 1];
+    memcpy(given[lane()], a, 16);
+    meet_plane();
+    uint32_t start = (tile & 0x3fff) << 4, groups = (tile >> 32 & 0x3fff) << 4, base = (uint32_t)(uintptr_t)shared();
+    float left[2][16];
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < 16; k++)
+            left[i][k] = WIDEN(given[lane() / 4 * 4 + k / 2 % 4][i + k / 8 * 2] >> 16 * (k % 2));
+    for (int n = 0; n < COLUMNS / 2; n++) {
+        int i = n / 2 % 2, column = n / 4 * 8 + lane() % 4 * 2 + n % 2;
+        double sum = adds ? *sums[n] : 0.0;
+        for (int k = 0; k < 16; k++) {
+            int row = rows ? k : column, number = rows ? column : k;
+            uint32_t at = start + row / 8 * groups + row % 8 * 128 + number * 2;
+            at ^= (at >> 7 & 7) << 4;
+            uint16_t right;
+            memcpy(&right, shared_at(base + (at - base & 0x3ffff)), 2);
+            sum += (double)left[i][k] * WIDEN(right);
+        }
+        *sums[n] = (float)sum;
+    }
+}
+
 // Of four blocks of 8 rows by 8 numbers of 16 bits, the thread's pair of neighbours of a row, or of a column.
 template <bool TRANSPOSED> static void blocks(uint32_t *words, uint32_t at) {
     Plane &all = plane();
@@ -308,6 +338,22 @@ template <bool TRANSPOSED> static void blocks(uint32_t *words, uint32_t at) {
         for (unsigned n = 0; n < 2; n++)
             memcpy(&pair[n], TRANSPOSED ? row(first + n) + line * 2 : row(line) + (first + n) * 2, 2);
         memcpy(&words[i], pair, 4);
+    }
+}
+
+// The same, written.
+template <bool TRANSPOSED> static void put_blocks(uint32_t at, const uint32_t (&words)[4]) {
+    Plane &all = plane();
+    auto &given = all.given[all.round & 1];
+    given[lane()][0] = at;
+    meet_plane();
+    for (unsigned i = 0; i < 4; i++) {
+        auto row = [&](unsigned n) { return shared_at(given[i * 8 + n][0]); };
+        unsigned line = lane() / 4, first = lane() % 4 * 2;
+        uint16_t pair[2];
+        memcpy(pair, &words[i], 4);
+        for (unsigned n = 0; n < 2; n++)
+            memcpy(TRANSPOSED ? row(first + n) + line * 2 : row(line) + (first + n) * 2, &pair[n], 2);
     }
 }
 

@@ -77,6 +77,10 @@ fn call(statement: &str) -> Result<String, String> {
         some.map(|(_, expression)| *expression).collect()
     };
     let (to, from) = (of(true), of(false));
+    if let Some(instructions) = template.strip_prefix('{') {
+        let all: Vec<&str> = operands.iter().map(|(_, expression)| *expression).collect();
+        return block(instructions, &all);
+    }
     let name = template.split_whitespace().next().unwrap_or_default();
     let name = name.trim_end_matches(';');
     let one = |function: &str| format!("{} = {function}({})", to[0], from.join(", "));
@@ -112,6 +116,8 @@ fn call(statement: &str) -> Result<String, String> {
         "cp.async.ca.shared.global" => {
             format!("sim::copy({}, {}, {}, 4)", from[0], from[1], from[2])
         }
+        // What is written is seen at once.
+        "fence.proxy.async.shared::cta" => String::new(),
         "cp.async.commit_group" => "sim::end_group()".into(),
         "cp.async.wait_group" => {
             let left = template.split_whitespace().nth(1).unwrap_or_default();
@@ -123,8 +129,23 @@ fn call(statement: &str) -> Result<String, String> {
         "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" => {
             format!("sim::blocks<true>(&{}, {})", to[0], from[0])
         }
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16" => {
+            format!(
+                "sim::put_blocks<false>({}, {{{}}})",
+                from[0],
+                from[1..].join(", ")
+            )
+        }
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16" => {
+            format!(
+                "sim::put_blocks<true>({}, {{{}}})",
+                from[0],
+                from[1..].join(", ")
+            )
+        }
         "movmatrix.sync.aligned.m8n8.trans.b16" => format!("{} = sim::turned({})", to[0], from[0]),
         "ld.shared.u32" => format!("memcpy(&{}, sim::shared_at({}), 4)", to[0], from[0]),
+        "ld.shared.v2.f32" => format!("memcpy(&{}, sim::shared_at({}), 8)", to[0], from[0]),
         "ld.shared.v4.u32" => format!("memcpy(&{}, sim::shared_at({}), 16)", to[0], from[0]),
         "st.shared.u32" => {
             let word = format!("uint32_t word = {}", from[1]);
@@ -166,6 +187,80 @@ fn call(statement: &str) -> Result<String, String> {
             )
         }
     })
+}
+
+/// A block of instructions with registers of its own. Operands have the numbers of their order.
+fn block(instructions: &str, operands: &[&str]) -> Result<String, String> {
+    let of = |name: &str| -> String {
+        let operand = name.strip_prefix('%').and_then(|n| n.parse().ok());
+        match operand.and_then(|n: usize| operands.get(n)) {
+            Some(expression) => expression.to_string(),
+            None => name.to_string(),
+        }
+    };
+    // Behind it stands a comment.
+    let (instructions, _) = instructions.split_once("//").unwrap_or((instructions, ""));
+    let instructions = instructions.trim_end().trim_end_matches('}');
+    let mut out = String::from("{ ");
+    for line in instructions.split(';').map(str::trim) {
+        let (name, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let names: Vec<String> = rest
+            .split(|c: char| ", {}".contains(c))
+            .filter(|name| !name.is_empty())
+            .map(of)
+            .collect();
+        let [to, a, b] = [0, 1, 2].map(|n| names.get(n).map_or("", String::as_str));
+        let text = match name {
+            "" => continue,
+            ".reg" => {
+                let kind = match to {
+                    ".pred" => "bool",
+                    ".b32" => "uint32_t",
+                    _ => "uint64_t",
+                };
+                format!("{kind} {}", names[1..].join(", "))
+            }
+            "and.b32" => format!("{to} = {a} & {b}"),
+            "shr.u32" => format!("{to} = {a} >> {b}"),
+            "add.u32" => format!("{to} = {a} + {b}"),
+            "setp.ne.u32" => format!("{to} = {a} != {b}"),
+            "setp.eq.u32" => format!("{to} = {a} == {b}"),
+            "mov.b32" | "mov.f32" => format!("{to} = {a}"),
+            "mov.b64" => format!("{to} = (uint64_t){b} << 32 | {a}"),
+            "wgmma.fence.sync.aligned"
+            | "wgmma.commit_group.sync.aligned"
+            | "wgmma.wait_group.sync.aligned" => continue,
+            _ => {
+                let widen = match name.rsplit('.').next() {
+                    Some("bf16") => "sim::from_bf16",
+                    Some("f16") => "sim::from_f16",
+                    _ => "",
+                };
+                let shape = name.strip_prefix("wgmma.mma_async.sync.aligned.m64n");
+                let columns = shape.and_then(|shape| shape.split_once("k16.f32."));
+                let columns = columns.and_then(|(columns, _)| columns.parse::<usize>().ok());
+                let (Some(columns), false) = (columns, widen.is_empty()) else {
+                    return Err(format!("unknown instruction: {line}"));
+                };
+                let (sums, rest) = names.split_at(columns / 2);
+                let sums: Vec<String> = sums.iter().map(|name| format!("&{name}")).collect();
+                let (a, rest) = rest.split_at(4);
+                format!(
+                    "float *sums[] = {{{}}}; sim::wgmma<{widen}, {columns}>(sums, {{{}}}, {}, {}, {})",
+                    sums.join(", "),
+                    a.join(", "),
+                    rest[0],
+                    rest[1],
+                    rest[4],
+                )
+            }
+        };
+        match name.starts_with("wgmma") {
+            true => out.push_str(&format!("{{ {text}; }} ")),
+            false => out.push_str(&format!("{text}; ")),
+        }
+    }
+    Ok(out + "}")
 }
 
 /// Each operand: whether it is written, and its expression.
