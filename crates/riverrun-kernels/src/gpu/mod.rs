@@ -23,6 +23,7 @@ pub(crate) mod residency;
 pub(crate) mod storage;
 pub(crate) mod strips;
 pub(crate) mod tensor;
+pub(crate) mod warpgroup;
 pub(crate) mod words;
 
 pub(crate) use buffer::{address, expect, vector_width};

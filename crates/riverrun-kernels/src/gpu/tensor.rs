@@ -58,6 +58,22 @@ pub(crate) fn blocks_transposed(at: u32) -> Vector<u32, Const<4>> {
     words
 }
 
+/// Writes four blocks to rows that begin where the threads say, eight to a block, as [`blocks`] reads them. Compute capability 9.0.
+#[cube]
+pub(crate) fn put_blocks(at: u32, words: Vector<u32, Const<4>>) {
+    let (a, b) = (words.extract(0usize), words.extract(1usize));
+    let (c, d) = (words.extract(2usize), words.extract(3usize));
+    gpu_asm!("stmatrix.sync.aligned.m8n8.x4.shared.b16 [{}], {{{}, {}, {}, {}}};", in(_) at, in(_) a, in(_) b, in(_) c, in(_) d);
+}
+
+/// The same with rows and columns exchanged.
+#[cube]
+pub(crate) fn put_blocks_transposed(at: u32, words: Vector<u32, Const<4>>) {
+    let (a, b) = (words.extract(0usize), words.extract(1usize));
+    let (c, d) = (words.extract(2usize), words.extract(3usize));
+    gpu_asm!("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [{}], {{{}, {}, {}, {}}};", in(_) at, in(_) a, in(_) b, in(_) c, in(_) d);
+}
+
 #[cube]
 pub(crate) fn words_at(at: u32) -> Vector<u32, Const<4>> {
     let words: Vector<u32, Const<4>>;
@@ -91,6 +107,14 @@ pub(crate) fn word_at(at: u32) -> u32 {
 #[cube]
 pub(crate) fn number_at(at: u32) -> f32 {
     f32::reinterpret(word_at(at))
+}
+
+/// Two neighbours of shared memory.
+#[cube]
+pub(crate) fn numbers_at(at: u32) -> Vector<f32, Const<2>> {
+    let words: Vector<f32, Const<2>>;
+    gpu_asm!("ld.shared.v2.f32 {}, [{}];", out(_) words, in(_) at);
+    words
 }
 
 /// The block of 8 rows by 8 numbers of which the thread holds two neighbours of a row, with rows and columns exchanged.

@@ -212,11 +212,12 @@ pub(super) struct Terms {
     pub row: usize,
 }
 
-/// Sums gradients over the tiles of columns and over a group of rows, in a fixed order.
+/// Sums gradients over the tiles of columns and over a group of rows, in a fixed order. `len` and `padded`: vectors of a row of the
+/// result, and of the parts.
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn collect<P: Numeric, F: Numeric>(
-    parts: &[P],
-    out: &mut [F],
+pub(super) fn collect<P: Numeric, F: Numeric, N: Size>(
+    parts: &[Vector<P, N>],
+    out: &mut [Vector<F, N>],
     terms: Terms,
     #[comptime] len: usize,
     #[comptime] padded: usize,
@@ -227,12 +228,12 @@ pub(super) fn collect<P: Numeric, F: Numeric>(
         terminate!();
     }
     let (row, c) = (ABSOLUTE_POS / len, ABSOLUTE_POS % len);
-    let mut total = 0.0f32.runtime();
+    let mut total = Vector::<f32, N>::new(0.0f32);
     for member in 0..terms.group {
         for tile in 0..terms.tiles {
             let place = row * terms.row + member * terms.member;
-            total += f32::cast_from(parts[tile * terms.apart + place * padded + c]);
+            total += Vector::cast_from(parts[tile * terms.apart + place * padded + c]);
         }
     }
-    out[ABSOLUTE_POS] = F::cast_from(total);
+    out[ABSOLUTE_POS] = Vector::cast_from(total);
 }

@@ -4,9 +4,10 @@
 //! In `f32` the forward pass goes step by step with the state in registers, the backward pass in chunks of [`CHUNK`] steps with the
 //! states between them computed again.
 //!
-//! The order of every sum is fixed by `K`, `V` and the device. A sequence has the bits of its pieces: on tensor cores where every cut
-//! lies at a multiple of 64 steps from the start, in `f32` forward always, and backward where it lies at a multiple of [`CHUNK`]
-//! steps. On tensor cores a number that is not finite reaches its whole chunk; a decay of a row may be `-∞`.
+//! The order of every sum is fixed by `K`, `V` and the device. A sequence has the bits of its pieces: in `f32` forward always, and
+//! backward where every cut lies at a multiple of [`CHUNK`] steps from the start; on tensor cores where it lies at a multiple of 64
+//! steps and the sequence is short enough, or its heads are many enough, to be taken as one segment: up to 4032 steps always. On tensor
+//! cores a number that is not finite reaches its whole chunk; a decay of a row may be `-∞`.
 //!
 //! In `f32` shared memory bounds the rows of a state in the backward pass: 32 KiB are enough for 64 rows of the delta rule with a gate
 //! of the head, 95 KiB for 128 rows of every form.
@@ -14,7 +15,8 @@
 //! Memory of a backward pass beside its tensors, in `f32`: `⌈T/16⌉ B H` states, and for each tile of 32 columns the gradients of `q`, `k`
 //! and the other vectors of a head. On tensor cores, in the storage type: `2 ⌈T/64⌉ B H` states, two tensors of the size of `v`, two
 //! of 64 numbers for each step of a head, with decays of rows three of the size of `q` for every head, and where heads share keys the
-//! gradients of `q` and `k` of each head. Forward: the two of 64 numbers, and the three.
+//! gradients of `q` and `k` of each head. Forward: the two of 64 numbers, and the three. Where sequences are divided in segments, for each
+//! of these two states and a matrix of `K` by `K` in `f32`.
 
 mod backward;
 mod chunk;
@@ -428,18 +430,29 @@ fn add_up(
     sums: Sums,
 ) {
     let apart = sums.rows * padded;
-    // SAFETY: `parts` has `tiles` times `apart` numbers, and threads past the last element end at once.
+    let largest = client.properties().hardware.max_vector_size;
+    let widest = (16 / from.size()).min(largest).max(1);
+    let width = 1 << (len | padded).trailing_zeros().min(widest.ilog2());
+    // SAFETY: `parts` has `tiles` times `apart` numbers, and threads past the last vector end at once.
     unsafe {
         collect::launch_unchecked(
             client,
-            grid(client, elements.div_ceil(256)),
+            grid(client, (elements / width).div_ceil(256)),
             CubeDim::new_1d(256),
             addresses(problem, tiles * apart),
-            buffer(parts, tiles * apart, 1),
-            buffer(out, elements, 1),
-            TermsLaunch::new(elements, tiles, apart, sums.group, sums.member, sums.row),
-            len,
-            padded,
+            width,
+            buffer(parts, tiles * apart, width),
+            buffer(out, elements, width),
+            TermsLaunch::new(
+                elements / width,
+                tiles,
+                apart / width,
+                sums.group,
+                sums.member,
+                sums.row,
+            ),
+            len / width,
+            padded / width,
             from.elem(),
             dtype.elem(),
         );

@@ -6,8 +6,9 @@ use cubecl::server::Handle;
 
 use super::super::Buffers;
 use super::chunks::{Chunks, sizes};
+use super::segments::{Segments, starts};
 use super::tile::CHUNK;
-use super::{Form, Outputs, gradients, pass, reverse, row_gradients, sums};
+use super::{Form, Outputs, before_segments, gradients, pass, reverse, row_gradients, sums};
 use crate::gpu::buffer::grid;
 use crate::gpu::{Dtype, buffer};
 use crate::matrix_state::{Gradients, Problem};
@@ -35,56 +36,76 @@ pub fn backward(
     let of_columns = count * form.value * CHUNK;
     let [states, d_states] = [of_states; 2].map(|n| client.empty(2 * n));
     let [added, d_r] =
-        [of_columns, if form.erases() { of_columns } else { 2 }].map(|n| client.empty(2 * n));
-    let before = Form {
-        state: inputs.initial.is_some(),
-        ..form
-    };
+        [of_columns, if form.erases() { of_columns } else { 8 }].map(|n| client.empty(2 * n));
+    let segments = Segments::choose(client, problem, form);
+    let (initial, ends) = before_segments(client, problem, inputs, &chunks, segments, form);
     pass(
         client,
         problem,
         inputs,
         &chunks,
+        initial.as_ref(),
         Outputs::Between(&states, &added),
-        before,
+        segments,
+        form,
     );
-    let after = Form {
-        state: d_last.is_some(),
-        ..form
-    };
     let stand_in = || chunks.stand_in();
-    let d_r_buffer = || buffer(&d_r, if form.erases() { of_columns } else { 2 }, 2);
-    let cubes = shape.states() * shape.value / (16 * form.planes);
-    let [given_met, given_scores, given_ends] = chunks.given();
-    // SAFETY: as above.
-    unsafe {
-        reverse::pass_backward::launch_unchecked(
-            client,
-            grid(client, cubes),
-            CubeDim::new_2d(32, form.planes as u32),
-            chunks.addresses,
-            chunks.queries(),
-            chunks.keys(),
-            chunks.ends(),
-            buffer(d_o, lengths.v, 2),
-            chunks.inverse(),
-            chunks.scores(),
-            given_met,
-            given_scores,
-            given_ends,
-            chunks.scalars(),
-            match d_last {
-                Some(d_last) => buffer(d_last, shape.state(), 1),
-                None => stand_in(),
-            },
-            buffer(&out.v, lengths.v, 2),
-            buffer(&d_states, of_states, 2),
-            d_r_buffer(),
-            buffer(&out.initial, shape.state(), 1),
-            sizes(problem, cubes),
-            after,
-        );
-    }
+    let of_d_r = if form.erases() { of_columns } else { 8 };
+    let d_r_buffer = |width: usize| buffer(&d_r, of_d_r, width);
+    let pieces = segments.pieces(problem);
+    let cubes = pieces * shape.value / (16 * form.planes);
+    let of_pieces = pieces * form.key * form.value;
+    let reverse = |d_last: Option<&Handle>, d_initial: BufferArg, ends: bool| {
+        let [given_met, given_scores, given_ends] = chunks.given();
+        let form = Form {
+            state: d_last.is_some(),
+            ..form
+        };
+        // SAFETY: as in `pass`.
+        unsafe {
+            reverse::pass_backward::launch_unchecked(
+                client,
+                grid(client, cubes),
+                CubeDim::new_2d(32, form.planes as u32),
+                chunks.addresses,
+                chunks.queries(),
+                chunks.keys(),
+                chunks.ends(),
+                buffer(d_o, lengths.v, 2),
+                chunks.inverse(),
+                chunks.scores(),
+                given_met,
+                given_scores,
+                given_ends,
+                chunks.scalars(),
+                match d_last {
+                    Some(d_last) => buffer(d_last, of_pieces, 1),
+                    None => stand_in(),
+                },
+                buffer(&out.v, lengths.v, 8),
+                buffer(&d_states, of_states, 8),
+                d_r_buffer(8),
+                d_initial,
+                segments.sizes(problem, cubes),
+                form,
+                ends,
+            );
+        }
+    };
+    let d_last = match ends {
+        Some(ends) => {
+            reverse(None, buffer(&ends.states, of_pieces, 1), true);
+            Some(starts(
+                client, problem, &chunks, &ends, d_last, segments, form, true,
+            ))
+        }
+        None => d_last.cloned(),
+    };
+    reverse(
+        d_last.as_ref(),
+        buffer(&out.initial, shape.state(), 1),
+        false,
+    );
     let rows = shape.head_rows() * form.key;
     let parts = form.grouped.then(|| Parts {
         q: client.empty(2 * rows),
@@ -115,7 +136,7 @@ pub fn backward(
                 numbers(&inputs.write, lengths.write, 2),
                 buffer(d_o, lengths.v, 2),
                 buffer(&added, of_columns, 2),
-                d_r_buffer(),
+                d_r_buffer(2),
                 buffer(&states, of_states, 2),
                 buffer(&d_states, of_states, 2),
                 chunks.scalars(),
@@ -132,9 +153,9 @@ pub fn backward(
         }
         return parts;
     }
-    let of_totals = count * gradients::CUBES * gradients::SUMS * CHUNK;
+    let of_totals = count * form.cubes() * gradients::SUMS * CHUNK;
     let totals = client.empty(4 * of_totals);
-    let cubes = count * gradients::CUBES;
+    let cubes = count * form.cubes();
     // SAFETY: as above.
     unsafe {
         gradients::chunk_gradients::launch_unchecked(
@@ -144,15 +165,15 @@ pub fn backward(
             chunks.addresses,
             buffer(&inputs.q, lengths.q, 2),
             buffer(&inputs.k, lengths.k, 2),
-            buffer(&inputs.v, lengths.v, 2),
+            buffer(&inputs.v, lengths.v, 8),
             buffer(d_o, lengths.v, 2),
             buffer(&added, of_columns, 2),
-            d_r_buffer(),
+            d_r_buffer(2),
             buffer(&states, of_states, 2),
             buffer(&d_states, of_states, 2),
             chunks.scalars(),
-            buffer(d_q, rows, 2),
-            buffer(d_k, rows, 2),
+            buffer(d_q, rows, 8),
+            buffer(d_k, rows, 8),
             buffer(&totals, of_totals, 1),
             sizes(problem, cubes),
             form,

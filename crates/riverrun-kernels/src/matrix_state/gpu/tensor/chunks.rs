@@ -7,6 +7,7 @@ use cubecl::server::Handle;
 
 use super::super::Buffers;
 use super::scores::{PLANES, SizesLaunch, chunk_scores};
+use super::segments::Segments;
 use super::tile::CHUNK;
 use super::{Form, row_scores};
 use crate::gpu::buffer::{address, grid};
@@ -32,8 +33,7 @@ pub(super) struct Chunks {
 }
 
 pub(super) fn sizes(problem: &Problem, cubes: usize) -> SizesLaunch {
-    let shape = problem.shape;
-    SizesLaunch::new(shape.steps, shape.heads, shape.key_heads, cubes)
+    Segments::one(problem).sizes(problem, cubes)
 }
 
 fn pairs((handle, elements): &(Handle, usize)) -> BufferArg {

@@ -22,7 +22,8 @@ pub(super) fn by_step(left: f32, right: f32) -> Sums {
 #[cube]
 pub(super) fn of_steps(at: u32, #[comptime] row: usize, #[comptime] n: usize) -> Sums {
     let place = at + UNIT_POS_X % 4 * 8 + comptime!(((row * CHUNK + 8 * n) * 4) as u32);
-    by_step(number_at(place), number_at(place + 4))
+    let two = numbers_at(place);
+    by_step(two.extract(0usize), two.extract(1usize))
 }
 
 /// Multiplies the rows of a state by their decays over the chunk.
@@ -74,52 +75,6 @@ pub(super) fn sums_from(sums: &mut Array<Sums>, end: Sums) {
     }
 }
 
-/// Writes a product whose rows are the plane's 16 columns of a tensor, and whose columns are steps.
-#[cube]
-pub(super) fn write_steps(sums: &Array<Sums>, x: &mut [u32], rows: &Rows, #[comptime] form: Form) {
-    let lane = UNIT_POS_X as usize;
-    #[unroll]
-    for block in 0..comptime!(CHUNK / 16) {
-        let words = operand(
-            sums[comptime!(2 * block)],
-            sums[comptime!(2 * block + 1)],
-            form.storage,
-        );
-        #[unroll]
-        for half in 0..2usize {
-            let step = comptime!(16 * block + 8 * half) + lane / 4;
-            let at = (rows.first + step * rows.stride) / 2 + lane % 4;
-            let upper = turned(words.extract(comptime!(2 * half)));
-            let lower = turned(words.extract(comptime!(2 * half + 1)));
-            if step < rows.there {
-                x[at] = upper;
-                x[at + 4] = lower;
-            }
-        }
-    }
-}
-
-/// Writes operands, each for 16 columns of a matrix with rows of `len` numbers; the plane's 16 rows begin at word `start`.
-#[cube]
-pub(super) fn write_operands(
-    words: &Array<Words>,
-    x: &mut [u32],
-    start: usize,
-    #[comptime] len: usize,
-) {
-    let lane = UNIT_POS_X as usize;
-    let at = start + lane / 4 * comptime!(len / 2) + lane % 4;
-    #[unroll]
-    for n in 0..comptime!(len / 16) {
-        let four = words[n];
-        let place = at + comptime!(8 * n);
-        x[place] = four.extract(0usize);
-        x[place + comptime!(4 * len)] = four.extract(1usize);
-        x[place + 4] = four.extract(2usize);
-        x[place + comptime!(4 * len + 4)] = four.extract(3usize);
-    }
-}
-
 /// Reads or zeroes the plane's 16 columns of a state `[K, V]`, the first of which is number `at`.
 #[cube]
 pub(super) fn read_state(
@@ -145,18 +100,24 @@ pub(super) fn read_state(
     }
 }
 
-/// Writes them.
+/// Writes them, of a matrix of `columns` columns.
 #[cube]
-pub(super) fn write_state(state: &Array<Sums>, x: &mut [f32], at: usize, #[comptime] form: Form) {
+pub(super) fn write_state(
+    state: &Array<Sums>,
+    x: &mut [f32],
+    at: usize,
+    #[comptime] columns: usize,
+    #[comptime] form: Form,
+) {
     let lane = UNIT_POS_X as usize;
     #[unroll]
     for n in 0..comptime!(form.key / 8) {
         let numbers = state[n];
         let row = comptime!(8 * n) + lane % 4 * 2;
-        let place = at + row * comptime!(form.value) + lane / 4;
+        let place = at + row * columns + lane / 4;
         x[place] = numbers.extract(0usize);
-        x[place + comptime!(form.value)] = numbers.extract(1usize);
+        x[place + columns] = numbers.extract(1usize);
         x[place + 8] = numbers.extract(2usize);
-        x[place + comptime!(form.value + 8)] = numbers.extract(3usize);
+        x[place + columns + 8] = numbers.extract(3usize);
     }
 }

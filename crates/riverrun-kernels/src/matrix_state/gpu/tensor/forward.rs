@@ -18,14 +18,57 @@ use cubecl::prelude::*;
 
 use super::Form;
 use super::columns::*;
+use super::product::*;
+use super::results::*;
 use super::scores::Sizes;
 use super::stage::*;
 use super::tile::*;
 use crate::gpu::address::address;
 use crate::gpu::tensor::*;
 
-/// A cube takes some columns of a head, 16 to a plane. `k`: the keys that read the state, `ends`: those that are written to it. Either `o` and `last` are written or, for a backward pass, the state before
-/// every chunk, `[.., V, K]`, and `U`, `[.., V, CHUNK]`.
+/// What a pass writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Results {
+    /// The outputs and the last state.
+    Outputs,
+    /// For a backward pass, the state before every chunk, `[.., V, K]`, and `U`, `[.., V, CHUNK]`.
+    Between,
+    /// Of the segments alone: the state `B` that each leaves from zeros, and the map `A` of the state before it, `[.., K, K]`.
+    Ends,
+}
+
+impl Form {
+    /// Cubes of a segment of a head.
+    pub(super) fn tiles(self, results: Results) -> usize {
+        let columns = match results {
+            Results::Ends => self.value + self.key,
+            Results::Outputs | Results::Between => self.value,
+        };
+        columns / (16 * self.planes)
+    }
+}
+
+/// Adds the plane's columns of the identity to a state where they are asked for; the first is number `first`.
+#[cube]
+fn add_identity(state: &mut Array<Sums>, first: usize, asked: bool, #[comptime] form: Form) {
+    let lane = UNIT_POS_X as usize;
+    #[unroll]
+    for n in 0..comptime!(form.key / 8) {
+        let mut numbers = state[n];
+        let row = comptime!(8 * n) + lane % 4 * 2;
+        let column = first + lane / 4;
+        #[unroll]
+        for i in 0..4usize {
+            let (below, beside) = comptime!((i % 2, i / 2 * 8));
+            let one = select(asked && row + below == column + beside, 1.0f32, 0.0f32);
+            numbers.insert(i, numbers.extract(i) + one);
+        }
+        state[n] = numbers;
+    }
+}
+
+/// A cube takes some columns of a segment of a head, 16 to a plane. `k`: the keys that read the state, `ends`: those that are written
+/// to it. `initial`: the state before every segment.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn pass_forward(
     q: &[u32],
@@ -39,21 +82,24 @@ pub(super) fn pass_forward(
     given_ends: &[u32],
     scalars: &[f32],
     initial: &[f32],
-    o: &mut [u32],
+    o: &mut [Words],
     last: &mut [f32],
-    states: &mut [u32],
-    added: &mut [u32],
+    map: &mut [f32],
+    states: &mut [Words],
+    added: &mut [Words],
     sizes: Sizes,
     #[comptime] form: Form,
-    #[comptime] outputs: bool,
+    #[comptime] results: Results,
 ) {
     if CUBE_POS >= sizes.cubes {
         terminate!();
     }
     let (key, value, storage) = comptime!((form.key, form.value, form.storage));
+    let outputs = comptime!(results == Results::Outputs);
     let stage = comptime!(Stage::new(form, outputs));
-    let mut memory = Shared::<[Words]>::new_slice(comptime!(2 * stage.bytes as usize / 16));
-    let start = shared_address(&mut memory);
+    let mut memory =
+        Shared::<[Words]>::new_slice(comptime!(form.vectors(2 * stage.bytes + form.of_planes())));
+    let start = first_tile(shared_address(&mut memory), form);
     let sources = Sources {
         q: address(q),
         k: address(k),
@@ -66,37 +112,70 @@ pub(super) fn pass_forward(
         given_ends: address(given_ends),
         scalars: address(scalars),
     };
-    let tiles = comptime!(value / (16 * form.planes));
-    let (lane, tile) = (CUBE_POS / tiles, CUBE_POS % tiles);
-    let column = tile * comptime!(16 * form.planes);
+    let tiles = comptime!(form.tiles(results));
+    let of_values = comptime!(value / (16 * form.planes));
+    let (piece, tile) = (CUBE_POS / tiles, CUBE_POS % tiles);
+    let (lane, segment) = (piece / sizes.segments, piece % sizes.segments);
+    let (sequence, head) = (lane / sizes.heads, lane % sizes.heads);
+    let mut column = tile * comptime!(16 * form.planes);
+    let maps = tile >= of_values;
+    if comptime!(results == Results::Ends) {
+        // Of columns of the map the values do not count.
+        column = select(maps, column - value, column);
+    }
     let own = column + UNIT_POS_Y as usize * 16;
     let chunks = sizes.steps.div_ceil(CHUNK);
+    let own_memory = start + comptime!(2 * stage.bytes) + UNIT_POS_Y * comptime!(form.of_plane());
+    let first = segment * sizes.segment;
+    let end = (first + sizes.segment).min(chunks);
 
-    let state_at = lane * comptime!(key * value) + own;
+    let state_at = piece * comptime!(key * value) + own;
     let mut s = Array::<Sums>::new(comptime!(key / 8));
     read_state(&mut s, initial, state_at, form.state, form);
+    if comptime!(results == Results::Ends) {
+        add_identity(&mut s, own, maps, form);
+    }
     let depth = comptime!(key / 16);
     let steps = comptime!(CHUNK / 16);
     let of_state = comptime!(form.of_state());
     let of_chunk = comptime!(form.of_chunk(false));
     let to_state = comptime!(form.to_state());
 
-    load_stage(
-        start, &sources, lane, 0usize, column, &sizes, stage, outputs, form,
-    );
-    end_group();
     let mut held = Array::<Words>::new(depth);
     let mut words = Array::<Words>::new(steps);
     let mut given = Array::<Words>::new(comptime!(if form.separate() { steps } else { 1 }));
     let mut r = Array::<Sums>::new(comptime!(2 * steps));
     let mut u = Array::<Sums>::new(comptime!(2 * steps));
     let mut out = Array::<Sums>::new(comptime!(2 * steps));
-    for chunk in 0..chunks {
-        let now = start + (chunk % 2) as u32 * stage.bytes;
-        if chunk + 1 < chunks {
-            let next = start + ((chunk + 1) % 2) as u32 * stage.bytes;
+    load_stage(
+        start, &sources, lane, first, column, &sizes, stage, outputs, form,
+    );
+    for chunk in first..end {
+        let turn = (chunk - first) as u32 % 2;
+        let now = start + turn * stage.bytes;
+        wait_for_all();
+        meet(form);
+        #[unroll]
+        for step in 0..depth {
+            held[step] = operand(s[comptime!(2 * step)], s[comptime!(2 * step + 1)], storage);
+        }
+        let place = lane * chunks + chunk;
+        let scalars_at = now + stage.scalars;
+        let own_values =
+            now + stage.values + UNIT_POS_Y * 32 + own_column(comptime!(pitch(16 * form.planes)));
+        if comptime!(form.erases()) {
+            begin(&held, now + stage.keys, &mut r, of_state, false);
+        }
+        if comptime!(outputs) {
+            begin(&held, now + stage.queries, &mut out, of_state, false);
+        } else if comptime!(results == Results::Between) {
+            let rows = columns_of(place, own, key, form);
+            write_operands(&held, states, &rows, own_memory, key, true, form);
+        }
+        // While the products run. The other stage is free: the cube has met.
+        if chunk + 1 < end {
             load_stage(
-                next,
+                start + (1 - turn) * stage.bytes,
                 &sources,
                 lane,
                 chunk + 1,
@@ -107,33 +186,16 @@ pub(super) fn pass_forward(
                 form,
             );
         }
-        end_group();
-        wait_for_all_but_one();
-        sync_cube();
-        #[unroll]
-        for step in 0..depth {
-            held[step] = operand(s[comptime!(2 * step)], s[comptime!(2 * step + 1)], storage);
-        }
-        let place = lane * chunks + chunk;
-        if comptime!(!outputs) {
-            let at = (place * value + own) * comptime!(key / 2);
-            write_operands(&held, states, at, key);
-        }
-        let scalars_at = now + stage.scalars;
-        let own_values =
-            now + stage.values + UNIT_POS_Y * 32 + own_column(comptime!(pitch(16 * form.planes)));
-        clear(&mut r, comptime!(2 * steps));
         if comptime!(form.erases()) {
-            multiply(&held, now + stage.keys, &mut r, of_state);
-        }
-        if comptime!(outputs) {
-            clear(&mut out, comptime!(2 * steps));
-            multiply(&held, now + stage.queries, &mut out, of_state);
+            settle(&mut r, of_state, comptime!(usize::from(outputs)));
         }
         #[unroll]
         for step in 0..steps {
-            let values =
+            let mut values =
                 blocks_transposed(own_values + comptime!(offset(16 * form.planes, 16 * step, 0)));
+            if comptime!(results == Results::Ends) && maps {
+                values = Words::new(0u32);
+            }
             if comptime!(form.separate()) {
                 given[step] = values;
             } else if comptime!(form.erases()) {
@@ -164,27 +226,27 @@ pub(super) fn pass_forward(
             }
         }
         if comptime!(form.erases()) {
-            clear(&mut u, comptime!(2 * steps));
-            multiply(&words, now + stage.inverse, &mut u, of_chunk);
+            set_product(&words, now + stage.inverse, &mut u, of_chunk);
             #[unroll]
             for step in 0..steps {
                 words[step] = operand(u[comptime!(2 * step)], u[comptime!(2 * step + 1)], storage);
             }
         }
         if comptime!(outputs) {
+            settle(&mut out, of_state, 0usize);
             if comptime!(form.gate) {
                 #[unroll]
                 for n in 0..comptime!(2 * steps) {
                     out[n] *= of_steps(scalars_at, 1usize, n);
                 }
             }
-            multiply(&words, now + stage.scores, &mut out, of_chunk);
-            if comptime!(form.separate()) {
-                multiply(&given, now + stage.given_scores, &mut out, of_chunk);
-            }
-        } else {
-            let at = (place * value + own) * comptime!(CHUNK / 2);
-            write_operands(&words, added, at, CHUNK);
+            begin(&words, now + stage.scores, &mut out, of_chunk, true);
+        }
+        // What is added to the state.
+        let mut late = Array::<Words>::new(steps);
+        #[unroll]
+        for step in 0..steps {
+            late[step] = words[step];
         }
         if comptime!(form.gate) {
             let decay = number_at(scalars_at + comptime!(((2 * CHUNK - 1) * 4) as u32));
@@ -195,7 +257,7 @@ pub(super) fn pass_forward(
             #[unroll]
             for step in 0..steps {
                 let (left, right) = comptime!((2 * step, 2 * step + 1));
-                words[step] = operand(
+                late[step] = operand(
                     u[left] * of_steps(scalars_at, 3usize, left),
                     u[right] * of_steps(scalars_at, 3usize, right),
                     storage,
@@ -205,25 +267,41 @@ pub(super) fn pass_forward(
         if comptime!(form.rows) {
             decay_rows(&mut s, scalars_at, form);
         }
-        multiply(&words, now + stage.ends, &mut s, to_state);
+        begin(&late, now + stage.ends, &mut s, to_state, true);
+        if comptime!(results == Results::Between) {
+            let rows = columns_of(place, own, CHUNK, form);
+            write_operands(&words, added, &rows, own_memory, CHUNK, true, form);
+        }
+        settle(&mut s, to_state, 0usize);
         if comptime!(form.separate()) {
             multiply(&given, now + stage.given_ends, &mut s, to_state);
         }
         if comptime!(outputs) {
+            settle(&mut out, of_chunk, 0usize);
+            if comptime!(form.separate()) {
+                multiply(&given, now + stage.given_scores, &mut out, of_chunk);
+            }
             let rows = rows_of(
-                lane / sizes.heads,
-                lane % sizes.heads,
+                sequence,
+                head,
                 sizes.heads,
                 chunk * CHUNK,
                 sizes.steps,
                 value,
                 own,
             );
-            write_steps(&out, o, &rows, form);
+            write_steps(&out, o, &rows, own_memory, form);
         }
-        sync_cube();
     }
     if comptime!(outputs) {
-        write_state(&s, last, state_at, form);
+        if segment + 1 == sizes.segments {
+            write_state(&s, last, lane * comptime!(key * value) + own, value, form);
+        }
+    } else if comptime!(results == Results::Ends) {
+        if maps {
+            write_state(&s, map, piece * comptime!(key * key) + own, key, form);
+        } else {
+            write_state(&s, last, state_at, value, form);
+        }
     }
 }

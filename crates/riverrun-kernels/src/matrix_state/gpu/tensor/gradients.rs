@@ -12,22 +12,21 @@
 use cubecl::prelude::*;
 
 use super::Form;
+use super::product::*;
 use super::rows::*;
 use super::scores::{SCALARS, Sizes};
-use super::stage::rows_of;
+use super::stage::{first_tile, meet, rows_of};
 use super::tile::*;
 use crate::gpu::address::address;
 use crate::gpu::full_plane::shuffle_xor;
 use crate::gpu::tensor::*;
+use crate::gpu::warpgroup::PANEL;
 
 /// Planes of a cube, 16 steps each.
 pub(super) const PLANES: usize = CHUNK / 16;
 
-/// Cubes of a chunk, each with a part of the channels: two of them fit a multiprocessor, and one loads while the other computes.
-pub(super) const CUBES: usize = 2;
-
-/// Sums over a part of the channels: of `dG`, of its last row, `k·de`, `v·dR`.
-pub(super) const SUMS: usize = 4;
+/// Sums over a part of the channels: of `dG`, of its last row, `k·de`, and over parts of the columns of values twice `v·dR`.
+pub(super) const SUMS: usize = 5;
 
 /// Where the tiles begin, and bytes of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,7 +39,28 @@ pub(super) struct Tiles {
     states: u32,
     d_states: u32,
     scalars: u32,
+    results: u32,
     pub bytes: u32,
+}
+
+impl Form {
+    /// Cubes of a chunk, each with a part of the channels: two of them fit a multiprocessor, and one loads while the other computes.
+    pub(super) fn cubes(self) -> usize {
+        if self.panels { self.key / PANEL } else { 2 }
+    }
+
+    /// The tile of a cube's channels of keys or queries.
+    pub(super) fn of_channels(self) -> Layout {
+        self.of_steps(self.key / self.cubes())
+    }
+
+    /// A tile whose rows are columns of values, with `len` numbers each.
+    fn of_columns(self, len: usize) -> Layout {
+        Layout {
+            rows: self.value,
+            ..self.of_steps(len)
+        }
+    }
 }
 
 impl Tiles {
@@ -51,37 +71,78 @@ impl Tiles {
             next += if there { bytes } else { 0 };
             at
         };
-        let channels = form.key / CUBES;
-        let (rows, columns) = (bytes(CHUNK, channels), bytes(form.value, CHUNK));
-        let state = bytes(form.value, channels);
+        let rows = form.of_channels();
+        let (columns, state) = (form.of_columns(CHUNK), form.of_columns(rows.len));
+        let (rows, columns, state) = (rows.bytes(), columns.bytes(), state.bytes());
         Self {
             keys: place(true, rows),
             queries: place(true, rows),
-            d_o: place(true, bytes(CHUNK, form.value)),
+            d_o: place(true, form.of_steps(form.value).bytes()),
             added: place(true, columns),
             d_r: place(form.erases(), columns),
             states: place(true, state),
             d_states: place(true, state),
             scalars: place(true, (SCALARS * CHUNK * 4) as u32),
+            results: place(true, bytes(CHUNK, form.of_channels().len)),
             bytes: next,
         }
     }
 }
 
-/// A cube takes a chunk of a head, and a part of the channels of its keys. `totals`: `[.., CUBES, SUMS, CHUNK]`.
+/// What a thread adds up of `v·dR` of a step: over half of the cube's columns of values.
+#[cube]
+fn with_values(v: &[Words], d_r: u32, values: &Rows, share: usize, #[comptime] form: Form) -> f32 {
+    let layout = comptime!(form.of_columns(CHUNK));
+    // Where the columns are too few for all cubes, the first has them.
+    let shares = comptime!(if form.value.is_multiple_of(16 * form.cubes()) {
+        form.cubes()
+    } else {
+        1
+    });
+    let count = comptime!(form.value / (2 * shares));
+    let unit = UNIT_POS as usize;
+    let (step, half) = (unit % CHUNK, unit / CHUNK);
+    let column = (share % shares * 2 + half) * count;
+    let row = step.min(values.there - 1);
+    let at = (values.first + row * values.stride + column) / 8;
+    let mut all = Array::<Words>::new(comptime!(count / 8));
+    #[unroll]
+    for n in 0..comptime!(count / 8) {
+        all[n] = v[at + n];
+    }
+    let mut sum = 0.0f32.runtime();
+    #[unroll]
+    for n in 0..comptime!(count / 8) {
+        #[unroll]
+        for i in 0..4usize {
+            let two = halves(all[n].extract(i), form.storage);
+            #[unroll]
+            for j in 0..2usize {
+                let row = column as u32 + comptime!((8 * n + 2 * i + j) as u32);
+                let place = place_at(row, step as u32 / 8, layout) + step as u32 % 8 / 2 * 4;
+                let words = halves(word_at(d_r + place), form.storage);
+                let d = select(step % 2 == 0, words.extract(0usize), words.extract(1usize));
+                sum += two.extract(j) * d;
+            }
+        }
+    }
+    select(share < shares, sum, 0.0f32)
+}
+
+/// A cube takes a chunk of a head, and a part of the channels of its keys. `totals`: `[.., cubes, SUMS, CHUNK]`.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn chunk_gradients(
     q: &[u32],
     k: &[u32],
-    v: &[u32],
+    v: &[Words],
     d_o: &[u32],
     added: &[u32],
     d_r: &[u32],
     states: &[u32],
     d_states: &[u32],
     scalars: &[f32],
-    d_q: &mut [u32],
-    d_k: &mut [u32],
+    d_q: &mut [Words],
+    d_k: &mut [Words],
     totals: &mut [f32],
     sizes: Sizes,
     #[comptime] form: Form,
@@ -90,14 +151,17 @@ pub(super) fn chunk_gradients(
         terminate!();
     }
     let (key, value, storage) = comptime!((form.key, form.value, form.storage));
-    let mine = comptime!(key / CUBES);
+    let (cubes, of_channels) = comptime!((form.cubes(), form.of_channels()));
+    let mine = comptime!(of_channels.len);
+    let (of_columns, of_matrix) = comptime!((form.of_columns(CHUNK), form.of_columns(mine)));
+    let of_rows_of_values = comptime!(form.of_steps(value));
     let threads = comptime!(32 * PLANES);
     let tiles = comptime!(Tiles::new(form));
-    let mut memory = Shared::<[Words]>::new_slice(comptime!(tiles.bytes as usize / 16));
-    let start = shared_address(&mut memory);
+    let mut memory = Shared::<[Words]>::new_slice(comptime!(form.vectors(tiles.bytes)));
+    let start = first_tile(shared_address(&mut memory), form);
 
     let chunks = sizes.steps.div_ceil(CHUNK);
-    let (share, rest) = (CUBE_POS % CUBES, CUBE_POS / CUBES);
+    let (share, rest) = (CUBE_POS % cubes, CUBE_POS / cubes);
     let (head, rest) = (rest % sizes.heads, rest / sizes.heads);
     let (chunk, sequence) = (rest % chunks, rest / chunks);
     let place = (sequence * sizes.heads + head) * chunks + chunk;
@@ -132,30 +196,27 @@ pub(super) fn chunk_gradients(
         stride: key.runtime(),
         there: value.runtime(),
     };
-    load(start + tiles.keys, address(k), &keys, CHUNK, mine, threads);
-    load(
+    load_tile(start + tiles.keys, address(k), &keys, of_channels, threads);
+    load_tile(
         start + tiles.d_o,
         address(d_o),
         &values,
-        CHUNK,
-        value,
+        of_rows_of_values,
         threads,
     );
-    load(
+    load_tile(
         start + tiles.added,
         address(added),
         &columns,
-        value,
-        CHUNK,
+        of_columns,
         threads,
     );
     if comptime!(form.erases()) {
-        load(
+        load_tile(
             start + tiles.d_r,
             address(d_r),
             &columns,
-            value,
-            CHUNK,
+            of_columns,
             threads,
         );
     }
@@ -166,42 +227,43 @@ pub(super) fn chunk_gradients(
         comptime!(SCALARS * CHUNK / 4),
         threads,
     );
-    load(
+    load_tile(
         start + tiles.states,
         address(states),
         &matrix,
-        value,
-        mine,
+        of_matrix,
         threads,
     );
     end_group();
-    load(
+    load_tile(
         start + tiles.queries,
         address(q),
         &keys,
-        CHUNK,
-        mine,
+        of_channels,
         threads,
     );
-    load(
+    load_tile(
         start + tiles.d_states,
         address(d_states),
         &matrix,
-        value,
-        mine,
+        of_matrix,
         threads,
     );
     end_group();
     wait_for_all_but_one();
-    sync_cube();
+    meet(form);
 
     let own = Own {
         step: UNIT_POS_Y * 16,
         channel,
         scalars: start + tiles.scalars,
+        memory: start + tiles.results + UNIT_POS_Y * comptime!(bytes(16, mine)),
     };
     let (depth, steps, channels) = comptime!((value / 16, CHUNK / 16, mine / 8));
-    let rows_of_values = comptime!(form.of_values());
+    let rows_of_values = comptime!(Product {
+        panels: form.panels,
+        ..form.of_values()
+    });
     let columns_of_values = comptime!(Product {
         depth,
         columns: steps,
@@ -209,6 +271,7 @@ pub(super) fn chunk_gradients(
         rows: false,
         filled: Filled::All,
         storage,
+        panels: form.panels,
     });
     let of_state = comptime!(Product {
         depth,
@@ -217,6 +280,7 @@ pub(super) fn chunk_gradients(
         rows: true,
         filled: Filled::All,
         storage,
+        panels: form.panels,
     });
     let of_steps = comptime!(Product {
         depth: steps,
@@ -225,6 +289,7 @@ pub(super) fn chunk_gradients(
         rows: true,
         filled: Filled::All,
         storage,
+        panels: form.panels,
     });
 
     let mut a = Array::<Words>::new(depth);
@@ -234,19 +299,13 @@ pub(super) fn chunk_gradients(
     let mut erased = Array::<Sums>::new(channels);
 
     // dq
-    let from = start
-        + tiles.d_o
-        + own.step * comptime!(offset(value, 1, 0))
-        + own_row(comptime!(pitch(value)));
     #[unroll]
     for step in 0..depth {
-        a[step] = blocks(from + comptime!(32 * step as u32));
+        a[step] = rows_at(start + tiles.d_o, own.step, step, of_rows_of_values);
     }
-    clear(&mut square, comptime!(2 * steps));
-    multiply(&a, start + tiles.added, &mut square, rows_of_values);
+    set_product(&a, start + tiles.added, &mut square, rows_of_values);
     decayed(&square, &mut words, &own, true, false, false, form);
-    clear(&mut sums, channels);
-    multiply(&a, start + tiles.states, &mut sums, of_state);
+    set_product(&a, start + tiles.states, &mut sums, of_state);
     if comptime!(form.gate) {
         let factor = of_rows(&own, 1usize);
         #[unroll]
@@ -259,42 +318,21 @@ pub(super) fn chunk_gradients(
     write_rows(&sums, d_q, &heads, &own, form);
 
     wait_for_all();
-    sync_cube();
+    meet(form);
     let (mut gate_0, mut gate_1) = dots(&sums, start + tiles.queries, &own, form);
 
     // de
-    let turned = own.step * 2 + own_column(comptime!(pitch(CHUNK)));
+    let mut of_values = 0.0f32.runtime();
     let (mut met_0, mut met_1) = (0.0f32.runtime(), 0.0f32.runtime());
-    let (mut of_v_0, mut of_v_1) = (0.0f32.runtime(), 0.0f32.runtime());
     if comptime!(form.erases()) {
-        let last = sizes.steps - 1 - first;
-        let row = own.step as usize + UNIT_POS_X as usize / 4;
-        let v_0 = (values.first + row.min(last) * values.stride) / 2 + UNIT_POS_X as usize % 4;
-        let v_1 =
-            (values.first + (row + 8).min(last) * values.stride) / 2 + UNIT_POS_X as usize % 4;
         #[unroll]
         for step in 0..depth {
-            a[step] = blocks_transposed(
-                start + tiles.d_r + turned + comptime!(offset(CHUNK, 16 * step, 0)),
-            );
-            #[unroll]
-            for n in 0..2usize {
-                let d = part(a[step], n, storage);
-                let upper = halves(v[v_0 + comptime!(8 * step + 4 * n)], storage);
-                let lower = halves(v[v_1 + comptime!(8 * step + 4 * n)], storage);
-                of_v_0 += d.extract(0usize) * upper.extract(0usize)
-                    + d.extract(1usize) * upper.extract(1usize);
-                of_v_1 += d.extract(2usize) * lower.extract(0usize)
-                    + d.extract(3usize) * lower.extract(1usize);
-            }
+            a[step] = columns_at(start + tiles.d_r, own.step, step, of_columns);
         }
-        of_v_0 = over_four(of_v_0);
-        of_v_1 = over_four(of_v_1);
-        clear(&mut square, comptime!(2 * steps));
-        multiply(&a, start + tiles.added, &mut square, rows_of_values);
+        of_values = with_values(v, start + tiles.d_r, &values, share, form);
+        set_product(&a, start + tiles.added, &mut square, rows_of_values);
         decayed(&square, &mut words, &own, true, true, false, form);
-        clear(&mut erased, channels);
-        multiply(&a, start + tiles.states, &mut erased, of_state);
+        set_product(&a, start + tiles.states, &mut erased, of_state);
         let mut factor = Sums::new(-1.0f32);
         if comptime!(form.gate) {
             factor = Sums::new(0.0f32) - of_rows(&own, 1usize);
@@ -319,12 +357,9 @@ pub(super) fn chunk_gradients(
     // dk
     #[unroll]
     for step in 0..depth {
-        a[step] = blocks_transposed(
-            start + tiles.added + turned + comptime!(offset(CHUNK, 16 * step, 0)),
-        );
+        a[step] = columns_at(start + tiles.added, own.step, step, of_columns);
     }
-    clear(&mut sums, channels);
-    multiply(&a, start + tiles.d_states, &mut sums, of_state);
+    set_product(&a, start + tiles.d_states, &mut sums, of_state);
     let (mut end_0, mut end_1) = (0.0f32.runtime(), 0.0f32.runtime());
     if comptime!(form.gate) {
         let factor = of_rows(&own, 3usize);
@@ -336,13 +371,11 @@ pub(super) fn chunk_gradients(
         end_0 = dot_0;
         end_1 = dot_1;
     }
-    clear(&mut square, comptime!(2 * steps));
-    multiply(&a, start + tiles.d_o, &mut square, columns_of_values);
+    set_product(&a, start + tiles.d_o, &mut square, columns_of_values);
     decayed(&square, &mut words, &own, false, false, false, form);
     multiply(&words, start + tiles.queries, &mut sums, of_steps);
     if comptime!(form.erases()) {
-        clear(&mut square, comptime!(2 * steps));
-        multiply(&a, start + tiles.d_r, &mut square, rows_of_values);
+        set_product(&a, start + tiles.d_r, &mut square, rows_of_values);
         decayed(&square, &mut words, &own, false, true, true, form);
         multiply(&words, start + tiles.keys, &mut sums, of_steps);
     }
@@ -366,8 +399,11 @@ pub(super) fn chunk_gradients(
         for n in 0..comptime!(all.div_ceil(threads)) {
             let n = n * threads + UNIT_POS as usize;
             if n < all {
-                let row = n / words_of_row * comptime!(pitch(mine)) + n % words_of_row;
-                let at = (row * 16) as u32;
+                let mut place = n;
+                if comptime!(!form.panels) {
+                    place = n / words_of_row * comptime!(pitch(mine)) + n % words_of_row;
+                }
+                let at = (place * 16) as u32;
                 let x = words_at(start + tiles.states + at);
                 let y = words_at(start + tiles.d_states + at);
                 #[unroll]
@@ -389,14 +425,16 @@ pub(super) fn chunk_gradients(
     }
     if UNIT_POS_X % 4 == 0 {
         let row = own.step as usize + UNIT_POS_X as usize / 4;
-        let at = (place * CUBES + share) * comptime!(SUMS * CHUNK) + row;
+        let at = (place * cubes + share) * comptime!(SUMS * CHUNK) + row;
         totals[at] = gate_0;
         totals[at + 8] = gate_1;
         totals[at + CHUNK] = end_0;
         totals[at + comptime!(CHUNK + 8)] = end_1;
         totals[at + comptime!(2 * CHUNK)] = met_0;
         totals[at + comptime!(2 * CHUNK + 8)] = met_1;
-        totals[at + comptime!(3 * CHUNK)] = of_v_0;
-        totals[at + comptime!(3 * CHUNK + 8)] = of_v_1;
+    }
+    if comptime!(form.erases()) {
+        let at = (place * cubes + share) * comptime!(SUMS * CHUNK) + comptime!(3 * CHUNK);
+        totals[at + UNIT_POS as usize] = of_values;
     }
 }

@@ -5,18 +5,23 @@
 //! | --- | --- | --- | --- |
 //! | [`scores`] | a chunk of a key head | `q`, `k`, `g`, `β` | `P`, `T`, the decays in the chunk |
 //! | [`row_scores`] | a chunk of a head | the same, `g` of rows | `P`, `T`, decayed `q` and `k`; with a separate erase in two launches |
-//! | [`forward`] | columns of a head, all chunks | `q`, `k`, `v`, `P`, `T` | `o`, the last state; or `U` and the states between chunks |
+//! | [`forward`] | columns of a head, the chunks of a segment | `q`, `k`, `v`, `P`, `T` | `o`, the last state; or `U` and the states between chunks |
 //! | [`reverse`] | the same | `q`, `k`, `dO`, `P`, `T` | `dv`, `dR`, the gradients of the states |
-//! | [`gradients`] | half of the channels of a chunk of a head | the above | `dq`, `dk`, sums over these channels |
+//! | [`segments`] | columns of a head, all segments | what the segments do to a state | the states before the segments |
+//! | [`gradients`] | a part of the channels of a chunk of a head | the above | `dq`, `dk`, sums over these channels |
 //! | [`sums`] | chunks of heads | those sums | `dg`, `dβ` |
 //! | [`row_gradients`] | a chunk of a head | the above, `g` of rows | `dq`, `dk`, `dg`, `dβ` |
 //!
 //! A decay of each row of the state ([`decays`]) takes [`row_scores`] for [`scores`], and [`row_gradients`] for [`gradients`] and [`sums`];
 //! the passes along the chunks then read decayed keys and queries.
 //!
+//! A sequence is one segment; where its heads are too few for the card, [`segments`] divides it. On compute capability 9.0 four planes
+//! multiply at a time in the passes and for the gradients, with [panels](crate::gpu::warpgroup) in shared memory; elsewhere, and where
+//! sizes are no multiples of 64, each by itself.
+//!
 //! States, their gradients and sums are in `f32`, and so is the solve for `T`; operands of products are rounded to storage, states among
-//! them. Nothing is added up by atomics. A sequence has the bits of its pieces where every cut lies at a multiple of 64 steps from
-//! the start. A NaN reaches the steps of its chunk before it too.
+//! them. Nothing is added up by atomics. A sequence of one segment has the bits of its pieces where every cut lies at a multiple of 64
+//! steps from the start. A NaN reaches the steps of its chunk before it too.
 //!
 //! Gated DeltaNet by chunks: Yang et al., *Gated Delta Networks* (2024), section 3.3; the gradient of what is erased needs no product
 //! with `T` beside `dR = Tᵀ dU`, since `U = T R`.
@@ -29,6 +34,8 @@ mod forward;
 mod gradients;
 mod inverse;
 mod near;
+mod product;
+mod results;
 mod reverse;
 mod row_fetch;
 mod row_gradients;
@@ -36,6 +43,7 @@ mod row_products;
 mod row_scores;
 mod rows;
 mod scores;
+mod segments;
 mod squares;
 mod stage;
 mod sums;
@@ -48,11 +56,14 @@ use cubecl::server::Handle;
 use super::Buffers;
 use crate::gpu::buffer::grid;
 use crate::gpu::storage::Storage;
+use crate::gpu::warpgroup::{ALIGNMENT, PANEL};
 use crate::gpu::{Dtype, buffer, capability, multiprocessors};
 use crate::matrix_state::{Erase, Gate, Problem};
 pub(super) use backward::backward;
-use chunks::{Chunks, sizes};
+use chunks::Chunks;
+use forward::Results;
 use scores::SCALARS;
+use segments::{Ends, Segments};
 use stage::Stage;
 pub use tile::CHUNK;
 
@@ -77,6 +88,8 @@ pub(super) struct Form {
     pub storage: Storage,
     /// Planes of a cube that walks along the chunks.
     pub planes: usize,
+    /// Four of them multiply at a time.
+    pub panels: bool,
 }
 
 impl Form {
@@ -132,10 +145,14 @@ pub(super) fn choose(
     if !takes {
         return None;
     }
-    // Few heads: narrow cubes, for the card to be full.
     let columns = shape.value / 16;
     let mut planes = 1 << columns.trailing_zeros().min(3);
-    while planes > 2 && 4 * shape.states() * columns / planes < 3 * multiprocessors(client) {
+    let panels = capability(client) == Some(90)
+        && shape.key.is_multiple_of(PANEL)
+        && columns.is_multiple_of(4);
+    // Few heads: narrow cubes, for the card to be full.
+    let least = if panels { 4 } else { 2 };
+    while planes > least && 4 * shape.states() * columns / planes < 3 * multiprocessors(client) {
         planes /= 2;
     }
     let form = Form {
@@ -153,22 +170,25 @@ pub(super) fn choose(
             Dtype::F32 | Dtype::Bf16 => Storage::Bf16Words,
         },
         planes,
+        panels,
     };
     let room = client.properties().hardware.max_shared_memory_size as u32;
     let gradients = match form.rows {
         true => row_gradients::Tiles::new(form).bytes,
         false => gradients::Tiles::new(form).bytes,
     };
-    let needed = (2 * Stage::new(form, true).bytes).max(gradients + 4096);
+    let needed = (2 * Stage::new(form, true).bytes + form.of_planes()).max(gradients + 4096)
+        + ALIGNMENT as u32;
     (needed <= room).then_some(form)
 }
 
-/// Where the forward pass leaves its results.
+/// Where a forward pass leaves its results.
 enum Outputs<'a> {
     /// The outputs and the last state.
     All(&'a Handle, &'a Handle),
     /// The states before the chunks, and what the chunks add to them.
     Between(&'a Handle, &'a Handle),
+    Ends(&'a Ends),
 }
 
 fn pass(
@@ -176,29 +196,42 @@ fn pass(
     problem: &Problem,
     inputs: &Buffers,
     chunks: &Chunks,
+    initial: Option<&Handle>,
     outputs: Outputs<'_>,
+    segments: Segments,
     form: Form,
 ) {
     let (shape, lengths) = (problem.shape, problem.lengths());
-    let cubes = shape.states() * shape.value / (16 * form.planes);
+    let pieces = segments.pieces(problem);
+    let of_states = pieces * form.key * form.value;
+    let form = Form {
+        state: initial.is_some(),
+        ..form
+    };
     let stand_in = || chunks.stand_in();
     let count = chunks.count;
     let [given_met, given_scores, given_ends] = chunks.given();
-    let (o, last, states, added) = match outputs {
-        Outputs::All(o, last) => (
-            buffer(o, lengths.v, 2),
-            buffer(last, shape.state(), 1),
-            stand_in(),
-            stand_in(),
-        ),
-        Outputs::Between(states, added) => (
-            stand_in(),
-            stand_in(),
-            buffer(states, count * form.key * form.value, 2),
-            buffer(added, count * form.value * CHUNK, 2),
-        ),
+    let mut written = [(); 5].map(|()| stand_in());
+    let results = match outputs {
+        Outputs::All(o, last) => {
+            written[0] = buffer(o, lengths.v, 8);
+            written[1] = buffer(last, shape.state(), 1);
+            Results::Outputs
+        }
+        Outputs::Between(states, added) => {
+            written[3] = buffer(states, count * form.key * form.value, 8);
+            written[4] = buffer(added, count * form.value * CHUNK, 8);
+            Results::Between
+        }
+        Outputs::Ends(ends) => {
+            written[1] = buffer(&ends.states, of_states, 1);
+            written[2] = buffer(&ends.maps, pieces * form.key * form.key, 1);
+            Results::Ends
+        }
     };
-    // SAFETY: as above.
+    let [o, last, map, states, added] = written;
+    let cubes = pieces * form.tiles(results);
+    // SAFETY: the buffers have been checked or made for the shape, and cubes past the last end at once.
     unsafe {
         forward::pass_forward::launch_unchecked(
             client,
@@ -215,17 +248,18 @@ fn pass(
             given_scores,
             given_ends,
             chunks.scalars(),
-            match &inputs.initial {
-                Some(state) => buffer(state, shape.state(), 1),
+            match initial {
+                Some(state) => buffer(state, of_states, 1),
                 None => stand_in(),
             },
             o,
             last,
+            map,
             states,
             added,
-            sizes(problem, cubes),
+            segments.sizes(problem, cubes),
             form,
-            matches!(outputs, Outputs::All(..)),
+            results,
         );
     }
 }
@@ -239,17 +273,45 @@ pub(super) fn forward(
     (o, last): (&Handle, &Handle),
     form: Form,
 ) {
-    let form = Form {
-        state: inputs.initial.is_some(),
-        ..form
-    };
     let chunks = Chunks::new(client, problem, dtype, inputs, form);
+    let segments = Segments::choose(client, problem, form);
+    let (initial, _) = before_segments(client, problem, inputs, &chunks, segments, form);
     pass(
         client,
         problem,
         inputs,
         &chunks,
+        initial.as_ref(),
         Outputs::All(o, last),
+        segments,
         form,
     );
+}
+
+/// The states before the segments, and what was found of these where there are several.
+fn before_segments(
+    client: &Client,
+    problem: &Problem,
+    inputs: &Buffers,
+    chunks: &Chunks,
+    segments: Segments,
+    form: Form,
+) -> (Option<Handle>, Option<Ends>) {
+    if segments.count == 1 {
+        return (inputs.initial.clone(), None);
+    }
+    let ends = Ends::new(client, problem, segments);
+    pass(
+        client,
+        problem,
+        inputs,
+        chunks,
+        None,
+        Outputs::Ends(&ends),
+        segments,
+        form,
+    );
+    let given = inputs.initial.as_ref();
+    let starts = segments::starts(client, problem, chunks, &ends, given, segments, form, false);
+    (Some(starts), Some(ends))
 }

@@ -6,6 +6,7 @@ use cubecl::prelude::*;
 use super::Form;
 use super::columns::of_steps;
 use super::decays::*;
+use super::product::*;
 use super::row_gradients::{Tiles, own_words};
 use super::tile::*;
 use crate::gpu::mma::multiply_add;
@@ -289,6 +290,7 @@ pub(super) fn far_block(
         rows: false,
         filled: Filled::All,
         storage,
+        panels: false,
     });
     let turned = comptime!(Product {
         rows: true,
@@ -307,15 +309,13 @@ pub(super) fn far_block(
             storage,
         );
     }
-    clear(&mut sums, count);
-    multiply(&words, read, &mut sums, product);
+    set_product(&words, read, &mut sums, product);
     #[unroll]
     for n in 0..count {
         d.q[later + n] += sums[n] * decays.from_start[later + n];
     }
     if comptime!(form.erases()) {
-        clear(&mut sums, count);
-        multiply(&words, erased, &mut sums, product);
+        set_product(&words, erased, &mut sums, product);
         #[unroll]
         for n in 0..count {
             d.e[later + n] += sums[n] * to_erase(decays, later + n, form);

@@ -16,19 +16,22 @@ use cubecl::prelude::*;
 
 use super::Form;
 use super::columns::*;
+use super::product::*;
+use super::results::*;
 use super::scores::Sizes;
 use super::stage::*;
 use super::tile::*;
 use crate::gpu::address::address;
 use crate::gpu::tensor::*;
 
-/// A cube takes some columns of a head, 16 to a plane. `d_states`: the gradient of the state after every chunk, `[.., V, K]`; `d_r`:
-/// `dR`, `[.., V, CHUNK]`.
+/// A cube takes some columns of a segment of a head, 16 to a plane. `late`: the keys that are written to the state; `d_last`: the
+/// gradient of the state after every segment; `d_states`: that after every chunk, `[.., V, K]`; `d_r`: `dR`, `[.., V, CHUNK]`. With
+/// `ends` it writes only the gradient of the state before every segment.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn pass_backward(
     q: &[u32],
     k: &[u32],
-    ends: &[u32],
+    late: &[u32],
     d_o: &[u32],
     inverse: &[u32],
     scores: &[u32],
@@ -37,24 +40,26 @@ pub(super) fn pass_backward(
     given_ends: &[u32],
     scalars: &[f32],
     d_last: &[f32],
-    d_v: &mut [u32],
-    d_states: &mut [u32],
-    d_r: &mut [u32],
+    d_v: &mut [Words],
+    d_states: &mut [Words],
+    d_r: &mut [Words],
     d_initial: &mut [f32],
     sizes: Sizes,
     #[comptime] form: Form,
+    #[comptime] ends: bool,
 ) {
     if CUBE_POS >= sizes.cubes {
         terminate!();
     }
     let (key, value, storage) = comptime!((form.key, form.value, form.storage));
     let stage = comptime!(Stage::new(form, true));
-    let mut memory = Shared::<[Words]>::new_slice(comptime!(2 * stage.bytes as usize / 16));
-    let start = shared_address(&mut memory);
+    let mut memory =
+        Shared::<[Words]>::new_slice(comptime!(form.vectors(2 * stage.bytes + form.of_planes())));
+    let start = first_tile(shared_address(&mut memory), form);
     let sources = Sources {
         q: address(q),
         k: address(k),
-        ends: address(ends),
+        ends: address(late),
         values: address(d_o),
         inverse: address(inverse),
         scores: address(scores),
@@ -64,12 +69,17 @@ pub(super) fn pass_backward(
         scalars: address(scalars),
     };
     let tiles = comptime!(value / (16 * form.planes));
-    let (lane, tile) = (CUBE_POS / tiles, CUBE_POS % tiles);
+    let (piece, tile) = (CUBE_POS / tiles, CUBE_POS % tiles);
+    let (lane, segment) = (piece / sizes.segments, piece % sizes.segments);
+    let (sequence, head) = (lane / sizes.heads, lane % sizes.heads);
     let column = tile * comptime!(16 * form.planes);
     let own = column + UNIT_POS_Y as usize * 16;
     let chunks = sizes.steps.div_ceil(CHUNK);
+    let own_memory = start + comptime!(2 * stage.bytes) + UNIT_POS_Y * comptime!(form.of_plane());
+    let first = segment * sizes.segment;
+    let end = (first + sizes.segment).min(chunks);
 
-    let state_at = lane * comptime!(key * value) + own;
+    let state_at = piece * comptime!(key * value) + own;
     let mut d = Array::<Sums>::new(comptime!(key / 8));
     read_state(&mut d, d_last, state_at, form.state, form);
     let depth = comptime!(key / 16);
@@ -78,30 +88,43 @@ pub(super) fn pass_backward(
     let of_chunk = comptime!(form.of_chunk(true));
     let to_state = comptime!(form.to_state());
 
+    let mut held = Array::<Words>::new(depth);
+    let mut given = Array::<Words>::new(steps);
+    let mut words = Array::<Words>::new(steps);
+    let mut met = Array::<Words>::new(steps);
+    let mut d_u = Array::<Sums>::new(comptime!(2 * steps));
+    let mut r = Array::<Sums>::new(comptime!(2 * steps));
     load_stage(
         start,
         &sources,
         lane,
-        chunks - 1,
+        end - 1,
         column,
         &sizes,
         stage,
         true,
         form,
     );
-    end_group();
-    let mut held = Array::<Words>::new(depth);
-    let mut given = Array::<Words>::new(steps);
-    let mut words = Array::<Words>::new(steps);
-    let mut d_u = Array::<Sums>::new(comptime!(2 * steps));
-    let mut r = Array::<Sums>::new(comptime!(2 * steps));
-    for n in 0..chunks {
-        let chunk = chunks - 1 - n;
-        let now = start + (n % 2) as u32 * stage.bytes;
-        if chunk > 0 {
-            let next = start + ((n + 1) % 2) as u32 * stage.bytes;
+    for n in 0..end - first {
+        let chunk = end - 1 - n;
+        let turn = n as u32 % 2;
+        let now = start + turn * stage.bytes;
+        wait_for_all();
+        meet(form);
+        #[unroll]
+        for step in 0..depth {
+            held[step] = operand(d[comptime!(2 * step)], d[comptime!(2 * step + 1)], storage);
+        }
+        let place = lane * chunks + chunk;
+        begin(&held, now + stage.ends, &mut d_u, of_state, false);
+        if comptime!(!ends) {
+            let rows = columns_of(place, own, key, form);
+            write_operands(&held, d_states, &rows, own_memory, key, true, form);
+        }
+        // While the product runs. The other stage is free: the cube has met.
+        if chunk > first {
             load_stage(
-                next,
+                start + (1 - turn) * stage.bytes,
                 &sources,
                 lane,
                 chunk - 1,
@@ -112,40 +135,50 @@ pub(super) fn pass_backward(
                 form,
             );
         }
-        end_group();
-        wait_for_all_but_one();
-        sync_cube();
-        #[unroll]
-        for step in 0..depth {
-            held[step] = operand(d[comptime!(2 * step)], d[comptime!(2 * step + 1)], storage);
-        }
-        let place = lane * chunks + chunk;
-        write_operands(
-            &held,
-            d_states,
-            (place * value + own) * comptime!(key / 2),
-            key,
-        );
         let scalars_at = now + stage.scalars;
         let own_values =
             now + stage.values + UNIT_POS_Y * 32 + own_column(comptime!(pitch(16 * form.planes)));
-        clear(&mut d_u, comptime!(2 * steps));
-        multiply(&held, now + stage.ends, &mut d_u, of_state);
+        #[unroll]
+        for step in 0..steps {
+            given[step] =
+                blocks_transposed(own_values + comptime!(offset(16 * form.planes, 16 * step, 0)));
+        }
+        settle(&mut d_u, of_state, 0usize);
         if comptime!(form.gate) {
             #[unroll]
             for n in 0..comptime!(2 * steps) {
                 d_u[n] *= of_steps(scalars_at, 3usize, n);
             }
         }
+        multiply(&given, now + stage.scores, &mut d_u, of_chunk);
+        // The gradients of the outputs, as the queries read.
+        let mut read = Array::<Words>::new(steps);
         #[unroll]
         for step in 0..steps {
-            given[step] =
-                blocks_transposed(own_values + comptime!(offset(16 * form.planes, 16 * step, 0)));
+            read[step] = given[step];
         }
-        multiply(&given, now + stage.scores, &mut d_u, of_chunk);
+        if comptime!(form.gate) {
+            let decay = number_at(scalars_at + comptime!(((2 * CHUNK - 1) * 4) as u32));
+            #[unroll]
+            for n in 0..comptime!(key / 8) {
+                d[n] *= Sums::new(decay);
+            }
+            #[unroll]
+            for step in 0..steps {
+                let (left, right) = comptime!((2 * step, 2 * step + 1));
+                read[step] = operand(
+                    part(given[step], 0usize, storage) * of_steps(scalars_at, 1usize, left),
+                    part(given[step], 1usize, storage) * of_steps(scalars_at, 1usize, right),
+                    storage,
+                );
+            }
+        }
+        if comptime!(form.rows) {
+            decay_rows(&mut d, scalars_at, form);
+        }
         let rows = rows_of(
-            lane / sizes.heads,
-            lane % sizes.heads,
+            sequence,
+            head,
             sizes.heads,
             chunk * CHUNK,
             sizes.steps,
@@ -161,57 +194,41 @@ pub(super) fn pass_backward(
                     storage,
                 );
             }
-            clear(&mut r, comptime!(2 * steps));
-            multiply(&words, now + stage.inverse, &mut r, of_chunk);
+            begin(&words, now + stage.inverse, &mut r, of_chunk, false);
+            begin(&read, now + stage.queries, &mut d, to_state, true);
+            settle(&mut r, of_chunk, 1usize);
             #[unroll]
             for step in 0..steps {
-                words[step] = operand(r[comptime!(2 * step)], r[comptime!(2 * step + 1)], storage);
+                met[step] = operand(r[comptime!(2 * step)], r[comptime!(2 * step + 1)], storage);
             }
-            write_operands(
-                &words,
-                d_r,
-                (place * value + own) * comptime!(CHUNK / 2),
-                CHUNK,
-            );
-            if comptime!(form.separate()) {
+            if comptime!(!ends) {
+                let rows = columns_of(place, own, CHUNK, form);
+                write_operands(&met, d_r, &rows, own_memory, CHUNK, true, form);
+            }
+            if comptime!(form.separate() && !ends) {
                 let mut d_given = Array::<Sums>::new(comptime!(2 * steps));
-                clear(&mut d_given, comptime!(2 * steps));
-                multiply(&held, now + stage.given_ends, &mut d_given, of_state);
+                set_product(&held, now + stage.given_ends, &mut d_given, of_state);
                 multiply(&given, now + stage.given_scores, &mut d_given, of_chunk);
-                multiply(&words, now + stage.given_met, &mut d_given, of_chunk);
-                write_steps(&d_given, d_v, &rows, form);
-            } else {
+                multiply(&met, now + stage.given_met, &mut d_given, of_chunk);
+                write_steps(&d_given, d_v, &rows, own_memory, form);
+            } else if comptime!(!form.separate()) {
                 #[unroll]
                 for n in 0..comptime!(2 * steps) {
                     r[n] *= of_steps(scalars_at, form.betas(), n);
                 }
-                write_steps(&r, d_v, &rows, form);
+                if comptime!(!ends) {
+                    write_steps(&r, d_v, &rows, own_memory, form);
+                }
             }
         } else {
-            write_steps(&d_u, d_v, &rows, form);
-        }
-        if comptime!(form.gate) {
-            let decay = number_at(scalars_at + comptime!(((2 * CHUNK - 1) * 4) as u32));
-            #[unroll]
-            for n in 0..comptime!(key / 8) {
-                d[n] *= Sums::new(decay);
-            }
-            #[unroll]
-            for step in 0..steps {
-                let (left, right) = comptime!((2 * step, 2 * step + 1));
-                given[step] = operand(
-                    part(given[step], 0usize, storage) * of_steps(scalars_at, 1usize, left),
-                    part(given[step], 1usize, storage) * of_steps(scalars_at, 1usize, right),
-                    storage,
-                );
+            begin(&read, now + stage.queries, &mut d, to_state, true);
+            if comptime!(!ends) {
+                write_steps(&d_u, d_v, &rows, own_memory, form);
             }
         }
-        if comptime!(form.rows) {
-            decay_rows(&mut d, scalars_at, form);
-        }
-        multiply(&given, now + stage.queries, &mut d, to_state);
+        settle(&mut d, to_state, 0usize);
         if comptime!(form.separate()) {
-            multiply(&words, now + stage.keys, &mut d, to_state);
+            multiply(&met, now + stage.keys, &mut d, to_state);
         } else if comptime!(form.erases()) {
             #[unroll]
             for step in 0..steps {
@@ -226,7 +243,16 @@ pub(super) fn pass_backward(
             }
             multiply(&words, now + stage.keys, &mut d, to_state);
         }
-        sync_cube();
     }
-    write_state(&d, d_initial, state_at, form);
+    if comptime!(ends) {
+        write_state(&d, d_initial, state_at, value, form);
+    } else if segment == 0 {
+        write_state(
+            &d,
+            d_initial,
+            lane * comptime!(key * value) + own,
+            value,
+            form,
+        );
+    }
 }

@@ -27,6 +27,7 @@ use super::Form;
 use super::columns::*;
 use super::decays::*;
 use super::near::*;
+use super::product::*;
 use super::scores::Sizes;
 use super::squares::*;
 use super::stage::rows_of;
@@ -133,6 +134,7 @@ fn of_state(
         rows,
         filled: Filled::All,
         storage: form.storage,
+        panels: false,
     });
     clear(sums, TILES);
     let mut words = Array::<Words>::new(1usize);
@@ -463,6 +465,31 @@ pub(super) fn row_gradients<F: Numeric>(
                     number_at(start + tiles.met + step * 4 + comptime!((plane * CHUNK * 4) as u32));
             }
             d_beta[(sequence * steps + first + step as usize) * heads + head] = F::cast_from(sum);
+        }
+    }
+}
+
+/// Writes a product whose rows are the plane's 16 columns of a tensor, and whose columns are steps.
+#[cube]
+fn write_steps(sums: &Array<Sums>, x: &mut [u32], rows: &Rows, #[comptime] form: Form) {
+    let lane = UNIT_POS_X as usize;
+    #[unroll]
+    for block in 0..comptime!(CHUNK / 16) {
+        let words = operand(
+            sums[comptime!(2 * block)],
+            sums[comptime!(2 * block + 1)],
+            form.storage,
+        );
+        #[unroll]
+        for half in 0..2usize {
+            let step = comptime!(16 * block + 8 * half) + lane / 4;
+            let at = (rows.first + step * rows.stride) / 2 + lane % 4;
+            let upper = turned(words.extract(comptime!(2 * half)));
+            let lower = turned(words.extract(comptime!(2 * half + 1)));
+            if step < rows.there {
+                x[at] = upper;
+                x[at + 4] = lower;
+            }
         }
     }
 }

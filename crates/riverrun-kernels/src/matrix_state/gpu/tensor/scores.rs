@@ -7,6 +7,7 @@ use cubecl::prelude::*;
 
 use super::Form;
 use super::inverse::{PITCH, invert, put_pair, write_inverse};
+use super::product::*;
 use super::tile::*;
 use crate::gpu::address::address;
 use crate::gpu::full_plane::shuffle;
@@ -29,6 +30,9 @@ pub(super) struct Sizes {
     pub heads: usize,
     pub key_heads: usize,
     pub cubes: usize,
+    /// Of each sequence, and the chunks of all but the last.
+    pub segments: usize,
+    pub segment: usize,
 }
 
 /// The sums of two numbers a thread over the threads of a plane up to its own: before it, after its first, after its second.
@@ -116,6 +120,7 @@ pub(super) fn chunk_scores<F: Numeric>(
         rows: false,
         filled: Filled::All,
         storage,
+        panels: false,
     });
     let tiles = comptime!(CHUNK / 8);
     let mut a = Array::<Words>::new(depth);

@@ -3,6 +3,7 @@
 use cubecl::prelude::*;
 
 use super::Form;
+use super::product::*;
 use super::row_gradients::{TILES, Tiles};
 use super::rows::over_four;
 use super::tile::*;
@@ -76,8 +77,7 @@ fn rows_of_read(
         a[step] = blocks(from + comptime!(32 * step as u32));
     }
     let mut sums = Array::<Sums>::new(TILES);
-    clear(&mut sums, TILES);
-    multiply(
+    set_product(
         &a,
         start + tiles.added,
         &mut sums,
@@ -148,8 +148,7 @@ fn rows_of_erased(
         }
     }
     let mut sums = Array::<Sums>::new(TILES);
-    clear(&mut sums, TILES);
-    multiply(
+    set_product(
         &a,
         start + tiles.added,
         &mut sums,

@@ -3,8 +3,12 @@
 use cubecl::prelude::*;
 
 use super::Form;
+use super::product::*;
+use super::results::own_bytes;
 use super::scores::Sizes;
 use super::tile::*;
+use crate::gpu::tensor::end_group;
+use crate::gpu::warpgroup::{ALIGNMENT, show};
 
 /// The rows of the columns `first` and on of a tensor with `len` numbers a head, from step `step` on.
 #[cube]
@@ -21,6 +25,21 @@ pub(super) fn rows_of(
         first: ((sequence * steps + step) * heads + head) * len + first,
         stride: heads * len,
         there: (steps - step).min(CHUNK),
+    }
+}
+
+/// The plane's 16 rows of the matrix `place` among those whose rows are columns of values, with `len` numbers each.
+#[cube]
+pub(super) fn columns_of(
+    place: usize,
+    column: usize,
+    #[comptime] len: usize,
+    #[comptime] form: Form,
+) -> Rows {
+    Rows {
+        first: (place * comptime!(form.value) + column) * len,
+        stride: len.runtime(),
+        there: 16usize.runtime(),
     }
 }
 
@@ -53,7 +72,10 @@ impl Stage {
             next += if there { bytes } else { 0 };
             at
         };
-        let (square, rows) = (bytes(CHUNK, CHUNK), bytes(CHUNK, form.key));
+        let (square, rows) = (
+            form.of_steps(CHUNK).bytes(),
+            form.of_steps(form.key).bytes(),
+        );
         let keys = place(!form.rows || form.erases(), rows);
         Self {
             keys,
@@ -66,12 +88,39 @@ impl Stage {
             given_ends: place(form.separate(), rows),
             values: place(true, bytes(CHUNK, 16 * form.planes)),
             scalars: place(true, (form.scalars() * 4) as u32),
-            bytes: next,
+            bytes: match form.panels {
+                true => next.next_multiple_of(ALIGNMENT as u32),
+                false => next,
+            },
         }
     }
 }
 
 impl Form {
+    /// Vectors of 16 bytes of the shared memory that tiles take.
+    pub(super) fn vectors(self, bytes: u32) -> usize {
+        let spare = if self.panels { ALIGNMENT - 16 } else { 0 };
+        (bytes as usize + spare) / 16
+    }
+
+    /// Bytes of the shared memory of a plane that walks along the chunks, and of all of them.
+    pub(super) fn of_plane(self) -> u32 {
+        own_bytes(self.key)
+    }
+
+    pub(super) fn of_planes(self) -> u32 {
+        self.planes as u32 * self.of_plane()
+    }
+
+    /// A tile whose rows are steps, with `len` numbers each.
+    pub(super) fn of_steps(self, len: usize) -> Layout {
+        Layout {
+            rows: CHUNK,
+            len,
+            panels: self.panels,
+        }
+    }
+
     /// A state times keys or queries, which are columns of the product.
     pub(super) fn of_state(self) -> Product {
         Product {
@@ -81,6 +130,7 @@ impl Form {
             rows: false,
             filled: Filled::All,
             storage: self.storage,
+            panels: self.panels,
         }
     }
 
@@ -93,6 +143,7 @@ impl Form {
             rows: matrix,
             filled: if matrix { Filled::Lower } else { Filled::Upper },
             storage: self.storage,
+            panels: self.panels,
         }
     }
 
@@ -105,6 +156,7 @@ impl Form {
             rows: true,
             filled: Filled::All,
             storage: self.storage,
+            panels: false,
         }
     }
 
@@ -129,8 +181,25 @@ impl Form {
             rows: true,
             filled: Filled::All,
             storage: self.storage,
+            panels: self.panels,
         }
     }
+}
+
+/// Where the first tile begins in the shared memory at an address.
+#[cube]
+pub(super) fn first_tile(memory: u32, #[comptime] form: Form) -> u32 {
+    let spare = comptime!(if form.panels { ALIGNMENT as u32 - 1 } else { 0 });
+    (memory + spare) & comptime!(!spare)
+}
+
+/// Waits until the threads of the cube have what they copied, and products may read it.
+#[cube]
+pub(super) fn meet(#[comptime] form: Form) {
+    if comptime!(form.panels) {
+        show();
+    }
+    sync_cube();
 }
 
 /// The addresses of what a stage is read from.
@@ -162,6 +231,8 @@ pub(super) fn load_stage(
     #[comptime] form: Form,
 ) {
     let threads = comptime!(32 * form.planes);
+    let of_keys = comptime!(form.of_steps(form.key));
+    let of_square = comptime!(form.of_steps(CHUNK));
     let (sequence, head) = (lane / sizes.heads, lane % sizes.heads);
     let key_head = head / (sizes.heads / sizes.key_heads);
     let first = chunk * CHUNK;
@@ -198,71 +269,52 @@ pub(super) fn load_stage(
         )
     };
     if comptime!(!form.rows || form.erases()) {
-        load(at + stage.keys, sources.k, &keys, CHUNK, form.key, threads);
+        load_tile(at + stage.keys, sources.k, &keys, of_keys, threads);
     }
     if comptime!(form.rows) {
-        load(
-            at + stage.ends,
-            sources.ends,
-            &keys,
-            CHUNK,
-            form.key,
-            threads,
-        );
+        load_tile(at + stage.ends, sources.ends, &keys, of_keys, threads);
     }
     if comptime!(reads) {
-        load(
-            at + stage.queries,
-            sources.q,
-            &keys,
-            CHUNK,
-            form.key,
-            threads,
-        );
-        load(
+        load_tile(at + stage.queries, sources.q, &keys, of_keys, threads);
+        load_tile(
             at + stage.scores,
             sources.scores,
             &square,
-            CHUNK,
-            CHUNK,
+            of_square,
             threads,
         );
     }
     if comptime!(form.erases()) {
-        load(
+        load_tile(
             at + stage.inverse,
             sources.inverse,
             &square,
-            CHUNK,
-            CHUNK,
+            of_square,
             threads,
         );
     }
     if comptime!(form.separate()) {
-        load(
+        load_tile(
             at + stage.given_met,
             sources.given_met,
             &square,
-            CHUNK,
-            CHUNK,
+            of_square,
             threads,
         );
         if comptime!(reads) {
-            load(
+            load_tile(
                 at + stage.given_scores,
                 sources.given_scores,
                 &square,
-                CHUNK,
-                CHUNK,
+                of_square,
                 threads,
             );
         }
-        load(
+        load_tile(
             at + stage.given_ends,
             sources.given_ends,
             &keys,
-            CHUNK,
-            form.key,
+            of_keys,
             threads,
         );
     }
@@ -278,4 +330,5 @@ pub(super) fn load_stage(
     let scalars = comptime!(form.scalars() / 4);
     let from = sources.scalars + u64::cast_from(place) * comptime!(scalars as u64 * 16);
     load_flat(at + stage.scalars, from, scalars, threads);
+    end_group();
 }

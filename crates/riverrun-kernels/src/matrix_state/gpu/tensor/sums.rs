@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 
 use super::Form;
-use super::gradients::{CUBES, SUMS};
+use super::gradients::SUMS;
 use super::scores::Sizes;
 use super::tile::CHUNK;
 use crate::gpu::full_plane::{shuffle, shuffle_xor};
@@ -13,10 +13,10 @@ pub(super) const PLANES: usize = 4;
 
 /// A sum of a step over the parts of the channels.
 #[cube]
-fn over_parts(totals: &[f32], at: usize) -> f32 {
+fn over_parts(totals: &[f32], at: usize, #[comptime] form: Form) -> f32 {
     let mut sum = 0.0f32.runtime();
     #[unroll]
-    for part in 0..CUBES {
+    for part in 0..comptime!(form.cubes()) {
         sum += totals[at + comptime!(part * SUMS * CHUNK)];
     }
     sum
@@ -42,12 +42,12 @@ pub(super) fn chunk_sums<F: Numeric>(
     let (sequence, head) = (lane / sizes.heads, lane % sizes.heads);
     let step = chunk * CHUNK + 2 * UNIT_POS_X as usize;
     let row = (sequence * sizes.steps + step) * sizes.heads + head;
-    let at = place * comptime!(CUBES * SUMS * CHUNK) + 2 * UNIT_POS_X as usize;
+    let at = place * comptime!(form.cubes() * SUMS * CHUNK) + 2 * UNIT_POS_X as usize;
     if comptime!(form.logs) {
-        let d_0 = over_parts(totals, at);
-        let d_1 = over_parts(totals, at + 1);
-        let mut end =
-            over_parts(totals, at + CHUNK) + over_parts(totals, at + comptime!(CHUNK + 1));
+        let d_0 = over_parts(totals, at, form);
+        let d_1 = over_parts(totals, at + 1, form);
+        let mut end = over_parts(totals, at + CHUNK, form)
+            + over_parts(totals, at + comptime!(CHUNK + 1), form);
         #[unroll]
         for i in 0..5usize {
             end += shuffle_xor(end, comptime!(1u32 << i));
@@ -80,9 +80,9 @@ pub(super) fn chunk_sums<F: Numeric>(
     if comptime!(form.erases()) {
         #[unroll]
         for n in 0..2usize {
-            // Each part has the whole product with the values.
-            let met = over_parts(totals, at + comptime!(2 * CHUNK + n));
-            let of_values = totals[at + comptime!(3 * CHUNK + n)];
+            let met = over_parts(totals, at + comptime!(2 * CHUNK + n), form);
+            let of_values = over_parts(totals, at + comptime!(3 * CHUNK + n), form)
+                + over_parts(totals, at + comptime!(4 * CHUNK + n), form);
             if step + n < sizes.steps {
                 d_beta[row + n * sizes.heads] = F::cast_from(met + of_values);
             }

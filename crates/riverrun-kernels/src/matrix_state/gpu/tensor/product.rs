@@ -1,0 +1,272 @@
+//! Products of a plane's operands with tiles of a chunk: each plane by itself or, where tiles are in panels, four at a time.
+
+use cubecl::prelude::*;
+
+use super::tile::*;
+use crate::gpu::mma::multiply_add;
+use crate::gpu::storage::Storage;
+use crate::gpu::tensor::{blocks, blocks_transposed, own_column, own_row};
+use crate::gpu::warpgroup::{self, PANEL, ROW, Step};
+
+/// Which blocks of 16 by 16 of `B` are not 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Filled {
+    All,
+    /// Those whose depth is at most their column.
+    Upper,
+    /// Those whose depth is at least their column.
+    Lower,
+}
+
+impl Filled {
+    fn has(self, depth: usize, column: usize) -> bool {
+        match self {
+            Self::All => true,
+            Self::Upper => depth <= column,
+            Self::Lower => depth >= column,
+        }
+    }
+}
+
+/// A product with a tile: the columns and the depth of `B`, in blocks of 16.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Product {
+    pub depth: usize,
+    pub columns: usize,
+    /// Numbers of a row of the tile.
+    pub len: usize,
+    /// A row of the tile is a row of `B`; else it is a column.
+    pub rows: bool,
+    pub filled: Filled,
+    pub storage: Storage,
+    /// The tile is one of panels, and four planes multiply at a time.
+    pub panels: bool,
+}
+
+impl Product {
+    /// The products of four planes: of each panel of sums, those of all columns first.
+    fn steps(self) -> Vec<Step> {
+        let (depth, columns) = (self.depth, 16 * self.columns);
+        let mut steps = Vec::new();
+        for panel in 0..columns / PANEL {
+            let first = panel * PANEL;
+            for depth in 0..depth {
+                let offset = match self.rows {
+                    true => (panel * 16 * self.depth + 16 * depth) * ROW,
+                    false => {
+                        let each = PANEL / 16;
+                        depth / each * columns * ROW + depth % each * 32
+                    }
+                };
+                // Sums that begin in the middle would make each product wait for the one before.
+                let count = match self.filled {
+                    Filled::Lower => 16 * (depth + 1),
+                    Filled::All | Filled::Upper => PANEL,
+                };
+                steps.push(Step {
+                    depth,
+                    columns: (first, count),
+                    offset,
+                });
+            }
+        }
+        if self.filled == Filled::Lower {
+            steps.reverse();
+        }
+        steps
+    }
+}
+
+/// `sums += a · B`, `B` in the tile at `tile`.
+#[cube]
+pub(super) fn multiply(
+    a: &Array<Words>,
+    tile: u32,
+    sums: &mut Array<Sums>,
+    #[comptime] product: Product,
+) {
+    if comptime!(product.panels) {
+        by_planes(a, tile, sums, product, true, true);
+    } else {
+        by_plane(a, tile, sums, product);
+    }
+}
+
+/// `sums = a · B`.
+#[cube]
+pub(super) fn set_product(
+    a: &Array<Words>,
+    tile: u32,
+    sums: &mut Array<Sums>,
+    #[comptime] product: Product,
+) {
+    if comptime!(product.panels) {
+        by_planes(a, tile, sums, product, false, true);
+    } else {
+        clear(sums, comptime!(2 * product.columns));
+        by_plane(a, tile, sums, product);
+    }
+}
+
+/// Begins to set or to add up a product; nothing may read or change the sums before [`settle`].
+#[cube]
+pub(super) fn begin(
+    a: &Array<Words>,
+    tile: u32,
+    sums: &mut Array<Sums>,
+    #[comptime] product: Product,
+    #[comptime] given: bool,
+) {
+    if comptime!(product.panels) {
+        by_planes(a, tile, sums, product, given, false);
+    } else {
+        if comptime!(!given) {
+            clear(sums, comptime!(2 * product.columns));
+        }
+        by_plane(a, tile, sums, product);
+    }
+}
+
+/// Waits for the products that have begun, but for the `left` last ones.
+#[cube]
+pub(super) fn settle(
+    sums: &mut Array<Sums>,
+    #[comptime] product: Product,
+    #[comptime] left: usize,
+) {
+    if comptime!(product.panels && product.columns == 4) {
+        let found =
+            warpgroup::settle::<Const<32>>(joined::<Const<32>>(&*sums, 4usize), 64usize, left);
+        part_again::<Const<32>>(sums, found, 4usize);
+    } else if comptime!(product.panels) {
+        let found =
+            warpgroup::settle::<Const<64>>(joined::<Const<64>>(&*sums, 8usize), 128usize, left);
+        part_again::<Const<64>>(sums, found, 8usize);
+    }
+}
+
+/// All numbers of the sums of so many blocks of 16 columns.
+#[cube]
+fn joined<D: Size>(sums: &Array<Sums>, #[comptime] columns: usize) -> Vector<f32, D> {
+    let mut all = Vector::<f32, D>::new(0.0f32);
+    #[unroll]
+    for n in 0..comptime!(2 * columns) {
+        #[unroll]
+        for i in 0..4usize {
+            all.insert(comptime!(4 * n + i), sums[n].extract(i));
+        }
+    }
+    // A variable would be passed to an instruction by its address.
+    Vector::<f32, D>::reinterpret(Vector::<u32, D>::reinterpret(all))
+}
+
+#[cube]
+fn part_again<D: Size>(sums: &mut Array<Sums>, all: Vector<f32, D>, #[comptime] columns: usize) {
+    #[unroll]
+    for n in 0..comptime!(2 * columns) {
+        let mut numbers = Sums::new(0.0f32);
+        #[unroll]
+        for i in 0..4usize {
+            numbers.insert(i, all.extract(comptime!(4 * n + i)));
+        }
+        sums[n] = numbers;
+    }
+}
+
+#[cube]
+fn by_plane(a: &Array<Words>, tile: u32, sums: &mut Array<Sums>, #[comptime] product: Product) {
+    let (len, storage) = comptime!((product.len, product.storage));
+    let own = if comptime!(product.rows) {
+        tile + own_row(comptime!(pitch(len)))
+    } else {
+        tile + own_column(comptime!(pitch(len)))
+    };
+    #[unroll]
+    for step in 0..comptime!(product.depth) {
+        #[unroll]
+        for column in 0..comptime!(product.columns) {
+            if comptime!(product.filled.has(step, column)) {
+                let b = if comptime!(product.rows) {
+                    blocks_transposed(own + comptime!(offset(len, 16 * step, 2 * column)))
+                } else {
+                    blocks(own + comptime!(offset(len, 16 * column, 2 * step)))
+                };
+                let (left, right) = comptime!((2 * column, 2 * column + 1));
+                sums[left] = multiply_add(
+                    a[step],
+                    b.extract(0usize),
+                    b.extract(1usize),
+                    sums[left],
+                    storage,
+                );
+                sums[right] = multiply_add(
+                    a[step],
+                    b.extract(2usize),
+                    b.extract(3usize),
+                    sums[right],
+                    storage,
+                );
+            }
+        }
+    }
+}
+
+#[cube]
+fn by_planes(
+    a: &Array<Words>,
+    tile: u32,
+    sums: &mut Array<Sums>,
+    #[comptime] product: Product,
+    #[comptime] given: bool,
+    #[comptime] waits: bool,
+) {
+    // In numbers of a thread: four for each 16 of the depth, and for each 8 columns.
+    if comptime!(product.depth == 4 && product.columns == 4) {
+        by_planes_of::<Const<16>, Const<32>>(a, tile, sums, product, given, waits);
+    } else if comptime!(product.depth == 8 && product.columns == 4) {
+        by_planes_of::<Const<32>, Const<32>>(a, tile, sums, product, given, waits);
+    } else if comptime!(product.depth == 4 && product.columns == 8) {
+        by_planes_of::<Const<16>, Const<64>>(a, tile, sums, product, given, waits);
+    } else {
+        by_planes_of::<Const<32>, Const<64>>(a, tile, sums, product, given, waits);
+    }
+}
+
+#[cube]
+fn by_planes_of<A: Size, D: Size>(
+    a: &Array<Words>,
+    tile: u32,
+    sums: &mut Array<Sums>,
+    #[comptime] product: Product,
+    #[comptime] given: bool,
+    #[comptime] waits: bool,
+) {
+    let (depth, columns) = comptime!((product.depth, product.columns));
+    let mut words = Vector::<u32, A>::new(0u32);
+    #[unroll]
+    for step in 0..depth {
+        #[unroll]
+        for i in 0..4usize {
+            words.insert(comptime!(4 * step + i), a[step].extract(i));
+        }
+    }
+    // A variable would be passed to an instruction by its address.
+    let words = Vector::<u32, A>::reinterpret(Vector::<f32, A>::reinterpret(words));
+    let before = if comptime!(given) {
+        joined::<D>(&*sums, columns)
+    } else {
+        Vector::<f32, D>::new(0.0f32)
+    };
+    let found = warpgroup::product::<A, D>(
+        words,
+        before,
+        tile,
+        comptime!(product.steps()),
+        comptime!([depth, 16 * columns]),
+        given,
+        waits,
+        product.rows,
+        product.storage,
+    );
+    part_again::<D>(sums, found, columns);
+}
