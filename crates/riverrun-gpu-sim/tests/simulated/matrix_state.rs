@@ -5,7 +5,9 @@ use riverrun_gpu_sim::simulated::client;
 use riverrun_kernels::Element;
 use riverrun_kernels::gpu::Dtype;
 use riverrun_testkit::Case;
-use riverrun_testkit::matrix_state::{Erase, Form, Gate, Options, States, for_tensor_cores};
+use riverrun_testkit::matrix_state::{
+    Erase, Form, Gate, Options, States, for_tensor_cores, in_segments,
+};
 
 fn check<E: Element>(dtype: Dtype, case: States) {
     let client = client();
@@ -69,6 +71,11 @@ fn separate_erase_with_decays_of_rows() {
     for case in for_tensor_cores(Erase::Separate).filter(small) {
         check::<bf16>(Dtype::Bf16, case);
     }
+}
+
+#[test]
+fn delta_rule_in_segments() {
+    check::<bf16>(Dtype::Bf16, in_segments(Erase::Key).expect("a case"));
 }
 
 /// Some steps of the one sequence of a case.

@@ -72,10 +72,13 @@ const SHAPES: [[usize; 6]; 10] = [
 /// Shapes that tensor cores take: one chunk, parts of chunks, groups of heads, the largest states.
 const CHUNKED: [[usize; 6]; 4] = [
     [2, 64, 1, 1, 32, 16],
-    [1, 100, 2, 4, 64, 32],
+    [1, 100, 2, 4, 64, 64],
     [1, 150, 1, 1, 32, 48],
     [1, 130, 1, 2, 128, 128],
 ];
+
+/// One that they divide.
+const SEGMENTED: [usize; 6] = [1, 4160, 1, 1, 64, 64];
 
 /// The problems of these shapes that tensor cores take.
 pub fn for_tensor_cores(erase: Erase) -> impl Iterator<Item = States> {
@@ -101,6 +104,37 @@ pub fn for_tensor_cores(erase: Erase) -> impl Iterator<Item = States> {
             States::random(shape, form, options, n as u64)
         })
     })
+}
+
+/// A sequence of one head so long that tensor cores divide it in segments: its states last from one to the next.
+pub fn in_segments(erase: Erase) -> Option<States> {
+    let gate = match erase {
+        Erase::None | Erase::Key => Gate::Head,
+        Erase::Separate => Gate::Row,
+        Erase::Free => return None,
+    };
+    let form = Form {
+        gate,
+        erase,
+        bonus: false,
+    };
+    let options = Options {
+        initial: true,
+        reset: false,
+        d_last: true,
+        correlated: false,
+        weak: true,
+    };
+    let mut case = States::random(SEGMENTED, form, options, 1);
+    let inputs = &mut case.inputs;
+    let scale = |numbers: &mut Option<Vec<f64>>, by: f64| {
+        numbers.iter_mut().flatten().for_each(|x| *x *= by);
+    };
+    inputs.g.iter_mut().flatten().for_each(|g| *g = g.max(-1.0));
+    scale(&mut inputs.g, 2e-3);
+    scale(&mut inputs.beta, 0.02);
+    scale(&mut inputs.write, 0.02);
+    Some(case)
 }
 
 fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), Failure> {
@@ -130,13 +164,17 @@ fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), 
     // Three gates for each shape.
     let in_turn = in_chunks.enumerate().filter(|(n, _)| turn(n / 3 + n, 3));
     cases.extend(in_turn.map(|(_, case)| case));
+    if !on_cpu {
+        cases.extend(in_segments(erase).map(|case| case.in_chunks(true)));
+    }
     #[cfg(feature = "gpu")]
     if let Some((client, dtype)) = part.gpu() {
         for case in &mut cases {
             case.coarse = case.on_tensor_cores(client, dtype);
         }
         // Without tensor cores, they are large problems of kernels that the others check.
-        cases.retain(|case| case.coarse || !CHUNKED.contains(&case.sizes()));
+        let large = |sizes: [usize; 6]| sizes == SEGMENTED || CHUNKED.contains(&sizes);
+        cases.retain(|case| case.coarse || !large(case.sizes()));
     }
     #[cfg(feature = "ops")]
     {
