@@ -75,6 +75,36 @@ pub(super) fn sums_from(sums: &mut Array<Sums>, end: Sums) {
     }
 }
 
+/// Writes sums whose rows are the plane's 16 channels, and whose columns are steps.
+#[cube]
+pub(super) fn write_channels(
+    sums: &Array<Sums>,
+    x: &mut [u32],
+    rows: &Rows,
+    #[comptime] form: Form,
+) {
+    let lane = UNIT_POS_X as usize;
+    #[unroll]
+    for block in 0..comptime!(CHUNK / 16) {
+        let words = operand(
+            sums[comptime!(2 * block)],
+            sums[comptime!(2 * block + 1)],
+            form.storage,
+        );
+        #[unroll]
+        for half in 0..2usize {
+            let step = comptime!(16 * block + 8 * half) + lane / 4;
+            let at = (rows.first + step * rows.stride) / 2 + lane % 4;
+            let upper = turned(words.extract(comptime!(2 * half)));
+            let lower = turned(words.extract(comptime!(2 * half + 1)));
+            if step < rows.there {
+                x[at] = upper;
+                x[at + 4] = lower;
+            }
+        }
+    }
+}
+
 /// Reads or zeroes the plane's 16 columns of a state `[K, V]`, the first of which is number `at`.
 #[cube]
 pub(super) fn read_state(

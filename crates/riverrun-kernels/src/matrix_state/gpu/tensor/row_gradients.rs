@@ -346,7 +346,7 @@ pub(super) fn row_gradients<F: Numeric>(
             }
         }
         if comptime!(separate && !given) {
-            write_steps(&d.k, d_write, &own, form);
+            write_channels(&d.k, d_write, &own, form);
         }
     }
 
@@ -442,7 +442,7 @@ pub(super) fn row_gradients<F: Numeric>(
             let words = own_words(start + tiles.erase, comptime!(n / 2), form);
             sums[n] -= part(words, comptime!(n % 2), storage) * d.e[n];
         }
-        write_steps(&d.e, d_erase, &own, form);
+        write_channels(&d.e, d_erase, &own, form);
     }
     if comptime!(form.reset) {
         // The decay of a state that does not count.
@@ -451,9 +451,9 @@ pub(super) fn row_gradients<F: Numeric>(
             sums[n] *= of_steps(start + tiles.scalars + comptime!(form.keeps()), 0usize, n);
         }
     }
-    write_steps(&d.q, d_q, &own, form);
-    write_steps(&d.k, d_k, &own, form);
-    write_steps(&sums, d_g, &own, form);
+    write_channels(&d.q, d_q, &own, form);
+    write_channels(&d.k, d_k, &own, form);
+    write_channels(&sums, d_g, &own, form);
     if comptime!(form.erases() && !separate) {
         sync_cube();
         let step = UNIT_POS;
@@ -465,31 +465,6 @@ pub(super) fn row_gradients<F: Numeric>(
                     number_at(start + tiles.met + step * 4 + comptime!((plane * CHUNK * 4) as u32));
             }
             d_beta[(sequence * steps + first + step as usize) * heads + head] = F::cast_from(sum);
-        }
-    }
-}
-
-/// Writes a product whose rows are the plane's 16 columns of a tensor, and whose columns are steps.
-#[cube]
-fn write_steps(sums: &Array<Sums>, x: &mut [u32], rows: &Rows, #[comptime] form: Form) {
-    let lane = UNIT_POS_X as usize;
-    #[unroll]
-    for block in 0..comptime!(CHUNK / 16) {
-        let words = operand(
-            sums[comptime!(2 * block)],
-            sums[comptime!(2 * block + 1)],
-            form.storage,
-        );
-        #[unroll]
-        for half in 0..2usize {
-            let step = comptime!(16 * block + 8 * half) + lane / 4;
-            let at = (rows.first + step * rows.stride) / 2 + lane % 4;
-            let upper = turned(words.extract(comptime!(2 * half)));
-            let lower = turned(words.extract(comptime!(2 * half + 1)));
-            if step < rows.there {
-                x[at] = upper;
-                x[at + 4] = lower;
-            }
         }
     }
 }
