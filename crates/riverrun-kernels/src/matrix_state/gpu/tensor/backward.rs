@@ -5,8 +5,9 @@ use cubecl::prelude::*;
 use cubecl::server::Handle;
 
 use super::super::Buffers;
+use super::carry::starts;
 use super::chunks::{Chunks, sizes};
-use super::segments::{Segments, starts};
+use super::segments::Segments;
 use super::tile::CHUNK;
 use super::{Form, Outputs, before_segments, gradients, pass, reverse, row_gradients, sums};
 use crate::gpu::buffer::grid;

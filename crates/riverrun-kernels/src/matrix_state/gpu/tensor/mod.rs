@@ -7,7 +7,7 @@
 //! | [`row_scores`] | a chunk of a head | the same, `g` of rows | `P`, `T`, decayed `q` and `k`; with a separate erase in two launches |
 //! | [`forward`] | columns of a head, the chunks of a segment | `q`, `k`, `v`, `P`, `T` | `o`, the last state; or `U` and the states between chunks |
 //! | [`reverse`] | the same | `q`, `k`, `dO`, `P`, `T` | `dv`, `dR`, the gradients of the states |
-//! | [`segments`] | columns of a head, all segments | what the segments do to a state | the states before the segments |
+//! | [`carry`] | columns of a head, all segments | what the segments do to a state | the states before the segments |
 //! | [`gradients`] | a part of the channels of a chunk of a head | the above | `dq`, `dk`, sums over these channels |
 //! | [`sums`] | chunks of heads | those sums | `dg`, `dβ` |
 //! | [`row_gradients`] | a chunk of a head | the above, `g` of rows | `dq`, `dk`, `dg`, `dβ` |
@@ -27,6 +27,7 @@
 //! with `T` beside `dR = Tᵀ dU`, since `U = T R`.
 
 mod backward;
+mod carry;
 mod chunks;
 mod columns;
 mod decays;
@@ -60,10 +61,11 @@ use crate::gpu::warpgroup::{ALIGNMENT, PANEL};
 use crate::gpu::{Dtype, buffer, capability, multiprocessors};
 use crate::matrix_state::{Erase, Gate, Problem};
 pub(super) use backward::backward;
+use carry::Ends;
 use chunks::Chunks;
 use forward::Results;
 use scores::SCALARS;
-use segments::{Ends, Segments};
+use segments::Segments;
 use stage::Stage;
 pub use tile::CHUNK;
 
@@ -155,7 +157,7 @@ pub(super) fn choose(
     while planes > least && 4 * shape.states() * columns / planes < 3 * multiprocessors(client) {
         planes /= 2;
     }
-    let form = Form {
+    let mut form = Form {
         key: shape.key,
         value: shape.value,
         gate: problem.gate == Gate::Head || reset && problem.gate == Gate::None,
@@ -177,8 +179,11 @@ pub(super) fn choose(
         true => row_gradients::Tiles::new(form).bytes,
         false => gradients::Tiles::new(form).bytes,
     };
-    let needed = (2 * Stage::new(form, true).bytes + form.of_planes()).max(gradients + 4096)
-        + ALIGNMENT as u32;
+    let passes = |form: Form| 2 * Stage::new(form, true).bytes + form.of_planes();
+    while passes(form) + ALIGNMENT as u32 > room && form.planes > least {
+        form.planes /= 2;
+    }
+    let needed = passes(form).max(gradients + 4096) + ALIGNMENT as u32;
     (needed <= room).then_some(form)
 }
 
@@ -312,6 +317,6 @@ fn before_segments(
         form,
     );
     let given = inputs.initial.as_ref();
-    let starts = segments::starts(client, problem, chunks, &ends, given, segments, form, false);
+    let starts = carry::starts(client, problem, chunks, &ends, given, segments, form, false);
     (Some(starts), Some(ends))
 }
