@@ -78,6 +78,14 @@ fn delta_rule_in_segments() {
     check::<bf16>(Dtype::Bf16, in_segments(Erase::Key).expect("a case"));
 }
 
+#[test]
+fn largest_separate_erase() {
+    let large = |case: &States| case.problem.shape.key == 64;
+    for case in for_tensor_cores(Erase::Separate).filter(large).take(1) {
+        check::<bf16>(Dtype::Bf16, case);
+    }
+}
+
 /// Some steps of the one sequence of a case.
 fn piece(case: &States, steps: std::ops::Range<usize>) -> States {
     let all = case.problem.shape.steps;
