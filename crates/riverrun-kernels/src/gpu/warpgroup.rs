@@ -88,8 +88,8 @@ fn text(
     lines.join(" ")
 }
 
-/// `sums + a B`, or `a B`. The planes meet in it. Where it does not wait, [`settle`] has to have the sums before anything else. `A`: four words for each 16 of the depth; `D`:
-/// four sums for each 8 columns.
+/// `sums + a B`, or `a B`; all four planes call it. If it does not wait, the result may only be used after [`settle`]. `A`: four words
+/// for each 16 of the depth; `D`: four sums for each 8 columns.
 #[cube]
 pub(crate) fn product<A: Size, D: Size>(
     a: Vector<u32, A>,

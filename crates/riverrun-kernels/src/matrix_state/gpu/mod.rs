@@ -20,6 +20,7 @@
 
 mod backward;
 mod chunk;
+mod collect;
 mod columns;
 mod forward;
 mod plan;
@@ -37,7 +38,8 @@ use crate::Error;
 use crate::gpu::buffer::{address, expect, grid};
 use crate::gpu::copy::copy_or_zero;
 use crate::gpu::{Dtype, buffer};
-use backward::{TermsLaunch, collect, walk_backward};
+use backward::walk_backward;
+use collect::{Sums, add_up};
 use forward::walk_forward;
 pub use plan::CHUNK;
 use plan::{Reverse, Walk};
@@ -392,69 +394,4 @@ pub fn backward(
         }
     }
     Ok(())
-}
-
-/// Which rows of a tile make a row of the result.
-#[derive(Clone, Copy)]
-struct Sums {
-    /// Rows of a tile.
-    rows: usize,
-    group: usize,
-    /// The distances of the members of a group, and of groups.
-    member: usize,
-    row: usize,
-}
-
-impl Sums {
-    /// The heads of a key head.
-    fn of_keys(problem: &Problem) -> Self {
-        let group = problem.shape.group();
-        Self {
-            rows: problem.shape.head_rows(),
-            group,
-            member: 1,
-            row: group,
-        }
-    }
-}
-
-/// Adds gradients up: of `tiles` of the columns, and of the rows that are one in the result. A row has some numbers, and in `parts`
-/// some more that do not count.
-fn add_up(
-    client: &Client,
-    problem: &Problem,
-    [from, dtype]: [Dtype; 2],
-    (parts, tiles): (&Handle, usize),
-    (out, elements): (&Handle, usize),
-    (len, padded): (usize, usize),
-    sums: Sums,
-) {
-    let apart = sums.rows * padded;
-    let largest = client.properties().hardware.max_vector_size;
-    let widest = (16 / from.size()).min(largest).max(1);
-    let width = 1 << (len | padded).trailing_zeros().min(widest.ilog2());
-    // SAFETY: `parts` has `tiles` times `apart` numbers, and threads past the last vector end at once.
-    unsafe {
-        collect::launch_unchecked(
-            client,
-            grid(client, (elements / width).div_ceil(256)),
-            CubeDim::new_1d(256),
-            addresses(problem, tiles * apart),
-            width,
-            buffer(parts, tiles * apart, width),
-            buffer(out, elements, width),
-            TermsLaunch::new(
-                elements / width,
-                tiles,
-                apart / width,
-                sums.group,
-                sums.member,
-                sums.row,
-            ),
-            len / width,
-            padded / width,
-            from.elem(),
-            dtype.elem(),
-        );
-    }
 }

@@ -33,7 +33,7 @@ pub(super) enum Results {
     Outputs,
     /// For a backward pass, the state before every chunk, `[.., V, K]`, and `U`, `[.., V, CHUNK]`.
     Between,
-    /// Of the segments alone: the state `B` that each leaves from zeros, and the map `A` of the state before it, `[.., K, K]`.
+    /// The affine map of each segment: the state after it when the one before is zero (`B`), and the matrix `A`, `[.., K, K]`.
     Ends,
 }
 

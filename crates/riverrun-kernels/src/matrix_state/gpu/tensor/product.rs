@@ -85,11 +85,7 @@ pub(super) fn multiply(
     sums: &mut Array<Sums>,
     #[comptime] product: Product,
 ) {
-    if comptime!(product.panels) {
-        by_planes(a, tile, sums, product, true, true);
-    } else {
-        by_plane(a, tile, sums, product);
-    }
+    compute(a, tile, sums, product, true, true);
 }
 
 /// `sums = a · B`.
@@ -100,15 +96,10 @@ pub(super) fn set_product(
     sums: &mut Array<Sums>,
     #[comptime] product: Product,
 ) {
-    if comptime!(product.panels) {
-        by_planes(a, tile, sums, product, false, true);
-    } else {
-        clear(sums, comptime!(2 * product.columns));
-        by_plane(a, tile, sums, product);
-    }
+    compute(a, tile, sums, product, false, true);
 }
 
-/// Begins to set or to add up a product; nothing may read or change the sums before [`settle`].
+/// Begins to add a product to the sums that are `given`, or to set them; nothing may read or change them before [`settle`].
 #[cube]
 pub(super) fn begin(
     a: &Array<Words>,
@@ -117,8 +108,20 @@ pub(super) fn begin(
     #[comptime] product: Product,
     #[comptime] given: bool,
 ) {
+    compute(a, tile, sums, product, given, false);
+}
+
+#[cube]
+fn compute(
+    a: &Array<Words>,
+    tile: u32,
+    sums: &mut Array<Sums>,
+    #[comptime] product: Product,
+    #[comptime] given: bool,
+    #[comptime] waits: bool,
+) {
     if comptime!(product.panels) {
-        by_planes(a, tile, sums, product, given, false);
+        by_planes(a, tile, sums, product, given, waits);
     } else {
         if comptime!(!given) {
             clear(sums, comptime!(2 * product.columns));

@@ -30,8 +30,9 @@ pub(super) struct Sizes {
     pub heads: usize,
     pub key_heads: usize,
     pub cubes: usize,
-    /// Of each sequence, and the chunks of all but the last.
+    /// Segments of each sequence.
     pub segments: usize,
+    /// Chunks of a segment; the last one may have fewer.
     pub segment: usize,
 }
 
