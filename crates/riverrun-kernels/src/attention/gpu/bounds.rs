@@ -38,13 +38,13 @@ pub(super) fn attention_bounds<F: Numeric>(
 
 /// `δ = Σ_d d_o o`, `[B, H, T]`. Threads: `B·T·H`.
 #[cube(launch_unchecked, address_type = "dynamic")]
-pub(super) fn attention_delta<F: Float>(
-    o: &[F],
-    d_o: &[F],
+pub(super) fn attention_delta<F: Float, N: Size>(
+    o: &[Vector<F, N>],
+    d_o: &[Vector<F, N>],
     delta: &mut [f32],
     rows: usize,
     sizes: Sizes,
-    #[comptime] dim: usize,
+    #[comptime] vectors: usize,
     #[define(F)] _dtype: ElemType,
 ) {
     let row = ABSOLUTE_POS;
@@ -52,9 +52,16 @@ pub(super) fn attention_delta<F: Float>(
         terminate!();
     }
     let mut sum = 0.0f32;
-    for d in 0..dim {
-        let at = row * dim + d;
-        sum = fma(f32::cast_from(o[at]), f32::cast_from(d_o[at]), sum);
+    for d in 0..vectors {
+        let (x, y) = (o[row * vectors + d], d_o[row * vectors + d]);
+        #[unroll]
+        for i in 0..N::value() {
+            sum = fma(
+                f32::cast_from(x.extract(i)),
+                f32::cast_from(y.extract(i)),
+                sum,
+            );
+        }
     }
     let head = row % sizes.heads;
     let query = row / sizes.heads;

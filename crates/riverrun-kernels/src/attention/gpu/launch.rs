@@ -12,7 +12,7 @@ use super::plan::{Plan, Tuning};
 use super::tensor;
 use crate::Error;
 use crate::attention::Problem;
-use crate::gpu::{Dtype, buffer, expect, grid};
+use crate::gpu::{Dtype, buffer, expect, grid, vector_width};
 
 /// Computes `o` and `lse`: on tensor cores where [`tensor_cores`](super::tensor_cores) are for the problem, and by plain units
 /// elsewhere and with a `tuning`, which is of that form.
@@ -116,6 +116,7 @@ pub fn backward(
         _ => buffer(handle, queries, 1),
     };
     let delta = client.empty(rows.max(1) * 4);
+    let vector = vector_width(client, dtype, 16, shape.dim);
     let (bounds, count) = match rows {
         0 => plan.bounds(None),
         _ => plan.bounds(args.reset.as_ref()),
@@ -133,12 +134,13 @@ pub fn backward(
                 grid(client, rows.div_ceil(64)),
                 CubeDim::new_1d(64),
                 plan.address,
-                buffer(&args.o, queries, 1),
-                buffer(&args.d_o, queries, 1),
+                vector,
+                buffer(&args.o, queries, vector),
+                buffer(&args.d_o, queries, vector),
                 buffer(&delta, rows, 1),
                 rows,
                 plan.sizes(),
-                shape.dim,
+                shape.dim / vector,
                 dtype.elem(),
             );
         }
