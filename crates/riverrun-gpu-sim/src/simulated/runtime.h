@@ -295,17 +295,42 @@ static void mma(float *d, const uint32_t (&a)[4], const uint32_t (&b)[2], const 
     }
 }
 
-// m64n..k16 of bf16 or f16, a plane's 16 rows: of each thread its part of A and of the sums. B lies in shared memory with vectors of 16
-// bytes permuted within 128 bytes; `rows`: 128 bytes are a row of it, else a column.
-template <float (*WIDEN)(uint16_t), int COLUMNS>
-static void wgmma(float *const (&sums)[COLUMNS / 2], const uint32_t (&a)[4], uint64_t tile, bool adds, bool rows) {
+// A number of 16 bits of a tile for `wgmma`: rows of 128 bytes, whose vectors of 16 bytes are permuted, 64 numbers; further ones in the
+// next panel.
+static uint16_t number_of(uint64_t tile, int row, int number) {
     if (tile >> 62 != 1)
         abort();
+    uint32_t start = (tile & 0x3fff) << 4, panel = (tile >> 16 & 0x3fff) << 4, groups = (tile >> 32 & 0x3fff) << 4;
+    uint32_t base = (uint32_t)(uintptr_t)shared();
+    uint32_t at = start + number / 64 * panel + row / 8 * groups + row % 8 * 128 + number % 64 * 2;
+    at ^= (at >> 7 & 7) << 4;
+    uint16_t found;
+    memcpy(&found, shared_at(base + (at - base & 0x3ffff)), 2);
+    return found;
+}
+
+struct Words {
+    uint32_t words[4];
+};
+
+// The thread's part of the plane's 16 rows of an operand A in shared memory.
+static Words rows_of(uint64_t tile) {
+    Words found;
+    for (int i = 0; i < 4; i++) {
+        int row = thread->number / 32 % 4 * 16 + lane() / 4 + i % 2 * 8, k = lane() % 4 * 2 + i / 2 * 8;
+        found.words[i] = number_of(tile, row, k) | (uint32_t)number_of(tile, row, k + 1) << 16;
+    }
+    return found;
+}
+
+// m64n..k16 of bf16 or f16, a plane's 16 rows: of each thread its part of A and of the sums. `rows`: a row of the tile is a row of B,
+// else a column.
+template <float (*WIDEN)(uint16_t), int COLUMNS>
+static void wgmma(float *const (&sums)[COLUMNS / 2], Words a, uint64_t tile, bool adds, bool rows) {
     Plane &all = plane();
     auto &given = all.given[all.round & 1];
-    memcpy(given[lane()], a, 16);
+    memcpy(given[lane()], a.words, 16);
     meet_plane();
-    uint32_t start = (tile & 0x3fff) << 4, groups = (tile >> 32 & 0x3fff) << 4, base = (uint32_t)(uintptr_t)shared();
     float left[2][16];
     for (int i = 0; i < 2; i++)
         for (int k = 0; k < 16; k++)
@@ -313,14 +338,8 @@ static void wgmma(float *const (&sums)[COLUMNS / 2], const uint32_t (&a)[4], uin
     for (int n = 0; n < COLUMNS / 2; n++) {
         int i = n / 2 % 2, column = n / 4 * 8 + lane() % 4 * 2 + n % 2;
         double sum = adds ? *sums[n] : 0.0;
-        for (int k = 0; k < 16; k++) {
-            int row = rows ? k : column, number = rows ? column : k;
-            uint32_t at = start + row / 8 * groups + row % 8 * 128 + number * 2;
-            at ^= (at >> 7 & 7) << 4;
-            uint16_t right;
-            memcpy(&right, shared_at(base + (at - base & 0x3ffff)), 2);
-            sum += (double)left[i][k] * WIDEN(right);
-        }
+        for (int k = 0; k < 16; k++)
+            sum += (double)left[i][k] * WIDEN(rows ? number_of(tile, k, column) : number_of(tile, column, k));
         *sums[n] = (float)sum;
     }
 }

@@ -51,6 +51,14 @@ fn every_size_of_tile() {
     check::<bf16>(Dtype::Bf16, [1, 40, 70, 1, 1, 256], 0);
 }
 
+/// Products of four planes: several tiles, one group of rows, channels that fill no panel.
+#[test]
+fn by_four_planes() {
+    check::<bf16>(Dtype::Bf16, [1, 150, 290, 2, 1, 64], 7);
+    check::<f16>(Dtype::F16, [1, 140, 300, 2, 2, 96], 0);
+    check::<bf16>(Dtype::Bf16, [1, 50, 200, 1, 1, 40], 10);
+}
+
 #[test]
 fn without_queries_or_keys() {
     check::<bf16>(Dtype::Bf16, [1, 5, 0, 1, 1, 8], 0);
@@ -61,9 +69,14 @@ fn without_queries_or_keys() {
 #[test]
 fn nan_stays_where_it_is_seen() {
     let client = client();
-    for (dtype, options) in [(Dtype::Bf16, 1), (Dtype::F16, 6)] {
+    for (dtype, options, dim) in [
+        (Dtype::Bf16, 1, 16),
+        (Dtype::F16, 6, 16),
+        (Dtype::F16, 1, 72),
+        (Dtype::Bf16, 6, 64),
+    ] {
         let options = Options::nth(options, 60);
-        let case = Case::random(shape([2, 80, 80, 1, 1, 16]), options, 5);
+        let case = Case::random(shape([2, 80, 80, 1, 1, dim]), options, 5);
         let run = |case: &Case| {
             case.gpu(&client, dtype, None)
                 .expect("a problem it can run")

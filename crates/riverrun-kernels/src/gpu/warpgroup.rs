@@ -21,48 +21,82 @@ pub(crate) const ALIGNMENT: usize = 1024;
 pub(crate) struct Step {
     /// Which 16 numbers.
     pub depth: usize,
-    /// Columns of the sums: the first, and how many, a multiple of 8 up to [`PANEL`].
+    /// Columns of the sums: the first, and how many, a multiple of 8.
     pub columns: (usize, usize),
     /// Bytes from the start of the tile to the first number of `B`.
     pub offset: usize,
+    /// Bytes from panel to panel, where rows of `B` go on in further panels.
+    pub panel: usize,
+    /// Bytes from the start of `A`'s tile to its first number, where `A` lies in shared memory.
+    pub left: usize,
 }
 
-/// The instructions of a product of `depth` times 16, with `columns` columns of sums: those given, or zeros. The operands are in the
-/// order of [`product`]'s. `rows`: a row of a panel is a row of `B`, else a column.
-fn text(
-    steps: &[Step],
-    [depth, columns]: [usize; 2],
-    [given, waits]: [bool; 2],
-    rows: bool,
-    storage: Storage,
-) -> String {
-    let name = match storage {
+/// What all steps of a product have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Product {
+    /// The depth, in 16 numbers: 4 or 8 where `A` is in registers.
+    pub depth: usize,
+    /// Columns of sums: 64 or 128.
+    pub columns: usize,
+    /// It is added to the sums; else they are set.
+    pub given: bool,
+    /// It is there at once; else after [`settle`], before which nothing may read or change the sums, `A` and `B`.
+    pub waits: bool,
+    /// A row of a panel is a row of `B`, else a column.
+    pub rows: bool,
+    pub storage: Storage,
+}
+
+/// Where `A` is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Registers,
+    /// In panels, a row of which is a row of `A`.
+    Tile,
+}
+
+/// The instructions of a product. Operands: the sums, those given, `A` or the place of its tile, the place of `B`'s.
+fn text(steps: &[Step], product: Product, left: Left) -> String {
+    let name = match product.storage {
         Storage::F16Words => "f16",
         Storage::Plain | Storage::Bf16Words => "bf16",
     };
-    let sums = columns / 2;
-    let words = if given { 2 * sums } else { sums };
-    let tile = words + 4 * depth;
+    let sums = product.columns / 2;
+    let words = if product.given { 2 * sums } else { sums };
+    let tile = match left {
+        Left::Registers => words + 4 * product.depth,
+        Left::Tile => words + 1,
+    };
     let list = |first: usize, count: usize| {
         let all: Vec<String> = (first..first + count).map(|n| format!("%{n}")).collect();
         all.join(", ")
     };
+    let place = |to: &str, operand: usize| {
+        [
+            format!("and.b32 {to}, %{operand}, 0x3ffff;"),
+            format!("shr.u32 {to}, {to}, 4;"),
+        ]
+    };
     let mut lines = vec![
         "{".to_string(),
         ".reg .pred adds, sets;".into(),
-        ".reg .b32 at, low, high;".into(),
-        ".reg .b64 tile;".into(),
-        format!("and.b32 at, %{tile}, 0x3ffff;"),
-        "shr.u32 at, at, 4;".into(),
+        ".reg .b32 at, own, low, high;".into(),
+        ".reg .b64 tile, rows;".into(),
+    ];
+    lines.extend(place("at", tile));
+    if left == Left::Tile {
+        lines.extend(place("own", words));
+    }
+    lines.extend([
         "mov.b32 high, 0x40000040;".into(),
         "setp.ne.u32 sets, at, at;".into(),
         "setp.eq.u32 adds, at, at;".into(),
-    ];
-    if given {
+    ]);
+    if product.given {
         lines.extend((0..sums).map(|n| format!("mov.f32 %{n}, %{};", sums + n)));
     }
     lines.push("wgmma.fence.sync.aligned;".into());
-    let mut begun = vec![given; columns];
+    let mut begun = vec![product.given; product.columns];
     for step in steps {
         let (first, count) = step.columns;
         let adds = begun[first];
@@ -70,58 +104,176 @@ fn text(
         assert!(columns.iter().all(|begun| *begun == adds));
         columns.fill(true);
         // Eight rows of a panel further on are 1024 bytes; vectors are permuted within 128 bytes.
-        lines.push(format!("add.u32 low, at, {};", step.offset / 16));
+        let a = match left {
+            Left::Registers => format!("{{{}}}", list(words + 4 * step.depth, 4)),
+            Left::Tile => {
+                lines.push(format!("add.u32 low, own, {};", step.left / 16));
+                lines.push("mov.b64 rows, {low, high};".into());
+                "rows".into()
+            }
+        };
+        let offset = step.offset / 16 + ((step.panel / 16) << 16);
+        lines.push(format!("add.u32 low, at, {offset};"));
         lines.push("mov.b64 tile, {low, high};".into());
         lines.push(format!(
-            "wgmma.mma_async.sync.aligned.m64n{count}k16.f32.{name}.{name} {{{}}}, {{{}}}, tile, {}, 1, 1, {};",
+            "wgmma.mma_async.sync.aligned.m64n{count}k16.f32.{name}.{name} {{{}}}, {a}, tile, {}, 1, 1, {}{};",
             list(first / 2, count / 2),
-            list(words + 4 * step.depth, 4),
             if adds { "adds" } else { "sets" },
-            u8::from(rows),
+            if left == Left::Tile { "0, " } else { "" },
+            u8::from(product.rows),
         ));
     }
     lines.push("wgmma.commit_group.sync.aligned;".into());
-    if waits {
+    if product.waits {
         lines.push("wgmma.wait_group.sync.aligned 0;".into());
     }
     lines.push("}".into());
     lines.join(" ")
 }
 
-/// `sums + a B`, or `a B`; all four planes call it. If it does not wait, the result may only be used after [`settle`]. `A`: four words
-/// for each 16 of the depth; `D`: four sums for each 8 columns.
+/// `sums + a B`, or `a B`; all four planes call it. `a`: four words for each 16 of the depth; `sums`: four for each 8 columns.
 #[cube]
-pub(crate) fn product<A: Size, D: Size>(
-    a: Vector<u32, A>,
-    sums: Vector<f32, D>,
+pub(crate) fn multiply(
+    a: &Array<Vector<u32, Const<4>>>,
     tile: u32,
+    sums: &mut Array<Vector<f32, Const<4>>>,
     #[comptime] steps: Vec<Step>,
-    #[comptime] sizes: [usize; 2],
-    #[comptime] given: bool,
-    #[comptime] waits: bool,
-    #[comptime] rows: bool,
-    #[comptime] storage: Storage,
-) -> Vector<f32, D> {
-    let text = comptime!(text(&steps, sizes, [given, waits], rows, storage));
-    let found: Vector<f32, D>;
-    if comptime!(given) {
-        gpu_asm!(
-            "{text} // {} {} {} {}",
-            out(_) found, in(_) sums, in(_) a, in(_) tile, options(nomem),
-        );
+    #[comptime] product: Product,
+) {
+    if comptime!(product.depth == 4 && product.columns == 64) {
+        by_registers::<Const<16>, Const<32>>(a, tile, sums, steps, product);
+    } else if comptime!(product.depth == 8 && product.columns == 64) {
+        by_registers::<Const<32>, Const<32>>(a, tile, sums, steps, product);
+    } else if comptime!(product.depth == 4 && product.columns == 128) {
+        by_registers::<Const<16>, Const<64>>(a, tile, sums, steps, product);
     } else {
-        gpu_asm!("{text} // {} {} {}", out(_) found, in(_) a, in(_) tile, options(nomem));
+        by_registers::<Const<32>, Const<64>>(a, tile, sums, steps, product);
     }
-    found
 }
 
-/// Waits for all products but the `left` last ones. These are the sums of one that is there then.
 #[cube]
-pub(crate) fn settle<D: Size>(
-    sums: Vector<f32, D>,
+fn by_registers<A: Size, D: Size>(
+    a: &Array<Vector<u32, Const<4>>>,
+    tile: u32,
+    sums: &mut Array<Vector<f32, Const<4>>>,
+    #[comptime] steps: Vec<Step>,
+    #[comptime] product: Product,
+) {
+    let mut words = Vector::<u32, A>::new(0u32);
+    #[unroll]
+    for step in 0..comptime!(product.depth) {
+        #[unroll]
+        for i in 0..4usize {
+            words.insert(comptime!(4 * step + i), a[step].extract(i));
+        }
+    }
+    // A variable would be passed to an instruction by its address.
+    let words = Vector::<u32, A>::reinterpret(Vector::<f32, A>::reinterpret(words));
+    let text = comptime!(text(&steps, product, Left::Registers));
+    let found: Vector<f32, D>;
+    if comptime!(product.given) {
+        let sums = join::<D>(&*sums, comptime!(product.columns / 8));
+        gpu_asm!(
+            "{text} // {} {} {} {}",
+            out(_) found, in(_) sums, in(_) words, in(_) tile, options(nomem),
+        );
+    } else {
+        gpu_asm!("{text} // {} {} {}", out(_) found, in(_) words, in(_) tile, options(nomem));
+    }
+    part::<D>(sums, found, comptime!(product.columns / 8));
+}
+
+/// The same, where `A` lies in shared memory: in panels of 64 rows or more, the product's first row at `rows`.
+#[cube]
+pub(crate) fn multiply_tiles(
+    rows: u32,
+    tile: u32,
+    sums: &mut Array<Vector<f32, Const<4>>>,
+    #[comptime] steps: Vec<Step>,
+    #[comptime] product: Product,
+) {
+    if comptime!(product.columns == 64) {
+        by_tiles::<Const<32>>(rows, tile, sums, steps, product);
+    } else {
+        by_tiles::<Const<64>>(rows, tile, sums, steps, product);
+    }
+}
+
+#[cube]
+fn by_tiles<D: Size>(
+    rows: u32,
+    tile: u32,
+    sums: &mut Array<Vector<f32, Const<4>>>,
+    #[comptime] steps: Vec<Step>,
+    #[comptime] product: Product,
+) {
+    let text = comptime!(text(&steps, product, Left::Tile));
+    let found: Vector<f32, D>;
+    if comptime!(product.given) {
+        let sums = join::<D>(&*sums, comptime!(product.columns / 8));
+        gpu_asm!(
+            "{text} // {} {} {} {}",
+            out(_) found, in(_) sums, in(_) rows, in(_) tile, options(nomem),
+        );
+    } else {
+        gpu_asm!("{text} // {} {} {}", out(_) found, in(_) rows, in(_) tile, options(nomem));
+    }
+    part::<D>(sums, found, comptime!(product.columns / 8));
+}
+
+/// All numbers of `count` sums.
+#[cube]
+fn join<D: Size>(sums: &Array<Vector<f32, Const<4>>>, #[comptime] count: usize) -> Vector<f32, D> {
+    let mut all = Vector::<f32, D>::new(0.0f32);
+    #[unroll]
+    for n in 0..count {
+        #[unroll]
+        for i in 0..4usize {
+            all.insert(comptime!(4 * n + i), sums[n].extract(i));
+        }
+    }
+    // A variable would be passed to an instruction by its address.
+    Vector::<f32, D>::reinterpret(Vector::<u32, D>::reinterpret(all))
+}
+
+#[cube]
+fn part<D: Size>(
+    sums: &mut Array<Vector<f32, Const<4>>>,
+    all: Vector<f32, D>,
+    #[comptime] count: usize,
+) {
+    #[unroll]
+    for n in 0..count {
+        let mut numbers = Vector::<f32, Const<4>>::new(0.0f32);
+        #[unroll]
+        for i in 0..4usize {
+            numbers.insert(i, all.extract(comptime!(4 * n + i)));
+        }
+        sums[n] = numbers;
+    }
+}
+
+/// Waits for all products but the `left` last ones. These are the sums of one that is there then. The compiler may move the wait before
+/// what needs none of them, but for what [`stay`] holds.
+#[cube]
+pub(crate) fn settle(
+    sums: &mut Array<Vector<f32, Const<4>>>,
     #[comptime] columns: usize,
     #[comptime] left: usize,
-) -> Vector<f32, D> {
+) {
+    if comptime!(columns == 64) {
+        settle_numbers::<Const<32>>(sums, columns, left);
+    } else {
+        settle_numbers::<Const<64>>(sums, columns, left);
+    }
+}
+
+#[cube]
+fn settle_numbers<D: Size>(
+    sums: &mut Array<Vector<f32, Const<4>>>,
+    #[comptime] columns: usize,
+    #[comptime] left: usize,
+) {
     let text = comptime!({
         let count = columns / 2;
         let mut lines = vec![format!("{{ wgmma.wait_group.sync.aligned {left};")];
@@ -129,9 +281,22 @@ pub(crate) fn settle<D: Size>(
         lines.push("}".into());
         lines.join(" ")
     });
+    let before = join::<D>(&*sums, comptime!(columns / 8));
     let found: Vector<f32, D>;
-    gpu_asm!("{text} // {} {}", out(_) found, in(_) sums, options(nomem));
-    found
+    gpu_asm!("{text} // {} {}", out(_) found, in(_) before, options(nomem));
+    part::<D>(sums, found, comptime!(columns / 8));
+}
+
+/// Keeps a wait behind what is computed before: a branch that no cube takes, beyond which ptxas moves no wait.
+#[cube]
+pub(crate) fn stay() {
+    let text = comptime!({
+        let count = ".reg .u32 count; mov.u32 count, %nctaid.y;";
+        let branch =
+            "setp.eq.u32 never, count, 0x7fffffff; @!never bra ahead; nanosleep.u32 20; ahead:";
+        format!("{{ .reg .pred never; {count} {branch} }}")
+    });
+    gpu_asm!("{text}");
 }
 
 /// Makes what the thread has written to shared memory visible to [`product`], once the cube has met.

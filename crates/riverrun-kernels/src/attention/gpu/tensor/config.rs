@@ -6,6 +6,7 @@ use crate::attention::Problem;
 use crate::attention::gpu::plan::Plan;
 use crate::attention::gpu::score::Rule;
 use crate::gpu::storage::Storage;
+use crate::gpu::warpgroup::{ALIGNMENT, PANEL};
 use crate::gpu::{Dtype, capability};
 
 /// Parameters of the generated code.
@@ -21,6 +22,8 @@ pub struct Config {
     pub columns: usize,
     /// Whether planes hold their rows in registers.
     pub held: bool,
+    /// Whether tiles lie in panels, and four planes multiply at a time.
+    pub panels: bool,
     /// Two numbers to a word.
     pub(super) storage: Storage,
     pub(super) rule: Rule,
@@ -58,6 +61,9 @@ impl Config {
             Dtype::F16 => Storage::F16Words,
             Dtype::F32 | Dtype::Bf16 => Storage::Bf16Words,
         };
+        if let Some(config) = Self::of_panels(plan, pass, storage) {
+            return Some(config);
+        }
         // Planes, blocks, columns; the best first. See the module's table.
         let all: &[[usize; 3]] = match (pass, dim) {
             (Pass::Forward, ..=128) if problem.shape.queries > 64 => {
@@ -78,10 +84,43 @@ impl Config {
                 columns,
                 // With two blocks or more channels there are no registers left.
                 held: pass == Pass::Forward && blocks == 1 && dim <= 128,
+                panels: false,
                 storage,
                 rule: plan.config.rule,
             })
             .find(|config| config.vectors(pass) * 16 + FLAGS * 4 <= room)
+    }
+
+    /// The tiles for products of four planes, which compute capability 9.0 alone has.
+    fn of_panels(plan: &Plan, pass: Pass, storage: Storage) -> Option<Self> {
+        let (client, problem) = (plan.client, plan.problem);
+        let shape = problem.shape;
+        // The largest score is that of the largest product, where the scale is above 0.
+        let takes = capability(client) == Some(90)
+            && (PANEL / 2 + 1..=2 * PANEL).contains(&shape.dim)
+            && problem.scale > 0.0;
+        let rows = match pass {
+            Pass::Forward | Pass::Queries => shape.queries,
+            Pass::Keys => shape.keys,
+        };
+        // Without many channels a multiprocessor's registers hold two or more cubes of 4 planes; else 8 planes share a tile of keys.
+        let many = shape.dim > PANEL && pass != Pass::Keys;
+        let config = Self {
+            dim: shape.dim,
+            planes: if many && rows > 64 { 8 } else { 4 },
+            blocks: 1,
+            columns: if many && pass == Pass::Forward {
+                128
+            } else {
+                64
+            },
+            held: pass != Pass::Keys,
+            panels: true,
+            storage,
+            rule: plan.config.rule,
+        };
+        let room = client.properties().hardware.max_shared_memory_size;
+        (takes && config.vectors(pass) * 16 + FLAGS * 4 <= room).then_some(config)
     }
 
     /// Rows of the cube's own tile.
@@ -100,7 +139,18 @@ impl Config {
 
     /// Products in depth for all channels.
     pub fn steps(&self) -> usize {
-        self.dim.div_ceil(16)
+        match self.panels {
+            true => self.dim.div_ceil(PANEL) * (PANEL / 16),
+            false => self.dim.div_ceil(16),
+        }
+    }
+
+    /// Bytes of a tile with so many rows.
+    pub fn bytes(&self, rows: usize) -> u32 {
+        match self.panels {
+            true => (rows * self.steps() * 32) as u32,
+            false => self.offset(rows, 0),
+        }
     }
 
     /// Vectors of 16 bytes from row to row of a tile: odd, so that eight rows lie in different banks.
@@ -113,8 +163,22 @@ impl Config {
         ((row * self.pitch() + vector) * 16) as u32
     }
 
+    /// Bytes from a tile of queries, its `d_o` and two numbers to each row, to the next in panels.
+    pub fn bytes_of_queries(&self) -> u32 {
+        let bytes = 2 * self.bytes(self.columns) + 8 * self.columns as u32;
+        bytes.next_multiple_of(ALIGNMENT as u32)
+    }
+
     /// Vectors of shared memory.
     pub fn vectors(&self, pass: Pass) -> usize {
+        if self.panels {
+            let tiles = match pass {
+                Pass::Forward => self.bytes(self.rows()) + 4 * self.bytes(self.columns),
+                Pass::Queries => 2 * self.bytes(self.rows()) + 6 * self.bytes(self.columns),
+                Pass::Keys => 2 * self.bytes(self.rows()) + 2 * self.bytes_of_queries(),
+            };
+            return (tiles as usize + ALIGNMENT) / 16;
+        }
         let own = self.rows() * self.pitch();
         let exchanged = 2 * self.columns * self.pitch();
         match pass {

@@ -3,9 +3,10 @@
 use cubecl::prelude::*;
 
 use super::config::Config;
-use super::tile::{put_words, word_at, words_at};
+use super::tile::{place, put_words, word_at, words_at};
 use crate::attention::gpu::score::{Sizes, span};
 use crate::gpu::storage::Storage;
+use crate::gpu::warpgroup::show;
 
 /// The exponent's bits of the second of two numbers; 16 bits to the right, those of the first.
 fn exponent(storage: Storage) -> u32 {
@@ -63,11 +64,11 @@ pub(super) fn isolate(
     let storage = comptime!(config.storage);
     let each = comptime!(2 * config.steps());
     let total = comptime!(config.columns * each);
-    let pitch = comptime!(config.pitch());
+    let columns = comptime!(config.columns);
     let mut found = false;
     for n in 0..comptime!(total.div_ceil(units)) {
-        let place = (n * units + UNIT_POS as usize).min(comptime!(total - 1));
-        let words = words_at(tile + ((place / each * pitch + place % each) * 16) as u32);
+        let vector = (n * units + UNIT_POS as usize).min(comptime!(total - 1));
+        let words = words_at(tile + place(vector / each, vector % each, columns, config));
         #[unroll]
         for i in 0..4usize {
             let word = words.extract(i);
@@ -80,7 +81,7 @@ pub(super) fn isolate(
     sync_cube();
     if flags[flag] != 0u32 {
         let nan = f32::reinterpret(0x7fff_ffffu32);
-        for j in 0..comptime!(config.columns) {
+        for j in 0..columns {
             let line = mask.column + j;
             // The keys that this query sees, where the rows of the tile are queries.
             let (start, end) = if comptime!(mask.by_row) {
@@ -89,10 +90,10 @@ pub(super) fn isolate(
                 let query = line.min(sizes.queries - 1);
                 span(query, mask.sequence, bounds, sizes, config.rule)
             };
-            let row = tile + (j * pitch * 16) as u32 + UNIT_POS_X % 4 * 4;
             #[unroll]
             for n in 0..comptime!(2 * steps) {
-                let word = word_at(row + comptime!(n as u32 * 16));
+                let at = tile + place(j, n.runtime(), columns, config) + UNIT_POS_X % 4 * 4;
+                let word = word_at(at);
                 let first = first_is_wild(word, storage);
                 let second = second_is_wild(word, storage);
                 #[unroll]
@@ -117,9 +118,9 @@ pub(super) fn isolate(
         }
         sync_cube();
         for n in 0..comptime!(total.div_ceil(units)) {
-            let place = n * units + UNIT_POS as usize;
-            if place < total {
-                let at = tile + ((place / each * pitch + place % each) * 16) as u32;
+            let vector = n * units + UNIT_POS as usize;
+            if vector < total {
+                let at = tile + place(vector / each, vector % each, columns, config);
                 let words = words_at(at);
                 let mut tame = Vector::<u32, Const<4>>::new(0u32);
                 #[unroll]
@@ -134,6 +135,9 @@ pub(super) fn isolate(
         }
         if UNIT_POS == 0 {
             flags[flag] = 0u32;
+        }
+        if comptime!(config.panels) {
+            show();
         }
         sync_cube();
     }

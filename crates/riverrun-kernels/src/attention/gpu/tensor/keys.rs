@@ -13,7 +13,7 @@ use crate::gpu::address::address;
 
 /// Begins to copy the rows of the `n`-th tile of queries, heads of the group one after the other: `q`, `d_o`, `lse`, `δ`.
 #[cube]
-fn load_queries(
+pub(super) fn load_queries(
     at: u32,
     n: usize,
     sources: (u64, u64, u64, u64),
@@ -25,7 +25,7 @@ fn load_queries(
     #[comptime] config: Config,
 ) {
     let columns = comptime!(config.columns);
-    let size = comptime!(config.offset(config.columns, 0));
+    let size = comptime!(config.bytes(config.columns));
     let head = key_head * (sizes.heads / sizes.key_heads) + n / count;
     let column = (from + n % count) * columns;
     let queries = rows_of(sequence, head, sizes.queries, sizes.heads, config.dim);
@@ -39,6 +39,31 @@ fn load_queries(
         sizes.queries,
         config,
     );
+}
+
+/// The tiles of queries that see any of the keys from `first` to `last`: the first, and how many.
+#[cube]
+pub(super) fn queries_of(
+    first: usize,
+    last: usize,
+    sizes: &Sizes,
+    #[comptime] config: Config,
+) -> (usize, usize) {
+    let (columns, rule) = comptime!((config.columns, config.rule));
+    let from = if comptime!(rule.causal) {
+        less(first, sizes.keys - sizes.queries)
+    } else if comptime!(rule.window) {
+        less(first + 1, sizes.keys - sizes.queries + sizes.window)
+    } else {
+        0usize.runtime()
+    };
+    let to = if comptime!(rule.window) {
+        less(last + sizes.window, sizes.keys - sizes.queries).min(sizes.queries)
+    } else {
+        sizes.queries
+    };
+    let (from, to) = (from / columns, to.div_ceil(columns));
+    (from, less(to, from))
 }
 
 /// `dk` and `dv`, or one of them. Cubes: at least one for each tile of keys of each key head of each sequence.
@@ -85,22 +110,8 @@ pub(super) fn attention_keys_tensor(
     let keys = rows_of(sequence, key_head, sizes.keys, sizes.key_heads, config.dim);
     let sources = (address(q), address(d_o), address(lse), address(delta));
 
-    // The queries that see any of these keys.
     let last = (first + rows).min(sizes.keys) - 1;
-    let from = if comptime!(rule.causal) {
-        less(first, sizes.keys - sizes.queries)
-    } else if comptime!(rule.window) {
-        less(first + 1, sizes.keys - sizes.queries + sizes.window)
-    } else {
-        0usize.runtime()
-    };
-    let to = if comptime!(rule.window) {
-        less(last + sizes.window, sizes.keys - sizes.queries).min(sizes.queries)
-    } else {
-        sizes.queries
-    };
-    let (from, to) = (from / columns, to.div_ceil(columns));
-    let per_head = less(to, from);
+    let (from, per_head) = queries_of(first, last, &sizes, config);
     let all = per_head * (sizes.heads / sizes.key_heads);
 
     load(own_tiles, address(k), &keys, first, rows, config);

@@ -7,6 +7,7 @@ use super::config::Config;
 use super::forward::attention_forward_tensor;
 use super::keys::attention_keys_tensor;
 use super::queries::attention_queries_tensor;
+use super::warpgroup::{attention_forward_groups, attention_keys_groups, attention_queries_groups};
 use crate::attention::gpu::args::{Backward, Forward};
 use crate::attention::gpu::plan::Plan;
 use crate::gpu::{buffer, grid};
@@ -31,23 +32,31 @@ pub(in crate::attention::gpu) fn forward(plan: &Plan, args: &Forward, config: Co
         _ => buffer(handle, keys, 2),
     };
     let cubes = shape.batch * shape.heads * shape.queries.div_ceil(config.rows());
+    macro_rules! launch {
+        ($form:ident, $width:expr) => {
+            $form::launch_unchecked(
+                plan.client,
+                grid(plan.client, cubes),
+                config.cube(),
+                plan.address,
+                buffer(&args.q, queries, 2),
+                key(&args.k),
+                key(&args.v),
+                buffer(&bounds, count, 1),
+                buffer(&args.o, queries, $width),
+                buffer(&args.lse, shape.rows(), 1),
+                cubes,
+                plan.sizes(),
+                config,
+            )
+        };
+    }
     // SAFETY: the buffers have been checked or made for the shape, and cubes past the last end at once.
     unsafe {
-        attention_forward_tensor::launch_unchecked(
-            plan.client,
-            grid(plan.client, cubes),
-            config.cube(),
-            plan.address,
-            buffer(&args.q, queries, 2),
-            key(&args.k),
-            key(&args.v),
-            buffer(&bounds, count, 1),
-            buffer(&args.o, queries, 2),
-            buffer(&args.lse, shape.rows(), 1),
-            cubes,
-            plan.sizes(),
-            config,
-        );
+        match config.panels {
+            true => launch!(attention_forward_groups, 8),
+            false => launch!(attention_forward_tensor, 2),
+        }
     }
 }
 
@@ -66,25 +75,33 @@ pub(in crate::attention::gpu) fn queries(
         _ => buffer(handle, keys, 2),
     };
     let cubes = shape.batch * shape.heads * shape.queries.div_ceil(config.rows());
+    macro_rules! launch {
+        ($form:ident, $width:expr) => {
+            $form::launch_unchecked(
+                plan.client,
+                grid(plan.client, cubes),
+                config.cube(),
+                plan.address,
+                buffer(&args.q, queries, 2),
+                key(&args.k),
+                key(&args.v),
+                buffer(&args.d_o, queries, 2),
+                buffer(bounds.0, bounds.1, 1),
+                buffer(&args.lse, rows, 1),
+                buffer(delta, rows, 1),
+                buffer(&args.d_q, queries, $width),
+                cubes,
+                plan.sizes(),
+                config,
+            )
+        };
+    }
     // SAFETY: as above.
     unsafe {
-        attention_queries_tensor::launch_unchecked(
-            plan.client,
-            grid(plan.client, cubes),
-            config.cube(),
-            plan.address,
-            buffer(&args.q, queries, 2),
-            key(&args.k),
-            key(&args.v),
-            buffer(&args.d_o, queries, 2),
-            buffer(bounds.0, bounds.1, 1),
-            buffer(&args.lse, rows, 1),
-            buffer(delta, rows, 1),
-            buffer(&args.d_q, queries, 2),
-            cubes,
-            plan.sizes(),
-            config,
-        );
+        match config.panels {
+            true => launch!(attention_queries_groups, 8),
+            false => launch!(attention_queries_tensor, 2),
+        }
     }
 }
 
@@ -108,14 +125,9 @@ pub(in crate::attention::gpu) fn keys(
         _ => buffer(handle, rows, 1),
     };
     let cubes = shape.batch * shape.key_heads * shape.keys.div_ceil(config.rows());
-    let launches: &[[bool; 2]] = match shape.dim {
-        ..=BOTH => &[[true, true]],
-        _ => &[[true, false], [false, true]],
-    };
-    for wanted in launches {
-        // SAFETY: as above.
-        unsafe {
-            attention_keys_tensor::launch_unchecked(
+    macro_rules! launch {
+        ($form:ident, $width:expr $(, $wanted:expr)?) => {
+            $form::launch_unchecked(
                 plan.client,
                 grid(plan.client, cubes),
                 config.cube(),
@@ -127,13 +139,24 @@ pub(in crate::attention::gpu) fn keys(
                 buffer(bounds.0, bounds.1, 1),
                 number(&args.lse),
                 number(delta),
-                buffer(&args.d_k, keys, 2),
-                buffer(&args.d_v, keys, 2),
+                buffer(&args.d_k, keys, $width),
+                buffer(&args.d_v, keys, $width),
                 cubes,
                 plan.sizes(),
                 config,
-                *wanted,
-            );
+                $($wanted,)?
+            )
+        };
+    }
+    // SAFETY: as above.
+    unsafe {
+        match (config.panels, shape.dim) {
+            (true, _) => launch!(attention_keys_groups, 8),
+            (false, ..=BOTH) => launch!(attention_keys_tensor, 2, [true; 2]),
+            (false, _) => {
+                launch!(attention_keys_tensor, 2, [true, false]);
+                launch!(attention_keys_tensor, 2, [false, true]);
+            }
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Attention on tensor cores: `f16` and `bf16` on NVIDIA GPUs of compute capability 8.0 and later.
+//! Attention on tensor cores: `f16` and `bf16` on NVIDIA GPUs of compute capability 8.0 and later. Of capability 9.0, heads of 33 to
+//! 128 channels are computed by products of four planes ([`warpgroup`]); what follows is for the others.
 //!
 //! A cube owns a tile of rows (queries, or keys for `dk` and `dv`), 16 rows to a plane or twice that, and goes through tiles of
 //! the other side. Those come to shared memory by `cp.async`, two stages deep: the next tile is under way while the cube
@@ -32,13 +33,12 @@
 //! multiprocessor, that is 200 clocks of one; its 64 `ldmatrix.x4` read 32 KiB at 128 bytes a clock, 256 clocks, which two blocks
 //! to a plane share: 128 each; its 1024 exponentials at 16 a clock are 64 clocks beside them. So the `mma` bounds it, at about
 //! 600 TF/s at 1.75 GHz. Keys and values come from the L2 cache: to a tile of 128 queries 8 KiB in a million operations, at 400 TF/s
-//! 3.1 TB/s. `wgmma` would take the bound to 989 TF/s.
+//! 3.1 TB/s.
 //!
-//! **Prediction.** Two cubes of 4 planes to a multiprocessor do not hide all of the softmax behind the products of others: half
-//! to two thirds of the bound, 300 to 400 TF/s forward. Backward counts 5 products and makes 7 (no atomics, so `s` and `dp` are
-//! computed in both kernels), with one block to a plane, where shared memory bounds: at 32 columns 3 `ldmatrix.x4` to 4 `mma` for
-//! scores and 1 to 2 for sums, about 1600 operations a clock, 370 TF/s of 7 products, 260 counted; half of that, 130, is what to
-//! expect. None of this has been measured.
+//! Two cubes of 4 planes to a multiprocessor do not hide all of the softmax behind the products of others. Backward counts 5 products
+//! and makes 7 (no atomics, so `s` and `dp` are computed in both kernels), with one block to a plane, where shared memory bounds: at 32
+//! columns 3 `ldmatrix.x4` to 4 `mma` for scores and 1 to 2 for sums, about 1600 operations a clock, 370 TF/s of 7 products, 260
+//! counted.
 //!
 //! **NaN.** `0 · NaN` is NaN on a tensor core, so where a mask cuts a tile, its NaN and infinities are brought to the rows that
 //! see them, as NaN, and are zeros in the product ([`isolate`]). Tiles that all rows see whole are not searched.
@@ -50,6 +50,7 @@ mod keys;
 mod launch;
 mod queries;
 mod tile;
+mod warpgroup;
 
 pub use config::tensor_cores;
 pub(super) use config::{Config, Pass};

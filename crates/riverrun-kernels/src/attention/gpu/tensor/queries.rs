@@ -26,9 +26,15 @@ pub(super) fn differentiate(
         let p = exp2_ptx(s * LOG2_E - lse);
         (p, p * (d_p - delta) * slope)
     } else {
-        let p = exp2_ptx(product * (sizes.scale * LOG2_E) - lse);
+        let p = weight(product, lse, sizes);
         (p, p * (d_p - delta))
     }
+}
+
+/// `p` from a product, without a cap of the scores. `lse` is of base 2.
+#[cube]
+pub(super) fn weight(product: f32, lse: f32, sizes: &Sizes) -> f32 {
+    exp2_ptx(product * (sizes.scale * LOG2_E) - lse)
 }
 
 /// `dq`. Cubes: at least one for each tile of queries of each head of each sequence.

@@ -7,6 +7,7 @@ use crate::attention::gpu::score::{Rows, Sizes, span};
 use crate::gpu::mma::multiply_add;
 use crate::gpu::storage::pair;
 pub(super) use crate::gpu::tensor::*;
+use crate::gpu::warpgroup::{PANEL, ROW, swizzled};
 
 /// The end of the keys that the first row of a tile of queries sees, and the first key that the last one sees.
 #[cube]
@@ -23,6 +24,23 @@ pub(super) fn tile_ends(
     (first_end, last_start)
 }
 
+/// Bytes from the start of a tile of `count` rows to a vector of 16 bytes of a row.
+#[cube]
+pub(super) fn place(
+    row: usize,
+    vector: usize,
+    #[comptime] count: usize,
+    #[comptime] config: Config,
+) -> u32 {
+    if comptime!(config.panels) {
+        let each = comptime!(PANEL / 8);
+        let panel = (vector / each * comptime!(count * ROW)) as u32;
+        panel + swizzled(row as u32, (vector % each) as u32)
+    } else {
+        ((row * comptime!(config.pitch()) + vector) * 16) as u32
+    }
+}
+
 /// Begins to copy `count` rows from `first` on. Channels and rows that are not there become zeros.
 #[cube]
 pub(super) fn load(
@@ -37,21 +55,21 @@ pub(super) fn load(
     let each = comptime!(2 * config.steps());
     let total = comptime!(count * each);
     for n in 0..comptime!(total.div_ceil(units)) {
-        let place = n * units + UNIT_POS as usize;
+        let vector = n * units + UNIT_POS as usize;
         // A thread keeps its channels, if it can.
         let (row, piece) = if comptime!(units % each == 0) {
             let own = UNIT_POS as usize;
             (n * comptime!(units / each) + own / each, own % each)
         } else {
-            (place / each, place % each)
+            (vector / each, vector % each)
         };
         let (i, d) = (first + row, piece * 8);
         let there = i < rows.count && d < comptime!(config.dim);
         let bytes = select(there, 16u32, 0u32);
         let number =
             rows.start + i.min(rows.count - 1) * rows.stride + d.min(comptime!(config.dim - 8));
-        let to = at + ((row * comptime!(config.pitch()) + piece) * 16) as u32;
-        if comptime!(total % units == 0) || place < total {
+        let to = at + place(row, piece, count, config);
+        if comptime!(total % units == 0) || vector < total {
             copy_16(to, source + u64::cast_from(number) * 2u64, bytes);
         }
     }

@@ -67,6 +67,8 @@ impl Product {
                     depth,
                     columns: (first, count),
                     offset,
+                    panel: 0,
+                    left: 0,
                 });
             }
         }
@@ -121,7 +123,15 @@ fn compute(
     #[comptime] waits: bool,
 ) {
     if comptime!(product.panels) {
-        by_planes(a, tile, sums, product, given, waits);
+        let of_planes = comptime!(warpgroup::Product {
+            depth: product.depth,
+            columns: 16 * product.columns,
+            given,
+            waits,
+            rows: product.rows,
+            storage: product.storage,
+        });
+        warpgroup::multiply(a, tile, sums, comptime!(product.steps()), of_planes);
     } else {
         if comptime!(!given) {
             clear(sums, comptime!(2 * product.columns));
@@ -137,42 +147,8 @@ pub(super) fn settle(
     #[comptime] product: Product,
     #[comptime] left: usize,
 ) {
-    if comptime!(product.panels && product.columns == 4) {
-        let found =
-            warpgroup::settle::<Const<32>>(joined::<Const<32>>(&*sums, 4usize), 64usize, left);
-        part_again::<Const<32>>(sums, found, 4usize);
-    } else if comptime!(product.panels) {
-        let found =
-            warpgroup::settle::<Const<64>>(joined::<Const<64>>(&*sums, 8usize), 128usize, left);
-        part_again::<Const<64>>(sums, found, 8usize);
-    }
-}
-
-/// All numbers of the sums of so many blocks of 16 columns.
-#[cube]
-fn joined<D: Size>(sums: &Array<Sums>, #[comptime] columns: usize) -> Vector<f32, D> {
-    let mut all = Vector::<f32, D>::new(0.0f32);
-    #[unroll]
-    for n in 0..comptime!(2 * columns) {
-        #[unroll]
-        for i in 0..4usize {
-            all.insert(comptime!(4 * n + i), sums[n].extract(i));
-        }
-    }
-    // A variable would be passed to an instruction by its address.
-    Vector::<f32, D>::reinterpret(Vector::<u32, D>::reinterpret(all))
-}
-
-#[cube]
-fn part_again<D: Size>(sums: &mut Array<Sums>, all: Vector<f32, D>, #[comptime] columns: usize) {
-    #[unroll]
-    for n in 0..comptime!(2 * columns) {
-        let mut numbers = Sums::new(0.0f32);
-        #[unroll]
-        for i in 0..4usize {
-            numbers.insert(i, all.extract(comptime!(4 * n + i)));
-        }
-        sums[n] = numbers;
+    if comptime!(product.panels) {
+        warpgroup::settle(sums, comptime!(16 * product.columns), left);
     }
 }
 
@@ -212,64 +188,4 @@ fn by_plane(a: &Array<Words>, tile: u32, sums: &mut Array<Sums>, #[comptime] pro
             }
         }
     }
-}
-
-#[cube]
-fn by_planes(
-    a: &Array<Words>,
-    tile: u32,
-    sums: &mut Array<Sums>,
-    #[comptime] product: Product,
-    #[comptime] given: bool,
-    #[comptime] waits: bool,
-) {
-    // In numbers of a thread: four for each 16 of the depth, and for each 8 columns.
-    if comptime!(product.depth == 4 && product.columns == 4) {
-        by_planes_of::<Const<16>, Const<32>>(a, tile, sums, product, given, waits);
-    } else if comptime!(product.depth == 8 && product.columns == 4) {
-        by_planes_of::<Const<32>, Const<32>>(a, tile, sums, product, given, waits);
-    } else if comptime!(product.depth == 4 && product.columns == 8) {
-        by_planes_of::<Const<16>, Const<64>>(a, tile, sums, product, given, waits);
-    } else {
-        by_planes_of::<Const<32>, Const<64>>(a, tile, sums, product, given, waits);
-    }
-}
-
-#[cube]
-fn by_planes_of<A: Size, D: Size>(
-    a: &Array<Words>,
-    tile: u32,
-    sums: &mut Array<Sums>,
-    #[comptime] product: Product,
-    #[comptime] given: bool,
-    #[comptime] waits: bool,
-) {
-    let (depth, columns) = comptime!((product.depth, product.columns));
-    let mut words = Vector::<u32, A>::new(0u32);
-    #[unroll]
-    for step in 0..depth {
-        #[unroll]
-        for i in 0..4usize {
-            words.insert(comptime!(4 * step + i), a[step].extract(i));
-        }
-    }
-    // A variable would be passed to an instruction by its address.
-    let words = Vector::<u32, A>::reinterpret(Vector::<f32, A>::reinterpret(words));
-    let before = if comptime!(given) {
-        joined::<D>(&*sums, columns)
-    } else {
-        Vector::<f32, D>::new(0.0f32)
-    };
-    let found = warpgroup::product::<A, D>(
-        words,
-        before,
-        tile,
-        comptime!(product.steps()),
-        comptime!([depth, 16 * columns]),
-        given,
-        waits,
-        product.rows,
-        product.storage,
-    );
-    part_again::<D>(sums, found, columns);
 }

@@ -1,0 +1,32 @@
+//! The passes by products of four planes, which read `B` from shared memory: compute capability 9.0, 33 to 128 channels, a scale above 0.
+//!
+//! A group of four planes owns 64 rows; a cube has one group or two. Tiles of the other side lie in panels and come by `cp.async` while
+//! the cube computes with those before, so the cube meets once a tile. Products run while a group computes: in the forward pass and for
+//! `dq`, a tile's scores are begun, then the sums of the tile before, and the softmax of the scores runs beside those sums; for `dk` and
+//! `dv`, weights are computed beside `do vᵀ`, and `ds` beside `pᵀ do`. Scores never leave registers: rounded, they are the operand `A`
+//! of the next product. The
+//! largest score is taken before the scale, so that a weight is one multiply-add and one `ex2`.
+//!
+//! | pass | channels | groups | columns | own rows | shared memory | registers |
+//! | --- | --- | --- | --- | --- | --- | --- |
+//! | forward | to 64 | 1 | 64 | registers | 41 KiB | 131 |
+//! | forward | to 128 | 2 | 128 | registers | 161 KiB | 250 |
+//! | `dq` | to 64 | 1 | 64 | registers | 65 KiB | 190 |
+//! | `dq` | to 128 | 2 | 64 | registers | 161 KiB | 254 |
+//! | `dk`, `dv` | to 64 | 1 | 64 | shared memory | 51 KiB | 237 |
+//! | `dk`, `dv` | to 128 | 1 | 64 | shared memory | 99 KiB | 254 |
+//!
+//! Registers are those of NVRTC 13.5, with no spills: of all options to 64 channels, causal to 128.
+//!
+//! **Floor.** A tile of 128 queries and 128 keys with 128 channels is 8.4 million operations, 2048 clocks of a multiprocessor's tensor
+//! cores at 4096 a clock, and 16 384 exponentials, 1024 clocks at 16. With 64 channels both take 1024. An H200 takes about 5500 clocks
+//! for such a tile forward: a third are instructions that wait for the ones before, 11 % the meeting of the cube.
+
+mod forward;
+mod keys;
+mod queries;
+mod tile;
+
+pub(super) use forward::attention_forward_groups;
+pub(super) use keys::attention_keys_groups;
+pub(super) use queries::attention_queries_groups;
