@@ -3,6 +3,8 @@
 
 use cubecl::prelude::*;
 
+use super::storage::{Storage, pair};
+
 /// The place of the cube's shared memory, for instructions.
 #[cube]
 pub(crate) fn shared_address(words: &mut [Vector<u32, Const<4>>]) -> u32 {
@@ -125,6 +127,33 @@ pub(crate) fn turned(word: u32) -> u32 {
     let word = u32::reinterpret(f32::reinterpret(word));
     gpu_asm!("movmatrix.sync.aligned.m8n8.trans.b16 {}, {};", out(_) other, in(_) word, options(nomem));
     other
+}
+
+/// Two neighbouring parts of a product, rounded, as the operand `A` of a next one: columns become depth.
+#[cube]
+pub(crate) fn operand(
+    first: Vector<f32, Const<4>>,
+    second: Vector<f32, Const<4>>,
+    #[comptime] storage: Storage,
+) -> Vector<u32, Const<4>> {
+    let mut words = Vector::<u32, Const<4>>::new(0u32);
+    words.insert(
+        0usize,
+        pair(first.extract(0usize), first.extract(1usize), storage),
+    );
+    words.insert(
+        1usize,
+        pair(first.extract(2usize), first.extract(3usize), storage),
+    );
+    words.insert(
+        2usize,
+        pair(second.extract(0usize), second.extract(1usize), storage),
+    );
+    words.insert(
+        3usize,
+        pair(second.extract(2usize), second.extract(3usize), storage),
+    );
+    words
 }
 
 /// Bytes from the start of a tile to the row that the thread gives to [`blocks`], for `A`; for a `B` by [`blocks_transposed`]. Rows are

@@ -305,6 +305,13 @@ pub(crate) fn show() {
     gpu_asm!("fence.proxy.async.shared::cta;");
 }
 
+/// Where the first panel begins in the shared memory at an address.
+#[cube]
+pub(crate) fn first_panel(memory: u32) -> u32 {
+    let spare = comptime!(ALIGNMENT as u32 - 1);
+    (memory + spare) & comptime!(!spare)
+}
+
 /// Bytes from the start of a panel to a vector of a row.
 #[cube]
 pub(crate) fn swizzled(row: u32, vector: u32) -> u32 {

@@ -103,16 +103,15 @@ impl Config {
             Pass::Forward | Pass::Queries => shape.queries,
             Pass::Keys => shape.keys,
         };
-        // Without many channels a multiprocessor's registers hold two or more cubes of 4 planes; else 8 planes share a tile of keys.
-        let many = shape.dim > PANEL && pass != Pass::Keys;
+        // Of one panel a multiprocessor's registers hold two or more cubes of 4 planes; of two, one cube, whose 8 planes share tiles.
+        let many = shape.dim > PANEL;
         let config = Self {
             dim: shape.dim,
             planes: if many && rows > 64 { 8 } else { 4 },
             blocks: 1,
-            columns: if many && pass == Pass::Forward {
-                128
-            } else {
-                64
+            columns: match (pass, many) {
+                (Pass::Forward, true) => 128,
+                (Pass::Forward, false) | (Pass::Queries | Pass::Keys, _) => 64,
             },
             held: pass != Pass::Keys,
             panels: true,

@@ -7,7 +7,7 @@ use cubecl::prelude::*;
 use super::config::{Config, FLAGS, Pass};
 use super::isolate::{Mask, isolate};
 use super::tile::*;
-use crate::attention::gpu::score::{Sizes, rows_of, score, span};
+use crate::attention::gpu::score::{Sizes, score, span};
 use crate::gpu::address::address;
 use crate::gpu::full_plane::shuffle_xor;
 use crate::gpu::math::exp2_ptx;
@@ -41,20 +41,11 @@ pub(super) fn attention_forward_tensor(
     let tiles_at = own_tile + comptime!(config.offset(rows, 0));
     let size = comptime!(config.offset(config.columns, 0));
 
-    let tiles = sizes.queries.div_ceil(rows);
-    // Under a causal mask the last tile has the most keys, and goes first.
-    let first = (tiles - 1 - CUBE_POS % tiles) * rows;
-    let lane = CUBE_POS / tiles;
-    let (sequence, head) = (lane / sizes.heads, lane % sizes.heads);
-    let key_head = head / (sizes.heads / sizes.key_heads);
-    let queries = rows_of(sequence, head, sizes.queries, sizes.heads, config.dim);
-    let keys = rows_of(sequence, key_head, sizes.keys, sizes.key_heads, config.dim);
+    let walk = own_walk(bounds, &sizes, config);
+    let (first, lane, sequence) = (walk.first, walk.lane, walk.sequence);
+    let (from, to) = (walk.from, walk.to);
+    let (queries, keys) = (walk.queries, walk.keys);
     let (key_source, value_source) = (address(k), address(v));
-
-    let last = (first + rows).min(sizes.queries) - 1;
-    let (first_start, first_end) = span(first, sequence, bounds, &sizes, rule);
-    let (last_start, last_end) = span(last, sequence, bounds, &sizes, rule);
-    let (from, to) = (first_start / columns, last_end.div_ceil(columns));
 
     load(own_tile, address(q), &queries, first, rows, config);
     end_group();
@@ -122,7 +113,7 @@ pub(super) fn attention_forward_tensor(
         sync_cube();
         products(own_rows, &held, now, &mut s, config);
         // What all queries of the tile see needs no second look at its numbers.
-        let hidden = column < last_start || column + columns > first_end;
+        let hidden = column < walk.last_start || column + columns > walk.first_end;
         #[unroll]
         for n in 0..comptime!(config.blocks * each) {
             if comptime!(rule.softcap) {

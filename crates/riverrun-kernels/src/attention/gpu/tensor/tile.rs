@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 
 use super::config::Config;
-use crate::attention::gpu::score::{Rows, Sizes, span};
+use crate::attention::gpu::score::{Rows, Sizes, rows_of, span};
 use crate::gpu::mma::multiply_add;
 use crate::gpu::storage::pair;
 pub(super) use crate::gpu::tensor::*;
@@ -22,6 +22,49 @@ pub(super) fn tile_ends(
     let (_start, first_end) = span(column, sequence, bounds, sizes, config.rule);
     let (last_start, _end) = span(end - 1, sequence, bounds, sizes, config.rule);
     (first_end, last_start)
+}
+
+/// A tile of queries, and the tiles of keys that any of them sees.
+#[derive(CubeType)]
+pub(super) struct Walk {
+    /// The first query.
+    pub first: usize,
+    /// The head of all sequences, and the sequence.
+    pub lane: usize,
+    pub sequence: usize,
+    pub queries: Rows,
+    pub keys: Rows,
+    /// The first tile of keys, and the end of those tiles.
+    pub from: usize,
+    pub to: usize,
+    /// The end of the keys that the first query sees, and the first key that the last one sees.
+    pub first_end: usize,
+    pub last_start: usize,
+}
+
+/// That of the cube. Under a causal mask the last tile of queries has the most keys, and goes first.
+#[cube]
+pub(super) fn own_walk(bounds: &[u32], sizes: &Sizes, #[comptime] config: Config) -> Walk {
+    let (rows, columns, rule) = comptime!((config.rows(), config.columns, config.rule));
+    let tiles = sizes.queries.div_ceil(rows);
+    let first = (tiles - 1 - CUBE_POS % tiles) * rows;
+    let lane = CUBE_POS / tiles;
+    let (sequence, head) = (lane / sizes.heads, lane % sizes.heads);
+    let key_head = head / (sizes.heads / sizes.key_heads);
+    let last = (first + rows).min(sizes.queries) - 1;
+    let (first_start, first_end) = span(first, sequence, bounds, sizes, rule);
+    let (last_start, last_end) = span(last, sequence, bounds, sizes, rule);
+    Walk {
+        first,
+        lane,
+        sequence,
+        queries: rows_of(sequence, head, sizes.queries, sizes.heads, config.dim),
+        keys: rows_of(sequence, key_head, sizes.keys, sizes.key_heads, config.dim),
+        from: first_start / columns,
+        to: last_end.div_ceil(columns),
+        first_end,
+        last_start,
+    }
 }
 
 /// Bytes from the start of a tile of `count` rows to a vector of 16 bytes of a row.
@@ -184,17 +227,8 @@ pub(super) fn accumulate(
         let mut a = Array::<Vector<u32, Const<4>>>::new(count);
         #[unroll]
         for b in 0..count {
-            // Columns of a sum are depth here: both are pairs of neighbours, of the same rows in the same threads.
-            let mut words = Vector::<u32, Const<4>>::new(0u32);
-            #[unroll]
-            for half in 0..2 {
-                let w = weights[comptime!(b * each + part * 2 + half)];
-                let upper = pair(w.extract(0usize), w.extract(1usize), storage);
-                let lower = pair(w.extract(2usize), w.extract(3usize), storage);
-                words.insert(comptime!(half * 2), upper);
-                words.insert(comptime!(half * 2 + 1), lower);
-            }
-            a[b] = words;
+            let at = comptime!(b * each + part * 2);
+            a[b] = operand(weights[at], weights[comptime!(at + 1)], storage);
         }
         #[unroll]
         for step in 0..steps {

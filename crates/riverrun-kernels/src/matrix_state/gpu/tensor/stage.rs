@@ -8,7 +8,7 @@ use super::results::own_bytes;
 use super::scores::Sizes;
 use super::tile::*;
 use crate::gpu::tensor::end_group;
-use crate::gpu::warpgroup::{ALIGNMENT, show};
+use crate::gpu::warpgroup::{ALIGNMENT, first_panel, show};
 
 /// The rows of the columns `first` and on of a tensor with `len` numbers a head, from step `step` on.
 #[cube]
@@ -189,8 +189,11 @@ impl Form {
 /// Where the first tile begins in the shared memory at an address.
 #[cube]
 pub(super) fn first_tile(memory: u32, #[comptime] form: Form) -> u32 {
-    let spare = comptime!(if form.panels { ALIGNMENT as u32 - 1 } else { 0 });
-    (memory + spare) & comptime!(!spare)
+    if comptime!(form.panels) {
+        first_panel(memory)
+    } else {
+        memory
+    }
 }
 
 /// Waits until the threads of the cube have what they copied, and products may read it.

@@ -2,7 +2,8 @@
 
 use cubecl::prelude::*;
 
-use crate::gpu::storage::{Storage, pair, widen};
+use crate::gpu::storage::{Storage, widen};
+pub(super) use crate::gpu::tensor::operand;
 use crate::gpu::tensor::{blocks, blocks_transposed, copy_16, own_column, own_row};
 use crate::gpu::warpgroup::{PANEL, ROW, swizzled};
 
@@ -217,29 +218,6 @@ pub(super) fn halves(word: u32, #[comptime] storage: Storage) -> Vector<f32, Con
 #[cube]
 pub(super) fn value_of(words: Words) -> Words {
     Words::reinterpret(Sums::reinterpret(words))
-}
-
-/// Two neighbouring parts of a product, rounded, as the operand `A` of a next one: columns become depth.
-#[cube]
-pub(super) fn operand(first: Sums, second: Sums, #[comptime] storage: Storage) -> Words {
-    let mut words = Words::new(0u32);
-    words.insert(
-        0usize,
-        pair(first.extract(0usize), first.extract(1usize), storage),
-    );
-    words.insert(
-        1usize,
-        pair(first.extract(2usize), first.extract(3usize), storage),
-    );
-    words.insert(
-        2usize,
-        pair(second.extract(0usize), second.extract(1usize), storage),
-    );
-    words.insert(
-        3usize,
-        pair(second.extract(2usize), second.extract(3usize), storage),
-    );
-    words
 }
 
 /// One of the two parts that an operand was made of, or a block of numbers in that order.

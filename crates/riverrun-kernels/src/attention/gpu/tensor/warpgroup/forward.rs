@@ -5,14 +5,15 @@ use std::f32::consts::{LN_2, LOG2_E};
 use cubecl::prelude::*;
 
 use super::tile::*;
-use crate::attention::gpu::score::{Sizes, rows_of, score, span};
+use crate::attention::gpu::score::{Sizes, score, span};
 use crate::attention::gpu::tensor::config::{Config, FLAGS, Pass};
 use crate::attention::gpu::tensor::isolate::{Mask, isolate};
-use crate::attention::gpu::tensor::tile::{load, own_place};
+use crate::attention::gpu::tensor::tile::{load, own_place, own_walk};
 use crate::gpu::address::address;
 use crate::gpu::full_plane::shuffle_xor;
 use crate::gpu::math::exp2_ptx;
 use crate::gpu::tensor::{end_group, shared_address};
+use crate::gpu::warpgroup::first_panel;
 
 /// The softmax of the plane's rows so far; two rows to a thread.
 #[derive(CubeType)]
@@ -127,24 +128,15 @@ pub(in crate::attention::gpu::tensor) fn attention_forward_groups(
         flags[0] = 0u32;
     }
     let size = comptime!(config.bytes(columns));
-    let own_tile = first_tile(shared_address(&mut memory));
+    let own_tile = first_panel(shared_address(&mut memory));
     let keys_at = own_tile + comptime!(config.bytes(rows));
     let values_at = keys_at + comptime!(2 * size);
 
-    let tiles = sizes.queries.div_ceil(rows);
-    // Under a causal mask the last tile has the most keys, and goes first.
-    let first = (tiles - 1 - CUBE_POS % tiles) * rows;
-    let lane = CUBE_POS / tiles;
-    let (sequence, head) = (lane / sizes.heads, lane % sizes.heads);
-    let key_head = head / (sizes.heads / sizes.key_heads);
-    let queries = rows_of(sequence, head, sizes.queries, sizes.heads, config.dim);
-    let keys = rows_of(sequence, key_head, sizes.keys, sizes.key_heads, config.dim);
+    let walk = own_walk(bounds, &sizes, config);
+    let (first, lane, sequence) = (walk.first, walk.lane, walk.sequence);
+    let (from, to) = (walk.from, walk.to);
+    let (queries, keys) = (walk.queries, walk.keys);
     let (key_source, value_source) = (address(k), address(v));
-
-    let last = (first + rows).min(sizes.queries) - 1;
-    let (first_start, first_end) = span(first, sequence, bounds, &sizes, rule);
-    let (last_start, last_end) = span(last, sequence, bounds, &sizes, rule);
-    let (from, to) = (first_start / columns, last_end.div_ceil(columns));
 
     load(own_tile, address(q), &queries, first, rows, config);
     if from < to {
@@ -191,7 +183,7 @@ pub(in crate::attention::gpu::tensor) fn attention_forward_groups(
         end_group();
         finish(&mut s, columns, 0usize);
         let column = from * columns;
-        let mut hidden = column < last_start || column + columns > first_end;
+        let mut hidden = column < walk.last_start || column + columns > walk.first_end;
         weigh(&mut s, &mut carried, column, hidden, &sizes, config);
         round(&s, &mut weights, config);
         meet();
@@ -237,7 +229,7 @@ pub(in crate::attention::gpu::tensor) fn attention_forward_groups(
             end_group();
             finish(&mut s, columns, 1usize);
             // What all queries of the tile see needs no second look at its numbers.
-            hidden = column < last_start || column + columns > first_end;
+            hidden = column < walk.last_start || column + columns > walk.first_end;
             weigh(&mut s, &mut carried, column, hidden, &sizes, config);
             finish(&mut sums, comptime!(16 * steps), 0usize);
             round(&s, &mut weights, config);

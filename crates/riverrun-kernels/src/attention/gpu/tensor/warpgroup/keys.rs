@@ -13,13 +13,14 @@ use crate::attention::gpu::tensor::queries::{differentiate, weight};
 use crate::attention::gpu::tensor::tile::{load, own_place, tile_ends};
 use crate::gpu::address::address;
 use crate::gpu::tensor::{end_group, numbers_at, shared_address};
-use crate::gpu::warpgroup::multiply_tiles;
+use crate::gpu::warpgroup::{ROW, first_panel, multiply_tiles};
 
-/// Begins the products of the cube's 64 rows of a tile and the rows of another.
+/// Begins the products of the group's 64 rows of a tile and the rows of another.
 #[cube]
 fn begin_products_of(own: u32, tile: u32, out: &mut Array<Sums>, #[comptime] config: Config) {
     let (product, steps) = comptime!((along_channels(&config), steps_along_channels(&config)));
-    multiply_tiles(own, tile, out, steps, product);
+    let rows = own + UNIT_POS_Y / 4 * comptime!(64 * ROW as u32);
+    multiply_tiles(rows, tile, out, steps, product);
 }
 
 /// Zeros for the queries from `query` on that do not see the thread's keys.
@@ -84,7 +85,7 @@ pub(in crate::attention::gpu::tensor) fn attention_keys_groups(
     }
     let size = comptime!(config.bytes(columns));
     let stage = comptime!(config.bytes_of_queries());
-    let key_tile = first_tile(shared_address(&mut memory));
+    let key_tile = first_panel(shared_address(&mut memory));
     let value_tile = key_tile + comptime!(config.bytes(rows));
     let tiles_at = value_tile + comptime!(config.bytes(rows));
 

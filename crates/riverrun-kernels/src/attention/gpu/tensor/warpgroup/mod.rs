@@ -14,7 +14,7 @@
 //! | `dq` | to 64 | 1 | 64 | registers | 65 KiB | 190 |
 //! | `dq` | to 128 | 2 | 64 | registers | 161 KiB | 254 |
 //! | `dk`, `dv` | to 64 | 1 | 64 | shared memory | 51 KiB | 237 |
-//! | `dk`, `dv` | to 128 | 1 | 64 | shared memory | 99 KiB | 254 |
+//! | `dk`, `dv` | to 128 | 2 | 64 | shared memory | 131 KiB | 254 |
 //!
 //! Registers are those of NVRTC 13.5, with no spills: of all options to 64 channels, causal to 128.
 //!

@@ -5,13 +5,14 @@ use std::f32::consts::LOG2_E;
 use cubecl::prelude::*;
 
 use super::tile::*;
-use crate::attention::gpu::score::{Sizes, rows_of, span};
+use crate::attention::gpu::score::{Sizes, span};
 use crate::attention::gpu::tensor::config::{Config, FLAGS, Pass};
 use crate::attention::gpu::tensor::isolate::{Mask, isolate};
 use crate::attention::gpu::tensor::queries::differentiate;
-use crate::attention::gpu::tensor::tile::{load, own_place};
+use crate::attention::gpu::tensor::tile::{load, own_place, own_walk};
 use crate::gpu::address::address;
 use crate::gpu::tensor::{end_group, shared_address};
+use crate::gpu::warpgroup::first_panel;
 
 /// The thread's two rows.
 #[derive(CubeType)]
@@ -99,24 +100,15 @@ pub(in crate::attention::gpu::tensor) fn attention_queries_groups(
         flags[0] = 0u32;
     }
     let size = comptime!(config.bytes(columns));
-    let own_tile = first_tile(shared_address(&mut memory));
+    let own_tile = first_panel(shared_address(&mut memory));
     let gradient_tile = own_tile + comptime!(config.bytes(rows));
     let tiles_at = gradient_tile + comptime!(config.bytes(rows));
 
-    let tiles = sizes.queries.div_ceil(rows);
-    // Under a causal mask the last tile has the most keys, and goes first.
-    let first = (tiles - 1 - CUBE_POS % tiles) * rows;
-    let lane = CUBE_POS / tiles;
-    let (sequence, head) = (lane / sizes.heads, lane % sizes.heads);
-    let key_head = head / (sizes.heads / sizes.key_heads);
-    let queries = rows_of(sequence, head, sizes.queries, sizes.heads, config.dim);
-    let keys = rows_of(sequence, key_head, sizes.keys, sizes.key_heads, config.dim);
+    let walk = own_walk(bounds, &sizes, config);
+    let (first, lane, sequence) = (walk.first, walk.lane, walk.sequence);
+    let (from, to) = (walk.from, walk.to);
+    let (queries, keys) = (walk.queries, walk.keys);
     let (key_source, value_source) = (address(k), address(v));
-
-    let last = (first + rows).min(sizes.queries) - 1;
-    let (first_start, first_end) = span(first, sequence, bounds, &sizes, rule);
-    let (last_start, last_end) = span(last, sequence, bounds, &sizes, rule);
-    let (from, to) = (first_start / columns, last_end.div_ceil(columns));
 
     load(own_tile, address(q), &queries, first, rows, config);
     load(gradient_tile, address(d_o), &queries, first, rows, config);
@@ -176,7 +168,7 @@ pub(in crate::attention::gpu::tensor) fn attention_queries_groups(
         end_group();
         let column = from * columns;
         // What all queries of the tile see needs no second look at its numbers.
-        let mut hidden = column < last_start || column + columns > first_end;
+        let mut hidden = column < walk.last_start || column + columns > walk.first_end;
         finish(&mut s, columns, 1usize);
         finish(&mut d_p, columns, 0usize);
         differentiate_tile(&s, &mut d_p, &own_rows, column, hidden, &sizes, config);
@@ -218,7 +210,7 @@ pub(in crate::attention::gpu::tensor) fn attention_queries_groups(
                 load(next + size, value_source, &keys, further, columns, config);
             }
             end_group();
-            hidden = column < last_start || column + columns > first_end;
+            hidden = column < walk.last_start || column + columns > walk.first_end;
             finish(&mut s, columns, 2usize);
             finish(&mut d_p, columns, 1usize);
             differentiate_tile(&s, &mut d_p, &own_rows, column, hidden, &sizes, config);

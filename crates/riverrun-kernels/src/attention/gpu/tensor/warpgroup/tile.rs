@@ -5,9 +5,8 @@ use cubecl::prelude::*;
 use crate::attention::gpu::score::Rows;
 use crate::attention::gpu::tensor::config::Config;
 use crate::attention::gpu::tensor::tile::place;
-use crate::gpu::storage::pair;
 use crate::gpu::tensor::*;
-use crate::gpu::warpgroup::{ALIGNMENT, PANEL, Product, ROW, Step, multiply, settle, show, stay};
+use crate::gpu::warpgroup::{PANEL, Product, ROW, Step, multiply, settle, show, stay};
 
 /// Two numbers to a word, an operand `A` of 16 rows and 16 columns.
 pub(super) type Words = Vector<u32, Const<4>>;
@@ -101,13 +100,6 @@ pub(super) fn meet() {
     sync_cube();
 }
 
-/// Where the first tile begins in the shared memory at an address.
-#[cube]
-pub(super) fn first_tile(memory: u32) -> u32 {
-    let spare = comptime!(ALIGNMENT as u32 - 1);
-    (memory + spare) & comptime!(!spare)
-}
-
 /// The operands `A` of the plane's 16 rows of a tile, all steps in depth.
 #[cube]
 pub(super) fn hold(tile: u32, held: &mut Array<Words>, #[comptime] config: Config) {
@@ -124,24 +116,12 @@ pub(super) fn hold(tile: u32, held: &mut Array<Words>, #[comptime] config: Confi
 pub(super) fn round(sums: &Array<Sums>, words: &mut Array<Words>, #[comptime] config: Config) {
     #[unroll]
     for n in 0..comptime!(config.columns / 16) {
-        words[n] = operand(sums[comptime!(2 * n)], sums[comptime!(2 * n + 1)], config);
-    }
-}
-
-#[cube]
-fn operand(first: Sums, second: Sums, #[comptime] config: Config) -> Words {
-    let storage = comptime!(config.storage);
-    let mut words = Words::new(0u32);
-    #[unroll]
-    for i in 0..2usize {
-        let (x, y) = comptime!((2 * i, 2 * i + 1));
-        words.insert(i, pair(first.extract(x), first.extract(y), storage));
-        words.insert(
-            comptime!(2 + i),
-            pair(second.extract(x), second.extract(y), storage),
+        words[n] = operand(
+            sums[comptime!(2 * n)],
+            sums[comptime!(2 * n + 1)],
+            config.storage,
         );
     }
-    words
 }
 
 /// The sums of the plane's rows, each times its factor, to rows of a tensor by way of its rows of a tile that no one reads any more;
@@ -170,7 +150,7 @@ pub(super) fn write(
             }
             pieces[half] = sum;
         }
-        let words = operand(pieces[0], pieces[1], config);
+        let words = operand(pieces[0], pieces[1], config.storage);
         let row = own + UNIT_POS_X as usize % 16;
         let vector = comptime!(2 * n) + UNIT_POS_X as usize / 16;
         put_blocks(tile + place(row, vector, count, config), words);
