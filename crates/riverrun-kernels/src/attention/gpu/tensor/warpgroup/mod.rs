@@ -1,11 +1,10 @@
 //! The passes by products of four planes, which read `B` from shared memory: compute capability 9.0, 33 to 128 channels, a scale above 0.
 //!
 //! A group of four planes owns 64 rows; a cube has one group or two. Tiles of the other side lie in panels and come by `cp.async` while
-//! the cube computes with those before, so the cube meets once a tile. Products run while a group computes: in the forward pass and for
-//! `dq`, a tile's scores are begun, then the sums of the tile before, and the softmax of the scores runs beside those sums; for `dk` and
-//! `dv`, weights are computed beside `do vᵀ`, and `ds` beside `pᵀ do`. Scores never leave registers: rounded, they are the operand `A`
-//! of the next product. The
-//! largest score is taken before the scale, so that a weight is one multiply-add and one `ex2`.
+//! the cube computes with those before: one barrier a tile. Products run while a group computes: in the forward pass and for `dq`, a
+//! tile's scores are begun, then the sums of the tile before, and the softmax of the scores runs beside those sums; for `dk` and `dv`,
+//! weights are computed beside `do vᵀ`, and `ds` beside `pᵀ do`. Scores never leave registers: rounded, they are the operand `A` of the
+//! next product. The largest score of a row is taken before the scale, so that a weight is one multiply-add and one `ex2`.
 //!
 //! | pass | channels | groups | columns | own rows | shared memory | registers |
 //! | --- | --- | --- | --- | --- | --- | --- |
@@ -20,7 +19,8 @@
 //!
 //! **Floor.** A tile of 128 queries and 128 keys with 128 channels is 8.4 million operations, 2048 clocks of a multiprocessor's tensor
 //! cores at 4096 a clock, and 16 384 exponentials, 1024 clocks at 16. With 64 channels both take 1024. An H200 takes about 5500 clocks
-//! for such a tile forward: a third are instructions that wait for the ones before, 11 % the meeting of the cube.
+//! for such a tile forward; by Nsight Compute planes stand at the barrier in 11 % of them, and wait for their own earlier instructions in
+//! about 20 %.
 
 mod forward;
 mod keys;
