@@ -1,5 +1,5 @@
-//! Attention on tensor cores: `f16` and `bf16` on NVIDIA GPUs of compute capability 8.0 and later. Of capability 9.0, heads of 33 to
-//! 128 channels are computed by products of four planes ([`warpgroup`]); what follows is for the others.
+//! Attention on tensor cores: `f16` and `bf16` on NVIDIA GPUs of compute capability 8.0 and later. Of capability 9.0, heads of 65 to
+//! 128 channels, and backward of 33 to 128, are computed by products of four planes ([`warpgroup`]); what follows is for the others.
 //!
 //! A cube owns a tile of rows (queries, or keys for `dk` and `dv`), 16 rows to a plane or twice that, and goes through tiles of
 //! the other side. Those come to shared memory by `cp.async`, two stages deep: the next tile is under way while the cube

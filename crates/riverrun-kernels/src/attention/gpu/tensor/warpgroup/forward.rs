@@ -7,7 +7,6 @@ use cubecl::prelude::*;
 use super::tile::*;
 use crate::attention::gpu::score::{Sizes, score, span};
 use crate::attention::gpu::tensor::config::{Config, FLAGS, Pass};
-use crate::attention::gpu::tensor::isolate::{Mask, isolate};
 use crate::attention::gpu::tensor::tile::{load, own_place, own_walk};
 use crate::gpu::address::address;
 use crate::gpu::full_plane::shuffle_xor;
@@ -191,27 +190,18 @@ pub(in crate::attention::gpu::tensor) fn attention_forward_groups(
             let column = block * columns;
             let turn = ((block - from) % 2) as u32 * size;
             let other = size - turn;
-            if comptime!(rule.positions()) {
-                if hidden {
-                    let mask = Mask {
-                        column: column - columns,
-                        sequence,
-                        by_row: true,
-                    };
-                    isolate(
-                        values_at + other,
-                        &mut flags,
-                        0usize,
-                        &mask,
-                        &carried.start,
-                        &carried.end,
-                        bounds,
-                        &sizes,
-                        &mut sums,
-                        config,
-                    );
-                }
-            }
+            isolate_keys(
+                values_at + other,
+                column - columns,
+                hidden,
+                sequence,
+                (&carried.start, &carried.end),
+                &mut flags,
+                bounds,
+                &sizes,
+                &mut sums,
+                config,
+            );
             begin_products(&held, keys_at + turn, &mut s, config);
             begin_sums(&weights, values_at + other, &mut sums, config);
             if block + 1 < to {
@@ -245,27 +235,18 @@ pub(in crate::attention::gpu::tensor) fn attention_forward_groups(
             meet();
         }
         let values = values_at + ((to - 1 - from) % 2) as u32 * size;
-        if comptime!(rule.positions()) {
-            if hidden {
-                let mask = Mask {
-                    column: (to - 1) * columns,
-                    sequence,
-                    by_row: true,
-                };
-                isolate(
-                    values,
-                    &mut flags,
-                    0usize,
-                    &mask,
-                    &carried.start,
-                    &carried.end,
-                    bounds,
-                    &sizes,
-                    &mut sums,
-                    config,
-                );
-            }
-        }
+        isolate_keys(
+            values,
+            (to - 1) * columns,
+            hidden,
+            sequence,
+            (&carried.start, &carried.end),
+            &mut flags,
+            bounds,
+            &sizes,
+            &mut sums,
+            config,
+        );
         begin_sums(&weights, values, &mut sums, config);
         finish(&mut sums, comptime!(16 * steps), 0usize);
     }

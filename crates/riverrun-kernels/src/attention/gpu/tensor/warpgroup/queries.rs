@@ -7,7 +7,6 @@ use cubecl::prelude::*;
 use super::tile::*;
 use crate::attention::gpu::score::{Sizes, span};
 use crate::attention::gpu::tensor::config::{Config, FLAGS, Pass};
-use crate::attention::gpu::tensor::isolate::{Mask, isolate};
 use crate::attention::gpu::tensor::queries::differentiate;
 use crate::attention::gpu::tensor::tile::{load, own_place, own_walk};
 use crate::gpu::address::address;
@@ -179,27 +178,18 @@ pub(in crate::attention::gpu::tensor) fn attention_queries_groups(
             let turn = block - from;
             let before = tiles_at + ((turn - 1) % 3) as u32 * comptime!(2 * size);
             let now = tiles_at + (turn % 3) as u32 * comptime!(2 * size);
-            if comptime!(rule.positions()) {
-                if hidden {
-                    let mask = Mask {
-                        column: column - columns,
-                        sequence,
-                        by_row: true,
-                    };
-                    isolate(
-                        before,
-                        &mut flags,
-                        0usize,
-                        &mask,
-                        &own_rows.start,
-                        &own_rows.end,
-                        bounds,
-                        &sizes,
-                        &mut sums,
-                        config,
-                    );
-                }
-            }
+            isolate_keys(
+                before,
+                column - columns,
+                hidden,
+                sequence,
+                (&own_rows.start, &own_rows.end),
+                &mut flags,
+                bounds,
+                &sizes,
+                &mut sums,
+                config,
+            );
             begin_products(&held, now, &mut s, config);
             begin_products(&gradients, now + size, &mut d_p, config);
             begin_sums(&d_s, before, &mut sums, config);
@@ -219,27 +209,18 @@ pub(in crate::attention::gpu::tensor) fn attention_queries_groups(
             meet();
         }
         let tile = tiles_at + ((to - 1 - from) % 3) as u32 * comptime!(2 * size);
-        if comptime!(rule.positions()) {
-            if hidden {
-                let mask = Mask {
-                    column: (to - 1) * columns,
-                    sequence,
-                    by_row: true,
-                };
-                isolate(
-                    tile,
-                    &mut flags,
-                    0usize,
-                    &mask,
-                    &own_rows.start,
-                    &own_rows.end,
-                    bounds,
-                    &sizes,
-                    &mut sums,
-                    config,
-                );
-            }
-        }
+        isolate_keys(
+            tile,
+            (to - 1) * columns,
+            hidden,
+            sequence,
+            (&own_rows.start, &own_rows.end),
+            &mut flags,
+            bounds,
+            &sizes,
+            &mut sums,
+            config,
+        );
         begin_sums(&d_s, tile, &mut sums, config);
         finish(&mut sums, comptime!(16 * steps), 0usize);
     }

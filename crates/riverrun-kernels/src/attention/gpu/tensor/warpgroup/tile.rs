@@ -2,8 +2,9 @@
 
 use cubecl::prelude::*;
 
-use crate::attention::gpu::score::Rows;
+use crate::attention::gpu::score::{Rows, Sizes};
 use crate::attention::gpu::tensor::config::Config;
+use crate::attention::gpu::tensor::isolate::{Mask, isolate};
 use crate::attention::gpu::tensor::tile::place;
 use crate::gpu::tensor::*;
 use crate::gpu::warpgroup::{PANEL, Product, ROW, Step, multiply, settle, show, stay};
@@ -83,6 +84,34 @@ pub(super) fn begin_products(
 ) {
     let (product, steps) = comptime!((along_channels(&config), steps_along_channels(&config)));
     multiply(held, tile, out, steps, product);
+}
+
+/// Before the sums with a tile of keys, which begins at key `column`: [`isolate`], where it is hidden from some row.
+#[cube]
+pub(super) fn isolate_keys(
+    tile: u32,
+    column: usize,
+    hidden: bool,
+    sequence: usize,
+    ends: (&Array<usize>, &Array<usize>),
+    flags: &mut [u32],
+    bounds: &[u32],
+    sizes: &Sizes,
+    sums: &mut Array<Sums>,
+    #[comptime] config: Config,
+) {
+    if comptime!(config.rule.positions()) {
+        if hidden {
+            let mask = Mask {
+                column,
+                sequence,
+                by_row: true,
+            };
+            isolate(
+                tile, flags, 0usize, &mask, ends.0, ends.1, bounds, sizes, sums, config,
+            );
+        }
+    }
 }
 
 /// Waits for products but the `left` last ones, once what comes before is computed.
