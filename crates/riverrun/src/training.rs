@@ -6,6 +6,7 @@
 //! - [`stays_wide`] names the parameters that a run in fewer bits leaves in `f32`.
 //! - [`to_flat`], [`from_flat`] and [`add_directions`] are between tensors and one vector of all their numbers.
 //! - [`enqueue`] puts the work of a library on a CUDA stream, in its order with launches, and into recordings.
+//! - [`early_sums`] begins sums of gradients over ranks in the backward pass.
 
 pub use crate::device::failure::execution_error;
 pub use crate::nn::attention::{Place, Places};
@@ -15,6 +16,7 @@ pub use crate::ops::adamw::{
 };
 pub use crate::ops::attention::attention_scratch;
 pub use crate::ops::draw::Draws;
+pub use crate::ops::early_sum::{Early, EarlySums, early_sums};
 pub use crate::ops::enqueue::{ENQUEUED, StreamWork, enqueue, on_device, uuid};
 pub use crate::ops::flat::{FlatPlace, FlatTensor, add_directions, from_flat, to_flat};
 pub use crate::ops::refill::{overwrite, refill, refill_int};

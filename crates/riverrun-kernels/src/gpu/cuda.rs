@@ -23,7 +23,9 @@
 //! - **Threads.** Any number of threads may enqueue; tasks run one at a time, on the device's thread. State that only
 //!   tasks touch needs no lock.
 //! - **Captures.** While the stream records a graph, work is recorded like a launch, and the pages of its buffers are
-//!   kept where they are for the graph's life.
+//!   kept where they are for the graph's life. Work that waits for other devices may be a branch of the graph: see [`Way`].
+
+mod beside;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -42,6 +44,7 @@ use cubecl_server::stream::{ExecuteScope, WriteScoped};
 use cudarc::driver::sys::{CUcontext, CUstream};
 
 use super::plans::{Plans, Refusal};
+use beside::Beside;
 
 type Server = <cubecl_cuda::CudaRuntime as Runtime>::Server;
 
@@ -50,12 +53,26 @@ pub struct Device {
     handle: DeviceHandle<Server>,
     context: CUcontext,
     ordinal: i32,
+    beside: Arc<Mutex<Beside>>,
 }
 
 // SAFETY: a CUDA context is a name that any thread may make current; the handle is made to be shared.
 unsafe impl Send for Device {}
-// SAFETY: as above; nothing here is changed after `new`.
+// SAFETY: as above; what changes after `new` is behind a mutex.
 unsafe impl Sync for Device {}
+
+/// How work is ordered with launches while they are recorded. Otherwise all work is in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// On the stream of the launches.
+    InOrder,
+    /// On a second stream, after the launches before it, and before those after it. So are all works before it on that stream: a
+    /// library may want one stream for all of its own.
+    Joined,
+    /// On the second stream, after the launches before it, and beside those after it up to the next [`Way::Joined`]. Nothing else
+    /// touches its buffers until then.
+    Beside,
+}
 
 /// Devices have numbers below this one; a device with a higher number [stands in](stand_in) for that of the remainder.
 const DEVICES: u16 = 256;
@@ -129,6 +146,7 @@ impl Device {
             handle,
             context,
             ordinal,
+            beside: Arc::default(),
         })
     }
 
@@ -169,6 +187,17 @@ impl Device {
     where
         T: FnOnce(CUstream, &[u64], &[u64]) -> Result<(), String> + Send + 'static,
     {
+        self.enqueue_by(Way::InOrder, reads, writes, task);
+    }
+
+    /// As [`enqueue`](Self::enqueue), in another order with launches: `task` may get a branch of what the stream records.
+    ///
+    /// # Panics
+    /// Without outputs.
+    pub fn enqueue_by<T>(&self, way: Way, reads: Vec<Handle>, writes: Vec<Handle>, task: T)
+    where
+        T: FnOnce(CUstream, &[u64], &[u64]) -> Result<(), String> + Send + 'static,
+    {
         // As for a launch: a dry run compiles and touches no buffer.
         if launch_mode().is_skipped() {
             return;
@@ -179,6 +208,7 @@ impl Device {
             handles.into_iter().map(Handle::binding).collect()
         };
         let (reads, writes) = (bind(reads), bind(writes));
+        let beside = self.beside.clone();
         self.handle.submit(move |server| {
             let mut written = server.write_set();
             written.extend(writes.iter().cloned());
@@ -209,9 +239,31 @@ impl Device {
                     .map(&mut address)
                     .collect::<Result<Vec<_>, _>>()?;
                 // `streams` lives to the end of this block: what it records when it goes must come after the work.
-                task(streams.current().signal(), &inputs, &outputs).map_err(failure)
+                let stream = streams.current();
+                let (main, recording) = (stream.signal(), stream.capturing().is_recording());
+                let mut beside = beside.lock().unwrap_or_else(PoisonError::into_inner);
+                let work = |stream| task(stream, &inputs, &outputs);
+                let done = match way {
+                    Way::InOrder => work(main),
+                    _ if !recording => beside.prepare().and_then(|()| work(main)),
+                    _ => {
+                        let ran = beside.run(main, reads.iter().chain(&writes), work);
+                        match way {
+                            Way::Beside => ran,
+                            _ => ran.and_then(|()| beside.join(main)),
+                        }
+                    }
+                };
+                done.map_err(failure)
             });
         });
+    }
+}
+
+/// Lets launches that are recorded wait for what runs [beside](Way::Beside) them. `buffer` is any of the client's.
+pub(crate) fn join(client: &Client, buffer: Handle) {
+    if let Ok(device) = Device::of(client) {
+        device.enqueue_by(Way::Joined, Vec::new(), vec![buffer], |_, _, _| Ok(()));
     }
 }
 

@@ -197,6 +197,11 @@ impl Exclusive<'_> {
         };
         // A graph must not depend on work outside it.
         let capturing = self.client.is_capturing();
+        // Work beside this launch may have a part of the device until other devices come, whose launches wait for theirs.
+        #[cfg(feature = "cuda")]
+        if capturing {
+            super::cuda::join(self.client, buffers.launch_words.clone());
+        }
         let after = self.device.last.as_ref().filter(|_| !capturing);
         let after = after.unwrap_or(&buffers.launch_words).clone();
         // Safety: the buffers have the words that the kernel uses; of `after` it reads the length alone.

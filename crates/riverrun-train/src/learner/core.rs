@@ -3,6 +3,7 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use riverrun::training::{Early, EarlySums, early_sums};
 
 use super::gradients::Squares;
 use super::{LossScale, ScaleRecord};
@@ -63,6 +64,8 @@ struct Computed<M: Module> {
     working: M,
     /// The gradients of the scaled loss.
     gradients: GradientsParams,
+    /// Those that are summed over the ranks already.
+    early: Option<Early>,
     /// `[1]`, without autodiff.
     loss: Tensor<1>,
     /// Whether the gradients are sums, or to be part of one: in f32 then.
@@ -147,7 +150,8 @@ impl<M: Module> Core<M> {
         lr: f64,
         done: &mut dyn FnMut(Part),
     ) -> Result<Tensor<1>, Error> {
-        let mut computed = self.compute(objective, parts, share, done);
+        let sums = spread.as_ref().and_then(|spread| spread.early_sums());
+        let mut computed = self.compute(objective, parts, share, sums, done)?;
         if let Some(spread) = spread {
             time::check(spread.neighbours())?;
             if spread.shards {
@@ -155,32 +159,43 @@ impl<M: Module> Core<M> {
             }
             let (gradients, loss) = (computed.gradients, computed.loss);
             (computed.gradients, computed.loss) =
-                spread.add_up(&computed.working, gradients, loss)?;
+                spread.add_up(&computed.working, gradients, computed.early.as_ref(), loss)?;
         }
         Ok(self.update(computed, lr, done))
     }
 
-    /// The forward and backward pass of some parts of a batch, each of which has this share of its mean loss.
+    /// The forward and backward pass of some parts of a batch, each of which has this share of its mean loss. Of a single part
+    /// gradients are summed over the ranks as soon as they are there, where `sums` says how.
     fn compute<O: Objective<Model = M>>(
         &mut self,
         objective: &O,
         parts: &[Inputs],
         Share { weight, added }: Share,
+        sums: Option<EarlySums>,
         done: &mut dyn FnMut(Part),
-    ) -> Computed<M> {
+    ) -> Result<Computed<M>, Error> {
+        let sums = sums.filter(|_| parts.len() == 1);
         let working = match self.rounded.take() {
             Some(rounded) => rounded,
             None => self.precision.working_copy(self.model()),
         };
         let mut losses: Option<Tensor<1>> = None;
-        let mut sum = None;
+        let (mut sum, mut early) = (None, None);
         for inputs in parts {
             let mut loss = objective.loss(&working, inputs).cast(FloatDType::F32);
             if weight != 1.0 {
                 loss = loss.mul_scalar(weight);
             }
             done(Part::Forward);
-            let mut gradients = self.scale.scale(loss.clone()).backward();
+            let scaled = self.scale.scale(loss.clone());
+            let mut gradients = match sums.clone() {
+                Some(sums) => {
+                    let (gradients, begun) = early_sums(sums, || scaled.backward())?;
+                    early = Some(begun);
+                    gradients
+                }
+                None => scaled.backward(),
+            };
             let gradients = GradientsParams::from_module(&mut gradients, &working);
             sum = Some(match sum.take() {
                 None if parts.len() == 1 => gradients,
@@ -193,12 +208,13 @@ impl<M: Module> Core<M> {
             });
             done(Part::Backward);
         }
-        Computed {
+        Ok(Computed {
             working,
             gradients: sum.expect("a batch has one part at least"),
+            early,
             loss: losses.expect("a batch has one part at least"),
             added,
-        }
+        })
     }
 
     /// Moves the weights. Returns the loss.
@@ -208,6 +224,7 @@ impl<M: Module> Core<M> {
             mut gradients,
             loss,
             added,
+            ..
         } = computed;
         if self.watching {
             self.squares = Squares::of(&working, &gradients, &self.scale);

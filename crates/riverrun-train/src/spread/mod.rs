@@ -24,6 +24,7 @@ use std::time::Instant;
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use riverrun::training::{Early, EarlySums};
 use riverrun::{Neighbours, Recording};
 
 use crate::Error;
@@ -53,7 +54,14 @@ pub trait Ranks: Send {
     /// launches: they return before it is done, and can be recorded.
     fn on_device(&self) -> bool;
 
-    /// Vectors with every number replaced by its sum over the ranks, the same bits on all of them.
+    /// How gradients are summed while the backward pass goes on, `wide` in f32; `None` where that is no work of the device.
+    fn early_sums(&self, wide: bool) -> Option<EarlySums> {
+        let _ = wide;
+        None
+    }
+
+    /// Vectors with every number replaced by its sum over the ranks, the same bits on all of them. Sums that have begun
+    /// [early](Self::early_sums) are done before.
     fn sum(&mut self, vectors: Vec<Tensor<1>>) -> Result<Vec<Tensor<1>>, Error>;
 
     /// The part of this rank of a vector's sum over the ranks. The vector has a part for every rank, all of one length.
@@ -130,6 +138,15 @@ impl Spread {
         self.ranks.waiting(&mut || synced(device))
     }
 
+    /// How gradients are summed while a backward pass goes on, if they are: not where each rank needs a part of the sums alone, nor
+    /// where the pass waits for gradients of states, which would wait for sums.
+    pub fn early_sums(&self) -> Option<EarlySums> {
+        match self.shards || self.neighbours.is_some() {
+            true => None,
+            false => self.ranks.early_sums(self.sums_are_wide()),
+        }
+    }
+
     /// Adds up the ranks' gradients, losses, `[1]`, and signals. Nothing is read from the device here.
     ///
     /// Sums are in f32. Those of two numbers in 16 bits are the same if they are rounded at once, so that two ranks whose devices
@@ -138,6 +155,7 @@ impl Spread {
         &mut self,
         model: &M,
         gradients: GradientsParams,
+        early: Option<&Early>,
         loss: Tensor<1>,
     ) -> Result<(GradientsParams, Tensor<1>), Error> {
         let wide = self.sums_are_wide();
@@ -145,7 +163,7 @@ impl Spread {
         vectors.push(loss);
         let mut sums = self.with_signals(vectors)?;
         let loss = sums.pop().expect("the loss was last");
-        Ok((places.put(model, sums), loss))
+        Ok((places.put(model, sums, early), loss))
     }
 
     /// Adds up the ranks' losses and other numbers, `[1]` each, and signals.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use burn::tensor::{DType, Device, Tensor};
 use riverrun::StreamTransport;
-use riverrun::training::{ENQUEUED, StreamWork, enqueue, on_device};
+use riverrun::training::{ENQUEUED, EarlySums, StreamWork, enqueue, on_device};
 use riverrun_world::nccl::{Communicator, Element, Library, Queue, Span};
 use riverrun_world::{Fingerprint, Transport, World};
 
@@ -72,10 +72,13 @@ fn element(dtype: DType) -> Option<Element> {
 }
 
 /// The length of a vector, and what it has.
-fn shape(vector: &Tensor<1>) -> Result<(usize, Element), Error> {
-    let dtype = vector.dtype();
-    let unknown = || Error::Unsupported(format!("NCCL with {dtype:?}"));
-    Ok((vector.dims()[0], element(dtype).ok_or_else(unknown)?))
+fn shape(vector: &Tensor<1>) -> Result<(usize, Element), riverrun::Error> {
+    elements(vector.dims()[0], vector.dtype())
+}
+
+fn elements(length: usize, dtype: DType) -> Result<(usize, Element), riverrun::Error> {
+    let unknown = || riverrun::Error::Unsupported(format!("NCCL with {dtype:?}"));
+    Ok((length, element(dtype).ok_or_else(unknown)?))
 }
 
 /// A group of ranks of a world along time.
@@ -136,23 +139,48 @@ fn spans(addresses: &[u64], shapes: &[(usize, Element)]) -> Vec<Span> {
     vectors.map(span).collect()
 }
 
+/// Operations on vectors that are read, and others that are written.
+type Operations = fn(Queue<'_>, &[Span], &[Span]) -> riverrun_world::Result<()>;
+
+/// Work that has a communicator do operations on vectors of these lengths.
+fn work(
+    communicator: Arc<Communicator>,
+    read_shapes: Vec<(usize, Element)>,
+    write_shapes: Vec<(usize, Element)>,
+    operations: Operations,
+) -> StreamWork {
+    StreamWork::new(move |stream, reads, writes| {
+        // SAFETY: the stream is the device's, and outlives its work.
+        let queue = unsafe { communicator.on(stream) };
+        let (reads, writes) = (spans(reads, &read_shapes), spans(writes, &write_shapes));
+        operations(queue, &reads, &writes).map_err(|error| error.to_string())
+    })
+}
+
+/// Replaces vectors by their sums, in one launch.
+fn sum_all(mut queue: Queue<'_>, _: &[Span], vectors: &[Span]) -> riverrun_world::Result<()> {
+    queue.grouped(|queue| {
+        vectors
+            .iter()
+            .try_for_each(|vector| queue.all_reduce(*vector))
+    })
+}
+
 impl Joined {
-    /// Enqueues operations on vectors that are read, and others that are written.
+    /// Enqueues operations on vectors, in the order of launches and after the sums that have begun early.
     fn enqueue(
         &self,
         reads: Vec<Tensor<1>>,
         writes: Vec<Tensor<1>>,
-        operations: fn(Queue<'_>, &[Span], &[Span]) -> riverrun_world::Result<()>,
+        operations: Operations,
     ) -> Result<Vec<Tensor<1>>, Error> {
         let of = |vectors: &[Tensor<1>]| vectors.iter().map(shape).collect::<Result<Vec<_>, _>>();
-        let (read_shapes, write_shapes) = (of(&reads)?, of(&writes)?);
-        let communicator = self.communicator.clone();
-        let work = StreamWork::new(move |stream, reads, writes| {
-            // SAFETY: the stream is the device's, and outlives its work.
-            let queue = unsafe { communicator.on(stream) };
-            let (reads, writes) = (spans(reads, &read_shapes), spans(writes, &write_shapes));
-            operations(queue, &reads, &writes).map_err(|error| error.to_string())
-        });
+        let work = work(
+            self.communicator.clone(),
+            of(&reads)?,
+            of(&writes)?,
+            operations,
+        );
         Ok(enqueue(reads, writes, work)?)
     }
 
@@ -174,9 +202,7 @@ impl Joined {
         let mut vectors = vectors.into_iter().peekable();
         while vectors.peek().is_some() {
             let group = vectors.by_ref().take(ENQUEUED).collect();
-            sums.extend(self.enqueue(Vec::new(), group, |mut queue, _, spans| {
-                queue.grouped(|queue| spans.iter().try_for_each(|span| queue.all_reduce(*span)))
-            })?);
+            sums.extend(self.enqueue(Vec::new(), group, sum_all)?);
         }
         Ok(sums)
     }
@@ -193,6 +219,17 @@ impl Ranks for Joined {
 
     fn on_device(&self) -> bool {
         true
+    }
+
+    fn early_sums(&self, wide: bool) -> Option<EarlySums> {
+        let communicator = self.communicator.clone();
+        Some(EarlySums::new(wide, move |vectors| {
+            let vectors = vectors
+                .iter()
+                .map(|(length, dtype)| elements(*length, *dtype));
+            let vectors = vectors.collect::<Result<_, _>>()?;
+            Ok(work(communicator.clone(), Vec::new(), vectors, sum_all))
+        }))
     }
 
     fn sum(&mut self, vectors: Vec<Tensor<1>>) -> Result<Vec<Tensor<1>>, Error> {

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, FloatDType, Tensor};
+use riverrun::training::Early;
 
 /// The parameters that gradients were taken of, in the order of the model.
 pub(super) struct Vectors(Vec<ParamId>);
@@ -41,10 +42,16 @@ impl Vectors {
         zeros.0
     }
 
-    /// Puts them back in the shapes of their parameters.
-    pub fn put<M: Module>(self, model: &M, vectors: Vec<Tensor<1>>) -> GradientsParams {
+    /// Puts them back in the shapes of their parameters, and adds the gradients that were summed early.
+    pub fn put<M: Module>(
+        self,
+        model: &M,
+        vectors: Vec<Tensor<1>>,
+        early: Option<&Early>,
+    ) -> GradientsParams {
         let mut put = Put {
             vectors: self.0.into_iter().zip(vectors).collect(),
+            early,
             gradients: GradientsParams::new(),
         };
         model.visit(&mut put);
@@ -73,15 +80,19 @@ impl ModuleVisitor for Take {
     }
 }
 
-struct Put {
+struct Put<'a> {
     vectors: HashMap<ParamId, Tensor<1>>,
+    early: Option<&'a Early>,
     gradients: GradientsParams,
 }
 
-impl ModuleVisitor for Put {
+impl ModuleVisitor for Put<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        if let Some(vector) = self.vectors.remove(&param.id) {
-            let gradient = vector.reshape(param.lazy_shape());
+        let vector = self.vectors.remove(&param.id);
+        let vector = vector.map(|vector| vector.reshape(param.lazy_shape()));
+        let early = self.early.and_then(|early| early.take(param.val()));
+        let early = early.map(Tensor::inner);
+        if let Some(gradient) = vector.into_iter().chain(early).reduce(|a, b| a + b) {
             self.gradients.register::<D>(param.id, gradient);
         }
     }

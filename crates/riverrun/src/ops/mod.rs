@@ -16,6 +16,7 @@ mod cross_entropy;
 pub(crate) mod delta_step;
 pub(crate) mod draw;
 mod dropout;
+pub(crate) mod early_sum;
 mod embedding;
 mod encoder;
 pub(crate) mod enqueue;

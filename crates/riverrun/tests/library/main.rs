@@ -8,6 +8,8 @@ mod cells;
 mod common;
 mod contract;
 mod dropout;
+#[cfg(feature = "flex")]
+mod early_sums;
 mod empty;
 mod gates;
 #[path = "../common/golden.rs"]

@@ -10,7 +10,7 @@ impl EnqueueOps for CubeBackend {
     fn enqueue(reads: Many<Self>, writes: Many<Self>, work: StreamWork) -> Many<Self> {
         use burn_cubecl::tensor::CubeTensor;
         use cubecl::server::Handle;
-        use riverrun_kernels::gpu::cuda::Device;
+        use riverrun_kernels::gpu::cuda::{Device, Way};
 
         use crate::ops::support::cube::{into_contiguous, own_for_now};
 
@@ -25,8 +25,12 @@ impl EnqueueOps for CubeBackend {
         let (mut read, written) = (handles(&reads), handles(&writes));
         // The work may read what it writes to: an error of those who made that must stop it.
         read.extend(written.iter().cloned());
-        device.enqueue(read, written, move |stream, read, written| {
-            (work.0)(stream.cast(), &read[..read.len() - written.len()], written)
+        let way = match work.beside {
+            true => Way::Beside,
+            false => Way::Joined,
+        };
+        device.enqueue_by(way, read, written, move |stream, read, written| {
+            (work.run)(stream.cast(), &read[..read.len() - written.len()], written)
         });
         Many::from_tensors(writes)
     }

@@ -22,22 +22,39 @@ pub const ENQUEUED: usize = MANY;
 
 /// Work for [`enqueue`].
 #[derive(Clone)]
-pub struct StreamWork(
-    #[cfg_attr(
-        not(feature = "cuda"),
-        expect(dead_code, reason = "no other devices run it")
-    )]
-    Arc<dyn Fn(*mut c_void, &[u64], &[u64]) -> Result<(), String> + Send + Sync>,
-);
+#[cfg_attr(
+    not(feature = "cuda"),
+    expect(dead_code, reason = "no other devices run it")
+)]
+pub struct StreamWork {
+    run: Arc<dyn Fn(*mut c_void, &[u64], &[u64]) -> Result<(), String> + Send + Sync>,
+    beside: bool,
+}
 
 impl StreamWork {
     /// From a function that puts its work on the stream that it gets, a `CUstream`, and nowhere else. Its other arguments are the
     /// addresses of the tensors that are read and of those that are written, which hold for that work alone. It runs on a thread
     /// of the device's, with the device's context current.
+    ///
+    /// In a recording all such work is on one stream of its own, since a library such as NCCL wants its operations one after
+    /// another.
     pub fn new(
         work: impl Fn(*mut c_void, &[u64], &[u64]) -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
-        Self(Arc::new(work))
+        Self {
+            run: Arc::new(work),
+            beside: false,
+        }
+    }
+
+    /// Where launches are recorded, the work runs beside those after it, up to the next work that does not; a
+    /// [`Recording`](crate::Recording) cannot end before that. Until then nothing else may touch its tensors.
+    #[must_use]
+    pub fn beside(self) -> Self {
+        Self {
+            beside: true,
+            ..self
+        }
     }
 }
 

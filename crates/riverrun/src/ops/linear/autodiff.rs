@@ -10,8 +10,19 @@ use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
 use super::{LinearOps, LinearSpec, Weights};
+use crate::ops::early_sum::autodiff::early;
 use crate::ops::support::Maybe;
 use crate::ops::support::autodiff::{Slot, inner, node_or, output, register};
+
+/// The number of a parent that is a leaf of the graph. A macro, as Burn does not export the type of its nodes.
+macro_rules! leaf_id {
+    ($parent:expr) => {
+        $parent
+            .as_ref()
+            .filter(|node| node.parents.is_empty())
+            .map(|node| node.id)
+    };
+}
 
 /// Parents: x, weight, bias; `x` again stands for an absent one.
 #[derive(Debug)]
@@ -47,9 +58,10 @@ impl<B: LinearOps> Backward<B, 3> for Linear {
         let want_x = ops.parents[0].is_some();
         let (pre, spec) = (saved.pre, saved.spec);
         let d = B::linear_backward(x, weights, pre, d_y, Maybe::None, spec, want_x);
+        let leaf = leaf_id!(ops.parents[1]);
         let gradients = [
             d.x.into_option(),
-            Some(d.weights.weight),
+            early::<B>(leaf, d.weights.weight),
             d.weights.bias.into_option(),
         ];
         let parents = ops.parents.map(|parent| parent.map(|parent| parent.id));
@@ -89,6 +101,7 @@ impl<B: LinearOps> Backward<B, 3> for Beside {
         } = ops.state;
         let [x, weight] = inputs.map(|id| checkpointer.retrieve_node_output::<FloatTensor<B>>(id));
         let other = other.take();
+        let leaf = leaf_id!(ops.parents[1]);
         let parents = ops.parents.map(|parent| parent.map(|parent| parent.id));
         let gradients = match d_y.take() {
             Some(d_y) => {
@@ -97,7 +110,7 @@ impl<B: LinearOps> Backward<B, 3> for Beside {
                 let d = B::linear_backward(x, weights, Maybe::None, d_y, other, spec, want_x);
                 [
                     d.x.into_option(),
-                    Some(d.weights.weight),
+                    early::<B>(leaf, d.weights.weight),
                     d.weights.bias.into_option(),
                 ]
             }
@@ -155,11 +168,12 @@ impl<B: LinearOps> Backward<B, 5> for Mlp {
             saved.spec,
             want_x,
         );
+        let [up, down] = [leaf_id!(ops.parents[1]), leaf_id!(ops.parents[3])];
         let gradients = [
             d.x.into_option(),
-            Some(d.up.weight),
+            early::<B>(up, d.up.weight),
             d.up.bias.into_option(),
-            Some(d.down.weight),
+            early::<B>(down, d.down.weight),
             d.down.bias.into_option(),
         ];
         let parents = ops.parents.map(|parent| parent.map(|parent| parent.id));

@@ -8,6 +8,7 @@ use riverrun_kernels::gemm::{Arithmetic, Epilogue};
 use super::product::batched;
 use super::{ProductRoutes, Route, composed};
 use crate::ops::activation::ActivationOps;
+use crate::ops::enqueue::EnqueueOps;
 use crate::ops::support::Maybe;
 use crate::ops::support::dtype::{narrow, wide};
 use crate::ops::support::map::map_tensors;
@@ -230,7 +231,7 @@ mod fused {
     Fusion: cfg(feature = "cube"),
     Autodiff: cfg(feature = "autodiff"),
 )]
-pub trait LinearOps: ActivationOps + ProductRoutes {
+pub trait LinearOps: ActivationOps + ProductRoutes + EnqueueOps {
     /// A product of matrices by the vendor's library where `ProductRoutes::vendor_missing` gives no reason
     /// against it, else by the backend. `vector` is the bias, `pre` the input of GELU, where the epilogue reads one.
     #[fusion(meta = |a, b, _vector, _pre, spec| fused::product(a, b, spec))]
