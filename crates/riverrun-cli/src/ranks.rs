@@ -20,9 +20,11 @@ pub fn label() -> &'static str {
     LABEL.get().map_or("", String::as_str)
 }
 
-/// The GPUs that `auto` chooses among.
+/// The GPUs that `auto` chooses among. None is opened, and no kernels are loaded, as for work on one.
 pub fn gpus() -> usize {
-    riverrun::device::parse("auto").map_or(0, |device| alike(&riverrun::device::name(&device)))
+    let mut all = riverrun::device::list().into_iter();
+    let first = all.find(|info| !info.software);
+    first.map_or(0, |info| alike(&info.spec))
 }
 
 /// The number of GPUs of the kind of one; 0 for the CPU.
@@ -92,6 +94,7 @@ impl Ranks {
             let mut options =
                 Options::from_environment().agreeing("the version of riverrun", version);
             options.report = |text| tracing::warn!("{text}");
+            options.until_exit = true;
             let world = World::join(&place, options, || Ok(Vec::new()));
             ranks.world = Some(Arc::new(world.map_err(|error| match error {
                 riverrun_world::Error::Failed(cause) => Failure::World(cause),

@@ -81,6 +81,8 @@ pub struct Options {
     pub agree: Vec<(String, Fingerprint)>,
     /// Called with a message for every refused connection and taken port. Does nothing by default.
     pub report: fn(&str),
+    /// Whether this world lasts until the process exits: then nothing is taken apart that ends with it.
+    pub until_exit: bool,
 }
 
 impl Default for Options {
@@ -90,6 +92,7 @@ impl Default for Options {
             token: Token::default(),
             agree: Vec::new(),
             report: |_| {},
+            until_exit: false,
         }
     }
 }
@@ -187,6 +190,7 @@ impl World {
                 fate,
                 timeouts: options.timeouts,
                 token: options.token,
+                until_exit: options.until_exit,
                 start,
                 root,
                 listener: Mutex::new(listener),

@@ -50,7 +50,8 @@ const END: Duration = Duration::from_secs(2);
 /// For a world of the same size and machines of the same shape, the same version of NCCL gives the same bits. From three ranks
 /// on they are not those of [`Ring`](crate::Ring), which adds up in the order of the ranks.
 ///
-/// Dropped, it is destroyed, for which all ranks should drop theirs; after a failure it is aborted.
+/// Dropped, it is destroyed, for which all ranks should drop theirs; after a failure it is aborted. Where the world lasts
+/// [until the process exits](crate::Options::until_exit), it is left to that, which takes less time.
 pub struct Communicator {
     session: Arc<Session>,
     shared: Arc<Shared>,
@@ -143,7 +144,7 @@ impl Drop for Communicator {
         if self.session.fate.failed() || std::thread::panicking() {
             return self.shared.abort();
         }
-        let Some(handle) = self.shared.take() else {
+        let Some(handle) = self.shared.take().filter(|_| !self.session.until_exit) else {
             return;
         };
         struct Last(Pointer);

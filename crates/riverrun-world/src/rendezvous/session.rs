@@ -29,6 +29,7 @@ pub(crate) struct Session {
     pub(crate) fate: Fate,
     pub(crate) timeouts: Timeouts,
     pub(crate) token: Token,
+    pub(crate) until_exit: bool,
     pub(crate) start: Start,
     /// The address by which this process reached rank 0.
     pub(super) root: IpAddr,
