@@ -46,9 +46,18 @@ impl Tuning {
         let (vector, len, planes) = match (routine, backward) {
             // One channel a thread: rows of an odd width.
             (Routine::LookBack, _) if odd && !narrow => (1, 16, 16),
+            (Routine::LookBack, false) if lanes <= 512 && raw && !narrow => (1, 64, 4),
+            (Routine::LookBack, true) if lanes <= 512 && raw && !narrow => (1, 32, 8),
+            (Routine::LookBack, false) if lanes <= 512 && raw => (2, 32, 8),
+            // Vectors of four where a plane has all its lanes with them.
+            (Routine::LookBack, true) if lanes <= 512 && raw && problem.shape.dim >= 256 => {
+                (4, 32, 8)
+            }
             (Routine::LookBack, true) if lanes <= 512 && narrow => (2, 32, 16),
             (Routine::LookBack, false) if lanes <= 512 && !narrow => (1, 32, 8),
             (Routine::LookBack, _) if lanes <= 512 => (2, 16, 16),
+            (Routine::LookBack, false) if lanes <= 4096 && narrow && raw => (2, 64, 4),
+            (Routine::LookBack, true) if lanes <= 4096 && narrow && raw => (4, 32, 8),
             (Routine::LookBack, false) if lanes <= 4096 && narrow => (2, 32, 16),
             (Routine::LookBack, true) if lanes <= 4096 && narrow => (4, 16, 16),
             (Routine::LookBack, _) if lanes <= 4096 => (2, 16, 16),
@@ -80,7 +89,12 @@ impl Tuning {
             len,
             registers,
             planes,
-            lookback: usize::from(lanes <= 512),
+            lookback: match lanes {
+                _ if raw && !backward && lanes <= 512 && !narrow => 2,
+                _ if raw && !backward && lanes <= 128 => 2,
+                _ if raw && !backward && lanes <= 4096 && narrow => 1,
+                _ => usize::from(lanes <= 512),
+            },
             chunk: chunk.next_multiple_of(len),
             cube: SEQUENTIAL_CUBE,
         };
