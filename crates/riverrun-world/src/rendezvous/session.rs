@@ -29,6 +29,10 @@ pub(crate) struct Session {
     pub(crate) fate: Fate,
     pub(crate) timeouts: Timeouts,
     pub(crate) token: Token,
+    #[cfg_attr(
+        not(feature = "nccl"),
+        expect(dead_code, reason = "all else ends with its threads")
+    )]
     pub(crate) until_exit: bool,
     pub(crate) start: Start,
     /// The address by which this process reached rank 0.
