@@ -32,6 +32,8 @@ struct Plane {
     unsigned arrived = 0, round = 0;
     // The operands of its threads in an instruction, of this round and of the one before.
     uint32_t given[2][32][8];
+    // Operands in shared memory that its threads have widened together, likewise.
+    std::vector<float> widened[2];
 };
 
 // Threads of a cluster's cubes at its barrier.
@@ -272,6 +274,23 @@ template <class T> static T as(uint32_t bits) {
     return x;
 }
 
+// Sixteen products, or eight, and their sum with `c`.
+template <int K> __attribute__((target("fma"))) static float dot(const float *a, const float *b, float c) {
+    __m256d sum = _mm256_setr_pd(c, 0.0, 0.0, 0.0);
+    for (int k = 0; k < K; k += 4)
+        sum = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm_loadu_ps(a + k)), _mm256_cvtps_pd(_mm_loadu_ps(b + k)), sum);
+    __m128d pair = _mm_add_pd(_mm256_castpd256_pd128(sum), _mm256_extractf128_pd(sum, 1));
+    return (float)(_mm_cvtsd_f64(pair) + _mm_cvtsd_f64(_mm_unpackhi_pd(pair, pair)));
+}
+
+// The numbers of a word that an instruction multiplies.
+template <float (*WIDEN)(uint16_t), int PER_WORD> static void widen(float *to, uint32_t word) {
+    if (PER_WORD == 1)
+        *to = as<float>(word & 0xffffe000);
+    for (int part = 0; part < PER_WORD && PER_WORD > 1; part++)
+        to[part] = WIDEN(word >> 16 * part);
+}
+
 // m16n8k16 of bf16 or f16, m16n8k8 of TF32: of each thread its part of a row-major A, of B and of C.
 template <float (*WIDEN)(uint16_t), int PER_WORD>
 static void mma(float *d, const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4]) {
@@ -280,19 +299,19 @@ static void mma(float *d, const uint32_t (&a)[4], const uint32_t (&b)[2], const 
     memcpy(given[lane()], a, 16);
     memcpy(given[lane()] + 4, b, 8);
     meet_plane();
-    for (int i = 0; i < 4; i++) {
-        int row = lane() / 4 + (i >= 2 ? 8 : 0), column = lane() % 4 * 2 + i % 2;
-        double sum = c[i];
-        for (int k = 0; k < 8 * PER_WORD; k++) {
-            int half = k / (4 * PER_WORD), word = k / PER_WORD % 4, part = k % PER_WORD;
-            uint32_t left = given[row % 8 * 4 + word][row / 8 + 2 * half], right = given[column * 4 + word][4 + half];
-            if (PER_WORD == 2)
-                sum += (double)WIDEN(left >> 16 * part) * WIDEN(right >> 16 * part);
-            else
-                sum += (double)as<float>(left & 0xffffe000) * as<float>(right & 0xffffe000);
+    constexpr int K = 8 * PER_WORD;
+    float left[2][K], right[2][K];
+    for (int i = 0; i < 2; i++) {
+        int row = lane() / 4 * 4, column = (lane() % 4 * 2 + i) * 4;
+        for (int word = 0; word < 8; word++) {
+            widen<WIDEN, PER_WORD>(left[i] + word * PER_WORD, given[row + word % 4][i + 2 * (word / 4)]);
+            widen<WIDEN, PER_WORD>(right[i] + word * PER_WORD, given[column + word % 4][4 + word / 4]);
         }
-        d[i] = (float)sum;
     }
+    float sums[4];
+    for (int i = 0; i < 4; i++)
+        sums[i] = dot<K>(left[i / 2], right[i % 2], c[i]);
+    memcpy(d, sums, 16);
 }
 
 // A number of 16 bits of a tile for `wgmma`: rows of 128 bytes, whose vectors of 16 bytes are permuted, 64 numbers; further ones in the
@@ -329,18 +348,21 @@ template <float (*WIDEN)(uint16_t), int COLUMNS>
 static void wgmma(float *const (&sums)[COLUMNS / 2], Words a, uint64_t tile, bool adds, bool rows) {
     Plane &all = plane();
     auto &given = all.given[all.round & 1];
+    auto &right = all.widened[all.round & 1];
     memcpy(given[lane()], a.words, 16);
+    right.resize(COLUMNS * 16);
+    for (int i = lane(); i < COLUMNS * 16; i += 32) {
+        int column = i / 16, k = i % 16;
+        right[i] = WIDEN(rows ? number_of(tile, k, column) : number_of(tile, column, k));
+    }
     meet_plane();
     float left[2][16];
     for (int i = 0; i < 2; i++)
-        for (int k = 0; k < 16; k++)
-            left[i][k] = WIDEN(given[lane() / 4 * 4 + k / 2 % 4][i + k / 8 * 2] >> 16 * (k % 2));
+        for (int word = 0; word < 8; word++)
+            widen<WIDEN, 2>(left[i] + word * 2, given[lane() / 4 * 4 + word % 4][i + word / 4 * 2]);
     for (int n = 0; n < COLUMNS / 2; n++) {
         int i = n / 2 % 2, column = n / 4 * 8 + lane() % 4 * 2 + n % 2;
-        double sum = adds ? *sums[n] : 0.0;
-        for (int k = 0; k < 16; k++)
-            sum += (double)left[i][k] * WIDEN(rows ? number_of(tile, k, column) : number_of(tile, column, k));
-        *sums[n] = (float)sum;
+        *sums[n] = dot<16>(left[i], &right[column * 16], adds ? *sums[n] : 0.0f);
     }
 }
 
