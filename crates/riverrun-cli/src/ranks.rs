@@ -20,7 +20,7 @@ pub fn label() -> &'static str {
     LABEL.get().map_or("", String::as_str)
 }
 
-/// The GPUs that `auto` chooses among. None is opened, and no kernels are loaded, as for work on one.
+/// The number of GPUs that `auto` chooses among. Opens none of them, and loads no kernels.
 pub fn gpus() -> usize {
     let mut all = riverrun::device::list().into_iter();
     let first = all.find(|info| !info.software);

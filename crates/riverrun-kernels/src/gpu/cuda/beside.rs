@@ -54,8 +54,9 @@ impl Beside {
         Ok(*self.made.insert(made))
     }
 
-    /// Outside a recording: makes what the recording will need.
+    /// Outside a recording: makes what the next one will need, and frees what one that failed has left.
     pub fn prepare(&mut self) -> Result<(), String> {
+        self.held.clear();
         self.made().map(drop).map_err(failed)
     }
 
