@@ -72,6 +72,8 @@ pub enum Way {
     /// On the second stream, after the launches before it, and beside those after it up to the next [`Way::Joined`]. Nothing else
     /// touches its buffers until then.
     Beside,
+    /// No work: launches after it wait for what runs beside those before it, if anything does.
+    Join,
 }
 
 /// Devices have numbers below this one; a device with a higher number [stands in](stand_in) for that of the remainder.
@@ -245,6 +247,7 @@ impl Device {
                 let work = |stream| task(stream, &inputs, &outputs);
                 let done = match way {
                     Way::InOrder => work(main),
+                    Way::Join => beside.join(main),
                     _ if !recording => beside.prepare().and_then(|()| work(main)),
                     _ => {
                         let ran = beside.run(main, reads.iter().chain(&writes), work);
@@ -263,7 +266,7 @@ impl Device {
 /// Lets launches that are recorded wait for what runs [beside](Way::Beside) them. `buffer` is any of the client's.
 pub(crate) fn join(client: &Client, buffer: Handle) {
     if let Ok(device) = Device::of(client) {
-        device.enqueue_by(Way::Joined, Vec::new(), vec![buffer], |_, _, _| Ok(()));
+        device.enqueue_by(Way::Join, Vec::new(), vec![buffer], |_, _, _| Ok(()));
     }
 }
 

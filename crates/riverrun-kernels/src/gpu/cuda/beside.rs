@@ -73,9 +73,11 @@ impl Beside {
         work(made.stream)
     }
 
-    /// In a recording, the launches that follow wait for the work so far. Frees its buffers.
+    /// In a recording, the launches that follow wait for the work so far, if there is any. Frees its buffers.
     pub fn join(&mut self, main: CUstream) -> Result<(), String> {
-        self.held.clear();
+        if std::mem::take(&mut self.held).is_empty() {
+            return Ok(());
+        }
         let made = self.made().map_err(failed)?;
         made.order(made.stream, main).map_err(failed)
     }
