@@ -1,6 +1,6 @@
 //! `riverrun bench step`: a single step of a layer, as a stream makes it: on the device, with the states there, launched one by
-//! one and replayed from a recording; on this machine's CPU, with the weights packed; and a step of many that one launch makes on
-//! the device, where they are known in advance.
+//! one and replayed from a recording; the same with the input sent there and the state read back; on this machine's CPU, with the
+//! weights packed, and as a scalar program; and a step of many that one launch makes on the device, where they are known in advance.
 
 use riverrun_kernels::cell::check::{Case, Options};
 use riverrun_kernels::cell::cpu::{PackedLayer, Routine, State};
@@ -42,12 +42,16 @@ pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     report.measure_copy()?;
     report.fact("cpu_threads", cpu_threads);
     report.fact("steps", steps);
-    report.line(format!("f32; cpu: a stream on {cpu_threads} threads of this machine; of many: a step of {steps} in one launch"))?;
+    report.line(format!(
+        "f32; cpu: a stream on {cpu_threads} threads of this machine; scalar: its products alone, term by term on one thread;\n\
+         both ways: a step, its input sent and its state read back; of many: a step of {steps} in one launch"
+    ))?;
     for &cell in &args.cells {
         for &hidden in &args.hidden {
             for &batch in &args.batch {
                 let problem = Problem::new(cell, batch, 1, hidden);
                 let cpu = cpu(report, &problem, input)?;
+                let scalar = scalar(report, &problem, input);
                 let found = device(report, &problem, args)?;
                 let steady = |time: &Timing| time.is_steady();
                 let device = found
@@ -63,7 +67,9 @@ pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
                         .beside_us("device", found.device)
                         .count("launches", found.launches)
                         .beside_us("recorded", found.recorded)
+                        .beside_us("both_ways", found.both_ways)
                         .us("cpu", cpu)
+                        .us("scalar", scalar)
                         .number("times", 2, times)
                         .beside_us("of_many", found.of_many)
                         // Of the device, or else of the CPU. Above 1 of the copy where the weights come from a cache.
@@ -87,6 +93,33 @@ fn bytes(problem: &Problem, input: usize) -> usize {
     let weights = problem.gate_width() * (input + problem.hidden + 1);
     let states = if problem.cell == Cell::Lstm { 4 } else { 2 };
     4 * (weights + problem.batch * input + states * problem.state())
+}
+
+/// The products of a step, `W x` and `U h`, as plain loops: one term after another, on one thread, without gates.
+fn scalar(report: &Report, problem: &Problem, width: usize) -> Timing {
+    let rows = problem.gate_width();
+    let wave = |len: usize| -> Vec<f32> { (0..len).map(|n| (n % 101) as f32 / 101.0).collect() };
+    let product = |x: &[f32], weights: &[f32], depth: usize| {
+        let mut all = 0.0;
+        for x in x.chunks(depth) {
+            for row in weights.chunks(depth) {
+                let mut sum = 0.0;
+                for (x, weight) in x.iter().zip(row) {
+                    sum += x * weight;
+                }
+                all += sum;
+            }
+        }
+        std::hint::black_box(all);
+    };
+    let (x, w) = (wave(problem.batch * width), wave(rows * width));
+    let (h, u) = (wave(problem.state()), wave(rows * problem.hidden));
+    repeat(report.budget(0.1), || {
+        wall(|| {
+            product(std::hint::black_box(&x), &w, width);
+            product(std::hint::black_box(&h), &u, problem.hidden);
+        })
+    })
 }
 
 /// A step of a stream on the CPU: packed weights, states in place.
@@ -144,6 +177,8 @@ struct Found {
     launches: Option<usize>,
     /// One of many steps in a recording.
     recorded: Option<Timing>,
+    /// A step with the transfers of its input and its state.
+    both_ways: Option<Timing>,
     /// One of many steps in one launch, the input product left out.
     of_many: Option<Timing>,
 }
@@ -186,10 +221,20 @@ fn device(report: &Report, problem: &Problem, args: &Args) -> Result<Found, Fail
     };
     let launches = 1 + usize::from(problem.cell == before);
     let pair = || pair().expect("it worked before");
+    let input = vec![0_u8; problem.batch * args.input * 4];
+    let both_ways = report.time(0.1, || {
+        let sent = Step {
+            x: client.create_from_slice(&input),
+            ..there.clone()
+        };
+        run(&sent).expect("it worked before");
+        drop(client.read_one(sent.h_next).expect("a device that answers"));
+    });
     Ok(Found {
         device: Some(device.divided(2)),
         launches: Some(launches),
         recorded: recorded(report, &client, pair)?,
+        both_ways: Some(both_ways),
         of_many: of_many(report, &client, problem, args)?,
     })
 }

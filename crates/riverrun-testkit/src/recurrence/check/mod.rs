@@ -3,6 +3,8 @@
 
 mod case;
 #[cfg(feature = "gpu")]
+pub mod device_oracle;
+#[cfg(feature = "gpu")]
 mod gpu;
 pub mod naive;
 mod tolerance;

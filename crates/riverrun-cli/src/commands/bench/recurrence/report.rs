@@ -3,6 +3,8 @@
 
 use half::{bf16, f16};
 use riverrun_kernels::recurrence::{Gate, Problem, Shape};
+#[cfg(feature = "gpu")]
+use riverrun_testkit::recurrence::check::device_oracle;
 use riverrun_testkit::recurrence::check::{Case, Outcome, Random};
 use riverrun_train::chart::{Line, PALETTE, Panel, Scale};
 
@@ -14,10 +16,16 @@ use crate::commands::bench::row::Row;
 use crate::failure::Failure;
 use riverrun_testkit::Storage;
 
-/// Steps of the efficiency report, at [`WIDE`].
-const STEPS: [usize; 7] = [32, 128, 512, 2048, 8192, 32_768, 131_072];
-/// Sequences and channels of the report over steps.
+/// Steps of both reports, at [`WIDE`]: every power of two from 32 to 131 072.
+const STEPS: [usize; 13] = [
+    32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072,
+];
+/// Sequences and channels of the reports over steps.
 const WIDE: [usize; 2] = [4, 5120];
+/// The same of the precision report on a device whose states the host judges.
+const NARROW: [usize; 2] = [1, 64];
+/// Seeds of the precision report, which has the mean over them.
+const SEEDS: [u32; 4] = [3407, 4, 42, 57];
 /// Channels of one sequence in the report over lanes, at [`LONG`] steps.
 const LANES: [usize; 7] = [256, 512, 1024, 2048, 5120, 10_240, 20_480];
 /// Steps of the report over lanes.
@@ -97,6 +105,13 @@ fn panel(
     }
 }
 
+/// Errors of the states of a problem, and how many are beyond the type's range.
+struct Found {
+    max: f64,
+    rms: f64,
+    overflown: usize,
+}
+
 /// Measures and writes `precision.*`.
 pub(super) fn precision(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let mut panels = Vec::new();
@@ -105,39 +120,79 @@ pub(super) fn precision(args: &Args, report: &mut Report) -> Result<(), Failure>
         true => types.to_vec(),
         false => report.dtypes(&[], &types)?,
     };
-    for gates in ["uniform", "normal"] {
+    let mut shape = NARROW;
+    #[cfg(feature = "gpu")]
+    if report.client()?.is_some_and(|client| device_oracle::supported(&client)) {
+        shape = WIDE;
+    }
+    let [batch, dim] = shape;
+    for (gates, drawn) in [("uniform", false), ("normal", true)] {
         let mut points = Vec::new();
         for &storage in &dtypes {
-            for steps in (5..=16).map(|power| 1usize << power) {
-                let case = case(gates, steps);
-                let (case, largest) = match storage {
-                    Storage::F16 => (case.rounded::<f16>(), f16::MAX.to_f64()),
-                    Storage::Bf16 => (case.rounded::<bf16>(), bf16::MAX.to_f64()),
-                    _ => (case.rounded::<f32>(), f64::from(f32::MAX)),
-                };
-                let (max, rms, overflown) =
-                    errors(&case, &outcome(&case, storage, report)?, largest);
+            for steps in STEPS {
+                let shape = Shape::new(batch, steps, dim);
+                let found = SEEDS.map(|seed| found(shape, drawn, storage, seed, report));
+                let found = found.into_iter().collect::<Result<Vec<_>, _>>()?;
+                let mean =
+                    |of: fn(&Found) -> f64| found.iter().map(of).sum::<f64>() / found.len() as f64;
+                let (max, rms) = (mean(|found| found.max), mean(|found| found.rms));
                 for (what, error) in [("max", max), ("rms", rms)] {
                     if error.is_finite() && error > 0.0 {
                         let line = format!("{} {what}", storage.name());
                         points.push((line, (steps as f64, error)));
                     }
                 }
+                let overflown: usize = found.iter().map(|found| found.overflown).sum();
                 report.add(
                     Row::new()
                         .text("gates", gates)
                         .text("dtype", storage.name())
-                        .count("steps", steps)
+                        .counts(["batch", "steps", "dim"], [batch, steps, dim])
                         .scientific("max", max)
                         .scientific("rms", rms)
                         .count("overflown", overflown),
                 )?;
             }
         }
-        let caption = format!("error of h, {gates} gates");
+        let caption = format!("error of h, {gates} gates, B {batch} D {dim}");
         panels.push(panel(caption, "steps", None, points.into_iter()));
     }
     report.draw(&args.out, "precision", &panels)
+}
+
+/// The errors of one problem: judged on the device where that computes in `f64`, else on the host.
+fn found(
+    shape: Shape,
+    normal: bool,
+    storage: Storage,
+    seed: u32,
+    report: &Report,
+) -> Result<Found, Failure> {
+    #[cfg(feature = "gpu")]
+    if let Some(client) = report.client()?
+        && device_oracle::supported(&client)
+    {
+        let drawn = match normal {
+            true => device_oracle::Drawn::Normal,
+            false => device_oracle::Drawn::Uniform,
+        };
+        let dtype = crate::commands::bench::gpu::dtype_of(storage);
+        let errors = device_oracle::errors(&client, dtype, shape, drawn, seed).map_err(user)?;
+        // So that the next problem can use this one's memory.
+        client.memory_cleanup().ok();
+        return Ok(Found {
+            max: errors.max,
+            rms: errors.rms,
+            overflown: errors.overflown,
+        });
+    }
+    let case = case(normal, shape, seed);
+    let (case, largest) = match storage {
+        Storage::F16 => (case.rounded::<f16>(), f16::MAX.to_f64()),
+        Storage::Bf16 => (case.rounded::<bf16>(), bf16::MAX.to_f64()),
+        _ => (case.rounded::<f32>(), f64::from(f32::MAX)),
+    };
+    Ok(errors(&case, &outcome(&case, storage, report)?, largest))
 }
 
 fn outcome(case: &Case, storage: Storage, report: &Report) -> Result<Outcome, Failure> {
@@ -156,22 +211,17 @@ fn outcome(case: &Case, storage: Storage, report: &Report) -> Result<Outcome, Fa
 
 /// `a` uniform in (0, 1) and `b` in (-1, 1), or both standard normal: then `E h²` grows without bound, though almost
 /// every path comes back.
-fn case(gates: &str, steps: usize) -> Case {
-    let shape = Shape::new(1, steps, 64);
+fn case(normal: bool, shape: Shape, seed: u32) -> Case {
     let n = shape.elements();
-    let mut random = Random::new(steps as u64);
-    let mut normal = |n: usize| -> Vec<f64> {
-        (0..n)
-            .map(|_| {
-                let (u, v) = (random.within(0.5) + 0.5, random.within(0.5) + 0.5);
-                (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos()
-            })
-            .collect()
-    };
-    let inputs = if gates == "normal" {
-        vec![normal(n), normal(n)]
+    let mut random = Random::new(u64::from(seed));
+    let inputs = if normal {
+        let mut draw = || {
+            let (u, v) = (random.within(0.5) + 0.5, random.within(0.5) + 0.5);
+            (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos()
+        };
+        let mut draws = || (0..n).map(|_| draw()).collect();
+        vec![draws(), draws()]
     } else {
-        let mut random = Random::new(steps as u64);
         let a = random.vec(n, 0.5).into_iter().map(|a| a + 0.5).collect();
         vec![a, random.vec(n, 1.0)]
     };
@@ -187,7 +237,7 @@ fn case(gates: &str, steps: usize) -> Case {
 
 /// The largest error relative to `max(1, |h|)`, the root of the mean square of the same, and the number of states beyond the
 /// type's range, which are left out.
-fn errors(case: &Case, found: &Outcome, largest: f64) -> (f64, f64, usize) {
+fn errors(case: &Case, found: &Outcome, largest: f64) -> Found {
     let truth = case.oracle().h;
     let (mut max, mut square, mut count, mut overflown) = (0.0f64, 0.0, 0usize, 0);
     // What follows an overflow in its channel is lost too.
@@ -209,5 +259,9 @@ fn errors(case: &Case, found: &Outcome, largest: f64) -> (f64, f64, usize) {
         square += error * error;
         count += 1;
     }
-    (max, (square / count.max(1) as f64).sqrt(), overflown)
+    Found {
+        max,
+        rms: (square / count.max(1) as f64).sqrt(),
+        overflown,
+    }
 }
