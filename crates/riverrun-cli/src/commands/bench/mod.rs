@@ -30,6 +30,7 @@ mod rssm;
 mod step;
 mod timing;
 mod train;
+mod transfer;
 
 use std::error::Error;
 use std::fmt::Debug;
@@ -158,6 +159,8 @@ enum Measurement {
     Step(step::Args),
     /// Single steps of layers with heads, as a text is generated: microseconds launched and recorded
     Decode(decode::Args),
+    /// Tensors from the host to the device, back, and on it: microseconds, bytes per second
+    Transfer(transfer::Args),
     /// States of training runs as features: microseconds of one run, and of many at once
     Encoder(encoder::Args),
     /// The recurrent state-space model: observing, forward and backward, and imagining
@@ -204,6 +207,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         Measurement::Rollout(args) => rollout::run(args, there),
         Measurement::Step(args) => step::run(args, there),
         Measurement::Decode(args) => decode::run(args, there),
+        Measurement::Transfer(args) => transfer::run(args, there),
         Measurement::Encoder(args) => encoder::run(args, there),
         Measurement::Rssm(args) => rssm::run(args, there),
         Measurement::Hybrid(args) => hybrid::run(args, there),
