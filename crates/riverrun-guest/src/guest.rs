@@ -9,6 +9,7 @@ use riverrun_kernels::Error;
 use riverrun_kernels::gpu::know_clusters;
 
 use crate::Card;
+use crate::call::Plans;
 use crate::compiler::Compiler;
 use crate::driver::{Context, DeviceMemory, Function, Relaxed, launch};
 use crate::keep::Kept;
@@ -44,6 +45,7 @@ pub struct Guest {
     kept: Kept,
     /// By source.
     functions: Mutex<HashMap<String, Function>>,
+    plans: Plans,
 }
 
 impl Guest {
@@ -92,6 +94,7 @@ impl Guest {
             kept: Kept::of_user(&compiler.name()),
             compiler,
             functions: Mutex::default(),
+            plans: Plans::default(),
         })
     }
 
@@ -103,6 +106,11 @@ impl Guest {
     /// The compiler and its version.
     pub fn compiler(&self) -> String {
         self.compiler.name()
+    }
+
+    /// The plans of calls.
+    pub(crate) fn plans(&self) -> &Plans {
+        &self.plans
     }
 
     /// For questions about the device; launches go through [`plan`](Self::plan).

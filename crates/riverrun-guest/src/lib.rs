@@ -12,7 +12,10 @@
 //! | `server`, `Card` | the server that compiles kernels to CUDA C++ and hands launches to a `Device` |
 //! | `Recorder`, `Plan` | launches as they are recorded, and as they are run again |
 //! | `Guest` | an NVIDIA GPU: plans compiled by NVRTC, kept as files, and launched |
+//! | `call` | operations on the caller's arrays, and the plans of a `Guest` |
 
+#[cfg(feature = "cuda")]
+pub mod call;
 #[cfg(feature = "cuda")]
 mod card;
 #[cfg(feature = "cuda")]

@@ -85,6 +85,8 @@ pub struct Plan {
 /// Why there is no plan.
 #[derive(Debug)]
 pub enum Refused {
+    /// An array does not fit.
+    Argument(String),
     /// The operation refuses the problem.
     Problem(Error),
     /// The device, its driver or its compiler does.
@@ -107,7 +109,7 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Problem(error) => error.fmt(f),
-            Self::Device(reason) => f.write_str(reason),
+            Self::Argument(reason) | Self::Device(reason) => f.write_str(reason),
         }
     }
 }

@@ -17,6 +17,18 @@ pub struct Array(pub usize, pub usize);
 #[derive(Debug, Clone, Copy, FromPyObject)]
 pub struct View(pub usize, pub usize, pub usize);
 
+impl From<Array> for riverrun_guest::call::Array {
+    fn from(Array(address, elements): Array) -> Self {
+        Self(address, elements)
+    }
+}
+
+impl From<View> for riverrun_guest::call::View {
+    fn from(View(address, batch, step): View) -> Self {
+        Self(address, batch, step)
+    }
+}
+
 /// The error of the Python side.
 pub fn refused(error: Error) -> PyErr {
     PyValueError::new_err(error.to_string())

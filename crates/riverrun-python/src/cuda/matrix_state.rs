@@ -2,10 +2,11 @@
 
 use cubecl::server::Handle;
 use pyo3::prelude::*;
+use riverrun_guest::call::{Call, Handles, Slot};
 use riverrun_kernels::matrix_state::gpu::{Buffers, backward, forward};
 use riverrun_kernels::matrix_state::{Erase, Gate, Gradients, Inputs, Problem};
 
-use super::{Call, Handles, Slot, dtype};
+use super::{dtype, run};
 use crate::array::Array;
 use crate::matrix_state::{Arguments, Into};
 use crate::place::Stream;
@@ -45,16 +46,16 @@ struct Bound {
 }
 
 impl Bound {
-    fn new(call: &mut Call, arguments: &Arguments, size: usize) -> PyResult<Self> {
-        Ok(Self {
-            q: call.array(arguments.q, size)?,
-            k: call.array(arguments.k, size)?,
-            v: call.array(arguments.v, size)?,
-            g: call.maybe(arguments.g, size)?,
-            beta: call.maybe(arguments.beta, size)?,
-            initial: call.maybe(arguments.initial, 4)?,
-            reset: call.maybe(arguments.reset, size)?,
-        })
+    fn new(call: &mut Call, arguments: &Arguments, size: usize) -> Self {
+        Self {
+            q: call.array(arguments.q, size),
+            k: call.array(arguments.k, size),
+            v: call.array(arguments.v, size),
+            g: call.maybe(arguments.g, size),
+            beta: call.maybe(arguments.beta, size),
+            initial: call.maybe(arguments.initial, 4),
+            reset: call.maybe(arguments.reset, size),
+        }
     }
 
     fn buffers(&self, handles: &Handles<'_>) -> Buffers {
@@ -84,9 +85,9 @@ pub fn matrix_state(
 ) -> PyResult<()> {
     let dtype = dtype(name)?;
     let mut call = Call::new("matrix_state", numbers(&problem, name));
-    let inputs = Bound::new(&mut call, arguments, dtype.size())?;
-    let (o, last) = (call.array(o, dtype.size())?, call.array(last, 4)?);
-    call.run(py, stream, |client, handles| {
+    let inputs = Bound::new(&mut call, arguments, dtype.size());
+    let (o, last) = (call.array(o, dtype.size()), call.array(last, 4));
+    let request = call.recorded(|client, handles| {
         let inputs = inputs.buffers(handles);
         forward(
             client,
@@ -96,7 +97,8 @@ pub fn matrix_state(
             &handles.at(o),
             &handles.at(last),
         )
-    })
+    });
+    run(py, stream, &request)
 }
 
 /// Computes the gradients.
@@ -113,16 +115,16 @@ pub fn matrix_state_back(
     let dtype = dtype(name)?;
     let size = dtype.size();
     let mut call = Call::new("matrix_state_back", numbers(&problem, name));
-    let inputs = Bound::new(&mut call, arguments, size)?;
-    let (d_o, d_last) = (call.array(d_o, size)?, call.maybe(d_last, 4)?);
+    let inputs = Bound::new(&mut call, arguments, size);
+    let (d_o, d_last) = (call.array(d_o, size), call.maybe(d_last, 4));
     let [q, k, v] = [
-        call.array(into.q, size)?,
-        call.array(into.k, size)?,
-        call.array(into.v, size)?,
+        call.array(into.q, size),
+        call.array(into.k, size),
+        call.array(into.v, size),
     ];
-    let (g, beta) = (call.maybe(into.g, size)?, call.maybe(into.beta, size)?);
-    let initial = call.array(into.initial, 4)?;
-    call.run(py, stream, |client, handles| {
+    let (g, beta) = (call.maybe(into.g, size), call.maybe(into.beta, size));
+    let initial = call.array(into.initial, 4);
+    let request = call.recorded(|client, handles| {
         let out: Gradients<Handle, Handle> = Gradients {
             q: handles.at(q),
             k: handles.at(k),
@@ -145,5 +147,6 @@ pub fn matrix_state_back(
             d_last.as_ref(),
             &out,
         )
-    })
+    });
+    run(py, stream, &request)
 }

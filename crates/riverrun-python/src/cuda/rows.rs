@@ -2,10 +2,11 @@
 
 use cubecl::ir::{ElemType, IntKind};
 use pyo3::prelude::*;
+use riverrun_guest::call::Call;
 use riverrun_kernels::cross_entropy::gpu as loss;
 use riverrun_kernels::norm::{Spec, gpu as norm};
 
-use super::{Call, dtype};
+use super::{dtype, run};
 use crate::array::Array;
 use crate::place::Stream;
 
@@ -32,11 +33,11 @@ pub fn rms_norm(
         numbers(name, [dim as u64, spec.epsilon.to_bits()]),
     );
     let [x, weight, y] = [
-        call.array(x, size)?,
-        call.array(weight, size)?,
-        call.array(y, size)?,
+        call.array(x, size),
+        call.array(weight, size),
+        call.array(y, size),
     ];
-    call.run(py, stream, |client, handles| {
+    let request = call.recorded(|client, handles| {
         let args = norm::Forward {
             x: handles.at(x),
             residual: None,
@@ -45,7 +46,8 @@ pub fn rms_norm(
             y: handles.at(y),
         };
         norm::forward(client, &spec, dtype, [rows, dim], &args, None)
-    })
+    });
+    run(py, stream, &request)
 }
 
 /// Computes the gradients of `x` and the weight.
@@ -61,12 +63,12 @@ pub fn rms_norm_back(
     let rows = x.1.checked_div(dim).unwrap_or(0);
     let key = numbers(name, [dim as u64, spec.epsilon.to_bits()]);
     let mut call = Call::new("rms_norm_back", key);
-    let x = call.array(x, size)?;
-    let weight = call.array(weight, size)?;
-    let d_y = call.array(d_y, size)?;
-    let d_x = call.array(d_x, size)?;
-    let d_weight = call.array(d_weight, size)?;
-    call.run(py, stream, |client, handles| {
+    let x = call.array(x, size);
+    let weight = call.array(weight, size);
+    let d_y = call.array(d_y, size);
+    let d_x = call.array(d_x, size);
+    let d_weight = call.array(d_weight, size);
+    let request = call.recorded(|client, handles| {
         let args = norm::Backward {
             x: handles.at(x),
             gamma: handles.at(weight),
@@ -77,7 +79,8 @@ pub fn rms_norm_back(
             d_beta: None,
         };
         norm::backward(client, &spec, dtype, [rows, dim], &args, None)
-    })
+    });
+    run(py, stream, &request)
 }
 
 /// The type of targets.
@@ -94,14 +97,14 @@ pub fn cross_entropy(
     let dtype = dtype(name)?;
     let rows = targets.1;
     let mut call = Call::new("cross_entropy", numbers(name, [vocab as u64, 0]));
-    let x = call.array(x, dtype.size())?;
-    let targets = call.array(targets, 8)?;
+    let x = call.array(x, dtype.size());
+    let targets = call.array(targets, 8);
     let [lse, loss, weight] = [
-        call.array(lse, 4)?,
-        call.array(loss, 4)?,
-        call.array(weight, 4)?,
+        call.array(lse, 4),
+        call.array(loss, 4),
+        call.array(weight, 4),
     ];
-    call.run(py, stream, |client, handles| {
+    let request = call.recorded(|client, handles| {
         let args = loss::Forward {
             x: handles.at(x),
             targets: handles.at(targets),
@@ -111,7 +114,8 @@ pub fn cross_entropy(
             weight: handles.at(weight),
         };
         loss::forward(client, dtype, [rows, vocab], &args, None)
-    })
+    });
+    run(py, stream, &request)
 }
 
 /// Computes the gradient of the logits from `scale`, one number in `f32`: `∂L/∂loss` over the count.
@@ -125,11 +129,11 @@ pub fn cross_entropy_back(
     let dtype = dtype(name)?;
     let rows = targets.1;
     let mut call = Call::new("cross_entropy_back", numbers(name, [vocab as u64, 0]));
-    let x = call.array(x, dtype.size())?;
-    let targets = call.array(targets, 8)?;
-    let (lse, scale) = (call.array(lse, 4)?, call.array(scale, 4)?);
-    let d_x = call.array(d_x, dtype.size())?;
-    call.run(py, stream, |client, handles| {
+    let x = call.array(x, dtype.size());
+    let targets = call.array(targets, 8);
+    let (lse, scale) = (call.array(lse, 4), call.array(scale, 4));
+    let d_x = call.array(d_x, dtype.size());
+    let request = call.recorded(|client, handles| {
         let args = loss::Backward {
             x: handles.at(x),
             targets: handles.at(targets),
@@ -141,5 +145,6 @@ pub fn cross_entropy_back(
             d_x: handles.at(d_x),
         };
         loss::backward(client, dtype, [rows, vocab], &args, None)
-    })
+    });
+    run(py, stream, &request)
 }
