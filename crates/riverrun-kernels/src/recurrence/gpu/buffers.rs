@@ -26,11 +26,12 @@ pub(super) struct InputGradients<S: Numeric, W: Size> {
     pub d_h0: Box<[Vector<S, W>]>,
 }
 
-/// The words that the tiles of a look-back hand over, and those that control them.
+/// The words that the tiles of a look-back hand over, the next ticket and the fault.
 #[derive(CubeLaunch, CubeType)]
 pub(super) struct HandoverWords {
     pub words: Box<[Atomic<u64>]>,
-    pub control: Box<[Atomic<u32>]>,
+    pub ticket: Box<[Atomic<u32>]>,
+    pub fault: Box<[Atomic<u32>]>,
 }
 
 /// The sequences of a launch, and the steps of a chunk.

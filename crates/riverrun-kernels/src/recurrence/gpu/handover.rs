@@ -25,12 +25,6 @@ use crate::gpu::fault::{PATIENCE, nanoseconds};
 /// Threads a plane, as the kernels lay them out; nothing in them depends on the hardware's plane size.
 pub(super) const LANES: usize = 32;
 
-/// Control words: the ticket and the fault.
-pub(super) const CONTROL_WORDS: usize = 2;
-const TICKET: usize = 0;
-/// The fault among the control words.
-pub(super) const FAULT: usize = 1;
-
 /// Polls between two looks at the clock; a power of two.
 const CHECK: u32 = 1 << 12;
 
@@ -50,17 +44,17 @@ pub(super) struct TilePosition {
 
 /// The cube's number in order of starting. The last one puts the ticket back to zero for the next launch.
 #[cube]
-pub(super) fn draw_ticket(control: &mut [Atomic<u32>]) -> u32 {
-    let mut ticket = Shared::<u32>::new();
+pub(super) fn draw_ticket(ticket: &mut [Atomic<u32>]) -> u32 {
+    let mut own = Shared::<u32>::new();
     if UNIT_POS == 0 {
-        let drawn = control[TICKET].fetch_add(1u32);
-        *ticket = drawn;
+        let drawn = ticket[0].fetch_add(1u32);
+        *own = drawn;
         if drawn as usize + 1 == CUBE_COUNT {
-            control[TICKET].store(0u32);
+            ticket[0].store(0u32);
         }
     }
     sync_cube();
-    *ticket
+    *own
 }
 
 /// Publishes a vector, a word for each channel.
@@ -91,7 +85,7 @@ struct Received<N: Size> {
 #[cube]
 fn receive<N: Size>(
     words: &mut [Atomic<u64>],
-    control: &mut [Atomic<u32>],
+    fault: &mut [Atomic<u32>],
     at: usize,
     epoch: u32,
     #[comptime] ptx: bool,
@@ -122,7 +116,7 @@ fn receive<N: Size>(
                 late = now - since > PATIENCE;
             }
             if late {
-                control[FAULT].store(1u32);
+                fault[0].store(1u32);
                 value = Vector::new(f32::NAN);
                 there = true;
             }
@@ -193,7 +187,7 @@ pub(super) fn hand_over<N: Size>(
     let resets = comptime!(config.reset);
     let ptx = comptime!(config.ptx);
     let words = &mut handover.words;
-    let control = &mut handover.control;
+    let fault = &mut handover.fault;
     let lane = UNIT_POS_X as usize;
     let plane = UNIT_POS_Y as usize;
     let group_len = comptime!(if lookback == 0 { 1 } else { planes * lookback });
@@ -252,8 +246,8 @@ pub(super) fn hand_over<N: Size>(
             let k = plane * lookback + s;
             if k < place {
                 let i = maps + (at.chunk - place + k) * 2 * row + slot;
-                let a = receive::<N>(words, control, i, epoch, ptx);
-                let h = receive::<N>(words, control, i + row, epoch, ptx);
+                let a = receive::<N>(words, fault, i, epoch, ptx);
+                let h = receive::<N>(words, fault, i + row, epoch, ptx);
                 let next = run_then::<N>(
                     &Run::<N> {
                         a: part_a,
@@ -300,7 +294,7 @@ pub(super) fn hand_over<N: Size>(
     if plane == 0 {
         let mut state = start;
         if group > 0 {
-            state = receive::<N>(words, control, (group - 1) * row + slot, epoch, ptx).value;
+            state = receive::<N>(words, fault, (group - 1) * row + slot, epoch, ptx).value;
         }
         if comptime!(lookback > 0) {
             state = run_through::<N>(

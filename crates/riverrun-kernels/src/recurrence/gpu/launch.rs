@@ -6,7 +6,6 @@ use cubecl::server::Handle;
 
 use super::buffers::*;
 use super::chunked::{carry_chunks, reduce_chunks_backward, reduce_chunks_forward};
-use super::handover::CONTROL_WORDS;
 use super::look_back::{look_back_backward, look_back_forward};
 use super::plan::{Chain, Plan};
 use super::sequential::{sequential_backward, sequential_forward};
@@ -150,7 +149,8 @@ impl Chain {
     fn words(&self) -> HandoverWordsLaunch {
         HandoverWordsLaunch::new(
             buffer(&self.lease.words, self.lease.word_count, 1),
-            buffer(&self.lease.control, CONTROL_WORDS, 1),
+            buffer(&self.lease.ticket, 1, 1),
+            buffer(&self.lease.fault, 1, 1),
         )
     }
 

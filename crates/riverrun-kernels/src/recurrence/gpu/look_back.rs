@@ -15,7 +15,7 @@ use super::tile::*;
 #[cube]
 fn tile_position(
     geometry: &Geometry,
-    control: &mut [Atomic<u32>],
+    ticket: &mut [Atomic<u32>],
     tiling: &Tiling,
     #[comptime] planes: usize,
     #[comptime] config: Config,
@@ -25,7 +25,7 @@ fn tile_position(
     let lanes = comptime!(LANES as u32);
     let tiles_per_row = u32::cast_from(geometry.cols.div_ceil(LANES));
     let tiles = u32::cast_from(tiling.batches) * tiles_per_row;
-    let id = draw_ticket(control);
+    let id = draw_ticket(ticket);
     let chunk = id / tiles;
     let tile = id % tiles;
     let batch = tile / tiles_per_row;
@@ -60,7 +60,7 @@ pub(super) fn look_back_forward<S: Numeric, R: Numeric, W: Size, N: Size>(
     #[comptime] config: Config,
     #[define(S, R)] _types: [ElemType; 2],
 ) {
-    let at = tile_position(&geometry, &mut handover.control, &tiling, planes, config);
+    let at = tile_position(&geometry, &mut handover.ticket, &tiling, planes, config);
     if !at.exists {
         terminate!();
     }
@@ -101,7 +101,7 @@ pub(super) fn look_back_backward<S: Numeric, R: Numeric, W: Size, N: Size>(
     #[comptime] config: Config,
     #[define(S, R)] _types: [ElemType; 2],
 ) {
-    let at = tile_position(&geometry, &mut handover.control, &tiling, planes, config);
+    let at = tile_position(&geometry, &mut handover.ticket, &tiling, planes, config);
     if !at.exists {
         terminate!();
     }

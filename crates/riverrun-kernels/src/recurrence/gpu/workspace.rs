@@ -4,8 +4,8 @@
 //! buffer afterwards. Launches of one stream run one after another and may share a buffer; so there is one for each device and
 //! stream, of which a runtime has a fixed number.
 //!
-//! A launch that is recorded into a graph has the same number at every replay. So it gets its own words, which a recorded
-//! launch before it clears.
+//! A launch that is recorded into a graph has the same number at every replay, and may run beside those of other streams. So
+//! it gets its own words and its own ticket, which a recorded launch before it clears.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, OnceLock};
@@ -14,14 +14,14 @@ use cubecl::client::Client;
 use cubecl::prelude::*;
 use cubecl::server::Handle;
 
-use super::handover::{CONTROL_WORDS, FAULT};
 use crate::gpu::fault::{Scope, StreamKey, watch};
 use crate::gpu::grid;
 
 /// Buffers of one device and stream.
 pub(super) struct Workspace {
     words: (Handle, usize),
-    control: Handle,
+    ticket: Handle,
+    fault: Handle,
     epoch: u32,
 }
 
@@ -29,7 +29,8 @@ pub(super) struct Workspace {
 pub(super) struct Lease {
     pub words: Handle,
     pub word_count: usize,
-    pub control: Handle,
+    pub ticket: Handle,
+    pub fault: Handle,
     pub epoch: u32,
 }
 
@@ -48,27 +49,29 @@ pub(super) fn lease(client: &Client, word_count: usize) -> Lease {
     let key = StreamKey::current(client);
     let mut pool = pool();
     let space = pool.entry(key).or_insert_with(|| {
-        let control = zeros(client, CONTROL_WORDS * 4);
+        let fault = zeros(client, 4);
         watch(
             "the recurrence's look-back",
             Scope::Stream(key),
-            &control,
-            CONTROL_WORDS,
-            FAULT,
+            &fault,
+            1,
+            0,
         );
         Workspace {
             words: (zeros(client, word_count * 8), word_count),
-            control,
+            ticket: zeros(client, 4),
+            fault,
             epoch: 0,
         }
     });
     if client.is_capturing() {
-        let words = client.empty(word_count * 8);
-        clear_words(client, &words, word_count);
+        let (words, ticket) = (client.empty(word_count * 8), client.empty(4));
+        clear_words(client, &words, word_count, &ticket);
         return Lease {
             words,
             word_count,
-            control: space.control.clone(),
+            ticket,
+            fault: space.fault.clone(),
             epoch: 1,
         };
     }
@@ -81,20 +84,24 @@ pub(super) fn lease(client: &Client, word_count: usize) -> Lease {
     Lease {
         words: space.words.0.clone(),
         word_count: space.words.1,
-        control: space.control.clone(),
+        ticket: space.ticket.clone(),
+        fault: space.fault.clone(),
         epoch: space.epoch,
     }
 }
 
 /// Writes zeros, two a word.
 #[cube(launch_unchecked)]
-fn clear(halves: &mut [u32]) {
+fn clear(halves: &mut [u32], ticket: &mut [u32]) {
     if ABSOLUTE_POS < halves.len() {
         halves[ABSOLUTE_POS] = 0u32;
     }
+    if ABSOLUTE_POS == 0 {
+        ticket[0] = 0u32;
+    }
 }
 
-fn clear_words(client: &Client, words: &Handle, count: usize) {
+fn clear_words(client: &Client, words: &Handle, count: usize, ticket: &Handle) {
     let units = 256;
     // Safety: the buffer has two halves a word, and the kernel checks its position.
     unsafe {
@@ -103,6 +110,7 @@ fn clear_words(client: &Client, words: &Handle, count: usize) {
             grid(client, (2 * count).div_ceil(units)),
             CubeDim::new_1d(units as u32),
             BufferArg::from_raw_parts(words.clone(), 2 * count),
+            BufferArg::from_raw_parts(ticket.clone(), 1),
         );
     }
 }
