@@ -26,8 +26,8 @@ count() {
 # shellcheck disable=SC2034
 {
 simulator=(-p riverrun-gpu-sim --features "riverrun-gpu-sim/alone")
-gpu=(--workspace --features "riverrun-cli/cuda,riverrun-cli/wgpu,riverrun-gpu-sim/cuda")
-every=(--workspace --features "riverrun-cli/cuda,riverrun-cli/rocm,riverrun-cli/vulkan,riverrun-cli/metal,riverrun-cli/webgpu,riverrun-cli/wgpu,riverrun-gpu-sim/cuda")
+gpu=(--workspace --features "riverrun-cli/cuda,riverrun-cli/wgpu,riverrun-gpu-sim/cuda,riverrun-c/cuda")
+every=(--workspace --features "riverrun-cli/cuda,riverrun-cli/rocm,riverrun-cli/vulkan,riverrun-cli/metal,riverrun-cli/webgpu,riverrun-cli/wgpu,riverrun-gpu-sim/cuda,riverrun-c/cuda")
 }
 
 software_gpu() {

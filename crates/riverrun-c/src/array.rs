@@ -1,32 +1,39 @@
 //! Arrays of the caller as slices.
 
-/// The elements of a product of sizes.
+/// The elements of a product of sizes, of `size` bytes each.
 ///
 /// # Errors
-/// A product beyond memory.
-pub fn elements<T>(what: &str, sizes: &[usize]) -> Result<usize, String> {
+/// A product beyond memory; a null pointer to any elements.
+pub fn elements<T>(
+    what: &str,
+    pointer: *const T,
+    sizes: &[usize],
+    size: usize,
+) -> Result<usize, String> {
     let product = sizes
         .iter()
         .try_fold(1usize, |all, &size| all.checked_mul(size));
     let fits = |elements: &usize| {
-        let bytes = elements.checked_mul(size_of::<T>());
+        let bytes = elements.checked_mul(size);
         bytes.is_some_and(|bytes| bytes <= isize::MAX as usize)
     };
-    product
+    let elements = product
         .filter(fits)
-        .ok_or_else(|| format!("{what}: {sizes:?} is more than memory holds"))
-}
-
-fn check<T>(what: &str, pointer: *const T, elements: usize) -> Result<(), String> {
+        .ok_or_else(|| format!("{what}: {sizes:?} is more than memory holds"))?;
     if elements > 0 && pointer.is_null() {
         return Err(format!("{what}: expected {elements} elements, found NULL"));
     }
+    Ok(elements)
+}
+
+fn check<T>(what: &str, pointer: *const T, sizes: &[usize]) -> Result<usize, String> {
+    let elements = elements(what, pointer, sizes, size_of::<T>())?;
     if !pointer.is_aligned() {
         return Err(format!(
             "{what}: a pointer that is not aligned to its elements"
         ));
     }
-    Ok(())
+    Ok(elements)
 }
 
 /// An array to read.
@@ -41,8 +48,7 @@ pub unsafe fn read<'a, T>(
     pointer: *const T,
     sizes: &[usize],
 ) -> Result<&'a [T], String> {
-    let elements = elements::<T>(what, sizes)?;
-    check(what, pointer, elements)?;
+    let elements = check(what, pointer, sizes)?;
     if elements == 0 {
         return Ok(&[]);
     }
@@ -62,8 +68,7 @@ pub unsafe fn write<'a, T>(
     pointer: *mut T,
     sizes: &[usize],
 ) -> Result<&'a mut [T], String> {
-    let elements = elements::<T>(what, sizes)?;
-    check(what, pointer, elements)?;
+    let elements = check(what, pointer, sizes)?;
     if elements == 0 {
         return Ok(&mut []);
     }

@@ -41,6 +41,17 @@ pub enum Status {
     Invalid = 1,
     /// A fault of riverrun; results may be written in part.
     Fault = 2,
+    /// A GPU, its driver or its compiler has failed; results may be written in part.
+    Device = 3,
+}
+
+/// Why a call did not return `Ok`.
+pub struct Failure(pub Status, pub String);
+
+impl From<String> for Failure {
+    fn from(reason: String) -> Self {
+        Self(Status::Invalid, reason)
+    }
 }
 
 thread_local! {
@@ -62,15 +73,15 @@ pub extern "C" fn riverrun_version() -> *const c_char {
 }
 
 /// Runs a call, and keeps what was wrong.
-pub fn call(run: impl FnOnce() -> Result<(), String>) -> Status {
+pub fn call<E: Into<Failure>>(run: impl FnOnce() -> Result<(), E>) -> Status {
     // What a panicking kernel leaves behind is the caller's memory.
-    let (status, reason) = match catch_unwind(AssertUnwindSafe(run)) {
+    let Failure(status, reason) = match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(())) => return Status::Ok,
-        Ok(Err(reason)) => (Status::Invalid, reason),
+        Ok(Err(failure)) => failure.into(),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-            (Status::Fault, text.unwrap_or("a panic").to_string())
+            Failure(Status::Fault, text.unwrap_or("a panic").to_string())
         }
     };
     let line = reason.replace(['\n', '\0'], " ");

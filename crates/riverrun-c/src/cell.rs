@@ -82,7 +82,7 @@ pub struct CellGradients {
 impl Cell {
     /// # Safety
     /// The name is a string or null.
-    unsafe fn problem(&self) -> Result<Problem, String> {
+    pub(crate) unsafe fn problem(&self) -> Result<Problem, String> {
         // SAFETY: the caller's promise.
         let wanted = unsafe { name("cell", self.cell) }?;
         let kind = Kind::all().into_iter().find(|kind| kind.name() == wanted);
@@ -93,7 +93,7 @@ impl Cell {
 }
 
 /// The rows of the weights, and the sizes of a state.
-fn sizes(cell: &Cell, problem: &Problem) -> (usize, [usize; 2]) {
+pub fn sizes(cell: &Cell, problem: &Problem) -> (usize, [usize; 2]) {
     let rows = problem.cell.gates().saturating_mul(cell.hidden);
     (rows, [cell.batch, cell.hidden])
 }

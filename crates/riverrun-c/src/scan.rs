@@ -31,7 +31,7 @@ pub struct Scan {
 impl Scan {
     /// # Safety
     /// The gate is a string or null.
-    unsafe fn problem(&self) -> Result<Problem, String> {
+    pub(crate) unsafe fn problem(&self) -> Result<Problem, String> {
         // SAFETY: the caller's promise.
         let gate = unsafe { name("gate", self.gate) }?;
         let gate = Gate::from_name(gate).ok_or_else(|| format!("gate: unknown name `{gate}`"))?;

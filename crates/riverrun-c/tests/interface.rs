@@ -37,6 +37,30 @@ fn libraries() -> PathBuf {
     test.parent().expect("a folder").to_path_buf()
 }
 
+/// The compiler, with an example.
+fn compiler(example: &str) -> Command {
+    let mut compiler = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
+    compiler.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic"]);
+    compiler.arg("-O1").arg("-I").arg(root().join("include"));
+    compiler.arg(root().join("examples").join(example));
+    compiler
+}
+
+fn compiled(compiler: &mut Command) {
+    let made = compiler.output();
+    let made = made.unwrap_or_else(|error| panic!("{compiler:?}: {error}"));
+    let errors = String::from_utf8_lossy(&made.stderr);
+    assert!(made.status.success(), "{errors}");
+}
+
+/// Against declarations of its own in the place of CUDA's headers.
+#[test]
+fn a_cuda_program_fits_the_header() {
+    let mut compiler = compiler("cuda.c");
+    compiler.arg("-I").arg(root().join("tests/stub"));
+    compiled(compiler.arg("-fsyntax-only"));
+}
+
 #[test]
 fn a_c_program_runs() {
     let folder = libraries();
@@ -50,27 +74,10 @@ fn a_c_program_runs() {
         .max_by_key(|entry| entry.metadata().and_then(|it| it.modified()).ok())
         .expect("the static library beside the test");
     let program = std::env::temp_dir().join(format!("riverrun-c-{}", std::process::id()));
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
-    let compiled = Command::new(&compiler)
-        .args([
-            "-std=c11",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-pedantic",
-            "-O1",
-        ])
-        .arg("-I")
-        .arg(root().join("include"))
-        .arg(root().join("examples/cells.c"))
-        .arg(newest.path())
-        .args(["-lpthread", "-ldl", "-lm"])
-        .arg("-o")
-        .arg(&program)
-        .output()
-        .unwrap_or_else(|error| panic!("{compiler}: {error}"));
-    let errors = String::from_utf8_lossy(&compiled.stderr);
-    assert!(compiled.status.success(), "{errors}");
+    let mut compiler = compiler("cells.c");
+    compiler.arg(newest.path());
+    compiler.args(["-lpthread", "-ldl", "-lm"]);
+    compiled(compiler.arg("-o").arg(&program));
     let run = Command::new(&program).output().expect("the program runs");
     std::fs::remove_file(&program).expect("removing the program");
     let (out, errors) = (
