@@ -108,7 +108,11 @@ fn problems<E: CpuElement>(
     let mut left_out = Vec::new();
     if long {
         // The largest only test addresses, which all gates share.
-        let most = if gate == Gate::Raw { usize::MAX } else { 1 << 26 };
+        let most = if gate == Gate::Raw {
+            usize::MAX
+        } else {
+            1 << 26
+        };
         let wide = LONG.iter().enumerate();
         for (n, &(batch, steps, times)) in
             wide.filter(|(_, (batch, steps, times))| batch * steps * times * NARROW <= most)

@@ -125,7 +125,10 @@ pub fn errors(
         true => AddressType::U64,
         false => AddressType::U32,
     };
-    let key: Vec<u8> = [seed, 1, 2, 3].iter().flat_map(|w| w.to_ne_bytes()).collect();
+    let key: Vec<u8> = [seed, 1, 2, 3]
+        .iter()
+        .flat_map(|w| w.to_ne_bytes())
+        .collect();
     let key = client.create_from_slice(&key);
     let uniform = [client.empty(elements * 4), client.empty(elements * 4)];
     let coefficient = |stream: u32, [low, high]: [f32; 2]| -> Result<Handle, Error> {
@@ -168,7 +171,14 @@ pub fn errors(
         reset: None,
         h: h.clone(),
     };
-    forward(client, &Problem::new(shape, Gate::Raw), dtype, &args, None, None)?;
+    forward(
+        client,
+        &Problem::new(shape, Gate::Raw),
+        dtype,
+        &args,
+        None,
+        None,
+    )?;
     let (lanes, largest) = (shape.state(), largest(dtype));
     let found = client.empty(3 * lanes * 8);
     // Safety: as above.

@@ -64,7 +64,7 @@ pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         return Err(Failure::User(reason));
     }
     let precisions = args.grid.precisions()?;
-    report.line("input as wide as the state")?;
+    report.line("input as wide as the state; bytes: input, states and weights once forward, three times both ways")?;
     for cell in &args.cells {
         for &(sizes, heads) in &problems {
             let pair = Pair::new(cell, sizes[2], heads, !args.alone, &report.device)?;
@@ -94,6 +94,7 @@ fn add(
     pass: &str,
     (own, peer): (Timing, Option<Timing>),
     steps: usize,
+    bytes: usize,
 ) -> Result<(), Failure> {
     let [batch, _, hidden] = subject.sizes;
     for (program, time) in [("riverrun", Some(own)), ("burn::nn", peer)] {
@@ -110,7 +111,8 @@ fn add(
                 )
                 .ms("time", time)
                 .number("us_per_step", 2, time.median * 1e6 / steps as f64)
-                .number("of_riverrun", 2, time.median / own.median),
+                .number("of_riverrun", 2, time.median / own.median)
+                .number("gb_per_s", 1, bytes as f64 / time.median / 1e9),
         )?;
     }
     Ok(())
@@ -136,6 +138,11 @@ fn measure(subject: Subject, pair: &Pair, report: &mut Report) -> Result<(), Fai
         check(subject.cell, pair, &short, differentiated)?;
     }
     let (ours, theirs) = (&pair.ours, pair.theirs.as_ref());
+    // The input, the states and the weights, each once; a backward pass has their gradients too.
+    let bytes = |steps: usize| {
+        let numbers = 2 * batch * steps * hidden + ours.parameters();
+        numbers * if precision == Precision::F32 { 4 } else { 2 }
+    };
 
     // On a GPU, calls in a row: this measures the throughput, without the latency of the first.
     let one_of = |work: &dyn Fn() -> Vec<Tensor<3>>| {
@@ -151,7 +158,7 @@ fn measure(subject: Subject, pair: &Pair, report: &mut Report) -> Result<(), Fai
         one_of(&|| vec![layer.run(x.clone())])
     };
     let times = in_turns(budget, || (forward(ours), theirs.map(forward)));
-    add(report, subject, "forward", times, steps)?;
+    add(report, subject, "forward", times, steps, bytes(steps))?;
 
     let x = differentiated(&x);
     let both = |layer: &Layer| {
@@ -163,7 +170,8 @@ fn measure(subject: Subject, pair: &Pair, report: &mut Report) -> Result<(), Fai
         })
     };
     let times = in_turns(budget, || (both(ours), theirs.map(both)));
-    add(report, subject, "forward + backward", times, steps)?;
+    let both = 3 * bytes(steps);
+    add(report, subject, "forward + backward", times, steps, both)?;
 
     // A stream has no heads.
     if on_cpu && precision == Precision::F32 && subject.heads == 1 {
@@ -189,12 +197,13 @@ fn measure(subject: Subject, pair: &Pair, report: &mut Report) -> Result<(), Fai
             "step of a stream",
             (Timing::of(seconds), None),
             1,
+            bytes(1),
         )?;
         // The cost of a step through tensors, which packs the weights again.
         let step = Tensor::<3>::from_data(TensorData::new(x.clone(), [batch, 1, hidden]), &device);
         let layer = ours.valid();
         let one = || (wall(|| finish(layer.run(step.clone()))), None);
-        add(report, subject, "step", in_turns(budget, one), 1)?;
+        add(report, subject, "step", in_turns(budget, one), 1, bytes(1))?;
     }
     Ok(())
 }

@@ -110,6 +110,17 @@ impl Layer {
         }
     }
 
+    /// Numbers of all parameters.
+    pub fn parameters(&self) -> usize {
+        match self {
+            Layer::Gru(layer) => layer.num_params(),
+            Layer::Lstm(layer) => layer.num_params(),
+            Layer::Rnn(layer) => layer.num_params(),
+            Layer::BurnGru(layer) => layer.num_params(),
+            Layer::BurnLstm(layer) => layer.num_params(),
+        }
+    }
+
     /// The gradients of all parameters.
     pub fn gradients(&self, gradients: &Gradients) -> Vec<Tensor<3>> {
         let mut found = Found {

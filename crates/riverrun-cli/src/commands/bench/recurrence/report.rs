@@ -122,7 +122,10 @@ pub(super) fn precision(args: &Args, report: &mut Report) -> Result<(), Failure>
     };
     let mut shape = NARROW;
     #[cfg(feature = "gpu")]
-    if report.client()?.is_some_and(|client| device_oracle::supported(&client)) {
+    if report
+        .client()?
+        .is_some_and(|client| device_oracle::supported(&client))
+    {
         shape = WIDE;
     }
     let [batch, dim] = shape;
