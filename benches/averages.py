@@ -32,7 +32,7 @@ RUNGS = {
     "xor": ("--task xor", 500, 10, [0.05, 0.1, 0.2, 0.4, 0.8]),
     "text": (f"{TEXT} --layers 2 --width 64 --context 64 --batch 16", 1500, 50, [2e-3, 4e-3, 8e-3, 1.6e-2]),
     "digits": (f"--task digits --data {MNIST} --net conv --batch 64", 1800, 60, [1e-3, 2e-3, 4e-3]),
-    "digits2": (f"--task digits --data {MNIST} --net conv2 --batch 64", 5400, 180, [1e-3, 2e-3, 4e-3]),
+    "digits2": (f"--task digits --data {MNIST} --net conv2 --batch 64", 2700, 90, [2e-3, 4e-3]),
     "lm": (f"{TEXT} --layers 6 --width 384 --context 256 --batch 64 --dropout 0.2", 900, 45, [1e-3, 2e-3, 4e-3]),
 }
 

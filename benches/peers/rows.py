@@ -97,7 +97,9 @@ def main():
             most = {"f32": 1e-4, "bf16": 4e-2, "f16": 5e-3}[dtype]
             for word in shapes.split(","):
                 shape = tuple(map(int, word.split("x")))
-                for form, wrapped in (("eager", call), ("compiled", torch.compile(call, dynamic=False))):
+                for form in ("eager", "compiled"):
+                    torch._dynamo.reset()
+                    wrapped = call if form == "eager" else torch.compile(call, dynamic=False)
                     off = error(wrapped, shape, others, DTYPES[dtype])
                     if not off <= most:
                         print(f"{name} {dtype} {word} {form}: wrong, error {off:.1e}")

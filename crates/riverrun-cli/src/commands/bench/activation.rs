@@ -89,14 +89,16 @@ pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
         for &form in &args.forms {
             for &shape in &shapes {
                 for (pass, backward) in [("forward", false), ("both", true)] {
-                    let time = time(report, form, backward, storage.dtype(), shape);
+                    let (time, recorded) = times(report, form, backward, storage.dtype(), shape)?;
+                    let best = recorded.unwrap_or(time).median;
                     let numbers = shape[0] * shape[1] * storage.dtype().size();
                     let row = Row::new().text("form", form.name()).text("pass", pass);
                     let row = row.text("dtype", storage.name());
                     report.add(
                         row.counts(["rows", "width"], shape)
                             .ms("time", time)
-                            .bandwidth(form.tensors(backward) * numbers, time.median, report.copy),
+                            .beside_ms("recorded", recorded)
+                            .bandwidth(form.tensors(backward) * numbers, best, report.copy),
                     )?;
                 }
             }
@@ -133,8 +135,15 @@ fn check<E: Element>(device: &Device, storage: Storage) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Seconds of a call, from the first of several to the end of the device's work; backward from gradients of 1.
-fn time(report: &Report, form: Form, backward: bool, dtype: DType, shape: [usize; 2]) -> Timing {
+/// The time of a call, from the first of several to the end of the device's work, and of one from a recording; backward from gradients
+/// of 1.
+fn times(
+    report: &Report,
+    form: Form,
+    backward: bool,
+    dtype: DType,
+    shape: [usize; 2],
+) -> Result<(Timing, Option<Timing>), Failure> {
     let device = match backward {
         false => report.device.clone(),
         true => report.device.clone().autodiff(),
@@ -156,7 +165,8 @@ fn time(report: &Report, form: Form, backward: bool, dtype: DType, shape: [usize
     let results = 3 * dtype.size() * shape.iter().product::<usize>().max(1);
     let calls = ((8 << 30) / results).clamp(2, most);
     in_a_row(&report.device, 1, once);
-    repeat(report.budget(0.2), || {
+    let time = repeat(report.budget(0.2), || {
         in_a_row(&report.device, calls, once)[0]
-    })
+    });
+    Ok((time, report.recorded(0.1, calls, once)?))
 }

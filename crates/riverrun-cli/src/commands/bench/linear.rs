@@ -104,7 +104,8 @@ pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
                 for (pass, name, products) in PASSES {
                     let flops =
                         products * 2.0 * shape.map(|size| size as f64).iter().product::<f64>();
-                    let (time, host) = time(report, pass, storage, shape, spec, flops);
+                    let (time, host, recorded) = times(report, pass, storage, shape, spec, flops)?;
+                    let best = recorded.unwrap_or(time).median;
                     let row = Row::new()
                         .wide("pass", 20, name)
                         .text("dtype", storage.name());
@@ -113,7 +114,8 @@ pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
                             .text("route", route)
                             .us("time", time)
                             .number("host_us", 2, host * 1e6)
-                            .number("tflop_per_s", 2, flops / time.median / 1e12),
+                            .beside_us("recorded", recorded)
+                            .number("tflop_per_s", 2, flops / best / 1e12),
                     )?;
                 }
             }
@@ -135,15 +137,15 @@ fn check<E: Element>(
     right(format!("linear {}", E::NAME), &case.compare::<E>(&found))
 }
 
-/// Seconds of a call, and the host's part of it.
-fn time(
+/// The time of a call, seconds of the host's part of it, and the time of a call from a recording.
+fn times(
     report: &Report,
     pass: Pass,
     storage: Storage,
     [rows, inputs, outputs]: [usize; 3],
     spec: LinearSpec,
     flops: f64,
-) -> (Timing, f64) {
+) -> Result<(Timing, f64, Option<Timing>), Failure> {
     let backward = matches!(pass, Pass::LinearGeluBackward | Pass::MlpBackward);
     let device = match backward {
         true => report.device.clone().autodiff(),
@@ -201,5 +203,6 @@ fn time(
         hosts.push(host);
         seconds
     });
-    (time, Timing::of(hosts).median)
+    let recorded = report.recorded(0.1, calls, once)?;
+    Ok((time, Timing::of(hosts).median, recorded))
 }

@@ -220,7 +220,7 @@ fn device(report: &Report, problem: &Problem, args: &Args) -> Result<Found, Fail
         reset: ResetGate::Before,
     };
     let launches = 1 + usize::from(problem.cell == before);
-    let pair = || pair().expect("it worked before");
+    let recorded = report.recorded(0.1, 128, || pair().expect("it worked before"))?;
     let input = vec![0_u8; problem.batch * args.input * 4];
     let both_ways = report.time(0.1, || {
         let sent = Step {
@@ -233,42 +233,10 @@ fn device(report: &Report, problem: &Problem, args: &Args) -> Result<Found, Fail
     Ok(Found {
         device: Some(device.divided(2)),
         launches: Some(launches),
-        recorded: recorded(report, &client, pair)?,
+        recorded: recorded.map(|time| time.divided(2)),
         both_ways: Some(both_ways),
         of_many: of_many(report, &client, problem, args)?,
     })
-}
-
-/// A step from a recording of many pairs of steps; `None` where nothing can be recorded.
-#[cfg(feature = "gpu")]
-fn recorded(
-    report: &Report,
-    client: &cubecl::client::Client,
-    pair: impl Fn(),
-) -> Result<Option<Timing>, Failure> {
-    use cubecl::future::block_on;
-    use riverrun::Recording;
-
-    const PAIRS: usize = 128;
-    let wait = || block_on(client.sync()).map_err(|error| Failure::Bug(format!("{error:?}")));
-    let preparation = match Recording::prepare(&report.device) {
-        Ok(preparation) => preparation,
-        Err(reason) => {
-            tracing::debug!("no recorded steps: {reason}");
-            return Ok(None);
-        }
-    };
-    pair();
-    wait()?;
-    let (recording, ()) = preparation.record(|| (0..PAIRS).for_each(|_| pair()))?;
-    let replay = || -> Result<(), Failure> {
-        // SAFETY: the buffers of the steps are alive.
-        unsafe { recording.replay() }?;
-        wait()
-    };
-    replay()?;
-    let time = report.time(0.1, || replay().expect("replayed before"));
-    Ok(Some(time.divided(2 * PAIRS)))
 }
 
 /// A step of many in one launch, without the input product.
