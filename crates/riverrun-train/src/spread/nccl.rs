@@ -157,6 +157,25 @@ fn work(
     })
 }
 
+/// Vectors `times` as long.
+fn shapes(
+    vectors: &[(usize, DType)],
+    times: usize,
+) -> Result<Vec<(usize, Element)>, riverrun::Error> {
+    let vectors = vectors.iter();
+    vectors
+        .map(|(length, dtype)| elements(times * length, *dtype))
+        .collect()
+}
+
+/// Writes the vectors of all ranks one after another, in one launch.
+fn gather_all(mut queue: Queue<'_>, parts: &[Span], wholes: &[Span]) -> riverrun_world::Result<()> {
+    queue.grouped(|queue| {
+        let mut pairs = parts.iter().zip(wholes);
+        pairs.try_for_each(|(part, whole)| queue.all_gather(*part, *whole))
+    })
+}
+
 /// Replaces vectors by their sums, in one launch.
 fn sum_all(mut queue: Queue<'_>, _: &[Span], vectors: &[Span]) -> riverrun_world::Result<()> {
     queue.grouped(|queue| {
@@ -222,13 +241,22 @@ impl Ranks for Joined {
     }
 
     fn early_sums(&self, wide: bool) -> Option<EarlySums> {
-        let communicator = self.communicator.clone();
-        Some(EarlySums::new(wide, move |vectors| {
-            let vectors = vectors
-                .iter()
-                .map(|(length, dtype)| elements(*length, *dtype));
-            let vectors = vectors.collect::<Result<_, _>>()?;
-            Ok(work(communicator.clone(), Vec::new(), vectors, sum_all))
+        let (ranks, summing, gathering) = (
+            self.size(),
+            self.communicator.clone(),
+            self.communicator.clone(),
+        );
+        let sums = EarlySums::new(wide, move |vectors| {
+            Ok(work(
+                summing.clone(),
+                Vec::new(),
+                shapes(vectors, 1)?,
+                sum_all,
+            ))
+        });
+        Some(sums.with_gather(ranks, move |vectors| {
+            let (parts, wholes) = (shapes(vectors, 1)?, shapes(vectors, ranks)?);
+            Ok(work(gathering.clone(), parts, wholes, gather_all))
         }))
     }
 

@@ -1,7 +1,8 @@
 //! Sums of gradients over ranks that begin in the backward pass.
 //!
 //! While [`early_sums`] runs a backward pass, the linear layers put the gradients of their weights aside and enqueue their sums over
-//! the ranks beside the launches that follow, some megabytes at a time. A weight may have other gradients, from other
+//! the ranks beside the launches that follow, some megabytes at a time. An embedding whose table has more rows than all ranks have
+//! tokens gathers these and the gradients of its outputs, and makes the sum of them. A weight may have other gradients, from other
 //! operations: those are left to the caller, who adds them up afterwards, since a sum of sums is the same.
 
 #[cfg(feature = "autodiff")]
@@ -13,8 +14,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::backend::tensor::FloatTensor;
+#[cfg(feature = "autodiff")]
+use burn::backend::tensor::IntTensor;
 use burn::backend::{Backend, Dispatch, TensorMetadata, backend_extension};
 use burn::tensor::{DType, FloatDType, Tensor};
+#[cfg(feature = "autodiff")]
+use burn::tensor::{IntDType, Shape};
 
 use super::enqueue::{EnqueueOps, StreamWork};
 use super::support::Maybe;
@@ -26,13 +31,15 @@ const LEAST: usize = 1 << 16;
 /// Bytes that are summed in one launch, or more: long enough that the launch does not matter.
 const TOGETHER: usize = 4 << 20;
 
-/// Work that replaces vectors of these lengths and dtypes, which it writes to, by their sums over the ranks.
-type Sum = Arc<dyn Fn(&[(usize, DType)]) -> Result<StreamWork, Error> + Send + Sync>;
+/// Work on vectors of these lengths and dtypes.
+type Work = Arc<dyn Fn(&[(usize, DType)]) -> Result<StreamWork, Error> + Send + Sync>;
 
 /// How [`early_sums`] adds up gradients.
 #[derive(Clone)]
 pub struct EarlySums {
-    sum: Sum,
+    sum: Work,
+    /// Ranks, and the work that gathers their vectors.
+    gather: Option<(usize, Work)>,
     /// Whether sums are in `f32`, and not in the dtypes of the gradients.
     wide: bool,
 }
@@ -44,8 +51,25 @@ impl EarlySums {
         wide: bool,
         sum: impl Fn(&[(usize, DType)]) -> Result<StreamWork, Error> + Send + Sync + 'static,
     ) -> Self {
-        let sum = Arc::new(sum);
-        Self { sum, wide }
+        Self {
+            sum: Arc::new(sum),
+            gather: None,
+            wide,
+        }
+    }
+
+    /// With the work that reads vectors of these lengths and dtypes, and writes as many that each hold those of all `ranks`, one
+    /// after another.
+    #[must_use]
+    pub fn with_gather(
+        self,
+        ranks: usize,
+        gather: impl Fn(&[(usize, DType)]) -> Result<StreamWork, Error> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            gather: Some((ranks, Arc::new(gather))),
+            ..self
+        }
     }
 }
 
@@ -146,6 +170,61 @@ fn put_aside<B: EnqueueOps>(leaf: Leaf, gradient: FloatTensor<B>) -> Option<Floa
         Some(aside) => aside.put::<B>(leaf, gradient),
         None => Some(gradient),
     })
+}
+
+/// The rows `[B, T, D]` and tokens `[B, T]` of all ranks, `[ranks · B, T, D]` and `[ranks · B, T]`, if a backward pass asks for sums
+/// and there are at most as many as a table of `vocab` rows has: then they are fewer bytes than its gradient.
+#[cfg(feature = "autodiff")]
+fn gather_rows<B: EnqueueOps>(
+    rows: &FloatTensor<B>,
+    tokens: &IntTensor<B>,
+    vocab: usize,
+) -> Option<(FloatTensor<B>, IntTensor<B>)> {
+    /// Tokens below it are exact in `f32`, in which they are sent.
+    const EXACT: usize = 1 << 24;
+
+    ASIDE.with_borrow_mut(|aside| {
+        let aside = aside.as_mut().filter(|aside| aside.failure.is_none())?;
+        let (ranks, gather) = aside.sums.gather.as_ref()?;
+        let [batch, steps, dim] = rows.shape().dims();
+        let count = batch * steps;
+        let dense = vocab * dim * rows.dtype().size();
+        if ranks * count > vocab || vocab > EXACT || dense < TOGETHER {
+            return None;
+        }
+        let work = match gather(&[(count * dim, rows.dtype()), (count, DType::F32)]) {
+            Ok(work) => work,
+            Err(failure) => {
+                aside.failure = Some(failure);
+                return None;
+            }
+        };
+        let (device, dtype) = (rows.device(), FloatDType::from(rows.dtype()));
+        let all =
+            |shape: &[usize], dtype| B::float_empty(Shape::from(shape.to_vec()), &device, dtype);
+        let whole = vec![
+            all(&[ranks * batch, steps, dim], dtype),
+            all(&[ranks * batch, steps], FloatDType::F32),
+        ];
+        let own = B::int_into_float(tokens.clone(), FloatDType::F32);
+        let read = Many::from_tensors(vec![rows.clone(), own]);
+        let mut whole = B::enqueue(read, Many::from_tensors(whole), work).into_tensors();
+        let tokens = B::float_into_int(whole.pop()?, IntDType::I32);
+        Some((whole.pop()?, tokens))
+    })
+}
+
+/// Keeps a gradient of a leaf that is the sum over the ranks already.
+#[cfg(feature = "autodiff")]
+fn put_sum<B: EnqueueOps>(leaf: Leaf, sum: FloatTensor<B>) {
+    ASIDE.with_borrow_mut(|aside| {
+        let Some(aside) = aside else { return };
+        let sum = match aside.sums.wide {
+            true => B::float_cast(sum, FloatDType::F32),
+            false => sum,
+        };
+        aside.summed.entry(leaf).or_default().push(Box::new(sum));
+    });
 }
 
 impl Aside {

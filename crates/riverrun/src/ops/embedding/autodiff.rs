@@ -8,6 +8,7 @@ use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
 use super::EmbeddingOps;
+use crate::ops::early_sum::autodiff::{early_rows, leaf_id};
 use crate::ops::support::autodiff::{inner, outer};
 
 #[derive(Debug)]
@@ -25,8 +26,13 @@ impl<B: EmbeddingOps> Backward<B, 1> for Rows {
     ) {
         let d_y = grads.consume::<B>(&ops.node);
         let (tokens, vocab) = ops.state;
+        let leaf = leaf_id!(ops.parents[0]);
+        let made = |d_y, tokens| B::table_gradient(d_y, tokens, vocab);
+        if early_rows::<B>(leaf, &d_y, &tokens, vocab, made) {
+            return;
+        }
         if let [Some(parent)] = ops.parents {
-            grads.register::<B>(parent.id, B::table_gradient(d_y, tokens, vocab));
+            grads.register::<B>(parent.id, made(d_y, tokens));
         }
     }
 }

@@ -8,9 +8,10 @@ mod cube;
 mod flex;
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::backend::{Backend, Dispatch, backend_extension};
+use burn::backend::{Dispatch, backend_extension};
 use burn::tensor::{Int, Tensor};
 
+use super::enqueue::EnqueueOps;
 use super::support::checks;
 use crate::Error;
 
@@ -69,7 +70,7 @@ mod fused {
     Fusion: cfg(feature = "cube"),
     Autodiff: cfg(feature = "autodiff"),
 )]
-pub trait EmbeddingOps: Backend {
+pub trait EmbeddingOps: EnqueueOps {
     /// `[B, T, D]` from the table `[V, D]` and the tokens `[B, T]`.
     #[fusion(meta = |weight, tokens| fused::rows(weight, tokens))]
     fn table_rows(weight: FloatTensor<Self>, tokens: IntTensor<Self>) -> FloatTensor<Self>;

@@ -10,19 +10,9 @@ use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
 use super::{LinearOps, LinearSpec, Weights};
-use crate::ops::early_sum::autodiff::early;
+use crate::ops::early_sum::autodiff::{early, leaf_id};
 use crate::ops::support::Maybe;
 use crate::ops::support::autodiff::{Slot, inner, node_or, output, register};
-
-/// The number of a parent that is a leaf of the graph. A macro, as Burn does not export the type of its nodes.
-macro_rules! leaf_id {
-    ($parent:expr) => {
-        $parent
-            .as_ref()
-            .filter(|node| node.parents.is_empty())
-            .map(|node| node.id)
-    };
-}
 
 /// Parents: x, weight, bias; `x` again stands for an absent one.
 #[derive(Debug)]
