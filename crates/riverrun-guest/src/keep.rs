@@ -14,14 +14,10 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// The user's folder: `riverrun/code/<name>` in `XDG_CACHE_HOME`, else in `~/.cache`. Without one nothing is kept.
+    /// The user's folder: `riverrun/code/<name>` in the user's cache folder. Without one nothing is kept.
     #[cfg(feature = "cuda")]
     pub fn of_user(name: &str) -> Self {
-        let folder = |variable: &str| {
-            let folder = PathBuf::from(std::env::var_os(variable)?);
-            folder.is_absolute().then_some(folder)
-        };
-        let cache = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")));
+        let cache = riverrun_kernels::tuned::user_cache();
         let folder = cache.map(|cache| cache.join("riverrun").join("code").join(name));
         Self { folder }
     }

@@ -39,6 +39,8 @@ pub mod rssm;
 pub mod short_convolution;
 mod simd;
 mod threads;
+#[cfg(feature = "gpu")]
+pub mod tuned;
 
 pub use cpu_element::CpuElement;
 pub use element::Element;

@@ -13,3 +13,4 @@ mod plan;
 mod recurrence;
 mod rollout;
 mod rssm;
+mod tuned;

@@ -179,7 +179,7 @@ pub fn forward(
     if shape.elements() == 0 {
         return Ok(routine);
     }
-    let tuning = tuning.unwrap_or_else(|| Tuning::default_for(problem, dtype, false, routine));
+    let tuning = tuning.unwrap_or_else(|| Tuning::of(client, problem, dtype, false, routine));
     let flags = (args.h0.is_some(), false, args.reset.is_some());
     let pass = &Pass {
         client,
@@ -299,7 +299,7 @@ pub fn backward(
         copy_or_zero(client, dtype, d_h_last, &args.d_h0, shape.state());
         return Ok(routine);
     }
-    let tuning = tuning.unwrap_or_else(|| Tuning::default_for(problem, dtype, true, routine));
+    let tuning = tuning.unwrap_or_else(|| Tuning::of(client, problem, dtype, true, routine));
     let flags = (
         args.d_h_last.is_some(),
         args.h0.is_some(),

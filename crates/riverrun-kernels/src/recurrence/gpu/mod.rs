@@ -9,6 +9,7 @@
 mod args;
 mod buffers;
 mod chunked;
+mod class;
 mod handover;
 mod launch;
 mod look_back;
@@ -19,6 +20,7 @@ mod tuning;
 mod workspace;
 
 pub use args::{Backward, Forward, Inputs, Strided};
+pub use class::{Class, Lanes};
 pub use launch::{backward, forward};
 use tuning::SEQUENTIAL_CUBE;
 pub use tuning::{Registers, Tuning};

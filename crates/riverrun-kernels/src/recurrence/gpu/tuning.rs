@@ -1,7 +1,15 @@
 //! The numbers that shape a launch.
 
+use std::fmt;
+use std::str::FromStr;
+
+use cubecl::client::Client;
+
+use super::Class;
+use super::handover::LANES;
 use crate::gpu::Dtype;
 use crate::recurrence::{Gate, Problem, Routine};
+use crate::tuned::Table;
 
 /// The values of a step that a thread of the forward pass keeps in registers, between reducing its steps and applying them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -12,7 +20,9 @@ pub enum Registers {
     Coefficients,
 }
 
-/// The numbers that shape a launch; [`Tuning::default_for`] holds the measured ones.
+/// The numbers that shape a launch; [`Tuning::default_for`] holds those that were measured on an H200, and the [`Table`] of a card
+/// those that were measured there. As text, `vector:len:planes:lookback[:registers[:chunk[:cube]]]`, where registers is 0 for the
+/// coefficients and 1 for the inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuning {
     /// Channels a thread works on (a vector), at most; the largest that divides the layout is taken.
@@ -32,7 +42,61 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// The tuning for a problem.
+    /// The tuning for a problem on a card: of its table, else by rule.
+    pub(super) fn of(
+        client: &Client,
+        problem: &Problem,
+        dtype: Dtype,
+        backward: bool,
+        routine: Routine,
+    ) -> Self {
+        let rule = Self::default_for(problem, dtype, backward, routine);
+        match Table::of(client) {
+            Some(table) if routine == Routine::LookBack => {
+                rule.measured(table, problem, dtype, backward)
+            }
+            _ => rule,
+        }
+    }
+
+    /// The tuning that a table has for a look-back problem, else this one.
+    fn measured(self, table: &Table, problem: &Problem, dtype: Dtype, backward: bool) -> Self {
+        let class = Class::of(problem, dtype, backward);
+        let Some(found) = class.and_then(|class| table.scan(class)) else {
+            return self;
+        };
+        let mut vector = found.vector;
+        // Sequences may have fewer channels than the one that was measured: a plane keeps its lanes.
+        while vector > self.vector && problem.shape.dim < LANES * vector {
+            vector /= 2;
+        }
+        Self {
+            vector,
+            chunk: self.chunk.next_multiple_of(found.len),
+            cube: self.cube,
+            ..found
+        }
+    }
+
+    /// Whether the look-back can run a class with it: its tile stays in registers, and has no more steps than by the rules, nor a
+    /// group of tiles: the factors of all of them are multiplied up.
+    pub fn fits(&self, class: Class) -> bool {
+        let power = |size: usize, least: usize, most: usize| {
+            size.is_power_of_two() && (least..=most).contains(&size)
+        };
+        let bytes = || self.vector * self.step_bytes(class.gate, class.dtype, class.backward);
+        // Of 8 planes a thread has all 255 registers.
+        let kept = if self.planes >= 16 { KEPT } else { 2 * KEPT };
+        power(self.vector, 1, 8)
+            && power(self.len, 4, 128)
+            && power(self.planes, 2, 16)
+            && self.lookback <= 2
+            && self.len * self.planes <= 512
+            && self.planes * self.lookback <= 16
+            && self.len * bytes() <= 4 * kept
+    }
+
+    /// The tuning for a problem by rule.
     pub fn default_for(problem: &Problem, dtype: Dtype, backward: bool, routine: Routine) -> Self {
         let lanes = problem.shape.state();
         // Enough chunks that 256 k threads have work, but none so short that its map costs more than it.
@@ -99,22 +163,15 @@ impl Tuning {
             cube: SEQUENTIAL_CUBE,
         };
         if routine == Routine::LookBack {
-            tuning.fit(problem, dtype, backward);
+            tuning.fit(problem.gate, dtype, backward);
         }
         tuning
     }
 
     /// Makes the tile of a cube of 16 planes fit into its registers, of which a thread then has 128: spilling costs several
     /// times the tile's own memory traffic.
-    fn fit(&mut self, problem: &Problem, dtype: Dtype, backward: bool) {
-        let inputs = problem.gate.inputs();
-        // For a step and channel: the inputs that the gradients need, `∂L/∂h` and `h`; or the values that forward keeps.
-        let needed = problem.gate.backward_reads();
-        let bytes = match (backward, self.registers) {
-            (true, _) => dtype.size() * (needed + 2),
-            (false, Registers::Inputs) => dtype.size() * inputs,
-            (false, Registers::Coefficients) => 8,
-        };
+    fn fit(&mut self, gate: Gate, dtype: Dtype, backward: bool) {
+        let bytes = self.step_bytes(gate, dtype, backward);
         while self.planes >= 16 && self.vector * self.len * bytes > 4 * KEPT {
             // As many steps as possible, since each tile has a hand-over; but whole lines of memory.
             if self.vector * dtype.size() > 4 {
@@ -124,6 +181,59 @@ impl Tuning {
             }
         }
     }
+
+    /// Bytes that a thread keeps of a step of a channel: the inputs that the gradients need, `∂L/∂h` and `h`; or the values that
+    /// forward keeps.
+    fn step_bytes(&self, gate: Gate, dtype: Dtype, backward: bool) -> usize {
+        match (backward, self.registers) {
+            (true, _) => dtype.size() * (gate.backward_reads() + 2),
+            (false, Registers::Inputs) => dtype.size() * gate.inputs(),
+            (false, Registers::Coefficients) => 8,
+        }
+    }
+}
+
+impl fmt::Display for Tuning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            vector,
+            len,
+            planes,
+            lookback,
+            ..
+        } = self;
+        let registers = u8::from(self.registers == Registers::Inputs);
+        write!(f, "{vector}:{len}:{planes}:{lookback}:{registers}")
+    }
+}
+
+impl FromStr for Tuning {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts: Result<Vec<u32>, _> = text.split(':').map(str::parse).collect();
+        let parts = parts.unwrap_or_default();
+        let part = |index: usize| parts.get(index).map(|&part| part as usize);
+        match (&parts[..], part(1)) {
+            (&[vector, _, planes, lookback, ref rest @ ..], Some(len @ 1..)) if rest.len() <= 3 => {
+                Ok(Self {
+                    vector: vector as usize,
+                    len,
+                    planes: planes as usize,
+                    lookback: lookback as usize,
+                    registers: match part(4) {
+                        Some(1) => Registers::Inputs,
+                        _ => Registers::Coefficients,
+                    },
+                    chunk: part(5).unwrap_or(64).next_multiple_of(len),
+                    cube: part(6).map_or(SEQUENTIAL_CUBE, |cube| cube as u32),
+                })
+            }
+            _ => Err(format!(
+                "`{text}` is not vector:len:planes:lookback[:registers[:chunk[:cube]]]"
+            )),
+        }
+    }
 }
 
 /// Registers of 128 that a tile may take; the rest is for addresses, the state and temporaries.
@@ -131,3 +241,49 @@ const KEPT: usize = 96;
 
 /// Threads of a cube, for the routines other than look-back.
 pub(super) const SEQUENTIAL_CUBE: u32 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::super::Lanes;
+    use super::*;
+    use crate::recurrence::Shape;
+
+    #[test]
+    fn the_rules_fit_their_classes() {
+        for gate in Gate::all() {
+            for (dtype, backward) in Dtype::ALL.into_iter().flat_map(|d| [(d, false), (d, true)]) {
+                for lanes in Lanes::ALL {
+                    let class = Class {
+                        gate,
+                        dtype,
+                        backward,
+                        lanes,
+                    };
+                    let problem = class.problem();
+                    let rule = Tuning::default_for(&problem, dtype, backward, Routine::LookBack);
+                    assert!(rule.fits(class), "{class}: {rule}");
+                    let read: Tuning = rule.to_string().parse().unwrap();
+                    assert_eq!(read.to_string(), rule.to_string());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_table_changes_the_tuning_of_its_class_alone() {
+        let tuned = |dim, gate, backward| {
+            let problem = Problem::new(Shape::new(1, 4096, dim), gate);
+            let text = "riverrun tuning 1\ndevice card\nscan raw f32 forward 512 4:16:4:1:1";
+            let table: Table = text.parse().unwrap();
+            let rule = Tuning::default_for(&problem, Dtype::F32, backward, Routine::LookBack);
+            let tuning = rule.measured(&table, &problem, Dtype::F32, backward);
+            (tuning != rule).then(|| tuning.to_string())
+        };
+        assert_eq!(tuned(256, Gate::Raw, false).as_deref(), Some("4:16:4:1:1"));
+        // A plane has 32 lanes, and the rule's vectors have one channel.
+        assert_eq!(tuned(64, Gate::Raw, false).as_deref(), Some("2:16:4:1:1"));
+        assert_eq!(tuned(1024, Gate::Raw, false), None);
+        assert_eq!(tuned(256, Gate::Raw, true), None);
+        assert_eq!(tuned(256, Gate::RgLru, false), None);
+    }
+}

@@ -137,7 +137,9 @@ mod keep {
     }
 
     fn configure() -> Option<PathBuf> {
-        let folder = user_cache()?.join("riverrun").join("kernels");
+        let folder = riverrun_kernels::tuned::user_cache()?
+            .join("riverrun")
+            .join("kernels");
         if let Err(error) = writable(&folder) {
             let folder = folder.display();
             tracing::warn!("compiled kernels are not kept: {folder}: {error}");
@@ -152,18 +154,6 @@ mod keep {
     fn writable(folder: &Path) -> std::io::Result<()> {
         std::fs::create_dir_all(folder)?;
         tempfile::tempfile_in(folder).map(|_| ())
-    }
-
-    /// The folder for files that programs can make again.
-    fn user_cache() -> Option<PathBuf> {
-        let folder = |name: &str| {
-            let folder = PathBuf::from(std::env::var_os(name)?);
-            folder.is_absolute().then_some(folder)
-        };
-        if cfg!(windows) {
-            return folder("LOCALAPPDATA");
-        }
-        folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))
     }
 
     pub fn load() {
