@@ -55,6 +55,7 @@ fn main() -> ExitCode {
         Command::Cache(args) => commands::cache::run(args.what),
         Command::Verify(args) => commands::verify::run(&args, quiet),
         Command::Bench(args) => commands::bench::run(&args),
+        Command::Tune(args) => commands::tune::run(&args),
     })
     .unwrap_or_else(|_| Err(Failure::Bug("a fault of riverrun, please report it".into())));
     riverrun::device::cache::save();

@@ -15,6 +15,7 @@ use riverrun_train::tasks::SymbolKind;
 use riverrun_train::{Decay, DigitsNet, OptimizerKind, Precision};
 
 use crate::commands::bench::BenchArgs;
+use crate::commands::tune::TuneArgs;
 use crate::generator::bits;
 
 use hybrid::HybridArgs;
@@ -35,7 +36,8 @@ pub struct Cli {
 
 const HELP: &str = "\
 Exit codes: 0 done, 1 a fault of riverrun or of another rank, 2 a fault in what it was given, 130 interrupted.
-RUST_LOG chooses what is logged; NO_COLOR switches colours off; RIVERRUN_CUDNN=off leaves cuDNN out of attention, a path names it.";
+RUST_LOG chooses what is logged; NO_COLOR switches colours off; RIVERRUN_CUDNN=off leaves cuDNN out of attention, a path names it;
+RIVERRUN_TUNING=off leaves the table of `riverrun tune` out, a path names it.";
 
 /// How much goes to standard error.
 #[derive(Debug, Clone, Copy, Args)]
@@ -71,6 +73,8 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Measure kernels against the machine's copy bandwidth
     Bench(BenchArgs),
+    /// Measure on this card what later runs choose from, and keep a table of what is faster than the defaults
+    Tune(TuneArgs),
 }
 
 const LAUNCH_HELP: &str = "\

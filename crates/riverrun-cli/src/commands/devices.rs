@@ -117,10 +117,51 @@ fn gpu(out: &mut impl Write, client: &cubecl::client::Client) -> Result<(), Fail
     if let Some(reason) = Routine::LookBack.missing(client) {
         writeln!(out, "  recurrence: no look-back, because {reason}")?;
     }
+    if let Some(table) = riverrun_kernels::tuned::Table::of(client)
+        && let Some(file) = table.file()
+    {
+        let changed = std::fs::metadata(file).and_then(|known| known.modified());
+        let (entries, file, date) = (table.len(), file.display(), changed.map(date));
+        let date = date.map_or_else(|_| String::new(), |date| format!(" of {date}"));
+        writeln!(out, "  tuning: {entries} entries{date}, {file}")?;
+    }
     Ok(())
+}
+
+/// The day of a moment, by the calendar of UTC.
+#[cfg(feature = "gpu")]
+fn date(moment: std::time::SystemTime) -> String {
+    let since = moment.duration_since(std::time::UNIX_EPOCH);
+    // Days since March 1st of the year 0; years begin in March, 400 of them have 146 097 days.
+    let days = since.map_or(0, |since| since.as_secs() / 86_400) + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let year = era * 400 + year + u64::from(month >= 10);
+    let month = (month + 2) % 12 + 1;
+    format!("{year}-{month:02}-{day:02}")
 }
 
 #[cfg(feature = "gpu")]
 fn yes(there: bool) -> &'static str {
     if there { "yes" } else { "no" }
+}
+
+#[cfg(all(test, feature = "gpu"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_have_dates() {
+        let date = |days: u64| {
+            let since = std::time::Duration::from_secs(days * 86_400 + 86_399);
+            date(std::time::UNIX_EPOCH + since)
+        };
+        assert_eq!(date(0), "1970-01-01");
+        assert_eq!(date(11_016), "2000-02-29");
+        assert_eq!(date(20_453), "2025-12-31");
+        assert_eq!(date(20_454), "2026-01-01");
+    }
 }

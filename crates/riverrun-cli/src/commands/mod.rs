@@ -10,6 +10,7 @@ pub mod launch;
 mod memory;
 pub mod plan;
 pub mod train;
+pub mod tune;
 pub mod verify;
 
 use std::path::Path;

@@ -137,6 +137,19 @@ fn a_damaged_configuration_is_refused_before_anything_is_made() {
     );
 }
 
+#[test]
+fn the_cpu_has_nothing_to_tune() {
+    let scratch = Scratch::new("tune");
+    let tune = ["tune", "--device", "cpu"];
+    scratch.refused(&tune, "nothing to tune on cpu");
+    scratch.refused(&[&tune[..], &["--reset"]].concat(), "nothing to tune");
+    for wrong in [["--budget", "0"], ["--gates", "no-gate"]] {
+        let words = [&tune[..], &wrong].concat();
+        assert_eq!(scratch.run(&words).status.code(), Some(2), "{words:?}");
+    }
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0);
+}
+
 /// A full disk, made of a small file system where the system lets us mount one.
 #[cfg(target_os = "linux")]
 #[test]

@@ -252,7 +252,7 @@ fn gpu<E: CpuElement>(
         }
         let row = check::<E>(&problems, |case, times| {
             let samples = samples(times);
-            let found = case.gpu_widened(client, dtype, Some(routine), None, times, &samples);
+            let found = case.gpu_widened(client, dtype, Some(routine), [None; 2], times, &samples);
             if times > 1 {
                 // So that the next problem can use this one's memory.
                 client.memory_cleanup().ok();

@@ -13,7 +13,7 @@ mod decode;
 mod encoder;
 mod generate;
 #[cfg(feature = "gpu")]
-mod gpu;
+pub mod gpu;
 mod hybrid;
 mod launches;
 mod layer;
@@ -22,13 +22,13 @@ mod loss;
 mod matrix_state;
 mod norm;
 mod recompute;
-mod recurrence;
-mod report;
+pub mod recurrence;
+pub mod report;
 mod rollout;
-mod row;
+pub mod row;
 mod rssm;
 mod step;
-mod timing;
+pub mod timing;
 mod train;
 mod transfer;
 
@@ -59,7 +59,7 @@ pub struct BenchArgs {
 
 /// Options of every measurement.
 #[derive(Debug, Clone, Default, clap::Args)]
-struct Common {
+pub struct Common {
     /// Where: auto, cpu, cuda:0, vulkan, ...
     #[arg(long, global = true, value_name = "DEVICE", default_value = "auto")]
     device: String,
@@ -72,6 +72,16 @@ struct Common {
     /// Show the memory in use, its peak and the largest allocations at the end
     #[arg(long, global = true)]
     memory: bool,
+}
+
+impl Common {
+    /// Those of a measurement on a device.
+    pub fn on(device: &str) -> Self {
+        Self {
+            device: device.into(),
+            ..Self::default()
+        }
+    }
 }
 
 /// Options of the measurements that have shapes and storage types.

@@ -434,11 +434,7 @@ mod tests {
 
     #[test]
     fn calls_that_did_nothing_refuse_a_row() {
-        let common = Common {
-            device: "cpu".into(),
-            ..Common::default()
-        };
-        let mut report = Report::new(&common).unwrap();
+        let mut report = Report::new(&Common::on("cpu")).unwrap();
         let steady = Timing::of(vec![1.0; 7]);
         let unsteady = Timing::of([vec![1.0; 7], vec![0.06; 3]].concat());
         let row = |time, beside| {

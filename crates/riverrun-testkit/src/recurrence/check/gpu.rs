@@ -46,7 +46,21 @@ impl Case {
         routine: Option<Routine>,
         tuning: Option<Tuning>,
     ) -> Result<Outcome, Error> {
-        let mut outcomes = self.gpu_widened(client, dtype, routine, tuning, 1, &[0])?;
+        self.gpu_passes(client, dtype, routine, [tuning; 2])
+    }
+
+    /// The same with a tuning of its own for each pass.
+    ///
+    /// # Errors
+    /// The errors of the kernels.
+    pub fn gpu_passes(
+        &self,
+        client: &Client,
+        dtype: Dtype,
+        routine: Option<Routine>,
+        tunings: [Option<Tuning>; 2],
+    ) -> Result<Outcome, Error> {
+        let mut outcomes = self.gpu_widened(client, dtype, routine, tunings, 1, &[0])?;
         Ok(outcomes.pop().expect("one sample"))
     }
 
@@ -60,7 +74,7 @@ impl Case {
         client: &Client,
         dtype: Dtype,
         routine: Option<Routine>,
-        tuning: Option<Tuning>,
+        tunings: [Option<Tuning>; 2],
         times: usize,
         samples: &[usize],
     ) -> Result<Vec<Outcome>, Error> {
@@ -101,7 +115,7 @@ impl Case {
             reset: reset.clone(),
             h: h.clone(),
         };
-        gpu::forward(client, &problem, dtype, &forward, routine, tuning)?;
+        gpu::forward(client, &problem, dtype, &forward, routine, tunings[0])?;
 
         let outputs = if raw { 2 } else { 1 };
         let d_inputs: Vec<Handle> = (0..outputs)
@@ -118,7 +132,7 @@ impl Case {
             d_inputs: d_inputs.clone(),
             d_h0: d_h0.clone(),
         };
-        gpu::backward(client, &problem, dtype, &backward, routine, tuning)?;
+        gpu::backward(client, &problem, dtype, &backward, routine, tunings[1])?;
 
         let outcome = |&which: &usize| {
             let h = mover.download(&h, narrow.elements(), which);

@@ -5,7 +5,7 @@ use cubecl::server::Handle;
 use riverrun_kernels::Element;
 use riverrun_kernels::gpu::{Dtype, take_fault};
 use riverrun_kernels::recurrence::gpu::{
-    Backward, Forward, Inputs, Registers, Strided, Tuning, backward, forward,
+    Backward, Forward, Inputs, Strided, Tuning, backward, forward,
 };
 use riverrun_kernels::recurrence::{Gate, Problem, Routine, Shape};
 use riverrun_testkit::by_storage;
@@ -57,7 +57,7 @@ pub(super) fn rows(
     }
     let mut tunings = vec![(String::new(), None)];
     for text in &args.tunings {
-        tunings.push((format!(" {text}"), Some(tuning(text)?)));
+        tunings.push((format!(" {text}"), Some(text.parse().map_err(user)?)));
     }
     let dtypes = report.dtypes(&args.grid.dtypes, &Storage::ALL)?;
     report.measure_copy()?;
@@ -68,7 +68,7 @@ pub(super) fn rows(
                 for (text, tuning) in &tunings {
                     let chosen = Routine::choose(client, &problem, bench.dtype, routine);
                     let small = small(&problem);
-                    let checked = (chosen.map_err(user)?, *tuning);
+                    let checked = (chosen.map_err(user)?, [*tuning; 2]);
                     by_storage!(storage, check(client, bench.dtype, small, checked))?;
                     let used = bench.forward(routine, *tuning).map_err(user)?;
                     let times = [
@@ -94,33 +94,8 @@ pub(super) fn rows(
     take_fault(client).map_err(bug)
 }
 
-/// `vector:len:planes:lookback[:registers[:chunk[:cube]]]`; registers is 0 for the coefficients, 1 for the inputs.
-fn tuning(text: &str) -> Result<Tuning, Failure> {
-    let parts: Vec<usize> = text
-        .split(':')
-        .filter_map(|part| part.parse().ok())
-        .collect();
-    let [vector, len, planes, lookback, rest @ ..] = &parts[..] else {
-        return Err(Failure::User(format!(
-            "`{text}` is not vector:len:planes:lookback[:registers[:chunk[:cube]]]"
-        )));
-    };
-    Ok(Tuning {
-        vector: *vector,
-        len: *len,
-        planes: *planes,
-        lookback: *lookback,
-        registers: match rest.first() {
-            Some(1) => Registers::Inputs,
-            _ => Registers::Coefficients,
-        },
-        chunk: rest.get(1).copied().unwrap_or(64).next_multiple_of(*len),
-        cube: rest.get(2).copied().unwrap_or(64) as u32,
-    })
-}
-
 /// The buffers of one problem.
-struct Bench<'a> {
+pub struct Bench<'a> {
     client: &'a Client,
     problem: Problem,
     dtype: Dtype,
@@ -129,7 +104,7 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn new(client: &'a Client, problem: &Problem, dtype: Dtype) -> Self {
+    pub fn new(client: &'a Client, problem: &Problem, dtype: Dtype) -> Self {
         let shape = problem.shape;
         let raw = problem.gate == Gate::Raw;
         let groups = problem.gate.inputs();
@@ -180,7 +155,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    fn forward(
+    pub fn forward(
         &self,
         routine: Option<Routine>,
         tuning: Option<Tuning>,
@@ -189,7 +164,7 @@ impl<'a> Bench<'a> {
         forward(client, &self.problem, self.dtype, args, routine, tuning)
     }
 
-    fn backward(
+    pub fn backward(
         &self,
         routine: Option<Routine>,
         tuning: Option<Tuning>,
@@ -201,7 +176,7 @@ impl<'a> Bench<'a> {
 
 /// A narrow problem of the same gate and number of steps, up to a bound: a power of two, so that tiles divide it as they divide a
 /// larger one.
-fn small(problem: &Problem) -> Problem {
+pub fn small(problem: &Problem) -> Problem {
     let Shape { steps, dim, .. } = problem.shape;
     let widths = [64, 32, 16, 8, 4, 2];
     let width = widths.into_iter().find(|width| dim % width == 0);
@@ -209,15 +184,16 @@ fn small(problem: &Problem) -> Problem {
     Problem::new(shape, problem.gate)
 }
 
-fn check<E: Element>(
+/// Compares a kernel's numbers with the oracle's; each pass has its tuning.
+pub fn check<E: Element>(
     client: &Client,
     dtype: Dtype,
     problem: Problem,
-    (routine, tuning): (Routine, Option<Tuning>),
+    (routine, tunings): (Routine, [Option<Tuning>; 2]),
 ) -> Result<(), Failure> {
     let case = Case::random(problem, Options::nth(0), 5).rounded::<E>();
     let found = case
-        .gpu(client, dtype, Some(routine), tuning)
+        .gpu_passes(client, dtype, Some(routine), tunings)
         .map_err(user)?;
     let (naive, truth) = (naive::run::<E>(&case), case.oracle());
     let verdicts = compare::<E>(problem.shape.steps, &found, &naive, &truth);

@@ -5,7 +5,7 @@
 
 mod cpu;
 #[cfg(feature = "gpu")]
-mod gpu;
+pub mod gpu;
 mod report;
 
 use std::path::PathBuf;
