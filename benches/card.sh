@@ -35,6 +35,8 @@ done
 
 riverrun=${RIVERRUN:-target/release/riverrun}
 [ -x "$riverrun" ] || { echo "no program at $riverrun; set RIVERRUN" >&2; exit 2; }
+# The rules in code, whatever was tuned on this machine.
+export RIVERRUN_TUNING=off
 mkdir -p "$out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
