@@ -3,6 +3,8 @@
 
 mod along_time;
 mod faults;
+#[cfg(target_os = "linux")]
+mod network;
 mod resume;
 mod support;
 
