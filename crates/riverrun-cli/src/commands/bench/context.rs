@@ -20,6 +20,8 @@ const SHAPES: [[usize; 3]; 1] = [[1, 1 << 16, 256]];
 const GROUPS: [usize; 4] = [1, 4, 8, 16];
 /// Runs before a recording.
 const WARM: usize = 3;
+/// Runs of a timing.
+const RUNS: usize = 4;
 /// The fewest and the most timings of a row.
 const TIMINGS: [f64; 2] = [5.0, 100.0];
 /// The rounding of f32 where a device computes a piece in other tiles than the whole; the states are sums that fade.
@@ -219,12 +221,16 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Runs, and waits for the end.
+    /// Makes all runs of a timing, and waits for their end.
     fn run(&self, device: &Device) -> Result<(), Failure> {
         match (&self.recording, self.problem) {
-            // SAFETY: the problem and the states are where they were.
-            (Some((recording, _)), _) => unsafe { recording.replay()? },
-            (None, Some(problem)) => drop(problem.run(self.neighbours)),
+            (Some((recording, _)), _) => {
+                for _ in 0..RUNS {
+                    // SAFETY: the problem and the states are where they were.
+                    unsafe { recording.replay()? }
+                }
+            }
+            (None, Some(problem)) => (0..RUNS).for_each(|_| drop(problem.run(self.neighbours))),
             (None, None) => return Ok(()),
         }
         synced(device)
@@ -237,7 +243,7 @@ fn synced(device: &Device) -> Result<(), Failure> {
         .map_err(|error| Failure::Bug(error.to_string()))
 }
 
-/// Times work on all ranks, for about `budget` seconds: to its end on the last rank.
+/// Times a run of work on all ranks, for about `budget` seconds: of some in a row, as training has them, to their end on the last rank.
 fn time(
     all: &mut dyn Collectives,
     budget: f64,
@@ -249,11 +255,11 @@ fn time(
         let start = Instant::now();
         work.run(device)?;
         let seconds = gathered(all, start.elapsed().as_secs_f32(), device)?;
-        Ok::<_, Failure>(f64::from(seconds.into_iter().fold(0.0, f32::max)))
+        Ok::<_, Failure>(f64::from(seconds.into_iter().fold(0.0, f32::max)) / RUNS as f64)
     };
     once(all)?;
     let [least, most] = TIMINGS;
-    let count = (budget / once(all)?).clamp(least, most) as f32;
+    let count = (budget / (RUNS as f64 * once(all)?)).clamp(least, most) as f32;
     // As many on all ranks as on the first.
     let count = gathered(all, count, device)?[0];
     let seconds: Result<Vec<f64>, Failure> = (0..count as usize).map(|_| once(all)).collect();
