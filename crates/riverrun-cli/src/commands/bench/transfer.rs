@@ -7,7 +7,6 @@ use burn::tensor::{DType, Tensor, TensorData};
 
 use super::report::{Report, bug};
 use super::row::Row;
-use crate::args::names::positive;
 use crate::failure::Failure;
 
 /// Options of `riverrun bench transfer`.
@@ -15,7 +14,7 @@ use crate::failure::Failure;
 #[command(after_help = "Example:\n  riverrun bench transfer --device cuda:0 --json transfer.json")]
 pub struct Args {
     /// Bytes of a tensor, separated by commas
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "4096,65536,1048576,16777216,268435456", value_parser = positive())]
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "4096,65536,1048576,16777216,268435456", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(4..))]
     bytes: Vec<usize>,
 }
 
@@ -23,7 +22,7 @@ pub struct Args {
 pub fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     let device = report.device.clone();
     for &bytes in &args.bytes {
-        let numbers = (bytes / 4).max(1);
+        let numbers = bytes / 4;
         let data: Vec<f32> = (0..numbers).map(|n| n as f32).collect();
         let upload = || {
             let data = TensorData::new(data.clone(), [numbers]);

@@ -107,6 +107,7 @@ impl Tuning {
         let inputs = problem.gate.inputs();
         let raw = problem.gate == Gate::Raw;
         let odd = problem.shape.dim % 2 == 1;
+        let cheap = problem.gate.cheap();
         let (vector, len, planes) = match (routine, backward) {
             // One channel a thread: rows of an odd width.
             (Routine::LookBack, _) if odd && !narrow => (1, 16, 16),
@@ -122,8 +123,13 @@ impl Tuning {
             (Routine::LookBack, _) if lanes <= 512 => (2, 16, 16),
             (Routine::LookBack, false) if lanes <= 4096 && narrow && raw => (2, 64, 4),
             (Routine::LookBack, true) if lanes <= 4096 && narrow && raw => (4, 32, 8),
-            (Routine::LookBack, false) if lanes <= 4096 && narrow => (2, 32, 16),
-            (Routine::LookBack, true) if lanes <= 4096 && narrow => (4, 16, 16),
+            (Routine::LookBack, false) if lanes <= 4096 && narrow && inputs == 3 => (2, 8, 16),
+            (Routine::LookBack, false) if lanes <= 4096 && narrow && cheap => (2, 32, 8),
+            (Routine::LookBack, true) if lanes <= 4096 && narrow && cheap => (2, 8, 16),
+            (Routine::LookBack, false) if lanes <= 4096 && narrow => (2, 16, 16),
+            (Routine::LookBack, true) if lanes <= 4096 && narrow => (2, 16, 8),
+            (Routine::LookBack, true) if lanes <= 4096 && cheap && !raw => (1, 8, 16),
+            (Routine::LookBack, true) if lanes <= 4096 && !raw => (1, 16, 8),
             (Routine::LookBack, _) if lanes <= 4096 => (2, 16, 16),
             (Routine::LookBack, true) if !narrow && !raw => (2, 8, 8),
             (Routine::LookBack, false) if !narrow && inputs == 3 => (2, 8, 8),
@@ -141,9 +147,10 @@ impl Tuning {
             (_, false) => (1, 8, 8),
             (_, true) => (2, 16, 8),
         };
-        let cheap = problem.gate.cheap();
+        // Of two inputs the coefficients of few lanes are computed twice, since fewer registers let more of them work at a time.
+        let few = routine == Routine::LookBack && (513..=4096).contains(&lanes) && inputs == 2;
         // Raw inputs are the coefficients; look-back needs these twice, the sequential routine once.
-        let registers = if raw || narrow && (cheap || routine == Routine::Sequential) {
+        let registers = if raw || narrow && (cheap || few || routine == Routine::Sequential) {
             Registers::Inputs
         } else {
             Registers::Coefficients
@@ -156,7 +163,7 @@ impl Tuning {
             lookback: match lanes {
                 _ if raw && !backward && lanes <= 512 && !narrow => 2,
                 _ if raw && !backward && lanes <= 128 => 2,
-                _ if raw && !backward && lanes <= 4096 && narrow => 1,
+                _ if raw && !backward && lanes <= 1024 && narrow => 1,
                 _ => usize::from(lanes <= 512),
             },
             chunk: chunk.next_multiple_of(len),
