@@ -22,6 +22,7 @@ mod loss;
 mod matrix_state;
 mod norm;
 mod recompute;
+mod recorded;
 pub mod recurrence;
 pub mod report;
 mod rollout;
