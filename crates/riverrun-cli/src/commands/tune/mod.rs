@@ -54,7 +54,13 @@ pub fn run(args: &TuneArgs) -> Result<(), Failure> {
     let report = Report::new(&Common::on(&args.device))?;
     #[cfg(feature = "gpu")]
     if let Some(client) = report.client()? {
-        return session::run(args, &client, report);
+        let mut session = session::Session::new(args, &client, report)?;
+        if args.reset {
+            return session.reset();
+        }
+        session.report.measure_copy()?;
+        scans::run(&mut session, args)?;
+        return session.conclude(args);
     }
     let device = &report.origin.device;
     Err(Failure::User(format!(

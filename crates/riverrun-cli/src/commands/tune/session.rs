@@ -10,7 +10,7 @@ use cubecl::client::Client;
 use riverrun_kernels::gpu::take_fault;
 use riverrun_kernels::tuned::{self, Table};
 
-use super::{TuneArgs, scans};
+use super::TuneArgs;
 use crate::commands::bench::report::{Report, bug};
 use crate::failure::Failure;
 
@@ -28,30 +28,6 @@ pub struct Session<'a> {
     missed: Vec<String>,
 }
 
-/// Measures what was asked for, or deletes the table.
-pub fn run(args: &TuneArgs, client: &Client, report: Report) -> Result<(), Failure> {
-    let device = &client.properties().identity.name;
-    let none = || Failure::User("there is no folder for the table: set HOME".into());
-    let file = tuned::file(device).ok_or_else(none)?;
-    let mut session = Session {
-        client,
-        table: earlier(&file, device),
-        free: riverrun::device::memory(&report.device).map_or(u64::MAX, |memory| memory.free),
-        report,
-        dry_run: args.dry_run,
-        end: Instant::now() + Duration::from_secs_f64(args.budget),
-        measured: 0,
-        missed: Vec::new(),
-        file,
-    };
-    if args.reset {
-        return session.reset();
-    }
-    session.report.measure_copy()?;
-    scans::run(&mut session, args)?;
-    session.conclude(args)
-}
-
 /// The table of an earlier run, to go on with.
 fn earlier(file: &Path, device: &str) -> Table {
     let table = Table::read(file).ok();
@@ -59,7 +35,25 @@ fn earlier(file: &Path, device: &str) -> Table {
     table.unwrap_or_else(|| Table::new(device))
 }
 
-impl Session<'_> {
+impl<'a> Session<'a> {
+    /// With the table of an earlier run, and the time that begins now.
+    pub fn new(args: &TuneArgs, client: &'a Client, report: Report) -> Result<Self, Failure> {
+        let device = &client.properties().identity.name;
+        let none = || Failure::User("there is no folder for the table: set HOME".into());
+        let file = tuned::file(device).ok_or_else(none)?;
+        Ok(Self {
+            client,
+            table: earlier(&file, device),
+            free: riverrun::device::memory(&report.device).map_or(u64::MAX, |memory| memory.free),
+            report,
+            dry_run: args.dry_run,
+            end: Instant::now() + Duration::from_secs_f64(args.budget),
+            measured: 0,
+            missed: Vec::new(),
+            file,
+        })
+    }
+
     /// Whether the time is over.
     pub fn over(&self) -> bool {
         Instant::now() >= self.end
@@ -83,7 +77,8 @@ impl Session<'_> {
             .map_err(|error| Failure::User(format!("cannot write {file}: {error}")))
     }
 
-    fn reset(mut self) -> Result<(), Failure> {
+    /// Deletes the table.
+    pub fn reset(mut self) -> Result<(), Failure> {
         let file = self.file.display();
         let done = match fs::remove_file(&self.file) {
             Ok(()) => format!("{file} deleted"),
@@ -93,7 +88,8 @@ impl Session<'_> {
         self.report.line(done)
     }
 
-    fn conclude(mut self, args: &TuneArgs) -> Result<(), Failure> {
+    /// Says what was measured, and what was not.
+    pub fn conclude(mut self, args: &TuneArgs) -> Result<(), Failure> {
         let (measured, entries) = (self.measured, self.table.len());
         if !self.missed.is_empty() {
             let (missed, budget) = (self.missed.join(", "), args.budget);

@@ -5,6 +5,7 @@ use cubecl::prelude::*;
 use cubecl::server::Handle;
 
 use super::buffers::*;
+use super::choice;
 use super::chunked::{carry_chunks, reduce_chunks_backward, reduce_chunks_forward};
 use super::look_back::{look_back_backward, look_back_forward};
 use super::plan::{Chain, Plan};
@@ -179,7 +180,7 @@ pub fn forward(
     if shape.elements() == 0 {
         return Ok(routine);
     }
-    let tuning = tuning.unwrap_or_else(|| Tuning::of(client, problem, dtype, false, routine));
+    let tuning = tuning.unwrap_or_else(|| choice::tuning(client, problem, dtype, false, routine));
     let flags = (args.h0.is_some(), false, args.reset.is_some());
     let pass = &Pass {
         client,
@@ -299,7 +300,7 @@ pub fn backward(
         copy_or_zero(client, dtype, d_h_last, &args.d_h0, shape.state());
         return Ok(routine);
     }
-    let tuning = tuning.unwrap_or_else(|| Tuning::of(client, problem, dtype, true, routine));
+    let tuning = tuning.unwrap_or_else(|| choice::tuning(client, problem, dtype, true, routine));
     let flags = (
         args.d_h_last.is_some(),
         args.h0.is_some(),

@@ -8,6 +8,7 @@
 
 mod args;
 mod buffers;
+mod choice;
 mod chunked;
 mod class;
 mod handover;

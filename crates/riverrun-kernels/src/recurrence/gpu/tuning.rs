@@ -3,13 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use cubecl::client::Client;
-
 use super::Class;
-use super::handover::LANES;
 use crate::gpu::Dtype;
 use crate::recurrence::{Gate, Problem, Routine};
-use crate::tuned::Table;
 
 /// The values of a step that a thread of the forward pass keeps in registers, between reducing its steps and applying them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,8 +16,8 @@ pub enum Registers {
     Coefficients,
 }
 
-/// The numbers that shape a launch; [`Tuning::default_for`] holds those that were measured on an H200, and the [`Table`] of a card
-/// those that were measured there. As text, `vector:len:planes:lookback[:registers[:chunk[:cube]]]`, where registers is 0 for the
+/// The numbers that shape a launch; [`Tuning::default_for`] holds those that were measured on an H200, and the
+/// [`Table`](crate::tuned::Table) of a card those that were measured there. As text, `vector:len:planes:lookback[:registers[:chunk[:cube]]]`, where registers is 0 for the
 /// coefficients and 1 for the inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuning {
@@ -42,42 +38,6 @@ pub struct Tuning {
 }
 
 impl Tuning {
-    /// The tuning for a problem on a card: of its table, else by rule.
-    pub(super) fn of(
-        client: &Client,
-        problem: &Problem,
-        dtype: Dtype,
-        backward: bool,
-        routine: Routine,
-    ) -> Self {
-        let rule = Self::default_for(problem, dtype, backward, routine);
-        match Table::of(client) {
-            Some(table) if routine == Routine::LookBack => {
-                rule.measured(table, problem, dtype, backward)
-            }
-            _ => rule,
-        }
-    }
-
-    /// The tuning that a table has for a look-back problem, else this one.
-    fn measured(self, table: &Table, problem: &Problem, dtype: Dtype, backward: bool) -> Self {
-        let class = Class::of(problem, dtype, backward);
-        let Some(found) = class.and_then(|class| table.scan(class)) else {
-            return self;
-        };
-        let mut vector = found.vector;
-        // Sequences may have fewer channels than the one that was measured: a plane keeps its lanes.
-        while vector > self.vector && problem.shape.dim < LANES * vector {
-            vector /= 2;
-        }
-        Self {
-            vector,
-            chunk: self.chunk.next_multiple_of(found.len),
-            cube: self.cube,
-            ..found
-        }
-    }
-
     /// Whether the look-back can run a class with it: its tile stays in registers, and has no more steps than by the rules, nor a
     /// group of tiles: the factors of all of them are multiplied up.
     pub fn fits(&self, class: Class) -> bool {
@@ -274,23 +234,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn a_table_changes_the_tuning_of_its_class_alone() {
-        let tuned = |dim, gate, backward| {
-            let problem = Problem::new(Shape::new(1, 4096, dim), gate);
-            let text = "riverrun tuning 1\ndevice card\nscan raw f32 forward 512 4:16:4:1:1";
-            let table: Table = text.parse().unwrap();
-            let rule = Tuning::default_for(&problem, Dtype::F32, backward, Routine::LookBack);
-            let tuning = rule.measured(&table, &problem, Dtype::F32, backward);
-            (tuning != rule).then(|| tuning.to_string())
-        };
-        assert_eq!(tuned(256, Gate::Raw, false).as_deref(), Some("4:16:4:1:1"));
-        // A plane has 32 lanes, and the rule's vectors have one channel.
-        assert_eq!(tuned(64, Gate::Raw, false).as_deref(), Some("2:16:4:1:1"));
-        assert_eq!(tuned(1024, Gate::Raw, false), None);
-        assert_eq!(tuned(256, Gate::Raw, true), None);
-        assert_eq!(tuned(256, Gate::RgLru, false), None);
     }
 }
