@@ -213,7 +213,6 @@ pub(super) const SEQUENTIAL_CUBE: u32 = 64;
 mod tests {
     use super::super::Lanes;
     use super::*;
-    use crate::recurrence::Shape;
 
     #[test]
     fn the_rules_fit_their_classes() {
