@@ -25,6 +25,12 @@ impl Link {
                         && ip(&["-n", name, "link", "set", "lo", "up"])
                         && ip(&["-n", name, "link", "set", "eth", "up"])
                 });
+        // `exec` mounts, which the others need not.
+        let made = made
+            && link
+                .0
+                .iter()
+                .all(|name| ip(&["netns", "exec", name, "true"]));
         made.then_some(link)
     }
 
