@@ -27,15 +27,6 @@ pub fn gpus() -> usize {
     first.map_or(0, |info| alike(&info.spec))
 }
 
-/// Whether the system lists so many NVIDIA GPUs that CUDA may use, which is known without CUDA and its start. A GPU that this process
-/// may not open is found by its rank.
-pub fn has_gpus(wanted: usize) -> bool {
-    let listed = || std::fs::read_dir("/proc/driver/nvidia/gpus").map_or(0, Iterator::count);
-    cfg!(feature = "cuda")
-        && std::env::var_os("CUDA_VISIBLE_DEVICES").is_none()
-        && listed() >= wanted
-}
-
 /// The number of GPUs of the kind of one; 0 for the CPU.
 fn alike(name: &str) -> usize {
     let Some((kind, _)) = name.split_once(':') else {

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 /// # Errors
 /// More ranks than GPUs, where there is to be one for each; ranks that cannot be started; the first rank that failed.
 pub fn run(args: &LaunchArgs) -> Result<(), Failure> {
-    if let Some(wanted) = args.gpus.filter(|&wanted| !crate::ranks::has_gpus(wanted)) {
+    if let Some(wanted) = args.gpus {
         let found = crate::ranks::gpus();
         if wanted > found {
             return Err(Failure::User(format!(
