@@ -17,6 +17,7 @@ mod recurrences;
 mod rollout;
 mod rows;
 mod rssm;
+mod steps;
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -57,6 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     attention::write(&mut writer)?;
     matrix_state::write(&mut writer)?;
     rssm::write(&mut writer)?;
+    steps::write(&mut writer)?;
     let count = writer.texts.len();
     println!("{count} kernels in {}", writer.folder.display());
     Ok(())

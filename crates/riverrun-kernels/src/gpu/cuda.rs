@@ -26,6 +26,7 @@
 //!   kept where they are for the graph's life. Work that waits for other devices may be a branch of the graph: see [`Way`].
 
 mod beside;
+mod overlap;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -43,6 +44,7 @@ use cubecl_server::server::BufferBinding;
 use cubecl_server::stream::{ExecuteScope, WriteScoped};
 use cudarc::driver::sys::{CUcontext, CUstream};
 
+use super::overlap::Chain;
 use super::plans::{Plans, Refusal};
 use beside::Beside;
 
@@ -54,6 +56,7 @@ pub struct Device {
     context: CUcontext,
     ordinal: i32,
     beside: Arc<Mutex<Beside>>,
+    chain: Arc<Mutex<Chain>>,
 }
 
 // SAFETY: a CUDA context is a name that any thread may make current; the handle is made to be shared.
@@ -149,6 +152,7 @@ impl Device {
             context,
             ordinal,
             beside: Arc::default(),
+            chain: Arc::default(),
         })
     }
 
@@ -259,6 +263,49 @@ impl Device {
                 };
                 done.map_err(failure)
             });
+        });
+    }
+
+    /// See [`may_overlap`](super::overlap::may_overlap).
+    pub(crate) fn may_overlap(&self, early: Vec<Handle>, writes: Vec<Handle>, let_first: bool) {
+        if launch_mode().is_skipped() {
+            return;
+        }
+        let context = Context(self.context);
+        let stream = writes[0].stream;
+        let bind = |handles: Vec<Handle>| -> Vec<BufferBinding> {
+            handles.into_iter().map(Handle::binding).collect()
+        };
+        let (early, writes) = (bind(early), bind(writes));
+        let chain = self.chain.clone();
+        self.handle.submit(move |server| {
+            let Ok(mut streams) = server.write_streams().resolve(stream, std::iter::empty()) else {
+                return;
+            };
+            if !streams.current().capturing().is_recording() {
+                return;
+            }
+            let mut addresses = |bindings: &[BufferBinding]| -> Result<Vec<_>, ServerError> {
+                let range = |binding: &BufferBinding| {
+                    let memory = streams.get(&binding.stream).device_memory();
+                    let (start, end) = (binding.offset_start, binding.offset_end);
+                    let resource = memory.get_resource(binding.memory.clone(), start, end)?;
+                    Ok(resource.ptr..resource.ptr + resource.size)
+                };
+                bindings.iter().map(range).collect()
+            };
+            // A launch that finds no addresses says so itself.
+            let (Ok(early), Ok(writes)) = (addresses(&early), addresses(&writes)) else {
+                return;
+            };
+            let main = streams.current().signal();
+            let mut chain = chain.lock().unwrap_or_else(PoisonError::into_inner);
+            let done = context
+                .make_current()
+                .and_then(|()| overlap::before(&mut chain, main, &early, writes, let_first));
+            if let Err(reason) = done {
+                tracing::warn!("{reason}");
+            }
         });
     }
 }

@@ -17,6 +17,7 @@ pub(crate) mod group;
 pub(crate) mod lock;
 pub(crate) mod math;
 pub(crate) mod mma;
+pub(crate) mod overlap;
 #[cfg(feature = "cuda")]
 pub(crate) mod plans;
 pub(crate) mod residency;

@@ -6,6 +6,7 @@ use cubecl::prelude::*;
 use crate::delta_step::{Problem, Shape};
 use crate::gpu::group::{Fold, Group, fold};
 use crate::gpu::math::{exp_of_negative_number, sigmoid_number};
+use crate::gpu::overlap::{launch_before, overlaps};
 use crate::gpu::ptx;
 
 /// Threads of a cube.
@@ -24,6 +25,8 @@ pub(super) struct Config {
     pub vector: usize,
     twice: bool,
     ptx: bool,
+    /// Launches overlap in recordings.
+    overlaps: bool,
     pub group: Group,
 }
 
@@ -40,6 +43,7 @@ impl Config {
             vector,
             twice: problem.twice,
             ptx: ptx(client),
+            overlaps: overlaps(client),
             // One group of all threads.
             group: Group::choose(client, UNITS, 1, UNITS),
         }
@@ -123,24 +127,42 @@ fn meet<N: Size>(
     }
 }
 
-/// The sum over the groups of rows of each number of a thread's columns.
+/// Adds up what threads have [met](meet) over the groups of rows, each thread some numbers. All threads must call it; [`sum`] finds
+/// the sums.
 #[cube]
-fn over_rows<N: Size>(
-    meeting: &[f32],
+fn over_rows(meeting: &[f32], sums: &mut [f32], #[comptime] config: Config) {
+    let (columns, groups) = comptime!((config.columns(), config.groups()));
+    let numbers = comptime!(2 * config.vector * config.columns());
+    sync_cube();
+    #[unroll]
+    for turn in 0..comptime!(numbers.div_ceil(UNITS)) {
+        let n = comptime!(turn * UNITS) + UNIT_POS_X as usize;
+        if n < numbers {
+            let first = n / columns * UNITS + n % columns;
+            let mut sum = 0.0f32;
+            #[unroll(groups <= 16)]
+            for group in 0..groups {
+                sum += meeting[first + group * columns];
+            }
+            sums[n] = sum;
+        }
+    }
+    sync_cube();
+}
+
+/// The sums of a thread's columns.
+#[cube]
+fn sum<N: Size>(
+    sums: &[f32],
     #[comptime] first: usize,
     #[comptime] config: Config,
 ) -> Vector<f32, N> {
-    let (columns, groups) = comptime!((config.columns(), config.groups()));
+    let columns = comptime!(config.columns());
     let column = UNIT_POS_X as usize % columns;
     let mut all = Vector::<f32, N>::new(0.0f32);
     #[unroll]
     for i in 0..comptime!(config.vector) {
-        let mut sum = 0.0f32;
-        #[unroll(groups <= 16)]
-        for n in 0..groups {
-            sum += meeting[comptime!((first + i) * UNITS) + n * columns + column];
-        }
-        all.insert(i, sum);
+        all.insert(i, sums[comptime!((first + i) * columns) + column]);
     }
     all
 }
@@ -205,6 +227,7 @@ pub(super) fn delta_step<F: Numeric, N: Size>(
     let mut factors =
         Shared::<[f32]>::new_slice(comptime!(config.shape.heads / config.shape.key_heads * 2));
     let mut meeting = Shared::<[f32]>::new_slice(comptime!(2 * UNITS * config.vector));
+    let mut sums = Shared::<[f32]>::new_slice(comptime!(2 * config.shape.value));
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(config.group.scratch(3)));
     let unit = UNIT_POS_X as usize;
     let (heads, key_heads) = comptime!((config.shape.heads, config.shape.key_heads));
@@ -219,36 +242,11 @@ pub(super) fn delta_step<F: Numeric, N: Size>(
     let of_state = keys * columns;
     let base = (sequence * heads + key_head * each) * of_state + column;
     let mut state = Array::<Vector<f32, N>>::new(rows);
-    // On their way while the channels are convolved.
+    // What no launch shortly before writes is on its way while the launch before ends.
     load::<N>(&*states, &mut state, base, part, config);
-
-    let mut gates = Array::<F>::new(comptime!(config.vector));
-    let mut gammas = Array::<F>::new(comptime!(config.vector));
-    let of_gate = (sequence * heads + key_head * each) * value + column * comptime!(config.vector);
-    #[unroll]
-    for i in 0..comptime!(config.vector) {
-        gates[i] = gate[of_gate + i];
-        gammas[i] = gamma[column * comptime!(config.vector) + i];
-    }
-    // The last threads, for the first ones have the most channels.
-    let mut own = comptime!(UNITS - 1) - unit;
-    while own < each {
-        let head = key_head * each + own;
-        let rate = sequence * comptime!(2 * config.shape.heads) + head;
-        let mut beta = sigmoid_number(f32::cast_from(rates[rate]), config.ptx);
-        if comptime!(config.twice) {
-            beta *= 2.0f32;
-        }
-        let a = f32::cast_from(rates[rate + heads]) + dt_bias[head];
-        let exponent = a_log[head].exp() * softplus(a, config.ptx);
-        factors[own * 2] = beta;
-        factors[own * 2 + 1] = exp_of_negative_number(exponent, config.ptx);
-        own += UNITS;
-    }
     let turns = comptime!(config.own().div_ceil(UNITS));
     let mut seen = Array::<F>::new(comptime!(turns * taps));
     let mut weights = Array::<F>::new(comptime!(turns * taps));
-    // All of them are on their way before the first is needed.
     #[unroll]
     for turn in 0..turns {
         let n = (turn * UNITS + unit).min(comptime!(config.own() - 1));
@@ -260,10 +258,43 @@ pub(super) fn delta_step<F: Numeric, N: Size>(
             if comptime!(j + 1 < taps) {
                 let before = sequence * comptime!((taps - 1) * channels) + j * channels;
                 seen[at] = inputs[before + channel];
-            } else {
-                seen[at] = mixed[sequence * channels + channel];
             }
         }
+    }
+    let mut gammas = Array::<F>::new(comptime!(config.vector));
+    #[unroll]
+    for i in 0..comptime!(config.vector) {
+        gammas[i] = gamma[column * comptime!(config.vector) + i];
+    }
+
+    let after = launch_before(config.overlaps, true);
+    #[unroll]
+    for turn in 0..turns {
+        let n = (turn * UNITS + unit).min(comptime!(config.own() - 1));
+        let channel = channel_of(key_head, n, config);
+        seen[comptime!(turn * taps + taps - 1)] = mixed[sequence * channels + channel + after];
+    }
+    let mut gates = Array::<F>::new(comptime!(config.vector));
+    let of_gate =
+        (sequence * heads + key_head * each) * value + column * comptime!(config.vector) + after;
+    #[unroll]
+    for i in 0..comptime!(config.vector) {
+        gates[i] = gate[of_gate + i];
+    }
+    // The last threads, for the first ones have the most channels.
+    let mut own = comptime!(UNITS - 1) - unit;
+    while own < each {
+        let head = key_head * each + own;
+        let rate = sequence * comptime!(2 * config.shape.heads) + head + after;
+        let mut beta = sigmoid_number(f32::cast_from(rates[rate]), config.ptx);
+        if comptime!(config.twice) {
+            beta *= 2.0f32;
+        }
+        let a = f32::cast_from(rates[rate + heads]) + dt_bias[head];
+        let exponent = a_log[head].exp() * softplus(a, config.ptx);
+        factors[own * 2] = beta;
+        factors[own * 2 + 1] = exp_of_negative_number(exponent, config.ptx);
+        own += UNITS;
     }
     #[unroll]
     for turn in 0..turns {
@@ -337,15 +368,11 @@ pub(super) fn delta_step<F: Numeric, N: Size>(
                 o = fma(Vector::<f32, N>::new(q), state[r], o);
             }
         }
-        if own > 0 {
-            // Not before all have read the last sums.
-            sync_cube();
-        }
         meet::<N>(read, &mut meeting, 0usize, config);
         meet::<N>(o, &mut meeting, comptime!(config.vector), config);
-        sync_cube();
-        let read = over_rows::<N>(&meeting, 0usize, config);
-        let o = over_rows::<N>(&meeting, comptime!(config.vector), config);
+        over_rows(&meeting, &mut sums, config);
+        let read = sum::<N>(&sums, 0usize, config);
+        let o = sum::<N>(&sums, comptime!(config.vector), config);
         let place =
             comptime!(2 * config.shape.key) + own * value + column * comptime!(config.vector);
         let mut update = Vector::<f32, N>::new(0.0f32);
@@ -388,7 +415,7 @@ pub(super) fn delta_step<F: Numeric, N: Size>(
         if own + 1 < each {
             #[unroll]
             for i in 0..comptime!(config.vector) {
-                gates[i] = gate[out + value + i];
+                gates[i] = gate[out + value + i + after];
             }
             load::<N>(&*states, &mut state, base + of_state, part, config);
         }

@@ -8,6 +8,7 @@ use cubecl::server::Handle;
 use super::{Problem, Shape};
 use crate::Error;
 use crate::gpu::buffer::expect;
+use crate::gpu::overlap::may_overlap;
 use crate::gpu::{Dtype, address, buffer, grid};
 use kernel::{Config, UNITS, delta_step};
 
@@ -55,7 +56,12 @@ pub fn takes(client: &Client, problem: &Problem) -> bool {
     }
     let config = Config::new(client, problem);
     let factors = 2 * heads / key_heads;
-    let shared = 4 * (config.own() + factors + 2 * UNITS * config.vector + config.group.scratch(3));
+    let shared = 4
+        * (config.own()
+            + factors
+            + 2 * UNITS * config.vector
+            + 2 * value
+            + config.group.scratch(3));
     config.group.units == UNITS
         && config.columns() <= UNITS
         && config.rows() * config.vector <= NUMBERS
@@ -111,6 +117,19 @@ pub fn run(
     )?;
     let config = Config::new(client, problem);
     let cubes = shape.batch * shape.key_heads;
+    let state = [&buffers.inputs, &buffers.states];
+    let vectors = [
+        &buffers.weight,
+        &buffers.a_log,
+        &buffers.dt_bias,
+        &buffers.gamma,
+    ];
+    may_overlap(
+        client,
+        &[&vectors[..], &state].concat(),
+        &[state[0], state[1], &buffers.y],
+        true,
+    );
     // SAFETY: the buffers have been checked, and cubes past the last end at once.
     unsafe {
         delta_step::launch_unchecked(

@@ -4,6 +4,7 @@ use cubecl::prelude::*;
 
 use crate::gpu::group::{Fold, Group, fold};
 use crate::gpu::math::exp_of_negative_number;
+use crate::gpu::overlap::launch_before;
 
 /// The form of a problem, as the kernels know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,6 +20,8 @@ pub(super) struct Config {
     pub bits: usize,
     /// The device runs PTX.
     pub ptx: bool,
+    /// Launches overlap in recordings.
+    pub overlaps: bool,
 }
 
 /// Sizes that are known at launch.
@@ -50,6 +53,9 @@ struct Summary {
 
 /// Symbols that a thread reads at once.
 const AT_ONCE: usize = 16;
+
+/// Threads of a band.
+const BAND: usize = 16;
 
 const LEAST: u32 = 0xff80_0000;
 
@@ -167,12 +173,12 @@ pub(super) fn threshold<F: Numeric>(
     #[comptime] config: Config,
     #[define(F)] _element: ElemType,
 ) {
-    let row = CUBE_POS;
-    if row >= sizes.rows {
+    if CUBE_POS >= sizes.rows {
         terminate!();
     }
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(config.group.scratch(1)));
     let units = comptime!(config.group.units);
+    let row = CUBE_POS + launch_before(config.overlaps, true);
     let mut limit = 0u32.runtime();
     for n in 0..comptime!(config.bits) {
         let next = limit | 0x8000_0000u32 >> (n as u32);
@@ -211,7 +217,10 @@ pub(super) fn summarize<F: Numeric>(
         terminate!();
     }
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(config.group.scratch(1)));
-    let (row, part) = (CUBE_POS / sizes.parts, CUBE_POS % sizes.parts);
+    let (row, part) = (
+        CUBE_POS / sizes.parts + launch_before(config.overlaps, true),
+        CUBE_POS % sizes.parts,
+    );
     let mut limit = 0u32.runtime();
     if comptime!(config.limited) {
         limit = limits[row];
@@ -234,18 +243,18 @@ struct Found {
     left: f32,
 }
 
-/// The first of `count` numbers where their sum exceeds the target; by one thread. The target's rounding errors are carried along
-/// (Neumaier 1974).
+/// The first of `count` numbers, from number `first` on, where their sum exceeds the target; by one thread. The target's rounding
+/// errors are carried along (Neumaier 1974).
 #[cube]
-fn find(numbers: &[f32], count: usize, target: f32) -> Found {
+fn find(numbers: &[f32], first: usize, count: usize, target: f32) -> Found {
     let mut found = Found {
-        at: 0usize.runtime(),
+        at: first,
         left: target,
     };
     let mut left = target;
     let mut error = 0.0f32.runtime();
     let mut open = true.runtime();
-    for i in 0..count {
+    for i in first..first + count {
         let number = numbers[i];
         if open && number > 0.0f32 {
             found.at = i;
@@ -294,13 +303,14 @@ pub(super) fn choose<F: Numeric, I: Int>(
     #[define(F)] _element: ElemType,
     #[define(I)] _index: ElemType,
 ) {
-    let row = CUBE_POS;
-    if row >= sizes.rows {
+    if CUBE_POS >= sizes.rows {
         terminate!();
     }
+    let row = CUBE_POS + launch_before(config.overlaps, true);
     let units = comptime!(config.group.units);
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(config.group.scratch(1)));
     let mut sums = Shared::<[f32]>::new_slice(units);
+    let mut bands = Shared::<[f32]>::new_slice(comptime!(units / BAND));
     let mut picked = Shared::<[f32]>::new_slice(2usize);
     let unit = UNIT_POS_X as usize;
     let mut limit = 0u32.runtime();
@@ -347,7 +357,7 @@ pub(super) fn choose<F: Numeric, I: Int>(
         sync_cube();
         if unit == 0 {
             let target = uniforms[slot * sizes.rows + row] * total(&sums, sizes.parts);
-            let found = find(&sums, sizes.parts, target);
+            let found = find(&sums, 0usize, sizes.parts, target);
             picked[0] = f32::cast_from(found.at);
             picked[1] = found.left;
         }
@@ -365,8 +375,19 @@ pub(super) fn choose<F: Numeric, I: Int>(
         }
         sums[unit] = sum;
         sync_cube();
+        // Of bands of threads first: one thread reads a few numbers of each instead of all.
+        if unit < comptime!(units / BAND) {
+            let mut sum = 0.0f32;
+            #[unroll]
+            for n in 0..BAND {
+                sum += sums[unit * BAND + n];
+            }
+            bands[unit] = sum;
+        }
+        sync_cube();
         if unit == 0 {
-            let found = find(&sums, units, picked[1]);
+            let band = find(&bands, 0usize, comptime!(units / BAND), picked[1]);
+            let found = find(&sums, band.at * BAND, BAND, band.left);
             picked[0] = f32::cast_from(found.at);
             picked[1] = found.left;
         }

@@ -11,6 +11,7 @@ use super::Rule;
 use crate::Error;
 use crate::gpu::buffer::expect;
 use crate::gpu::group::Group;
+use crate::gpu::overlap::{may_overlap, overlaps};
 use crate::gpu::{Dtype, address, buffer, grid, ptx};
 use kernel::{Config, SizesLaunch, choose, summarize, threshold};
 
@@ -120,6 +121,7 @@ pub fn run(
             Dtype::Bf16 => 16,
         },
         ptx: ptx(client),
+        overlaps: overlaps(client),
     };
     let sizes = || {
         SizesLaunch::new(
@@ -143,6 +145,7 @@ pub fn run(
     unsafe {
         if let Some(k) = kept.filter(|_| !greedy) {
             let config = config(4 * UNITS);
+            may_overlap(client, &[], &[&limits], true);
             threshold::launch_unchecked(
                 client,
                 grid(client, rows),
@@ -158,6 +161,7 @@ pub fn run(
         }
         let config = config(UNITS);
         if parts > 1 {
+            may_overlap(client, &[], &[&summaries], true);
             summarize::launch_unchecked(
                 client,
                 grid(client, rows * parts),
@@ -171,6 +175,13 @@ pub fn run(
                 dtype.elem(),
             );
         }
+        let written = [
+            &buffers.tokens,
+            &buffers.log,
+            &buffers.counts,
+            &buffers.position,
+        ];
+        may_overlap(client, &[], &written, true);
         choose::launch_unchecked(
             client,
             grid(client, rows),

@@ -6,6 +6,7 @@ use crate::activation::{CUBE, TWICE};
 use crate::few_rows::Then;
 use crate::gpu::group::{Fold, Group, fold};
 use crate::gpu::math::sigmoid;
+use crate::gpu::overlap::{early, launch_before};
 use crate::gpu::storage::{Storage, narrow, widen};
 use crate::recurrence::Gate;
 use crate::recurrence::gates::coefficients;
@@ -30,6 +31,10 @@ pub(super) struct Config {
     pub storage: Storage,
     /// The device runs PTX.
     pub ptx: bool,
+    /// Launches overlap in recordings.
+    pub overlaps: bool,
+    /// Words of 32 bits, four to a vector.
+    pub words: bool,
     pub group: Group,
 }
 
@@ -61,6 +66,11 @@ impl Config {
             Then::Step(gate) => gate,
             _ => Gate::Raw,
         }
+    }
+
+    /// A kernel with a state of its own comes after the products of several matrices.
+    pub fn let_first(&self) -> bool {
+        !self.steps() && (self.matrices == 1 || self.then == Then::Gated)
     }
 
     fn steps(&self) -> bool {
@@ -98,7 +108,21 @@ pub(super) struct Sizes {
     pub epsilon: f32,
 }
 
-/// Adds up a thread's terms of a vector of each row of `y`, and the squares of the rows.
+/// A vector of a buffer, by a load that stays where it is where launches overlap.
+#[cube]
+fn vector_at<S: Numeric, W: Size>(
+    buffer: &[Vector<S, W>],
+    index: usize,
+    #[comptime] config: Config,
+) -> Vector<S, W> {
+    if comptime!(config.overlaps && config.words) {
+        early::<S, W>(buffer, index)
+    } else {
+        buffer[index]
+    }
+}
+
+/// Adds up a thread's terms of a vector of each row of `y`, and the squares of the rows. The offset of [`launch_before`].
 #[cube]
 fn accumulate<F: Numeric, S: Numeric, W: Size, N: Size>(
     x: &[F],
@@ -112,7 +136,7 @@ fn accumulate<F: Numeric, S: Numeric, W: Size, N: Size>(
     column: usize,
     inputs: usize,
     #[comptime] config: Config,
-) {
+) -> usize {
     let (rows, parts, lanes) = comptime!((config.rows, config.parts(), config.group.lanes));
     let unit = UNIT_POS_X as usize / lanes;
     #[unroll]
@@ -123,18 +147,40 @@ fn accumulate<F: Numeric, S: Numeric, W: Size, N: Size>(
     for row in 0..rows {
         squares[row] = 0.0f32;
     }
+    let mut before = 0usize.runtime();
     #[unroll(config.batches == 1)]
     for round in 0..comptime!(config.batches) {
+        let first = round * comptime!(config.batch);
+        let mut stored = Array::<Vector<S, W>>::new(comptime!(config.batch * parts));
+        let mut factors = Array::<F>::new(config.batch);
         #[unroll]
         for i in 0..comptime!(config.batch) {
-            let k = (round * comptime!(config.batch) + i) * comptime!(config.deep()) + unit;
-            let inside = k < inputs;
-            let k = k.min(inputs - 1);
-            let mut own = Array::<f32>::new(rows);
-            let mut factor = 1.0f32.runtime();
+            let k = ((first + i) * comptime!(config.deep()) + unit).min(inputs - 1);
             if comptime!(config.norm) {
-                factor = f32::cast_from(gamma[k]);
+                factors[i] = gamma[k];
             }
+            #[unroll]
+            for part in 0..parts {
+                let at = comptime!(i * parts + part);
+                if comptime!(config.then == Then::Gated && part == 1) {
+                    stored[at] = vector_at::<S, W>(gated, k * gated_stride + column, config);
+                } else {
+                    let beside = comptime!(if config.then == Then::Gated { 0 } else { part });
+                    let index = k * place.stride + beside * place.columns + column;
+                    stored[at] = vector_at::<S, W>(weight, index, config);
+                }
+            }
+        }
+        // The first weights are on their way while the launch before ends.
+        if round == 0 {
+            before = launch_before(config.overlaps, config.let_first());
+        }
+        #[unroll]
+        for i in 0..comptime!(config.batch) {
+            let k = (first + i) * comptime!(config.deep()) + unit;
+            let inside = k < inputs;
+            let k = k.min(inputs - 1) + before;
+            let mut own = Array::<f32>::new(rows);
             #[unroll]
             for row in 0..rows {
                 let mut value = f32::cast_from(x[row * inputs + k]);
@@ -143,18 +189,13 @@ fn accumulate<F: Numeric, S: Numeric, W: Size, N: Size>(
                 }
                 if comptime!(config.norm) {
                     squares[row] = fma(value, value, squares[row]);
-                    value *= factor;
+                    value *= f32::cast_from(factors[i]);
                 }
                 own[row] = value;
             }
             #[unroll]
             for part in 0..parts {
-                let beside = comptime!(if config.then == Then::Gated { 0 } else { part });
-                let mut stored = weight[k * place.stride + beside * place.columns + column];
-                if comptime!(config.then == Then::Gated && part == 1) {
-                    stored = gated[k * gated_stride + column];
-                }
-                let w = widen::<S, W, N>(stored, config.storage);
+                let w = widen::<S, W, N>(stored[comptime!(i * parts + part)], config.storage);
                 #[unroll]
                 for row in 0..rows {
                     let n = comptime!(row * parts + part);
@@ -163,6 +204,7 @@ fn accumulate<F: Numeric, S: Numeric, W: Size, N: Size>(
             }
         }
     }
+    before
 }
 
 /// A product of a vector of `y`, scaled and with its bias.
@@ -260,7 +302,7 @@ pub(super) fn few_rows<F: Numeric, S: Numeric, W: Size, N: Size>(
     let column = (group * lanes + unit % lanes).min(columns - 1);
     let mut sums = Array::<Vector<f32, N>>::new(comptime!(rows * parts));
     let mut squares = Array::<f32>::new(rows);
-    accumulate::<F, S, W, N>(
+    let before = accumulate::<F, S, W, N>(
         x,
         gamma,
         weight,
@@ -285,12 +327,12 @@ pub(super) fn few_rows<F: Numeric, S: Numeric, W: Size, N: Size>(
         }
     }
     let mut others = Vector::<S, W>::from_int(0);
-    let mut before = Vector::<S, W>::from_int(0);
+    let mut last_state = Vector::<S, W>::from_int(0);
     if comptime!(config.steps() || config.then == Then::Add) {
-        others = added[own_row];
+        others = vector_at::<S, W>(added, own_row + before, config);
     }
     if comptime!(config.steps()) {
-        before = state[own_row];
+        last_state = state[own_row];
     }
     let mut values = Array::<f32>::new(comptime!(config.count()));
     joined::<N>(&sums, &squares, &mut values, &mut scratch, config);
@@ -318,7 +360,7 @@ pub(super) fn few_rows<F: Numeric, S: Numeric, W: Size, N: Size>(
             if comptime!(config.steps()) {
                 let (gate, math) = comptime!((config.gate(), config.math()));
                 let step = coefficients::<N>(p, p1, p2, gate, math);
-                let h = fma(step.a, widen::<S, W, N>(before, config.storage), step.b);
+                let h = fma(step.a, widen::<S, W, N>(last_state, config.storage), step.b);
                 let h = narrow::<S, W, N>(h, config.storage);
                 state[at] = h;
                 out = widen::<S, W, N>(h, config.storage);

@@ -10,6 +10,7 @@ use super::{MATRICES, Matrix, Problem, Then};
 use crate::Error;
 use crate::gpu::buffer::{address, expect, grid, vector_width};
 use crate::gpu::group::{Group, has_planes};
+use crate::gpu::overlap::{may_overlap, overlaps};
 use crate::gpu::storage::Storage;
 use crate::gpu::{Dtype, buffer};
 use kernel::{Config, PlaceLaunch, SizesLaunch, few_rows, few_rows_beside};
@@ -168,6 +169,11 @@ pub fn run(
         address(weights(problem), dtype),
     );
     let (words, storage) = (config.storage.width(vector), config.storage.elem(dtype));
+    let state = buffers.with.as_ref().filter(|_| steps);
+    let weights = buffers.weights.iter().chain(&buffers.bias);
+    let early: Vec<_> = weights.chain(&buffers.gamma).chain(state).collect();
+    let writes: Vec<_> = buffers.y.iter().chain(state).collect();
+    may_overlap(client, &early, &writes, config.let_first());
     // SAFETY: the buffers have been checked or made for the shape, and groups past the last column write nothing.
     unsafe {
         if widths.len() > 1 {
@@ -286,6 +292,7 @@ fn config(client: &Client, problem: &Problem, dtype: Dtype) -> Config {
         per_thread
     };
     let batches = per_thread.div_ceil(batch);
+    let storage = Storage::choose(client, dtype, vector);
     Config {
         rows,
         matrices: matrices.len(),
@@ -296,8 +303,10 @@ fn config(client: &Client, problem: &Problem, dtype: Dtype) -> Config {
         norm: problem.norm.is_some(),
         bias: problem.bias,
         then,
-        storage: Storage::choose(client, dtype, vector),
+        storage,
         ptx: client.name() == "cuda",
+        overlaps: overlaps(client),
+        words: storage.width(vector) == 4 && (dtype == Dtype::F32 || storage != Storage::Plain),
         group,
     }
 }
