@@ -112,7 +112,7 @@ part_stress() {
     verifies stress || { echo "skipped: no stress" | tee -a "$log"; return 0; }
     local n
     for n in $(seq 20); do
-        measured "stress-$n" 120 verify --op stress
+        measured "stress-$n" 120 verify --op stress --long
     done
 }
 

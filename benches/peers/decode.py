@@ -15,7 +15,7 @@ import time
 import torch
 from torch.nn.functional import rms_norm, silu, softplus
 
-TAPS, STEPS = 4, 32
+TAPS, STEPS = 4, 128
 
 
 class Layer:

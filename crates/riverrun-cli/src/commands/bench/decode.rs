@@ -18,7 +18,7 @@ use crate::args::names::Sizes;
 use crate::failure::Failure;
 
 /// Steps of a recording.
-const STEPS: usize = 32;
+const STEPS: usize = 128;
 
 /// Options of `riverrun bench decode`.
 #[derive(Debug, Clone, clap::Args)]
@@ -169,30 +169,40 @@ impl Problem {
                 .map_err(|error| Failure::Bug(format!("{error:?}")))
         };
         let many = |mut state: RecurrentState| {
-            for _ in 0..STEPS {
+            for _ in 1..STEPS {
                 (_, state) = self.step(&x, Some(state));
             }
-            state
+            self.step(&x, Some(state))
+        };
+        let start = || -> Result<RecurrentState, Failure> {
+            let mut state = self.step(&x, None).1;
+            for _ in 0..2 {
+                (_, state) = many(state);
+                wait()?;
+            }
+            Ok(state)
         };
         let [batch, _] = x.dims();
         let in_place = match &self.layer {
             AnyHeadLayer::GatedDeltaNet(layer) => layer.steps_in_place(batch),
             _ => false,
         };
-        let mut state = self.step(&x, None).1;
-        for _ in 0..2 {
-            state = many(state);
-            wait()?;
-        }
+        let launched = many(start()?).0.into_data();
+        let state = start()?;
         // A state that is updated in place is lent to no one.
         let _start = (!in_place).then(|| state.clone());
-        let (recording, _state) = preparation.record(|| many(state))?;
+        let (recording, (y, _state)) = preparation.record(|| many(state))?;
         let replay = || -> Result<(), Failure> {
             // SAFETY: the layer, the input and the state that the steps start from, or that they update, are alive.
             unsafe { recording.replay() }?;
             wait()
         };
         replay()?;
+        if y.clone().into_data() != launched {
+            return Err(Failure::Bug(
+                "recorded steps differ from launched ones".into(),
+            ));
+        }
         let time = report.time(0.2, || replay().expect("replayed before"));
         Ok(Some(time.divided(STEPS)))
     }
