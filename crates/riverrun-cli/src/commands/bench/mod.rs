@@ -3,6 +3,7 @@
 mod activation;
 mod attention;
 mod bits;
+mod block_diagonal;
 mod cell;
 #[cfg(unix)]
 mod collectives;
@@ -142,6 +143,8 @@ enum Measurement {
     Norm(norm::Args),
     /// Recurrences with a matrix for a state: forward and backward, beside the copy bandwidth
     MatrixState(matrix_state::Args),
+    /// The block-diagonal recurrence, as an operation on tensors: part of the copy bandwidth
+    BlockDiagonal(block_diagonal::Args),
     /// The cross-entropy of logits: part of the copy bandwidth
     Loss(loss::Args),
     /// GELU and SiLU by themselves and as gates, as operations on tensors: part of the copy bandwidth
@@ -206,6 +209,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failure> {
         Measurement::Recurrence(args) => recurrence::run(args, there),
         Measurement::Norm(args) => norm::run(args, there),
         Measurement::MatrixState(args) => matrix_state::run(args, there),
+        Measurement::BlockDiagonal(args) => block_diagonal::run(args, there),
         Measurement::Loss(args) => loss::run(args, there),
         Measurement::Activation(args) => activation::run(args, there),
         Measurement::Recompute(args) => recompute::run(args, there),

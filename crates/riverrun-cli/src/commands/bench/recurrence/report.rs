@@ -120,15 +120,13 @@ pub(super) fn precision(args: &Args, report: &mut Report) -> Result<(), Failure>
         true => types.to_vec(),
         false => report.dtypes(&[], &types)?,
     };
-    let mut shape = NARROW;
     #[cfg(feature = "gpu")]
-    if report
+    let wide = report
         .client()?
-        .is_some_and(|client| device_oracle::supported(&client))
-    {
-        shape = WIDE;
-    }
-    let [batch, dim] = shape;
+        .is_some_and(|client| device_oracle::supported(&client));
+    #[cfg(not(feature = "gpu"))]
+    let wide = false;
+    let [batch, dim] = if wide { WIDE } else { NARROW };
     for (gates, drawn) in [("uniform", false), ("normal", true)] {
         let mut points = Vec::new();
         for &storage in &dtypes {
