@@ -13,6 +13,9 @@ const ALLOCATIONS: [&str; 2] = [
     "can't allocate buffer of size: ",
 ];
 
+/// The text that CubeCL writes before the log of a compiler.
+const COMPILATION: &str = "[Compilation Error]";
+
 /// Reads a tensor, waiting for the work that makes it.
 ///
 /// # Errors
@@ -47,8 +50,15 @@ fn allocation(text: &str) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// A runtime's text without backtraces and line ends.
+/// A runtime's text without backtraces and line ends; of a kernel that does not compile, the first error.
 pub(crate) fn one_line(text: &str) -> String {
+    // The log follows, and then the whole source.
+    if let Some((_, log)) = text.split_once(COMPILATION) {
+        let mut lines = log.lines().map(str::trim);
+        let first = lines.find(|line| line.contains("error"));
+        let first = first.unwrap_or("no reason was given");
+        return format!("a kernel does not compile with NVRTC of CUDA 12 or 13: {first}");
+    }
     let noise = |line: &&str| {
         !line.is_empty()
             && ![
@@ -99,6 +109,17 @@ mod tests {
         assert!(
             line.ends_with("out of device memory allocating 34360786944 bytes"),
             "{line}"
+        );
+    }
+
+    #[test]
+    fn of_a_kernel_that_does_not_compile_the_first_error_is_told() {
+        let text = "An error occurred during the compilation of the kernel\n[Compilation Error] \n    \
+                    default_program(3): warning: unused\n    default_program(7): error: `x` is undefined\n    \
+                    default_program(9): error: `y` is undefined\n[Source]  \nextern \"C\" __global__ void f() {}\n";
+        assert_eq!(
+            one_line(text),
+            "a kernel does not compile with NVRTC of CUDA 12 or 13: default_program(7): error: `x` is undefined"
         );
     }
 }
