@@ -14,7 +14,6 @@ use crate::Error;
 use crate::attention::Problem;
 use crate::gpu::buffer::{expect, vector_width};
 use crate::gpu::math::exp_of_negative_number;
-use crate::gpu::overlap::{launch_before, may_overlap, overlaps};
 use crate::gpu::storage::{Storage, narrow, widen};
 use crate::gpu::{Dtype, address, buffer, grid, ptx};
 
@@ -58,8 +57,6 @@ struct Config {
     vector: usize,
     storage: Storage,
     rule: Rule,
-    /// Launches overlap in recordings.
-    overlaps: bool,
 }
 
 impl Config {
@@ -134,12 +131,11 @@ fn attention_step<I: Int, S: Numeric, W: Size, N: Size>(
     let (sequence, head) = (lane / sizes.heads, lane % sizes.heads);
     let group = sizes.heads / sizes.key_heads;
     let key_head = head / group;
-    let after = launch_before(config.overlaps, true);
-    let packed = sequence * (sizes.heads + 2 * sizes.key_heads) + after;
+    let packed = sequence * (sizes.heads + 2 * sizes.key_heads);
     let query = (packed + head) * vectors;
     let key_step = (packed + sizes.heads + key_head) * vectors;
     let value_step = key_step + sizes.key_heads * vectors;
-    let at = usize::cast_from(position[after]);
+    let at = usize::cast_from(position[0]);
     let place = Place {
         base: (sequence * sizes.keys * sizes.key_heads + key_head) * vectors,
         stride: sizes.key_heads * vectors,
@@ -271,7 +267,7 @@ fn attention_join<S: Numeric, W: Size, N: Size>(
     }
     let vectors = comptime!(config.vectors);
     let (lane, channel) = (ABSOLUTE_POS / vectors, ABSOLUTE_POS % vectors);
-    let first = lane * parts + launch_before(config.overlaps, true);
+    let first = lane * parts;
     let mut top = f32::cast_from(f32::MIN);
     for part in 0..parts {
         top = top.max(totals[(first + part) * 2]);
@@ -342,7 +338,6 @@ pub fn step(client: &Client, problem: &Problem, dtype: Dtype, args: &Step) -> Re
             reset: false,
             ptx: ptx(client),
         },
-        overlaps: overlaps(client),
     };
     let parts = CUBES.div_ceil(rows).clamp(1, PARTS);
     let per_part = shape.keys.div_ceil(parts).next_multiple_of(TILE);
@@ -361,12 +356,6 @@ pub fn step(client: &Client, problem: &Problem, dtype: Dtype, args: &Step) -> Re
         problem.softcap.unwrap_or(1.0) as f32,
     );
     let outputs = rows * config.vectors;
-    may_overlap(
-        client,
-        &[],
-        &[&args.keys, &args.values, &sums, &totals],
-        true,
-    );
     // SAFETY: the buffers have been checked or made for the shape, the place in the ring is a remainder, and cubes and threads past
     // the last end at once.
     unsafe {
@@ -391,7 +380,6 @@ pub fn step(client: &Client, problem: &Problem, dtype: Dtype, args: &Step) -> Re
             args.index,
             storage.elem(dtype),
         );
-        may_overlap(client, &[], &[&args.o], true);
         attention_join::launch_unchecked(
             client,
             grid(client, outputs.div_ceil(UNITS)),
