@@ -113,36 +113,40 @@ impl Chain {
 mod tests {
     use super::*;
 
+    fn at(start: u64, end: u64) -> Range<u64> {
+        Range { start, end }
+    }
+
     #[test]
     fn a_launch_that_follows_another_overlaps_it() {
         let mut chain = Chain::default();
-        assert!(!chain.add(1, 0, &[], vec![0..4], false));
-        assert!(chain.add(1, 1, &[4..8], vec![8..12], false));
+        assert!(!chain.add(1, 0, &[], vec![at(0, 4)], false));
+        assert!(chain.add(1, 1, &[at(4, 8)], vec![at(8, 12)], false));
         // Another launch came between.
-        assert!(!chain.add(1, 3, &[], vec![0..4], false));
+        assert!(!chain.add(1, 3, &[], vec![at(0, 4)], false));
         // Another recording.
-        assert!(!chain.add(2, 4, &[], vec![0..4], false));
+        assert!(!chain.add(2, 4, &[], vec![at(0, 4)], false));
     }
 
     #[test]
     fn nothing_is_read_before_it_is_written() {
         let mut chain = Chain::default();
-        chain.add(1, 0, &[], vec![0..4], false);
-        assert!(!chain.add(1, 1, &[3..5], vec![], false));
+        chain.add(1, 0, &[], vec![at(0, 4)], false);
+        assert!(!chain.add(1, 1, &[at(3, 5)], vec![], false));
         // That launch waited for all before it.
-        assert!(chain.add(1, 2, &[3..5], vec![], false));
+        assert!(chain.add(1, 2, &[at(3, 5)], vec![], false));
     }
 
     #[test]
     fn launches_that_let_the_next_one_first_may_all_still_run() {
         let mut chain = Chain::default();
-        chain.add(1, 0, &[], vec![0..4], true);
-        assert!(chain.add(1, 1, &[], vec![4..8], true));
-        assert!(!chain.add(1, 2, &[0..4], vec![8..12], true));
-        assert!(chain.add(1, 3, &[0..4], vec![12..16], true));
+        chain.add(1, 0, &[], vec![at(0, 4)], true);
+        assert!(chain.add(1, 1, &[], vec![at(4, 8)], true));
+        assert!(!chain.add(1, 2, &[at(0, 4)], vec![at(8, 12)], true));
+        assert!(chain.add(1, 3, &[at(0, 4)], vec![at(12, 16)], true));
         // The one that waits first ends what was before the last.
-        assert!(chain.add(1, 4, &[], vec![16..20], false));
-        assert!(chain.add(1, 5, &[8..16], vec![20..24], true));
-        assert!(!chain.add(1, 6, &[16..20], vec![], true));
+        assert!(chain.add(1, 4, &[], vec![at(16, 20)], false));
+        assert!(chain.add(1, 5, &[at(8, 16)], vec![at(20, 24)], true));
+        assert!(!chain.add(1, 6, &[at(16, 20)], vec![], true));
     }
 }

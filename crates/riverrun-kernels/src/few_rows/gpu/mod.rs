@@ -1,7 +1,9 @@
 //! On GPUs: a group of threads divides the rows of `W` among them for a few columns, and adds up their sums in a fixed order. The
 //! squares of the norm are added up with them.
 
+mod config;
 mod kernel;
+mod sums;
 
 use cubecl::client::Client;
 use cubecl::server::Handle;
@@ -13,7 +15,8 @@ use crate::gpu::group::{Group, has_planes};
 use crate::gpu::overlap::{may_overlap, overlaps};
 use crate::gpu::storage::Storage;
 use crate::gpu::{Dtype, buffer};
-use kernel::{Config, PlaceLaunch, SizesLaunch, few_rows, few_rows_beside};
+use config::{Config, PlaceLaunch, SizesLaunch};
+use kernel::{few_rows, few_rows_beside};
 
 /// Rows at most.
 pub const ROWS: usize = 8;
