@@ -1,7 +1,8 @@
 //! A sequence, its chunks and its steps, of both models.
 
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 use riverrun::Sequence;
+use riverrun::training::Places;
 use riverrun_models::AnyLanguageModelConfig;
 
 use crate::common::{assert_close, devices, numbers};
@@ -58,4 +59,45 @@ fn agree(name: &str, device: &Device, config: AnyLanguageModelConfig) {
             assert_close(&what("halves"), &cut(&[10, 11]), &whole, TOLERANCE);
         }
     }
+}
+
+/// On a GPU, steps whose keys and values are in rings, as recorded ones are.
+#[test]
+fn steps_over_rings_are_those_of_the_sequence() {
+    for (name, device) in devices().into_iter().filter(|(name, _)| name != "cpu") {
+        for config in [griffin::config().into(), gpt2::config().into()] {
+            over_rings(&name, &device, config);
+        }
+    }
+}
+
+fn over_rings(name: &str, device: &Device, config: AnyLanguageModelConfig) {
+    const PROMPT: usize = 10;
+    let model = config.init(device);
+    let tokens = tokens(STEPS, device);
+    let whole = numbers(model.forward(tokens.clone(), Sequence::new()).0);
+    let prompt = tokens.clone().narrow(1, 0, PROMPT);
+    let (logits, mut state) = model.forward(prompt, Sequence::new());
+    let mut parts = vec![logits];
+    let layers = model.attentions();
+    let places = Places::new(layers[0].rotary, STEPS, device, DType::F32);
+    let rooms = layers
+        .iter()
+        .map(|layer| layer.options.window.unwrap_or(STEPS));
+    for (cache, room) in state.caches().into_iter().zip(rooms) {
+        *cache = cache.clone().into_ring(room.min(STEPS));
+    }
+    for at in PROMPT..STEPS {
+        let position = Tensor::<1, Int>::from_data(TensorData::new(vec![at as i32], [1]), device);
+        let place = places.at(position);
+        for cache in state.caches() {
+            cache.place = Some(place.clone());
+        }
+        let token = tokens.clone().narrow(1, at, 1).squeeze_dim(1);
+        let (logits, next) = model.step(token, Some(state));
+        parts.push(logits.unsqueeze_dim(1));
+        state = next;
+    }
+    let what = format!("{} on {name}, over rings", config.kind());
+    assert_close(&what, &numbers(Tensor::cat(parts, 1)), &whole, TOLERANCE);
 }
