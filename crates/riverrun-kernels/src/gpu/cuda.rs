@@ -210,9 +210,6 @@ impl Device {
         }
         let context = Context(self.context);
         let stream = writes[0].stream;
-        let bind = |handles: Vec<Handle>| -> Vec<BufferBinding> {
-            handles.into_iter().map(Handle::binding).collect()
-        };
         let (reads, writes) = (bind(reads), bind(writes));
         let beside = self.beside.clone();
         self.handle.submit(move |server| {
@@ -273,9 +270,6 @@ impl Device {
         }
         let context = Context(self.context);
         let stream = writes[0].stream;
-        let bind = |handles: Vec<Handle>| -> Vec<BufferBinding> {
-            handles.into_iter().map(Handle::binding).collect()
-        };
         let (early, writes) = (bind(early), bind(writes));
         let chain = self.chain.clone();
         self.handle.submit(move |server| {
@@ -308,6 +302,11 @@ impl Device {
             }
         });
     }
+}
+
+/// What a task of the device's thread holds of buffers.
+fn bind(handles: Vec<Handle>) -> Vec<BufferBinding> {
+    handles.into_iter().map(Handle::binding).collect()
 }
 
 /// Lets launches that are recorded wait for what runs [beside](Way::Beside) them. `buffer` is any of the client's.
