@@ -5,6 +5,9 @@
 //! layer takes. A kernel that may overlap reads first what no launch shortly before it writes, its weights and its state; then it
 //! waits ([`launch_before`]) for the end of the launch before, and reads the rest.
 //!
+//! What other launches have written it reads by [`late`] then: a compiler reads a buffer that the kernel does not write through a cache
+//! that may hold what was there before.
+//!
 //! It lets the next launch begin when it has waited, or already before. Then more than two launches run at once: each of them waits
 //! for the one before it, so that their results are in order, but what the next ones read early must not be what any of them writes.
 //! Kernels that come before one with a state wait first.
@@ -20,23 +23,17 @@ use cubecl::server::Handle;
 
 use super::address::address;
 
-/// Waits until the launch before this one has ended. The next one may begin then, or, if it is `let_first`, before the wait. Zero: an
-/// offset for all that is read afterwards, without which a compiler may move a read of a buffer that the kernel does not write to
-/// before the wait.
+/// Waits until the launch before this one has ended. The next one may begin then, or, if it is `let_first`, before the wait.
 #[cube]
-pub(crate) fn launch_before(#[comptime] overlaps: bool, #[comptime] let_first: bool) -> usize {
+pub(crate) fn launch_before(#[comptime] overlaps: bool, #[comptime] let_first: bool) {
     if comptime!(overlaps) {
         if comptime!(let_first) {
             gpu_asm!("griddepcontrol.launch_dependents;");
         }
-        let zero: u32;
-        gpu_asm!("griddepcontrol.wait; mov.u32 {}, 0;", out(_) zero);
+        gpu_asm!("griddepcontrol.wait;");
         if comptime!(!let_first) {
             gpu_asm!("griddepcontrol.launch_dependents;");
         }
-        zero as usize
-    } else {
-        0usize.runtime()
     }
 }
 
@@ -52,6 +49,65 @@ pub(crate) fn early<S: Numeric, W: Size>(buffer: &[Vector<S, W>], index: usize) 
         vector.insert(i, S::reinterpret(words.extract(i)));
     }
     vector
+}
+
+/// A number that a launch before has written, read after [`launch_before`] from the cache that all multiprocessors share. Of a buffer
+/// that the kernel does not write, a compiler would read it by the path for constants, before the wait too, and from a multiprocessor's
+/// own cache, which may hold the number that another launch has read at the same place.
+#[cube]
+pub(crate) fn late<F: Numeric>(buffer: &[F], index: usize, #[comptime] overlaps: bool) -> F {
+    if comptime!(overlaps) {
+        number_at::<F>(address::<F>(buffer), index)
+    } else {
+        buffer[index]
+    }
+}
+
+/// A vector, as [`late`].
+#[cube]
+pub(crate) fn late_vector<S: Numeric, W: Size>(
+    buffer: &[Vector<S, W>],
+    index: usize,
+    #[comptime] overlaps: bool,
+) -> Vector<S, W> {
+    if comptime!(overlaps) {
+        let at = address::<Vector<S, W>>(buffer);
+        let (bits, width) = (S::size_bits(), W::value());
+        let mut vector = Vector::<S, W>::new(S::from_int(0));
+        if comptime!(bits == 32 && width == 4) {
+            let words: Vector<u32, Const<4>>;
+            let at = at + u64::cast_from(index * 16);
+            gpu_asm!("ld.global.cg.v4.u32 {}, [{}];", out(_) words, in(_) at);
+            #[unroll]
+            for i in 0..4usize {
+                vector.insert(i, S::reinterpret(words.extract(i)));
+            }
+        } else {
+            #[unroll]
+            for i in 0..width {
+                vector.insert(i, number_at::<S>(at, index * width + i));
+            }
+        }
+        vector
+    } else {
+        buffer[index]
+    }
+}
+
+/// The number of 16 or 32 bits in a place of the buffer that begins at an address.
+#[cube]
+fn number_at<F: Numeric>(buffer: u64, index: usize) -> F {
+    let bits = F::size_bits();
+    let at = buffer + u64::cast_from(index * comptime!(bits / 8));
+    if comptime!(bits == 16) {
+        let word: u16;
+        gpu_asm!("ld.global.cg.u16 {}, [{}];", out(_) word, in(_) at);
+        F::reinterpret(word)
+    } else {
+        let word: u32;
+        gpu_asm!("ld.global.cg.u32 {}, [{}];", out(_) word, in(_) at);
+        F::reinterpret(word)
+    }
 }
 
 /// Whether a device's launches may overlap.

@@ -6,7 +6,7 @@ use cubecl::prelude::*;
 use crate::delta_step::{Problem, Shape};
 use crate::gpu::group::{Fold, Group, fold};
 use crate::gpu::math::{exp_of_negative_number, sigmoid_number};
-use crate::gpu::overlap::{launch_before, overlaps};
+use crate::gpu::overlap::{late, launch_before, overlaps};
 use crate::gpu::ptx;
 
 /// Threads of a cube.
@@ -267,30 +267,32 @@ pub(super) fn delta_step<F: Numeric, N: Size>(
         gammas[i] = gamma[column * comptime!(config.vector) + i];
     }
 
-    let after = launch_before(config.overlaps, true);
+    launch_before(config.overlaps, true);
     #[unroll]
     for turn in 0..turns {
         let n = (turn * UNITS + unit).min(comptime!(config.own() - 1));
         let channel = channel_of(key_head, n, config);
-        seen[comptime!(turn * taps + taps - 1)] = mixed[sequence * channels + channel + after];
+        let at = sequence * channels + channel;
+        seen[comptime!(turn * taps + taps - 1)] = late::<F>(mixed, at, config.overlaps);
     }
     let mut gates = Array::<F>::new(comptime!(config.vector));
-    let of_gate =
-        (sequence * heads + key_head * each) * value + column * comptime!(config.vector) + after;
+    let of_gate = (sequence * heads + key_head * each) * value + column * comptime!(config.vector);
     #[unroll]
     for i in 0..comptime!(config.vector) {
-        gates[i] = gate[of_gate + i];
+        gates[i] = late::<F>(gate, of_gate + i, config.overlaps);
     }
     // The last threads, for the first ones have the most channels.
     let mut own = comptime!(UNITS - 1) - unit;
     while own < each {
         let head = key_head * each + own;
-        let rate = sequence * comptime!(2 * config.shape.heads) + head + after;
-        let mut beta = sigmoid_number(f32::cast_from(rates[rate]), config.ptx);
+        let rate = sequence * comptime!(2 * config.shape.heads) + head;
+        let first = late::<F>(rates, rate, config.overlaps);
+        let second = late::<F>(rates, rate + heads, config.overlaps);
+        let mut beta = sigmoid_number(f32::cast_from(first), config.ptx);
         if comptime!(config.twice) {
             beta *= 2.0f32;
         }
-        let a = f32::cast_from(rates[rate + heads]) + dt_bias[head];
+        let a = f32::cast_from(second) + dt_bias[head];
         let exponent = a_log[head].exp() * softplus(a, config.ptx);
         factors[own * 2] = beta;
         factors[own * 2 + 1] = exp_of_negative_number(exponent, config.ptx);
@@ -415,7 +417,7 @@ pub(super) fn delta_step<F: Numeric, N: Size>(
         if own + 1 < each {
             #[unroll]
             for i in 0..comptime!(config.vector) {
-                gates[i] = gate[out + value + i + after];
+                gates[i] = late::<F>(gate, out + value + i, config.overlaps);
             }
             load::<N>(&*states, &mut state, base + of_state, part, config);
         }

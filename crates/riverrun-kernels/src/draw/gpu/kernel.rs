@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use crate::gpu::group::{Fold, Group, fold};
 use crate::gpu::math::exp_of_negative_number;
-use crate::gpu::overlap::launch_before;
+use crate::gpu::overlap::{late, launch_before};
 
 /// The form of a problem, as the kernels know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -125,7 +125,7 @@ fn summary<F: Numeric>(
     let mut bad = least();
     let mut i = first + unit;
     while i < end {
-        let logit = f32::cast_from(logits[row * sizes.stride + i]);
+        let logit = f32::cast_from(late::<F>(logits, row * sizes.stride + i, config.overlaps));
         let number = 0.0f32 - f32::cast_from(i);
         if is_finite(logit) {
             if logit > largest {
@@ -149,7 +149,7 @@ fn summary<F: Numeric>(
     if comptime!(!config.greedy) {
         let mut i = first + unit;
         while i < end {
-            let logit = f32::cast_from(logits[row * sizes.stride + i]);
+            let logit = f32::cast_from(late::<F>(logits, row * sizes.stride + i, config.overlaps));
             sum += weight(logit, all, limit, sizes.scale, config);
             i += units;
         }
@@ -178,7 +178,8 @@ pub(super) fn threshold<F: Numeric>(
     }
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(config.group.scratch(1)));
     let units = comptime!(config.group.units);
-    let row = CUBE_POS + launch_before(config.overlaps, true);
+    launch_before(config.overlaps, true);
+    let row = CUBE_POS;
     let mut limit = 0u32.runtime();
     for n in 0..comptime!(config.bits) {
         let next = limit | 0x8000_0000u32 >> (n as u32);
@@ -189,7 +190,8 @@ pub(super) fn threshold<F: Numeric>(
             #[unroll]
             for n in 0..AT_ONCE {
                 let i = first + n * units;
-                let logit = f32::cast_from(logits[row * sizes.stride + i.min(sizes.symbols - 1)]);
+                let at = row * sizes.stride + i.min(sizes.symbols - 1);
+                let logit = f32::cast_from(late::<F>(logits, at, config.overlaps));
                 let counts = i < sizes.symbols && key(logit) >= next;
                 count += select(counts, 1.0f32, 0.0f32);
             }
@@ -217,13 +219,11 @@ pub(super) fn summarize<F: Numeric>(
         terminate!();
     }
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(config.group.scratch(1)));
-    let (row, part) = (
-        CUBE_POS / sizes.parts + launch_before(config.overlaps, true),
-        CUBE_POS % sizes.parts,
-    );
+    launch_before(config.overlaps, true);
+    let (row, part) = (CUBE_POS / sizes.parts, CUBE_POS % sizes.parts);
     let mut limit = 0u32.runtime();
     if comptime!(config.limited) {
-        limit = limits[row];
+        limit = late::<u32>(limits, row, config.overlaps);
     }
     let summary = summary::<F>(logits, row, part, limit, &mut scratch, &sizes, config);
     if UNIT_POS_X == 0 {
@@ -306,7 +306,8 @@ pub(super) fn choose<F: Numeric, I: Int>(
     if CUBE_POS >= sizes.rows {
         terminate!();
     }
-    let row = CUBE_POS + launch_before(config.overlaps, true);
+    launch_before(config.overlaps, true);
+    let row = CUBE_POS;
     let units = comptime!(config.group.units);
     let mut scratch = Shared::<[f32]>::new_slice(comptime!(config.group.scratch(1)));
     let mut sums = Shared::<[f32]>::new_slice(units);
@@ -315,7 +316,7 @@ pub(super) fn choose<F: Numeric, I: Int>(
     let unit = UNIT_POS_X as usize;
     let mut limit = 0u32.runtime();
     if comptime!(config.limited) {
-        limit = limits[row];
+        limit = late::<u32>(limits, row, config.overlaps);
     }
     // Parts, one for each thread.
     let mut largest = least();
@@ -331,10 +332,10 @@ pub(super) fn choose<F: Numeric, I: Int>(
     } else {
         if unit < sizes.parts {
             let at = (row * sizes.parts + unit) * 4;
-            largest = summaries[at];
-            top = summaries[at + 1];
-            bad = summaries[at + 2];
-            sum = summaries[at + 3];
+            largest = late::<f32>(summaries, at, config.overlaps);
+            top = late::<f32>(summaries, at + 1, config.overlaps);
+            bad = late::<f32>(summaries, at + 2, config.overlaps);
+            sum = late::<f32>(summaries, at + 3, config.overlaps);
         }
         let own = largest;
         largest = largest_of(own, &mut scratch, 0usize, config);
@@ -370,7 +371,7 @@ pub(super) fn choose<F: Numeric, I: Int>(
         let end = (first + each).min(end);
         let mut sum = 0.0f32;
         for i in first..end {
-            let logit = f32::cast_from(logits[row * sizes.stride + i]);
+            let logit = f32::cast_from(late::<F>(logits, row * sizes.stride + i, config.overlaps));
             sum += weight(logit, largest, limit, sizes.scale, config);
         }
         sums[unit] = sum;
@@ -396,7 +397,8 @@ pub(super) fn choose<F: Numeric, I: Int>(
         if unit == usize::cast_from(picked[0]) {
             let mut open = true.runtime();
             for i in first..end {
-                let logit = f32::cast_from(logits[row * sizes.stride + i]);
+                let logit =
+                    f32::cast_from(late::<F>(logits, row * sizes.stride + i, config.overlaps));
                 let weight = weight(logit, largest, limit, sizes.scale, config);
                 if open && weight > 0.0f32 {
                     token = i;

@@ -3,10 +3,11 @@
 use cubecl::prelude::*;
 
 use super::config::{Config, Sizes};
-use super::sums::{accumulate, joined, product, scale_of, vector_at};
+use super::sums::{accumulate, joined, product, scale_of};
 use crate::activation::{CUBE, TWICE};
 use crate::few_rows::Then;
 use crate::gpu::math::sigmoid;
+use crate::gpu::overlap::late_vector;
 use crate::gpu::storage::{narrow, widen};
 use crate::recurrence::gates::coefficients;
 
@@ -34,7 +35,7 @@ pub(super) fn few_rows<F: Numeric, S: Numeric, W: Size, N: Size>(
     let column = (group * lanes + unit % lanes).min(columns - 1);
     let mut sums = Array::<Vector<f32, N>>::new(comptime!(rows * parts));
     let mut squares = Array::<f32>::new(rows);
-    let before = accumulate::<F, S, W, N>(
+    accumulate::<F, S, W, N>(
         x,
         gamma,
         weight,
@@ -61,7 +62,7 @@ pub(super) fn few_rows<F: Numeric, S: Numeric, W: Size, N: Size>(
     let mut others = Vector::<S, W>::from_int(0);
     let mut last_state = Vector::<S, W>::from_int(0);
     if comptime!(config.steps() || config.then == Then::Add) {
-        others = vector_at::<S, W>(added, own_row + before, config);
+        others = late_vector::<S, W>(added, own_row, config.overlaps);
     }
     if comptime!(config.steps()) {
         last_state = state[own_row];

@@ -5,7 +5,7 @@ use cubecl::prelude::*;
 use super::config::{Config, Place, Sizes};
 use crate::few_rows::Then;
 use crate::gpu::group::{Fold, fold};
-use crate::gpu::overlap::{early, launch_before};
+use crate::gpu::overlap::{early, late, launch_before};
 use crate::gpu::storage::widen;
 
 /// A vector of a buffer, by a load that stays where it is where launches overlap.
@@ -22,7 +22,7 @@ pub(super) fn vector_at<S: Numeric, W: Size>(
     }
 }
 
-/// Adds up a thread's terms of a vector of each row of `y`, and the squares of the rows. The offset of [`launch_before`].
+/// Adds up a thread's terms of a vector of each row of `y`, and the squares of the rows.
 #[cube]
 pub(super) fn accumulate<F: Numeric, S: Numeric, W: Size, N: Size>(
     x: &[F],
@@ -36,7 +36,7 @@ pub(super) fn accumulate<F: Numeric, S: Numeric, W: Size, N: Size>(
     column: usize,
     inputs: usize,
     #[comptime] config: Config,
-) -> usize {
+) {
     let (rows, parts, lanes) = comptime!((config.rows, config.parts(), config.group.lanes));
     let unit = UNIT_POS_X as usize / lanes;
     #[unroll]
@@ -47,7 +47,6 @@ pub(super) fn accumulate<F: Numeric, S: Numeric, W: Size, N: Size>(
     for row in 0..rows {
         squares[row] = 0.0f32;
     }
-    let mut before = 0usize.runtime();
     #[unroll(config.batches == 1)]
     for round in 0..comptime!(config.batches) {
         let first = round * comptime!(config.batch);
@@ -73,17 +72,17 @@ pub(super) fn accumulate<F: Numeric, S: Numeric, W: Size, N: Size>(
         }
         // The first weights are on their way while the launch before ends.
         if round == 0 {
-            before = launch_before(config.overlaps, config.let_first());
+            launch_before(config.overlaps, config.let_first());
         }
         #[unroll]
         for i in 0..comptime!(config.batch) {
             let k = (first + i) * comptime!(config.deep()) + unit;
             let inside = k < inputs;
-            let k = k.min(inputs - 1) + before;
+            let k = k.min(inputs - 1);
             let mut own = Array::<f32>::new(rows);
             #[unroll]
             for row in 0..rows {
-                let mut value = f32::cast_from(x[row * inputs + k]);
+                let mut value = f32::cast_from(late::<F>(x, row * inputs + k, config.overlaps));
                 if comptime!(!config.whole) {
                     value = select(inside, value, 0.0f32);
                 }
@@ -104,7 +103,6 @@ pub(super) fn accumulate<F: Numeric, S: Numeric, W: Size, N: Size>(
             }
         }
     }
-    before
 }
 
 /// A product of a vector of `y`, scaled and with its bias.
