@@ -172,12 +172,12 @@ fn call(statement: &str) -> Result<String, String> {
         "barrier.cluster.wait.acquire" => "sim::wait_cluster()".into(),
         // Launches run one after another.
         "griddepcontrol.wait" | "griddepcontrol.launch_dependents" => String::new(),
-        "ld.global.cg.u16" => format!("memcpy(&{}, (const void *){}, 2)", to[0], from[0]),
-        "ld.global.cg.u32" => format!("memcpy(&{}, (const void *){}, 4)", to[0], from[0]),
+        "ld.global.u16" => format!("memcpy(&{}, (const void *){}, 2)", to[0], from[0]),
+        "ld.global.u32" => format!("memcpy(&{}, (const void *){}, 4)", to[0], from[0]),
         "st.relaxed.gpu.global.u32" => format!("sim::store({}, {})", from[0], from[1]),
         "ld.relaxed.gpu.global.v4.u32"
         | "ld.global.L1::no_allocate.v4.u32"
-        | "ld.global.cg.v4.u32" => {
+        | "ld.global.v4.u32" => {
             let (words, _) = to[0].rsplit_once('.').ok_or("words without a vector")?;
             format!("sim::load_4({words}, {})", from[0])
         }

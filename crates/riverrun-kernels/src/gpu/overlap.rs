@@ -5,8 +5,8 @@
 //! layer takes. A kernel that may overlap reads first what no launch shortly before it writes, its weights and its state; then it
 //! waits ([`launch_before`]) for the end of the launch before, and reads the rest.
 //!
-//! What other launches have written it reads by [`late`] then: a compiler reads a buffer that the kernel does not write through a cache
-//! that may hold what was there before.
+//! What other launches have written it reads by [`late`] then: a compiler reads a buffer that the kernel does not write as if it were
+//! constant while the kernel runs.
 //!
 //! It lets the next launch begin when it has waited, or already before. Then more than two launches run at once: each of them waits
 //! for the one before it, so that their results are in order, but what the next ones read early must not be what any of them writes.
@@ -51,9 +51,8 @@ pub(crate) fn early<S: Numeric, W: Size>(buffer: &[Vector<S, W>], index: usize) 
     vector
 }
 
-/// A number that a launch before has written, read after [`launch_before`] from the cache that all multiprocessors share. Of a buffer
-/// that the kernel does not write, a compiler would read it by the path for constants, before the wait too, and from a multiprocessor's
-/// own cache, which may hold the number that another launch has read at the same place.
+/// A number that a launch before has written, read after [`launch_before`]. Of a buffer that the kernel does not write, a compiler
+/// would read it by the path for data that is constant while the kernel runs, which such a number is not, and before the wait too.
 #[cube]
 pub(crate) fn late<F: Numeric>(buffer: &[F], index: usize, #[comptime] overlaps: bool) -> F {
     if comptime!(overlaps) {
@@ -77,7 +76,7 @@ pub(crate) fn late_vector<S: Numeric, W: Size>(
         if comptime!(bits == 32 && width == 4) {
             let words: Vector<u32, Const<4>>;
             let at = at + u64::cast_from(index * 16);
-            gpu_asm!("ld.global.cg.v4.u32 {}, [{}];", out(_) words, in(_) at);
+            gpu_asm!("ld.global.v4.u32 {}, [{}];", out(_) words, in(_) at);
             #[unroll]
             for i in 0..4usize {
                 vector.insert(i, S::reinterpret(words.extract(i)));
@@ -101,11 +100,11 @@ fn number_at<F: Numeric>(buffer: u64, index: usize) -> F {
     let at = buffer + u64::cast_from(index * comptime!(bits / 8));
     if comptime!(bits == 16) {
         let word: u16;
-        gpu_asm!("ld.global.cg.u16 {}, [{}];", out(_) word, in(_) at);
+        gpu_asm!("ld.global.u16 {}, [{}];", out(_) word, in(_) at);
         F::reinterpret(word)
     } else {
         let word: u32;
-        gpu_asm!("ld.global.cg.u32 {}, [{}];", out(_) word, in(_) at);
+        gpu_asm!("ld.global.u32 {}, [{}];", out(_) word, in(_) at);
         F::reinterpret(word)
     }
 }
