@@ -1,4 +1,5 @@
-//! The inverse of a unit lower triangular matrix of 64 by 64 in `f32`: blocks of 16 by substitution, of 32 and of 64 from those.
+//! The inverse of a unit lower triangular matrix of 64 by 64 in `f32`: blocks of 16 by substitution, of 32 and of 64 from those by
+//! tensor cores.
 //!
 //! ```text
 //! | X    |⁻¹   | X⁻¹           |
@@ -8,38 +9,47 @@
 use cubecl::prelude::*;
 
 use super::tile::{CHUNK, Sums};
-use crate::gpu::full_plane::{shuffle, shuffle_xor};
+use crate::gpu::full_plane::shuffle_xor;
+use crate::gpu::mma::accumulate;
 use crate::gpu::storage::{Storage, pair};
+use crate::gpu::tensor::*;
 
 /// Vectors of four numbers from row to row.
-pub(super) const PITCH: usize = CHUNK / 4 + 1;
+const PITCH: usize = CHUNK / 4 + 1;
+
+/// Bytes from row to row, and of a matrix.
+const ROW: u32 = (PITCH * 16) as u32;
+const SQUARE: u32 = ROW * CHUNK as u32;
+
+/// Vectors of shared memory of the matrix and its inverse.
+pub(super) const VECTORS: usize = 2 * CHUNK * PITCH;
 
 /// Numbers of a block that a plane inverts.
 const BLOCK: usize = 16;
 
-/// The number of a row of four-number vectors.
+/// Bytes from the start of a matrix to a number.
 #[cube]
-fn at(row: usize, column: usize) -> usize {
-    row * PITCH + column / 4
+fn at(row: u32, column: u32) -> u32 {
+    row * ROW + column * 4
 }
 
-/// Writes two neighbours of a row to the vector `at`, of which the thread beside has the others.
+/// Writes two neighbours of a row of the matrix; the thread beside has the next two.
 #[cube]
-pub(super) fn put_pair(matrix: &mut [Sums], at: usize, low: f32, high: f32) {
+pub(super) fn put_pair(matrix: u32, row: usize, column: usize, low: f32, high: f32) {
     let (other_low, other_high) = (shuffle_xor(low, 1u32), shuffle_xor(high, 1u32));
     if UNIT_POS_X % 2 == 0 {
-        let mut four = Sums::new(low);
-        four.insert(1usize, high);
-        four.insert(2usize, other_low);
-        four.insert(3usize, other_high);
-        matrix[at] = four;
+        let mut four = Vector::<u32, Const<4>>::new(u32::reinterpret(low));
+        four.insert(1usize, u32::reinterpret(high));
+        four.insert(2usize, u32::reinterpret(other_low));
+        four.insert(3usize, u32::reinterpret(other_high));
+        put_words(matrix + at(row as u32, column as u32), four);
     }
 }
 
 /// Writes the inverse of the chunk `place`, rounded. For 128 threads.
 #[cube]
 pub(super) fn write_inverse(
-    solved: &[Sums],
+    matrix: u32,
     inverse: &mut [u32],
     place: usize,
     #[comptime] storage: Storage,
@@ -49,113 +59,136 @@ pub(super) fn write_inverse(
     for u in 0..comptime!(words / 128) {
         let n = u * 128 + UNIT_POS as usize;
         let (i, j) = (n / comptime!(CHUNK / 2), n % comptime!(CHUNK / 2) * 2);
-        let four = solved[at(i, j)];
-        let second = j % 4 == 2;
-        let low = select(second, four.extract(2usize), four.extract(0usize));
-        let high = select(second, four.extract(3usize), four.extract(1usize));
-        let low = select(j <= i, low, 0.0f32);
-        let high = select(j < i, high, 0.0f32);
+        let two = numbers_at(matrix + SQUARE + at(i as u32, j as u32));
+        let low = select(j <= i, two.extract(0usize), 0.0f32);
+        let high = select(j < i, two.extract(1usize), 0.0f32);
         inverse[place * words + n] = pair(low, high, storage);
     }
 }
 
-/// Inverts `1 + matrix`, of which only what lies below the diagonal counts. Above it, `solved` has no meaning. For 128 threads.
+/// Inverts `1 + matrix`, of which only what lies below the diagonal counts; the inverse lies behind it. Above the diagonal blocks of 32
+/// it has no meaning. For 128 threads.
 #[cube]
-pub(super) fn invert(matrix: &[Sums], solved: &mut [Sums]) {
-    let unit = UNIT_POS as usize;
+pub(super) fn invert(matrix: u32) {
+    let solved = matrix + SQUARE;
     // A thread has a column of its plane's block.
-    let start = UNIT_POS_Y as usize * BLOCK;
-    let column = UNIT_POS_X as usize % BLOCK;
+    let start = UNIT_POS_Y * comptime!(BLOCK as u32);
+    let column = UNIT_POS_X % comptime!(BLOCK as u32);
     let mut x = Array::<f32>::new(BLOCK);
     #[unroll]
     for i in 0..BLOCK {
-        let mut sum = select(column == i, 1.0f32, 0.0f32);
+        let mut sum = select(column == comptime!(i as u32), 1.0f32, 0.0f32);
         #[unroll]
         for j in 0..i {
             if comptime!(j % 4 == 0) {
-                let four = matrix[at(start + i, start + j)];
+                let row = at(start + comptime!(i as u32), start + comptime!(j as u32));
+                let four = words_at(matrix + row);
                 #[unroll]
                 for n in 0..comptime!((i - j).min(4)) {
-                    sum -= four.extract(n) * x[comptime!(j + n)];
+                    sum -= f32::reinterpret(four.extract(n)) * x[comptime!(j + n)];
                 }
             }
         }
         x[i] = sum;
     }
-    // Four neighbouring columns are in four neighbouring threads.
-    let first = UNIT_POS_X & !3u32;
-    #[unroll]
-    for i in 0..BLOCK {
-        let mut four = Sums::new(0.0f32);
+    if UNIT_POS_X < comptime!(BLOCK as u32) {
         #[unroll]
-        for n in 0..4usize {
-            four.insert(n, shuffle(x[i], first + comptime!(n as u32)));
-        }
-        if UNIT_POS_X % 4 == 0 && UNIT_POS_X < comptime!(BLOCK as u32) {
-            solved[at(start + i, start + column)] = four;
+        for i in 0..BLOCK {
+            let place = solved + at(start + comptime!(i as u32), start + column);
+            put_word(place, u32::reinterpret(x[i]));
         }
     }
+    // Zeros right of the upper block of 16 of each 32.
+    let (block, row, c) = (UNIT_POS / 64 * 32, UNIT_POS % 64 / 4, UNIT_POS % 4 * 4);
+    let place = solved + at(block + row, block + c + comptime!(BLOCK as u32));
+    put_words(place, Vector::<u32, Const<4>>::new(0u32));
     sync_cube();
-    // Blocks of 32: 64 threads to each of two, four numbers of a row to a thread. `Z X⁻¹` lies above the diagonal meanwhile.
-    let block = unit / 64 * 32;
-    let (row, c) = (unit % 64 / 4, unit % 4 * 4);
-    let product = below(matrix, solved, block, row, c, BLOCK);
-    solved[at(block + row, block + BLOCK + c)] = product;
+    // Two planes to each block of 32, and all of them to that of 64.
+    let half = UNIT_POS_Y % 2;
+    join(matrix, UNIT_POS_Y / 2 * 32, 0u32, half * 8, BLOCK);
     sync_cube();
-    let product = left(solved, block, row, c, BLOCK);
-    solved[at(block + BLOCK + row, block + c)] = Sums::new(0.0f32) - product;
-    sync_cube();
-    solved[at(block + row, block + BLOCK + c)] = Sums::new(0.0f32);
-    sync_cube();
-    // The block of 64: eight numbers of a row to a thread.
-    let (row, c) = (unit / 4, unit % 4 * 8);
-    let first = below(matrix, solved, 0usize, row, c, comptime!(2 * BLOCK));
-    let second = below(matrix, solved, 0usize, row, c + 4, comptime!(2 * BLOCK));
-    solved[at(row, comptime!(2 * BLOCK) + c)] = first;
-    solved[at(row, comptime!(2 * BLOCK) + c + 4)] = second;
-    sync_cube();
-    let first = left(solved, 0usize, row, c, comptime!(2 * BLOCK));
-    let second = left(solved, 0usize, row, c + 4, comptime!(2 * BLOCK));
-    solved[at(comptime!(2 * BLOCK) + row, c)] = Sums::new(0.0f32) - first;
-    solved[at(comptime!(2 * BLOCK) + row, c + 4)] = Sums::new(0.0f32) - second;
+    join(
+        matrix,
+        0u32,
+        UNIT_POS_Y / 2 * 16,
+        half * 16,
+        comptime!(2 * BLOCK),
+    );
     sync_cube();
 }
 
-/// Four numbers of a row of `Z X⁻¹`, blocks of `size`.
+/// Sixteen rows of `-Y⁻¹ Z X⁻¹`, half of the columns, from `row` and `column` on; blocks of `size`, the first at `block`. A plane
+/// takes rows of `Y⁻¹ Z` as they lie in its registers for an operand: then numbers `2 q` and `2 q + 1` of a row stand where `q` and
+/// `q + 4` would, and so do the rows of the other operand.
 #[cube]
-fn below(
-    matrix: &[Sums],
-    solved: &mut [Sums],
-    block: usize,
-    row: usize,
-    c: usize,
-    #[comptime] size: usize,
-) -> Sums {
-    let mut sum = Sums::new(0.0f32);
+fn join(matrix: u32, block: u32, row: u32, column: u32, #[comptime] size: usize) {
+    let (group, two) = (UNIT_POS_X / 4, UNIT_POS_X % 4 * 2);
+    let (steps, below) = comptime!((size / 8, size as u32));
+    let solved = matrix + SQUARE;
+    let mut first = Array::<Sums>::new(steps);
     #[unroll]
-    for k in 0..comptime!(size / 4) {
-        let z = matrix[at(block + size + row, block + comptime!(4 * k))];
+    for n in 0..steps {
+        first[n] = Sums::new(0.0f32);
+    }
+    #[unroll]
+    for k in 0..steps {
+        let depth = block + comptime!(8 * k as u32) + two;
+        let y = solved + at(block + below + row + group, below + depth);
+        let (upper, lower) = (numbers_at(y), numbers_at(y + comptime!(8 * ROW)));
+        let a = operand_of(
+            upper.extract(0usize),
+            lower.extract(0usize),
+            upper.extract(1usize),
+            lower.extract(1usize),
+        );
         #[unroll]
-        for n in 0..4usize {
-            let x = solved[at(block + comptime!(4 * k + n), block + c)];
-            sum = fma(Sums::new(z.extract(n)), x, sum);
+        for n in 0..steps {
+            let z = matrix + at(below + depth, block + comptime!(8 * n as u32) + group);
+            let (b_0, b_1) = (word_at(z), word_at(z + ROW));
+            accumulate(&mut first, n, a, b_0, b_1, Storage::Plain);
         }
     }
-    sum
+    let tiles = comptime!(size / 16);
+    let mut second = Array::<Sums>::new(tiles);
+    #[unroll]
+    for n in 0..tiles {
+        second[n] = Sums::new(0.0f32);
+    }
+    #[unroll]
+    for k in 0..steps {
+        let depth = block + comptime!(8 * k as u32) + two;
+        let sums = first[k];
+        let a = operand_of(
+            sums.extract(0usize),
+            sums.extract(2usize),
+            sums.extract(1usize),
+            sums.extract(3usize),
+        );
+        #[unroll]
+        for n in 0..tiles {
+            let x = solved + at(depth, block + column + comptime!(8 * n as u32) + group);
+            let (b_0, b_1) = (word_at(x), word_at(x + ROW));
+            accumulate(&mut second, n, a, b_0, b_1, Storage::Plain);
+        }
+    }
+    #[unroll]
+    for n in 0..tiles {
+        let sums = Sums::new(0.0f32) - second[n];
+        let to = block + column + comptime!(8 * n as u32) + two;
+        let place = solved + at(block + below + row + group, to);
+        #[unroll]
+        for i in 0..4usize {
+            let far = comptime!((i / 2 * 8) as u32 * ROW + (i % 2 * 4) as u32);
+            put_word(place + far, u32::reinterpret(sums.extract(i)));
+        }
+    }
 }
 
-/// Four numbers of a row of `Y⁻¹` times what lies above the diagonal.
 #[cube]
-fn left(solved: &mut [Sums], block: usize, row: usize, c: usize, #[comptime] size: usize) -> Sums {
-    let mut sum = Sums::new(0.0f32);
-    #[unroll]
-    for k in 0..comptime!(size / 4) {
-        let y = solved[at(block + size + row, block + size + comptime!(4 * k))];
-        #[unroll]
-        for n in 0..4usize {
-            let p = solved[at(block + comptime!(4 * k + n), block + size + c)];
-            sum = fma(Sums::new(y.extract(n)), p, sum);
-        }
-    }
-    sum
+fn operand_of(a: f32, b: f32, c: f32, d: f32) -> Vector<u32, Const<4>> {
+    let mut words = Vector::<u32, Const<4>>::new(u32::reinterpret(a));
+    words.insert(1usize, u32::reinterpret(b));
+    words.insert(2usize, u32::reinterpret(c));
+    words.insert(3usize, u32::reinterpret(d));
+    words
 }

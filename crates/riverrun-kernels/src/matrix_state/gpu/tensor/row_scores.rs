@@ -19,7 +19,7 @@ use cubecl::prelude::*;
 
 use super::Form;
 use super::decays::*;
-use super::inverse::{PITCH, invert, put_pair, write_inverse};
+use super::inverse::{VECTORS, invert, put_pair, write_inverse};
 use super::row_fetch::{Own, fetch, waiting_vectors};
 use super::row_products::*;
 use super::rows::over_four;
@@ -58,8 +58,8 @@ pub(super) fn row_scores<F: Numeric>(
     let vectors = comptime!(key / 8);
     let separate = comptime!(form.separate());
     let solves = comptime!(form.erases() && !given);
-    let mut matrix = Shared::<[Sums]>::new_slice(comptime!(if solves { CHUNK * PITCH } else { 1 }));
-    let mut solved = Shared::<[Sums]>::new_slice(comptime!(if solves { CHUNK * PITCH } else { 1 }));
+    let mut squares = Shared::<[Words]>::new_slice(comptime!(if solves { VECTORS } else { 1 }));
+    let matrix = shared_address(&mut squares);
     // The decays over each plane's steps, of 32 channels.
     let mut wholes = Shared::<[Sums]>::new_slice(comptime!(PLANES * 8));
     // Keys for other planes: of the first and third plane for the next, of the first two for the last two.
@@ -419,13 +419,13 @@ pub(super) fn row_scores<F: Numeric>(
             } else if comptime!(form.erases()) {
                 let met = tile_of(&products.e, near_e, n);
                 let (low, high) = (met.extract(x) * factor, met.extract(y) * factor);
-                put_pair(&mut matrix, i * PITCH + j / 4, low, high);
+                put_pair(matrix, i, j, low, high);
             }
         }
     }
     if comptime!(solves) {
         sync_cube();
-        invert(&matrix, &mut solved);
-        write_inverse(&solved, inverse, place, storage);
+        invert(matrix);
+        write_inverse(matrix, inverse, place, storage);
     }
 }

@@ -6,7 +6,7 @@ use std::f32::consts::LOG2_E;
 use cubecl::prelude::*;
 
 use super::Form;
-use super::inverse::{PITCH, invert, put_pair, write_inverse};
+use super::inverse::{VECTORS, invert, put_pair, write_inverse};
 use super::product::*;
 use super::tile::*;
 use crate::gpu::address::address;
@@ -86,11 +86,15 @@ pub(super) fn chunk_scores<F: Numeric>(
     }
     let (key, storage) = comptime!((form.key, form.storage));
     let threads = comptime!(32 * PLANES);
-    let mut memory = Shared::<[Words]>::new_slice(comptime!(2 * bytes(CHUNK, key) as usize / 16));
-    let mut matrix =
-        Shared::<[Sums]>::new_slice(comptime!(if form.erases() { CHUNK * PITCH } else { 1 }));
-    let mut solved =
-        Shared::<[Sums]>::new_slice(comptime!(if form.erases() { CHUNK * PITCH } else { 1 }));
+    // The tiles, and after them the matrix and its inverse.
+    let mut memory = Shared::<[Words]>::new_slice(comptime!({
+        let tiles = 2 * bytes(CHUNK, key) as usize / 16;
+        if form.erases() {
+            tiles.max(VECTORS)
+        } else {
+            tiles
+        }
+    }));
     let mut sums = Shared::<[f32]>::new_slice(CHUNK);
     let mut betas = Shared::<[f32]>::new_slice(CHUNK);
     let mut resets = Shared::<[f32]>::new_slice(comptime!(if form.reset { CHUNK } else { 1 }));
@@ -254,14 +258,14 @@ pub(super) fn chunk_scores<F: Numeric>(
                     let products = met[n];
                     let low = select(j < i, products.extract(x) * left * factor, 0.0f32);
                     let high = select(j + 1 < i, products.extract(y) * right * factor, 0.0f32);
-                    put_pair(&mut matrix, i * PITCH + j / 4, low, high);
+                    put_pair(keys, i, j, low, high);
                 }
             }
         }
         if comptime!(form.erases()) {
             sync_cube();
-            invert(&matrix, &mut solved);
-            write_inverse(&solved, inverse, place, storage);
+            invert(keys);
+            write_inverse(keys, inverse, place, storage);
         }
         sync_cube();
     }
