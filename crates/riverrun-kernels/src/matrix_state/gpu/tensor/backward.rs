@@ -9,9 +9,9 @@ use super::carry::starts;
 use super::chunks::{Chunks, sizes};
 use super::segments::Segments;
 use super::tile::CHUNK;
-use super::{Form, Outputs, before_segments, gradients, pass, reverse, row_gradients, sums};
+use super::{Form, Outputs, before_segments, both, gradients, pass, reverse, row_gradients, sums};
 use crate::gpu::buffer::grid;
-use crate::gpu::{Dtype, buffer};
+use crate::gpu::{Dtype, buffer, multiprocessors};
 use crate::matrix_state::{Gradients, Problem};
 
 /// The gradients of `q` and `k` where several heads share them: `[B, T, H, K]`, to be added up.
@@ -40,16 +40,6 @@ pub fn backward(
         [of_columns, if form.erases() { of_columns } else { 8 }].map(|n| client.empty(2 * n));
     let segments = Segments::choose(client, problem, form);
     let (initial, ends) = before_segments(client, problem, inputs, &chunks, segments, form);
-    pass(
-        client,
-        problem,
-        inputs,
-        &chunks,
-        initial.as_ref(),
-        Outputs::Between(&states, &added),
-        segments,
-        form,
-    );
     let stand_in = || chunks.stand_in();
     let of_d_r = if form.erases() { of_columns } else { 8 };
     let d_r_buffer = |width: usize| buffer(&d_r, of_d_r, width);
@@ -102,11 +92,62 @@ pub fn backward(
         }
         None => d_last.cloned(),
     };
-    reverse(
-        d_last.as_ref(),
-        buffer(&out.initial, shape.state(), 1),
-        false,
-    );
+    if cubes > multiprocessors(client) {
+        pass(
+            client,
+            problem,
+            inputs,
+            &chunks,
+            initial.as_ref(),
+            Outputs::Between(&states, &added),
+            segments,
+            form,
+        );
+        reverse(
+            d_last.as_ref(),
+            buffer(&out.initial, shape.state(), 1),
+            false,
+        );
+    } else {
+        let [given_met, given_scores, given_ends] = chunks.given();
+        let state = |state: Option<&Handle>| match state {
+            Some(state) => buffer(state, of_pieces, 1),
+            None => stand_in(),
+        };
+        let with = |state: bool| Form { state, ..form };
+        // SAFETY: as in `pass`.
+        unsafe {
+            both::passes::launch_unchecked(
+                client,
+                grid(client, 2 * cubes),
+                CubeDim::new_2d(32, form.planes as u32),
+                chunks.addresses,
+                chunks.queries(),
+                chunks.keys(),
+                chunks.ends(),
+                buffer(&inputs.v, lengths.v, 2),
+                buffer(d_o, lengths.v, 2),
+                chunks.inverse(),
+                chunks.scores(),
+                given_met,
+                given_scores,
+                given_ends,
+                chunks.scalars(),
+                state(initial.as_ref()),
+                state(d_last.as_ref()),
+                buffer(&states, of_states, 8),
+                buffer(&added, of_columns, 8),
+                buffer(&out.v, lengths.v, 8),
+                buffer(&d_states, of_states, 8),
+                d_r_buffer(8),
+                buffer(&out.initial, shape.state(), 1),
+                stand_in(),
+                segments.sizes(problem, cubes),
+                with(initial.is_some()),
+                with(d_last.is_some()),
+            );
+        }
+    }
     let rows = shape.head_rows() * form.key;
     let parts = form.grouped.then(|| Parts {
         q: client.empty(2 * rows),

@@ -23,7 +23,6 @@ use super::results::*;
 use super::scores::Sizes;
 use super::stage::*;
 use super::tile::*;
-use crate::gpu::address::address;
 use crate::gpu::tensor::*;
 
 /// What a pass writes.
@@ -68,7 +67,7 @@ fn add_identity(state: &mut Array<Sums>, first: usize, asked: bool, #[comptime] 
 }
 
 /// A cube takes some columns of a segment of a head, 16 to a plane. `k`: the keys that read the state, `ends`: those that are written
-/// to it. `initial`: the state before every segment.
+/// to it. `initial`: the state before every segment. `written`: the outputs, or the states between chunks.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn pass_forward(
     q: &[u32],
@@ -82,11 +81,10 @@ pub(super) fn pass_forward(
     given_ends: &[u32],
     scalars: &[f32],
     initial: &[f32],
-    o: &mut [Words],
+    written: &mut [Words],
+    added: &mut [Words],
     last: &mut [f32],
     map: &mut [f32],
-    states: &mut [Words],
-    added: &mut [Words],
     sizes: Sizes,
     #[comptime] form: Form,
     #[comptime] results: Results,
@@ -94,27 +92,47 @@ pub(super) fn pass_forward(
     if CUBE_POS >= sizes.cubes {
         terminate!();
     }
+    let bytes = comptime!(form.of_pass(results == Results::Outputs));
+    let mut memory = Shared::<[Words]>::new_slice(comptime!(form.vectors(bytes)));
+    let start = first_tile(shared_address(&mut memory), form);
+    let sources = sources(
+        q,
+        k,
+        ends,
+        v,
+        inverse,
+        scores,
+        given_met,
+        given_scores,
+        given_ends,
+        scalars,
+    );
+    walk(
+        start, &sources, initial, written, added, last, map, CUBE_POS, &sizes, form, results,
+    );
+}
+
+/// What the cube of a number does, with tiles from `start` on.
+#[cube]
+pub(super) fn walk(
+    start: u32,
+    sources: &Sources,
+    initial: &[f32],
+    written: &mut [Words],
+    added: &mut [Words],
+    last: &mut [f32],
+    map: &mut [f32],
+    cube: usize,
+    sizes: &Sizes,
+    #[comptime] form: Form,
+    #[comptime] results: Results,
+) {
     let (key, value, storage) = comptime!((form.key, form.value, form.storage));
     let outputs = comptime!(results == Results::Outputs);
     let stage = comptime!(Stage::new(form, outputs));
-    let mut memory =
-        Shared::<[Words]>::new_slice(comptime!(form.vectors(2 * stage.bytes + form.of_planes())));
-    let start = first_tile(shared_address(&mut memory), form);
-    let sources = Sources {
-        q: address(q),
-        k: address(k),
-        ends: address(ends),
-        values: address(v),
-        inverse: address(inverse),
-        scores: address(scores),
-        given_met: address(given_met),
-        given_scores: address(given_scores),
-        given_ends: address(given_ends),
-        scalars: address(scalars),
-    };
     let tiles = comptime!(form.tiles(results));
     let of_values = comptime!(value / (16 * form.planes));
-    let (piece, tile) = (CUBE_POS / tiles, CUBE_POS % tiles);
+    let (piece, tile) = (cube / tiles, cube % tiles);
     let (lane, segment) = (piece / sizes.segments, piece % sizes.segments);
     let (sequence, head) = (lane / sizes.heads, lane % sizes.heads);
     let mut column = tile * comptime!(16 * form.planes);
@@ -148,7 +166,7 @@ pub(super) fn pass_forward(
     let mut u = Array::<Sums>::new(comptime!(2 * steps));
     let mut out = Array::<Sums>::new(comptime!(2 * steps));
     load_stage(
-        start, &sources, lane, first, column, &sizes, stage, outputs, form,
+        start, sources, lane, first, column, sizes, stage, outputs, form,
     );
     for chunk in first..end {
         let turn = (chunk - first) as u32 % 2;
@@ -170,17 +188,17 @@ pub(super) fn pass_forward(
             begin(&held, now + stage.queries, &mut out, of_state, false);
         } else if comptime!(results == Results::Between) {
             let rows = columns_of(place, own, key, form);
-            write_operands(&held, states, &rows, own_memory, key, true, form);
+            write_operands(&held, written, &rows, own_memory, key, true, form);
         }
         // While the products run. The other stage is free: the cube has met.
         if chunk + 1 < end {
             load_stage(
                 start + (1 - turn) * stage.bytes,
-                &sources,
+                sources,
                 lane,
                 chunk + 1,
                 column,
-                &sizes,
+                sizes,
                 stage,
                 outputs,
                 form,
@@ -290,7 +308,7 @@ pub(super) fn pass_forward(
                 value,
                 own,
             );
-            write_steps(&out, o, &rows, own_memory, form);
+            write_steps(&out, written, &rows, own_memory, form);
         }
     }
     if comptime!(outputs) {

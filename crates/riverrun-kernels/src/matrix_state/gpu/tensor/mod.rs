@@ -7,6 +7,7 @@
 //! | [`row_scores`] | a chunk of a head | the same, `g` of rows | `P`, `T`, decayed `q` and `k`; with a separate erase in two launches |
 //! | [`forward`] | columns of a head, the chunks of a segment | `q`, `k`, `v`, `P`, `T` | `o`, the last state; or `U` and the states between chunks |
 //! | [`reverse`] | the same | `q`, `k`, `dO`, `P`, `T` | `dv`, `dR`, the gradients of the states |
+//! | [`both`] | one of these passes for a backward pass, or the other | | |
 //! | [`carry`] | columns of a head, all segments | what the segments do to a state | the states before the segments |
 //! | [`gradients`] | a part of the channels of a chunk of a head | the above | `dq`, `dk`, sums over these channels |
 //! | [`sums`] | chunks of heads | those sums | `dg`, `dβ` |
@@ -27,6 +28,7 @@
 //! with `T` beside `dR = Tᵀ dU`, since `U = T R`.
 
 mod backward;
+mod both;
 mod carry;
 mod chunks;
 mod columns;
@@ -66,7 +68,6 @@ use chunks::Chunks;
 use forward::Results;
 use scores::SCALARS;
 use segments::Segments;
-use stage::Stage;
 pub use tile::CHUNK;
 
 /// The form of a problem, as kernels know it.
@@ -179,11 +180,10 @@ pub(super) fn choose(
         true => row_gradients::Tiles::new(form).bytes,
         false => gradients::Tiles::new(form).bytes,
     };
-    let passes = |form: Form| 2 * Stage::new(form, true).bytes + form.of_planes();
-    while passes(form) + ALIGNMENT as u32 > room && form.planes > least {
+    while form.of_pass(true) + ALIGNMENT as u32 > room && form.planes > least {
         form.planes /= 2;
     }
-    let needed = passes(form).max(gradients + 4096) + ALIGNMENT as u32;
+    let needed = form.of_pass(true).max(gradients + 4096) + ALIGNMENT as u32;
     (needed <= room).then_some(form)
 }
 
@@ -216,25 +216,24 @@ fn pass(
     let stand_in = || chunks.stand_in();
     let count = chunks.count;
     let [given_met, given_scores, given_ends] = chunks.given();
-    let mut written = [(); 5].map(|()| stand_in());
+    let [mut written, mut added, mut last, mut map] = [(); 4].map(|()| stand_in());
     let results = match outputs {
-        Outputs::All(o, last) => {
-            written[0] = buffer(o, lengths.v, 8);
-            written[1] = buffer(last, shape.state(), 1);
+        Outputs::All(o, state) => {
+            written = buffer(o, lengths.v, 8);
+            last = buffer(state, shape.state(), 1);
             Results::Outputs
         }
-        Outputs::Between(states, added) => {
-            written[3] = buffer(states, count * form.key * form.value, 8);
-            written[4] = buffer(added, count * form.value * CHUNK, 8);
+        Outputs::Between(states, additions) => {
+            written = buffer(states, count * form.key * form.value, 8);
+            added = buffer(additions, count * form.value * CHUNK, 8);
             Results::Between
         }
         Outputs::Ends(ends) => {
-            written[1] = buffer(&ends.states, of_states, 1);
-            written[2] = buffer(&ends.maps, pieces * form.key * form.key, 1);
+            last = buffer(&ends.states, of_states, 1);
+            map = buffer(&ends.maps, pieces * form.key * form.key, 1);
             Results::Ends
         }
     };
-    let [o, last, map, states, added] = written;
     let cubes = pieces * form.tiles(results);
     // SAFETY: the buffers have been checked or made for the shape, and cubes past the last end at once.
     unsafe {
@@ -257,11 +256,10 @@ fn pass(
                 Some(state) => buffer(state, of_states, 1),
                 None => stand_in(),
             },
-            o,
+            written,
+            added,
             last,
             map,
-            states,
-            added,
             segments.sizes(problem, cubes),
             form,
             results,

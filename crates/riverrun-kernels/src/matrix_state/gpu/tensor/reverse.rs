@@ -21,12 +21,10 @@ use super::results::*;
 use super::scores::Sizes;
 use super::stage::*;
 use super::tile::*;
-use crate::gpu::address::address;
 use crate::gpu::tensor::*;
 
-/// A cube takes some columns of a segment of a head, 16 to a plane. `late`: the keys that are written to the state; `d_last`: the
-/// gradient of the state after every segment; `d_states`: that after every chunk, `[.., V, K]`; `d_r`: `dR`, `[.., V, CHUNK]`. With
-/// `ends` it writes only the gradient of the state before every segment.
+/// A cube takes some columns of a segment of a head, 16 to a plane, and writes only the gradient of the state before the segment,
+/// `d_initial`, when the one after it is zero. `late`: the keys that are written to the state.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn pass_backward(
     q: &[u32],
@@ -51,25 +49,47 @@ pub(super) fn pass_backward(
     if CUBE_POS >= sizes.cubes {
         terminate!();
     }
+    let bytes = comptime!(form.of_pass(true));
+    let mut memory = Shared::<[Words]>::new_slice(comptime!(form.vectors(bytes)));
+    let start = first_tile(shared_address(&mut memory), form);
+    let sources = sources(
+        q,
+        k,
+        late,
+        d_o,
+        inverse,
+        scores,
+        given_met,
+        given_scores,
+        given_ends,
+        scalars,
+    );
+    walk(
+        start, &sources, d_last, d_v, d_states, d_r, d_initial, CUBE_POS, &sizes, form, ends,
+    );
+}
+
+/// What the cube of a number does, with tiles from `start` on. `d_last`: the gradient of the state after every segment; `d_states`: that
+/// after every chunk, `[.., V, K]`; `d_r`: `dR`, `[.., V, CHUNK]`. With `ends` it writes only the gradient of the state before the
+/// segment.
+#[cube]
+pub(super) fn walk(
+    start: u32,
+    sources: &Sources,
+    d_last: &[f32],
+    d_v: &mut [Words],
+    d_states: &mut [Words],
+    d_r: &mut [Words],
+    d_initial: &mut [f32],
+    cube: usize,
+    sizes: &Sizes,
+    #[comptime] form: Form,
+    #[comptime] ends: bool,
+) {
     let (key, value, storage) = comptime!((form.key, form.value, form.storage));
     let stage = comptime!(Stage::new(form, true));
-    let mut memory =
-        Shared::<[Words]>::new_slice(comptime!(form.vectors(2 * stage.bytes + form.of_planes())));
-    let start = first_tile(shared_address(&mut memory), form);
-    let sources = Sources {
-        q: address(q),
-        k: address(k),
-        ends: address(late),
-        values: address(d_o),
-        inverse: address(inverse),
-        scores: address(scores),
-        given_met: address(given_met),
-        given_scores: address(given_scores),
-        given_ends: address(given_ends),
-        scalars: address(scalars),
-    };
     let tiles = comptime!(value / (16 * form.planes));
-    let (piece, tile) = (CUBE_POS / tiles, CUBE_POS % tiles);
+    let (piece, tile) = (cube / tiles, cube % tiles);
     let (lane, segment) = (piece / sizes.segments, piece % sizes.segments);
     let (sequence, head) = (lane / sizes.heads, lane % sizes.heads);
     let column = tile * comptime!(16 * form.planes);
@@ -96,11 +116,11 @@ pub(super) fn pass_backward(
     let mut r = Array::<Sums>::new(comptime!(2 * steps));
     load_stage(
         start,
-        &sources,
+        sources,
         lane,
         end - 1,
         column,
-        &sizes,
+        sizes,
         stage,
         true,
         form,
@@ -125,11 +145,11 @@ pub(super) fn pass_backward(
         if chunk > first {
             load_stage(
                 start + (1 - turn) * stage.bytes,
-                &sources,
+                sources,
                 lane,
                 chunk - 1,
                 column,
-                &sizes,
+                sizes,
                 stage,
                 true,
                 form,

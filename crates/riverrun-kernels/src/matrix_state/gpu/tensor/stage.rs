@@ -7,6 +7,7 @@ use super::product::*;
 use super::results::own_bytes;
 use super::scores::Sizes;
 use super::tile::*;
+use crate::gpu::address::address;
 use crate::gpu::tensor::end_group;
 use crate::gpu::warpgroup::{ALIGNMENT, first_panel, show};
 
@@ -110,6 +111,11 @@ impl Form {
 
     pub(super) fn of_planes(self) -> u32 {
         self.planes as u32 * self.of_plane()
+    }
+
+    /// Bytes of the shared memory of a pass along the chunks, which [reads](Stage::new) scores or not.
+    pub(super) fn of_pass(self, reads: bool) -> u32 {
+        2 * Stage::new(self, reads).bytes + self.of_planes()
     }
 
     /// A tile whose rows are steps, with `len` numbers each.
@@ -218,6 +224,34 @@ pub(super) struct Sources {
     pub given_scores: u64,
     pub given_ends: u64,
     pub scalars: u64,
+}
+
+/// The addresses of buffers.
+#[cube]
+pub(super) fn sources(
+    q: &[u32],
+    k: &[u32],
+    ends: &[u32],
+    values: &[u32],
+    inverse: &[u32],
+    scores: &[u32],
+    given_met: &[u32],
+    given_scores: &[u32],
+    given_ends: &[u32],
+    scalars: &[f32],
+) -> Sources {
+    Sources {
+        q: address(q),
+        k: address(k),
+        ends: address(ends),
+        values: address(values),
+        inverse: address(inverse),
+        scores: address(scores),
+        given_met: address(given_met),
+        given_scores: address(given_scores),
+        given_ends: address(given_ends),
+        scalars: address(scalars),
+    }
 }
 
 /// Begins to copy a chunk of a head; `place` is the chunk's number among all, `column` the first of the cube.
