@@ -4,14 +4,14 @@
 use burn::nn::Linear;
 use burn::tensor::{Int, Tensor};
 use riverrun::internal::{FewRows, takes_few_rows};
-use riverrun::nn::{Recurrent, RmsNorm};
+use riverrun::nn::{AttentionState, Recurrent, RmsNorm};
 use riverrun::ops::{self, Gate};
 use riverrun::{Error, Sequence};
 
 use super::head::Head;
 use super::{
-    AnyHeadLayer, AnyLanguageModel, AnyRecurrent, Block, Decoder, DecoderBlock, LanguageModel,
-    LmState, RecurrentState,
+    AnyHeadLayer, AnyLanguageModel, AnyRecurrent, Block, Decoder, DecoderBlock, Gpt2, Gpt2Block,
+    Gpt2State, LanguageModel, LmState, RecurrentState,
 };
 
 /// The gate of a layer on a gated scan, and its projection.
@@ -65,7 +65,7 @@ impl AnyRecurrent {
             (Self::Attention(layer), _, RecurrentState::Attention(state))
                 if state.place.is_some() =>
             {
-                let (x, state) = layer.add_step(norm, x, state)?;
+                let (x, state) = layer.add_step(Some(norm), x.clone(), x, state)?;
                 Ok((x, RecurrentState::Attention(state)))
             }
             (_, _, state) => {
@@ -109,6 +109,48 @@ impl DecoderBlock {
         };
         let inner = normed(&mlp.norm, &mlp.gate).gated(&mlp.up, x.clone())?;
         Ok((added(&mlp.down, inner, x)?, state))
+    }
+}
+
+impl Gpt2Block {
+    fn few_steps(
+        &self,
+        x: Tensor<2>,
+        state: AttentionState,
+    ) -> Result<(Tensor<2>, AttentionState), Error> {
+        let normed = self.attention_norm.forward(x.clone());
+        let (x, state) = self.attention.add_step(None, normed, x, state)?;
+        let up = FewRows {
+            norm: None,
+            product: &self.up,
+        };
+        let inner = up.gelu(self.mlp_norm.forward(x.clone()))?;
+        Ok((added(&self.down, inner, x)?, state))
+    }
+}
+
+impl Gpt2 {
+    pub(super) fn takes_few_rows(&self, batch: usize) -> bool {
+        let weight = &*self.positions;
+        takes_few_rows(&weight.device(), weight.dtype(), [batch, weight.dims()[1]])
+    }
+
+    /// Logits `[B, 1, vocab]` of embedded tokens `[B, 1, width]`, over the rings of states with places, and the next states.
+    pub(super) fn few_steps(
+        &self,
+        x: Tensor<3>,
+        states: Vec<AttentionState>,
+    ) -> Result<(Tensor<3>, Gpt2State), Error> {
+        let mut x = x.squeeze_dim(1);
+        let mut blocks = Vec::with_capacity(states.len());
+        for (block, state) in self.blocks.iter().zip(states) {
+            let (y, state) = block.few_steps(x, state)?;
+            x = y;
+            blocks.push(state);
+        }
+        let normed = self.norm.forward(x).unsqueeze_dim(1);
+        let logits = Head::Tied(&self.tokens).logits(normed, None, false)?;
+        Ok((logits, Gpt2State { blocks }))
     }
 }
 

@@ -189,10 +189,12 @@ impl Gpt2 {
         _key: Option<Tensor<1, Int>>,
         padded: bool,
     ) -> Result<(Tensor<3>, Gpt2State), Error> {
-        let ([_, steps], layers) = (tokens.dims(), self.blocks.len());
+        let ([batch, steps], layers) = (tokens.dims(), self.blocks.len());
         let first = sequence.state.as_ref().map_or(0, Gpt2State::position);
         let state = sequence.state.as_ref().filter(|_| steps == 1);
         let place = state.and_then(|state| state.blocks.first()?.place.clone());
+        let further = place.is_some() && sequence.reset.is_none() && sequence.lengths.is_none();
+        let few = further && self.takes_few_rows(batch);
         let starts = starts(sequence.state.take().map(|state| state.blocks), layers)?;
         let [positions, _] = self.positions.dims();
         if first + steps > positions {
@@ -209,6 +211,9 @@ impl Gpt2 {
                 None => self.positions.val().narrow(0, first, steps).unsqueeze(),
             };
             x = x + places;
+        }
+        if few {
+            return self.few_steps(x, starts.into_iter().flatten().collect());
         }
         let mut branch: Option<Tensor<3>> = None;
         let mut blocks = Vec::with_capacity(layers);

@@ -221,15 +221,16 @@ impl MultiHeadAttention {
         Ok(Tensor::cat(parts, 2))
     }
 
-    /// `x + y` for the step `y` on `norm(x)` over the ring of a state with a place, and the next state.
+    /// `rows + y` for the step `y` on `norm(x)` over the ring of a state with a place, and the next state.
     ///
     /// # Errors
     /// As [`run`](Recurrent::run).
     #[doc(hidden)]
     pub fn add_step(
         &self,
-        norm: &RmsNorm,
+        norm: Option<&RmsNorm>,
         x: Tensor<2>,
+        rows: Tensor<2>,
         mut state: AttentionState,
     ) -> Result<(Tensor<2>, AttentionState), Error> {
         let Some(place) = state.place.take() else {
@@ -238,10 +239,10 @@ impl MultiHeadAttention {
         let [batch, _] = x.dims();
         let product = |norm, product| FewRows { norm, product };
         let gate = match &self.gate {
-            Some(gate) => Some(product(Some(norm), gate).product(x.clone())?),
+            Some(gate) => Some(product(norm, gate).product(x.clone())?),
             None => None,
         };
-        let qkv = product(Some(norm), &self.qkv).product(x.clone())?;
+        let qkv = product(norm, &self.qkv).product(x)?;
         let (heads, dim) = (self.heads + 2 * self.key_heads, self.head_dim());
         let qkv = self.normed(qkv.reshape([batch, 1, heads, dim]))?;
         let qkv = match &self.rotary {
@@ -257,7 +258,7 @@ impl MultiHeadAttention {
             Some(gate) => o * sigmoid(gate),
             None => o,
         };
-        Ok((product(None, &self.out).add(o, x)?, state))
+        Ok((product(None, &self.out).add(o, rows)?, state))
     }
 
     /// A step from `[B, heads + 2 key_heads, head_dim]` over the ring of a state.
