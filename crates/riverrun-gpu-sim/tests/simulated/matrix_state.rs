@@ -6,7 +6,7 @@ use riverrun_kernels::Element;
 use riverrun_kernels::gpu::Dtype;
 use riverrun_testkit::Case;
 use riverrun_testkit::matrix_state::{
-    Erase, Form, Gate, Options, States, for_tensor_cores, in_segments,
+    Erase, Form, Gate, Options, States, for_tensor_cores, in_segments, of_many_heads,
 };
 
 fn check<E: Element>(dtype: Dtype, case: States) {
@@ -76,6 +76,11 @@ fn separate_erase_with_decays_of_rows() {
 #[test]
 fn delta_rule_in_segments() {
     check::<bf16>(Dtype::Bf16, in_segments(Erase::Key).expect("a case"));
+}
+
+#[test]
+fn delta_rule_of_many_heads() {
+    check::<bf16>(Dtype::Bf16, of_many_heads(Erase::Key).expect("a case"));
 }
 
 #[test]

@@ -80,6 +80,9 @@ const CHUNKED: [[usize; 6]; 4] = [
 /// One that they divide.
 const SEGMENTED: [usize; 6] = [1, 4160, 1, 1, 64, 64];
 
+/// One of more heads than a GPU has multiprocessors.
+const MANY: [usize; 6] = [2, 70, 40, 80, 32, 32];
+
 /// The problems of these shapes that tensor cores take.
 pub fn for_tensor_cores(erase: Erase) -> impl Iterator<Item = States> {
     let forms = Form::of(erase).filter(|form| !form.bonus);
@@ -106,18 +109,23 @@ pub fn for_tensor_cores(erase: Erase) -> impl Iterator<Item = States> {
     })
 }
 
-/// A sequence of one head so long that tensor cores divide it in segments: its states last from one to the next.
-pub fn in_segments(erase: Erase) -> Option<States> {
+/// A form of an erase that tensor cores take, if they take it.
+fn on_tensor_cores(erase: Erase) -> Option<Form> {
     let gate = match erase {
         Erase::None | Erase::Key => Gate::Head,
         Erase::Separate => Gate::Row,
         Erase::Free => return None,
     };
-    let form = Form {
+    Some(Form {
         gate,
         erase,
         bonus: false,
-    };
+    })
+}
+
+/// A sequence of one head so long that tensor cores divide it in segments: its states last from one to the next.
+pub fn in_segments(erase: Erase) -> Option<States> {
+    let form = on_tensor_cores(erase)?;
     let options = Options {
         initial: true,
         reset: false,
@@ -135,6 +143,12 @@ pub fn in_segments(erase: Erase) -> Option<States> {
     scale(&mut inputs.beta, 0.02);
     scale(&mut inputs.write, 0.02);
     Some(case)
+}
+
+/// So many heads that a backward pass walks along the chunks one way after the other.
+pub fn of_many_heads(erase: Erase) -> Option<States> {
+    let form = on_tensor_cores(erase)?;
+    Some(States::random(MANY, form, Options::nth(0), 2))
 }
 
 fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), Failure> {
@@ -165,7 +179,8 @@ fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), 
     let in_turn = in_chunks.enumerate().filter(|(n, _)| turn(n / 3 + n, 3));
     cases.extend(in_turn.map(|(_, case)| case));
     if !on_cpu {
-        cases.extend(in_segments(erase).map(|case| case.in_chunks(true)));
+        let large = in_segments(erase).into_iter().chain(of_many_heads(erase));
+        cases.extend(large.map(|case| case.in_chunks(true)));
     }
     #[cfg(feature = "gpu")]
     if let Some((client, dtype)) = part.gpu() {
@@ -173,7 +188,7 @@ fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), 
             case.coarse = case.on_tensor_cores(client, dtype);
         }
         // Without tensor cores, they are large problems of kernels that the others check.
-        let large = |sizes: [usize; 6]| sizes == SEGMENTED || CHUNKED.contains(&sizes);
+        let large = |sizes| [SEGMENTED, MANY].contains(&sizes) || CHUNKED.contains(&sizes);
         cases.retain(|case| case.coarse || !large(case.sizes()));
     }
     #[cfg(feature = "ops")]

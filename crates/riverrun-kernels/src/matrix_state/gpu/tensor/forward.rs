@@ -112,7 +112,7 @@ pub(super) fn pass_forward(
     );
 }
 
-/// What the cube of a number does, with tiles from `start` on.
+/// What cube `cube` does, with tiles from `start` on.
 #[cube]
 pub(super) fn walk(
     start: u32,

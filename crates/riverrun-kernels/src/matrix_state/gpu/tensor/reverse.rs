@@ -23,8 +23,8 @@ use super::stage::*;
 use super::tile::*;
 use crate::gpu::tensor::*;
 
-/// A cube takes some columns of a segment of a head, 16 to a plane, and writes only the gradient of the state before the segment,
-/// `d_initial`, when the one after it is zero. `late`: the keys that are written to the state.
+/// A cube takes some columns of a segment of a head, 16 to a plane. `late`: the keys that are written to the state; the others as in
+/// [`walk`].
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn pass_backward(
     q: &[u32],
@@ -69,7 +69,7 @@ pub(super) fn pass_backward(
     );
 }
 
-/// What the cube of a number does, with tiles from `start` on. `d_last`: the gradient of the state after every segment; `d_states`: that
+/// What cube `cube` does, with tiles from `start` on. `d_last`: the gradient of the state after every segment; `d_states`: that
 /// after every chunk, `[.., V, K]`; `d_r`: `dR`, `[.., V, CHUNK]`. With `ends` it writes only the gradient of the state before the
 /// segment.
 #[cube]
