@@ -36,6 +36,10 @@ pub(super) fn sizes(problem: &Problem, cubes: usize) -> SizesLaunch {
     Segments::one(problem).sizes(problem, cubes)
 }
 
+fn fours((handle, elements): &(Handle, usize)) -> BufferArg {
+    buffer(handle, *elements, 4)
+}
+
 fn pairs((handle, elements): &(Handle, usize)) -> BufferArg {
     buffer(handle, *elements, 2)
 }
@@ -124,7 +128,7 @@ impl Chunks {
                         numbers(&inputs.erase, lengths.erase, 2),
                         numbers(&inputs.beta, lengths.beta, 1),
                         numbers(&inputs.reset, lengths.reset, 1),
-                        pairs(inverse),
+                        fours(inverse),
                         pairs(scores),
                         self.scalars(),
                         eights(&self.queries),
@@ -160,8 +164,8 @@ impl Chunks {
                 numbers(&inputs.g, lengths.g, 1),
                 numbers(&inputs.beta, lengths.beta, 1),
                 numbers(&inputs.reset, lengths.reset, 1),
-                self.inverse(),
-                self.scores(),
+                fours(&self.inverse),
+                fours(&self.scores),
                 self.scalars(),
                 sizes(problem, cubes),
                 form,

@@ -8,10 +8,10 @@
 
 use cubecl::prelude::*;
 
-use super::tile::{CHUNK, Sums};
+use super::tile::{CHUNK, Sums, pairs};
 use crate::gpu::full_plane::shuffle_xor;
 use crate::gpu::mma::accumulate;
-use crate::gpu::storage::{Storage, pair};
+use crate::gpu::storage::Storage;
 use crate::gpu::tensor::*;
 
 /// Vectors of four numbers from row to row.
@@ -33,6 +33,13 @@ fn at(row: u32, column: u32) -> u32 {
     row * ROW + column * 4
 }
 
+/// Writes four neighbours of a row of the matrix, the first at a multiple of four.
+#[cube]
+pub(super) fn put_four(matrix: u32, row: usize, column: usize, four: Sums) {
+    let place = matrix + at(row as u32, column as u32);
+    put_words(place, Vector::<u32, Const<4>>::reinterpret(four));
+}
+
 /// Writes two neighbours of a row of the matrix; the thread beside has the next two.
 #[cube]
 pub(super) fn put_pair(matrix: u32, row: usize, column: usize, low: f32, high: f32) {
@@ -50,19 +57,22 @@ pub(super) fn put_pair(matrix: u32, row: usize, column: usize, low: f32, high: f
 #[cube]
 pub(super) fn write_inverse(
     matrix: u32,
-    inverse: &mut [u32],
+    inverse: &mut [Vector<u32, Const<2>>],
     place: usize,
     #[comptime] storage: Storage,
 ) {
-    let words = comptime!(CHUNK * CHUNK / 2);
+    let vectors = comptime!(CHUNK * CHUNK / 4);
     #[unroll]
-    for u in 0..comptime!(words / 128) {
+    for u in 0..comptime!(vectors / 128) {
         let n = u * 128 + UNIT_POS as usize;
-        let (i, j) = (n / comptime!(CHUNK / 2), n % comptime!(CHUNK / 2) * 2);
-        let two = numbers_at(matrix + SQUARE + at(i as u32, j as u32));
-        let low = select(j <= i, two.extract(0usize), 0.0f32);
-        let high = select(j < i, two.extract(1usize), 0.0f32);
-        inverse[place * words + n] = pair(low, high, storage);
+        let (i, j) = (n / comptime!(CHUNK / 4), n % comptime!(CHUNK / 4) * 4);
+        let four = words_at(matrix + SQUARE + at(i as u32, j as u32));
+        let mut kept = Vector::<f32, Const<4>>::reinterpret(four);
+        #[unroll]
+        for x in 0..4usize {
+            kept.insert(x, select(j + x <= i, kept.extract(x), 0.0f32));
+        }
+        inverse[place * vectors + n] = pairs(kept, storage);
     }
 }
 

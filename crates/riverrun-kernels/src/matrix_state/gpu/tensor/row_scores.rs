@@ -26,6 +26,7 @@ use super::rows::over_four;
 use super::scores::{PLANES, Sizes};
 use super::tile::*;
 use crate::gpu::address::address;
+use crate::gpu::full_plane::shuffle_xor;
 use crate::gpu::storage::pair;
 use crate::gpu::tensor::*;
 
@@ -40,7 +41,7 @@ pub(super) fn row_scores<F: Numeric>(
     erase: &[u32],
     beta: &[F],
     reset: &[F],
-    inverse: &mut [u32],
+    inverse: &mut [Vector<u32, Const<2>>],
     scores: &mut [u32],
     scalars: &mut [f32],
     from_start_q: &mut [Words],
@@ -415,7 +416,13 @@ pub(super) fn row_scores<F: Numeric>(
             scores[at + j / 2] = pair(read.extract(x), read.extract(y), storage);
             if comptime!(given) {
                 let met = tile_of(&products.e, near_e, n);
-                inverse[at + j / 2] = pair(met.extract(x), met.extract(y), storage);
+                let word = pair(met.extract(x), met.extract(y), storage);
+                let mut words = Vector::<u32, Const<2>>::new(word);
+                let beside = shuffle_xor(f32::reinterpret(word), 1u32);
+                words.insert(1usize, u32::reinterpret(beside));
+                if lane % 2 == 0 {
+                    inverse[(at + j / 2) / 2] = words;
+                }
             } else if comptime!(form.erases()) {
                 let met = tile_of(&products.e, near_e, n);
                 let (low, high) = (met.extract(x) * factor, met.extract(y) * factor);

@@ -6,13 +6,12 @@ use std::f32::consts::LOG2_E;
 use cubecl::prelude::*;
 
 use super::Form;
-use super::inverse::{VECTORS, invert, put_pair, write_inverse};
-use super::product::*;
+use super::inverse::{VECTORS, invert, put_four, write_inverse};
 use super::tile::*;
 use crate::gpu::address::address;
 use crate::gpu::full_plane::shuffle;
 use crate::gpu::math::exp2_ptx;
-use crate::gpu::storage::pair;
+use crate::gpu::mma::multiply_add;
 use crate::gpu::tensor::*;
 
 /// Planes of a cube: each has 16 steps.
@@ -66,6 +65,79 @@ fn largest_up_to(first: f32, second: f32) -> (f32, f32) {
     (before.max(first), largest)
 }
 
+/// Of two steps a thread of a chunk that begins at `first`, the logarithms of their decays to base 2, then their `β`.
+#[cube]
+fn factors_of<F: Numeric>(
+    g: &[F],
+    beta: &[F],
+    sequence: usize,
+    first: usize,
+    head: usize,
+    sizes: &Sizes,
+    #[comptime] form: Form,
+) -> Sums {
+    let mut factors = Sums::new(0.0f32);
+    #[unroll]
+    for n in 0..2usize {
+        let t = first + 2 * UNIT_POS_X as usize + n;
+        let row = (sequence * sizes.steps + t.min(sizes.steps - 1)) * sizes.heads + head;
+        let there = t < sizes.steps;
+        if comptime!(form.logs) {
+            let log = select(there, f32::cast_from(g[row]), 0.0f32);
+            // A positive decay is not a number, from its step on.
+            let log = select(log > 0.0f32, (0.0f32 - log).sqrt(), log * LOG2_E);
+            factors.insert(n, log);
+        }
+        if comptime!(form.erases()) {
+            let factor = select(there, f32::cast_from(beta[row]), 0.0f32);
+            factors.insert(comptime!(n + 2), factor);
+        }
+    }
+    factors
+}
+
+/// Writes the thread's two steps of a row of a chunk's steps.
+#[cube]
+fn put_two(row: u32, first: f32, second: f32) {
+    let at = row + UNIT_POS_X * 8;
+    put_word(at, u32::reinterpret(first));
+    put_word(at + 4, u32::reinterpret(second));
+}
+
+/// Bytes from the start of a tile to the row that the thread gives to [`blocks`] for a `B` of 16 columns in the order in which
+/// [`order_steps`] finds them: eight rows in different banks.
+#[cube]
+fn own_steps(#[comptime] pitch: usize) -> u32 {
+    let (column, tile) = (UNIT_POS_X % 8, UNIT_POS_X / 16);
+    let later = (column / 4 + tile) % 2;
+    let row = column / 2 * 4 + later * 2 + column % 2;
+    (row * comptime!(pitch as u32) + UNIT_POS_X / 8 % 2) * 16
+}
+
+/// Of each two parts of a product, the thread's four neighbours of the upper row, then those of the lower.
+#[cube]
+fn order_steps(sums: &mut Array<Sums>) {
+    let turned = UNIT_POS_X % 4 >= 2;
+    #[unroll]
+    for n in 0..comptime!(CHUNK / 16) {
+        let (first, second) = (sums[comptime!(2 * n)], sums[comptime!(2 * n + 1)]);
+        #[unroll]
+        for half in 0..2usize {
+            let mut four = Sums::new(0.0f32);
+            #[unroll]
+            for x in 0..2usize {
+                let (a, b) = (
+                    first.extract(comptime!(2 * half + x)),
+                    second.extract(comptime!(2 * half + x)),
+                );
+                four.insert(x, select(turned, b, a));
+                four.insert(comptime!(x + 2), select(turned, a, b));
+            }
+            sums[comptime!(2 * n + half)] = four;
+        }
+    }
+}
+
 /// A cube takes a chunk of a key head, and one after another the heads that share it.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn chunk_scores<F: Numeric>(
@@ -74,8 +146,8 @@ pub(super) fn chunk_scores<F: Numeric>(
     g: &[F],
     beta: &[F],
     reset: &[F],
-    inverse: &mut [u32],
-    scores: &mut [u32],
+    inverse: &mut [Vector<u32, Const<2>>],
+    scores: &mut [Vector<u32, Const<2>>],
     scalars: &mut [f32],
     sizes: Sizes,
     #[comptime] form: Form,
@@ -95,9 +167,11 @@ pub(super) fn chunk_scores<F: Numeric>(
             tiles
         }
     }));
-    let mut sums = Shared::<[f32]>::new_slice(CHUNK);
-    let mut betas = Shared::<[f32]>::new_slice(CHUNK);
-    let mut resets = Shared::<[f32]>::new_slice(comptime!(if form.reset { CHUNK } else { 1 }));
+    // Of every step, the sum of its logarithms, its `β`, and the last reset up to it.
+    let mut of_steps = Shared::<[Words]>::new_slice(comptime!(3 * CHUNK / 4));
+    let sums = shared_address(&mut of_steps);
+    let betas = sums + comptime!((4 * CHUNK) as u32);
+    let resets = betas + comptime!((4 * CHUNK) as u32);
 
     let chunks = sizes.steps.div_ceil(CHUNK);
     let (key_head, rest) = (CUBE_POS % sizes.key_heads, CUBE_POS / sizes.key_heads);
@@ -113,41 +187,44 @@ pub(super) fn chunk_scores<F: Numeric>(
     load(keys, address(k), &rows, CHUNK, key, threads);
     load(queries, address(q), &rows, CHUNK, key, threads);
     end_group();
+    let group = sizes.heads / sizes.key_heads;
+    // While the tiles come, and later those of the next head while the one before is worked on.
+    let before = factors_of(g, beta, sequence, first, key_head * group, &sizes, form);
     wait_for_all();
     sync_cube();
 
-    let depth = comptime!(key / 16);
-    let own = UNIT_POS_Y * comptime!(offset(key, 16, 0)) + own_row(comptime!(pitch(key)));
-    let product = comptime!(Product {
-        depth,
-        columns: CHUNK / 16,
-        len: key,
-        rows: false,
-        filled: Filled::All,
-        storage,
-        panels: false,
-    });
     let tiles = comptime!(CHUNK / 8);
-    let mut a = Array::<Words>::new(depth);
     let mut read = Array::<Sums>::new(tiles);
     let mut met = Array::<Sums>::new(tiles);
     clear(&mut read, tiles);
     clear(&mut met, tiles);
+    let own = UNIT_POS_Y * comptime!(offset(key, 16, 0)) + own_row(comptime!(pitch(key)));
+    let columns = keys + own_steps(comptime!(pitch(key)));
     #[unroll]
-    for step in 0..depth {
-        a[step] = blocks(queries + own + comptime!(step as u32 * 32));
-    }
-    multiply(&a, keys, &mut read, product);
-    if comptime!(form.erases()) {
+    for step in 0..comptime!(key / 16) {
+        let depth = comptime!(step as u32 * 32);
+        let q = value_of(blocks(queries + own + depth));
+        let k = value_of(blocks(keys + own + depth));
         #[unroll]
-        for step in 0..depth {
-            a[step] = blocks(keys + own + comptime!(step as u32 * 32));
+        for n in 0..comptime!(CHUNK / 16) {
+            let b = blocks(columns + comptime!(offset(key, 16 * n, 2 * step)));
+            #[unroll]
+            for half in 0..2usize {
+                let (tile, i) = comptime!((2 * n + half, 2 * half));
+                let (low, high) = (b.extract(i), b.extract(comptime!(i + 1)));
+                read[tile] = multiply_add(q, low, high, read[tile], storage);
+                if comptime!(form.erases()) {
+                    met[tile] = multiply_add(k, low, high, met[tile], storage);
+                }
+            }
         }
-        multiply(&a, keys, &mut met, product);
+    }
+    order_steps(&mut read);
+    if comptime!(form.erases()) {
+        order_steps(&mut met);
     }
 
     let lane = UNIT_POS_X as usize;
-    let group = sizes.heads / sizes.key_heads;
     let upper = UNIT_POS_Y as usize * 16 + lane / 4;
     let (mut reset_0, mut reset_1) = (-1.0f32.runtime(), -1.0f32.runtime());
     let mut reset_end = -1.0f32.runtime();
@@ -169,46 +246,23 @@ pub(super) fn chunk_scores<F: Numeric>(
         reset_1 = largest_1;
         reset_end = shuffle(largest_1, 31u32);
         if UNIT_POS_Y == 0 {
-            resets[2 * lane] = reset_0;
-            resets[2 * lane + 1] = reset_1;
+            put_two(resets, reset_0, reset_1);
         }
     }
+    let mut given = before;
     for member in 0..group {
         let head = key_head * group + member;
         let place = (sequence * sizes.heads + head) * chunks + chunk;
-        let (mut g_0, mut g_1) = (0.0f32.runtime(), 0.0f32.runtime());
-        let (mut beta_0, mut beta_1) = (0.0f32.runtime(), 0.0f32.runtime());
-        #[unroll]
-        for n in 0..2usize {
-            let t = first + 2 * lane + n;
-            let row = (sequence * sizes.steps + t.min(sizes.steps - 1)) * sizes.heads + head;
-            let there = t < sizes.steps;
-            if comptime!(form.logs) {
-                let log = select(there, f32::cast_from(g[row]), 0.0f32);
-                // A positive decay is not a number, from its step on.
-                let log = select(log > 0.0f32, (0.0f32 - log).sqrt(), log * LOG2_E);
-                if comptime!(n == 0) {
-                    g_0 = log;
-                } else {
-                    g_1 = log;
-                }
-            }
-            if comptime!(form.erases()) {
-                let factor = select(there, f32::cast_from(beta[row]), 0.0f32);
-                if comptime!(n == 0) {
-                    beta_0 = factor;
-                } else {
-                    beta_1 = factor;
-                }
-            }
+        let factors = given;
+        if member + 1 < group {
+            given = factors_of(g, beta, sequence, first, head + 1, &sizes, form);
         }
-        let (sum_0, sum_1) = sums_up_to(g_0, g_1);
+        let (beta_0, beta_1) = (factors.extract(2usize), factors.extract(3usize));
+        let (sum_0, sum_1) = sums_up_to(factors.extract(0usize), factors.extract(1usize));
         let end = shuffle(sum_1, 31u32);
         if UNIT_POS_Y == 0 {
-            sums[2 * lane] = sum_0;
-            sums[2 * lane + 1] = sum_1;
-            betas[2 * lane] = beta_0;
-            betas[2 * lane + 1] = beta_1;
+            put_two(sums, sum_0, sum_1);
+            put_two(betas, beta_0, beta_1);
             let at = place * comptime!(SCALARS * CHUNK) + 2 * lane;
             scalars[at] = sum_0;
             scalars[at + 1] = sum_1;
@@ -234,31 +288,37 @@ pub(super) fn chunk_scores<F: Numeric>(
         #[unroll]
         for half in 0..2usize {
             let i = upper + comptime!(8 * half);
-            let (sum, factor) = (sums[i], betas[i]);
+            let sum = number_at(sums + i as u32 * 4);
+            let factor = number_at(betas + i as u32 * 4);
             #[unroll]
-            for n in 0..tiles {
-                let j = comptime!(8 * n) + lane % 4 * 2;
-                let (mut left, mut right) = (1.0f32.runtime(), 1.0f32.runtime());
+            for n in 0..comptime!(CHUNK / 16) {
+                let j = comptime!(16 * n) + lane % 4 * 4;
+                let mut decays = Sums::new(1.0f32);
                 if comptime!(form.gate) {
-                    left = exp2_ptx(sum - sums[j]);
-                    right = exp2_ptx(sum - sums[j + 1]);
+                    let to = Sums::reinterpret(words_at(sums + j as u32 * 4));
+                    #[unroll]
+                    for x in 0..4usize {
+                        decays.insert(x, exp2_ptx(sum - to.extract(x)));
+                    }
                 }
                 if comptime!(form.reset) {
-                    let (since, j) = (resets[i], f32::cast_from(j));
-                    left = select(j >= since, left, 0.0f32);
-                    right = select(j + 1.0f32 >= since, right, 0.0f32);
+                    let since = number_at(resets + i as u32 * 4);
+                    #[unroll]
+                    for x in 0..4usize {
+                        let there = f32::cast_from(j + x) >= since;
+                        decays.insert(x, select(there, decays.extract(x), 0.0f32));
+                    }
                 }
-                let (x, y) = comptime!((2 * half, 2 * half + 1));
-                let products = read[n];
-                let low = select(j <= i, products.extract(x) * left, 0.0f32);
-                let high = select(j < i, products.extract(y) * right, 0.0f32);
-                let at = (place * CHUNK + i) * comptime!(CHUNK / 2);
-                scores[at + j / 2] = pair(low, high, storage);
+                let tile = comptime!(2 * n + half);
+                let mut four = read[tile] * decays;
+                #[unroll]
+                for x in 0..4usize {
+                    four.insert(x, select(j + x <= i, four.extract(x), 0.0f32));
+                }
+                let at = (place * CHUNK + i) * comptime!(CHUNK / 4) + j / 4;
+                scores[at] = pairs(four, storage);
                 if comptime!(form.erases()) {
-                    let products = met[n];
-                    let low = select(j < i, products.extract(x) * left * factor, 0.0f32);
-                    let high = select(j + 1 < i, products.extract(y) * right * factor, 0.0f32);
-                    put_pair(keys, i, j, low, high);
+                    put_four(keys, i, j, met[tile] * decays * Sums::new(factor));
                 }
             }
         }

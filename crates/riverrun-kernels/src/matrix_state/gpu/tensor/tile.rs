@@ -2,7 +2,7 @@
 
 use cubecl::prelude::*;
 
-use crate::gpu::storage::{Storage, widen};
+use crate::gpu::storage::{Storage, pair, widen};
 pub(super) use crate::gpu::tensor::operand;
 use crate::gpu::tensor::{blocks, blocks_transposed, copy_16, own_column, own_row};
 use crate::gpu::warpgroup::{PANEL, ROW, swizzled};
@@ -204,6 +204,18 @@ pub(super) fn load_flat(
             copy_16(at + (place * 16) as u32, source + bytes, 16u32);
         }
     }
+}
+
+/// Four numbers, two to a word.
+#[cube]
+pub(super) fn pairs(four: Sums, #[comptime] storage: Storage) -> Vector<u32, Const<2>> {
+    let low = pair(four.extract(0usize), four.extract(1usize), storage);
+    let mut words = Vector::<u32, Const<2>>::new(low);
+    words.insert(
+        1usize,
+        pair(four.extract(2usize), four.extract(3usize), storage),
+    );
+    words
 }
 
 /// The two numbers of a word.
