@@ -57,7 +57,7 @@ pub fn backward(
             reverse::pass_backward::launch_unchecked(
                 client,
                 grid(client, cubes),
-                CubeDim::new_2d(32, form.planes as u32),
+                form.of_threads(),
                 chunks.addresses,
                 chunks.queries(),
                 chunks.keys(),
@@ -120,7 +120,7 @@ pub fn backward(
             both::passes::launch_unchecked(
                 client,
                 grid(client, 2 * cubes),
-                CubeDim::new_2d(32, form.planes as u32),
+                form.of_threads(),
                 chunks.addresses,
                 chunks.queries(),
                 chunks.keys(),

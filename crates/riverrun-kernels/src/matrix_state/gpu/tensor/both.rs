@@ -4,6 +4,7 @@
 use cubecl::prelude::*;
 
 use super::Form;
+use super::feed::sources;
 use super::forward::{self, Results};
 use super::reverse;
 use super::scores::Sizes;

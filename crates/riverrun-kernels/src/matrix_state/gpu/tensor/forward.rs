@@ -18,6 +18,7 @@ use cubecl::prelude::*;
 
 use super::Form;
 use super::columns::*;
+use super::feed::*;
 use super::product::*;
 use super::results::*;
 use super::scores::Sizes;
@@ -143,9 +144,22 @@ pub(super) fn walk(
     }
     let own = column + UNIT_POS_Y as usize * 16;
     let chunks = sizes.steps.div_ceil(CHUNK);
-    let own_memory = start + comptime!(2 * stage.bytes) + UNIT_POS_Y * comptime!(form.of_plane());
+    let own_memory =
+        start + comptime!(form.stages() * stage.bytes) + UNIT_POS_Y * comptime!(form.of_plane());
     let first = segment * sizes.segment;
-    let end = (first + sizes.segment).min(chunks);
+    let path = Path {
+        lane,
+        column,
+        first,
+        count: sizes.segment.min(chunks - first),
+        start,
+        backward: false,
+        stage,
+    };
+    if comptime!(form.loads) && UNIT_POS_Y >= comptime!(form.planes as u32) {
+        feed(&path, sources, sizes, outputs, form);
+        terminate!();
+    }
 
     let state_at = piece * comptime!(key * value) + own;
     let mut s = Array::<Sums>::new(comptime!(key / 8));
@@ -165,14 +179,11 @@ pub(super) fn walk(
     let mut r = Array::<Sums>::new(comptime!(2 * steps));
     let mut u = Array::<Sums>::new(comptime!(2 * steps));
     let mut out = Array::<Sums>::new(comptime!(2 * steps));
-    load_stage(
-        start, sources, lane, first, column, sizes, stage, outputs, form,
-    );
-    for chunk in first..end {
-        let turn = (chunk - first) as u32 % 2;
-        let now = start + turn * stage.bytes;
-        wait_for_all();
-        meet(form);
+    set_out(&path, sources, sizes, outputs, form);
+    for n in 0..path.count {
+        let chunk = chunk_of(&path, n);
+        let now = stage_of(&path, n, form);
+        arrive(form);
         #[unroll]
         for step in 0..depth {
             held[step] = operand(s[comptime!(2 * step)], s[comptime!(2 * step + 1)], storage);
@@ -190,20 +201,8 @@ pub(super) fn walk(
             let rows = columns_of(place, own, key, form);
             write_operands(&held, written, &rows, own_memory, key, true, form);
         }
-        // While the products run. The other stage is free: the cube has met.
-        if chunk + 1 < end {
-            load_stage(
-                start + (1 - turn) * stage.bytes,
-                sources,
-                lane,
-                chunk + 1,
-                column,
-                sizes,
-                stage,
-                outputs,
-                form,
-            );
-        }
+        // While the products run.
+        go_on(&path, n, sources, sizes, outputs, form);
         if comptime!(form.erases()) {
             settle(&mut r, of_state, comptime!(usize::from(outputs)));
         }

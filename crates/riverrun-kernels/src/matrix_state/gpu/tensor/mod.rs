@@ -33,6 +33,7 @@ mod carry;
 mod chunks;
 mod columns;
 mod decays;
+mod feed;
 mod forward;
 mod gradients;
 mod inverse;
@@ -53,7 +54,6 @@ mod sums;
 mod tile;
 
 use cubecl::client::Client;
-use cubecl::prelude::*;
 use cubecl::server::Handle;
 
 use super::Buffers;
@@ -93,6 +93,8 @@ pub(super) struct Form {
     pub planes: usize,
     /// Four of them multiply at a time.
     pub panels: bool,
+    /// As many planes more only copy.
+    pub loads: bool,
 }
 
 impl Form {
@@ -174,6 +176,7 @@ pub(super) fn choose(
         },
         planes,
         panels,
+        loads: false,
     };
     let room = client.properties().hardware.max_shared_memory_size as u32;
     let gradients = match form.rows {
@@ -182,6 +185,15 @@ pub(super) fn choose(
     };
     while form.of_pass(true) + ALIGNMENT as u32 > room && form.planes > least {
         form.planes /= 2;
+    }
+    // Where two cubes do not fit a multiprocessor anyway.
+    let alone = 2 * (form.of_pass(true) + ALIGNMENT as u32) > room;
+    let loading = Form {
+        loads: true,
+        ..form
+    };
+    if panels && form.planes == 4 && alone && loading.of_pass(true) + ALIGNMENT as u32 <= room {
+        form = loading;
     }
     let needed = form.of_pass(true).max(gradients + 4096) + ALIGNMENT as u32;
     (needed <= room).then_some(form)
@@ -211,6 +223,8 @@ fn pass(
     let of_states = pieces * form.key * form.value;
     let form = Form {
         state: initial.is_some(),
+        // Without queries two cubes may fit a multiprocessor.
+        loads: form.loads && matches!(outputs, Outputs::All(..)),
         ..form
     };
     let stand_in = || chunks.stand_in();
@@ -240,7 +254,7 @@ fn pass(
         forward::pass_forward::launch_unchecked(
             client,
             grid(client, cubes),
-            CubeDim::new_2d(32, form.planes as u32),
+            form.of_threads(),
             chunks.addresses,
             chunks.queries(),
             chunks.keys(),

@@ -16,6 +16,7 @@ use cubecl::prelude::*;
 
 use super::Form;
 use super::columns::*;
+use super::feed::*;
 use super::product::*;
 use super::results::*;
 use super::scores::Sizes;
@@ -95,9 +96,22 @@ pub(super) fn walk(
     let column = tile * comptime!(16 * form.planes);
     let own = column + UNIT_POS_Y as usize * 16;
     let chunks = sizes.steps.div_ceil(CHUNK);
-    let own_memory = start + comptime!(2 * stage.bytes) + UNIT_POS_Y * comptime!(form.of_plane());
+    let own_memory =
+        start + comptime!(form.stages() * stage.bytes) + UNIT_POS_Y * comptime!(form.of_plane());
     let first = segment * sizes.segment;
-    let end = (first + sizes.segment).min(chunks);
+    let path = Path {
+        lane,
+        column,
+        first,
+        count: sizes.segment.min(chunks - first),
+        start,
+        backward: true,
+        stage,
+    };
+    if comptime!(form.loads) && UNIT_POS_Y >= comptime!(form.planes as u32) {
+        feed(&path, sources, sizes, true, form);
+        terminate!();
+    }
 
     let state_at = piece * comptime!(key * value) + own;
     let mut d = Array::<Sums>::new(comptime!(key / 8));
@@ -114,23 +128,11 @@ pub(super) fn walk(
     let mut met = Array::<Words>::new(steps);
     let mut d_u = Array::<Sums>::new(comptime!(2 * steps));
     let mut r = Array::<Sums>::new(comptime!(2 * steps));
-    load_stage(
-        start,
-        sources,
-        lane,
-        end - 1,
-        column,
-        sizes,
-        stage,
-        true,
-        form,
-    );
-    for n in 0..end - first {
-        let chunk = end - 1 - n;
-        let turn = n as u32 % 2;
-        let now = start + turn * stage.bytes;
-        wait_for_all();
-        meet(form);
+    set_out(&path, sources, sizes, true, form);
+    for n in 0..path.count {
+        let chunk = chunk_of(&path, n);
+        let now = stage_of(&path, n, form);
+        arrive(form);
         #[unroll]
         for step in 0..depth {
             held[step] = operand(d[comptime!(2 * step)], d[comptime!(2 * step + 1)], storage);
@@ -141,20 +143,8 @@ pub(super) fn walk(
             let rows = columns_of(place, own, key, form);
             write_operands(&held, d_states, &rows, own_memory, key, true, form);
         }
-        // While the product runs. The other stage is free: the cube has met.
-        if chunk > first {
-            load_stage(
-                start + (1 - turn) * stage.bytes,
-                sources,
-                lane,
-                chunk - 1,
-                column,
-                sizes,
-                stage,
-                true,
-                form,
-            );
-        }
+        // While the product runs.
+        go_on(&path, n, sources, sizes, true, form);
         let scalars_at = now + stage.scalars;
         let own_values =
             now + stage.values + UNIT_POS_Y * 32 + own_column(comptime!(pitch(16 * form.planes)));

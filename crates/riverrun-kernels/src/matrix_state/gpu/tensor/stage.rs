@@ -1,14 +1,11 @@
-//! The tiles of a chunk on their way to shared memory.
+//! The tiles of a chunk in shared memory, and the products with them.
 
 use cubecl::prelude::*;
 
 use super::Form;
 use super::product::*;
 use super::results::own_bytes;
-use super::scores::Sizes;
 use super::tile::*;
-use crate::gpu::address::address;
-use crate::gpu::tensor::end_group;
 use crate::gpu::warpgroup::{ALIGNMENT, first_panel, show};
 
 /// The rows of the columns `first` and on of a tensor with `len` numbers a head, from step `step` on.
@@ -113,9 +110,20 @@ impl Form {
         self.planes as u32 * self.of_plane()
     }
 
+    /// Chunks in shared memory: the one that is multiplied, and those on their way.
+    pub(super) fn stages(self) -> u32 {
+        if self.loads { 3 } else { 2 }
+    }
+
     /// Bytes of the shared memory of a pass along the chunks, which [reads](Stage::new) scores or not.
     pub(super) fn of_pass(self, reads: bool) -> u32 {
-        2 * Stage::new(self, reads).bytes + self.of_planes()
+        self.stages() * Stage::new(self, reads).bytes + self.of_planes()
+    }
+
+    /// The threads of a pass.
+    pub(super) fn of_threads(self) -> CubeDim {
+        let planes = if self.loads { 2 } else { 1 } * self.planes;
+        CubeDim::new_2d(32, planes as u32)
     }
 
     /// A tile whose rows are steps, with `len` numbers each.
@@ -209,163 +217,4 @@ pub(super) fn meet(#[comptime] form: Form) {
         show();
     }
     sync_cube();
-}
-
-/// The addresses of what a stage is read from.
-#[derive(CubeType, Clone, Copy)]
-pub(super) struct Sources {
-    pub q: u64,
-    pub k: u64,
-    pub ends: u64,
-    pub values: u64,
-    pub inverse: u64,
-    pub scores: u64,
-    pub given_met: u64,
-    pub given_scores: u64,
-    pub given_ends: u64,
-    pub scalars: u64,
-}
-
-/// The addresses of buffers.
-#[cube]
-pub(super) fn sources(
-    q: &[u32],
-    k: &[u32],
-    ends: &[u32],
-    values: &[u32],
-    inverse: &[u32],
-    scores: &[u32],
-    given_met: &[u32],
-    given_scores: &[u32],
-    given_ends: &[u32],
-    scalars: &[f32],
-) -> Sources {
-    Sources {
-        q: address(q),
-        k: address(k),
-        ends: address(ends),
-        values: address(values),
-        inverse: address(inverse),
-        scores: address(scores),
-        given_met: address(given_met),
-        given_scores: address(given_scores),
-        given_ends: address(given_ends),
-        scalars: address(scalars),
-    }
-}
-
-/// Begins to copy a chunk of a head; `place` is the chunk's number among all, `column` the first of the cube.
-#[cube]
-pub(super) fn load_stage(
-    at: u32,
-    sources: &Sources,
-    lane: usize,
-    chunk: usize,
-    column: usize,
-    sizes: &Sizes,
-    #[comptime] stage: Stage,
-    #[comptime] reads: bool,
-    #[comptime] form: Form,
-) {
-    let threads = comptime!(32 * form.planes);
-    let of_keys = comptime!(form.of_steps(form.key));
-    let of_square = comptime!(form.of_steps(CHUNK));
-    let (sequence, head) = (lane / sizes.heads, lane % sizes.heads);
-    let key_head = head / (sizes.heads / sizes.key_heads);
-    let first = chunk * CHUNK;
-    let values = rows_of(
-        sequence,
-        head,
-        sizes.heads,
-        first,
-        sizes.steps,
-        form.value,
-        column,
-    );
-    let place = lane * sizes.steps.div_ceil(CHUNK) + chunk;
-    let square = Rows {
-        first: place * comptime!(CHUNK * CHUNK),
-        stride: CHUNK.runtime(),
-        there: CHUNK.runtime(),
-    };
-    let keys = if comptime!(form.rows) {
-        Rows {
-            first: place * comptime!(CHUNK * form.key),
-            stride: form.key.runtime(),
-            there: CHUNK.runtime(),
-        }
-    } else {
-        rows_of(
-            sequence,
-            key_head,
-            sizes.key_heads,
-            first,
-            sizes.steps,
-            form.key,
-            0usize,
-        )
-    };
-    if comptime!(!form.rows || form.erases()) {
-        load_tile(at + stage.keys, sources.k, &keys, of_keys, threads);
-    }
-    if comptime!(form.rows) {
-        load_tile(at + stage.ends, sources.ends, &keys, of_keys, threads);
-    }
-    if comptime!(reads) {
-        load_tile(at + stage.queries, sources.q, &keys, of_keys, threads);
-        load_tile(
-            at + stage.scores,
-            sources.scores,
-            &square,
-            of_square,
-            threads,
-        );
-    }
-    if comptime!(form.erases()) {
-        load_tile(
-            at + stage.inverse,
-            sources.inverse,
-            &square,
-            of_square,
-            threads,
-        );
-    }
-    if comptime!(form.separate()) {
-        load_tile(
-            at + stage.given_met,
-            sources.given_met,
-            &square,
-            of_square,
-            threads,
-        );
-        if comptime!(reads) {
-            load_tile(
-                at + stage.given_scores,
-                sources.given_scores,
-                &square,
-                of_square,
-                threads,
-            );
-        }
-        load_tile(
-            at + stage.given_ends,
-            sources.given_ends,
-            &keys,
-            of_keys,
-            threads,
-        );
-    }
-    let columns = comptime!(16 * form.planes);
-    load(
-        at + stage.values,
-        sources.values,
-        &values,
-        CHUNK,
-        columns,
-        threads,
-    );
-    let scalars = comptime!(form.scalars() / 4);
-    let from = sources.scalars + u64::cast_from(place) * comptime!(scalars as u64 * 16);
-    load_flat(at + stage.scalars, from, scalars, threads);
-    end_group();
 }
