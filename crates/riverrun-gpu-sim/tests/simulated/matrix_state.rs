@@ -6,7 +6,7 @@ use riverrun_kernels::Element;
 use riverrun_kernels::gpu::Dtype;
 use riverrun_testkit::Case;
 use riverrun_testkit::matrix_state::{
-    Erase, Form, Gate, Options, States, for_tensor_cores, in_segments, of_many_heads,
+    Erase, Form, Gate, Options, States, for_tensor_cores, in_halves, in_segments, of_many_heads,
 };
 
 fn check<E: Element>(dtype: Dtype, case: States) {
@@ -79,6 +79,11 @@ fn delta_rule_in_segments() {
 }
 
 #[test]
+fn delta_rule_in_halves() {
+    check::<bf16>(Dtype::Bf16, in_halves(Erase::Key).expect("a case"));
+}
+
+#[test]
 fn delta_rule_of_many_heads() {
     check::<bf16>(Dtype::Bf16, of_many_heads(Erase::Key).expect("a case"));
 }
@@ -110,11 +115,10 @@ fn piece(case: &States, steps: std::ops::Range<usize>) -> States {
     piece
 }
 
-#[test]
-fn pieces_have_the_bits_of_a_sequence() {
+fn check_pieces(gate: Gate, sizes: [usize; 6], cut: usize) {
     let client = client();
     let form = Form {
-        gate: Gate::Row,
+        gate,
         erase: Erase::Key,
         bonus: false,
     };
@@ -123,13 +127,13 @@ fn pieces_have_the_bits_of_a_sequence() {
         d_last: true,
         ..Options::default()
     };
-    let case = States::random([1, 164, 1, 1, 32, 16], form, options, 1).rounded::<bf16>();
+    let case = States::random(sizes, form, options, 1).rounded::<bf16>();
     let found = |case: &States| {
         case.gpu(&client, Dtype::Bf16)
             .expect("a problem it can run")
     };
     let whole = found(&case);
-    let [mut first, mut second] = [0..64, 64..164].map(|steps| piece(&case, steps));
+    let [mut first, mut second] = [0..cut, cut..sizes[1]].map(|steps| piece(&case, steps));
     second.inputs.initial = Some(found(&first).get("last").to_vec());
     let later = found(&second);
     first.d_last = Some(later.get("d_initial").to_vec());
@@ -140,4 +144,14 @@ fn pieces_have_the_bits_of_a_sequence() {
     }
     assert_eq!(later.get("last"), whole.get("last"));
     assert_eq!(earlier.get("d_initial"), whole.get("d_initial"));
+}
+
+#[test]
+fn pieces_have_the_bits_of_a_sequence() {
+    check_pieces(Gate::Row, [1, 164, 1, 1, 32, 16], 64);
+}
+
+#[test]
+fn pieces_have_the_bits_of_a_sequence_in_halves() {
+    check_pieces(Gate::Head, [1, 2080, 1, 1, 32, 16], 1088);
 }

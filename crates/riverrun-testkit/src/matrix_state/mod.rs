@@ -80,6 +80,9 @@ const CHUNKED: [[usize; 6]; 4] = [
 /// One that they divide.
 const SEGMENTED: [usize; 6] = [1, 4160, 1, 1, 64, 64];
 
+/// One that they divide into halves for its outputs.
+const HALVED: [usize; 6] = [1, 2080, 1, 2, 32, 32];
+
 /// One of more heads than a GPU has multiprocessors.
 const MANY: [usize; 6] = [2, 70, 40, 80, 32, 32];
 
@@ -123,8 +126,18 @@ fn on_tensor_cores(erase: Erase) -> Option<Form> {
     })
 }
 
-/// A sequence of one head so long that tensor cores divide it in segments: its states last from one to the next.
+/// A sequence of one head so long that tensor cores divide it into segments.
 pub fn in_segments(erase: Erase) -> Option<States> {
+    lasting(erase, SEGMENTED)
+}
+
+/// A sequence of two heads that tensor cores divide into halves.
+pub fn in_halves(erase: Erase) -> Option<States> {
+    lasting(erase, HALVED)
+}
+
+/// A problem whose states last over thousands of steps.
+fn lasting(erase: Erase, sizes: [usize; 6]) -> Option<States> {
     let form = on_tensor_cores(erase)?;
     let options = Options {
         initial: true,
@@ -133,7 +146,7 @@ pub fn in_segments(erase: Erase) -> Option<States> {
         correlated: false,
         weak: true,
     };
-    let mut case = States::random(SEGMENTED, form, options, 1);
+    let mut case = States::random(sizes, form, options, 1);
     let inputs = &mut case.inputs;
     let scale = |numbers: &mut Option<Vec<f64>>, by: f64| {
         numbers.iter_mut().flatten().for_each(|x| *x *= by);
@@ -179,8 +192,8 @@ fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), 
     let in_turn = in_chunks.enumerate().filter(|(n, _)| turn(n / 3 + n, 3));
     cases.extend(in_turn.map(|(_, case)| case));
     if !on_cpu {
-        let large = in_segments(erase).into_iter().chain(of_many_heads(erase));
-        cases.extend(large.map(|case| case.in_chunks(true)));
+        let large = [in_segments(erase), in_halves(erase), of_many_heads(erase)];
+        cases.extend(large.into_iter().flatten().map(|case| case.in_chunks(true)));
     }
     #[cfg(feature = "gpu")]
     if let Some((client, dtype)) = part.gpu() {
@@ -188,7 +201,7 @@ fn check<E: CpuElement>(part: &Part<'_>, report: &mut dyn Report) -> Result<(), 
             case.coarse = case.on_tensor_cores(client, dtype);
         }
         // Without tensor cores, they are large problems of kernels that the others check.
-        let large = |sizes| [SEGMENTED, MANY].contains(&sizes) || CHUNKED.contains(&sizes);
+        let large = |sizes| [SEGMENTED, HALVED, MANY].contains(&sizes) || CHUNKED.contains(&sizes);
         cases.retain(|case| case.coarse || !large(case.sizes()));
     }
     #[cfg(feature = "ops")]

@@ -33,6 +33,8 @@ pub(super) enum Results {
     Outputs,
     /// For a backward pass, the state before every chunk, `[.., V, K]`, and `U`, `[.., V, CHUNK]`.
     Between,
+    /// The states before the two segments of a sequence, of which it takes the first alone.
+    Starts,
     /// The affine map of each segment: the state after it when the one before is zero (`B`), and the matrix `A`, `[.., K, K]`.
     Ends,
 }
@@ -42,7 +44,7 @@ impl Form {
     pub(super) fn tiles(self, results: Results) -> usize {
         let columns = match results {
             Results::Ends => self.value + self.key,
-            Results::Outputs | Results::Between => self.value,
+            Results::Outputs | Results::Between | Results::Starts => self.value,
         };
         columns / (16 * self.planes)
     }
@@ -130,11 +132,16 @@ pub(super) fn walk(
 ) {
     let (key, value, storage) = comptime!((form.key, form.value, form.storage));
     let outputs = comptime!(results == Results::Outputs);
+    let starts = comptime!(results == Results::Starts);
     let stage = comptime!(Stage::new(form, outputs));
     let tiles = comptime!(form.tiles(results));
     let of_values = comptime!(value / (16 * form.planes));
     let (piece, tile) = (cube / tiles, cube % tiles);
-    let (lane, segment) = (piece / sizes.segments, piece % sizes.segments);
+    let (mut lane, mut segment) = (piece / sizes.segments, piece % sizes.segments);
+    if comptime!(starts) {
+        lane = piece;
+        segment = 0usize;
+    }
     let (sequence, head) = (lane / sizes.heads, lane % sizes.heads);
     let mut column = tile * comptime!(16 * form.planes);
     let maps = tile >= of_values;
@@ -164,6 +171,10 @@ pub(super) fn walk(
     let state_at = piece * comptime!(key * value) + own;
     let mut s = Array::<Sums>::new(comptime!(key / 8));
     read_state(&mut s, initial, state_at, form.state, form);
+    if comptime!(starts) {
+        let first = 2 * lane * comptime!(key * value);
+        write_state(&s, last, first + own, value, form);
+    }
     if comptime!(results == Results::Ends) {
         add_identity(&mut s, own, maps, form);
     }
@@ -314,6 +325,9 @@ pub(super) fn walk(
         if segment + 1 == sizes.segments {
             write_state(&s, last, lane * comptime!(key * value) + own, value, form);
         }
+    } else if comptime!(starts) {
+        let second = (2 * lane + 1) * comptime!(key * value);
+        write_state(&s, last, second + own, value, form);
     } else if comptime!(results == Results::Ends) {
         if maps {
             write_state(&s, map, piece * comptime!(key * key) + own, key, form);

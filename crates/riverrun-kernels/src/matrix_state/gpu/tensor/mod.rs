@@ -205,6 +205,8 @@ enum Outputs<'a> {
     All(&'a Handle, &'a Handle),
     /// The states before the chunks, and what the chunks add to them.
     Between(&'a Handle, &'a Handle),
+    /// The states before the halves of the sequences.
+    Starts(&'a Handle),
     Ends(&'a Ends),
 }
 
@@ -224,7 +226,7 @@ fn pass(
     let form = Form {
         state: initial.is_some(),
         // Without queries two cubes may fit a multiprocessor.
-        loads: form.loads && matches!(outputs, Outputs::All(..)),
+        loads: form.loads && matches!(outputs, Outputs::All(..) | Outputs::Starts(_)),
         ..form
     };
     let stand_in = || chunks.stand_in();
@@ -242,13 +244,22 @@ fn pass(
             added = buffer(additions, count * form.value * CHUNK, 8);
             Results::Between
         }
+        Outputs::Starts(states) => {
+            last = buffer(states, of_states, 1);
+            Results::Starts
+        }
         Outputs::Ends(ends) => {
             last = buffer(&ends.states, of_states, 1);
             map = buffer(&ends.maps, pieces * form.key * form.key, 1);
             Results::Ends
         }
     };
-    let cubes = pieces * form.tiles(results);
+    // The halves begin with the sequence's own state.
+    let begins = match results {
+        Results::Starts => shape.states(),
+        Results::Outputs | Results::Between | Results::Ends => pieces,
+    };
+    let cubes = begins * form.tiles(results);
     // SAFETY: the buffers have been checked or made for the shape, and cubes past the last end at once.
     unsafe {
         forward::pass_forward::launch_unchecked(
@@ -267,7 +278,7 @@ fn pass(
             given_ends,
             chunks.scalars(),
             match initial {
-                Some(state) => buffer(state, of_states, 1),
+                Some(state) => buffer(state, begins * form.key * form.value, 1),
                 None => stand_in(),
             },
             written,
@@ -291,8 +302,18 @@ pub(super) fn forward(
     form: Form,
 ) {
     let chunks = Chunks::new(client, problem, dtype, inputs, form);
-    let segments = Segments::choose(client, problem, form);
-    let (initial, _) = before_segments(client, problem, inputs, &chunks, segments, form);
+    let mut segments = Segments::choose(client, problem, form);
+    let (mut initial, _) = before_segments(client, problem, inputs, &chunks, segments, form);
+    if let (1, Some(halves)) = (segments.count, Segments::halves(client, problem, form)) {
+        segments = halves;
+        let starts = client.empty(4 * segments.pieces(problem) * form.key * form.value);
+        let outputs = Outputs::Starts(&starts);
+        let given = initial.as_ref();
+        pass(
+            client, problem, inputs, &chunks, given, outputs, segments, form,
+        );
+        initial = Some(starts);
+    }
     pass(
         client,
         problem,

@@ -7,10 +7,14 @@
 //! A pass over all segments at once finds `A` from the identity without values, and `B` from zeros; a backward pass likewise `E`. Then
 //! [`carry`](super::carry) goes from segment to segment in `f32`, and the passes begin each segment with what it found. That is twice
 //! the work of a pass, in a time divided by the segments.
+//!
+//! Where that does not pay, the outputs of both halves of a sequence are still found at the same time, after a pass over the first half
+//! that makes its state alone. The products of states are those of one segment, and so are the bits.
 
 use cubecl::client::Client;
 
 use super::Form;
+use super::forward::Results;
 use super::scores::SizesLaunch;
 use super::tile::CHUNK;
 use crate::gpu::multiprocessors;
@@ -18,6 +22,9 @@ use crate::matrix_state::Problem;
 
 /// Chunks of a segment at least.
 const LEAST: usize = 16;
+
+/// Chunks at least of a sequence that is divided into halves.
+const LEAST_OF_HALVES: usize = 32;
 
 /// The segments of every sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +56,17 @@ impl Segments {
             count: one.chunks.div_ceil(chunks),
             chunks,
         }
+    }
+
+    /// Two segments, if the multiprocessors take the cubes of both at the same time.
+    pub fn halves(client: &Client, problem: &Problem, form: Form) -> Option<Self> {
+        let chunks = Self::one(problem).chunks;
+        let cubes = problem.shape.states() * form.tiles(Results::Outputs);
+        let pays = chunks >= LEAST_OF_HALVES && 2 * cubes <= multiprocessors(client);
+        pays.then(|| Self {
+            count: 2,
+            chunks: chunks.div_ceil(2),
+        })
     }
 
     pub fn sizes(self, problem: &Problem, cubes: usize) -> SizesLaunch {
