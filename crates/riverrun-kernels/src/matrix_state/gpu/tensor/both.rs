@@ -4,8 +4,8 @@
 use cubecl::prelude::*;
 
 use super::Form;
-use super::feed::sources;
 use super::forward::{self, Results};
+use super::loads::sources;
 use super::reverse;
 use super::scores::Sizes;
 use super::stage::*;

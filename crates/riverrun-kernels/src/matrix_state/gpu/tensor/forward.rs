@@ -18,7 +18,7 @@ use cubecl::prelude::*;
 
 use super::Form;
 use super::columns::*;
-use super::feed::*;
+use super::loads::*;
 use super::product::*;
 use super::results::*;
 use super::scores::Sizes;
@@ -163,8 +163,8 @@ pub(super) fn walk(
         backward: false,
         stage,
     };
-    if comptime!(form.loads) && UNIT_POS_Y >= comptime!(form.planes as u32) {
-        feed(&path, sources, sizes, outputs, form);
+    if comptime!(form.loaders) && UNIT_POS_Y >= comptime!(form.planes as u32) {
+        load_all(&path, sources, sizes, outputs, form);
         terminate!();
     }
 
@@ -190,11 +190,11 @@ pub(super) fn walk(
     let mut r = Array::<Sums>::new(comptime!(2 * steps));
     let mut u = Array::<Sums>::new(comptime!(2 * steps));
     let mut out = Array::<Sums>::new(comptime!(2 * steps));
-    set_out(&path, sources, sizes, outputs, form);
+    load_first(&path, sources, sizes, outputs, form);
     for n in 0..path.count {
         let chunk = chunk_of(&path, n);
         let now = stage_of(&path, n, form);
-        arrive(form);
+        wait_for_chunk(form);
         #[unroll]
         for step in 0..depth {
             held[step] = operand(s[comptime!(2 * step)], s[comptime!(2 * step + 1)], storage);
@@ -213,7 +213,7 @@ pub(super) fn walk(
             write_operands(&held, written, &rows, own_memory, key, true, form);
         }
         // While the products run.
-        go_on(&path, n, sources, sizes, outputs, form);
+        load_next(&path, n, sources, sizes, outputs, form);
         if comptime!(form.erases()) {
             settle(&mut r, of_state, comptime!(usize::from(outputs)));
         }

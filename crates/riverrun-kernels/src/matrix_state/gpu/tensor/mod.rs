@@ -18,7 +18,8 @@
 //!
 //! A sequence is one segment; where its heads are too few for the card, [`segments`] divides it. On compute capability 9.0 four planes
 //! multiply at a time in the passes and for the gradients, with [panels](crate::gpu::warpgroup) in shared memory; elsewhere, and where
-//! sizes are no multiples of 64, each by itself.
+//! sizes are no multiples of 64, each by itself. Where four planes take all of a multiprocessor's shared memory, four more are
+//! [loaders](loads).
 //!
 //! States, their gradients and sums are in `f32`, and so is the solve for `T`; operands of products are rounded to storage, states among
 //! them. Nothing is added up by atomics. A sequence of one segment has the bits of its pieces where every cut lies at a multiple of 64
@@ -33,10 +34,10 @@ mod carry;
 mod chunks;
 mod columns;
 mod decays;
-mod feed;
 mod forward;
 mod gradients;
 mod inverse;
+mod loads;
 mod near;
 mod product;
 mod results;
@@ -93,8 +94,8 @@ pub(super) struct Form {
     pub planes: usize,
     /// Four of them multiply at a time.
     pub panels: bool,
-    /// As many planes more only copy.
-    pub loads: bool,
+    /// As many planes again are loaders.
+    pub loaders: bool,
 }
 
 impl Form {
@@ -176,24 +177,25 @@ pub(super) fn choose(
         },
         planes,
         panels,
-        loads: false,
+        loaders: false,
     };
     let room = client.properties().hardware.max_shared_memory_size as u32;
     let gradients = match form.rows {
         true => row_gradients::Tiles::new(form).bytes,
         false => gradients::Tiles::new(form).bytes,
     };
-    while form.of_pass(true) + ALIGNMENT as u32 > room && form.planes > least {
+    let of_pass = |form: Form| form.of_pass(true) + ALIGNMENT as u32;
+    while of_pass(form) > room && form.planes > least {
         form.planes /= 2;
     }
-    // Where two cubes do not fit a multiprocessor anyway.
-    let alone = 2 * (form.of_pass(true) + ALIGNMENT as u32) > room;
-    let loading = Form {
-        loads: true,
+    let with_loaders = Form {
+        loaders: true,
         ..form
     };
-    if panels && form.planes == 4 && alone && loading.of_pass(true) + ALIGNMENT as u32 <= room {
-        form = loading;
+    // Where two cubes do not fit a multiprocessor anyway.
+    let alone = 2 * of_pass(form) > room;
+    if panels && form.planes == 4 && alone && of_pass(with_loaders) <= room {
+        form = with_loaders;
     }
     let needed = form.of_pass(true).max(gradients + 4096) + ALIGNMENT as u32;
     (needed <= room).then_some(form)
@@ -226,7 +228,7 @@ fn pass(
     let form = Form {
         state: initial.is_some(),
         // Without queries two cubes may fit a multiprocessor.
-        loads: form.loads && matches!(outputs, Outputs::All(..) | Outputs::Starts(_)),
+        loaders: form.loaders && matches!(outputs, Outputs::All(..) | Outputs::Starts(_)),
         ..form
     };
     let stand_in = || chunks.stand_in();

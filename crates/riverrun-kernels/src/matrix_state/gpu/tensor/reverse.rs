@@ -16,7 +16,7 @@ use cubecl::prelude::*;
 
 use super::Form;
 use super::columns::*;
-use super::feed::*;
+use super::loads::*;
 use super::product::*;
 use super::results::*;
 use super::scores::Sizes;
@@ -108,8 +108,8 @@ pub(super) fn walk(
         backward: true,
         stage,
     };
-    if comptime!(form.loads) && UNIT_POS_Y >= comptime!(form.planes as u32) {
-        feed(&path, sources, sizes, true, form);
+    if comptime!(form.loaders) && UNIT_POS_Y >= comptime!(form.planes as u32) {
+        load_all(&path, sources, sizes, true, form);
         terminate!();
     }
 
@@ -128,11 +128,11 @@ pub(super) fn walk(
     let mut met = Array::<Words>::new(steps);
     let mut d_u = Array::<Sums>::new(comptime!(2 * steps));
     let mut r = Array::<Sums>::new(comptime!(2 * steps));
-    set_out(&path, sources, sizes, true, form);
+    load_first(&path, sources, sizes, true, form);
     for n in 0..path.count {
         let chunk = chunk_of(&path, n);
         let now = stage_of(&path, n, form);
-        arrive(form);
+        wait_for_chunk(form);
         #[unroll]
         for step in 0..depth {
             held[step] = operand(d[comptime!(2 * step)], d[comptime!(2 * step + 1)], storage);
@@ -144,7 +144,7 @@ pub(super) fn walk(
             write_operands(&held, d_states, &rows, own_memory, key, true, form);
         }
         // While the product runs.
-        go_on(&path, n, sources, sizes, true, form);
+        load_next(&path, n, sources, sizes, true, form);
         let scalars_at = now + stage.scalars;
         let own_values =
             now + stage.values + UNIT_POS_Y * 32 + own_column(comptime!(pitch(16 * form.planes)));

@@ -112,7 +112,7 @@ impl Form {
 
     /// Chunks in shared memory: the one that is multiplied, and those on their way.
     pub(super) fn stages(self) -> u32 {
-        if self.loads { 3 } else { 2 }
+        if self.loaders { 3 } else { 2 }
     }
 
     /// Bytes of the shared memory of a pass along the chunks, which [reads](Stage::new) scores or not.
@@ -122,7 +122,7 @@ impl Form {
 
     /// The threads of a pass.
     pub(super) fn of_threads(self) -> CubeDim {
-        let planes = if self.loads { 2 } else { 1 } * self.planes;
+        let planes = if self.loaders { 2 } else { 1 } * self.planes;
         CubeDim::new_2d(32, planes as u32)
     }
 

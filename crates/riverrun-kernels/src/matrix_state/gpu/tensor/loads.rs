@@ -1,5 +1,5 @@
-//! The tiles of chunks on their way to shared memory. The planes that multiply copy the next chunk or, where a cube has a multiprocessor
-//! to itself, as many planes more do nothing else.
+//! Copies of chunks to shared memory. The planes that multiply begin to copy the next chunk while products run or, where a cube has a
+//! multiprocessor to itself, as many planes again do nothing else: the loaders.
 
 use cubecl::prelude::*;
 
@@ -53,18 +53,19 @@ pub(super) fn sources(
     }
 }
 
-/// The chunks that a cube walks along.
+/// The chunks of a head that a cube takes one after another.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Path {
-    /// The head of a sequence, and the first of the cube's columns.
+    /// The number of the head among those of all sequences.
     pub lane: usize,
+    /// The first of the cube's columns.
     pub column: usize,
     /// The first chunk, and how many there are.
     pub first: usize,
     pub count: usize,
     /// The shared memory of the stages.
     pub start: u32,
-    /// It goes from the last to the first.
+    /// From the last to the first.
     #[cube(comptime)]
     pub backward: bool,
     #[cube(comptime)]
@@ -87,24 +88,24 @@ pub(super) fn stage_of(path: &Path, n: usize, #[comptime] form: Form) -> u32 {
     path.start + n as u32 % form.stages() * path.stage.bytes
 }
 
-/// Begins to copy a path's first chunk, if the planes that multiply do so.
+/// Begins to copy the first chunk, unless loaders do.
 #[cube]
-pub(super) fn set_out(
+pub(super) fn load_first(
     path: &Path,
     sources: &Sources,
     sizes: &Sizes,
     #[comptime] reads: bool,
     #[comptime] form: Form,
 ) {
-    if comptime!(!form.loads) {
-        load_stage(path, 0usize, sources, sizes, reads, form);
+    if comptime!(!form.loaders) {
+        load_chunk(path, 0usize, sources, sizes, reads, form);
     }
 }
 
-/// Waits until chunk `n` is there, and the cube has done with the one before.
+/// Waits until the next chunk is in shared memory, and the cube has finished the one before.
 #[cube]
-pub(super) fn arrive(#[comptime] form: Form) {
-    if comptime!(form.loads) {
+pub(super) fn wait_for_chunk(#[comptime] form: Form) {
+    if comptime!(form.loaders) {
         sync_cube();
     } else {
         wait_for_all();
@@ -112,9 +113,9 @@ pub(super) fn arrive(#[comptime] form: Form) {
     }
 }
 
-/// Begins to copy the chunk after chunk `n`, if the planes that multiply do so. The cube has met since the chunk before.
+/// Begins to copy the chunk after chunk `n`, unless loaders do. Its stage is free: the cube has met since it was read.
 #[cube]
-pub(super) fn go_on(
+pub(super) fn load_next(
     path: &Path,
     n: usize,
     sources: &Sources,
@@ -122,23 +123,23 @@ pub(super) fn go_on(
     #[comptime] reads: bool,
     #[comptime] form: Form,
 ) {
-    if comptime!(!form.loads) && n + 1 < path.count {
-        load_stage(path, n + 1, sources, sizes, reads, form);
+    if comptime!(!form.loaders) && n + 1 < path.count {
+        load_chunk(path, n + 1, sources, sizes, reads, form);
     }
 }
 
-/// What planes do that only copy, two chunks ahead of those that multiply.
+/// Copies all chunks, up to two ahead of the planes that multiply; what loaders do.
 #[cube]
-pub(super) fn feed(
+pub(super) fn load_all(
     path: &Path,
     sources: &Sources,
     sizes: &Sizes,
     #[comptime] reads: bool,
     #[comptime] form: Form,
 ) {
-    load_stage(path, 0usize, sources, sizes, reads, form);
+    load_chunk(path, 0usize, sources, sizes, reads, form);
     if path.count > 1 {
-        load_stage(path, 1usize, sources, sizes, reads, form);
+        load_chunk(path, 1usize, sources, sizes, reads, form);
     }
     for n in 0..path.count {
         if n + 1 < path.count {
@@ -148,14 +149,14 @@ pub(super) fn feed(
         }
         meet(form);
         if n + 2 < path.count {
-            load_stage(path, n + 2, sources, sizes, reads, form);
+            load_chunk(path, n + 2, sources, sizes, reads, form);
         }
     }
 }
 
-/// Begins to copy a path's chunk `n`.
+/// Begins to copy chunk `n`.
 #[cube]
-fn load_stage(
+fn load_chunk(
     path: &Path,
     n: usize,
     sources: &Sources,
