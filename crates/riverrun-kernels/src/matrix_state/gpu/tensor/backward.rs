@@ -47,7 +47,6 @@ pub fn backward(
     let cubes = pieces * shape.value / (16 * form.planes);
     let of_pieces = pieces * form.key * form.value;
     let reverse = |d_last: Option<&Handle>, d_initial: BufferArg, ends: bool| {
-        let [given_met, given_scores, given_ends] = chunks.given();
         let form = Form {
             state: d_last.is_some(),
             ..form
@@ -59,16 +58,8 @@ pub fn backward(
                 grid(client, cubes),
                 form.of_threads(),
                 chunks.addresses,
-                chunks.queries(),
-                chunks.keys(),
-                chunks.ends(),
+                chunks.inputs(),
                 buffer(d_o, lengths.v, 2),
-                chunks.inverse(),
-                chunks.scores(),
-                given_met,
-                given_scores,
-                given_ends,
-                chunks.scalars(),
                 match d_last {
                     Some(d_last) => buffer(d_last, of_pieces, 1),
                     None => stand_in(),
@@ -109,7 +100,6 @@ pub fn backward(
             false,
         );
     } else {
-        let [given_met, given_scores, given_ends] = chunks.given();
         let state = |state: Option<&Handle>| match state {
             Some(state) => buffer(state, of_pieces, 1),
             None => stand_in(),
@@ -122,17 +112,9 @@ pub fn backward(
                 grid(client, 2 * cubes),
                 form.of_threads(),
                 chunks.addresses,
-                chunks.queries(),
-                chunks.keys(),
-                chunks.ends(),
+                chunks.inputs(),
                 buffer(&inputs.v, lengths.v, 2),
                 buffer(d_o, lengths.v, 2),
-                chunks.inverse(),
-                chunks.scores(),
-                given_met,
-                given_scores,
-                given_ends,
-                chunks.scalars(),
                 state(initial.as_ref()),
                 state(d_last.as_ref()),
                 buffer(&states, of_states, 8),

@@ -5,7 +5,7 @@ use cubecl::prelude::*;
 
 use super::Form;
 use super::forward::{self, Results};
-use super::loads::sources;
+use super::loads::*;
 use super::reverse;
 use super::scores::Sizes;
 use super::stage::*;
@@ -17,17 +17,9 @@ use crate::gpu::tensor::*;
 /// [`pass_backward`](reverse::pass_backward), whose problem is `after`.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn passes(
-    q: &[u32],
-    k: &[u32],
-    ends: &[u32],
+    inputs: PassInputs,
     v: &[u32],
     d_o: &[u32],
-    inverse: &[u32],
-    scores: &[u32],
-    given_met: &[u32],
-    given_scores: &[u32],
-    given_ends: &[u32],
-    scalars: &[f32],
     initial: &[f32],
     d_last: &[f32],
     states: &mut [Words],
@@ -48,18 +40,7 @@ pub(super) fn passes(
     let mut memory = Shared::<[Words]>::new_slice(comptime!(form.vectors(form.of_pass(true))));
     let start = first_tile(shared_address(&mut memory), form);
     let backward = CUBE_POS % 2 == 0;
-    let mut sources = sources(
-        q,
-        k,
-        ends,
-        v,
-        inverse,
-        scores,
-        given_met,
-        given_scores,
-        given_ends,
-        scalars,
-    );
+    let mut sources = sources(&inputs, v);
     if backward {
         sources.values = address(d_o);
         reverse::walk(

@@ -6,6 +6,7 @@ use cubecl::prelude::*;
 use cubecl::server::Handle;
 
 use super::super::Buffers;
+use super::loads::PassInputsLaunch;
 use super::scores::{PLANES, SizesLaunch, chunk_scores};
 use super::segments::Segments;
 use super::tile::CHUNK;
@@ -174,32 +175,24 @@ impl Chunks {
         }
     }
 
-    pub fn inverse(&self) -> BufferArg {
-        pairs(&self.inverse)
-    }
-
-    pub fn scores(&self) -> BufferArg {
-        pairs(&self.scores)
-    }
-
     pub fn scalars(&self) -> BufferArg {
         buffer(&self.scalars.0, self.scalars.1, 1)
     }
 
-    pub fn queries(&self) -> BufferArg {
-        pairs(&self.queries)
-    }
-
-    pub fn keys(&self) -> BufferArg {
-        pairs(&self.keys)
-    }
-
-    pub fn ends(&self) -> BufferArg {
-        pairs(&self.ends)
-    }
-
-    pub fn given(&self) -> [BufferArg; 3] {
-        self.given.each_ref().map(pairs)
+    /// What the passes read of it.
+    pub fn inputs(&self) -> PassInputsLaunch {
+        let [given_met, given_scores, given_ends] = self.given.each_ref().map(pairs);
+        PassInputsLaunch::new(
+            pairs(&self.queries),
+            pairs(&self.keys),
+            pairs(&self.ends),
+            pairs(&self.inverse),
+            pairs(&self.scores),
+            given_met,
+            given_scores,
+            given_ends,
+            self.scalars(),
+        )
     }
 
     /// A binding of what is absent, neither read nor written.

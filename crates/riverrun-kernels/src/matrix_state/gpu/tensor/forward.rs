@@ -69,20 +69,12 @@ fn add_identity(state: &mut Array<Sums>, first: usize, asked: bool, #[comptime] 
     }
 }
 
-/// A cube takes some columns of a segment of a head, 16 to a plane. `k`: the keys that read the state, `ends`: those that are written
-/// to it. `initial`: the state before every segment. `written`: the outputs, or the states between chunks.
+/// A cube takes some columns of a segment of a head, 16 to a plane. `initial`: the state before every segment. `written`: the outputs,
+/// or the states between chunks.
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn pass_forward(
-    q: &[u32],
-    k: &[u32],
-    ends: &[u32],
+    inputs: PassInputs,
     v: &[u32],
-    inverse: &[u32],
-    scores: &[u32],
-    given_met: &[u32],
-    given_scores: &[u32],
-    given_ends: &[u32],
-    scalars: &[f32],
     initial: &[f32],
     written: &mut [Words],
     added: &mut [Words],
@@ -98,18 +90,7 @@ pub(super) fn pass_forward(
     let bytes = comptime!(form.of_pass(results == Results::Outputs));
     let mut memory = Shared::<[Words]>::new_slice(comptime!(form.vectors(bytes)));
     let start = first_tile(shared_address(&mut memory), form);
-    let sources = sources(
-        q,
-        k,
-        ends,
-        v,
-        inverse,
-        scores,
-        given_met,
-        given_scores,
-        given_ends,
-        scalars,
-    );
+    let sources = sources(&inputs, v);
     walk(
         start, &sources, initial, written, added, last, map, CUBE_POS, &sizes, form, results,
     );

@@ -10,6 +10,23 @@ use super::tile::*;
 use crate::gpu::address::address;
 use crate::gpu::tensor::*;
 
+/// What the passes along the chunks read, apart from the values or gradients of outputs.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct PassInputs {
+    pub q: Box<[u32]>,
+    /// The keys that read the state.
+    pub k: Box<[u32]>,
+    /// Those that are written to it.
+    pub ends: Box<[u32]>,
+    pub inverse: Box<[u32]>,
+    pub scores: Box<[u32]>,
+    /// As in [`Stage`].
+    pub given_met: Box<[u32]>,
+    pub given_scores: Box<[u32]>,
+    pub given_ends: Box<[u32]>,
+    pub scalars: Box<[f32]>,
+}
+
 /// The addresses of what a stage is read from.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Sources {
@@ -27,29 +44,18 @@ pub(super) struct Sources {
 
 /// The addresses of buffers.
 #[cube]
-pub(super) fn sources(
-    q: &[u32],
-    k: &[u32],
-    ends: &[u32],
-    values: &[u32],
-    inverse: &[u32],
-    scores: &[u32],
-    given_met: &[u32],
-    given_scores: &[u32],
-    given_ends: &[u32],
-    scalars: &[f32],
-) -> Sources {
+pub(super) fn sources(inputs: &PassInputs, values: &[u32]) -> Sources {
     Sources {
-        q: address(q),
-        k: address(k),
-        ends: address(ends),
+        q: address(&inputs.q),
+        k: address(&inputs.k),
+        ends: address(&inputs.ends),
         values: address(values),
-        inverse: address(inverse),
-        scores: address(scores),
-        given_met: address(given_met),
-        given_scores: address(given_scores),
-        given_ends: address(given_ends),
-        scalars: address(scalars),
+        inverse: address(&inputs.inverse),
+        scores: address(&inputs.scores),
+        given_met: address(&inputs.given_met),
+        given_scores: address(&inputs.given_scores),
+        given_ends: address(&inputs.given_ends),
+        scalars: address(&inputs.scalars),
     }
 }
 

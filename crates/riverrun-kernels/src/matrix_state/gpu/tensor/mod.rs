@@ -233,7 +233,6 @@ fn pass(
     };
     let stand_in = || chunks.stand_in();
     let count = chunks.count;
-    let [given_met, given_scores, given_ends] = chunks.given();
     let [mut written, mut added, mut last, mut map] = [(); 4].map(|()| stand_in());
     let results = match outputs {
         Outputs::All(o, state) => {
@@ -269,16 +268,8 @@ fn pass(
             grid(client, cubes),
             form.of_threads(),
             chunks.addresses,
-            chunks.queries(),
-            chunks.keys(),
-            chunks.ends(),
+            chunks.inputs(),
             buffer(&inputs.v, lengths.v, 2),
-            chunks.inverse(),
-            chunks.scores(),
-            given_met,
-            given_scores,
-            given_ends,
-            chunks.scalars(),
             match initial {
                 Some(state) => buffer(state, begins * form.key * form.value, 1),
                 None => stand_in(),

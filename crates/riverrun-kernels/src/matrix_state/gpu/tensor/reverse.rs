@@ -24,20 +24,11 @@ use super::stage::*;
 use super::tile::*;
 use crate::gpu::tensor::*;
 
-/// A cube takes some columns of a segment of a head, 16 to a plane. `late`: the keys that are written to the state; the others as in
-/// [`walk`].
+/// A cube takes some columns of a segment of a head, 16 to a plane, as in [`walk`].
 #[cube(launch_unchecked, address_type = "dynamic")]
 pub(super) fn pass_backward(
-    q: &[u32],
-    k: &[u32],
-    late: &[u32],
+    inputs: PassInputs,
     d_o: &[u32],
-    inverse: &[u32],
-    scores: &[u32],
-    given_met: &[u32],
-    given_scores: &[u32],
-    given_ends: &[u32],
-    scalars: &[f32],
     d_last: &[f32],
     d_v: &mut [Words],
     d_states: &mut [Words],
@@ -53,18 +44,7 @@ pub(super) fn pass_backward(
     let bytes = comptime!(form.of_pass(true));
     let mut memory = Shared::<[Words]>::new_slice(comptime!(form.vectors(bytes)));
     let start = first_tile(shared_address(&mut memory), form);
-    let sources = sources(
-        q,
-        k,
-        late,
-        d_o,
-        inverse,
-        scores,
-        given_met,
-        given_scores,
-        given_ends,
-        scalars,
-    );
+    let sources = sources(&inputs, d_o);
     walk(
         start, &sources, d_last, d_v, d_states, d_r, d_initial, CUBE_POS, &sizes, form, ends,
     );
