@@ -192,7 +192,7 @@ pub(super) fn choose(
         loaders: true,
         ..form
     };
-    // Where two cubes do not fit a multiprocessor anyway.
+    // Shared memory has room for one cube a multiprocessor without them too.
     let alone = 2 * of_pass(form) > room;
     if panels && form.planes == 4 && alone && of_pass(with_loaders) <= room {
         form = with_loaders;

@@ -65,7 +65,7 @@ fn largest_up_to(first: f32, second: f32) -> (f32, f32) {
     (before.max(first), largest)
 }
 
-/// Of two steps a thread of a chunk that begins at `first`, the logarithms of their decays to base 2, then their `β`.
+/// The decays and `β` of the thread's two steps of a chunk that begins at step `first`: two logarithms to base 2, then two `β`.
 #[cube]
 fn factors_of<F: Numeric>(
     g: &[F],
@@ -96,7 +96,7 @@ fn factors_of<F: Numeric>(
     factors
 }
 
-/// Writes the thread's two steps of a row of a chunk's steps.
+/// Writes the values of the thread's two steps to shared memory, one value a step.
 #[cube]
 fn put_two(row: u32, first: f32, second: f32) {
     let at = row + UNIT_POS_X * 8;
@@ -104,8 +104,8 @@ fn put_two(row: u32, first: f32, second: f32) {
     put_word(at + 4, u32::reinterpret(second));
 }
 
-/// Bytes from the start of a tile to the row that the thread gives to [`blocks`] for a `B` of 16 columns in the order in which
-/// [`order_steps`] finds them: eight rows in different banks.
+/// Bytes from the start of a tile to the row that the thread passes to [`blocks`] for 16 columns of `B`, permuted so that a thread's
+/// sums are neighbours after [`order_steps`]. Every eight rows lie in different banks.
 #[cube]
 fn own_steps(#[comptime] pitch: usize) -> u32 {
     let (column, tile) = (UNIT_POS_X % 8, UNIT_POS_X / 16);
@@ -114,7 +114,8 @@ fn own_steps(#[comptime] pitch: usize) -> u32 {
     (row * comptime!(pitch as u32) + UNIT_POS_X / 8 % 2) * 16
 }
 
-/// Of each two parts of a product, the thread's four neighbours of the upper row, then those of the lower.
+/// Reorders a product whose columns were read by [`own_steps`]: for every 16 columns, the thread's four neighbouring columns of its
+/// upper row, then of its lower row.
 #[cube]
 fn order_steps(sums: &mut Array<Sums>) {
     let turned = UNIT_POS_X % 4 >= 2;
@@ -167,7 +168,7 @@ pub(super) fn chunk_scores<F: Numeric>(
             tiles
         }
     }));
-    // Of every step, the sum of its logarithms, its `β`, and the last reset up to it.
+    // For each step: the sum of the logarithms up to it, `β`, and the last reset up to it.
     let mut of_steps = Shared::<[Words]>::new_slice(comptime!(3 * CHUNK / 4));
     let sums = shared_address(&mut of_steps);
     let betas = sums + comptime!((4 * CHUNK) as u32);
