@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         #[cfg(unix)]
         Command::Launch(args) => commands::launch::run(&args),
         Command::Plan(args) => commands::plan::run(&args),
+        Command::Hybrid(args) => commands::hybrid::run(&args.what, quiet),
         Command::Generate(args) => commands::generate::run(&args),
         Command::Export(args) => commands::export::run(&args),
         Command::Devices => commands::devices::run(cli.verbosity.verbose > 0),

@@ -116,6 +116,61 @@ fn a_hybrid_run_is_trained_gone_on_with_and_measured() {
     }
 }
 
+/// A run is watched, an ensemble learns from it, and another run starts from that.
+#[test]
+fn an_ensemble_learns_from_one_run_for_another() {
+    let scratch = Scratch::new("taught");
+    let [seen, file, taught] = ["seen", "predictor.safetensors", "taught"].map(|n| scratch.path(n));
+    let xor = [
+        "train", "--task", "xor", "--device", "cpu", "-q", "--steps", "250",
+    ];
+    let watch = ["--hybrid", "watch", "--out", &seen];
+    let text = says(&[&xor[..], &watch].concat());
+    assert!(text.contains("250 real steps; 0 predictions"), "{text}");
+    let learn = ["hybrid", "learn", &seen, "--device", "cpu", "-q"];
+    let small = ["--members", "3", "--hidden", "16", "--out", &file];
+    let text = says(&[&learn[..], &small].concat());
+    for what in [
+        "of 1 runs",
+        "5 windows were held out",
+        "the ensemble",
+        "no change",
+    ] {
+        assert!(text.contains(what), "{what}: {text}");
+    }
+    let hybrid = [
+        "--hybrid",
+        "aggressive",
+        "--predictor",
+        &file,
+        "--without",
+        "fallback",
+    ];
+    let text = says(&[&xor[..], &hybrid, &["--out", &taught]].concat());
+    assert!(text.contains("predictions in the place of"), "{text}");
+    let config = fs::read_to_string(scratch.path("taught/config.json")).unwrap();
+    assert!(
+        config.contains("\"hidden\": 16") && config.contains(&file),
+        "{config}"
+    );
+    assert!(fs::metadata(scratch.path("taught/checkpoint/ensemble.bpk")).is_ok());
+
+    let nowhere = ["--out", &scratch.path("no/predictor.safetensors")];
+    assert!(complains(&[&learn[..], &nowhere].concat()).contains("no folder"));
+    let bare = [
+        "hybrid", "learn", &taught, "--device", "cpu", "--out", &file,
+    ];
+    assert!(complains(&bare).contains("trajectory.jsonl"));
+    let with = |predictor: &str| {
+        let hybrid = ["--hybrid", "balanced", "--predictor", predictor];
+        complains(&[&xor[..], &hybrid].concat())
+    };
+    assert!(with("oracle").contains("acceleration"));
+    assert!(with(&scratch.path("none.safetensors")).contains("cannot read"));
+    fs::write(&file, "no tensors").unwrap();
+    assert!(with(&file).contains("damaged"));
+}
+
 /// A row for every part, each with that part off, and a row for every rung.
 #[test]
 fn parts_and_rungs_are_measured() {
@@ -170,6 +225,9 @@ fn senseless_hybrid_options_are_refused() {
     fs::write(&settings, r#"{"full": 12}"#).unwrap();
     let refused = with(&["--hybrid", &settings, "--out", &scratch.path("run")]);
     assert!(refused.contains("--hybrid: full 12"), "{refused}");
+    fs::write(&settings, r#"{"ensemble": {"hidden": 0}}"#).unwrap();
+    let refused = with(&["--hybrid", &settings, "--out", &scratch.path("run")]);
+    assert!(refused.contains("ensemble.hidden 0"), "{refused}");
     fs::write(&settings, r#"{"speed": 12}"#).unwrap();
     assert!(with(&["--hybrid", &settings]).contains("speed"));
 }

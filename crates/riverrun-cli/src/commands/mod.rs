@@ -5,6 +5,7 @@ pub mod cache;
 pub mod devices;
 pub mod export;
 pub mod generate;
+pub mod hybrid;
 #[cfg(unix)]
 pub mod launch;
 mod memory;

@@ -120,8 +120,10 @@ impl RunConfig {
                 Some(_) => all(parameters, 4),
                 None => 0,
             },
-            hybrid: match self.training.hybrid {
-                Some(_) => all(parameters, 4 * HYBRID),
+            hybrid: match &self.training.hybrid {
+                Some(hybrid) => {
+                    all(parameters, 4 * HYBRID).saturating_add(hybrid.predictor_bytes())
+                }
                 None => 0,
             },
         })

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::Parts;
+use super::{EnsembleConfig, Parts};
 use crate::Error;
 
 /// Settings of hybrid predictive training.
@@ -31,6 +31,11 @@ pub struct HybridConfig {
     pub in_a_row: u32,
     /// The predictor.
     pub predictor: PredictorKind,
+    /// Settings of the predictor [`Ensemble`](PredictorKind::Ensemble).
+    pub ensemble: EnsembleConfig,
+    /// Whether the run's folder receives `trajectory.jsonl`: a [`Sighting`](super::Sighting) a line, from which
+    /// [`learn`](super::learn) teaches predictors of other runs. A window takes about a kilobyte, and 300 bytes for each layer group.
+    pub trajectory: bool,
     /// Parts that can be switched off.
     pub parts: Parts,
 }
@@ -42,8 +47,14 @@ pub enum PredictorKind {
     /// The mean of the last updates, continued: momentum without a gradient.
     #[default]
     LastUpdate,
+    /// The mean of the weights at the ends of the last windows.
+    Average,
+    /// Regularised nonlinear acceleration: the combination of the last weights whose update is least.
+    Acceleration,
     /// Ridge regression from the 64 features of the training state.
     Linear,
+    /// An ensemble of recurrent networks that forecasts the loss.
+    Ensemble,
 }
 
 impl Default for HybridConfig {
@@ -58,6 +69,8 @@ impl Default for HybridConfig {
             sigma: 3.0,
             in_a_row: 5,
             predictor: PredictorKind::default(),
+            ensemble: EnsembleConfig::default(),
+            trajectory: false,
             parts: Parts::default(),
         }
     }
@@ -72,11 +85,18 @@ pub enum Preset {
     Balanced,
     /// Short full phases, long predictions, low confidence.
     Aggressive,
+    /// No predictions: the run is plain training, and its trajectory is recorded for [`learn`](super::learn).
+    Watch,
 }
 
 impl Preset {
     /// All presets.
-    pub const ALL: [Preset; 3] = [Preset::Conservative, Preset::Balanced, Preset::Aggressive];
+    pub const ALL: [Preset; 4] = [
+        Preset::Conservative,
+        Preset::Balanced,
+        Preset::Aggressive,
+        Preset::Watch,
+    ];
 
     /// The name users type.
     pub fn name(self) -> &'static str {
@@ -84,6 +104,7 @@ impl Preset {
             Preset::Conservative => "conservative",
             Preset::Balanced => "balanced",
             Preset::Aggressive => "aggressive",
+            Preset::Watch => "watch",
         }
     }
 
@@ -93,8 +114,11 @@ impl Preset {
             Preset::Conservative => (200, 30, 25, 0.90, 2.2),
             Preset::Balanced => (100, 20, 40, 0.85, 2.5),
             Preset::Aggressive => (50, 15, 80, 0.75, 3.5),
+            // The confidence of a run stays below 1.
+            Preset::Watch => (0, 20, 15, 1.0, 3.0),
         };
         HybridConfig {
+            trajectory: self == Preset::Watch,
             warm_up,
             full,
             max_predict,
@@ -111,21 +135,36 @@ impl FromStr for Preset {
     fn from_str(name: &str) -> Result<Self, String> {
         let find = |preset: &Preset| preset.name() == name;
         Self::ALL.into_iter().find(find).ok_or_else(|| {
-            format!("unknown preset `{name}`; one of: conservative, balanced, aggressive")
+            let names: Vec<&str> = Self::ALL.iter().map(|preset| preset.name()).collect();
+            format!("unknown preset `{name}`; one of: {}", names.join(", "))
         })
     }
 }
 
 impl PredictorKind {
     /// All predictors, the cheapest first.
-    pub const ALL: [PredictorKind; 2] = [PredictorKind::LastUpdate, PredictorKind::Linear];
+    pub const ALL: [PredictorKind; 5] = [
+        PredictorKind::LastUpdate,
+        PredictorKind::Average,
+        PredictorKind::Acceleration,
+        PredictorKind::Linear,
+        PredictorKind::Ensemble,
+    ];
 
     /// The name users type.
     pub fn name(self) -> &'static str {
         match self {
             PredictorKind::LastUpdate => "last-update",
+            PredictorKind::Average => "average",
+            PredictorKind::Acceleration => "acceleration",
             PredictorKind::Linear => "linear",
+            PredictorKind::Ensemble => "ensemble",
         }
+    }
+
+    /// Whether it learns from the windows of a run.
+    pub fn learns(self) -> bool {
+        matches!(self, PredictorKind::Linear | PredictorKind::Ensemble)
     }
 }
 
@@ -148,6 +187,14 @@ impl FromStr for PredictorKind {
 }
 
 impl HybridConfig {
+    /// The bytes that the predictor keeps on the device.
+    pub(crate) fn predictor_bytes(&self) -> u64 {
+        match self.predictor {
+            PredictorKind::Ensemble => self.ensemble.bytes(),
+            _ => 0,
+        }
+    }
+
     /// The windows of a number of steps.
     pub(super) fn windows(&self, steps: u64) -> u64 {
         steps / self.window
@@ -183,6 +230,7 @@ impl HybridConfig {
             let reason = "must be from 0 to 1";
             return Err(Error::value("hybrid_confidence", self.confidence, reason));
         }
+        self.ensemble.check()?;
         if !(self.sigma > 0.0 && self.sigma.is_finite()) {
             let reason = "must be a finite number above 0";
             return Err(Error::value("hybrid_sigma", self.sigma, reason));

@@ -30,6 +30,9 @@ pub struct Step {
     pub in_a_row: u32,
     /// The relative error of the last predicted loss.
     pub error: f32,
+    /// Mean and deviation of the optimizer's first moments, and of its second, at the end of the window.
+    #[serde(default)]
+    pub moments: [f32; 4],
 }
 
 impl Features {
@@ -42,6 +45,7 @@ impl Features {
             loss: finite(step.loss),
             gradient: finite(step.gradient),
             error: finite(step.error),
+            moments: step.moments.map(finite),
             ..step
         });
     }
@@ -56,6 +60,8 @@ impl Features {
                 Phase::Correct => encoder::Phase::Correct,
             };
             let seen = encoder::Observation::new(step.step, step.loss, step.gradient, step.lr);
+            let [mean, deviation, second, second_deviation] = step.moments;
+            let seen = seen.with_moments([mean, deviation], [second, second_deviation]);
             let seen = seen.with_phase(phase, step.steps_in_phase);
             encoder.push(&seen.with_prediction(step.in_a_row, step.error));
         }

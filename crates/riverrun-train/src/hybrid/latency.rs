@@ -1,5 +1,8 @@
 //! The pieces of hybrid training, to be timed one by one.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use burn::module::Module;
 use burn::tensor::Device;
 
@@ -49,7 +52,7 @@ impl Piece {
     }
 }
 
-/// The pieces that the host computes: features, phases, confidence, predictors.
+/// The pieces that the host computes: features, phases, confidence, predictors but for the ensemble.
 pub fn host_pieces() -> Vec<Piece> {
     let mut pieces = Vec::new();
     for history in [0, 10, 100, 256] {
@@ -69,7 +72,8 @@ pub fn host_pieces() -> Vec<Piece> {
             },
         ));
     }
-    let seen = situation(7);
+    let device = Device::default();
+    let trained = |kind| trained(kind, &device).expect("a predictor of the host");
     let mut controller = trained(PredictorKind::LastUpdate);
     pieces.push(Piece::new("decision: train or predict", 100, move || {
         std::hint::black_box(controller.next(u64::MAX));
@@ -78,43 +82,60 @@ pub fn host_pieces() -> Vec<Piece> {
     pieces.push(Piece::new("confidence", 1000, move || {
         std::hint::black_box(controller.confidence());
     }));
-    for kind in PredictorKind::ALL {
-        let mut controller = trained(kind);
-        let mut n = SEEN;
-        pieces.push(Piece::new(
-            format!("window of 5 steps, {kind}"),
-            10,
-            move || {
-                n += 1;
-                observe(&mut controller, n);
-            },
-        ));
-        let windows: Vec<Observation> = (0..=LESSONS as u64).map(situation).collect();
-        let mut taught = predictor(kind);
-        for pair in windows.windows(2) {
-            taught.learn(&pair[0], &pair[1]);
-        }
-        let saved = taught.save();
-        let mut n = 0;
-        pieces.push(Piece::new(format!("lesson, {kind}"), 10, move || {
-            taught.learn(&windows[n], &windows[n + 1]);
-            n = (n + 1) % LESSONS;
-        }));
-        for steps in [1, 5, 10, 15, 25, 50, 75] {
-            let mut taught = predictor(kind);
-            taught.load(saved.clone()).expect("its own state");
-            let seen = seen.clone();
-            let name = format!("rollout of {steps} steps, {kind}");
-            pieces.push(Piece::new(name, 10, move || {
-                std::hint::black_box(taught.predict(&seen, f64::from(steps) / 5.0));
-            }));
-        }
+    let host = PredictorKind::ALL.into_iter();
+    for kind in host.filter(|kind| *kind != PredictorKind::Ensemble) {
+        let more = of_predictor(kind, &device).expect("a predictor of the host");
+        pieces.extend(more);
     }
     pieces
 }
 
-/// The pieces that run on a device: a window's update and its inner products, and a predicted change applied, for the
-/// convolution of 23 466 parameters and a language model of width 512.
+/// A window, a lesson, and predictions of several lengths. The ensemble's end with a transfer from the device.
+fn of_predictor(kind: PredictorKind, device: &Device) -> Result<Vec<Piece>, Error> {
+    let mut controller = trained(kind, device)?;
+    let mut n = SEEN;
+    let mut pieces = vec![Piece::new(
+        format!("window of 5 steps, {kind}"),
+        10,
+        move || {
+            n += 1;
+            observe(&mut controller, n);
+        },
+    )];
+    let windows: Vec<Observation> = (0..=LESSONS as u64).map(situation).collect();
+    let mut taught = predictor(&of_kind(kind), device)?;
+    for pair in windows.windows(2) {
+        taught.learn(&pair[0], &pair[1]);
+    }
+    let taught = Rc::new(RefCell::new(taught));
+    for steps in [1, 5, 10, 15, 25, 50, 75] {
+        let (taught, seen) = (taught.clone(), situation(7));
+        let name = format!("rollout of {steps} steps, {kind}");
+        pieces.push(Piece::new(name, 10, move || {
+            let predicted = taught.borrow().predict(&seen, f64::from(steps) / 5.0);
+            std::hint::black_box(predicted);
+        }));
+    }
+    let mut n = 0;
+    pieces.push(Piece::new(format!("lesson, {kind}"), 10, move || {
+        let mut taught = taught.borrow_mut();
+        taught.learn(&windows[n], &windows[n + 1]);
+        n = (n + 1) % LESSONS;
+    }));
+    Ok(pieces)
+}
+
+/// Settings that predict with this predictor, but are never confident enough to.
+fn of_kind(kind: PredictorKind) -> HybridConfig {
+    HybridConfig {
+        predictor: kind,
+        confidence: 1.0,
+        ..HybridConfig::default()
+    }
+}
+
+/// The pieces that run on a device: those of the ensemble, and a window's update and its inner products, and a predicted change
+/// applied, for the convolution of 23 466 parameters and a language model of width 512.
 ///
 /// # Errors
 /// A device that fails.
@@ -129,7 +150,8 @@ pub fn device_pieces(device: &Device) -> Result<Vec<Piece>, Error> {
     let [vocab, ..] = config.model.sizes();
     config.model = riverrun_models::LanguageModelConfig::new(vocab, 512, 4).into();
     let text = Learner::language(&config, device)?;
-    Ok([of_weights(digits), of_weights(text)]
+    let ensemble = of_predictor(PredictorKind::Ensemble, device)?;
+    Ok([ensemble, of_weights(digits), of_weights(text)]
         .into_iter()
         .flatten()
         .collect())
@@ -181,6 +203,7 @@ fn step(n: u64) -> Step {
         steps_in_phase: (n % 20) as u32,
         in_a_row: 0,
         error: 0.05,
+        moments: [0.0, 1e-3, 1e-6, 1e-6],
     }
 }
 
@@ -208,15 +231,12 @@ fn situation(n: u64) -> Observation {
 }
 
 /// A controller in its full phase that never is confident enough, so that it can be asked again and again.
-fn trained(kind: PredictorKind) -> Controller {
-    let config = HybridConfig {
-        predictor: kind,
-        confidence: 1.0,
-        ..HybridConfig::default()
-    };
-    let mut controller = Controller::new(config);
+fn trained(kind: PredictorKind, device: &Device) -> Result<Controller, Error> {
+    let config = of_kind(kind);
+    let predictor = predictor(&config, device)?;
+    let mut controller = Controller::new(config, predictor);
     (0..SEEN).for_each(|n| observe(&mut controller, n));
-    controller
+    Ok(controller)
 }
 
 fn observe(controller: &mut Controller, n: u64) {
@@ -227,6 +247,7 @@ fn observe(controller: &mut Controller, n: u64) {
         losses: &steps.map(|step| f64::from(step.loss)),
         gradients: &steps.map(|step| f64::from(step.gradient)),
         lrs: &[1e-3; 5],
+        moments: [0.0, 1e-3, 1e-6, 1e-6],
         products: Some(vec![products(n); GROUPS]),
     });
 }

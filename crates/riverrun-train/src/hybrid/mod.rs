@@ -12,7 +12,11 @@
 //! **What decides.** How well a predictor would have predicted each window's update is measured whether it is used or not; a
 //! predictor with a larger error than the continued last update is replaced by that. The measured agreement, less what the
 //! noise of the batches takes from it, the errors of the losses predicted so far and the steadiness of the loss make the
-//! confidence, and the confidence the length of a prediction.
+//! confidence, and the confidence the length of a prediction. With the [ensemble](Ensemble), which forecasts the loss, the
+//! agreement is that of its members, and no prediction is longer than they agree.
+//!
+//! **What is learned across runs.** A run can record what predictors see of it ([`trajectory`](HybridConfig::trajectory)); [`learn`]
+//! teaches an ensemble from such records, and other runs [start](EnsembleConfig::start) from it.
 //!
 //! [`Parts`] of the method are switched on and off by the settings.
 //!
@@ -35,6 +39,7 @@ mod invariants;
 mod judge;
 #[cfg(feature = "check")]
 pub mod latency;
+mod lessons;
 mod monitor;
 mod observation;
 mod parts;
@@ -43,18 +48,21 @@ mod plateau;
 mod predictors;
 mod run;
 mod trail;
+mod trajectory;
 
 pub use config::{HybridConfig, PredictorKind, Preset};
 pub use controller::{Counts, Status};
 pub use invariants::Violation;
+pub use lessons::{LearnConfig, Learned, Score, learn};
 pub use monitor::{Level, Recovery};
 pub use observation::{Gram, Observation, WINDOWS};
 pub use parts::Parts;
 pub(crate) use phase::Action;
 pub use phase::Phase;
-pub use predictors::Predictor;
+pub use predictors::{Ensemble, EnsembleConfig, Forecast, Predictor};
 pub(crate) use run::Hybrid;
 pub(crate) use trail::Groups;
+pub use trajectory::Sighting;
 
 /// Features of the training state that predictors see.
 pub const FEATURES: usize = 64;

@@ -11,8 +11,10 @@ use super::controller::{Controller, Window};
 use super::monitor::Recovery;
 use super::observation::KEPT;
 use super::phase::Action;
+use super::predictors::predictor;
 use super::trail::{Groups, Trail};
-use super::{HybridConfig, Predictor, Status};
+use super::trajectory::Sighting;
+use super::{HybridConfig, Observation, Predictor, Status};
 use crate::run_dir::{read_json, write_json};
 use crate::trainer::checkpoint::{load_module, save_module};
 use crate::{Error, Learner, Objective};
@@ -41,6 +43,16 @@ struct Kept {
 }
 
 impl Kept {
+    /// Mean and standard deviation of the first moments, and of the second: `[4]`, on the device.
+    fn statistics(&self) -> Tensor<1> {
+        let parts = self.moments.iter().flat_map(|moments| {
+            let mean = moments.clone().mean();
+            let off = moments.clone() - mean.clone();
+            [mean, (off.clone() * off).mean().sqrt()]
+        });
+        Tensor::cat(parts.collect(), 0)
+    }
+
     fn of<O: Objective>(groups: &Groups, learner: &Learner<O>, weights: Tensor<1>) -> Self {
         let (first, second, updates) = learner.optimizer().moments(learner.model());
         Self {
@@ -97,26 +109,28 @@ impl Vectors {
 
 impl Hybrid {
     /// From a learner as it is, with a predictor in the place of the one configured.
+    ///
+    /// # Errors
+    /// A predictor that cannot be made, such as one from a file that is missing.
     pub fn new<O: Objective>(
         config: HybridConfig,
-        predictor: Option<Box<dyn Predictor>>,
+        own: Option<Box<dyn Predictor>>,
         learner: &mut Learner<O>,
-    ) -> Self {
-        let mut controller = Controller::new(config);
-        if let Some(predictor) = predictor {
-            controller.set_predictor(predictor);
-        }
+    ) -> Result<Self, Error> {
+        let device = learner.device().clone().without_autodiff();
+        let predictor = own.map_or_else(|| predictor(&config, &device), Ok)?;
+        let controller = Controller::new(config, predictor);
         learner.keep_norms();
         let groups = Groups::of(learner.model());
         let weights = groups.vector(learner.model());
-        Self {
+        Ok(Self {
             controller,
             trail: Trail::new(weights.clone()),
             kept: Kept::of(&groups, learner, weights),
             groups,
             window: Vec::new(),
             lrs: Vec::new(),
-        }
+        })
     }
 
     /// The next action, `left` steps before the run ends: a window of real steps, or a prediction.
@@ -176,17 +190,14 @@ impl Hybrid {
             [losses, squares]
         };
         let products = self.trail.products(&self.groups, &update);
-        let numbers = Tensor::cat(
-            losses
-                .into_iter()
-                .chain(squares)
-                .chain([products])
-                .collect(),
-            0,
-        );
+        let now = Kept::of(&self.groups, learner, weights.clone());
+        let last = [now.statistics(), products];
+        let numbers = losses.into_iter().chain(squares).chain(last);
+        let numbers = Tensor::cat(numbers.collect(), 0);
         let numbers: Vec<f64> = riverrun::device::read(numbers)?.iter::<f64>().collect();
         let (losses, rest) = numbers.split_at(steps);
-        let (squares, products) = rest.split_at(steps);
+        let (squares, rest) = rest.split_at(steps);
+        let (moments, products) = rest.split_at(4);
         let finite = squares.iter().copied().filter(|square| square.is_finite());
         let largest = finite.fold(0.0, f64::max);
         // With a scaled loss, gradients that overflow are a step that was skipped, and no failure.
@@ -203,18 +214,18 @@ impl Hybrid {
             losses,
             gradients: &gradients,
             lrs: &self.lrs,
+            moments: std::array::from_fn(|i| moments[i]),
             products: whole.then(|| rows.collect()),
-            // Updates, base, weights and moments.
         });
         self.lrs.clear();
         if verdict.recovery.restores() {
             self.kept.restore(&self.groups, learner);
             self.trail.start_from(self.kept.weights.clone());
         } else if whole && verdict.recovery != Recovery::Abort {
-            self.trail.end_window(weights.clone(), update);
+            self.trail.end_window(weights, update);
         }
         if verdict.keep {
-            self.kept = Kept::of(&self.groups, learner, weights);
+            self.kept = now;
         }
         let broken = losses.iter().copied().find(|loss| !loss.is_finite());
         Ok(Done {
@@ -225,6 +236,17 @@ impl Hybrid {
                 .collect(),
             abort: (verdict.recovery == Recovery::Abort).then_some(broken.unwrap_or(f64::NAN)),
         })
+    }
+
+    /// Whether the last action was a prediction, or a window that measures one.
+    pub fn predicts(&self) -> bool {
+        self.controller.predicts()
+    }
+
+    /// What the window that ended at `step` showed, where the run records its trajectory.
+    pub fn sighting(&self, step: u64) -> Option<Sighting<&Observation>> {
+        let seen = self.controller.sighting(step);
+        seen.filter(|_| self.controller.config().trajectory)
     }
 
     /// Applies the prediction of the next `steps` steps, whose mean learning rate is `lr_ratio` times that of the last window.
@@ -243,6 +265,7 @@ impl Hybrid {
             updates: updates.vectors.len(),
         };
         write_json(&folder.join(STATE), &saved)?;
+        self.controller.predictor().save_files(folder)?;
         save_module(updates, &folder.join(TENSORS))
     }
 
@@ -267,6 +290,6 @@ impl Hybrid {
             return Err(Error::damaged(&path, "updates of another model"));
         }
         self.trail.set_updates(updates);
-        Ok(())
+        self.controller.predictor_mut().load_files(folder)
     }
 }

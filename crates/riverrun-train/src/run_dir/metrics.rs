@@ -1,11 +1,13 @@
-//! The metrics of a run, a line a report.
+//! The metrics and the trajectory of a run, a line a report and a line a window.
 
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
 
-use super::RunDir;
-use super::files::write_atomic;
+use super::{RunDir, lines};
+use crate::hybrid::{Observation, Sighting};
 use crate::{Error, Report};
+
+/// The windows of a hybrid run that records them.
+pub(super) const TRAJECTORY: &str = "trajectory.jsonl";
 
 impl RunDir {
     /// Adds a line to the metrics.
@@ -13,15 +15,7 @@ impl RunDir {
     /// # Errors
     /// A disk that is full or refuses.
     pub fn append(&self, report: &Report) -> Result<(), Error> {
-        let path = self.metrics_path();
-        let mut line = serde_json::to_string(report).map_err(|error| Error::write(&path, error))?;
-        line.push('\n');
-        OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&path)
-            .and_then(|mut file| file.write_all(line.as_bytes()))
-            .map_err(|error| Error::write(path, error))
+        lines::append(&self.metrics_path(), report)
     }
 
     /// Reads the metrics; none if there are none yet. A last line that was cut short is left out.
@@ -29,11 +23,8 @@ impl RunDir {
     /// # Errors
     /// A file that cannot be read; a line before the last that is not a report.
     pub fn metrics(&self) -> Result<Vec<Report>, Error> {
-        Ok(self
-            .lines()?
-            .into_iter()
-            .map(|(_, report)| report)
-            .collect())
+        let lines = lines::read(&self.metrics_path())?;
+        Ok(lines.into_iter().map(|(_, report)| report).collect())
     }
 
     /// Drops the metrics after a step, which a resumed run will write again. Lines that stay keep their bytes.
@@ -41,36 +32,43 @@ impl RunDir {
     /// # Errors
     /// As [`metrics`](Self::metrics), and a disk that is full or refuses.
     pub fn cut_metrics(&self, step: u64) -> Result<Vec<Report>, Error> {
-        let mut lines = self.lines()?;
-        lines.retain(|(_, report)| report.step <= step);
-        let text: String = lines.iter().map(|(line, _)| line.as_str()).collect();
-        let path = self.metrics_path();
-        if fs::metadata(&path).is_ok_and(|file| file.len() != text.len() as u64) {
-            write_atomic(&path, text.as_bytes())?;
-        }
-        Ok(lines.into_iter().map(|(_, report)| report).collect())
+        lines::cut(&self.metrics_path(), |report: &Report| report.step <= step)
     }
 
-    /// The whole lines of the metrics, and the report on each.
-    fn lines(&self) -> Result<Vec<(String, Report)>, Error> {
-        let path = self.metrics_path();
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(Error::read(path, error)),
-        };
-        bytes
-            .split_inclusive(|&byte| byte == b'\n')
-            .filter(|line| line.ends_with(b"\n"))
-            .enumerate()
-            .map(|(i, line)| {
-                let damaged =
-                    |reason: String| Error::damaged(&path, format!("line {}: {reason}", i + 1));
-                let text = str::from_utf8(line).map_err(|error| damaged(error.to_string()))?;
-                let report =
-                    serde_json::from_str(text).map_err(|error| damaged(error.to_string()))?;
-                Ok((text.to_string(), report))
-            })
-            .collect()
+    /// Reads what predictors saw of a run that [records](crate::hybrid::HybridConfig::trajectory) it.
+    ///
+    /// # Errors
+    /// A run that has recorded nothing; a file that cannot be read, or with a line before the last that is damaged.
+    pub fn trajectory(&self) -> Result<Vec<Sighting>, Error> {
+        let path = self.trajectory_path();
+        if !path.is_file() {
+            let path = self.path().display();
+            let reason =
+                format!("{path} has no {TRAJECTORY}: the run did not record what predictors see");
+            return Err(Error::Unsupported(reason));
+        }
+        let lines = lines::read(&path)?;
+        Ok(lines.into_iter().map(|(_, sighting)| sighting).collect())
+    }
+
+    /// Adds a line to the trajectory.
+    ///
+    /// # Errors
+    /// A disk that is full or refuses.
+    pub(crate) fn append_sighting(&self, seen: &Sighting<&Observation>) -> Result<(), Error> {
+        lines::append(&self.trajectory_path(), seen)
+    }
+
+    /// Drops the part of the trajectory after a step, which a resumed run will write again.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or with a line before the last that is damaged; a disk that is full or refuses.
+    pub(crate) fn cut_trajectory(&self, step: u64) -> Result<(), Error> {
+        let keep = |seen: &Sighting| seen.observation.step <= step;
+        lines::cut(&self.trajectory_path(), keep).map(drop)
+    }
+
+    fn trajectory_path(&self) -> PathBuf {
+        self.path().join(TRAJECTORY)
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod checksums;
 mod files;
+mod lines;
 mod lock;
 mod metrics;
 mod progress;
@@ -19,7 +20,6 @@ use serde::de::DeserializeOwned;
 
 use crate::Error;
 use files::remove_folder;
-#[cfg(any(test, feature = "charts"))]
 pub(crate) use files::write_atomic;
 pub(crate) use files::{read_json, write_json};
 pub(crate) use progress::Progress;
@@ -40,6 +40,7 @@ fn kept_name(step: u64) -> String {
 /// | --- | --- |
 /// | `config.json` | the configuration: [`RunConfig`](crate::RunConfig) of a language model |
 /// | `metrics.jsonl` | one [`Report`](crate::Report) a line |
+/// | `trajectory.jsonl` | one [`Sighting`](crate::hybrid::Sighting) a line, of a hybrid run that records it |
 /// | `checkpoint/` | the latest state: `model.bpk`, AdamW's moments, `progress.json`, and their checksums |
 /// | `checkpoint-N/` | the state after step `N`, where [`keep`](crate::TrainingConfig::keep) is above 1 |
 /// | `best/` | `model.bpk` with the lowest validation loss so far, its `report.json`, and their checksums |
@@ -171,6 +172,7 @@ impl RunDir {
         let known = [
             CONFIG,
             METRICS,
+            metrics::TRAJECTORY,
             "loss.svg",
             "loss.png",
             "checkpoint.new",

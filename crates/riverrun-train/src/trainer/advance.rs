@@ -1,5 +1,7 @@
 //! The next piece of a run: one step, or in a hybrid run a window of steps, or a prediction.
 
+use std::time::Instant;
+
 use super::Trainer;
 use crate::hybrid::{Action, Hybrid};
 use crate::{Error, Objective, Schedule};
@@ -11,7 +13,11 @@ impl<O: Objective> Trainer<O> {
             self.step(schedule.at(self.progress.step))?;
             return Ok(1);
         };
+        let start = Instant::now();
         let done = self.advance_hybrid(&mut hybrid, schedule);
+        if hybrid.predicts() {
+            self.predicting += start.elapsed();
+        }
         self.hybrid = Some(hybrid);
         done
     }
@@ -79,6 +85,9 @@ impl<O: Objective> Trainer<O> {
         let done = hybrid.window_done(&mut self.learner, self.progress.step)?;
         // A wait that timed out leaves NaN, which is no fault of the training.
         riverrun::device::take_fault(self.learner.device())?;
+        if let Some(seen) = hybrid.sighting(self.progress.step) {
+            self.dir.append_sighting(&seen)?;
+        }
         if let Some(loss) = done.abort {
             return Err(self.diverged("loss", loss));
         }

@@ -14,7 +14,7 @@ mod report;
 mod setup;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
@@ -40,6 +40,8 @@ pub struct Trainer<O: Objective = Language> {
     learner: Learner<O>,
     /// Where stretches of steps are predicted.
     hybrid: Option<Hybrid>,
+    /// Time in predictions, and in the real steps that measure them.
+    predicting: Duration,
     progress: Progress,
     /// Sum of the losses since the last report, on the device: `[1]`. A hybrid run reads them and has none.
     losses: Option<Tensor<1>>,
@@ -68,6 +70,8 @@ pub struct Outcome<M> {
     pub best_validation: Option<Report>,
     /// The summary of a hybrid run's predictions.
     pub hybrid: Option<Status>,
+    /// Seconds in predictions, and in the real steps that measure them, of a hybrid run.
+    pub predicting: f64,
     /// The parts of a step on every rank, where they were [timed](Trainer::with_profile).
     pub profile: Vec<PartSeconds>,
     /// The model after the last step, or with the [average](TrainingConfig::average) of its weights, without autodiff.
@@ -94,13 +98,16 @@ impl<O: Objective> Trainer<O> {
         let average = setup.training.average;
         let average = average.map(|decay| Average::new(&learner.model().valid(), decay, 0));
         let hybrid = setup.training.hybrid.clone();
-        let hybrid = hybrid.map(|config| Hybrid::new(config, setup.predictor, &mut learner));
+        let begin = |config| Hybrid::new(config, setup.predictor, &mut learner);
+        let hybrid = hybrid.map(begin).transpose();
+        let hybrid = hybrid.inspect_err(|_| dir.discard_unless_begun())?;
         Ok(Self {
             task: setup.task,
             training: setup.training,
             dir,
             learner,
             hybrid,
+            predicting: Duration::ZERO,
             progress,
             losses: None,
             reports: Vec::new(),
@@ -133,8 +140,15 @@ impl<O: Objective> Trainer<O> {
             None => Progress::none(),
         };
         spread::share(&mut learner, &mut progress)?;
-        let hybrid = setup.training.hybrid.clone();
-        let mut hybrid = hybrid.map(|config| Hybrid::new(config, setup.predictor, &mut learner));
+        let mut hybrid = setup.training.hybrid.clone();
+        if checkpoint.is_some()
+            && let Some(config) = &mut hybrid
+        {
+            // The checkpoint has what was learned since.
+            config.ensemble.start = None;
+        }
+        let begin = |config| Hybrid::new(config, setup.predictor, &mut learner);
+        let mut hybrid = hybrid.map(begin).transpose()?;
         if let (Some(hybrid), Some(folder)) = (&mut hybrid, &checkpoint) {
             hybrid.load(folder)?;
         }
@@ -150,6 +164,7 @@ impl<O: Objective> Trainer<O> {
         let mut reports = Vec::new();
         if writes {
             reports = dir.cut_metrics(progress.step)?;
+            dir.cut_trajectory(progress.step)?;
             dir.write_config(&setup.config)?;
         }
         Ok(Self {
@@ -158,6 +173,7 @@ impl<O: Objective> Trainer<O> {
             dir,
             learner,
             hybrid,
+            predicting: Duration::ZERO,
             progress,
             losses,
             reports,
@@ -284,6 +300,7 @@ impl<O: Objective> Trainer<O> {
             best_validation: validations()
                 .min_by(|a, b| a.loss.total_cmp(&b.loss))
                 .cloned(),
+            predicting: self.predicting.as_secs_f64(),
             hybrid: self
                 .reports
                 .iter()

@@ -23,6 +23,12 @@ impl Controller {
         if self.config.parts.bandit && most > 0 {
             most = most.min(HORIZONS[self.state.bandit.choose(&self.context(), most)]);
         }
+        if let Some(outlook) = &self.state.outlook
+            && self.config.parts.confidence
+        {
+            let windows = outlook.reach(self.config.confidence) as u64;
+            most = most.min(windows * self.config.window);
+        }
         if self.state.shorten < 1.0 && most > 0 {
             let short = (self.config.max_predict as f64 * self.state.shorten) as u64;
             most = most.min(short.max(1));
@@ -71,7 +77,10 @@ impl Controller {
         }
         add_steps(&mut state.phases_since, Phase::Predict, steps);
         let recent = recent(&state.losses);
-        let predicted = (seen.loss + slope(recent.iter().copied()) * steps as f64).max(0.0);
+        let line = || (seen.loss + slope(recent.iter().copied()) * steps as f64).max(0.0);
+        let outlook = state.outlook.as_ref();
+        let predicted = outlook.and_then(|outlook| outlook.loss(windows));
+        let predicted = predicted.unwrap_or_else(line);
         let tried = |arm: &usize| HORIZONS[*arm] <= steps;
         state.pending = Some(Pending {
             steps,

@@ -74,6 +74,7 @@ impl Controller {
                 steps_in_phase: done as u32,
                 in_a_row: state.phases.in_a_row(),
                 error: state.error as f32,
+                moments: window.moments.map(|x| x as f32),
             });
         }
     }
@@ -132,8 +133,11 @@ impl Controller {
             && state.updates == KEPT
             && let Some(before) = &state.last
         {
-            let chosen = self.predictor.predict(before, 1.0);
             let plain = LastUpdate.predict(before, 1.0);
+            let chosen = match self.predictor.is_judged() {
+                true => self.predictor.predict(before, 1.0),
+                false => plain.clone(),
+            };
             state.judge.add(&state.products, &chosen, &plain);
             self.predictor.learn(before, &seen);
         }
@@ -143,8 +147,13 @@ impl Controller {
             let error = (seen.loss - forecast) / before.loss.abs().max(1e-8);
             state.confidence.observe_forecast(error);
         }
+        let longest = self.config.max_predict.div_ceil(self.config.window);
+        state.outlook = self.predictor.forecast(&seen, longest as usize);
         let slope = slope(recent(&state.losses).iter().copied());
-        state.forecast = Some(seen.loss + slope * self.config.window as f64);
+        let line = seen.loss + slope * self.config.window as f64;
+        let outlook = state.outlook.as_ref();
+        state.forecast = outlook.and_then(|outlook| outlook.loss(1.0)).or(Some(line));
+        state.follows = state.last.is_some() && !state.moved;
         state.moved = false;
         let usable = seen.groups.iter().any(Gram::usable) && seen.loss.is_finite();
         state.last = usable.then_some(seen);

@@ -12,9 +12,11 @@ use super::bandit::CONTEXT;
 use super::config::HybridConfig;
 use super::health::Vitals;
 use super::monitor::Level;
-use super::phase::Phases;
+use super::observation::Observation;
+use super::phase::{Phase, Phases};
 use super::plateau::slope;
-use super::predictors::{Predictor, predictor};
+use super::predictors::Predictor;
+use super::trajectory::Sighting;
 use history::recent;
 use state::State;
 
@@ -32,7 +34,7 @@ pub struct Controller {
 
 impl Controller {
     /// Before the first step.
-    pub fn new(config: HybridConfig) -> Self {
+    pub fn new(config: HybridConfig, predictor: Box<dyn Predictor>) -> Self {
         let state = State {
             phases: Phases::new(&config),
             shorten: 1.0,
@@ -41,15 +43,30 @@ impl Controller {
             ..State::default()
         };
         Self {
-            predictor: predictor(config.predictor),
+            predictor,
             state,
             config,
         }
     }
 
-    /// With a predictor of the caller's in the place of the one configured.
-    pub fn set_predictor(&mut self, predictor: Box<dyn Predictor>) {
-        self.predictor = predictor;
+    /// The predictor.
+    pub fn predictor(&self) -> &dyn Predictor {
+        &*self.predictor
+    }
+
+    /// The predictor, to be loaded.
+    pub fn predictor_mut(&mut self) -> &mut dyn Predictor {
+        &mut *self.predictor
+    }
+
+    /// What the last window, which ended at `step`, showed; none of one that was taken back or cut short.
+    pub fn sighting(&self, step: u64) -> Option<Sighting<&Observation>> {
+        let observation = self.state.last.as_ref().filter(|seen| seen.step == step)?;
+        let follows = self.state.follows;
+        Some(Sighting {
+            follows,
+            observation,
+        })
     }
 
     /// The settings.
@@ -108,6 +125,11 @@ impl Controller {
         self.state.pending.is_none()
     }
 
+    /// Whether the last action was a prediction, or a window that measures one.
+    pub fn predicts(&self) -> bool {
+        matches!(self.state.phases.phase(), Phase::Predict | Phase::Correct)
+    }
+
     /// The updates that are known, up to [`KEPT`].
     pub fn updates(&self) -> usize {
         self.state.updates
@@ -115,7 +137,18 @@ impl Controller {
 
     /// Whether the continued last update is used.
     fn plain(&self) -> bool {
-        self.config.parts.fallback && self.state.judge.plain_is_better()
+        let replaces = self.config.parts.fallback && self.predictor.is_judged();
+        replaces && self.state.judge.plain_is_better()
+    }
+
+    /// How far predictions can be trusted by themselves, 0 to 1: as far as the members agree that forecast the loss, or as the
+    /// updates that came agree with what was predicted. Wholly, where nothing that comes could agree.
+    fn agreement(&self) -> f64 {
+        match &self.state.outlook {
+            Some(outlook) => outlook.agreement(0),
+            None if self.predictor.is_judged() => self.state.judge.agreement(self.plain()),
+            None => 1.0,
+        }
     }
 
     /// The confidence in the next prediction.
@@ -123,8 +156,7 @@ impl Controller {
         if !self.config.parts.confidence {
             return 1.0;
         }
-        let agreement = self.state.judge.agreement(self.plain());
-        self.state.confidence.of(agreement)
+        self.state.confidence.of(self.agreement())
     }
 
     fn vitals(&self) -> Vitals {
@@ -155,7 +187,7 @@ impl Controller {
             (100.0 * relative).clamp(-1.0, 1.0),
             f64::from(state.phases.in_a_row()) / 5.0,
             last.map_or(0.0, |seen| seen.weighted(|gram| gram.principal().1)),
-            state.judge.agreement(self.plain()),
+            self.agreement(),
             state.shorten,
         ]
     }

@@ -13,6 +13,7 @@ use crate::hybrid::monitor::{Level, Monitor, Recovery};
 use crate::hybrid::observation::{KEPT, Observation, Products};
 use crate::hybrid::phase::{Phase, Phases};
 use crate::hybrid::plateau::Plateau;
+use crate::hybrid::predictors::Forecast;
 
 /// The part of the state that a checkpoint keeps.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -35,8 +36,14 @@ pub(super) struct State {
     /// The loss forecast for the next window of real steps.
     #[serde(default)]
     pub forecast: Option<f64>,
+    /// The losses that the predictor forecasts from there.
+    #[serde(default)]
+    pub outlook: Option<Forecast>,
     /// Whether the weights have been changed by something else than real steps since then.
     pub moved: bool,
+    /// Whether real steps alone lie between the last observation and the one before it.
+    #[serde(default)]
+    pub follows: bool,
     /// The prediction whose effect is being measured.
     pub pending: Option<Pending>,
     /// The relative error of the last predicted loss.
@@ -126,6 +133,8 @@ pub struct Window<'a> {
     pub losses: &'a [f64],
     pub gradients: &'a [f64],
     pub lrs: &'a [f64],
+    /// Mean and standard deviation of the optimizer's first moments, and of its second.
+    pub moments: [f64; 4],
     /// For each layer group, the inner products of its update with those before it and, last, with itself; none for a window
     /// that the end of the run has cut short.
     pub products: Option<Vec<[f64; KEPT]>>,

@@ -23,8 +23,8 @@ fn distance(rung: &str) -> f64 {
 struct Found {
     saved: f64,
     speed: f64,
-    /// Steps that were done or replaced in predictions and the real steps that measure them, for each real step among them;
-    /// those taken back do not count. None without predictions.
+    /// The time that plain training takes for the steps of predictions and the real steps that measure them, for each second that
+    /// those took; steps taken back do not count. None without predictions.
     in_predict: Option<f64>,
     loss: f64,
     sooner: bool,
@@ -35,11 +35,13 @@ fn found(row: &Runs, plain: &Runs) -> Option<Found> {
     let real = row.counts(|counts| counts.real, row.steps);
     let kept = row.counts(|counts| counts.predicted - counts.taken_back, 0);
     let measured = row.counts(|counts| counts.predictions, 0) * correct;
+    let step = plain.over(|run| run.seconds) / plain.steps as f64;
+    let predicting = row.over(|run| run.predicting);
     let last = |row: &Runs| row.over(|run| run.to[2].unwrap_or(f64::INFINITY));
     Some(Found {
         saved: 1.0 - real / row.steps as f64,
         speed: plain.over(|run| run.seconds) / row.over(|run| run.seconds),
-        in_predict: (measured > 0.0).then(|| (kept + measured) / measured),
+        in_predict: (measured > 0.0).then(|| step * (kept + measured) / predicting),
         loss: row.over(|run| run.loss) / plain.over(|run| run.loss),
         sooner: last(row) < last(plain),
     })
@@ -72,7 +74,7 @@ pub fn add(report: &mut Report, all: &[Runs]) -> Result<(), Failure> {
         report.add(
             Row::new()
                 .wide("rung", 7, runs.rung)
-                .wide("predictor", 12, &runs.method.predictor)
+                .wide("predictor", 28, runs.method.name())
                 .percent("saved", found.saved)
                 .number("in_predict", 2, found.in_predict)
                 .number("speed", 2, found.speed)
@@ -82,7 +84,7 @@ pub fn add(report: &mut Report, all: &[Runs]) -> Result<(), Failure> {
         )?;
     }
     report.line(
-        "in predict: steps done or replaced in predictions and in the real steps that measure them, for each real step among\n\
-         them; what was taken back does not count. last loss sooner: than plain training's.",
+        "in predict: seconds of plain training for the steps of predictions and for the real steps that measure them, for each\n\
+         second that those took; what was taken back does not count. last loss sooner: than plain training's.",
     )
 }

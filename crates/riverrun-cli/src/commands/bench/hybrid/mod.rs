@@ -14,7 +14,7 @@ use riverrun_train::hybrid::{HybridConfig, Parts, PredictorKind, Status};
 use serde::Serialize;
 
 use super::report::Report;
-use crate::args::hybrid::HybridArgs;
+use crate::args::hybrid::{HybridArgs, PredictorChoice};
 use crate::failure::Failure;
 use watch::PARTS;
 
@@ -27,9 +27,10 @@ pub struct Args {
     /// Hybrid training
     #[command(flatten)]
     hybrid: HybridArgs,
-    /// Predictors, separated by commas; plain training is always measured [default: all; with --ablate linear]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
-    predictors: Vec<PredictorKind>,
+    /// Predictors, separated by commas, by their names or as files of `riverrun hybrid learn`; plain training is always measured
+    /// [default: all; with --ablate linear]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = PredictorChoice::parse)]
+    predictors: Vec<PredictorChoice>,
     /// Measure the table of all rungs, an ablation of the linear predictor on xor and text, and the latencies, one after
     /// another: about eight minutes on two CPU cores
     #[arg(long, conflicts_with_all = ["ablate", "latency"])]
@@ -112,6 +113,8 @@ struct Run {
     loss: f64,
     accuracy: Option<f64>,
     hybrid: Option<Status>,
+    /// Seconds in predictions, and in the real steps that measure them.
+    predicting: f64,
     /// Seconds to the validation losses that plain training has at [`PARTS`] of its run; null where they are not reached.
     to: [Option<f64>; 3],
 }
@@ -199,15 +202,28 @@ fn tables(
 /// Plain training, and every predictor as configured; in an ablation, every predictor with all parts, and without each.
 fn methods(args: &Args, ablate: bool) -> Vec<Method> {
     let settings = args.hybrid.config().unwrap_or_default();
+    let named = |kinds: &[PredictorKind]| -> Vec<PredictorChoice> {
+        kinds.iter().copied().map(PredictorChoice::Kind).collect()
+    };
     let predictors = match (args.predictors.as_slice(), ablate) {
-        ([], false) => PredictorKind::ALL.to_vec(),
-        ([], true) => vec![PredictorKind::Linear],
-        (_, true) if args.all => vec![PredictorKind::Linear],
+        ([], false) => named(&PredictorKind::ALL),
+        ([], true) => named(&[PredictorKind::Linear]),
+        (_, true) if args.all => named(&[PredictorKind::Linear]),
         (chosen, _) => chosen.to_vec(),
     };
-    let parts: Vec<(Option<&'static str>, Parts)> = match ablate {
-        false => vec![(None, settings.parts)],
-        true => {
+    let parts = |kind: PredictorKind| -> Vec<(Option<&'static str>, Parts)> {
+        let whole = (None, settings.parts);
+        // A predictor that learns is measured by itself too, however large its error is.
+        let mut alone = settings.parts;
+        alone.fallback = false;
+        match ablate {
+            false if kind.learns() && settings.parts.fallback => {
+                return vec![whole, (Some("fallback"), alone)];
+            }
+            false => return vec![whole],
+            true => {}
+        }
+        {
             let mut all = Parts::all();
             all.check = settings.parts.check;
             let without = |name: &&'static str| Some((Some(*name), all.without(name).ok()?));
@@ -221,12 +237,18 @@ fn methods(args: &Args, ablate: bool) -> Vec<Method> {
         settings: None,
     }];
     for predictor in predictors {
-        for (without, parts) in &parts {
+        let mut settings = settings.clone();
+        predictor.set(&mut settings);
+        let name = match &predictor {
+            PredictorChoice::Kind(kind) => kind.to_string(),
+            PredictorChoice::Taught(_) => "taught ensemble".into(),
+        };
+        for (without, parts) in parts(settings.predictor) {
             let mut settings = settings.clone();
-            (settings.predictor, settings.parts) = (predictor, *parts);
+            settings.parts = parts;
             methods.push(Method {
-                predictor: predictor.to_string(),
-                without: *without,
+                predictor: name.clone(),
+                without,
                 settings: Some(settings),
             });
         }
@@ -272,6 +294,7 @@ fn measure(
                 loss: last.loss,
                 accuracy: last.accuracy,
                 hybrid: found.hybrid,
+                predicting: found.predicting,
                 to: targets.map(|target| watch.time_to(target)),
             });
         }

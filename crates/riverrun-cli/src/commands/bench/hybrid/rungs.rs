@@ -21,6 +21,8 @@ pub struct Finished {
     pub steps: u64,
     pub watch: Watch,
     pub hybrid: Option<Status>,
+    /// Seconds in predictions, and in the real steps that measure them.
+    pub predicting: f64,
 }
 
 /// Trains a task from a seed, plainly or with these settings.
@@ -82,6 +84,7 @@ fn run<O: Objective>(setup: Setup<O>, steps: u64, device: &Device) -> Result<Fin
         steps,
         watch,
         hybrid: outcome.hybrid,
+        predicting: outcome.predicting,
     })
 }
 

@@ -55,6 +55,7 @@ pub fn row(runs: &Runs, plain: &Runs) -> Row {
         .hidden("steps", runs.steps)
         .number("real", 0, real)
         .number("predicted", 0, runs.counts(|counts| counts.predicted, 0))
+        .number("fallbacks", 0, runs.counts(|counts| counts.fallbacks, 0))
         .number("back", 0, runs.counts(|counts| counts.taken_back, 0))
         .percent("saved", 1.0 - real / runs.steps as f64)
         .number("sure", 2, method.settings.as_ref().map(|_| confidence()))
@@ -74,8 +75,8 @@ pub fn row(runs: &Runs, plain: &Runs) -> Row {
 
 /// What the columns mean.
 pub const COLUMNS: &str = "\
-Medians over the seeds. saved: backward passes; back: predicted steps that were taken back; sure: the confidence at the
-end, which a prediction needs --hybrid's least of; fastest, slowest: the range of the seconds, and least, most of the loss;
+Medians over the seeds. predicted: steps that predictions replaced; fallbacks: predictions that the continued last update
+made in the predictor's place; back: predicted steps that were taken back; saved: backward passes; sure: the confidence at the end, which a prediction needs --hybrid's least of; fastest, slowest: the range of the seconds, and least, most of the loss;
 speed: of the whole run, beside plain training; to 50, 75, 100: seconds to the validation loss that plain training has at
 that part of its run, - where it is not reached.";
 
