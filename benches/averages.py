@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""Plain training beside averages of the weights: steps and seconds to the same validation loss.
+"""Plain training beside averages of the weights and hybrid training: steps and seconds to the same validation loss.
 
     benches/averages.py search RUNG... --out FILE                   learning rates of every method, then three seeds of the best of each
     benches/averages.py seconds RUNG... --from SEARCHED --out FILE   those, one run after another, for their times
+    benches/averages.py rates RUNG... --out FILE                    learning rates of plain training
+    benches/averages.py predictors RUNG... --from RATES --out FILE   plain training at the best of them beside every predictor, in turns
 
-Rungs: xor, text, digits, digits2, lm. TEXT is a text file, MNIST the folder of its four files, RIVERRUN the program, DEVICE the device.
-Plain runs warm up, then the learning rate falls by a cosine to a tenth, or stays; averaged ones keep it. The target is the mean of
-plain training's last losses.
+Rungs: xor, text, digits, digits2, lm. TEXT is a text file, MNIST the folder of its four files, RIVERRUN the program, DEVICE the device,
+JOBS the runs at once in a search. Plain runs warm up, then the learning rate falls by a cosine to a tenth, or stays; averaged ones keep
+it. The target is the mean of plain training's last losses.
 """
 
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -20,11 +23,23 @@ RIVERRUN = os.environ.get("RIVERRUN", "target/release/riverrun")
 TEXT = os.environ.get("TEXT", "tinyshakespeare.txt")
 MNIST = os.environ.get("MNIST", "mnist")
 DEVICE = os.environ.get("DEVICE", "cuda:0")
+JOBS = int(os.environ.get("JOBS", "6"))
 SEEDS = 3
 
 # The options of each.
 PLAIN = {"cosine": "", "constant": "--schedule constant"}
 AVERAGED = {decay: f"--schedule constant --average {decay}" for decay in ("0.98", "0.99")}
+# `taught` is an ensemble that has learned from plain runs of the other rungs; "alone" does not fall back on the last update.
+PREDICTORS = {
+    "plain": "",
+    "last-update": "--hybrid balanced",
+    "average": "--hybrid balanced --predictor average",
+    "acceleration": "--hybrid balanced --predictor acceleration",
+    "linear alone": "--hybrid balanced --predictor linear --without fallback",
+    "ensemble": "--hybrid balanced --predictor ensemble",
+    "ensemble alone": "--hybrid balanced --predictor ensemble --without fallback",
+    "taught alone": "--hybrid balanced --predictor {taught} --without fallback",
+}
 METHODS = {**PLAIN, **AVERAGED}
 
 # Options, steps, steps between evaluations, learning rates.
@@ -37,19 +52,28 @@ RUNGS = {
 }
 
 
-def train(rung, rate, method, seed, steps=None):
-    """One run: its evaluations, as [step, loss, seconds]."""
-    options, whole, every, _ = RUNGS[rung]
-    steps = steps or whole
-    words = [*options.split(), *METHODS[method].split(), "--steps", str(steps), "--eval-every", str(every), "--lr", str(rate), "--seed", str(seed)]
+def run(rung, rate, options, seed, steps, out):
+    """Trains in the folder `out`, and reads its metrics."""
+    words = [*RUNGS[rung][0].split(), *options.split(), "--steps", str(steps), "--eval-every", str(RUNGS[rung][2])]
+    command = [RIVERRUN, "train", *words, "--lr", str(rate), "--seed", str(seed), "--device", DEVICE, "--out", out, "--quiet"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=900)
+    with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def train(rung, rate, method, seed, steps=None, more=""):
+    """One run: its evaluations, as [step, loss, seconds, backward passes], and the counts of a hybrid run."""
+    steps = steps or RUNGS[rung][1]
     with tempfile.TemporaryDirectory() as scratch:
-        out = os.path.join(scratch, "run")
-        command = [RIVERRUN, "train", *words, "--device", DEVICE, "--out", out, "--quiet"]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
-        with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as lines:
-            found = [json.loads(line) for line in lines]
-    found = [[line["step"], float(f"{line['loss']:.4g}"), round(line["seconds"], 3)] for line in found if line["split"] != "train"]
-    return {"rate": rate, "method": method, "seed": seed, "steps": steps, "validation": found}
+        lines = run(rung, rate, f"{METHODS[method]} {more}", seed, steps, os.path.join(scratch, "run"))
+    found, counts = [], None
+    for line in lines:
+        if line["split"] == "train":
+            counts = (line.get("hybrid") or {}).get("counts")
+            continue
+        real = counts["real"] if counts else line["step"]
+        found.append([line["step"], float(f"{line['loss']:.4g}"), round(line["seconds"], 3), real])
+    return {"rate": rate, "method": method, "seed": seed, "steps": steps, "validation": found, "counts": counts}
 
 
 def last(run):
@@ -58,7 +82,7 @@ def last(run):
 
 def reached(run, target):
     """The step of the first evaluation that is not above the target."""
-    return next((step for step, loss, _ in run["validation"] if loss <= target), None)
+    return next((step for step, loss, *_ in run["validation"] if loss <= target), None)
 
 
 def of(runs, best):
@@ -79,7 +103,7 @@ def chosen(runs):
 
 def search(rung, _):
     *_, rates = RUNGS[rung]
-    with ThreadPoolExecutor(6) as pool:
+    with ThreadPoolExecutor(JOBS) as pool:
         jobs = [pool.submit(train, rung, rate, method, 0) for rate in rates for method in METHODS]
         runs = [job.result() for job in jobs]
         jobs = [pool.submit(train, rung, best[0]["rate"], best[0]["method"], seed) for best in chosen(runs)[:2] for seed in range(1, SEEDS)]
@@ -108,9 +132,60 @@ def seconds(rung, searched):
     return [run for seed in runs for run in seed]
 
 
+def rates(rung, _):
+    with ThreadPoolExecutor(JOBS) as pool:
+        jobs = [pool.submit(train, rung, rate, method, 0) for rate in RUNGS[rung][3] for method in PLAIN]
+        runs = [job.result() for job in jobs]
+    print(f"{rung}: " + ", ".join(f"{run['method']} {run['rate']}: {last(run)}" for run in runs), flush=True)
+    return runs
+
+
+def best_plain(runs):
+    return min((run for run in runs if run["seed"] == 0 and run["method"] in PLAIN), key=last)
+
+
+def teach(rung, searched, scratch):
+    """The file of an ensemble that has learned from plain runs of the other rungs at their best rates."""
+    seen = []
+    for other in searched:
+        if other != rung:
+            best = best_plain(searched[other])
+            seen.append(os.path.join(scratch, other))
+            run(other, best["rate"], f"{PLAIN[best['method']]} --hybrid watch", 100, RUNGS[other][1], seen[-1])
+    out = os.path.join(scratch, f"{rung}.safetensors")
+    said = subprocess.run([RIVERRUN, "hybrid", "learn", *seen, "--device", DEVICE, "--out", out, "--quiet"],
+                          check=True, stdout=subprocess.PIPE, text=True, timeout=900)
+    print(said.stdout, end="", flush=True)
+    return out
+
+
+def predictors(rung, searched):
+    plain = best_plain(searched[rung])
+    methods = PREDICTORS if len(searched) > 1 else {name: words for name, words in PREDICTORS.items() if "{taught}" not in words}
+    with tempfile.TemporaryDirectory() as scratch:
+        taught = teach(rung, searched, scratch) if len(searched) > 1 else None
+        runs = []
+        for seed in range(SEEDS):
+            for name, words in methods.items():
+                found = train(rung, plain["rate"], plain["method"], seed, more=words.format(taught=taught))
+                runs.append({**found, "predictor": name})
+    target = statistics.mean(last(run) for run in runs if run["predictor"] == "plain")
+    print(f"{rung}: plain training, {plain['method']} from {plain['rate']}, {plain['steps']} steps; to its mean last loss, {target:.4g}")
+    print(f"{'predictor':<16} {'last losses':<26} {'backward passes to it':<23} {'seconds to it':<23} predictions, fallbacks, taken back")
+    for name in methods:
+        own = [run for run in runs if run["predictor"] == name]
+        there = [next((line for line in run["validation"] if line[1] <= target), None) for run in own]
+        show = lambda at, form: ", ".join(format(line[at], form) if line else "-" for line in there)
+        counts = [run["counts"] or {} for run in own]
+        counts = "; ".join(", ".join(str(count.get(of, 0)) for of in ("predictions", "fallbacks", "failures")) for count in counts)
+        losses = ", ".join(f"{last(run):.4g}" for run in own)
+        print(f"{name:<16} {losses:<26} {show(3, 'd'):<23} {show(2, '.2f'):<23} {counts}", flush=True)
+    return runs
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["search", "seconds"])
+    parser.add_argument("what", choices=["search", "seconds", "rates", "predictors"])
     parser.add_argument("rungs", nargs="+", choices=list(RUNGS))
     parser.add_argument("--from", dest="searched")
     parser.add_argument("--out", required=True)
@@ -121,7 +196,7 @@ def main():
             searched = json.load(file)
     found = {}
     for rung in args.rungs:
-        found[rung] = (search if args.what == "search" else seconds)(rung, searched)
+        found[rung] = {"search": search, "seconds": seconds, "rates": rates, "predictors": predictors}[args.what](rung, searched)
         with open(args.out, "w", encoding="utf-8") as file:
             json.dump(found, file)
 

@@ -9,6 +9,7 @@ with tanh-GELU, residual; RMSNorm and a projection to the vocabulary. The recurr
   compile       through torch.compile
   fused         the recurrence as one Triton kernel each way (fused_scan.py), the rest through torch.compile
   nn.GRU        PyTorch's GRU in minGRU's place, the rest through torch.compile; nn.LSTM likewise
+  riverrun      riverrun.torch's minGRU in its place, the rest through torch.compile; riverrun.rows its RMSNorm and cross-entropy too
   griffin-...   Griffin (griffin.py): griffin-eager, griffin-compile, and griffin-fused, its RG-LRU a Triton kernel each way
   gpt2-...      GPT-2 (gpt2.py): gpt2-eager, gpt2-compile
   fla.GDN       FLA's Gated DeltaNet (gated_delta.py) in minGRU's place, the rest through torch.compile; with --wrong-gradients,
@@ -64,6 +65,32 @@ class FusedMinGru(nn.Module):
         return torch.ops.riverrun_peers.min_gru(self.candidate_and_gate(x))
 
 
+def riverrun_layer(width):
+    from riverrun.torch import MinGRU
+
+    return MinGRU(width, width, bias=False, candidate="g")
+
+
+def with_riverrun_rows(model):
+    """The model with riverrun's RMSNorm and cross-entropy."""
+    from riverrun.torch import cross_entropy, rms_norm
+
+    class Norm(nn.Module):
+        def __init__(self, weight):
+            super().__init__()
+            self.weight = weight
+
+        def forward(self, x):
+            return rms_norm(x, self.weight.to(x.dtype))
+
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.RMSNorm):
+                setattr(module, name, Norm(child.weight))
+    model.loss = cross_entropy
+    return model
+
+
 class TorchLayer(nn.Module):
     def __init__(self, layer, width):
         super().__init__()
@@ -83,6 +110,8 @@ RECURRENT = {
     "eager": MinGru,
     "compile": MinGru,
     "fused": FusedMinGru,
+    "riverrun": riverrun_layer,
+    "riverrun.rows": riverrun_layer,
     "nn.GRU": lambda width: TorchLayer(nn.GRU, width),
     "nn.LSTM": lambda width: TorchLayer(nn.LSTM, width),
     "fla.GDN": fla_layer,
@@ -111,7 +140,11 @@ class Model(nn.Module):
     def forward(self, tokens, targets):
         """The loss too, so that the compiler has it whole."""
         logits = self.out(self.norm(self.blocks(self.embedding(tokens))))
-        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        return self.loss(logits.flatten(0, 1), targets.flatten())
+
+    @staticmethod
+    def loss(logits, targets):
+        return F.cross_entropy(logits.float(), targets)
 
 
 # The fastest first; what the device or the problem excludes is passed over.
@@ -142,6 +175,8 @@ def build(routine, shape, device):
         if form == "fused":
             fused_scan.check(device)
         model = Model(width, layers, vocab, RECURRENT[routine]).to(device)
+        if routine == "riverrun.rows":
+            with_riverrun_rows(model)
     return model, model if form == "eager" else torch.compile(model, dynamic=False), above
 
 
