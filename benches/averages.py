@@ -44,7 +44,7 @@ METHODS = {**PLAIN, **AVERAGED}
 
 # Options, steps, steps between evaluations, learning rates.
 RUNGS = {
-    "xor": ("--task xor", 500, 10, [0.05, 0.1, 0.2, 0.4, 0.8]),
+    "xor": ("--task xor --dtype f32", 500, 10, [0.05, 0.1, 0.2, 0.4, 0.8]),
     "text": (f"{TEXT} --layers 2 --width 64 --context 64 --batch 16", 1500, 50, [2e-3, 4e-3, 8e-3, 1.6e-2]),
     "digits": (f"--task digits --data {MNIST} --net conv --batch 64", 1800, 60, [1e-3, 2e-3, 4e-3]),
     "digits2": (f"--task digits --data {MNIST} --net conv2 --batch 64", 2700, 90, [2e-3, 4e-3]),
@@ -144,16 +144,18 @@ def best_plain(runs):
     return min((run for run in runs if run["seed"] == 0 and run["method"] in PLAIN), key=last)
 
 
-def teach(rung, searched, scratch):
+WATCHED = tempfile.TemporaryDirectory()
+
+
+def teach(rung, searched):
     """The file of an ensemble that has learned from plain runs of the other rungs at their best rates."""
-    seen = []
-    for other in searched:
-        if other != rung:
+    seen = {other: os.path.join(WATCHED.name, other) for other in searched if other != rung}
+    for other, folder in seen.items():
+        if not os.path.exists(folder):
             best = best_plain(searched[other])
-            seen.append(os.path.join(scratch, other))
-            run(other, best["rate"], f"{PLAIN[best['method']]} --hybrid watch", 100, RUNGS[other][1], seen[-1])
-    out = os.path.join(scratch, f"{rung}.safetensors")
-    said = subprocess.run([RIVERRUN, "hybrid", "learn", *seen, "--device", DEVICE, "--out", out, "--quiet"],
+            run(other, best["rate"], f"{PLAIN[best['method']]} --hybrid watch", 100, RUNGS[other][1], folder)
+    out = os.path.join(WATCHED.name, f"{rung}.safetensors")
+    said = subprocess.run([RIVERRUN, "hybrid", "learn", *seen.values(), "--device", DEVICE, "--out", out, "--quiet"],
                           check=True, stdout=subprocess.PIPE, text=True, timeout=900)
     print(said.stdout, end="", flush=True)
     return out
@@ -162,13 +164,12 @@ def teach(rung, searched, scratch):
 def predictors(rung, searched):
     plain = best_plain(searched[rung])
     methods = PREDICTORS if len(searched) > 1 else {name: words for name, words in PREDICTORS.items() if "{taught}" not in words}
-    with tempfile.TemporaryDirectory() as scratch:
-        taught = teach(rung, searched, scratch) if len(searched) > 1 else None
-        runs = []
-        for seed in range(SEEDS):
-            for name, words in methods.items():
-                found = train(rung, plain["rate"], plain["method"], seed, more=words.format(taught=taught))
-                runs.append({**found, "predictor": name})
+    taught = teach(rung, searched) if len(searched) > 1 else None
+    runs = []
+    for seed in range(SEEDS):
+        for name, words in methods.items():
+            found = train(rung, plain["rate"], plain["method"], seed, more=words.format(taught=taught))
+            runs.append({**found, "predictor": name})
     target = statistics.mean(last(run) for run in runs if run["predictor"] == "plain")
     print(f"{rung}: plain training, {plain['method']} from {plain['rate']}, {plain['steps']} steps; to its mean last loss, {target:.4g}")
     print(f"{'predictor':<16} {'last losses':<26} {'backward passes to it':<23} {'seconds to it':<23} predictions, fallbacks, taken back")

@@ -346,10 +346,10 @@ fn a_recorded_run_teaches_an_ensemble_that_another_starts_from() {
     let mut heard = 0;
     let learned = learn(&runs, &config, &device(), &mut |done, of| {
         heard += 1;
-        assert!(done == heard && of == 3 * 107);
+        assert!(done == heard && of == 3 * 104);
     });
     let learned = learned.unwrap();
-    assert_eq!((learned.lessons, learned.held_out), (107, 12));
+    assert_eq!((learned.lessons, learned.held_out), (104, 12));
     assert!(learned.score.loss.is_finite() && learned.unchanged.update > 0.0);
     let path = whole.0.join("predictor.safetensors");
     learned.ensemble.save_file(&path).unwrap();

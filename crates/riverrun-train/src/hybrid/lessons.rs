@@ -50,7 +50,7 @@ pub struct Learned {
     pub ensemble: Ensemble,
     /// Lessons of a pass.
     pub lessons: usize,
-    /// Windows held out: the last tenth of each stretch without predictions.
+    /// Windows held out, in the last tenth of each stretch without predictions.
     pub held_out: usize,
     /// The errors of the ensemble there.
     pub score: Score,
@@ -78,14 +78,17 @@ pub fn learn(
             let seen = stretch.len() - (stretch.len() / 10).max(1);
             let taught = windows(&stretch[..seen], back);
             lessons.extend(taught.filter_map(|(before, after)| Lesson::new(before, after)));
-            // From the last window of the lessons on.
-            let rest = windows(&stretch[seen - 1..], back);
+            // From the last windows of the lessons on: some of what they lead to was not seen.
+            let rest = windows(&stretch[seen.saturating_sub(back)..], back);
             held_out.extend(rest.map(|(before, after)| (before.clone(), after.to_vec())));
         }
     }
     if lessons.is_empty() {
-        let reason = "the trajectories have no two windows one after the other with losses above 0";
-        return Err(Error::Unsupported(reason.into()));
+        let windows = config.ensemble.back + 1;
+        let reason = format!(
+            "the trajectories have no {windows} windows one after the other with losses above 0, and as many held out"
+        );
+        return Err(Error::Unsupported(reason));
     }
     let mut random = ChaCha8Rng::seed_from_u64(config.seed);
     let all = lessons.len() as u64 * u64::from(config.passes);
@@ -108,15 +111,14 @@ pub fn learn(
     })
 }
 
-/// Each observation of a stretch but the last, with up to `back` observations after it.
+/// Each observation of a stretch that has `back` observations after it, with these.
 fn windows(
     stretch: &[Observation],
     back: usize,
 ) -> impl Iterator<Item = (&Observation, &[Observation])> {
-    (1..stretch.len()).map(move |first| {
-        let end = stretch.len().min(first + back);
-        (&stretch[first - 1], &stretch[first..end])
-    })
+    stretch
+        .windows(back + 1)
+        .map(|window| (&window[0], &window[1..]))
 }
 
 /// The errors of the ensemble, and of saying that nothing changes.

@@ -28,8 +28,7 @@ impl Lesson {
     pub fn new(before: &Observation, after: &[Observation]) -> Option<Self> {
         let last = after.last()?;
         let previous = after.len().checked_sub(2).map_or(before, |i| &after[i]);
-        let above = |seen: &Observation| seen.loss > 0.0 && seen.loss.is_finite();
-        if !(above(before) && after.iter().all(above)) {
+        if !(is_usable(before) && after.iter().all(is_usable)) {
             return None;
         }
         let found = last.continued();
@@ -59,6 +58,11 @@ impl Lesson {
             .map(|window| FADE.powi((last - window) as i32))
             .collect()
     }
+}
+
+/// Whether an observation can be learned from: a loss above 0, and finite features.
+pub(super) fn is_usable(seen: &Observation) -> bool {
+    seen.loss > 0.0 && seen.loss.is_finite() && relative(seen).is_some()
 }
 
 /// The features with the loss as their unit, so that what is learned of one run holds for another: values of losses are

@@ -35,12 +35,15 @@ const CLIP: f64 = 5.0;
 /// moves along its recent mean update.
 ///
 /// The mean over the members is the forecast; how far they are apart decides whether to predict, and how far
-/// ([`Forecast`]). After every window of real steps, one lesson: the rollout from the first of the last
-/// [`back`](EnsembleConfig::back) windows is compared with what came, and AdamW moves the weights along its gradients.
+/// ([`Forecast`]). After every window of real steps, once there are enough, one lesson: the rollout from before the last
+/// [`back`](EnsembleConfig::back) windows is compared with what came, and AdamW moves the weights along its gradients. All
+/// lessons have the same shapes, so on CUDA they are recorded once and replayed.
 pub struct Ensemble {
     config: EnsembleConfig,
     device: Device,
     learner: Box<Learner<Lessons>>,
+    /// Whether the learner was asked to record its steps.
+    asked_to_record: bool,
     state: State,
 }
 
@@ -62,6 +65,7 @@ impl Ensemble {
         config.check()?;
         Ok(Self {
             learner: Box::new(learner(&config, device)?),
+            asked_to_record: false,
             device: device.clone(),
             config,
             state: State::default(),
@@ -87,13 +91,19 @@ impl Ensemble {
 
     /// One step down the gradients of a lesson. Returns its loss, on the device.
     pub(crate) fn take_lesson(&mut self, lesson: &Lesson) -> Result<Tensor<1>, Error> {
+        if !std::mem::replace(&mut self.asked_to_record, true)
+            && !riverrun::device::is_cpu(&self.device)
+            && let Err(error) = self.learner.record_steps()
+        {
+            tracing::debug!(%error, "lessons of the ensemble are not recorded");
+        }
         self.state.lessons += 1;
         self.learner.step(lesson, self.config.lr, &mut |_| ())
     }
 
     /// The trajectories of the members after `windows` windows, in units of the loss now, and their delta heads' outputs.
     fn rollout(&self, seen: &Observation, windows: usize) -> Option<(Vec<f32>, Vec<f32>)> {
-        if !(seen.loss > 0.0 && seen.loss.is_finite()) {
+        if !lesson::is_usable(seen) {
             return None;
         }
         let features = lesson::relative(seen)?;
@@ -148,13 +158,18 @@ impl Predictor for Ensemble {
     }
 
     fn learn(&mut self, before: &Observation, after: &Observation) {
-        self.remember(before, after);
-        let past = self.state.past.make_contiguous();
-        let Some(lesson) = Lesson::new(&past[0], &past[1..]) else {
+        if ![before, after].into_iter().all(lesson::is_usable) {
             self.state.past.clear();
             return;
-        };
-        if let Err(error) = self.take_lesson(&lesson) {
+        }
+        self.remember(before, after);
+        if self.state.past.len() <= self.config.back {
+            return;
+        }
+        let past = self.state.past.make_contiguous();
+        if let Some(lesson) = Lesson::new(&past[0], &past[1..])
+            && let Err(error) = self.take_lesson(&lesson)
+        {
             tracing::warn!(%error, "the ensemble learned nothing from a window");
         }
     }
@@ -163,6 +178,7 @@ impl Predictor for Ensemble {
         match learner(&self.config, &self.device) {
             Ok(learner) => {
                 *self.learner = learner;
+                self.asked_to_record = false;
                 self.state = State::default();
             }
             Err(error) => tracing::warn!(%error, "the ensemble keeps what it has learned"),
