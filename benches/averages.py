@@ -17,6 +17,7 @@ import os
 import statistics
 import subprocess
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 RIVERRUN = os.environ.get("RIVERRUN", "target/release/riverrun")
@@ -161,27 +162,33 @@ def teach(rung, searched):
     return out
 
 
-def predictors(rung, searched):
+def predictors(rung, searched, names):
+    """Plain training and the predictors in turns, seed by seed: gives the runs so far after each."""
     plain = best_plain(searched[rung])
-    methods = PREDICTORS if len(searched) > 1 else {name: words for name, words in PREDICTORS.items() if "{taught}" not in words}
-    taught = teach(rung, searched) if len(searched) > 1 else None
+    taught = teach(rung, searched) if any("{taught}" in PREDICTORS[name] for name in names) else None
     runs = []
     for seed in range(SEEDS):
-        for name, words in methods.items():
-            found = train(rung, plain["rate"], plain["method"], seed, more=words.format(taught=taught))
-            runs.append({**found, "predictor": name})
+        for name in names:
+            more = PREDICTORS[name].format(taught=taught)
+            runs.append({**train(rung, plain["rate"], plain["method"], seed, more=more), "predictor": name})
+            yield runs
+
+
+def table(rung, runs):
+    """Prints what it took to reach the mean of plain training's last losses."""
+    first = runs[0]
     target = statistics.mean(last(run) for run in runs if run["predictor"] == "plain")
-    print(f"{rung}: plain training, {plain['method']} from {plain['rate']}, {plain['steps']} steps; to its mean last loss, {target:.4g}")
-    print(f"{'predictor':<16} {'last losses':<26} {'backward passes to it':<23} {'seconds to it':<23} predictions, fallbacks, taken back")
-    for name in methods:
+    print(f"{rung}: plain training, {first['method']} from {first['rate']}, {first['steps']} steps; to its mean last loss, {target:.4g}")
+    print(f"{'predictor':<16} {'last losses':<26} {'backward passes to it':<23} {'seconds to it':<23} {'in all':<21} predictions, fallbacks, taken back")
+    for name in dict.fromkeys(run["predictor"] for run in runs):
         own = [run for run in runs if run["predictor"] == name]
         there = [next((line for line in run["validation"] if line[1] <= target), None) for run in own]
         show = lambda at, form: ", ".join(format(line[at], form) if line else "-" for line in there)
         counts = [run["counts"] or {} for run in own]
         counts = "; ".join(", ".join(str(count.get(of, 0)) for of in ("predictions", "fallbacks", "failures")) for count in counts)
         losses = ", ".join(f"{last(run):.4g}" for run in own)
-        print(f"{name:<16} {losses:<26} {show(3, 'd'):<23} {show(2, '.2f'):<23} {counts}", flush=True)
-    return runs
+        whole = ", ".join(f"{run['validation'][-1][2]:.2f}" for run in own)
+        print(f"{name:<16} {losses:<26} {show(3, 'd'):<23} {show(2, '.2f'):<23} {whole:<21} {counts}", flush=True)
 
 
 def main():
@@ -190,14 +197,25 @@ def main():
     parser.add_argument("rungs", nargs="+", choices=list(RUNGS))
     parser.add_argument("--from", dest="searched")
     parser.add_argument("--out", required=True)
+    parser.add_argument("--predictors", default=",".join(PREDICTORS), help="separated by commas")
+    parser.add_argument("--budget", type=float, default=float("inf"), help="seconds after which no run begins")
     args = parser.parse_args()
+    start = time.monotonic()
     searched = {}
     if args.searched:
         with open(args.searched, encoding="utf-8") as file:
             searched = json.load(file)
     found = {}
     for rung in args.rungs:
-        found[rung] = {"search": search, "seconds": seconds, "rates": rates, "predictors": predictors}[args.what](rung, searched)
+        if args.what == "predictors":
+            for found[rung] in predictors(rung, searched, args.predictors.split(",")):
+                with open(args.out, "w", encoding="utf-8") as file:
+                    json.dump(found, file)
+                if time.monotonic() - start > args.budget:
+                    break
+            table(rung, found[rung])
+            continue
+        found[rung] = {"search": search, "seconds": seconds, "rates": rates}[args.what](rung, searched)
         with open(args.out, "w", encoding="utf-8") as file:
             json.dump(found, file)
 
