@@ -45,10 +45,15 @@ struct Kept {
 impl Kept {
     /// Mean and standard deviation of the first moments, and of the second: `[4]`, on the device.
     fn statistics(&self) -> Tensor<1> {
+        // Sums take all of a GPU; Burn's mean of a vector takes one plane.
+        let mean = |x: Tensor<1>| {
+            let count = x.dims()[0].max(1) as f32;
+            x.sum() / count
+        };
         let parts = self.moments.iter().flat_map(|moments| {
-            let mean = moments.clone().mean();
-            let off = moments.clone() - mean.clone();
-            [mean, (off.clone() * off).mean().sqrt()]
+            let middle = mean(moments.clone());
+            let off = moments.clone() - middle.clone();
+            [middle, mean(off.clone() * off).sqrt()]
         });
         Tensor::cat(parts.collect(), 0)
     }
