@@ -43,7 +43,8 @@ fn found(row: &Runs, plain: &Runs) -> Option<Found> {
         speed: plain.over(|run| run.seconds) / row.over(|run| run.seconds),
         in_predict: (measured > 0.0).then(|| step * (kept + measured) / predicting),
         loss: row.over(|run| run.loss) / plain.over(|run| run.loss),
-        sooner: last(row) < last(plain),
+        // Without predictions the runs are the same, and the times are noise.
+        sooner: measured > 0.0 && last(row) < last(plain),
     })
 }
 

@@ -76,9 +76,10 @@ pub fn row(runs: &Runs, plain: &Runs) -> Row {
 /// What the columns mean.
 pub const COLUMNS: &str = "\
 Medians over the seeds. predicted: steps that predictions replaced; fallbacks: predictions that the continued last update
-made in the predictor's place; back: predicted steps that were taken back; saved: backward passes; sure: the confidence at the end, which a prediction needs --hybrid's least of; fastest, slowest: the range of the seconds, and least, most of the loss;
-speed: of the whole run, beside plain training; to 50, 75, 100: seconds to the validation loss that plain training has at
-that part of its run, - where it is not reached.";
+made in the predictor's place; back: predicted steps that were taken back; saved: backward passes; sure: the confidence at
+the end, which a prediction needs --hybrid's least of; fastest, slowest: the range of the seconds, and least, most of the
+loss; speed: of the whole run, beside plain training; to 50, 75, 100: seconds to the validation loss that plain training
+has at that part of its run, - where it is not reached.";
 
 #[cfg(test)]
 mod tests {
