@@ -12,10 +12,12 @@ use std::path::Path;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
+use riverrun_kernels::rollout::DELTAS;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Forecast, Predictor, continue_mean};
+use crate::hybrid::FEATURES;
 use crate::hybrid::observation::{Observation, WINDOWS};
 use crate::trainer::checkpoint::{load_module, save_module};
 use crate::{Error, Learner, TrainingConfig};
@@ -101,24 +103,41 @@ impl Ensemble {
         self.learner.step(lesson, self.config.lr, &mut |_| ())
     }
 
-    /// The trajectories of the members after `windows` windows, in units of the loss now, and their delta heads' outputs.
-    fn rollout(&self, seen: &Observation, windows: usize) -> Option<(Vec<f32>, Vec<f32>)> {
+    /// For each member, its losses after `windows` windows in units of the loss now, then its delta head's outputs. None where
+    /// nothing can be forecast, with a warning where the device fails.
+    fn rollout(&self, seen: &Observation, windows: usize) -> Option<Vec<Vec<f32>>> {
         if !lesson::is_usable(seen) {
             return None;
         }
         let features = lesson::relative(seen)?;
-        let features = TensorData::new(features, [crate::hybrid::FEATURES]);
-        let features = Tensor::from_data(features, &self.device);
         let windows = windows.clamp(1, self.config.windows);
-        let found = self.learner.working_model().forecast(features, windows);
-        let (_, found) = found.ok()?.read();
-        Some((found.trajectory, found.delta))
+        let read = || -> Result<Vec<f32>, Error> {
+            let features = TensorData::new(features, [FEATURES]);
+            let features = Tensor::from_data(features, &self.device);
+            let found = self.learner.working_model().forecast(features, windows)?;
+            let losses = found.trajectory.narrow(1, 1, windows);
+            let both = riverrun::device::read(Tensor::cat(vec![losses, found.delta], 1))?;
+            Ok(both.iter::<f32>().collect())
+        };
+        match read() {
+            Ok(rows) => Some(
+                rows.chunks_exact(windows + DELTAS)
+                    .map(<[f32]>::to_vec)
+                    .collect(),
+            ),
+            Err(error) => {
+                tracing::warn!(%error, "the ensemble forecasts nothing");
+                None
+            }
+        }
     }
 
     /// How far each layer group goes in a window, in multiples of its recent mean update. Held back where the loss is expected to
     /// rise.
     pub(crate) fn multiples(&self, seen: &Observation, windows: usize) -> Option<Vec<f64>> {
-        let (multiples, falls) = read_deltas(&self.rollout(seen, windows)?.1);
+        let members = self.rollout(seen, windows)?;
+        let deltas = members.iter().map(|row| &row[row.len() - DELTAS..]);
+        let (multiples, falls) = read_deltas(deltas);
         let sure = (2.0 * falls).min(1.0);
         let of = |group: usize| sure * multiples[group % multiples.len()];
         Some((0..seen.groups.len()).map(of).collect())
@@ -145,12 +164,9 @@ impl Predictor for Ensemble {
     }
 
     fn forecast(&self, seen: &Observation, windows: usize) -> Option<Forecast> {
-        let (trajectory, _) = self.rollout(seen, windows)?;
-        let points = trajectory.len() / self.config.members;
-        let members: Vec<&[f32]> = trajectory
-            .chunks_exact(points)
-            .map(|member| &member[1..])
-            .collect();
+        let members = self.rollout(seen, windows)?;
+        let losses = members.iter().map(|row| &row[..row.len() - DELTAS]);
+        let members: Vec<&[f32]> = losses.collect();
         let forecast = Forecast::new(seen.loss, &members);
         let both = [&forecast.losses, &forecast.spread];
         let finite = both.into_iter().flatten().all(|x| x.is_finite());

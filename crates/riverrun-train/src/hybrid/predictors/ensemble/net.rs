@@ -6,7 +6,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use riverrun::ops::{Decode, Ensemble, Rollout, rollout};
-use riverrun_kernels::rollout::{DELTAS, HEADS};
+use riverrun_kernels::rollout::HEADS;
 
 use super::EnsembleConfig;
 use super::lesson::{CLASSES, Lesson};
@@ -156,16 +156,18 @@ impl Objective for Lessons {
 
 /// The multiples of each class of layer groups that the delta heads of all members say, and how likely the loss falls: means over
 /// the members.
-pub(super) fn read_deltas(deltas: &[f32]) -> ([f64; CLASSES], f64) {
+pub(super) fn read_deltas<'a>(
+    members: impl ExactSizeIterator<Item = &'a [f32]>,
+) -> ([f64; CLASSES], f64) {
     let sigmoid = |x: f32| 1.0 / (1.0 + f64::from(-x).exp());
-    let members = (deltas.len() / DELTAS).max(1) as f64;
+    let count = members.len().max(1) as f64;
     let (mut multiples, mut falls) = ([0.0; CLASSES], 0.0);
-    for y in deltas.chunks_exact(DELTAS) {
+    for y in members {
         let whole = 2.0 * (1.0 + f64::from(y[0]).tanh());
         for (sum, y) in multiples.iter_mut().zip(&y[2..]) {
-            *sum += whole * sigmoid(*y) / members;
+            *sum += whole * sigmoid(*y) / count;
         }
-        falls += sigmoid(y[1]) / members;
+        falls += sigmoid(y[1]) / count;
     }
     (multiples, falls)
 }

@@ -2,7 +2,6 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::*;
-use crate::hybrid::FEATURES;
 use crate::hybrid::observation::tests::observation;
 
 fn device() -> Device {
