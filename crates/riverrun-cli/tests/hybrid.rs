@@ -131,7 +131,7 @@ fn an_ensemble_learns_from_one_run_for_another() {
     let small = ["--members", "3", "--hidden", "16", "--out", &file];
     let text = says(&[&learn[..], &small].concat());
     for what in [
-        "of 1 runs",
+        "of one run",
         "5 windows were held out",
         "the ensemble",
         "no change",

@@ -48,10 +48,13 @@ fn learn_from(args: &LearnArgs, quiet: bool) -> Result<(), Failure> {
     learned.ensemble.save_file(&args.out)?;
     let mut out = stdout().lock();
     let (lessons, held_out) = (learned.lessons, learned.held_out);
+    let runs = match runs.len() {
+        1 => "one run".into(),
+        count => format!("{count} runs"),
+    };
     writeln!(
         out,
-        "learned from {lessons} windows of {} runs, {} times; {held_out} windows were held out",
-        runs.len(),
+        "learned from {lessons} windows of {runs}, {} times; {held_out} windows were held out",
         args.passes
     )?;
     writeln!(out, "mean error there      of the loss   of an update")?;
