@@ -132,7 +132,7 @@ fn an_ensemble_learns_from_one_run_for_another() {
     let text = says(&[&learn[..], &small].concat());
     for what in [
         "of one run",
-        "5 windows were held out",
+        "2 forecasts were held out",
         "the ensemble",
         "no change",
     ] {

@@ -349,7 +349,7 @@ fn a_recorded_run_teaches_an_ensemble_that_another_starts_from() {
         assert!(done == heard && of == 3 * 104);
     });
     let learned = learned.unwrap();
-    assert_eq!((learned.lessons, learned.held_out), (104, 12));
+    assert_eq!((learned.lessons, learned.held_out), (104, 9));
     assert!(learned.score.loss.is_finite() && learned.unchanged.update > 0.0);
     let path = whole.0.join("predictor.safetensors");
     learned.ensemble.save_file(&path).unwrap();

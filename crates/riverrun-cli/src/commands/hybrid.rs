@@ -4,7 +4,7 @@ use std::io::{Write, stdout};
 
 use indicatif::ProgressBar;
 use riverrun_train::RunDir;
-use riverrun_train::hybrid::{LearnConfig, Score, learn};
+use riverrun_train::hybrid::{LearnConfig, learn};
 
 use crate::args::hybrid::{HybridAction, LearnArgs};
 use crate::failure::Failure;
@@ -54,16 +54,19 @@ fn learn_from(args: &LearnArgs, quiet: bool) -> Result<(), Failure> {
     };
     writeln!(
         out,
-        "learned from {lessons} windows of {runs}, {} times; {held_out} windows were held out",
+        "learned from {lessons} windows of {runs}, {} times; {held_out} forecasts were held out",
         args.passes
     )?;
-    writeln!(out, "mean error there      of the loss   of an update")?;
-    let mut row = |name: &str, score: Score| {
-        let (loss, update) = (100.0 * score.loss, score.update);
-        writeln!(out, "{name:<20} {loss:>10.2} %     {update:>10.3}")
-    };
-    row("the ensemble", learned.score)?;
-    row("no change", learned.unchanged)?;
+    if held_out > 0 {
+        writeln!(out, "mean error there      of the loss   of an update")?;
+        for (name, score) in [
+            ("the ensemble", learned.score),
+            ("no change", learned.unchanged),
+        ] {
+            let (loss, update) = (100.0 * score.loss, score.update);
+            writeln!(out, "{name:<20} {loss:>10.2} %     {update:>10.3}")?;
+        }
+    }
     writeln!(out, "wrote {}", args.out.display())?;
     Ok(())
 }

@@ -33,13 +33,13 @@ impl Default for LearnConfig {
     }
 }
 
-/// Mean errors over the windows that no lesson has seen.
+/// Mean errors over windows that no lesson contains.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Score {
-    /// Of the forecast losses: the mean of `|ln(forecast / found)|`, over all windows that a lesson goes back.
+    /// Mean of `|ln(forecast / loss)|` over the windows of each forecast.
     pub loss: f64,
-    /// Of the next update: `|predicted - found|` in multiples of the mean of the three updates before it, as a mean over the layer groups.
+    /// Mean of `|predicted - found|` over the layer groups: both are multiples of the mean of the three updates before.
     pub update: f64,
 }
 
@@ -50,7 +50,8 @@ pub struct Learned {
     pub ensemble: Ensemble,
     /// Lessons of a pass.
     pub lessons: usize,
-    /// Windows held out, in the last tenth of each stretch without predictions.
+    /// Forecasts of windows that were held out, the last tenth of each stretch without predictions; the scores are 0 where there are
+    /// none.
     pub held_out: usize,
     /// The errors of the ensemble there.
     pub score: Score,
@@ -58,8 +59,8 @@ pub struct Learned {
     pub unchanged: Score,
 }
 
-/// Teaches an ensemble from the trajectories of runs, in all their windows in an order that is drawn. `done` hears of lessons
-/// done, and of all.
+/// Trains an ensemble on the trajectories of runs, in random order. `done` is called after each lesson with the number of lessons so
+/// far and the number of all.
 ///
 /// # Errors
 /// A run without a [trajectory](super::HybridConfig::trajectory), or with a damaged one; trajectories without a lesson in them; as
@@ -78,8 +79,8 @@ pub fn learn(
             let seen = stretch.len() - (stretch.len() / 10).max(1);
             let taught = windows(&stretch[..seen], back);
             lessons.extend(taught.filter_map(|(before, after)| Lesson::new(before, after)));
-            // From the last windows of the lessons on: some of what they lead to was not seen.
-            let rest = windows(&stretch[seen.saturating_sub(back)..], back);
+            // They begin at the last window of the lessons, and lead to windows that are in none.
+            let rest = windows(&stretch[seen - 1..], back);
             held_out.extend(rest.map(|(before, after)| (before.clone(), after.to_vec())));
         }
     }
