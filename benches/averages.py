@@ -3,7 +3,7 @@
 
     benches/averages.py search RUNG... --out FILE                   learning rates of every method, then three seeds of the best of each
     benches/averages.py seconds RUNG... --from SEARCHED --out FILE   those, one run after another, for their times
-    benches/averages.py rates RUNG... --out FILE                    learning rates of plain training
+    benches/averages.py rates RUNG... [--seeds 3] --out FILE        learning rates of plain training
     benches/averages.py predictors RUNG... --from RATES --out FILE   plain training at the best of them beside every predictor, in turns
 
 Rungs: xor, text, digits, digits2, lm. TEXT is a text file, MNIST the folder of its four files, RIVERRUN the program, DEVICE the device,
@@ -133,16 +133,18 @@ def seconds(rung, searched):
     return [run for seed in runs for run in seed]
 
 
-def rates(rung, _):
+def rates(rung, seeds):
     with ThreadPoolExecutor(JOBS) as pool:
-        jobs = [pool.submit(train, rung, rate, method, 0) for rate in RUNGS[rung][3] for method in PLAIN]
+        jobs = [pool.submit(train, rung, rate, method, seed) for rate in RUNGS[rung][3] for method in PLAIN for seed in range(seeds)]
         runs = [job.result() for job in jobs]
-    print(f"{rung}: " + ", ".join(f"{run['method']} {run['rate']}: {last(run)}" for run in runs), flush=True)
+    for run in runs[::seeds]:
+        print(f"{rung}: {run['method']} {run['rate']}: {', '.join(str(last(same)) for same in of(runs, run))}", flush=True)
     return runs
 
 
 def best_plain(runs):
-    return min((run for run in runs if run["seed"] == 0 and run["method"] in PLAIN), key=last)
+    """A plain run of the rate and schedule that have the least mean loss."""
+    return min((run for run in runs if run["method"] in PLAIN), key=lambda run: statistics.mean(map(last, of(runs, run))))
 
 
 WATCHED = tempfile.TemporaryDirectory()
@@ -198,6 +200,7 @@ def main():
     parser.add_argument("--from", dest="searched")
     parser.add_argument("--out", required=True)
     parser.add_argument("--predictors", default=",".join(PREDICTORS), help="separated by commas")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of a learning rate, for `rates`")
     parser.add_argument("--budget", type=float, default=float("inf"), help="seconds after which no run begins")
     args = parser.parse_args()
     start = time.monotonic()
@@ -215,7 +218,7 @@ def main():
                     break
             table(rung, found[rung])
             continue
-        found[rung] = {"search": search, "seconds": seconds, "rates": rates}[args.what](rung, searched)
+        found[rung] = {"search": search, "seconds": seconds, "rates": lambda rung, _: rates(rung, args.seeds)}[args.what](rung, searched)
         with open(args.out, "w", encoding="utf-8") as file:
             json.dump(found, file)
 
