@@ -68,7 +68,7 @@ class FusedMinGru(nn.Module):
 def riverrun_layer(width):
     from riverrun.torch import MinGRU
 
-    return MinGRU(width, width, bias=False, candidate="g")
+    return Sequences(MinGRU(width, width, bias=False, candidate="g"))
 
 
 def with_riverrun_rows(model):
@@ -91,10 +91,12 @@ def with_riverrun_rows(model):
     return model
 
 
-class TorchLayer(nn.Module):
-    def __init__(self, layer, width):
+class Sequences(nn.Module):
+    """A layer without the last state that it gives beside its sequence."""
+
+    def __init__(self, layer):
         super().__init__()
-        self.layer = layer(width, width, batch_first=True)
+        self.layer = layer
 
     def forward(self, x):
         return self.layer(x)[0]
@@ -112,8 +114,8 @@ RECURRENT = {
     "fused": FusedMinGru,
     "riverrun": riverrun_layer,
     "riverrun.rows": riverrun_layer,
-    "nn.GRU": lambda width: TorchLayer(nn.GRU, width),
-    "nn.LSTM": lambda width: TorchLayer(nn.LSTM, width),
+    "nn.GRU": lambda width: Sequences(nn.GRU(width, width, batch_first=True)),
+    "nn.LSTM": lambda width: Sequences(nn.LSTM(width, width, batch_first=True)),
     "fla.GDN": fla_layer,
 }
 
