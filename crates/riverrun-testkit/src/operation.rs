@@ -72,6 +72,15 @@ pub struct Part<'a> {
 }
 
 impl Part<'_> {
+    /// What is checked: the operation, its form where it has several, and the storage type.
+    pub fn name(&self) -> String {
+        let op = self.operation.name;
+        match self.form == op {
+            true => format!("{op} {}", self.storage.name()),
+            false => format!("{op} {} {}", self.form, self.storage.name()),
+        }
+    }
+
     /// The name of the device.
     pub fn device(&self) -> &str {
         &self.target.name

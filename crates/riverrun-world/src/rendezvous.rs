@@ -38,6 +38,9 @@ mod kind {
     pub(super) const FINISHED: u8 = 8;
 }
 
+/// The name of the last meeting.
+const END: &str = "the end of the run";
+
 /// How long the sides of a connection wait for each other's last words.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// The longest name of something to agree on.
@@ -314,7 +317,7 @@ impl Candidate<'_> {
 fn check_name(name: &str) -> Result<()> {
     if name.is_empty()
         || name.len() > LONGEST_NAME
-        || name == session::END
+        || name == END
         || name.chars().any(char::is_control)
     {
         return Err(Error::Argument(format!(

@@ -44,7 +44,7 @@ use cubecl_server::server::BufferBinding;
 use cubecl_server::stream::{ExecuteScope, WriteScoped};
 use cudarc::driver::sys::{CUcontext, CUstream};
 
-use super::overlap::Chain;
+use super::chain::Chain;
 use super::plans::{Plans, Refusal};
 use beside::Beside;
 

@@ -4,6 +4,7 @@
 pub(crate) mod address;
 pub(crate) mod batches;
 pub(crate) mod buffer;
+pub(crate) mod chain;
 pub(crate) mod cluster;
 pub(crate) mod copy;
 #[cfg(feature = "cuda")]

@@ -22,9 +22,9 @@ use riverrun_kernels::draw::Rule;
 use riverrun_models::weights::Published;
 use riverrun_models::{AnyLanguageModel, AnyLmState};
 
-use crate::run_dir::checksums;
+use crate::run_dir::{checksums, load_module};
 use crate::tasks::Vocabulary;
-use crate::trainer::checkpoint::{MODEL, load_module};
+use crate::trainer::checkpoint::MODEL;
 use crate::{Error, Precision, RunConfig, RunDir, TaskConfig, memory};
 pub use samples::{Samples, Stream};
 use steps::{Steps, read};

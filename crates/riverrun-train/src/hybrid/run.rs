@@ -15,8 +15,7 @@ use super::predictors::predictor;
 use super::trail::{Groups, Trail};
 use super::trajectory::Sighting;
 use super::{HybridConfig, Observation, Predictor, Status};
-use crate::run_dir::{read_json, write_json};
-use crate::trainer::checkpoint::{load_module, save_module};
+use crate::run_dir::{load_module, read_json, save_module, write_json};
 use crate::{Error, Learner, Objective};
 
 /// The files of a checkpoint.

@@ -5,6 +5,7 @@ mod files;
 mod lines;
 mod lock;
 mod metrics;
+mod module;
 mod progress;
 mod tensorboard;
 #[cfg(test)]
@@ -22,6 +23,7 @@ use crate::Error;
 use files::remove_folder;
 pub(crate) use files::write_atomic;
 pub(crate) use files::{read_json, write_json};
+pub(crate) use module::{load_module, save_module};
 pub(crate) use progress::Progress;
 pub(crate) use tensorboard::Events;
 

@@ -5,9 +5,9 @@ use std::path::Path;
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 
-use super::checkpoint::{load_module, save_module};
 use crate::Error;
 use crate::hybrid::Groups;
+use crate::run_dir::{load_module, save_module};
 
 /// The file in a checkpoint.
 const FILE: &str = "average.bpk";

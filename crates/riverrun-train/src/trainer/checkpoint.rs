@@ -1,15 +1,11 @@
 //! Saving and loading the state of a run.
 
-use std::path::Path;
-
 use super::average::Average;
 use crate::hybrid::Hybrid;
-use crate::run_dir::{Progress, checksums, write_json};
+use crate::run_dir::{Progress, checksums, load_module, save_module, write_json};
 use crate::{Error, Learner, Objective, Report, RunDir};
-use burn::module::{Module, ModuleVisitor, Param, ParamGroup};
-use burn::store::ModuleRecord;
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{FloatDType, Tensor};
-use riverrun_models::adapted;
 
 /// The model's file in a checkpoint and in `best/`.
 pub(crate) const MODEL: &str = "model.bpk";
@@ -78,33 +74,6 @@ pub(crate) fn save_best<M: Module>(dir: &RunDir, model: M, report: &Report) -> R
         write_json(&folder.join(REPORT), report)?;
         checksums::write(folder)
     })
-}
-
-/// Writes a module; of one with [LoRA's factors](adapted) these alone.
-pub(crate) fn save_module<M: Module>(module: M, path: &Path) -> Result<(), Error> {
-    let record = match adapted(&module) {
-        None => module.into_record(),
-        Some(factors) => {
-            module.into_record_group(ParamGroup::from_ids(factors.into_iter().collect()))
-        }
-    };
-    record.save(path).map_err(|error| Error::write(path, error))
-}
-
-/// Reads what [`save_module`] wrote into a module of its shape.
-pub(crate) fn load_module<M: Module>(module: M, path: &Path) -> Result<M, Error> {
-    if !path.is_file() {
-        let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
-        return Err(Error::read(path, missing));
-    }
-    let record = ModuleRecord::load(path).map_err(|error| Error::damaged(path, error))?;
-    let factors = adapted(&module).map(|factors| factors.len());
-    if factors.is_some_and(|factors| factors != record.len()) {
-        return Err(Error::damaged(path, "it has not all factors"));
-    }
-    module
-        .try_load_record(record.allow_partial(factors.is_some()))
-        .map_err(|error| Error::damaged(path, error))
 }
 
 /// Every weight of a model, in its order, read from the device.

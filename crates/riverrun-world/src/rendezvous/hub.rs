@@ -1,8 +1,7 @@
 //! Rank 0's side of the star.
 
 use super::greeting::{Greeting, Peer, Start};
-use super::session::END;
-use super::{Candidate, Readers, kind, lock};
+use super::{Candidate, END, Readers, kind, lock};
 use crate::environment::PORTS;
 use crate::fate::Fate;
 use crate::handshake::{self, Caller, Membership, Stranger};

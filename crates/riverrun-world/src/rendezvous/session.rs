@@ -3,7 +3,7 @@
 use super::greeting::Start;
 use super::hub::Hub;
 use super::spoke::Spoke;
-use super::{LAST_WORDS, Timeouts};
+use super::{END, LAST_WORDS, Timeouts};
 use crate::fate::Fate;
 use crate::token::{Fingerprint, Token};
 use crate::{Error, Result, wire};
@@ -11,8 +11,6 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The name of the last meeting.
-pub(super) const END: &str = "the end of the run";
 /// After a broken link: how long the heartbeats may take to know whose process ended.
 const VERDICT: Duration = Duration::from_secs(2);
 

@@ -10,6 +10,8 @@
 
 pub mod cache;
 pub(crate) mod failure;
+#[cfg(feature = "cube")]
+pub(crate) mod gpu;
 mod memory;
 
 use std::sync::OnceLock;
@@ -21,6 +23,8 @@ use burn_cubecl::CubeDevice;
 
 pub(crate) use failure::one_line;
 pub use failure::read;
+#[cfg(feature = "cube")]
+pub use gpu::client;
 pub use memory::{Memory, memory};
 
 use crate::Error;
@@ -246,14 +250,4 @@ pub fn take_fault(device: &Device) -> Result<(), Error> {
     }
     let _ = device;
     Ok(())
-}
-
-/// The CubeCL client of a GPU, for calling kernels without tensors; `None` for the CPU. Opens the device.
-#[cfg(feature = "cube")]
-pub fn client(device: &Device) -> Option<cubecl::client::Client> {
-    match device.clone().without_autodiff().as_dispatch() {
-        DispatchDevice::Cube(device) => Some(device.client()),
-        #[allow(unreachable_patterns)]
-        _ => None,
-    }
 }

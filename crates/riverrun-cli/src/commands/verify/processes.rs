@@ -44,7 +44,7 @@ pub(super) fn run(
     let mut seconds = Vec::new();
     let mut take = |outcome: Outcome| -> Result<(), Failure> {
         progress.done(&outcome);
-        seconds.push((name(&parts[outcome.part]), outcome.seconds));
+        seconds.push((parts[outcome.part].name(), outcome.seconds));
         for line in outcome.said {
             if heard.insert(line.clone()) {
                 progress.say(&line);
@@ -126,7 +126,7 @@ fn outcome(part: usize, description: &Part<'_>, process: &mut Option<Worker>) ->
                 .any(|line| matches!(line, Line::Failure { .. }));
             (lines, said, (!failed).then_some(worker))
         }
-        Err(reason) => (vec![failure(description, reason)], Vec::new(), None),
+        Err(reason) => (vec![Line::failed(description, reason)], Vec::new(), None),
     };
     *process = kept;
     Outcome {
@@ -134,23 +134,6 @@ fn outcome(part: usize, description: &Part<'_>, process: &mut Option<Worker>) ->
         lines,
         said,
         seconds: start.elapsed().as_secs_f64(),
-    }
-}
-
-/// The line of a part that ended without a result.
-pub(super) fn failure(part: &Part<'_>, reason: String) -> Line {
-    Line::Failure {
-        device: part.device().into(),
-        what: name(part),
-        reason,
-    }
-}
-
-fn name(part: &Part<'_>) -> String {
-    let op = part.operation.name;
-    match part.form == op {
-        true => format!("{op} {}", part.storage.name()),
-        false => format!("{op} {} {}", part.form, part.storage.name()),
     }
 }
 

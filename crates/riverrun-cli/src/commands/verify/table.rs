@@ -44,6 +44,15 @@ pub(super) enum Line {
 }
 
 impl Line {
+    /// The line of a part that ended without a result.
+    pub fn failed(part: &Part<'_>, reason: String) -> Self {
+        Self::Failure {
+            device: part.device().into(),
+            what: part.name(),
+            reason,
+        }
+    }
+
     /// Adds the line to another report.
     pub fn report(self, to: &mut dyn Rows) -> Result<(), riverrun_testkit::Failure> {
         match self {

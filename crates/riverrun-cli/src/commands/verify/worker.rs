@@ -13,7 +13,6 @@ use riverrun::device;
 use riverrun_testkit::{Part, Storage, Target};
 use serde::{Deserialize, Serialize};
 
-use super::processes::failure;
 use super::table::{Line, Table};
 use super::{operations, target};
 use crate::failure::Failure;
@@ -63,7 +62,7 @@ pub(super) fn serve() -> Result<(), Failure> {
         };
         let mut table = Table::new(true)?;
         if let Err(error) = table.check(&part) {
-            table.line(failure(&part, error.to_string()))?;
+            table.line(Line::failed(&part, error.to_string()))?;
         }
         // Other processes use the device too.
         #[cfg(feature = "gpu")]
@@ -130,7 +129,7 @@ impl Worker {
             Ok(()) => None,
             Err(reason) => Some(reason),
         };
-        lines.extend(fault.map(|reason| failure(part, reason)));
+        lines.extend(fault.map(|reason| Line::failed(part, reason)));
         lines
     }
 

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use bytemuck::{cast_slice, cast_slice_mut};
 use pulp::{Simd, WithSimd};
 
-use super::product::Factor;
+use super::factor::Factor;
 use crate::Element;
 use crate::simd::cache_hints::prefetch;
 use crate::simd::pair::{self, LANES, load_padded, pair_len};

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use pulp::{Simd, WithSimd};
 
 use super::columns::Columns;
+use super::factor::Factor;
 use super::few_rows::FewRows;
 use super::packed::{Layout, PackedMatrix};
 use super::tile::{ByRows, HEIGHT, Product};
@@ -29,15 +30,6 @@ const DEPTH: usize = 512;
 
 /// For fewer rows of `A` than this, packing `B` takes longer than multiplying by it.
 const FEW: usize = 16;
-
-/// A stored matrix, rows contiguous.
-#[derive(Debug, Clone, Copy)]
-pub struct Factor<'a, E> {
-    /// `[rows, columns]`, or `[columns, rows]` if it is the transpose that is stored.
-    pub data: &'a [E],
-    /// Whether the transpose is stored.
-    pub transposed: bool,
-}
 
 /// Computes `d [m, n]` from `a [m, k]` and `b [k, n]`. Sums are in `f32`, or `f64` for `f64`; in 16 bits each result is rounded
 /// once, after the epilogue.

@@ -9,7 +9,7 @@ use cudarc::driver::sys::{
     CUgraph, CUgraphNode, CUresult, CUstream, CUstreamCaptureStatus, cuGraphGetNodes, culib,
 };
 
-use crate::gpu::overlap::Chain;
+use crate::gpu::chain::Chain;
 
 /// `CUgraphEdgeData`, which headers have from CUDA 12.3 on.
 #[repr(C)]

@@ -4,16 +4,10 @@
 
 use pulp::Simd;
 
-use super::segment::Segment;
+use super::segment::{COLUMNS, Columns, Segment};
 use super::step::Vectors;
 use crate::simd::real::Real;
 use crate::simd::vector::{Vector, lanes};
-
-/// Columns of a block: enough that loads of a step's vectors are few beside those of the block.
-pub const COLUMNS: usize = 8;
-
-/// A number for each column of a block.
-pub type Columns<R> = [R; COLUMNS];
 
 /// The place of an element in a block.
 pub fn place<S: Simd, R: Real>(row: usize, column: usize) -> usize {

@@ -6,9 +6,9 @@
 use pulp::{Simd, WithSimd};
 
 use super::super::{Erase, Gate, Gradients, LARGEST};
-use super::block::{COLUMNS, gather, place, replay, scatter};
+use super::block::{gather, place, replay, scatter};
 use super::forward::{Forward, Into};
-use super::segment::{SEGMENT, Segment, Totals};
+use super::segment::{COLUMNS, SEGMENT, Segment, Totals};
 use super::step::{Head, narrow};
 use crate::Element;
 use crate::buffer::Buffer;

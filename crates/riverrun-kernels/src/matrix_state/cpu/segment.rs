@@ -3,11 +3,16 @@
 use pulp::Simd;
 
 use super::super::Erase;
-use super::block::Columns;
 use super::step::{Head, Scalars, VECTORS, Vectors, widen};
 use crate::Element;
 use crate::buffer::Buffer;
 use crate::simd::real::Real;
+
+/// Columns of a block: enough that loads of a step's vectors are few beside those of the block.
+pub const COLUMNS: usize = 8;
+
+/// A number for each column of a block.
+pub type Columns<R> = [R; COLUMNS];
 
 /// Steps of a segment.
 pub const SEGMENT: usize = 16;

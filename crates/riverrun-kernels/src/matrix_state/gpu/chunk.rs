@@ -2,7 +2,7 @@
 
 use cubecl::prelude::*;
 
-use super::plan::{CHUNK, Reverse};
+use super::plan::{CHUNK, Reverse, SUMS};
 use super::staged::*;
 use crate::matrix_state::{Erase, Gate};
 
@@ -50,9 +50,6 @@ pub(super) struct Chunk {
     pub sums: Shared<[f32]>,
     pub of_bonus: Shared<[Four]>,
 }
-
-/// Sums of a step: at the step, at the level before it, of `β`, at the end.
-pub(super) const SUMS: usize = 4;
 
 #[cube]
 pub(super) fn new_chunk(#[comptime] reverse: Reverse) -> Chunk {

@@ -2,7 +2,6 @@
 
 use cubecl::client::Client;
 
-use super::chunk::SUMS;
 use super::staged::{FOUR, Rows};
 use crate::Error;
 use crate::gpu::Dtype;
@@ -11,6 +10,8 @@ use crate::matrix_state::{Erase, Gate, Problem};
 
 /// Steps of a chunk of the backward pass.
 pub const CHUNK: usize = 16;
+/// Sums of a step: at the step, at the level before it, of `β`, at the end.
+pub(super) const SUMS: usize = 4;
 /// Rows of a state that a thread holds in registers, where the threads of a plane can add up a column.
 const HELD: usize = 16;
 /// Steps that a forward pass stages at a time, a divisor of [`CHUNK`].

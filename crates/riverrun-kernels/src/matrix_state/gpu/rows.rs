@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 
 use super::chunk::*;
-use super::plan::{CHUNK, Reverse};
+use super::plan::{CHUNK, Reverse, SUMS};
 use super::scores::bonus_of;
 use super::staged::*;
 use crate::matrix_state::{Erase, Gate};

@@ -129,7 +129,7 @@ pub(crate) fn supported(what: &'static str, device: &Device, dtype: DType) -> Re
         })
     };
     #[cfg(feature = "cube")]
-    if let Some(client) = crate::device::client(device) {
+    if let Some(client) = crate::device::gpu::client(device) {
         return match super::cube::known(dtype) {
             None => refuse("F32, F16 or BF16, the types of the kernels on a GPU"),
             Some(known) if known.supported(&client) => Ok(()),
@@ -146,7 +146,7 @@ pub(crate) fn supported(what: &'static str, device: &Device, dtype: DType) -> Re
 /// Whether the kernels of the device are CubeCL's.
 pub(crate) fn on_gpu(device: &Device) -> bool {
     #[cfg(feature = "cube")]
-    return crate::device::client(device).is_some();
+    return crate::device::gpu::client(device).is_some();
     #[cfg(not(feature = "cube"))]
     {
         let _ = device;

@@ -9,7 +9,9 @@ use super::carry::starts;
 use super::chunks::{Chunks, sizes};
 use super::segments::Segments;
 use super::tile::CHUNK;
-use super::{Form, Outputs, before_segments, both, gradients, pass, reverse, row_gradients, sums};
+use super::{
+    Form, Outputs, before_segments, both, gradients, pass, reverse, row_gradients, row_tiles, sums,
+};
 use crate::gpu::buffer::grid;
 use crate::gpu::{Dtype, buffer, multiprocessors};
 use crate::matrix_state::{Gradients, Problem};
@@ -150,7 +152,7 @@ pub fn backward(
             row_gradients::row_gradients::launch_unchecked(
                 client,
                 grid(client, count),
-                CubeDim::new_2d(32, row_gradients::planes(form) as u32),
+                CubeDim::new_2d(32, row_tiles::planes(form) as u32),
                 chunks.addresses,
                 buffer(&inputs.q, lengths.q, 2),
                 buffer(&inputs.k, lengths.k, 2),

@@ -3,7 +3,7 @@
 use cubecl::prelude::*;
 
 use super::Form;
-use super::row_gradients::TILES;
+use super::row_tiles::TILES;
 use super::rows::over_four;
 use super::tile::*;
 use crate::gpu::full_plane::shuffle_xor;

@@ -46,6 +46,7 @@ mod row_fetch;
 mod row_gradients;
 mod row_products;
 mod row_scores;
+mod row_tiles;
 mod rows;
 mod scores;
 mod segments;
@@ -181,7 +182,7 @@ pub(super) fn choose(
     };
     let room = client.properties().hardware.max_shared_memory_size as u32;
     let gradients = match form.rows {
-        true => row_gradients::Tiles::new(form).bytes,
+        true => row_tiles::Tiles::new(form).bytes,
         false => gradients::Tiles::new(form).bytes,
     };
     let of_pass = |form: Form| form.of_pass(true) + ALIGNMENT as u32;

@@ -7,7 +7,7 @@ use super::Form;
 use super::columns::of_steps;
 use super::decays::*;
 use super::product::*;
-use super::row_gradients::{Tiles, own_words};
+use super::row_tiles::{Tiles, own_words};
 use super::tile::*;
 use crate::gpu::mma::multiply_add;
 use crate::gpu::tensor::*;

@@ -4,7 +4,7 @@ use cubecl::prelude::*;
 
 use super::Form;
 use super::product::*;
-use super::row_gradients::{TILES, Tiles};
+use super::row_tiles::{TILES, Tiles};
 use super::rows::over_four;
 use super::tile::*;
 use crate::gpu::storage::pair;

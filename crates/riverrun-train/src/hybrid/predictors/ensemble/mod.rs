@@ -4,6 +4,7 @@ mod config;
 mod file;
 mod lesson;
 mod net;
+mod objective;
 #[cfg(all(test, feature = "flex"))]
 mod tests;
 
@@ -19,9 +20,10 @@ use serde_json::Value;
 use super::{Forecast, Predictor, continue_mean};
 use crate::hybrid::FEATURES;
 use crate::hybrid::observation::{Observation, WINDOWS};
-use crate::trainer::checkpoint::{load_module, save_module};
+use crate::run_dir::{load_module, save_module};
 use crate::{Error, Learner, TrainingConfig};
-use net::{Lessons, Net, read_deltas};
+use net::Net;
+use objective::{Lessons, read_deltas};
 
 pub use config::EnsembleConfig;
 pub(crate) use lesson::Lesson;
