@@ -19,12 +19,17 @@ pub fn keep_freed() {
     }
 }
 
-/// Bytes of the process's heap in use, if the allocator reports them.
+/// Bytes of the process's heap in use, if the allocator reports them: glibc does from 2.33 on.
 pub fn in_use() -> Option<u64> {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
-        // SAFETY: mallinfo2 only reads the allocator's counts.
-        let info = unsafe { libc::mallinfo2() };
+        type Counts = unsafe extern "C" fn() -> libc::mallinfo2;
+        // Looked up, not linked: the program starts with an older glibc too.
+        // SAFETY: the name ends with a zero. In glibc it is a function of this type, which only reads the allocator's counts.
+        let info = unsafe {
+            let found = libc::dlsym(libc::RTLD_DEFAULT, c"mallinfo2".as_ptr());
+            std::mem::transmute::<*mut libc::c_void, Option<Counts>>(found)?()
+        };
         Some((info.uordblks + info.hblkhd) as u64)
     }
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
