@@ -10,15 +10,17 @@ target=${CARGO_TARGET_DIR:-$here/target}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export PATH="$(dirname "$(command -v "$python")"):$PATH"
-program=(build) module=() binaries=$target/release
+program=(build) module=(--target-dir "$target") binaries=$target/release
 if [ "$(uname -s)" = Linux ] && "$python" -m ziglang version >/dev/null 2>&1 && command -v cargo-zigbuild >/dev/null; then
     triple=$(uname -m)-unknown-linux-gnu
-    program=(zigbuild --target "$triple.2.17") module=(--zig --compatibility manylinux2014) binaries=$target/$triple/release
+    program=(zigbuild --target "$triple.2.17") binaries=$target/$triple/release
+    # Their flags differ: in one folder each would build everything again.
+    module=(--zig --compatibility manylinux2014 --target-dir "$target/module")
 else
     echo "without ziglang and cargo-zigbuild: the wheel needs this machine's glibc" >&2
 fi
 cargo "${program[@]}" --release --locked --manifest-path "$here/../../Cargo.toml" --target-dir "$target" -p riverrun-cli --bin riverrun
-"$python" -m maturin build "${module[@]}" --release --locked --manifest-path "$here/Cargo.toml" --target-dir "$target" --out "$work"
+"$python" -m maturin build "${module[@]}" --release --locked --manifest-path "$here/Cargo.toml" --out "$work"
 "$python" -m wheel unpack --dest "$work/unpacked" "$work"/*.whl
 # What lies there is installed beside the interpreter.
 name=$(ls "$work/unpacked")
